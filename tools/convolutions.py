@@ -36,7 +36,7 @@ CASES: tuple[Case, ...] = (
     ("7×7 depthwise, 96, 56²", (1, 96, 56, 56), (96, 1, 7, 7), {"padding": 3, "groups": 96}),
     ("7×7 depthwise, 768, 7²", (1, 768, 7, 7), (768, 1, 7, 7), {"padding": 3, "groups": 768}),
 )
-LAST = (CASES[0], CASES[4], CASES[7], CASES[8])
+LAST = (CASES[0], CASES[2], CASES[4], CASES[6], CASES[7], CASES[8])
 """Those that are measured with channels last as well."""
 
 

@@ -206,7 +206,7 @@ def stencils(phase: Phase, target: Target, form: Form = "") -> dict[Item, Stenci
         return {}
     lanes = target.vector_bytes // dots[0].dtype.itemsize
     if can_pick(target, lanes) and all(_in_groups(i, phase) for i in dots):
-        paired = any(group_of(i, *i.args, phase.dtypes, target) for i in dots)
+        paired = any(group_of(i, i.args[0], i.args[1], phase.dtypes, target) for i in dots)
         # Pairs of short numbers take as much less time where a group fills a vector.
         join_groups(phase, dots, stored_axis(phase), lanes // 2 if paired else lanes)
     plans = [_plan(i, phase) for i in dots]
