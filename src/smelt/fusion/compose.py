@@ -16,14 +16,16 @@ from smelt import knobs
 from smelt.blocks import DEPTH, FIRST_ROW, WHOLE, Cut, Rounds, even_rows
 from smelt.fusion import memory, search
 from smelt.fusion.checks import apart, together
+from smelt.fusion.cost import Cost
 from smelt.fusion.plan import NOTHING, Body, Cluster, Donated, Plan
 from smelt.fusion.predict import costs, in_turns
-from smelt.fusion.rounds import InRounds, NotCut, Part, block, rows_within, split
+from smelt.fusion.rounds import InRounds, Narrow, NotCut, Part, block, rows_within, split
 from smelt.fusion.sets import Hints, at_hints
 from smelt.fusion.state import SMALL
 from smelt.fusion.trace import trace
 from smelt.fusion.traffic import moved_in_rounds
 from smelt.fusion.verify import verify
+from smelt.fusion.widened import widened
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import name_values
 from smelt.journal import Decision, Journal
@@ -37,6 +39,8 @@ __all__ = ["kept_between", "plan"]
 SHARE = 4
 """Into so many parts the last cache is thought to be cut in a round: what is larger counts as
 beyond it.  Values of a round share it with one another and with the operands that stream by."""
+WORTH = 1.05
+"""By what more time rounds of few rows are left for longer ones, which keep more."""
 
 
 def plan(
@@ -78,17 +82,46 @@ def _plan(
         return whole
     large.sort(key=lambda n: -at_hints(n.type.nbytes, known))
     try:
-        parts = split(graph, large, hints, target.l3_bytes)
+        made = _in_rounds(whole, large, target, known, donated)
     except NotCut as refused:
         if not _is_summed(graph, large[0]):
             return whole
         return _told(whole, _refused(whole, large[0], str(refused), known), journal)
-    if parts is None:
+    if made is None:
         return whole
-    made = _Composed(graph, parts, target, known).plan(donated)
     if knobs.VERIFY.get():
         verify(made)
     return _told(made, _accepted(whole, made, large, target, known), journal)
+
+
+def _in_rounds(
+    whole: Plan, large: Sequence[Node], target: Target, hints: Hints, donated: Donated
+) -> Plan | None:
+    """The plan around a part that makes the `large` values in rounds; None or NotCut as `split`
+    says."""
+    graph, made = whole.graph, list(large)
+    while True:
+        try:
+            parts = split(graph, made, hints, target.l3_bytes)
+            break
+        except Narrow as found:
+            graph, new = widened(graph, found.sums)
+            made = [new.get(n, n) for n in made]
+    if parts is None:
+        return None
+    now = dict(zip(whole.graph.outputs, graph.outputs, strict=True))
+    given = {n: to if to is None else now[to] for n, to in donated.items()}
+    plan = _Composed(graph, parts, target, hints).plan(given)
+    if _held(plan, hints) >= _held(whole, hints):
+        raise NotCut("rounds would keep as much: their sums are wider than what is stored of them")
+    return plan
+
+
+def _held(made: Plan, hints: Hints) -> int:
+    """Bytes that a plan keeps between kernels, and its rounds between theirs."""
+    inside = (kept_between(body.plan, Hints({**hints, body.rounds.rows: body.rounds.block}))
+              for _, body in made.in_rounds)  # fmt: skip
+    return kept_between(made, hints) + max(inside, default=0)
 
 
 def _told(made: Plan, decision: Decision, journal: Journal | None) -> Plan:
@@ -146,12 +179,20 @@ class _Composed:
         self._note(made)
 
     def _rounds(self) -> None:
-        """The cluster with a body."""
+        """The cluster with a body.  Of plans whose rounds fit the last cache the fastest, or one of
+        more rows where what every round moves again does not hide behind arithmetic."""
         name = f"k{len(self.clusters)}"
-        found = [self._cluster(name, *made) for made in self._bodies(thrifty=False)]
+        ways = [False]
+        found = [self._cluster(name, *made) for made in self._fitting(thrifty=False)]
         if any(map(self._keeps_several, found)):
-            found += [self._cluster(name, *made) for made in self._bodies(thrifty=True)]
-        cluster = min(found, key=self._burden)
+            ways.append(True)
+            found += [self._cluster(name, *made) for made in self._fitting(thrifty=True)]
+        cluster = min(found, key=lambda c: self._cost(c).total)
+        cost = self._cost(cluster)
+        if cost.total > WORTH * cost.arithmetic and (rows := self._more(cluster)):
+            more = (self._cluster(name, self._body(rows, way)[0], rows) for way in ways)
+            better = min(more, key=lambda c: self._cost(c).total)
+            cluster = better if cost.total > WORTH * self._cost(better).total else cluster
         assert cluster.body is not None
         body = cluster.body.plan
         self._note(body)
@@ -159,26 +200,33 @@ class _Composed:
         made = replace(cluster.body, plan=replace(body, decisions=()))
         self.clusters.append(replace(cluster, body=made))
 
-    def _bodies(self, *, thrifty: bool) -> Iterator[tuple[Plan, int]]:
-        """Plans of the body, each with the rows of one round: those for which what it keeps fits
-        (as many as the plan of the whole lets expect, and as many as that one leaves room for), and
-        so many that it keeps about as much as it adds to, which every round reads and writes."""
+    def _fitting(self, *, thrifty: bool) -> Iterator[tuple[Plan, int]]:
+        """Plans of the body, each with the rows of one round for which what it keeps fits: as many
+        as the plan of the whole lets expect, and as many as that one leaves room for."""
         parts, budget = self.parts, self.target.l3_bytes * 3 // 4
         rows = first = block(parts, self.hints, budget)
-        half = even_rows(-(-at_hints(parts.extent, self.hints) // 2))
         made, kept = self._body(rows, thrifty)
-        fit = min(rows_within(kept, rows, budget), max(half, first))
+        fit = min(rows_within(kept, rows, budget), max(self._half(), first))
         yield made, fit
         if fit != rows:
             rows = fit
             made, kept = self._body(rows, thrifty)
-            fit = min(rows_within(kept, rows, budget), max(half, first))
-            yield made, fit
-        sums = sum(at_hints(p.node.type.nbytes, self.hints) for p in parts.makes if p.combine)
+            yield made, min(rows_within(kept, rows, budget), max(self._half(), first))
+
+    def _more(self, cluster: Cluster) -> int:
+        """Rows for which rounds keep about as much as they add to, which every round reads and
+        writes; 0 if those are not more than there are."""
+        assert cluster.body is not None
+        rows = cluster.body.rounds.block
+        kept = kept_between(cluster.body.plan, Hints({**self.hints, self.parts.rows: rows}))
+        sums = sum(at_hints(p.node.type.nbytes, self.hints) for p in self.parts.makes if p.combine)
         more = rows_within(kept, rows, sums + sums // 4)
-        more = min(more - more % DEPTH if more > DEPTH else more, half)
-        if more > fit:
-            yield self._body(more, thrifty)[0], more
+        more = min(more - more % DEPTH if more > DEPTH else more, self._half())
+        return more if more > rows else 0
+
+    def _half(self) -> int:
+        """Rows of each of two rounds."""
+        return even_rows(-(-at_hints(self.parts.extent, self.hints) // 2))
 
     def _body(self, rows: int, thrifty: bool) -> tuple[Plan, int]:
         """The body's plan for so many rows, and bytes that it keeps between its kernels."""
@@ -211,17 +259,10 @@ class _Composed:
         largest = max(kept, default=0)
         return kept_between(body, hints) - largest > largest // SMALL
 
-    def _burden(self, cluster: Cluster) -> float:
-        """Nanoseconds of all rounds of a cluster.  What each of them reads whole is packed while no
-        arithmetic goes on, by every kernel that reads it."""
+    def _cost(self, cluster: Cluster) -> Cost:
+        """The predicted cost of all rounds of a cluster."""
         assert cluster.body is not None
-        rounds, body = cluster.body.rounds, cluster.body.plan
-        turns = sum(1 for _ in rounds.each(self.hints))
-        whole = {x for x, c in zip(body.graph.inputs, rounds.reads) if c.axis == WHOLE}
-        again = sum(at_hints(x.type.nbytes, self.hints)
-                    for c in body.clusters for x in c.inputs if x in whole)  # fmt: skip
-        waits = turns * self.target.transfer_ns(again, 0)
-        return in_turns(cluster.body, self.target, self.hints).burden + waits
+        return in_turns(cluster.body, self.target, self.hints)
 
     def _node(self, node: Node) -> Node:
         return self.parts.of.get(node, node)

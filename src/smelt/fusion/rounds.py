@@ -40,6 +40,8 @@ from smelt.types.expr import Expr, Index, add, axes_of, size
 from smelt.types.tensor import TensorType
 
 _MIXES = "{} mixes rows"
+_ROUNDS = {row.scalar for row in COMBINES.values() if row.wide}
+"""The scalar operators whose rounding adds up in a fold."""
 ADDED = COMBINES[SUM_OF_PRODUCTS[0]].scalar
 
 
@@ -82,6 +84,14 @@ class NotCut(Exception):
     """The rows of a value cannot be cut along an axis: says why, as part of a sentence."""
 
 
+class Narrow(NotCut):
+    """Rounds would add to sums that are stored in a type narrower than they are summed in."""
+
+    def __init__(self, sums: Sequence[Node]) -> None:
+        super().__init__("sums of sums would be rounded to half types in between")
+        self.sums = frozenset(sums)
+
+
 def split(
     graph: Graph, large: Sequence[Node], hints: Mapping[str, int], least: int
 ) -> InRounds | None:
@@ -96,6 +106,8 @@ def split(
     for axis in (a for a, n in enumerate(large[0].type.shape) if n != 1):
         try:
             return _split(graph, large, axis, Hints(hints), least)
+        except Narrow:
+            raise
         except NotCut as how:
             refused = how if str(refused) == "it has no rows" else refused
     raise refused
@@ -278,11 +290,13 @@ class _Rounds:
                    or any(r not in self.axis for r in self.readers[n])]  # fmt: skip
         outside = [n for n in outside if self.axis[n] != WHOLE and not self._is_seen(n)]
         self._leave(members, outside)
+        if narrow := [n for n in map(self._fold, outside) if self._is_narrow(n)]:
+            raise Narrow(narrow)
         if any(n not in self.axis for n in large):
             raise NotCut("no result of its rows needs it")
         for node in filter(self.axis.__contains__, members):
             made.add(node)
-        makes = tuple(made.result(n, self._combine(n)) for n in outside)
+        makes = tuple(made.result(n, self.trace(self._fold(n)).combine) for n in outside)
         reads = tuple(made.reads.values())
         inputs = (*(p.inner for p in reads), *(p.given for p in makes if p.given is not None))
         body = Graph(self.graph.name, inputs, tuple(p.inner for p in makes))
@@ -297,11 +311,16 @@ class _Rounds:
             else:
                 del self.axis[node]
 
-    def _combine(self, node: Node) -> str:
-        """By what the fold combines that a result is, or a view of."""
+    def _fold(self, node: Node) -> Node:
+        """The fold that a result is, or a view of; a result with rows itself."""
         while node.op.is_view and self._is_done(node):
             (node,) = node.inputs
-        return self.trace(node).combine
+        return node
+
+    def _is_narrow(self, node: Node) -> bool:
+        """Whether it is a sum over rows in a type that sums are not made in."""
+        rounds = self.trace(node).combine in _ROUNDS and self._is_done(node)
+        return rounds and node.type.dtype.compute != node.type.dtype
 
     def _row_bytes(self, large: Iterable[Node]) -> Index:
         total: Index = 0
@@ -435,8 +454,6 @@ class _Body:
         axis, made = self.home.axis[node], self.new[node]
         if axis < node.type.rank:
             return Part(node, made, axis)
-        if node.type.dtype.compute != node.type.dtype:
-            raise NotCut("sums of sums would be rounded to half types in between")
         given = build.input(f"so_far{len(self.reads)}_{self.home.order[node]}", node.type)
         nothing = build.constant(BEGINS[combine](node.type.dtype), node.type.dtype)
         begins = build.map(SAME, self._start(node), build.constant(0, i64))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -135,20 +135,20 @@ class Executable:
 
     def run_at(
         self, addresses: list[int], sizes: tuple[int, ...], inputs: Sequence[Any],
-        held: Run | None = None,
+        held: Run | None = None, arrays: Callable[[], Sequence[Array]] | None = None,
     ) -> list[Array]:  # fmt: skip
         """The results for inputs that are told by their addresses.  Left out are inputs among
         them, and those that are written over inputs.
 
-        `inputs` answer `stride(d)` in elements where a stride is told at the call, and as
-        `np.asarray` where a library call reads them.  `held` as in `run`.  Raises OutOfMemory.
+        `inputs` answer `stride(d)` in elements where a stride is told at the call; where a library
+        call reads them `arrays` gives them all, in the order of memory of the graph's, or they are
+        arrays themselves.  `held` as in `run`.  Raises OutOfMemory.
         """
         p = self._prepared.get(sizes)
         if p is None:
             p = self._prepare(sizes)
         if any(s.call is not None for s in p.segments) or (held is None and self.prelude):
-            arrays = [np.asarray(x) for x in inputs]
-            found = self.run(arrays, sizes, None, held)
+            found = self.run(inputs if arrays is None else arrays(), sizes, None, held)
             by_value = dict(zip(self.outputs, found, strict=True))
             return [by_value[v] for v, *_, over in p.results if over < 0]
         results: list[Array] = []
