@@ -7,10 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smelt.graph.generalize import generalize
+from smelt.graph.generalize import Generalized, generalize
 from smelt.graph.interp import run as interpret
+from smelt.graph.ir import Graph
 from smelt.graph.repeated import late
 from smelt.graph.text import parse, text
+
+
+def _general(graph: Graph) -> Generalized:
+    return next(generalize(graph, fixed=graph.inputs[1:]))
+
 
 REPEATED = {
     "kinds": """
@@ -52,7 +58,7 @@ def test_what_is_repeated_for_a_batch_may_be_one_row_for_a_batch_of_one(name: st
     head = "graph f(x: f32[{b},{n}], t: i64[1,99], q: i64[1,99], w: f32[2]) {{"
     body = head + REPEATED[name] + "\n  v = add(x, y)\n  return v\n}}"
     one, other = (parse(body.format(b=b, n=n)) for b, n in ((1, 7), (3, 9)))
-    first, second = (next(generalize(g, fixed=g.inputs[1:])) for g in (one, other))
+    first, second = _general(one), _general(other)
     graph = late(first.graph)[0]
     assert text(graph) == text(late(second.graph)[0])
     random = np.random.default_rng(0)
@@ -60,3 +66,32 @@ def test_what_is_repeated_for_a_batch_may_be_one_row_for_a_batch_of_one(name: st
                          *random.integers(0, 2, (2, 1, 99)), np.array([1.5, -2], "f4")]  # fmt: skip
     (found,), (wanted,) = interpret(graph, arrays, {"n0": 3, "n1": 9}), interpret(other, arrays)
     assert np.array_equal(found, wanted)
+
+
+def test_a_repeated_row_that_positions_of_a_batch_read_is_repeated_for_that() -> None:
+    """Kinds of words that a model repeats for its batch, before it picks them by positions."""
+    one, other = (_general(parse(f"""graph f(x: i64[{b},{n}], t: i64[1,99], w: f32[2]) {{
+  e = expand(t) {{shape=({b}, 99)}}
+  i = iota() {{shape=({b}, {n}), axis=0, dtype=i64}}
+  g = gather(e, i, x) {{first=0}}
+  k = add(g, x)
+  y = gather(w, k) {{first=0}}
+  return y
+}}""")) for b, n in ((2, 16), (3, 24)))  # fmt: skip
+    assert text(one.graph) == text(other.graph)
+
+
+def test_what_a_batch_of_one_may_have_been_taken_for_comes_behind() -> None:
+    """Rows that are counted for a table of one row: one always, or as many as the batch."""
+    body = """graph f(x: f32[{b},{n}], t: f32[1,99], w: f32[3]) {{
+  i = iota() {{shape=(1, {n}), axis=0, dtype=i64}}
+  j = iota() {{shape=(1, {n}), axis=1, dtype=i64}}
+  g = gather(t, i, j) {{first=0}}
+  y = add(x, g)
+  return y, w
+}}"""
+    wanted = text(_general(parse(body.format(b=4, n=7))).graph)
+    graph = parse(body.format(b=1, n=9))
+    found = [*generalize(graph, fixed=graph.inputs[1:])]
+    assert wanted in [text(made.graph) for made in found]
+    assert all(made.sizes["n0"] == 1 for made in found if len(made.sizes) > 1)

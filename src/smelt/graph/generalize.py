@@ -322,31 +322,42 @@ def _permute(w: _Walk, node: Node) -> Sequence[Index]:
 def _slice(w: _Walk, node: Node) -> Sequence[Index]:
     assert isinstance(node.op, Slice)
     op, x = node.op, w.of(node.inputs[0])
-    parts = [_part(w, (node, k), d, p)
+    made = _of_product(node.inputs[0])
+    parts = [_part(w, (node, k), d, p, whole=made)
              for k, (d, p) in enumerate(zip(x, zip(op.starts, op.sizes, op.steps)))]  # fmt: skip
     starts, counts = tuple(s for s, _ in parts), tuple(n for _, n in parts)
     w.set(node, starts=starts, sizes=counts)
     return counts
 
 
+def _of_product(x: Node) -> bool:
+    """Whether something is made of a product element by element."""
+    while isinstance(x.op, (Map, Cast, Reshape)):
+        x = max(x.inputs, key=lambda y: y.type.rank)
+    return isinstance(x.op, Contract)
+
+
 def _part(
-    w: _Walk, where: tuple[Node, int], d: Index, part: tuple[Index, Index, int]
+    w: _Walk, where: tuple[Node, int], d: Index, part: tuple[Index, Index, int], *, whole: bool
 ) -> tuple[Index, Index]:
     """Start and count of a slice along a dimension.  What it takes, what it leaves out before that
     and what behind it: the longest of the three varies with the dimension.  One element stays one:
-    a program may drop its axis; of two, which one it is tells that they are two."""
+    a program may drop its axis; of two, which one it is tells that they are two.  Of a number, how
+    much is taken may vary, as of a table, but where the `whole` is a product it is split."""
     start, count, step = part
-    whole = w.sizes.traced(d)
-    if not isinstance(start, int) or not isinstance(count, int) or not isinstance(whole, int):
+    length = w.sizes.traced(d)
+    if not isinstance(start, int) or not isinstance(count, int) or not isinstance(length, int):
         return start, w.sizes.unknown(where, count)
-    if step != 1 or (count == 1 and whole == 2):
+    if step != 1 or (count == 1 and length == 2):
         w.sizes.fix(d)
         return start, count
-    behind = whole - start - count
+    behind = length - start - count
     if start == behind == 0:
         return 0, d
     if isinstance(d, Expr) and count > max(1, start) and count >= behind:
         return start, sub(d, start + behind)
+    if whole and isinstance(d, int):
+        return start, count
     some = w.sizes.unknown(where, count)
     if behind == 0 or (isinstance(d, Expr) and start >= behind):
         return sub(d, add(some, behind)), some

@@ -109,6 +109,35 @@ def test_what_is_compiled_for_a_batch_of_one_serves_every_other(kind, compiled_g
     assert len(compiled_graphs) == 1
 
 
+class Step(nn.Module):
+    """Attention of one more word to all before it, whose keys and values the caller keeps."""
+
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Linear(32, 96)
+
+    def forward(self, x, keys, values):
+        x = self.project(x).view(x.shape[0], 1, 3, 4, 8).permute(2, 0, 3, 1, 4)
+        keys, values = torch.cat([keys, x[1]], 2), torch.cat([values, x[2]], 2)
+        return F.scaled_dot_product_attention(x[0], keys, values), keys, values
+
+
+def test_keys_and_values_that_are_kept_grow_without_another_plan(compiled_graphs):
+    torch.manual_seed(0)
+    m = Step().eval()
+    f = torch.compile(m, backend="smelt")
+    with torch.no_grad(), knobs.config(strict=True), smelt.torch.record() as record:
+        for b in (1, 2):
+            given = wanted = [torch.randn(b, 4, 5, 8) for _ in range(2)]
+            for _ in range(4):
+                x = torch.randn(b, 1, 32)
+                y, *given = f(x, *given)
+                z, *wanted = m(x, *wanted)
+                torch.testing.assert_close(y, z, atol=1e-5, rtol=1e-4)
+    assert len(compiled_graphs) == 1
+    assert not any(g.left for g in record.graphs)
+
+
 @pytest.mark.parametrize("kind", ["stacked", "in between"])
 def test_a_batch_of_one_is_told_from_dimensions_that_are_added(kind, compiled_graphs):
     """New dimensions of 1 stand before the batch and beside it."""

@@ -43,7 +43,8 @@ from smelt.frontends.torch.resized import with_own_way_back
 from smelt.frontends.torch.rows_strided import on_memory
 from smelt.frontends.torch.scattered import accumulated
 from smelt.frontends.torch.scored import spell_out_scores
-from smelt.frontends.torch.table import decompositions
+from smelt.frontends.torch.sizes import agree
+from smelt.frontends.torch.table import decompositions, row_of
 from smelt.runtime.frames import roomy
 from smelt.runtime.garbage import set_aside
 from smelt.runtime.host import host
@@ -263,6 +264,8 @@ def compile_traced(
             cancel(traced.graph)
             accumulated(traced.graph)
             on_memory(traced.graph)
+            if kind != "backward":  # of which no guard comes
+                _agree(traced.graph)
             looks = kind != "backward"  # which reads where the forward graph has read
             among = varying if kind == "backward" else _may_vary(traced.graph)
 
@@ -322,6 +325,14 @@ def _mark(traced: torch.fx.GraphModule, kind: str) -> None:
     for k, node in enumerate(given):
         node.meta["smelt_guarded"] = kind != "backward"
         node.meta["smelt_constant"] = kind == "inference" and k in static and not _written(node)
+
+
+def _agree(graph: torch.fx.Graph) -> None:
+    """Has guards say what operators ask of their operands, and the tracer did not."""
+    for node in graph.nodes:
+        row = row_of(str(node.target)) if node.op == "call_function" else None
+        if row is not None and row.agree:
+            agree(node, row.agree)
 
 
 def _may_vary(graph: torch.fx.Graph) -> set[int] | None:

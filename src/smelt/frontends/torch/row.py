@@ -16,7 +16,7 @@ UnsupportedError, and the operator is left to torch with that reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -32,6 +32,10 @@ from smelt.types.expr import Index
 from smelt.types.tensor import Shape
 
 __all__ = ["Call", "Row", "axes_of", "axis_of"]
+
+
+Dim: TypeAlias = tuple[int, int]
+"""A dimension of an operand: the operand's place, and the axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,8 @@ class Row:
     """Writes a part of its first operand, into a copy of the whole."""
     inside: bool = False
     """Reads at positions that are inside, as whoever wrote the call has promised."""
+    agree: tuple[tuple[Dim, Dim], ...] = ()
+    """Dimensions that have to be equal, though the tracer does not compare them."""
 
 
 class Call:

@@ -189,7 +189,11 @@ ROWS = (
     Row("aten.dot.default", _dot),
     Row("aten.addmm.default", _plus_product("mk,kn->mn")),
     Row("aten.baddbmm.default", _plus_product("bmk,bkn->bmn")),
-    Row("aten._scaled_dot_product_flash_attention_for_cpu.default", _attention),
+    Row(
+        "aten._scaled_dot_product_flash_attention_for_cpu.default",
+        _attention,
+        agree=(((0, 0), (1, 0)), ((1, 0), (2, 0)), ((1, 2), (2, 2))),
+    ),
     Row("aten._scaled_dot_product_flash_attention_for_cpu_backward.default", _attention_backward),
     Row("aten.embedding.default", _embedding),
     Row("aten.index.Tensor", _index),

@@ -40,7 +40,7 @@ from smelt.types.expr import (
 )
 from smelt.types.tensor import Shape
 
-__all__ = ["Sizes", "count", "is_size", "told"]
+__all__ = ["Sizes", "agree", "count", "is_size", "told"]
 
 
 class Sizes:
@@ -214,6 +214,16 @@ class Sizes:
                 self._maybe_zero.add(name)
             self.hints[name] = hint
         return size(name)
+
+
+def agree(node: Any, pairs: Sequence[tuple[tuple[int, int], tuple[int, int]]]) -> None:
+    """Has guards say whether dimensions of a call's operands are equal: (operand, axis) and another
+    one.  They keep to what they are in this call: the tracer traces again for what is otherwise."""
+    for dims in pairs:
+        one, other = (told(node.args[x]).shape[a] for x, a in dims)
+        symbols = [n.node for n in (one, other) if isinstance(n, torch.SymInt)]
+        if symbols and all(n.has_hint() and not n.shape_env.frozen for n in symbols):
+            bool(one == other)
 
 
 def told(a: Any) -> Any:
