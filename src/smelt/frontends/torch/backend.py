@@ -27,6 +27,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.callback import callback_handler
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import TracingContext
+from torch.nn import functional
 
 from smelt import knobs
 from smelt.errors import ArgumentError, FallbackWarning
@@ -79,6 +80,7 @@ def backend(
     _note_break(module)
     with_own_way_back(module)
     spell_out_scores(module)
+    _as_many_keys(module)
     held, cast = held_by_eager(module), kept_by_autocast(module)
     told, arguments = traced_results(module), len(module.graph.find_nodes(op="placeholder"))
     decided: list[Kept] = []
@@ -161,6 +163,18 @@ def _built(build: Callable[..., Any], module: torch.fx.GraphModule, inputs: Any)
             made = roomy(build)(module, inputs)
         symbolic_convert.TensorifyState.clear()
         return made
+
+
+def _as_many_keys(module: torch.fx.GraphModule) -> None:
+    """Has a guard say what attention asks for and tracing does not look at: as many keys as values.
+    Where both grow from call to call, as caches of earlier words do, each has a symbol of its own.
+    """
+    attention = functional.scaled_dot_product_attention
+    for node in module.graph.find_nodes(op="call_function", target=attention):
+        given = {**dict(zip(("query", "key", "value"), node.args, strict=False)), **node.kwargs}
+        key, value = (given[name].meta.get("example_value") for name in ("key", "value"))
+        if isinstance(key, torch.Tensor) and isinstance(value, torch.Tensor):
+            bool(key.shape[-2] == value.shape[-2])
 
 
 def _makes_gradients(module: torch.fx.GraphModule) -> bool:
