@@ -15,7 +15,7 @@ True
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 from smelt.kernel.ir import Apply, Cast, Const, IndexValue, Ref, Value
 from smelt.types import expr
@@ -35,21 +35,35 @@ def proves_inside(index: Index, extent: Index, facts: Iterable[Index] = ()) -> b
 
 def nonnegative(e: Index, facts: Facts = (), effort: int = _EFFORT) -> bool:
     """Whether e >= 0 follows from the facts."""
+    return _follows(e, facts, effort, {})
+
+
+_Asked: TypeAlias = dict[tuple[Expr, Facts, int], bool]
+"""What one proof has asked: facts and divisions in another order come to the same questions."""
+
+
+def _follows(e: Index, facts: Facts, effort: int, asked: _Asked) -> bool:
     if isinstance(e, int):
         return e >= 0
-    if expr.nonnegative(e):
-        return True
-    if effort == 0:
-        return False
+    key = e, facts, effort
+    found = asked.get(key)
+    if found is None:
+        found = asked[key] = expr.nonnegative(e) or (
+            effort > 0 and _by_steps(e, facts, effort, asked)
+        )
+    return found
+
+
+def _by_steps(e: Expr, facts: Facts, effort: int, asked: _Asked) -> bool:
+    """Whether a fact, a case or the end of a range gives something from which e >= 0 follows."""
     extreme = next((a for m, _ in e.terms for a in m if a.kind in ("min", "max")), None)
     if extreme is not None:
-        return _by_cases(e, extreme, facts, effort - 1)
+        return _by_cases(e, extreme, facts, effort - 1, asked)
     for k, fact in enumerate(facts):
-        if _related(e, fact) and nonnegative(
-            expr.sub(e, fact), facts[:k] + facts[k + 1 :], effort - 1
-        ):
+        rest = facts[:k] + facts[k + 1 :]
+        if _related(e, fact) and _follows(expr.sub(e, fact), rest, effort - 1, asked):
             return True
-    return _without_division(e, facts, effort - 1) or _at_worst(e, facts, effort)
+    return _without_division(e, facts, effort - 1, asked) or _at_worst(e, facts, effort, asked)
 
 
 def _related(e: Expr, fact: Index) -> bool:
@@ -62,7 +76,7 @@ def _related(e: Expr, fact: Index) -> bool:
 def _coefficient(e: Expr, atom: Atom) -> tuple[Index, Index] | None:
     """(c, rest) with e = c*atom + rest, if the atom occurs linearly at the top."""
     scale: dict[Monomial, int] = {}
-    rest: list[tuple[Monomial, int]] = []
+    rest: dict[Monomial, int] = {}
     for m, c in e.terms:
         if m.count(atom) > 1:
             return None
@@ -71,25 +85,18 @@ def _coefficient(e: Expr, atom: Atom) -> tuple[Index, Index] | None:
             left.remove(atom)
             scale[tuple(left)] = c
         else:
-            rest.append((m, c))
-    return _poly(scale.items()), _poly(rest)
+            rest[m] = c
+    return expr.build(scale), expr.build(rest)
 
 
-def _poly(terms: Iterable[tuple[Monomial, int]]) -> Index:
-    total: Index = 0
-    for m, c in terms:
-        total = expr.add(total, Expr(((m, c),)) if m else c)
-    return total
-
-
-def _by_cases(e: Expr, atom: Atom, facts: Facts, effort: int) -> bool:
+def _by_cases(e: Expr, atom: Atom, facts: Facts, effort: int, asked: _Asked) -> bool:
     """A minimum or maximum is one of its arguments; where only its size helps, either will do."""
     split = _coefficient(e, atom)
     if split is None:
         return False
     scale, rest = split
     results = (
-        nonnegative(expr.add(expr.mul(scale, side), rest), facts, effort) for side in atom.args
+        _follows(expr.add(expr.mul(scale, side), rest), facts, effort, asked) for side in atom.args
     )
     downward = nonnegative(expr.mul(scale, -1), (), 1)
     upward = nonnegative(scale, (), 1)
@@ -98,7 +105,7 @@ def _by_cases(e: Expr, atom: Atom, facts: Facts, effort: int) -> bool:
     return all(results)
 
 
-def _without_division(e: Expr, facts: Facts, effort: int) -> bool:
+def _without_division(e: Expr, facts: Facts, effort: int, asked: _Asked) -> bool:
     """b*(a//b) lies between a - b + 1 and a; e >= 0 follows from b*e >= 1 - b."""
     for atom in dict.fromkeys(a for m, _ in e.terms for a in m if a.kind == "//"):
         split = _coefficient(e, atom)
@@ -111,17 +118,17 @@ def _without_division(e: Expr, facts: Facts, effort: int) -> bool:
             if expr.mul(times, b) != scale or not isinstance(times, int):
                 continue
             worst = expr.mul(a if times < 0 else expr.sub(a, expr.sub(b, 1)), times)
-            if nonnegative(expr.add(worst, rest), facts, effort):
+            if _follows(expr.add(worst, rest), facts, effort, asked):
                 return True
             continue
         worst = expr.mul(a if scale < 0 else expr.sub(a, expr.sub(b, 1)), scale)
         scaled = expr.add(expr.add(worst, expr.mul(rest, b)), expr.sub(b, 1))
-        if nonnegative(scaled, facts, effort):
+        if _follows(scaled, facts, effort, asked):
             return True
     return False
 
 
-def _at_worst(e: Expr, facts: Facts, effort: int) -> bool:
+def _at_worst(e: Expr, facts: Facts, effort: int, asked: _Asked) -> bool:
     """One variable after another at the end of its range where `e` is least."""
     for atom in dict.fromkeys(a for m, _ in e.terms for a in m if a.kind != "size"):
         split = _coefficient(e, atom)
@@ -133,7 +140,7 @@ def _at_worst(e: Expr, facts: Facts, effort: int) -> bool:
             if atom in expr.atoms(worst):
                 continue  # a quotient of sizes is its own bound
             if nonnegative(expr.mul(scale, sign), (), 1):
-                return nonnegative(expr.add(expr.mul(scale, worst), rest), facts, effort)
+                return _follows(expr.add(expr.mul(scale, worst), rest), facts, effort, asked)
     return False
 
 

@@ -29,7 +29,7 @@ AtomKind = Literal["size", "axis", "value", "//", "%", "min", "max"]
 class Atom:
     """A variable or an opaque sub-expression; compared by value, ordered by text."""
 
-    __slots__ = ("_order", "args", "bounds", "extent", "hash", "key", "kind", "name")
+    __slots__ = ("_order", "args", "bounds", "extent", "hash", "key", "kind", "name", "whole")
 
     def __init__(
         self, kind: AtomKind, name: str = "", extent: Index = 0, args: tuple[Index, ...] = ()
@@ -43,6 +43,8 @@ class Atom:
         self._order: tuple[str, str] | None = None
         self.bounds: tuple[Index, Index] | Literal[False] | None = None
         """As `_atom_bounds` found them: an equal atom may have another extent."""
+        self.whole: Index | None = None
+        """Of a remainder e % d: d*(e//d), which every sum asks for."""
 
     def __hash__(self) -> int:
         return self.hash
@@ -143,12 +145,11 @@ def value(name: str, extent: Index) -> Expr:
 
 def terms_of(e: Index) -> tuple[tuple[Monomial, int], ...]:
     """The terms in the normal form's order: a constant is the last."""
-    if isinstance(e, Expr):
-        return e.terms
-    return (((), e),) if e else ()
+    return e.terms if isinstance(e, Expr) else (((), e),) if e else ()
 
 
-def _build(terms: Mapping[Monomial, int]) -> Index:
+def build(terms: Mapping[Monomial, int]) -> Index:
+    """The sum of terms, numbers by sorted tuples of atoms, in normal form."""
     kept = [t for t in terms.items() if t[1]]
     if len(kept) < 2:  # too few to be joined or ordered
         return 0 if not kept else Expr((kept[0],)) if kept[0][0] else kept[0][1]
@@ -177,15 +178,14 @@ def _join_divisions(terms: dict[Monomial, int]) -> Index | None:
                 continue
             rest = monomial[:place] + monomial[place + 1 :]
             numerator, divisor = atom.args
-            wanted = terms_of(
-                mul(mul(floordiv(numerator, divisor), divisor), Expr(((rest, c),)) if rest else c)
-            )
+            if atom.whole is None:
+                atom.whole = mul(floordiv(numerator, divisor), divisor)
+            wanted = terms_of(mul(atom.whole, Expr(((rest, c),)) if rest else c))
             if wanted and all(terms.get(m) == k for m, k in wanted):
-                left = {m: k for m, k in terms.items() if m != monomial}
-                for m, _ in wanted:
-                    del left[m]
+                gone = {monomial, *(m for m, _ in wanted)}
+                left = {m: k for m, k in terms.items() if m not in gone}
                 whole = mul(numerator, Expr(((rest, c),)) if rest else c)
-                return add(_build(left), whole)
+                return add(build(left), whole)
     return None
 
 
@@ -198,7 +198,7 @@ def add(a: Index, b: Index) -> Index:
     total = dict(a.terms)
     for m, c in b.terms:
         total[m] = total.get(m, 0) + c
-    return _build(total)
+    return build(total)
 
 
 def _shifted(e: Expr, number: int) -> Index:
@@ -206,7 +206,7 @@ def _shifted(e: Expr, number: int) -> Index:
     *rest, (last, c) = e.terms
     total = number if last else c + number
     if _has_remainder(e.terms):
-        return _build({**dict(e.terms), (): total})
+        return build({**dict(e.terms), (): total})
     kept = e.terms if last else tuple(rest)
     if not kept:
         return total
@@ -224,7 +224,7 @@ def mul(a: Index, b: Index) -> Index:
         for k, d in b.terms:
             both = tuple(sorted(m + k, key=Atom.order)) if m and k else m or k
             total[both] = total.get(both, 0) + c * d
-    return _build(total)
+    return build(total)
 
 
 def _scaled(e: Expr, number: int) -> Index:
@@ -246,7 +246,7 @@ def _split(e: Index, divisor: Index) -> tuple[Index, Index]:
     """(q, r) with e = q*divisor + r, where q takes every term that divides exactly; of a sum, where
     r is seen to be the remainder."""
     if isinstance(divisor, Expr) and len(divisor.terms) > 1:
-        whole, rest = map(_build, divide(terms_of(e), divisor.terms))
+        whole, rest = map(build, divide(terms_of(e), divisor.terms))
         below = add(rest, divisor)
         if rest == 0 or _within(rest, divisor):
             return whole, rest
@@ -263,7 +263,7 @@ def _split(e: Index, divisor: Index) -> tuple[Index, Index]:
             r[()] = c % divisor
         else:
             r[m] = c
-    return _build(q), _build(r)
+    return build(q), build(r)
 
 
 def floordiv(a: Index, b: Index) -> Index:
@@ -291,9 +291,9 @@ def floordiv(a: Index, b: Index) -> Index:
 def _coarser(e: Index, divisor: Index) -> tuple[Index, Index, Index, Index] | None:
     """(x, k, p, y) with e = x*p + y and divisor = p*k, where y is seen to be in [0, p)."""
     for p, k in steps(terms_of(e), terms_of(divisor), lambda a: a.kind == "size"):
-        coarse, rest = _split(e, fine := _build(p))
+        coarse, rest = _split(e, fine := build(p))
         if coarse != 0 and _within(rest, fine):
-            return coarse, _build(k), fine, rest
+            return coarse, build(k), fine, rest
     return None
 
 
@@ -387,7 +387,7 @@ def _divides_by_one_or_more(e: Index, divisor: Index) -> bool:
         return False
     for atom in atoms(e):
         if atom.kind == "axis" and isinstance(atom.extent, Expr):
-            times, rest = map(_build, divide(atom.extent.terms, divisor.terms))
+            times, rest = map(build, divide(atom.extent.terms, divisor.terms))
             if rest == 0 and nonnegative(times):
                 return True
     return False
@@ -396,7 +396,7 @@ def _divides_by_one_or_more(e: Index, divisor: Index) -> bool:
 def _quotient(e: Index, divisor: Index) -> Index:
     """e // divisor for a divisor of at least 1."""
     if isinstance(e, Expr) and isinstance(divisor, Expr):
-        whole, rest = map(_build, divide(e.terms, divisor.terms))
+        whole, rest = map(build, divide(e.terms, divisor.terms))
         if rest == -1:
             return add(whole, -1)
     return floordiv(e, divisor)
