@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import tempfile
 from importlib import import_module
 from typing import Any
@@ -15,6 +16,11 @@ _CACHE = tempfile.TemporaryDirectory(prefix="smelt-tests-", ignore_cleanup_error
 os.environ["SMELT_CACHE_DIR"] = os.path.join(_CACHE.name, "cache")  # noqa: PTH118
 os.environ.setdefault("SMELT_VERIFY", "1")
 os.environ.setdefault("SMELT_PROBE", "off")
+
+# Byte code is kept, whatever this process was told: a hundred tests start a process, which would
+# spend most of its time on compiling Smelt's sources again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Plans depend on a machine's caches; what tests say of plans is said of a machine with these.
 _TARGET: Any = import_module("smelt.target")

@@ -99,6 +99,16 @@ def test_simplification_keeps_the_value(tree: Tree) -> None:
         assert at(tree.simplified, v) == tree.plain(v), (tree.spelled, tree.simplified, v)
 
 
+@effort(150)
+@given(TREES, st.integers(-3, 3))
+def test_a_sum_and_a_product_with_a_number_are_in_normal_form(tree: Tree, k: int) -> None:
+    e = tree.simplified
+    joined = dict(expr.terms_of(e))
+    joined[()] = joined.get((), 0) + k
+    assert expr.add(e, k) == expr.add(k, e) == expr._build(joined)
+    assert expr.mul(e, k) == expr.mul(k, e) == expr._build({m: c * k for m, c in expr.terms_of(e)})
+
+
 @effort(200)
 @given(TREES)
 def test_text_reads_back(tree: Tree) -> None:

@@ -65,8 +65,10 @@ class DType:
         return self.long
 
     def __eq__(self, other: object) -> bool:
+        if self is other:  # as nearly always: there is one of each
+            return True
         if isinstance(other, DType):
-            return self is other or self.name == other.name
+            return self.name == other.name
         if isinstance(other, (np.dtype, type)):
             try:
                 return np.dtype(other) == self.numpy

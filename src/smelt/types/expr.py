@@ -167,7 +167,7 @@ def _order(term: tuple[Monomial, int]) -> tuple[bool, list[tuple[str, str]]]:
 
 def _has_remainder(terms: Iterable[tuple[Monomial, int]]) -> bool:
     """Whether a factor of a term is a remainder: then terms may join."""
-    return any([a.kind == "%" for m, _ in terms for a in m])
+    return "%" in [a.kind for m, _ in terms for a in m]
 
 
 def _join_divisions(terms: dict[Monomial, int]) -> Index | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from math import gcd, prod
 from typing import Any
 
@@ -16,8 +17,9 @@ Value = ir.Value
 Leaf = Callable[[Atom], Value]
 
 
+@lru_cache(maxsize=4096)
 def number(value: int) -> Value:
-    """An i64 constant."""
+    """An i64 constant, made once: the same few stand at thousands of places."""
     return ir.Constant(I64, value)
 
 
@@ -27,10 +29,16 @@ def splat(b: ir.IRBuilder, value: Value, lanes: int) -> Value:
         return value
     if isinstance(value, TextConstant):
         return value.splat(lanes)
-    kind = ir.VectorType(value.type, lanes)
-    first = b.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
-    zeros = ir.Constant(ir.VectorType(ir.IntType(32), lanes), None)
-    return b.shuffle_vector(first, ir.Constant(kind, ir.Undefined), zeros)
+    none, zero, zeros = _spread(value.type, lanes)
+    return b.shuffle_vector(b.insert_element(none, value, zero), none, zeros)
+
+
+@lru_cache(maxsize=256)
+def _spread(element: Any, lanes: int) -> tuple[ir.Constant, ir.Constant, ir.Constant]:
+    """Of a vector: one without values, its first place, and that place for every lane."""
+    index = ir.IntType(32)
+    none = ir.Constant(ir.VectorType(element, lanes), ir.Undefined)
+    return none, index(0), ir.Constant(ir.VectorType(index, lanes), None)
 
 
 def iota(lanes: int) -> Value:
