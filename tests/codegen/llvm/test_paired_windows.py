@@ -92,6 +92,24 @@ def test_sums_of_lines_of_known_length_are_rounded_in_place(outputs: int) -> Non
 
 
 @paired
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [({}, 9), ({"s": 2, "p": 3, "u": 7, "v": 7}, 21), ({"v": 2}, 12), ({"s": 3, "v": 5}, 40),
+     ({"d": 2}, 11), ({"v": 1, "p": 0}, 8)],
+)  # fmt: skip
+def test_pairs_of_colours_begin_anywhere_on_a_line(options: dict[str, int], line: int) -> None:
+    """What is beside the last number of a window is no part of it, infinite or not."""
+    text = source(LAST, "o,u,v,c", **options).replace(",c]", ",3]").replace(",w,c)", ",w,3)")
+    taps = options.get("u", 3), options.get("v", 3)
+    for wide in (text, text.replace("b,h,w,", f"b,h,{line},", 2)):
+        kernel = made(wide)
+        for outputs in (20, 32):
+            x, k = drawn((2, 8, line, 3), (outputs, *taps, 3))
+            x[0, 4, line // 2, 2] = x[1, 5, 3, 0] = np.inf
+            check(kernel, x, k)
+
+
+@paired
 @pytest.mark.parametrize("image", [FIRST, LAST])
 @pytest.mark.parametrize(
     ("options", "size", "outputs"),

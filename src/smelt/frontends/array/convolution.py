@@ -37,9 +37,8 @@ PLACES, TAPS = "uvwxyz", "ijklmn"
 """Letters of the spatial dimensions of the result and of the window."""
 
 
-FEW, SMALL = 4, 16
-"""Channels of an image, and of one of several groups, for which a recording is made of their
-own."""
+FEW = 4
+"""Channels of an image, or of a group, for which a recording is made of their own."""
 
 
 def conv(
@@ -85,9 +84,9 @@ def _channels(kernel: Value, groups: int) -> Index:
     scope, (outputs, channels, *_) = kernel.scope, shape_of(kernel)
     if scope is None or isinstance(channels, int):
         return channels
-    if scope.hint(channels) <= (FEW if groups == 1 else SMALL):
+    if scope.hint(channels) <= FEW:
         (channels,) = pinned(kernel, (1,))
-        if groups > 1 and scope.hint(outputs) <= SMALL * groups:
+        if groups > 1 and scope.hint(outputs) <= FEW * groups:
             pinned(kernel, (0,))
     return channels
 

@@ -37,6 +37,8 @@ class Packer:
         self.home, self.b, self.item = home, home.b, item
         self.element = item.args[0].dtype
         """The type as which packed operands lie in scratch."""
+        self.image = self.element
+        """That of the right one."""
         self.starts: dict[str, Value] = {}
         self.apart: dict[str, Value] = {}
         """Elements between neighbours of the packed left operand."""
@@ -112,7 +114,8 @@ class Packer:
         lanes = scope.lanes.count if scope.lanes is not None else None
         value = splat(b, value, lanes) if lanes else value
         store_vector(LLVMMachine(b, lanes, home.home.target),
-                     self.at(part, self.offset(nest, scope)), value, self.element,
+                     self.at(part, self.offset(nest, scope)), value,
+                     self.element if part == LEFT_PART else self.image,
                      scope.lanes.mask if scope.lanes and not self.vectors else None)  # fmt: skip
 
     def offset(self, nest: Nest, scope: Scope) -> Value:
@@ -125,9 +128,5 @@ class Packer:
 
     def at(self, part: int, offset: Value) -> Value:
         """The address of an element in a part of the product's scratch memory."""
-        return element_address(
-            self.b,
-            self.home.storage.at[self.item, part],
-            offset,
-            self.element if part else self.item.dtype,
-        )
+        dtype = {0: self.item.dtype, RIGHT_PART: self.image}.get(part, self.element)
+        return element_address(self.b, self.home.storage.at[self.item, part], offset, dtype)

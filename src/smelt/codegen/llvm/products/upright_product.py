@@ -46,7 +46,9 @@ LINES = 16
 stay in the first cache, since taps that follow each other in memory share its lines."""
 
 Value = ir.Value
-BIT = ir.IntType(1)
+BIT, I32 = ir.IntType(1), ir.IntType(32)
+ENTRY = 3
+"""Numbers that a table has for each of its positions."""
 Ends: TypeAlias = tuple[Value, Value]
 """Whether a block is the first one, and whether it is the last."""
 
@@ -56,7 +58,7 @@ class UprightEmitter(Packer):
 
     def __init__(self, home: NestEmitter, nest: Nest, c: Upright) -> None:
         super().__init__(home, c.item)
-        self.nest, self.c = nest, c
+        self.nest, self.c, self.image = nest, c, c.image
         self.tap: Value = number(0)
         """The tap whose weights are packed."""
         self.firsts: dict[str, Value] = {}
@@ -173,17 +175,21 @@ class UprightEmitter(Packer):
 
     def _table(self) -> None:
         """For each tap, how far from a row it reads, and how far from the first tap's weights its
-        own lie; for each of few channels of it."""
+        own lie; for each of few channels of it, and what of a pair counts."""
         b, c = self.b, self.c
         base = self.home.storage.at[c.item, TABLE_PART]
         taps = list(positions(*map(range, c.extents)))
         reached = [(self.reach(c.columns, c.others, at), self._weights(j, at))
                    for j, at in enumerate(taps)]  # fmt: skip
-        each = [(b.add(x, number(k)), b.add(y, number(k * c.tile.columns)))
-                for x, y in reached for k in range(c.few or 1)]  # fmt: skip
-        for j, (image, weights) in enumerate(each):
-            b.store(image, element_address(b, base, number(2 * j), i64))
-            b.store(weights, element_address(b, base, number(2 * j + 1), i64))
+        apart = 2 if c.pairs else 1
+        run = c.pairs or c.few or 1
+        for j, (x, y) in enumerate(reached):
+            for k in range(run):
+                image, weights = b.add(x, number(apart * k)), b.add(y, number(k * c.tile.columns))
+                last = c.ends and k == run - 1
+                for i, value in enumerate((image, weights, number(0xFFFF if last else -1))):
+                    place = number(ENTRY * (j * run + k) + i)
+                    b.store(value, element_address(b, base, place, i64))
 
     def _weights(self, tap: int, at: tuple[int, ...]) -> Value:
         """Elements from the first tap's weights to those of another, which is `at`."""
@@ -290,6 +296,7 @@ def tile_function(
     """The register tile as a function of its own, where nothing else is kept in registers; its last
     sums may be stored as a `short` type."""
     name = f"upright.{c.unit}.{c.item.dtype}.{tile.rows}x{tile.columns}.{c.taps}x{c.block}.{c.few}"
+    name += f".{c.pairs}" if c.pairs else ""
     kind = ir.FunctionType(ir.VoidType(), TILE if short is None else [*TILE, *LAST])
     name = name if short is None else f"{name}.{short}"
     return function_apart(module, name, kind, lambda f: _Tile(f, c, tile, target).fill(short))
@@ -316,11 +323,16 @@ class _Tile:
         b.position_at_end(taps)
         tap = b.phi(I64)
         before = [b.phi(zero.type) for _ in places]
-        entry_of = b.mul(tap, number(2))
-        line, weights = (
-            element_address(b, x, b.load(element_address(b, table, at, i64), typ=I64), self.c.unit)
-            for x, at in ((image, entry_of), (panel, b.add(entry_of, number(1))))
+        entries = element_address(b, table, b.mul(tap, number(ENTRY)), i64)
+        line, weights, counts = (
+            b.load(element_address(b, entries, number(k), i64), typ=I64) for k in range(ENTRY)
         )
+        if self.c.ends:  # LLVM would compute with scalars and broadcast what comes out
+            kind = ir.VectorType(I32, self.tile.lanes)
+            counts = splat(b, b.trunc(counts, I32), self.tile.lanes)
+            self.counts = b.asm(ir.FunctionType(kind, [kind]), "", "=v,0", [counts], False)
+        line = element_address(b, image, line, self.c.image)
+        weights = element_address(b, panel, weights, self.c.unit)
         if self.c.few:
             ended = self._step(line, weights, number(0), before)
         else:
@@ -362,16 +374,24 @@ class _Tile:
             last.add_incoming(new, loop)
         return [*ended]
 
+    def _broadcast(self, place: Value) -> Value:
+        """A number of the image in all lanes, or a pair of which perhaps one counts."""
+        b, c, lanes = self.b, self.c, self.tile.lanes
+        if not c.pairs:
+            return splat(b, load_scalar(self.scalar, place, c.unit, None), lanes)
+        pair = splat(b, b.load(place, align=c.image.itemsize, typ=I32), lanes)
+        return b.and_(pair, self.counts) if c.ends else pair
+
     def _step(self, line: Value, weights: Value, k: Value, sums: Sequence[Value]) -> list[Value]:
         """The sums after one more channel."""
         b, c, tile, dtype = self.b, self.c, self.tile, self.c.unit
         at = element_address(b, weights, b.mul(k, number(c.tile.columns)), dtype)
         across = [load_vector(self.m, element_address(b, at, number(v * tile.lanes), dtype), dtype,
                               None) for v in range(tile.vectors)]  # fmt: skip
-        first, found = element_address(b, line, k, dtype), list[Value]()
+        first, found = element_address(b, line, k, c.image), list[Value]()
         for i in range(tile.rows):
-            place = element_address(b, first, number(i * c.pitch), dtype)
-            one = splat(b, load_scalar(self.scalar, place, dtype, None), tile.lanes)
+            place = element_address(b, first, number(i * c.pitch), c.image)
+            one = self._broadcast(place)
             found += [multiply_add(self.m, one, across[v], sums[i * tile.vectors + v], c.item)
                       for v in range(tile.vectors)]  # fmt: skip
         return found

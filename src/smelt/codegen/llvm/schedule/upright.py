@@ -25,7 +25,7 @@ from smelt.codegen.llvm.values.places import Slid, block_of, packed_order, place
 from smelt.codegen.llvm.values.units import lying_pair
 from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
-from smelt.types.dtype import DType
+from smelt.types.dtype import DType, bf16
 from smelt.types.expr import (
     Index,
     add,
@@ -101,11 +101,24 @@ class Upright:
     """The axis along a line of such an image, over its places and what each has."""
     flat: str = ""
     """The axis over all summed positions of such an image, along which its weights are packed."""
+    pairs: int = 0
+    """Pairs of short numbers that a window has of a line, where these begin with any of them: the
+    image is packed as it is, and its taps along the line are none of `others`."""
 
     @property
     def unit(self) -> DType:
         """The type as which packed operands lie in scratch: that of their elements, or of pairs."""
         return self.item.args[0].dtype
+
+    @property
+    def image(self) -> DType:
+        """The type as which the image does."""
+        return bf16 if self.pairs else self.unit
+
+    @property
+    def ends(self) -> bool:
+        """Whether the last pair of a window's line is one number, and something else."""
+        return bool(self.pairs) and self.few * self.columns[-1].taps % 2 == 1
 
     @property
     def m(self) -> None:
@@ -119,7 +132,7 @@ class Upright:
     @property
     def outer(self) -> tuple[str, ...]:
         """The other axes that end here."""
-        return self.others
+        return (*self.others, self.columns[-1].tap) if self.pairs else self.others
 
     @property
     def taps(self) -> int:
@@ -129,7 +142,7 @@ class Upright:
     @property
     def block(self) -> int:
         """Positions along `depth` that are packed together."""
-        return self.few or block_of(self.taps, DEPTH)
+        return self.pairs or self.few or block_of(self.taps, DEPTH)
 
     @property
     def pitch(self) -> int:
@@ -139,7 +152,7 @@ class Upright:
     @property
     def steps(self) -> int:
         """Turns of a tile's outer loop, for each of which a table says where it reads."""
-        return self.taps * (self.few or 1)
+        return self.taps * (self.pairs or self.few or 1)
 
     def weights(self) -> tuple[Access, Index]:
         """Where weights that lie in panels do, and elements from one panel to the next."""
@@ -200,6 +213,7 @@ class Upright:
         wide = self.extent(self.n, local[self.n], 1)
         vain = not self.heights(local[self.columns[-1].axis])
         more = mul(self.tile.rows, self.pitch) if vain else 0
+        more = add(more, 1 if self.ends else 0)
         weights = 0 if self.panels else mul(self.taps * self.block, wide)
         return weights, add(product(self.packed(local)), more)
 

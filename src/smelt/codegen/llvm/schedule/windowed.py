@@ -37,7 +37,7 @@ from smelt.codegen.llvm.values.places import (
     placed,
     sliding,
 )
-from smelt.codegen.llvm.values.units import united
+from smelt.codegen.llvm.values.units import united, units_of
 from smelt.dataclass import dataclass
 from smelt.kernel.built import Form, Limits
 from smelt.target import Target
@@ -294,6 +294,7 @@ class _Plan:
     columns: list[Slid]
     depth: str
     others: tuple[str, ...]
+    flat: str = ""
 
     def settle(self, form: Form) -> None:
         """Leaves columns whose taps are packed one by one, and takes a batch among them."""
@@ -325,9 +326,27 @@ class _Plan:
         operands, self.depth = united(self.phase, self.item, operands, self.depth, group.dtype)
         self.left, self.right = operands
 
+    def _pair_lines(self, target: Target) -> int:
+        """Takes the weights of few channels by twos along the line of a window, where channels are
+        no whole pairs but lie side by side along it; gives the pairs of such a line."""
+        group = group_of(self.item, self.left, self.right, self.phase.dtypes, target)
+        last, channels = self.columns[-1], self.phase.axes.get(self.depth)
+        odd = isinstance(channels, int) and channels % 2 == 1 and channels <= FEW
+        if group is None or not odd or not last.tap or last.dilation != 1:
+            return 0
+        if folds(self.left, {last.tap, self.depth}) or folds(self.right, {last.axis, self.depth}):
+            return 0
+        left, line = flattened(self.phase, self.item, self.left, [last.tap, self.depth])
+        (left,), along = units_of(self.phase, self.item, (left,), line, group.dtype)
+        self.others = tuple(a for a in self.others if a != last.tap)
+        self.left, self.flat = flattened(self.phase, self.item, left, [*self.others, along])
+        return _number(self.phase.axes[along])
+
     def upright(self, target: Target) -> Upright:
         """The product with rows of places; its image's items are added to the phase."""
-        self._pair(target)
+        pairs = self._pair_lines(target)
+        if not pairs:
+            self._pair(target)
         extents = tuple(_number(self.phase.axes[a]) for a in self.others)
         depth, line = self.phase.axes[self.depth], ""
         few = depth if isinstance(depth, int) and 0 < depth <= FEW else 0
@@ -344,12 +363,14 @@ class _Plan:
         tile, over = tile_of(target, lanes), (self.depth, self.others)
         panels = in_panels(self.left, self.item, over, self.m, tile.columns, self.phase)
         left, flat = self.left, ""
-        if few and not panels:
+        if pairs:
+            flat = self.flat
+        elif few and not panels:
             left, flat = flattened(self.phase, self.item, left, [*self.others, self.depth])
         self.item.args = (left, right)
         renumber(self.phase)
         return Upright(self.item, left, right, self.m, tuple(self.columns), self.depth,
-                       self.others, extents, tile, panels, few, line, flat)  # fmt: skip
+                       self.others, extents, tile, panels, few, line, flat, pairs)  # fmt: skip
 
     def rewritten(self, target: Target) -> Windowed:
         """The product; its operands' items are added to the phase."""

@@ -169,8 +169,8 @@ class Storage:
     def _reserve_upright(self, c: Upright) -> None:
         left, right = c.room(self.s.local)
         self._reserve((c.item, LEFT_PART), left, c.unit)
-        self._reserve((c.item, RIGHT_PART), right, c.unit)
-        self._reserve((c.item, TABLE_PART), 2 * c.steps, i64)
+        self._reserve((c.item, RIGHT_PART), right, c.image)
+        self._reserve((c.item, TABLE_PART), 3 * c.steps, i64)
 
     def extent(self, owner: Item | Carried, axis: str) -> Index:
         """Positions that an array has along an axis: whole register tiles for products."""

@@ -14,6 +14,8 @@ says that its elements are units.  What is beyond an odd number of positions cou
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from smelt.codegen.llvm.values.clone import Cloner, put_before
 from smelt.codegen.llvm.values.items import Access, Converting, Item, Phase
 from smelt.codegen.llvm.values.places import fresh
@@ -26,15 +28,20 @@ def united(
 ) -> tuple[tuple[Item, Item], str]:
     """Both operands of a product by twos along an axis of theirs, rounded to a `short` type if they
     were not, and the axis of their units."""
-    extent = phase.axes[name]
-    half = floordiv(add(extent, 1), 2)
-    along = fresh(phase, f"{name}.2", half)
-    first, second = _united(phase, user, operands, (name, along), short)
+    (first, second), along = units_of(phase, user, operands, name, short)
     return (first, second), along
 
 
+def units_of(
+    phase: Phase, user: Item, operands: Sequence[Item], name: str, short: DType
+) -> tuple[list[Item], str]:  # fmt: skip
+    """The same of any operands."""
+    along = fresh(phase, f"{name}.2", floordiv(add(phase.axes[name], 1), 2))
+    return _united(phase, user, operands, (name, along), short), along
+
+
 def _united(
-    phase: Phase, user: Item, operands: tuple[Item, Item], names: tuple[str, str], short: DType
+    phase: Phase, user: Item, operands: Sequence[Item], names: tuple[str, str], short: DType
 ) -> list[Item]:
     (name, along), extent = names, phase.axes[names[0]]
     at = mul(2, axis(along, phase.axes[along]))
@@ -89,4 +96,4 @@ def lying_pair(unit: Item) -> tuple[Access, Access] | None:
     return (first, second) if sub(second.offset, first.offset) == 1 else None
 
 
-__all__ = ["lying_pair", "united"]
+__all__ = ["lying_pair", "united", "units_of"]
