@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -135,20 +135,19 @@ class Executable:
 
     def run_at(
         self, addresses: list[int], sizes: tuple[int, ...], inputs: Sequence[Any],
-        held: Run | None = None,
+        look: Callable[[], Sequence[Array]], held: Run | None = None,
     ) -> list[Array]:  # fmt: skip
         """The results for inputs that are told by their addresses.  Left out are inputs among
         them, and those that are written over inputs.
 
-        `inputs` answer `stride(d)` in elements where a stride is told at the call, and as
-        `np.asarray` where a library call reads them.  `held` as in `run`.  Raises OutOfMemory.
+        `inputs` answer `stride(d)` in elements where a stride is told at the call; `look` gives all
+        of them as arrays, for what runs in Python.  `held` as in `run`.  Raises OutOfMemory.
         """
         p = self._prepared.get(sizes)
         if p is None:
             p = self._prepare(sizes)
         if any(s.call is not None for s in p.segments) or (held is None and self.prelude):
-            arrays = [np.asarray(x) for x in inputs]
-            found = self.run(arrays, sizes, None, held)
+            found = self.run(look(), sizes, None, held)
             by_value = dict(zip(self.outputs, found, strict=True))
             return [by_value[v] for v, *_, over in p.results if over < 0]
         results: list[Array] = []

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -117,7 +118,8 @@ class Segment:
             if found is not None and held is not None:
                 results = found[0](found[1], where + held.addresses)
             else:
-                results = [wrap(a) for a in run_at(where, sizes, tensors, held)]
+                look = partial(self.arrays, tensors, sizes)
+                results = [wrap(a) for a in run_at(where, sizes, tensors, look, held)]
                 repeats.note(sizes, tensors)
             return results if finish is None else finish(results, tensors)
 
