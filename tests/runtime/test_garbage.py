@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Iterator
 
@@ -86,3 +87,22 @@ def test_compiling_hides_and_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = sm.jit(lambda x: sm.exp(x) + 1.0).lower(np.zeros(7, np.float32)).trace.graph
     driver.compile(graph, hints={})
     assert seen and min(seen) > 0 and gc.get_freeze_count() == 0
+
+
+def test_a_thread_beside_another_leaves_the_lots_as_they_were() -> None:
+    usual = gc.get_threshold()
+    begun, done = threading.Event(), threading.Event()
+
+    def beside() -> None:
+        with set_aside():
+            begun.set()
+            done.wait(10)
+
+    thread = threading.Thread(target=beside)
+    with set_aside():
+        gc.unfreeze()  # as if both had looked before either hid anything
+        thread.start()
+        begun.wait(10)
+    done.set()
+    thread.join()
+    assert gc.get_threshold() == usual and gc.get_freeze_count() == 0

@@ -135,20 +135,19 @@ class Executable:
 
     def run_at(
         self, addresses: list[int], sizes: tuple[int, ...], inputs: Sequence[Any],
-        held: Run | None = None, arrays: Callable[[], Sequence[Array]] | None = None,
+        look: Callable[[], Sequence[Array]], held: Run | None = None,
     ) -> list[Array]:  # fmt: skip
         """The results for inputs that are told by their addresses.  Left out are inputs among
         them, and those that are written over inputs.
 
-        `inputs` answer `stride(d)` in elements where a stride is told at the call; where a library
-        call reads them `arrays` gives them all, in the order of memory of the graph's, or they are
-        arrays themselves.  `held` as in `run`.  Raises OutOfMemory.
+        `inputs` answer `stride(d)` in elements where a stride is told at the call; `look` gives all
+        of them as arrays, for what runs in Python.  `held` as in `run`.  Raises OutOfMemory.
         """
         p = self._prepared.get(sizes)
         if p is None:
             p = self._prepare(sizes)
         if any(s.call is not None for s in p.segments) or (held is None and self.prelude):
-            found = self.run(inputs if arrays is None else arrays(), sizes, None, held)
+            found = self.run(look(), sizes, None, held)
             by_value = dict(zip(self.outputs, found, strict=True))
             return [by_value[v] for v, *_, over in p.results if over < 0]
         results: list[Array] = []

@@ -37,7 +37,7 @@ _STATE_WORDS: Final = (
     # an attribute that must be 0; the Python function; types that are compared by identity
     *(
         "LOCAL",
-        "TAPES",
+        "FOLLOWING",
         "ZERO",
         "FALLBACK",
         "LINE",

@@ -60,7 +60,7 @@ class Face(NamedTuple):
     source: object
     """The operator of a result's value."""
     state: object
-    """A call is left to Python while `state.tapes` is not 0."""
+    """A call is left to Python while `state.following` is not 0."""
 
 
 class Line(bytes):
@@ -89,7 +89,7 @@ def _fill() -> None:
         "LINE": id(Line), "NDARRAY": id(np.ndarray), "FLOAT": id(float), "INT": id(int),
         "TUPLE": id(tuple), "LIST": id(list), "DICT": id(dict),
         "SETTINGS": id(variable), "PRINTED_AT": offset_of(scope, "printed"),
-        "EMPTY": id(_EMPTY), "NONE": id(None), "TAPES": id(_TAPES), "ZERO": id(0),
+        "EMPTY": id(_EMPTY), "NONE": id(None), "FOLLOWING": id(_FOLLOWING), "ZERO": id(0),
         "DATA_PTR": id(_DATA_PTR),
         "NEW_ARRAY": word_at(table + 8 * NEW_FROM_DESCR).value,
         "SET_BASE": word_at(table + 8 * SET_BASE).value,
@@ -117,7 +117,7 @@ def _set(words: Mapping[str, int]) -> None:
 
 _EMPTY: Final[tuple[()]] = ()
 _DATA_PTR: Final = sys.intern("data_ptr")
-_TAPES: Final = sys.intern("tapes")
+_FOLLOWING: Final = sys.intern("following")
 _VALUES: Final = ("VALUE", "FOREIGN", "WATCHED")
 _FUNCTIONS: Final = {
     "INCREF": "Py_IncRef",

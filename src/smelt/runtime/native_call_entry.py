@@ -19,9 +19,9 @@ entry:
   %settings.at = alloca ptr
   %state = load ptr, ptr @state
   %local = call ptr @word(ptr %state, i64 $LOCAL)
-  %tapes = call ptr @word(ptr %state, i64 $TAPES)
+  %name = call ptr @word(ptr %state, i64 $FOLLOWING)
   %attribute = call ptr @word(ptr %state, i64 $GET_ATTRIBUTE)
-  %taping = call ptr %attribute(ptr %local, ptr %tapes)
+  %taping = call ptr %attribute(ptr %local, ptr %name)
   %unknown = icmp eq ptr %taping, null
   br i1 %unknown, label %fail, label %told
 told:

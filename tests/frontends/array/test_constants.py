@@ -164,7 +164,9 @@ def test_what_others_write_to_captured_memory_is_seen_by_the_next_call(n):
 
 
 SHARED = np.zeros(6)
+INNER = sm.jit(lambda y: y * sm.cos(sm.asarray(SHARED)))
 DERIVED = {
+    "through a jitted function": lambda x: INNER(x) + INNER(SHARED),
     "of an array": lambda x: x + sm.tanh(sm.asarray(SHARED)),
     "twice": lambda x: x * sm.exp(sm.sum(sm.asarray(SHARED) * 2) + 1) - SHARED,
     "looked at": lambda x: x + t if (t := sm.cos(sm.asarray(SHARED)))[0] > -2 else x,

@@ -402,7 +402,8 @@ def test_inside_another_recording() -> None:
     f = sm.jit(lambda x: x + 1)
     x = np.arange(3.0)
     warm(f, x)
-    g = sm.jit(lambda y: f(y) * f(x))
+    own = sm.asarray(x, copy=True)
+    g = sm.jit(lambda y: f(y) * f(own))
     np.testing.assert_array_equal(warm(g, x), (x + 1) ** 2)
 
 

@@ -170,3 +170,29 @@ def test_other_sizes_are_found_after_a_failure(arguments, monkeypatch):
             x = torch.randn(n, 7)
             same(fast(x, arguments[1]), model(x, arguments[1]))
     assert 0 < len(told) < 12
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sizes_of_later_calls_that_no_kernel_can_be_made_for_give_eager_numbers(dtype, monkeypatch):
+    def model(x, w):
+        y = (x @ w).relu()
+        return y.sum(0), y * 2, x.t()
+
+    def given(n, d):
+        return torch.randn(n, d).to(dtype), torch.randn(d, d).to(dtype)
+
+    def fails(*_, **__):
+        raise InternalError("planted")
+
+    for home in (driver, plans.warm):  # nothing that others have built is known
+        monkeypatch.setattr(home, "find", lambda key, journal: None)
+    with knobs.config(strict=False, cache=False):
+        fast = compiled(model, dynamic=True)
+        fast(*given(5, 2))
+        monkeypatch.setattr(driver, "build", fails)
+        x, w = given(4, 7)
+        with pytest.warns(FallbackWarning, match="n0=4.*planted") as told:
+            found = fast(x, w)
+        same(found, model(x, w))
+        same(fast(x, w), model(x, w))
+    assert len([w for w in told if issubclass(w.category, FallbackWarning)]) == 1

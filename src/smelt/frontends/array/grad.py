@@ -276,11 +276,13 @@ def _seed(node: Value, x: Any) -> Value:
 def _taping() -> Generator[None]:
     """Inside, values that are computed keep their operands, and jitted functions are recorded."""
     STATE.tapes += 1
+    STATE.following += 1
     watched = set(STATE.watched)
     try:
         yield
     finally:
         STATE.tapes -= 1
+        STATE.following -= 1
         STATE.watched = watched
         if not STATE.tapes:
             kept, STATE.kept = STATE.kept, []

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, overload
 
@@ -22,6 +22,7 @@ import numpy as np
 from smelt.errors import UnsupportedError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.bind import Bound, Options
+from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.flush import flush, realise
 from smelt.frontends.array.lowered import Lowered, as_arguments, signature
 from smelt.frontends.array.number import Number
@@ -71,9 +72,10 @@ class Jit(Generic[P, R]):
             self.__dict__.setdefault(name, value)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if STATE.tapes:  # what is differentiated is recorded, not run
+        if STATE.tapes or (STATE.following and self._is_followed(kwargs)):
             bound = self.options.bind(args, kwargs)
-            return bound.call(bound.leaves)
+            return bound.call([Array.of(from_host(x)) if x.__class__ is np.ndarray else x
+                               for x in bound.leaves])  # fmt: skip
         out = None
         if kwargs or not self._plain:
             out = kwargs.get("out") if len(kwargs) == 1 and self._plain else None
@@ -102,6 +104,12 @@ class Jit(Generic[P, R]):
         if self._noticed and found.made <= MOST_RECORDS:
             notice(self, found, args, {}, args)
         return results
+
+    def _is_followed(self, kwargs: Mapping[str, Any]) -> bool:
+        """Whether a call during a recording becomes a part of it, whatever it is given: what it
+        reads may change.  Others write to memory, and run."""
+        writes = "out" in kwargs and not self.options.takes_out
+        return not writes and not self.options.donate
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)

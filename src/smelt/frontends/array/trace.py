@@ -216,6 +216,7 @@ def record_call(
     """
     scope = Scope(name)
     outer, STATE.scope = STATE.scope, scope
+    STATE.following += 1
     try:
         _name_sizes(scope, arguments)
         placed: set[str] = set()
@@ -229,6 +230,7 @@ def record_call(
         return _finish(scope, leaves, results, outputs, tree, donate, orders)
     finally:
         STATE.scope = outer
+        STATE.following -= 1
         scope.close()
 
 

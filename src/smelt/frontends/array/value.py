@@ -234,6 +234,9 @@ class State(threading.local):
         self.pending: list[weakref.ref[Any]] = []
         self.due = 64
         """Length of `pending` at which it is looked through."""
+        self.following = 0
+        """Recordings and differentiations in progress: jitted functions that are called meanwhile
+        are followed, not run."""
         self.tapes = 0
         """Differentiations in progress: what runs meanwhile keeps its operands."""
         self.kept: list[Value] = []
