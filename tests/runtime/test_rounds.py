@@ -308,6 +308,21 @@ def test_a_round_keeps_as_much_as_it_adds_to() -> None:
     assert slot.reuses is not None, "it is copied after every round"
 
 
+def test_a_round_keeps_less_where_that_is_about_as_fast() -> None:
+    """Where memory is faster, sums that are read and written more often cost less."""
+    target = replace(Target.for_isa("avx512"), cores=1)
+    arrays = f32_empty((512, 512)), f32_empty((32000, 512)), np.zeros(512, np.int64)
+    graph = driver.passes.run(graph_of(head_back, arrays))
+    sizes = dict(zip(driver.size_names(graph), sizes_of(graph, arrays), strict=True))
+    found: list[int] = []
+    for rates in (target.one_thread.dram, target.one_thread.l3):
+        speeds = replace(target.one_thread, dram=rates)
+        faster = replace(target, one_thread=speeds, all_threads=speeds)
+        ((_, body),) = compose.plan(graph, faster, None, sizes).in_rounds
+        found.append(body.rounds.block)
+    assert found == [256, 96]
+
+
 def test_all_rounds_share_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """A last round of fewer rows takes none of its own, which would wait beside the other."""
     x, w, y = CASES["head"][1]
