@@ -320,7 +320,7 @@ def test_a_round_keeps_less_where_that_is_about_as_fast() -> None:
         faster = replace(target, one_thread=speeds, all_threads=speeds)
         ((_, body),) = compose.plan(graph, faster, None, sizes).in_rounds
         found.append(body.rounds.block)
-    assert found == [256, 96]
+    assert found[0] > found[1]
 
 
 def test_all_rounds_share_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
