@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from tests.runtime.test_rounds import Array, compiled, f32, graph_of, sizes_of
@@ -139,6 +140,30 @@ def test_gradients_are_those_of_finite_differences(name: str) -> None:
             ends.append(float(value(*moved)))
         want = float(np.sum(slopes[k] * step))
         assert (ends[0] - ends[1]) / 2e-5 == pytest.approx(want, rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
+def test_heads_of_half_types_are_summed_in_float32(dtype: Any) -> None:
+    """Sums over rounds are rounded once, as those of one visit; and where such sums take as much as
+    the logits, these are stored."""
+    x, w = (a.astype(dtype) for a in HEAD)
+    x, y = np.tile(x, (8, 1)), np.tile(LABELS, 8)
+    code = back(smoothed)
+    made = compiled(code, x, w, y)
+    assert made.plan.in_rounds, [d for d in made.plan.decisions if d.reason == "not-in-rounds"]
+    sizes = sizes_of(graph_of(code, (x, w, y)), (x, w, y))
+    named = dict(zip(made.size_names, sizes, strict=True))
+    assert memory_analysis(made, named).temp_size_in_bytes < x.shape[0] * V * 2
+    step = float(ml_dtypes.finfo(dtype).eps)
+    for got, want in zip(made.run((x, w, y), sizes), sm.jit(code)(x, w, y), strict=True):
+        whole = np.asarray(want, np.float32)
+        # the same sums in another order: at most the last bit of a half type differs
+        np.testing.assert_allclose(np.asarray(got, np.float32), whole, rtol=2 * step,
+                                   atol=1e-6 * np.abs(whole).max())  # fmt: skip
+    few = x[:50], np.tile(w, (1, 8)), y[:50]
+    few = np.tile(few[0], (1, 8)), few[1], few[2]
+    (refused,) = [d for d in compiled(code, *few).plan.decisions if d.reason == "not-in-rounds"]
+    assert "keep as much" in refused.details["how"]
 
 
 def test_rows_and_columns_that_wait_for_one_another_are_stored_once() -> None:

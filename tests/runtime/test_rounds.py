@@ -308,6 +308,16 @@ def test_a_round_keeps_as_much_as_it_adds_to() -> None:
     assert slot.reuses is not None, "it is copied after every round"
 
 
+def test_a_round_keeps_less_where_that_is_about_as_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = f32_empty((512, 512)), f32_empty((32000, 512)), np.zeros(512, np.int64)
+    rows: list[int] = []
+    for worth in (1.0, 1.5):
+        monkeypatch.setattr(compose, "WORTH", worth)
+        ((_, body),) = planned(head_back, *arrays).in_rounds
+        rows.append(body.rounds.block)
+    assert rows[0] == 256 > rows[1]
+
+
 def test_all_rounds_share_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """A last round of fewer rows takes none of its own, which would wait beside the other."""
     x, w, y = CASES["head"][1]

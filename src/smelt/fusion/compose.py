@@ -16,7 +16,6 @@ from smelt import knobs
 from smelt.blocks import DEPTH, FIRST_ROW, WHOLE, Cut, Rounds, even_rows
 from smelt.fusion import memory, search
 from smelt.fusion.checks import apart, together
-from smelt.fusion.cost import Cost
 from smelt.fusion.plan import NOTHING, Body, Cluster, Donated, Plan
 from smelt.fusion.predict import costs, in_turns
 from smelt.fusion.rounds import InRounds, Narrow, NotCut, Part, block, rows_within, split
@@ -39,8 +38,8 @@ __all__ = ["kept_between", "plan"]
 SHARE = 4
 """Into so many parts the last cache is thought to be cut in a round: what is larger counts as
 beyond it.  Values of a round share it with one another and with the operands that stream by."""
-WORTH = 1.05
-"""By what more time rounds of few rows are left for longer ones, which keep more."""
+WORTH = 1.04
+"""By how much slower rounds may be that keep less."""
 
 
 def plan(
@@ -112,7 +111,7 @@ def _in_rounds(
     now = dict(zip(whole.graph.outputs, graph.outputs, strict=True))
     given = {n: to if to is None else now[to] for n, to in donated.items()}
     plan = _Composed(graph, parts, target, hints).plan(given)
-    if _held(plan, hints) >= _held(whole, hints):
+    if graph is not whole.graph and _held(plan, hints) >= _held(whole, hints):
         raise NotCut("rounds would keep as much: their sums are wider than what is stored of them")
     return plan
 
@@ -179,20 +178,16 @@ class _Composed:
         self._note(made)
 
     def _rounds(self) -> None:
-        """The cluster with a body.  Of plans whose rounds fit the last cache the fastest, or one of
-        more rows where what every round moves again does not hide behind arithmetic."""
+        """The cluster with a body: the one that keeps least of those that are about as fast as the
+        fastest."""
         name = f"k{len(self.clusters)}"
-        ways = [False]
-        found = [self._cluster(name, *made) for made in self._fitting(thrifty=False)]
+        found = [self._cluster(name, *made) for made in self._bodies(thrifty=False)]
         if any(map(self._keeps_several, found)):
-            ways.append(True)
-            found += [self._cluster(name, *made) for made in self._fitting(thrifty=True)]
-        cluster = min(found, key=lambda c: self._cost(c).total)
-        cost = self._cost(cluster)
-        if cost.total > WORTH * cost.arithmetic and (rows := self._more(cluster)):
-            more = (self._cluster(name, self._body(rows, way)[0], rows) for way in ways)
-            better = min(more, key=lambda c: self._cost(c).total)
-            cluster = better if cost.total > WORTH * self._cost(better).total else cluster
+            found += [self._cluster(name, *made) for made in self._bodies(thrifty=True)]
+        burdens = {c: self._burden(c) for c in found}
+        most, step = WORTH * min(burdens.values()), self.target.l3_bytes // SMALL
+        fast = [c for c in found if burdens[c] <= most]
+        cluster = min(fast, key=lambda c: (self._kept(c) // step, burdens[c]))
         assert cluster.body is not None
         body = cluster.body.plan
         self._note(body)
@@ -200,33 +195,26 @@ class _Composed:
         made = replace(cluster.body, plan=replace(body, decisions=()))
         self.clusters.append(replace(cluster, body=made))
 
-    def _fitting(self, *, thrifty: bool) -> Iterator[tuple[Plan, int]]:
-        """Plans of the body, each with the rows of one round for which what it keeps fits: as many
-        as the plan of the whole lets expect, and as many as that one leaves room for."""
+    def _bodies(self, *, thrifty: bool) -> Iterator[tuple[Plan, int]]:
+        """Plans of the body, each with the rows of one round: those for which what it keeps fits
+        (as many as the plan of the whole lets expect, and as many as that one leaves room for), and
+        so many that it keeps about as much as it adds to, which every round reads and writes."""
         parts, budget = self.parts, self.target.l3_bytes * 3 // 4
         rows = first = block(parts, self.hints, budget)
+        half = even_rows(-(-at_hints(parts.extent, self.hints) // 2))
         made, kept = self._body(rows, thrifty)
-        fit = min(rows_within(kept, rows, budget), max(self._half(), first))
+        fit = min(rows_within(kept, rows, budget), max(half, first))
         yield made, fit
         if fit != rows:
             rows = fit
             made, kept = self._body(rows, thrifty)
-            yield made, min(rows_within(kept, rows, budget), max(self._half(), first))
-
-    def _more(self, cluster: Cluster) -> int:
-        """Rows for which rounds keep about as much as they add to, which every round reads and
-        writes; 0 if those are not more than there are."""
-        assert cluster.body is not None
-        rows = cluster.body.rounds.block
-        kept = kept_between(cluster.body.plan, Hints({**self.hints, self.parts.rows: rows}))
-        sums = sum(at_hints(p.node.type.nbytes, self.hints) for p in self.parts.makes if p.combine)
+            fit = min(rows_within(kept, rows, budget), max(half, first))
+            yield made, fit
+        sums = sum(at_hints(p.node.type.nbytes, self.hints) for p in parts.makes if p.combine)
         more = rows_within(kept, rows, sums + sums // 4)
-        more = min(more - more % DEPTH if more > DEPTH else more, self._half())
-        return more if more > rows else 0
-
-    def _half(self) -> int:
-        """Rows of each of two rounds."""
-        return even_rows(-(-at_hints(self.parts.extent, self.hints) // 2))
+        more = min(more - more % DEPTH if more > DEPTH else more, half)
+        if more > fit:
+            yield self._body(more, thrifty)[0], more
 
     def _body(self, rows: int, thrifty: bool) -> tuple[Plan, int]:
         """The body's plan for so many rows, and bytes that it keeps between its kernels."""
@@ -250,6 +238,12 @@ class _Composed:
         inside = {n: parts.of[n] for n in parts.body.nodes() if n in parts.of}
         return Cluster(name, parts.members, inputs, outputs, body=Body(rounds, body, inside))
 
+    def _kept(self, cluster: Cluster) -> int:
+        """Bytes that a round keeps between its kernels."""
+        assert cluster.body is not None
+        rows = cluster.body.rounds.block
+        return kept_between(cluster.body.plan, Hints({**self.hints, self.parts.rows: rows}))
+
     def _keeps_several(self, cluster: Cluster) -> bool:
         """Whether a round keeps more than its largest value at some time."""
         assert cluster.body is not None
@@ -259,10 +253,17 @@ class _Composed:
         largest = max(kept, default=0)
         return kept_between(body, hints) - largest > largest // SMALL
 
-    def _cost(self, cluster: Cluster) -> Cost:
-        """The predicted cost of all rounds of a cluster."""
+    def _burden(self, cluster: Cluster) -> float:
+        """Nanoseconds of all rounds of a cluster.  What each of them reads whole is packed while no
+        arithmetic goes on, by every kernel that reads it."""
         assert cluster.body is not None
-        return in_turns(cluster.body, self.target, self.hints)
+        rounds, body = cluster.body.rounds, cluster.body.plan
+        turns = sum(1 for _ in rounds.each(self.hints))
+        whole = {x for x, c in zip(body.graph.inputs, rounds.reads) if c.axis == WHOLE}
+        again = sum(at_hints(x.type.nbytes, self.hints)
+                    for c in body.clusters for x in c.inputs if x in whole)  # fmt: skip
+        waits = turns * self.target.transfer_ns(again, 0)
+        return in_turns(cluster.body, self.target, self.hints).burden + waits
 
     def _node(self, node: Node) -> Node:
         return self.parts.of.get(node, node)

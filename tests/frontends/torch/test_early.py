@@ -144,6 +144,22 @@ def test_no_logits_cross_the_cut(f, holes):
     assert (N, V) not in [x.type.shape for x in read_by_rounds(forward)]
 
 
+def test_heads_in_bfloat16():
+    """Arguments of rounds are read as arrays: NumPy knows no bfloat16, nor an order in memory."""
+    torch.manual_seed(0)
+    h = torch.randn(24, 8 * N, dtype=torch.bfloat16).T.requires_grad_()
+    w = (torch.randn(V, 24) / 3).bfloat16().requires_grad_()
+    y = torch.randint(0, V, (8 * N,))
+    step = torch.compile(plain, backend="smelt")
+    with smelt.torch.record() as r:
+        for _ in range(3):  # the later calls are native
+            found = torch.autograd.grad(step(h, w, y), (h, w))
+    assert in_rounds(r.graphs)
+    wide = [x.detach().double().requires_grad_() for x in (h, w)]
+    for got, want in zip(found, torch.autograd.grad(plain(*wide, y), wide), strict=True):
+        assert (got.double() - want).norm() <= 2 * 2**-8 * want.norm()
+
+
 @pytest.mark.parametrize("f", [preferred, each, both_ways])
 def test_other_losses_stay_right(f):
     compare(f, arguments(), factor=0.5)
