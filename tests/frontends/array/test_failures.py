@@ -85,10 +85,10 @@ def test_sizes_that_no_kernel_can_be_made_for_are_computed_in_numpy(
     with knobs.config(threads=threads):
         f(*given(5, 2))  # in a form for rows of two
         planted(monkeypatch, driver, "build", always)
-        x, w = given(4, 7)
+        x, w = given(4, 300)
         found, lines = told(lambda: f(x, w))
         check(found, x, w)
-        assert len(lines) == 1 and "at n0=4, n1=7" in lines[0] and "planted" in lines[0]
+        assert len(lines) == 1 and "at n0=4, n1=300" in lines[0] and "planted" in lines[0]
         found, lines = told(lambda: [f(x, w) for _ in range(4)])
         check(found[-1], x, w)
         assert not lines  # it is known now
@@ -99,7 +99,7 @@ def test_a_form_that_cannot_be_made_leaves_the_usual_one(monkeypatch: pytest.Mon
     f = sm.jit(program)
     f(*given(5, 2))
     planted(monkeypatch, driver, "build", lambda *_, form, **__: form != "")
-    x, w = given(4, 7)
+    x, w = given(4, 30)
     found, lines = told(lambda: f(x, w))
     check(found, x, w)
     assert len(lines) == 1 and "a form of kernel" in lines[0]
@@ -110,8 +110,8 @@ def test_strictness_and_missing_memory_are_errors(monkeypatch: pytest.MonkeyPatc
     f(*given(5, 2))
     planted(monkeypatch, driver, "build", always)
     with knobs.config(strict=True), pytest.raises(ZeroDivisionError):
-        sm.jit(program)(*given(5, 2)), f(*given(4, 7))
-    x, w = given(4, 7)
+        sm.jit(program)(*given(5, 2)), f(*given(4, 300))
+    x, w = given(4, 300)
 
     def without_memory(*_: Any, **__: Any) -> Any:
         raise MemoryError

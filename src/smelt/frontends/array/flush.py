@@ -8,7 +8,7 @@ earlier program only in sizes or in constants finds the plan of that one, if its
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -20,7 +20,6 @@ from smelt.frontends.array.lift import Lifted, lift
 from smelt.frontends.array.program import Program
 from smelt.frontends.array.repeat import Spelled, find, notice, spell
 from smelt.frontends.array.value import STATE, Buffer, Value, teller
-from smelt.graph.amount import is_far
 from smelt.graph.inside import Looks
 from smelt.knobs import fingerprint
 
@@ -48,25 +47,12 @@ class Family:
     varying: set[int] = field(default_factory=set)
 
     def find(self, program: Program) -> tuple[Lifted, Compiled | Found, tuple[int, ...]] | None:
-        """The plan whose guards hold for this program, made anew where it was for much less."""
-        far: tuple[Lifted, tuple[int, ...]] | None = None
+        """The plan whose guards hold for this program."""
         for lifted, compiled in self.plans:
             sizes = lifted.match(*program.numbers)
-            if sizes is None or any(program.constants[k] != v for k, v in lifted.fixed):
-                continue
-            if not is_far(lifted.graph, lifted.hints, lifted.named(sizes)):
+            if sizes is not None and all(program.constants[k] == v for k, v in lifted.fixed):
                 return lifted, compiled, sizes
-            far = far or (lifted, sizes)
-        if far is None:
-            return None
-        lifted = replace(far[0], hints=far[0].named(far[1]))
-        return lifted, self._keep(lifted), far[1]
-
-    def _keep(self, lifted: Lifted) -> Compiled | Found:
-        compiled = compile_graph(lifted.graph, lifted.hints)
-        self.plans.insert(0, (lifted, compiled))
-        del self.plans[_PLANS_LIMIT:]
-        return compiled
+        return None
 
     def learn(self, program: Program) -> None:
         """Note which numbers and constants are not the same as ever."""
@@ -81,7 +67,9 @@ class Family:
         self.learn(program)
         moved = None if first else frozenset(self.moved)
         lifted = lift(program, moved, frozenset(self.varying), len(self.plans) < _GUESSES)
-        compiled = self._keep(lifted)
+        compiled = compile_graph(lifted.graph, lifted.hints)
+        self.plans.insert(0, (lifted, compiled))
+        del self.plans[_PLANS_LIMIT:]
         sizes = lifted.match(*program.numbers)
         assert sizes is not None, "a plan does not fit the program it was made for"
         return lifted, compiled, sizes

@@ -217,33 +217,20 @@ class Jit(Generic[P, R]):
         )  # fmt: skip
         traces = self.traces.setdefault(key, [])
         measures = measure(arguments)
-        far: tuple[Trace, tuple[int, ...]] | None = None
         for place, trace in enumerate(traces):
             sizes = trace.match(*measures)
-            if sizes is None:
-                continue
-            if trace.serves(sizes):
+            if sizes is not None:
                 if place:
                     traces.insert(0, traces.pop(place))
                 return trace, sizes
-            far = far or (trace, sizes)
-        if far is not None:
-            trace, sizes = far[0].planned_for(far[1]), far[1]
-            _keep(traces, trace)
-            return trace, sizes
         trace = record_call(
             self.options.name, bound.names, arguments, bound.call, donated, turns=turns
         )
         sizes = trace.match(*measures)
         assert sizes is not None, "a recording does not hold for the call it was made in"
-        _keep(traces, trace)
+        traces.insert(0, trace)
+        del traces[_RECORDINGS_LIMIT:]
         return trace, sizes
-
-
-def _keep(traces: list[Trace], trace: Trace) -> None:
-    """The recording that will be tried first."""
-    traces.insert(0, trace)
-    del traces[_RECORDINGS_LIMIT:]
 
 
 def _traced(x: Any) -> bool:

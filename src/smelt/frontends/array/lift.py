@@ -63,10 +63,6 @@ class Lifted:
     turns: Turns | None = None
     """How leaves and results are turned; None where all are as in the graph."""
 
-    def named(self, sizes: tuple[int, ...]) -> dict[str, int]:
-        """The graph's sizes by name."""
-        return dict(zip(self.hints, sizes, strict=True))
-
 
 def lift(
     program: Program, moved: frozenset[int] | None, varying: frozenset[int], guess: bool = True

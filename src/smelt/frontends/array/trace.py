@@ -25,7 +25,6 @@ from smelt.frontends.array.sizes import Guard
 from smelt.frontends.array.tree import LEAF, Tree, flatten
 from smelt.frontends.array.value import STATE, Buffer, Value, intern, layout, teller, turned
 from smelt.graph import build
-from smelt.graph.amount import is_far
 from smelt.graph.inside import Looks, looked_at, refused
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import map_indices, map_type, sizes
@@ -137,17 +136,6 @@ class Trace:
         if self.compiled is None:
             self.compiled = compile_graph(self.graph, self.hints, self.donate)
         return self.compiled
-
-    def serves(self, sizes: tuple[int, ...]) -> bool:
-        """Whether its plan was made for about as much as there is to compute at these sizes."""
-        return not is_far(self.graph, self.hints, self._named(sizes))
-
-    def planned_for(self, sizes: tuple[int, ...]) -> Trace:
-        """The same recording with a plan for other sizes."""
-        return replace(self, hints=self._named(sizes), compiled=None)
-
-    def _named(self, sizes: tuple[int, ...]) -> dict[str, int]:
-        return dict(zip(self.hints, sizes, strict=True))
 
     def complete(self, buffers: list[Buffer], sizes: tuple[int, ...]) -> list[Buffer]:
         """The graph's inputs: arguments, captured arrays, and those that tell sizes."""

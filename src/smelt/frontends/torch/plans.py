@@ -12,11 +12,11 @@ constants.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from smelt import knobs, warm
-from smelt.graph.amount import is_far
 from smelt.graph.instance import instance
 from smelt.graph.ir import Graph
 from smelt.ops.create import Input
@@ -35,6 +35,9 @@ __all__ = ["alike", "found", "made"]
 _PLANS: dict[tuple[str, str, Donate], _Planned] = {}
 _PLANS_LIMIT = 1024
 
+
+_FAR = 16
+"""Times as many elements from which on a plan is made anew: what it chose was for few."""
 
 _ROOM = 4
 """Times as much room for constants from which on a plan is made anew: a batch of two has twice that
@@ -105,9 +108,19 @@ def _planned(plan: Compiled | Found, program: Program) -> _Planned:
 def _serves(found: _Planned, hints: Mapping[str, int], allowance: Allowance | None) -> bool:
     """Whether a plan is good for sizes and memory other than those that it was made for."""
     graph = found.graph
-    if is_far(graph, found.hints, hints):
+    if _elements(graph, hints) >= _FAR * _elements(graph, found.hints):
         return False
     return not (_keeps_more(found.plan, allowance) or _has_room(found, allowance))
+
+
+def _elements(graph: Graph, hints: Mapping[str, int]) -> int:
+    """How many elements a graph is given and gives, where sizes tell that; 1 where none do."""
+    ends = [x for x in (*graph.inputs, *graph.outputs) if not all(map(_is_number, x.type.shape))]
+    return sum(math.prod(int(evaluate(d, hints)) for d in x.type.shape) for x in ends) or 1
+
+
+def _is_number(d: Index) -> bool:
+    return isinstance(d, int)
 
 
 def _has_room(found: _Planned, now: Allowance | None) -> bool:
