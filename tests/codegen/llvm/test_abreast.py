@@ -154,7 +154,7 @@ def test_rests_of_rows_are_stored_in_runs(isa: Isa, dtype: str) -> None:
     fold = "sum" if dtype == "bool" else "max"
     text = f"graph f(x: {dtype}[m,k]) {{\n y = scan.{fold}(x) {{axis=1}}\n return y\n}}"
     short = dtype in ("i8", "u16")  # rows of many lanes, which take long to compile
-    for k in (13, 23) if short else (13, 15, 23, 31):
+    for k in (23,) if short else (13, 31):
         kernel = whole(text, isa, m=100, k=k)
         x = np.random.default_rng(k).integers(0, 2, (35, k)).astype(NAMES[dtype].numpy)
         for at_end in (True, False):

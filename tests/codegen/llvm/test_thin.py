@@ -292,7 +292,7 @@ PACKED = """graph f(x: f32[m,%d], w: u8[n,%d], s: f32[n]) {
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
-@pytest.mark.parametrize("half", [1, 7, 16, 40, 1024, 1100])
+@pytest.mark.parametrize("half", [1, 16, 40, 1100])
 def test_two_numbers_of_a_byte(isa: str, half: int) -> None:
     """Lines run along the sum where each byte is met twice, and no element is gathered."""
     kernel = whole(PACKED % (2 * half, half, half, half, 2 * half), isa)
