@@ -109,6 +109,32 @@ def test_what_is_compiled_for_a_batch_of_one_serves_every_other(kind, compiled_g
     assert len(compiled_graphs) == 1
 
 
+class Kinds(nn.Module):
+    """Embeddings of words and of their kinds, a row that is repeated for the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.kinds = nn.Embedding(50, 32), nn.Embedding(2, 32)
+        self.register_buffer("all_one", torch.zeros(1, 64, dtype=torch.long))
+
+    def forward(self, words):
+        b, n = words.shape
+        x = self.words(words) + self.kinds(self.all_one[:, :n].expand(b, n))
+        mask = (torch.arange(n) < 5)[None, :, None].expand(b, n, 1)
+        return torch.where(mask, x, 0.0).sum(1)
+
+
+@pytest.mark.parametrize("batches", [(1, 2, 3), (3, 1)])
+def test_a_row_that_is_repeated_for_the_batch_is_no_other_graph(batches, compiled_graphs):
+    m = Kinds().eval()
+    f = torch.compile(m, backend="smelt")
+    with torch.no_grad(), knobs.config(strict=True):
+        for b in batches:
+            words = torch.randint(0, 50, (b, 9 + b))
+            torch.testing.assert_close(f(words), m(words))
+    assert len(compiled_graphs) == 1
+
+
 class Step(nn.Module):
     """Attention of one more word to all before it, whose keys and values the caller keeps."""
 

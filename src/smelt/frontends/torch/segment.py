@@ -30,6 +30,7 @@ from smelt.graph import build
 from smelt.graph.generalize import Generalized, generalize
 from smelt.graph.inside import Looks, looked_at
 from smelt.graph.ir import Graph
+from smelt.graph.repeated import late
 from smelt.graph.walk import size_names
 from smelt.graph.walk import sizes as sizes_of_graph
 from smelt.ops.create import Input
@@ -384,7 +385,7 @@ def _sized(
     made = generalize(whole, fixed=fixed, hints=sizes.hints, among=among, counts=counts)
     try:
         for found in made:
-            yield _without_reads(stage, found)
+            yield _late(stage, found)
     except SmeltError:  # the numbers are right as well
         if knobs.STRICT.get():
             raise
@@ -397,7 +398,7 @@ def _as_traced(stage: Stage, graph: Graph) -> Generalized:
     found = Generalized(
         whole, {n: size(n) for n in size_names(whole)}, {n: n for n in whole.nodes()}
     )
-    return _without_reads(stage, found)
+    return _late(stage, found)
 
 
 def _whole(stage: Stage, graph: Graph) -> Graph:
@@ -406,9 +407,12 @@ def _whole(stage: Stage, graph: Graph) -> Graph:
     return _telling(replace(graph, outputs=(*graph.outputs, *reads)))
 
 
-def _without_reads(stage: Stage, made: Generalized) -> Generalized:
-    outputs = made.graph.outputs[: -len(stage.reads) or None]
-    return replace(made, graph=replace(made.graph, outputs=outputs))
+def _late(stage: Stage, made: Generalized) -> Generalized:
+    """The graph without those positions, and repeating elements as late as it can: so a batch of
+    one and another one are the same graph."""
+    graph, became = late(made.graph)
+    graph = replace(graph, outputs=graph.outputs[: -len(stage.reads) or None])
+    return Generalized(graph, made.sizes, {x: became[y] for x, y in made.nodes.items()})
 
 
 def _telling(graph: Graph) -> Graph:
