@@ -380,10 +380,10 @@ class Made(NamedTuple):
 
 def assemble(
     plan: Plan, made: Mapping[Cluster, Made], target: Target, journal: Journal, ahead: Ahead,
-    compiler: Compiler, graph: Graph,
+    compiler: Compiler, graph: Graph | None = None,
 ) -> tuple[Recipe, Executable]:  # fmt: skip
     """The plan's steps over numbered values; `made` are the clusters that are kernels, `graph` is
-    the program."""
+    the program, if it may run in NumPy where nothing can be made for the sizes of a call."""
     recipe = _recipe(plan, made, target, ahead)
     by_name = {m.named.kernel.name: m for m in made.values()}
 

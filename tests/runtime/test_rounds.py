@@ -309,6 +309,21 @@ def test_a_round_keeps_as_much_as_it_adds_to() -> None:
     assert slot.reuses is not None, "it is copied after every round"
 
 
+def test_a_large_sum_over_rows_is_added_to() -> None:
+    """A gradient that waits for its norm is as large as what rounds are made for."""
+
+    def code(x: Any, w: Any, y: Any) -> Any:
+        value, dx, dw = head_back(x, w, y)
+        return value, dx, dw / sm.sqrt(sm.sum(sm.square(dw)))
+
+    arrays = f32(150, 24), f32(301, 24), RNG.integers(0, 301, 150)
+    made = compiled(code, *arrays)
+    assert made.plan.in_rounds
+    found = made.run(arrays, sizes_of(graph_of(code, arrays), arrays))
+    for got, want in zip(found, sm.jit(code)(*arrays), strict=True):
+        np.testing.assert_allclose(got, np.asarray(want), rtol=1e-4, atol=1e-6)
+
+
 def test_a_round_keeps_less_where_that_is_about_as_fast(monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = f32_empty((512, 512)), f32_empty((32000, 512)), np.zeros(512, np.int64)
     rows: list[int] = []

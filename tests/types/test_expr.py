@@ -105,8 +105,8 @@ def test_a_sum_and_a_product_with_a_number_are_in_normal_form(tree: Tree, k: int
     e = tree.simplified
     joined = dict(expr.terms_of(e))
     joined[()] = joined.get((), 0) + k
-    assert expr.add(e, k) == expr.add(k, e) == expr._build(joined)
-    assert expr.mul(e, k) == expr.mul(k, e) == expr._build({m: c * k for m, c in expr.terms_of(e)})
+    assert expr.add(e, k) == expr.add(k, e) == expr.build(joined)
+    assert expr.mul(e, k) == expr.mul(k, e) == expr.build({m: c * k for m, c in expr.terms_of(e)})
 
 
 @effort(200)

@@ -336,8 +336,8 @@ def _accepted(
     names, value = name_values(whole.graph), large[0]
     reader = _reader(whole.graph, value)
     (number, body), *_ = made.in_rounds
-    stored = sum(at_hints(n.type.nbytes, hints) for n in large)
     cluster = made.clusters[number]
+    stored = sum(at_hints(n.type.nbytes, hints) for n in large if n not in cluster.outputs)
     once = sum(at_hints(n.type.nbytes, hints) for n in (*cluster.inputs, *cluster.outputs))
     again = sum(n for side in moved_in_rounds(cluster, hints) for n in side) - once
     fused_ns, split_ns = (sum(c.burden for c in costs(p, target, hints)) for p in (made, whole))

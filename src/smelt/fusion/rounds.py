@@ -323,11 +323,13 @@ class _Rounds:
         return rounds and node.type.dtype.compute != node.type.dtype
 
     def _row_bytes(self, large: Iterable[Node]) -> Index:
+        """Bytes that a row has of the large values; sums over rows have none, and are added to."""
         total: Index = 0
         for n in large:
-            shape = list(n.type.shape)
-            shape[self.axis[n]] = 1
-            total = add(total, TensorType(n.type.dtype, tuple(shape)).nbytes)
+            shape, axis = list(n.type.shape), self.axis[n]
+            if WHOLE < axis < n.type.rank:
+                shape[axis] = 1
+                total = add(total, TensorType(n.type.dtype, tuple(shape)).nbytes)
         return total
 
     def _around(

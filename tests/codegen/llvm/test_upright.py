@@ -159,3 +159,21 @@ def test_register_tiles_do_not_spill(isa: str, counts: tuple[int, ...]) -> None:
     assert sorted(len(re.findall("fmadd", body)) for body in loops) == sorted(counts)
     for body in loops:
         assert not re.search(r"\(%rsp", body), body
+
+
+STEPS = """graph f(x: f32[b,7,14,3], k: f32[o,3,3,3], y: f32[b,11,25,3], l: f32[o,3,3,3]) {
+  v0 = window(x) {axis=1, extent=3}
+  v1 = window(v0) {axis=2, extent=3}
+  v2 = contract(v1, k) {spec="b,h,w,c,u,v; o,u,v,c -> b,h,w,o"}
+  v3 = window(y) {axis=1, extent=3, step=2}
+  v4 = window(v3) {axis=2, extent=3, step=2}
+  v5 = contract(v4, l) {spec="b,h,w,c,u,v; o,u,v,c -> b,h,w,o"}
+  v6 = add(v2, v5)
+  return v6
+}"""
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_windows_that_step_apart_have_tiles_of_their_own(isa: str) -> None:
+    shapes = (1, 7, 14, 3), (32, 3, 3, 3), (1, 11, 25, 3), (32, 3, 3, 3)
+    check(whole(STEPS, isa, usual=True), *random(*shapes))

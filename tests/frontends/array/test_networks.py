@@ -63,7 +63,7 @@ def test_as_a_stable_order(mode: str) -> None:
     judge()
 
 
-@effort(20)
+@effort(12)
 @given(calls())
 def test_interpreters_agree(call: tuple[Array, int, bool]) -> None:
     """The recorded graph, operator by operator; kernels in NumPy, and as they run."""

@@ -166,3 +166,13 @@ def test_floats_have_no_bits() -> None:
     for f in (lambda k: k & 1, lambda k: k >> 1, lambda k: ~k, lambda k: 1 << k):
         with pytest.raises(TypeError):
             sm.jit(f)(2.5)
+
+
+def test_integers_of_numpy_are_those_of_python() -> None:
+    def code(xp: Any, x: Any, i: Callable[[int], Any]) -> tuple[Any, ...]:
+        rolled, turned = xp.roll(x, i(2), axis=i(-1)), xp.moveaxis(x, i(0), i(1))
+        made = xp.arange(i(1), i(9), i(2)), xp.eye(i(3), i(4), k=i(1)), xp.tril(x, k=i(1))
+        return rolled, turned, *made, xp.tensordot(x, x, axes=i(2))
+
+    for got, want in zip(code(sm, sm.asarray(X), np.int32), code(np, X, int), strict=True):
+        np.testing.assert_allclose(np.asarray(got), want, rtol=1e-5)

@@ -79,7 +79,7 @@ def calls(draw: Any) -> tuple[Array, int, int, bool]:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_as_a_stable_order(mode: str) -> None:
-    @effort(120)
+    @effort(60)
     @given(calls())
     def judge(call: tuple[Array, int, int, bool]) -> None:
         x, k, axis, largest = call
@@ -92,7 +92,7 @@ def test_as_a_stable_order(mode: str) -> None:
     judge()
 
 
-@effort(60)
+@effort(40)
 @given(calls())
 def test_interpreters_agree(call: tuple[Array, int, int, bool]) -> None:
     """The recorded graph, operator by operator; kernels in NumPy, and as they run."""

@@ -426,24 +426,6 @@ def test_parts_that_only_guards_make_alike_lie_side_by_side(strict):
     assert not graph.left and len(graph.kernels()) < 3
 
 
-def test_keys_and_values_that_grow_from_call_to_call(strict):
-    # Nothing in a trace compared the two lengths: attention was torch's from the second call on.
-    def step(x, keys, values):
-        keys, values = torch.cat([keys, x], 2), torch.cat([values, -x], 2)
-        return F.scaled_dot_product_attention(x, key=keys, value=values), keys, values
-
-    torch.manual_seed(0)
-    x, keys, values = torch.randn(2, 3, 1, 8), torch.randn(2, 3, 4, 8), torch.randn(2, 3, 4, 8)
-    fast = torch.compile(step, backend="smelt", fullgraph=True)
-    with torch.no_grad(), smelt.torch.record() as told:
-        for _ in range(4):
-            (y, more, others), wanted = fast(x, keys, values), step(x, keys, values)
-            torch.testing.assert_close((y, more, others), wanted)
-            keys, values = more, others
-        assert len(told.graphs) == 2
-        assert not told.left
-
-
 def test_sizes_that_nothing_makes_equal_are_not_taken_for_equal():
     sizes = Sizes()
     sizes.hints.update(n0=3)

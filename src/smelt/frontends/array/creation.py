@@ -236,6 +236,7 @@ def arange(
         start, stop = 0, start
     if isinstance(step, (int, float)) and step == 0:
         raise ArgumentError(op="arange", argument="step", value=0, expected="another number")
+    start, stop, step = map(_plain, (start, stop, step))
     whole = all(is_whole(v) for v in (start, stop, step))
     own = i64 if whole else f64
     target = as_dtype(dtype, own)
@@ -251,6 +252,11 @@ def arange(
     if not isinstance(start, int) or start != 0:
         line = BINARY["add"](line, start)
     return Array.of(cast(line, target))
+
+
+def _plain(x: Any) -> Any:
+    """NumPy's integers as those of Python."""
+    return int(x) if isinstance(x, np.integer) else x
 
 
 def _count(start: Any, stop: Any, step: Any) -> Index:
@@ -318,7 +324,7 @@ def _compare(what: str, shape: Shape, k: int) -> Value:
     """column `what` row + k, for the last two dimensions."""
     rows = iota((shape[-2], 1), 0)
     columns = iota((1, shape[-1]), 1)
-    return BINARY[what](columns, BINARY["add"](rows, k) if k else rows)
+    return BINARY[what](columns, BINARY["add"](rows, _plain(k)) if k else rows)
 
 
 def tril(x: Any, /, *, k: int = 0) -> Array:

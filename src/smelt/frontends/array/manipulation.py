@@ -70,7 +70,8 @@ def moveaxis(
     """Dimensions moved from `source` to `destination` places.  Raises AxisError."""
     node = value(x, "moveaxis")
     rank = node.type.rank
-    sides = [(s,) if isinstance(s, int) else tuple(s) for s in (source, destination)]
+    sides = [(s,) if isinstance(s, (int, np.integer)) else tuple(s)
+             for s in (source, destination)]  # fmt: skip
     first, second = (tuple(axis_of(int(a), rank, "moveaxis") for a in side) for side in sides)
     if (
         len(first) != len(second)
@@ -172,7 +173,7 @@ def roll(
     if axis is None:
         flat = _roll(views.reshape(node, (-1,)), as_dim(shift), 0)
         return Array.of(views.reshape(flat, shape))
-    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+    axes = (axis,) if isinstance(axis, (int, np.integer)) else tuple(axis)
     shifts = (shift,) * len(axes) if is_whole(shift) else tuple(shift)  # type: ignore[arg-type]
     if len(shifts) != len(axes):
         raise ArgumentError(f"roll: {len(shifts)} shifts for {len(axes)} axes")

@@ -116,7 +116,7 @@ def _without_ones(x: Value, stack: Shape, letters: str) -> tuple[Value, str]:
 def tensordot(a: Value, b: Value, axes: int | tuple[Sequence[int], Sequence[int]]) -> Value:
     """Sum over pairs of axes: the last and first `axes`, or the two sequences."""
     rank_a, rank_b = a.type.rank, b.type.rank
-    if isinstance(axes, int):
+    if isinstance(axes, (int, np.integer)):
         first, second = list(range(rank_a - axes, rank_a)), list(range(axes))
     else:
         first, second = ([int(i) for i in side] for side in axes)

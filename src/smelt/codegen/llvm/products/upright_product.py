@@ -296,7 +296,7 @@ def tile_function(
     """The register tile as a function of its own, where nothing else is kept in registers; its last
     sums may be stored as a `short` type."""
     name = f"upright.{c.unit}.{c.item.dtype}.{tile.rows}x{tile.columns}.{c.taps}x{c.block}.{c.few}"
-    name += f".{c.pairs}" if c.pairs else ""
+    name += f".{c.pitch}" + (f".{c.pairs}.{c.ends}" if c.pairs else "")
     kind = ir.FunctionType(ir.VoidType(), TILE if short is None else [*TILE, *LAST])
     name = name if short is None else f"{name}.{short}"
     return function_apart(module, name, kind, lambda f: _Tile(f, c, tile, target).fill(short))
