@@ -322,7 +322,9 @@ def _ends(nest: Nest, columns: str) -> bool:
     """Whether a nest does no more than fold, for each row, and keep what there is of columns."""
     folded = (f.payload for f in nest.folds if isinstance(f.payload, Folding))
     whole = all(f.over == (columns,) and not f.row.positional for f in folded)
-    return len(nest.order) == 2 and whole and all(columns in i.axes for i in nest.saves)
+    more = nest.stores or nest.settings or nest.fixed
+    kept = all(columns in i.axes for i in nest.saves)
+    return len(nest.order) == 2 and whole and kept and not more
 
 
 def _flat(scope: Scope | None, stale: set[Item]) -> Scope:
