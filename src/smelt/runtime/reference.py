@@ -35,15 +35,16 @@ def by_reference(
     name: str, graph: Graph, inputs: tuple[int, ...], outputs: tuple[int, ...]
 ) -> CallStep:
     """The operators of a graph, each result into its place."""
-    nodes = [n for n in graph.nodes() if n not in set(graph.inputs)]
+    given = set(graph.inputs)
+    nodes = [n for n in graph.nodes() if n not in given]
 
     def call(sizes: Mapping[str, int], inputs: list[Array], outputs: list[Array]) -> None:
         known: dict[Node, Array] = dict(zip(graph.inputs, inputs, strict=True))
         places = dict(zip(graph.outputs, outputs, strict=True))
         with np.errstate(all="ignore"):  # as in compiled code: no warnings of arithmetic
             for node in nodes:
-                given = (known[x] for x in node.inputs)
-                known[node] = node.op.computed(places.get(node), sizes, *given)
+                operands = (known[x] for x in node.inputs)
+                known[node] = node.op.computed(places.get(node), sizes, *operands)
         for node, place in zip(graph.outputs, outputs, strict=True):
             if place is not known[node]:
                 place[...] = known[node]
