@@ -163,9 +163,10 @@ ROWS = (
     Row("G3", descent, ("T[r,k]", "T[r,n]", "T[k,n]"), {"r": 512, "k": 512, "n": 1024},
         fused="s*(r*k + r*n + 2*k*n)", unfused="4*r*k + 4*r*n + 24*k*n", reference=descent_by_hand,
         dtypes=("bf16",), layouts=()),
-    # Two rounds over rows: each reads the weights, the second one adds to their gradient.
+    # Rounds over rows: each reads the weights, later ones add to their gradient.  The gradient of
+    # the logits is written over them, by a kernel of its own: a round keeps one of both.
     Row("F2", head, ("T[r,k]", "T[k,c]", "i64[r] < c"), {"r": 512, "k": 512, "c": 32000},
-        kernels=6, launches=3, stored=ROW_BY_ROW, fused="s*(2*r*k + (3 + 3)*k*c) + 48*r + 28",
+        kernels=7, launches=3, stored=ROW_BY_ROW, fused="s*(2*r*k + (3 + 3)*k*c) + 48*r + 28",
         unfused="12*r*k + 75*r*c + 12*k*c + 122*r + 32", bounded=True, reference=head_back,
         dtypes=("bf16",), layouts=(), short=SMALL),
 )  # fmt: skip
