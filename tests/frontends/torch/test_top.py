@@ -40,8 +40,7 @@ def same(found, x, k, dim, largest):
 
 
 @pytest.mark.parametrize("kind", TYPES)
-@pytest.mark.parametrize("largest", [True, False])
-@pytest.mark.parametrize("dim", [-1, 0])
+@pytest.mark.parametrize(("largest", "dim"), [(True, -1), (False, 0)])
 def test_as_eager(kind, largest, dim):
     f = compiled(lambda x: torch.topk(x, 4, dim, largest, False))
     for shape in ((5, 9), (4, 4), (13, 19)):
