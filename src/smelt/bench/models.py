@@ -159,6 +159,7 @@ def _measure(torch: Any, name: str, case: Case, peers: Sequence[str]) -> Row:
         calls[peer] = lambda f=compiled: f(**given)
         del found  # a result that is still held would count as the next call's memory
     times = {**dict.fromkeys(peers, math.nan), **_times(calls)}
+    gc.collect()  # results of earlier calls that lie in cycles are not this call's memory
     peak = {"smelt": smelt_peak(calls["smelt"], before) / 2**20}
     if "eager" in calls:
         peak["eager"] = eager_peak(calls["eager"]) / 2**20
