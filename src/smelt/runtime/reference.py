@@ -52,9 +52,7 @@ def by_reference(
     return CallStep(name, _lone(graph, nodes) or call, inputs, outputs)
 
 
-def in_place_of(
-    graph: Graph, inputs: tuple[int, ...], outputs: Mapping[int, Node]
-) -> CallStep:  # fmt: skip
+def in_place_of(graph: Graph, inputs: tuple[int, ...], outputs: Mapping[int, Node]) -> CallStep:
     """The whole of a program, whose results, by number, may be written over its inputs."""
     step = by_reference(graph.name, Graph(graph.name, graph.inputs, (*outputs.values(),)), inputs,
                         tuple(outputs))  # fmt: skip
