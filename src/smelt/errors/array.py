@@ -6,6 +6,8 @@ from smelt.errors.tree import SmeltError
 
 STRETCHES = "Shapes are compared from the right; a dimension of 1 stretches: x[:, None], x.mT."
 """The hint where two shapes are compared."""
+SUMMED = "Products sum over these: they must be equal. `x.mT` swaps the last two dimensions."
+"""The hint where two dimensions are summed over together."""
 
 
 class ShapeError(SmeltError, ValueError):

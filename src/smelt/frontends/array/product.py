@@ -47,7 +47,11 @@ def contract(what: str, a: Value, b: Value, left: str, right: str, out: str) -> 
             known = sizes.setdefault(letter, d)
             scope = a.scope or b.scope
             if known != d and (scope is None or not scope.same(known, d)):
-                raise mismatch(what, (a.type, b.type), place - len(letters), (known, d), scope)
+                both = x is b and letter in left and letter not in out
+                summed = left.index(letter) - len(left) if both else None
+                raise mismatch(
+                    what, (a.type, b.type), place - len(letters), (known, d), scope, summed
+                )
     if not set(left + right) - set(out):
         return _outer(a, b, left, right, out)
     return record(_row(left, right, out), (a, b))

@@ -24,7 +24,7 @@ import numpy as np
 
 from smelt.dataclass import dataclass
 from smelt.errors import ShapeError
-from smelt.errors.array import STRETCHES
+from smelt.errors.array import STRETCHES, SUMMED
 from smelt.frontends.array.value import intern
 from smelt.origin import Origin, here
 from smelt.types.expr import (
@@ -369,15 +369,19 @@ def mismatch(
     place: int,
     dims: tuple[Index, Index],
     known: Sizes | None = None,
+    summed: int | None = None,
 ) -> ShapeError:
-    """The error for two dimensions that should be equal; sizes are those of the call at hand."""
+    """The error for two dimensions that should be equal; sizes are those of the call at hand.
+    `summed` is the place of the first one where both are summed over, in a product."""
     a, b = dims if known is None else [known.hint(d) for d in dims]
     named = types if known is None else [known.concrete(t) for t in types]
     return ShapeError(
         op=what,
         operands=", ".join(map(str, named)),
-        reason=f"dimension {place} is {text(a)} in one and {text(b)} in another",
-        hint=STRETCHES,
+        reason=f"dimension {place} is {text(a)} in one and {text(b)} in another"
+        if summed is None
+        else f"dimension {summed} of one is {text(a)}, dimension {place} of the other {text(b)}",
+        hint=STRETCHES if summed is None else SUMMED,
     )
 
 
