@@ -459,6 +459,11 @@ def __getattr__(name: str) -> Any:
     return front if name == "torch" else front.record
 
 
+def __dir__() -> list[str]:
+    """What users call, without the modules that importing loads, and `torch`, which needs PyTorch."""
+    return list(__all__)
+
+
 class _Face(ModuleType):
     """The package as a module whose `explain` stays the function.
 

@@ -19,8 +19,9 @@ from typing import TypeAlias
 
 from smelt.knobs import config
 
-Names: TypeAlias = bool | str | Iterable[tuple[str, ...]]
-"""Groups of operators by name, value or `file:line`: `"exp+sum,log+add"` or a list of tuples."""
+Names: TypeAlias = bool | str | Iterable[str] | Iterable[tuple[str, ...]]
+"""Groups of operators by name, value or `file:line`: `"exp+sum,log+add"`, a list of tuples, or one
+tuple of names."""
 
 
 class fuse(config):  # noqa: N801 - used as a function: with sm.fuse(must=True):

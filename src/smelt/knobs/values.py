@@ -108,15 +108,28 @@ def text(value: object) -> str:
     return value.strip()
 
 
-def pairs(value: object) -> Pairs:
-    """Pairs of names, as `a+b,c+d` or as a list of tuples."""
-    expected = "pairs of names: 'a+b,c+d' or [('a', 'b'), ('c', 'd')]"
+def _listed(value: object, expected: str) -> list[Any]:
+    """The groups in a text, or in a list of texts or of tuples; names alone are one group."""
     if isinstance(value, str):
-        value = [pair.split("+") for pair in value.replace(" ", "").split(",") if pair]
-    if not isinstance(value, Iterable):
+        value = value.replace(" ", "").split(",")
+    elif isinstance(value, Iterable):
+        value = list(cast("Iterable[Any]", value))
+        if value and all(isinstance(name, str) and "+" not in name for name in value):
+            return [value]
+    else:
         raise ValueError(expected)
+    return [group.split("+") if isinstance(group, str) else group for group in value if group != ""]
+
+
+def pairs(value: object) -> Pairs:
+    """Pairs of names, as `a+b,c+d`, as a list of tuples, or one pair alone.
+
+    >>> pairs("a+b, c+d"), pairs([("a", "b")]), pairs(("a", "b"))
+    ((('a', 'b'), ('c', 'd')), (('a', 'b'),), (('a', 'b'),))
+    """
+    expected = "pairs of names: 'a+b,c+d' or [('a', 'b'), ('c', 'd')]"
     found: list[tuple[str, str]] = []
-    for pair in cast("Iterable[Any]", value):
+    for pair in _listed(value, expected):
         names = tuple(pair) if isinstance(pair, (tuple, list)) else ()
         if len(names) != 2 or not all(isinstance(name, str) and name for name in names):
             raise ValueError(expected)
@@ -129,16 +142,14 @@ def groups(value: object) -> Pairs:
 
     >>> groups("a+b+c,d+e"), groups([("a", "b", "c")]), groups("all")
     ((('a', 'b'), ('b', 'c'), ('d', 'e')), (('a', 'b'), ('b', 'c')), (('*', '*'),))
+    >>> groups(("a", "b", "c")), groups(["a+b", "d+e"])
+    ((('a', 'b'), ('b', 'c')), (('a', 'b'), ('d', 'e')))
     """
     if value is True or (isinstance(value, str) and value.strip().lower() in ("all", "*+*")):
         return EVERYTHING
     expected = "all, or groups of names: 'a+b+c,d+e' or [('a', 'b', 'c'), ('d', 'e')]"
-    if isinstance(value, str):
-        value = [group.split("+") for group in value.replace(" ", "").split(",") if group]
-    if not isinstance(value, Iterable):
-        raise ValueError(expected)
     found: list[tuple[str, str]] = []
-    for group in cast("Iterable[Any]", value):
+    for group in _listed(value, expected):
         names: list[Any] = list(group) if isinstance(group, (tuple, list)) else []
         if len(names) < 2:
             raise ValueError(expected)
