@@ -460,7 +460,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What users call, without the modules that importing loads, and `torch`, which needs PyTorch."""
+    """What users call, without modules that importing loads, and `torch`, which needs PyTorch."""
     return list(__all__)
 
 
