@@ -163,11 +163,11 @@ here = Origin.here
 
 
 def _is_ours(file: str) -> bool:
-    """NumPy's files count as ours: the line that matters is the one that called NumPy."""
+    """NumPy's and PyTorch's files count as ours: the line that matters is the one that called."""
     if file.startswith(_PACKAGE):
         return not file.startswith(_GUESTS)
-    numpy = getattr(sys.modules.get("numpy"), "__file__", None)
-    return numpy is not None and file.startswith(str(Path(numpy).parent) + "/")
+    paths = (getattr(sys.modules.get(name), "__file__", None) for name in ("numpy", "torch"))
+    return any(path and file.startswith(str(Path(path).parent) + "/") for path in paths)
 
 
 def _resolve(code: CodeType, lasti: int) -> Place:

@@ -63,7 +63,7 @@ from smelt.errors.trace import (
     StructureError,
     TracerError,
 )
-from smelt.errors.tree import SmeltError, SmeltWarning, nearest, reason_of
+from smelt.errors.tree import SmeltError, SmeltWarning, nearest, reason_of, tell
 
 __all__ = [
     "REASONS",
@@ -118,4 +118,5 @@ __all__ = [
     "pages",
     "reason",
     "reason_of",
+    "tell",
 ]

@@ -17,6 +17,7 @@ E999 demo: add got 3
 from __future__ import annotations
 
 import string
+import warnings
 from collections.abc import Mapping
 from textwrap import indent
 from typing import Any, ClassVar
@@ -104,6 +105,18 @@ class SmeltWarning(Coded, UserWarning):
     code = "W000"
     title = "warning"
     template = "{what}"
+
+
+_SHOWN: dict[Any, Any] = {}  # what the filter "default" has shown, as a module keeps it
+
+
+def tell(warning: SmeltWarning) -> None:
+    """Gives a warning at the user's line, however many frames of libraries lie between."""
+    place = warning.origin
+    if place.known:
+        warnings.warn_explicit(warning, None, place.file, place.line, registry=_SHOWN)
+    else:
+        warnings.warn(warning, stacklevel=2)
 
 
 def reason_of(error: Exception) -> str:

@@ -30,7 +30,6 @@ import struct
 import sys
 import threading
 import time
-import warnings
 from collections import OrderedDict
 from collections.abc import Generator
 from dataclasses import field
@@ -40,7 +39,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from smelt import knobs
 from smelt.dataclass import dataclass
-from smelt.errors import CacheWarning
+from smelt.errors import CacheWarning, tell
 from smelt.runtime.cache_files import Folder, Item, Refused
 
 MAGIC: Final = b"SMELTobj"
@@ -372,7 +371,7 @@ class Cache:
         if self._refused is None:
             self._refused = refusal.reason
             warning = CacheWarning(path=refusal.path, reason=refusal.reason, hint=refusal.remedy)
-            warnings.warn(warning, stacklevel=4)
+            tell(warning)
 
     def _after_fork(self) -> None:
         self._lock = threading.RLock()

@@ -14,14 +14,13 @@ array([1., 2., 3.], dtype=float32)
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from smelt import knobs
-from smelt.errors import FallbackWarning, reason_of
+from smelt.errors import FallbackWarning, reason_of, tell
 from smelt.graph.ir import Graph, Node
 from smelt.runtime.steps import CallStep
 
@@ -89,4 +88,4 @@ def is_spared(error: Exception) -> bool:
 
 def tell_spared(what: str, error: Exception) -> None:
     """Warns of what could not be made."""
-    warnings.warn(FallbackWarning(graph=what, reason=reason_of(error)), stacklevel=3)
+    tell(FallbackWarning(graph=what, reason=reason_of(error)))

@@ -52,6 +52,10 @@ def test_every_name_is_there() -> None:
     assert sm.__array_api_version__ == "2024.12"
 
 
+def test_completion_shows_what_users_call_alone() -> None:
+    assert sorted(sm.__all__) == dir(sm)
+
+
 def test_everything_public_is_documented() -> None:
     for name in sm.__all__:
         thing = getattr(sm, name)

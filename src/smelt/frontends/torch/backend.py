@@ -11,7 +11,6 @@ hands both to `compile_traced`.  What fails inside runs eagerly, with one warnin
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
@@ -29,7 +28,7 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import TracingContext
 
 from smelt import knobs
-from smelt.errors import ArgumentError, FallbackWarning, reason_of
+from smelt.errors import ArgumentError, FallbackWarning, reason_of, tell
 from smelt.frontends.torch import early
 from smelt.frontends.torch.aliased import show_views, tokens, traced_results
 from smelt.frontends.torch.held import Budget, held_by_eager, kept_by_autocast
@@ -296,7 +295,7 @@ def _fall_back(kind: str, error: Exception, operators: int, seconds: float) -> N
     """Tells that a graph runs eagerly."""
     reason = reason_of(error)
     _LOG.debug("a graph falls back", exc_info=True)
-    warnings.warn(FallbackWarning(graph=f"a graph ({kind})", reason=reason), stacklevel=3)
+    tell(FallbackWarning(graph=f"a graph ({kind})", reason=reason))
     _note(Compiled(kind, None, operators, seconds, reason), None, {})
 
 
@@ -307,7 +306,7 @@ def _tell(kind: str, error: Exception, refused: Collection[Any]) -> str:
     names = [*dict.fromkeys(str(n.target) for n in refused)]
     more = f" and {len(names) - 3} others" if len(names) > 3 else ""
     what = f"{', '.join(names[:3])}{more} of a graph" if names else "as one, a graph"
-    warnings.warn(FallbackWarning(graph=f"{what} ({kind})", reason=reason), stacklevel=3)
+    tell(FallbackWarning(graph=f"{what} ({kind})", reason=reason))
     return reason
 
 
