@@ -171,7 +171,7 @@ ROWS = (
     _unary("exp2", "2^x", np.exp2, _ap.exp2, 5.5, lambda a, x, r: a.mul(r, a.const(LN2)), 1,
            2.0, ("exp_far", "exp2_whole", "exp2_over", "exp2_moved")),
     ScalarOp(
-        "exp_far", 1, "x where its exponential is no power of 2 nearly: infinite, NaN, beyond 2^18"
+        "exp_far", 1, "x where its exponential is no power of 2 nearly: infinite, NaN, beyond 2^16"
         " (float64: 2^28); else 0, as for -inf", FLOAT_UNARY, plain(_far), _formula(_ap.exp_far),
         cost=1.5,
     ),
