@@ -71,17 +71,17 @@ def exp2(m: Machine[V], fit: Fit, x: V) -> V:
 
 
 def over_limit(fit: Fit) -> float:
-    """Up to this size of x, e^x / 2^n is as accurate as e^x: there are bits to spare in a number
-    of sixteenths of the type that is near x."""
-    return 2.0 ** min(fit.mantissa - 6, 29)
+    """Below this size of y, e^x / 2^n of an x near y is as accurate as e^x: there are bits to spare
+    in a number of sixteenths of the type that is near x."""
+    return 2.0 ** min(fit.mantissa - 6, 28)
 
 
 def _is_near(m: Machine[V], fit: Fit, y: V) -> V:
-    return m.compare("lt", m.abs(y), m.const(fit.dtype, over_limit(fit) / 2))
+    return m.compare("lt", m.abs(y), m.const(fit.dtype, over_limit(fit)))
 
 
 def exp_far(m: Machine[V], fit: Fit, y: V) -> V:
-    """y where a power of 2 says too little of e^y (beyond `over_limit` / 2, infinite, NaN), else 0.
+    """y where a power of 2 says too little of e^y (beyond `over_limit`, infinite, NaN), else 0.
 
     A y of -inf, the greatest of no numbers, counts as 0."""
     d = fit.dtype
