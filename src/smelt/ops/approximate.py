@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from smelt.ops.coefficients import (
+    EXP2_NEAR,
     EXP2_SINGLE,
     FITS,
     PLACE_INVERSES,
@@ -58,7 +59,7 @@ def exp_parts(m: Machine[V], fit: Fit, x: V) -> tuple[V, V]:
 
 
 def exp(m: Machine[V], fit: Fit, x: V) -> V:
-    """e^x = 2^n (1 + r (1 + r P(r))); where r is no number or far too large, n alone decides."""
+    """e^x = 2^n y; where x is no number or far too large, n alone decides."""
     n, y = _whole_exp(m, fit, x)
     return m.scale_any(y, n)
 
@@ -70,17 +71,17 @@ def exp2(m: Machine[V], fit: Fit, x: V) -> V:
 
 
 def over_limit(fit: Fit) -> float:
-    """Up to this size of x, e^x / 2^n is as accurate as e^x: there are bits to spare in a whole
-    number of the type that is near x."""
-    return 2.0 ** min(fit.mantissa - 4, 29)
+    """Below this size of y, e^x / 2^n of an x near y is as accurate as e^x: there are bits to spare
+    in a number of sixteenths of the type that is near x."""
+    return 2.0 ** min(fit.mantissa - 6, 28)
 
 
 def _is_near(m: Machine[V], fit: Fit, y: V) -> V:
-    return m.compare("lt", m.abs(y), m.const(fit.dtype, over_limit(fit) / 2))
+    return m.compare("lt", m.abs(y), m.const(fit.dtype, over_limit(fit)))
 
 
 def exp_far(m: Machine[V], fit: Fit, y: V) -> V:
-    """y where a power of 2 says too little of e^y (beyond `over_limit` / 2, infinite, NaN), else 0.
+    """y where a power of 2 says too little of e^y (beyond `over_limit`, infinite, NaN), else 0.
 
     A y of -inf, the greatest of no numbers, counts as 0."""
     d = fit.dtype
@@ -119,20 +120,51 @@ def exp2_over(m: Machine[V], fit: Fit, x: V, n: V) -> V:
 
 
 def _whole_exp(m: Machine[V], fit: Fit, x: V) -> tuple[V, V]:
-    """(n, y) with e^x = 2^n y; of a far x only n says something."""
-    n, r = _reduce(m, fit, x)
-    r = m.within(r, m.const(fit.dtype, 1.0))
-    return n, polynomial(m, fit.dtype, r, (1.0, 1.0, *fit.exp))
+    """(n, y) with e^x = 2^⌊n⌋ y; of a far x only n says something.
+
+    Where tables cost nothing, n is a multiple of 1/16 and the fraction's power is in a table: what
+    is left of x is so small that half the polynomial will do."""
+    d = fit.dtype
+    if not m.picks:
+        n, r = _reduce(m, fit, x)
+        r = m.within(r, m.const(d, 1.0))
+        return n, polynomial(m, d, r, (1.0, 1.0, *fit.exp))
+    n, power = _sixteenths(m, fit, m.fma(x, m.const(d, fit.log2_e[0]), m.const(d, _places(fit))))
+    r = m.fma(n, m.const(d, -fit.ln2[0]), x)
+    r = m.within(m.fma(n, m.const(d, -fit.ln2[1]), r), m.const(d, 1.0))
+    y = m.fma(m.mul(r, r), polynomial(m, d, r, fit.exp_near), r)
+    return n, m.fma(power, y, power)
 
 
 def _whole_exp2(m: Machine[V], fit: Fit, x: V) -> tuple[V, V]:
-    """(n, y) with 2^x = 2^n y."""
-    d, n = fit.dtype, m.rint(x)
-    f = m.within(m.sub(x, n), m.const(d, 1.0))
+    """(n, y) with 2^x = 2^⌊n⌋ y, likewise."""
+    d, one = fit.dtype, m.const(fit.dtype, 1.0)
+    if not m.picks:
+        n = m.rint(x)
+        f = m.within(m.sub(x, n), one)
+        if d == f32:
+            return n, polynomial(m, d, f, (1.0, *EXP2_SINGLE))
+        r = m.mul(f, m.const(d, sum(fit.ln2)))
+        return n, polynomial(m, d, r, (1.0, 1.0, *fit.exp))
+    n, power = _sixteenths(m, fit, m.add(x, m.const(d, _places(fit))))
+    f = m.within(m.sub(x, n), one)
     if d == f32:
-        return n, polynomial(m, d, f, (1.0, *EXP2_SINGLE))
-    r = m.mul(f, m.const(d, sum(fit.ln2)))
-    return n, polynomial(m, d, r, (1.0, 1.0, *fit.exp))
+        y = m.mul(f, polynomial(m, d, f, EXP2_NEAR))
+    else:
+        r = m.mul(f, m.const(d, sum(fit.ln2)))
+        y = m.fma(m.mul(r, r), polynomial(m, d, r, fit.exp_near), r)
+    return n, m.fma(power, y, power)
+
+
+def _places(fit: Fit) -> float:
+    """Adding it rounds to sixteenths, and leaves their number in the last bits."""
+    return 1.5 * 2.0 ** (fit.mantissa - 4)
+
+
+def _sixteenths(m: Machine[V], fit: Fit, counted: V) -> tuple[V, V]:
+    """What `_places` was added to, and 2 to the power of its fraction."""
+    n = m.sub(counted, m.const(fit.dtype, _places(fit)))
+    return n, m.pick(fit.dtype, fit.powers, m.bitcast(counted, fit.integer))
 
 
 def exp_moved(m: Machine[V], fit: Fit, y: V, z: V) -> V:

@@ -47,6 +47,10 @@ class Fit:
     """Up to here the arguments of sin and cos are reduced in three steps."""
     exp: Series
     """(e^r - 1 - r) / r² on |r| ≤ ln √2."""
+    exp_near: Series
+    """The same on |r| ≤ ln 2 / 32."""
+    powers: Series
+    """2^(j/16) for j from 0 to 15."""
     log: Series
     """float32: (ln(1+f) - f + f²/2) / f³ on [-¼, ½]; float64: (2 atanh(s)/s - 2) / s² by s²."""
     sin: Series
@@ -87,6 +91,12 @@ _SINGLE = Fit(
     dtype=f32, integer=i32, mantissa=23, bias=127,
     exp_limit=104.0, sigmoid_limit=30.0, tanh_limit=10.0, circle_limit=1e5,
     exp=_hex("0x1.fffffcp-2 0x1.555492p-3 0x1.5558aep-5 0x1.123980p-7 0x1.6a4f28p-10"),
+    exp_near=_hex("0x1.000220p-1 0x1.555736p-3"),
+    powers=_hex(
+        "0x1p+0 0x1.0b5586p+0 0x1.172b84p+0 0x1.2387a6p+0 0x1.306fe0p+0 0x1.3dea64p+0"
+        " 0x1.4bfdaep+0 0x1.5ab07ep+0 0x1.6a09e6p+0 0x1.7a1148p+0 0x1.8ace54p+0 0x1.9c4918p+0"
+        " 0x1.ae89fap+0 0x1.c199bep+0 0x1.d5818ep+0 0x1.ea4afap+0"
+    ),
     log=_hex(
         "0x1.5555a4p-2 -0x1.00002cp-2 0x1.9968c6p-3 -0x1.54f5aep-3"
         " 0x1.28a1a4p-3 -0x1.0d67c6p-3 0x1.aa6578p-4 -0x1.6ca4bap-5"
@@ -121,6 +131,16 @@ _DOUBLE = Fit(
         " 0x1.6c16c16c15f4bp-10 0x1.a01a01b48fc84p-13 0x1.a01a01a8e1be8p-16"
         " 0x1.71dded9455148p-19 0x1.27e4d4657adb0p-22 0x1.af702a38445afp-26"
         " 0x1.1f824327ba0eep-29"
+    ),
+    exp_near=_hex(
+        "0x1.0000000000005p-1 0x1.555555548eb7bp-3 0x1.555555545dc4ap-5 0x1.11123b4aac2cap-7"
+        " 0x1.6c185eac98b9fp-10"
+    ),
+    powers=_hex(
+        "0x1.0000000000000p+0 0x1.0b5586cf9890fp+0 0x1.172b83c7d517bp+0 0x1.2387a6e756238p+0"
+        " 0x1.306fe0a31b715p+0 0x1.3dea64c123422p+0 0x1.4bfdad5362a27p+0 0x1.5ab07dd485429p+0"
+        " 0x1.6a09e667f3bcdp+0 0x1.7a11473eb0187p+0 0x1.8ace5422aa0dbp+0 0x1.9c49182a3f090p+0"
+        " 0x1.ae89f995ad3adp+0 0x1.c199bdd85529cp+0 0x1.d5818dcfba487p+0 0x1.ea4afa2a490dap+0"
     ),
     log=_hex(
         "0x1.555555555554fp-1 0x1.999999999c1adp-2 0x1.24924921e1852p-2 0x1.c71c74920506fp-3"
@@ -183,6 +203,9 @@ EXP2_SINGLE = _hex(
     "0x1.62e430p-1 0x1.ebfbdcp-3 0x1.c6af7ap-5 0x1.3b2dd2p-7 0x1.5f0946p-10 0x1.417a5cp-13"
 )
 """(2^f - 1) / f on |f| ≤ ½, for float32."""
+
+EXP2_NEAR = _hex("0x1.62e430p-1 0x1.ebfff6p-3 0x1.c6b30ep-5")
+"""(2^f - 1) / f on |f| ≤ 1/32, for float32."""
 
 TANH_SINGLE = _hex("-0x1.555534p-2 0x1.110760p-3 -0x1.b84338p-5 0x1.525030p-6 -0x1.768f46p-8")
 """(tanh x / x - 1) / x² by x² on |x| ≤ 5/8, for float32."""

@@ -103,7 +103,8 @@ class Machine(Protocol[V]):
         ...
 
     def scale(self, a: V, n: V) -> V:
-        """a·2^n rounded once, for integral n of at most 250 (float32) or 2040 (float64) in size.
+        """a·2^n rounded once, for integral n of at most 250 (float32) or 2040 (float64) in size;
+        where `picks`, of any n the greatest integer up to it.
 
         |a| lies in (¼, 4), or far enough inside the range that a·2^(n/2) is normal.  Where n is
         NaN or infinite the result is anything, unless a is NaN too.

@@ -130,7 +130,7 @@ class NumpyMachine:
 
     def scale(self, a: Array, n: Array) -> Array:
         with np.errstate(all="ignore"):
-            return np.ldexp(a, np.where(np.isnan(n), 0, n).astype(np.int32))
+            return np.ldexp(a, np.floor(np.where(np.isnan(n), 0, n)).astype(np.int32))
 
     def scale_any(self, a: Array, n: Array) -> Array:
         most = np.asarray(2040.0 if a.dtype == np.float64 else 250.0, a.dtype)

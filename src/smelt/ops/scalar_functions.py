@@ -87,12 +87,12 @@ def _scaled(x: Array, n: Array, base: float) -> Array:
 
 
 def _far(y: Array) -> Array:
-    near = abs(y) < approximate.over_limit(_fit(y)) / 2
+    near = abs(y) < approximate.over_limit(_fit(y))
     return np.where(near | (y == -np.inf), 0, y).astype(y.dtype)
 
 
 def _whole(y: Array, base: float) -> Array:
-    near = np.where(abs(y) < approximate.over_limit(_fit(y)) / 2, y, 0)
+    near = np.where(abs(y) < approximate.over_limit(_fit(y)), y, 0)
     return np.rint(near * y.dtype.type(1.0 if base == 2.0 else _fit(y).log2_e[0])).astype(np.int32)
 
 
@@ -171,7 +171,7 @@ ROWS = (
     _unary("exp2", "2^x", np.exp2, _ap.exp2, 5.5, lambda a, x, r: a.mul(r, a.const(LN2)), 1,
            2.0, ("exp_far", "exp2_whole", "exp2_over", "exp2_moved")),
     ScalarOp(
-        "exp_far", 1, "x where its exponential is no power of 2 nearly: infinite, NaN, beyond 2^18"
+        "exp_far", 1, "x where its exponential is no power of 2 nearly: infinite, NaN, beyond 2^17"
         " (float64: 2^28); else 0, as for -inf", FLOAT_UNARY, plain(_far), _formula(_ap.exp_far),
         cost=1.5,
     ),

@@ -139,14 +139,13 @@ class Builder:
 
     def _variant(self, step: KernelStep) -> KernelStep:
         """The kernel for these sizes: for few rows, say, or storing past the caches where a
-        result outgrows them."""
-        written = [what for kind, what in step.words if kind == "value"]
-        largest = max((self._nbytes(v) for v in written
-                       if self.values[v].place == "output"
-                       and self.values[v].over < 0), default=0)  # fmt: skip
+        its results together outgrow them."""
         if step.variant is None:
             return step
-        return step.variant(self.named, largest > step.stream_above) or step
+        written = {what for kind, what in step.words if kind == "value"}
+        results = sum(self._nbytes(v) for v in written
+                      if self.values[v].place == "output" and self.values[v].over < 0)  # fmt: skip
+        return step.variant(self.named, results > step.stream_above) or step
 
     def _nbytes(self, number: int) -> int:
         value = self.values[number]

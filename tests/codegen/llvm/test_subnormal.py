@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.codegen.scalar_values import ULP_F32, ULP_F64
 
 import smelt as sm
 from smelt.ops.scalar import SCALARS
@@ -35,7 +36,8 @@ def test_powers_that_are_subnormal(name: str, dtype: Any, apart: int) -> None:
     found = np.asarray(sm.jit(ours)(x))
     wanted = numpys(x.astype(np.longdouble))
     spacing = np.spacing(np.abs(wanted.astype(dtype))).astype(np.longdouble)
-    assert np.all(abs(found - wanted) <= spacing * (1.1 if dtype is np.float32 else 1.01))
+    limits = ULP_F32 if dtype is np.float32 else ULP_F64
+    assert np.all(abs(found - wanted) <= spacing * limits[name])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -74,6 +74,7 @@ def _in_steps(m: Any, a: Value, n: Value, dtype: DType) -> Value:
     """
     fit = FITS[dtype.name]
     integer = fit.integer
+    n = m.floor(n) if m.picks else n
     magic = m.const(dtype, 1.5 * 2.0**fit.mantissa + 2 * fit.bias)
     shift = m.const(integer, fit.mantissa)
     count = m.bitcast(m.add(n, magic), integer)

@@ -27,7 +27,7 @@ BUDGET = 24
 """Vector registers that the loads, stores and folds of an unrolled loop body may hope for."""
 USUAL, MOST = 4, 8
 """Vectors that go together where nothing speaks against it, and where one chain is long."""
-LONG = 15.0
+LONG = 20.0
 """Cycles a vector from which a chain of operators that wait for one another is long."""
 
 
