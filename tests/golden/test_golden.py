@@ -52,10 +52,9 @@ class Case(NamedTuple):
 
     @property
     def bitwise(self) -> bool:
-        """Floats are summed in an order that follows the layout of the operands."""
-        follows = "contract(" in self.source or (
-            "reduce.sum(" in self.source and "layouts" in self.order
-        )
+        """Floats are summed in an order that follows the layout of the operands, and at once."""
+        resums = {"layouts", "nested"} & {*self.order.split()}
+        follows = "contract(" in self.source or ("reduce.sum(" in self.source and bool(resums))
         return not self.fast and not follows
 
     def result(self) -> Graph:

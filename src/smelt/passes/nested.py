@@ -8,6 +8,12 @@ others after.  The value in between has the type that the fold accumulates in, h
 added; a sum that is not carried in a wider type than its elements' is left alone.
 
     sum(f(z[r,c], max(z over c)) over r, c)  ->  sum(sum(f(..) over c) over r)
+
+Other folds of folds, of which nothing else reads the inner one, become one: what it leaves would
+have to be kept until the last of its elements was folded.  A sum in between is not rounded then,
+which is within what its order may change; but halves stay as they are.
+
+    sum(sum(z[r,c] over c) over r)  ->  sum(z[r,c] over r, c)
 """
 
 from __future__ import annotations
@@ -16,7 +22,7 @@ from collections.abc import Iterator
 
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import rebuild
+from smelt.graph.walk import rebuild_from, users
 from smelt.ops.contract import Contract
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.reduce import Reduce, accumulator
@@ -54,7 +60,31 @@ def nested(graph: Graph) -> Graph:
       return v7
     }
     """
-    return rebuild(graph, _taken_apart)
+    readers, outputs = users(graph), set(graph.outputs)
+
+    def change(node: Node, old: Node) -> Node:
+        alone = isinstance(old.op, Reduce) and len(readers[old.inputs[0]]) == 1
+        if alone and old.inputs[0] not in outputs:
+            node = _made_one(node)
+        return _taken_apart(node)
+
+    return rebuild_from(graph, change)
+
+
+def _made_one(node: Node) -> Node:
+    """A fold of a fold of the same kind as one, unless that would be taken apart again."""
+    op, inner = node.op, node.inputs[0]
+    assert isinstance(op, Reduce)
+    if not isinstance(inner.op, Reduce) or inner.op.combine != op.combine or op.row.positional:
+        return node
+    (x,), dtype = inner.inputs, node.type.dtype
+    if {x.type.dtype, inner.type.dtype} != {dtype} or (dtype.is_float and dtype.bits < 32):
+        return node
+    left = [a for a in range(x.type.rank) if a not in inner.op.axes]
+    axes = tuple(sorted((*inner.op.axes, *(left[a] for a in op.axes))))
+    if _folded_before(x, axes) is not None:
+        return node
+    return build.apply(Reduce(op.combine, axes), x, origin=node.origin)
 
 
 def _taken_apart(node: Node) -> Node:

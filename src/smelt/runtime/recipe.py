@@ -146,11 +146,13 @@ class Recipe:
             for s in made.sizes
         ]
 
+        failed = set[tuple[Form, bool]]()
+
         def variant(sizes: Mapping[str, int], streaming: bool) -> KernelStep | None:
             form = form_for(use.forms, sizes)
             if form == made.form and not streaming:
                 return None
-            code = _usable(use, form, streaming, look_up)
+            code = _usable(use, form, streaming, look_up, failed)
             return self._kernel_step(use, code, look_up)
 
         return KernelStep(
@@ -195,16 +197,22 @@ class Recipe:
         )
 
 
-def _usable(use: KernelUse, form: Form, streaming: bool, look_up: LookUp) -> Code:
-    """The code of a form; where it cannot be made, that of one which is right for more sizes."""
+def _usable(
+    use: KernelUse, form: Form, streaming: bool, look_up: LookUp, failed: set[tuple[Form, bool]]
+) -> Code:
+    """The code of a form; where it cannot be made, that of one which is right for more sizes.  What
+    has `failed` is tried, and told of, once."""
     *better, last = dict.fromkeys([(form, streaming), (form, False), ("", False)])
     failure: Exception | None = None
     for each in better:
+        if each in failed:
+            continue
         try:
             found = look_up(use, *each)
         except Exception as error:
             if not is_spared(error):
                 raise
+            failed.add(each)
             failure = failure or error
             continue
         break

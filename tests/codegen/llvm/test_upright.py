@@ -69,6 +69,12 @@ def plain(
     return PLAIN.format(p=p, s=s, d=d, u=u, v=v, t=t, k=",".join(names), e=axes)
 
 
+def patches(n: int) -> str:
+    """A convolution whose windows do not overlap, with weights that lie along their taps."""
+    text = plain(p=0, s=n, u=n, v=n)
+    return text.replace(f"[o,{n},{n},c]", f"[o,c,{n},{n}]").replace("; o,u,v,c", "; o,c,u,v")
+
+
 def colours(n: int = 3, **more: int) -> str:
     """A convolution of images with so many channels, which is written in the program."""
     text = plain(**more)  # type: ignore[arg-type]
@@ -98,6 +104,8 @@ def colours(n: int = 3, **more: int) -> str:
         (plain(s=3, p=2, u=5, v=4), ((1, 11, 12, 3), (5, 5, 4, 3))),
         (plain(d=2, p=2), ((2, 7, 9, 3), (4, 3, 3, 3))),
         (plain(s=2, d=3, p=3), ((1, 9, 11, 3), (4, 3, 3, 3))),
+        (patches(2), ((2, 9, 6, 17), (37, 17, 2, 2))),
+        (patches(3), ((1, 3, 10, 70), (5, 70, 3, 3))),
         (LINE, ((2, 70, 6), (3, 5, 6))),
         (LINE, ((1, WINDOW_COLUMNS + 30, 2), (3, 5, 2))),
         (AROUND, ((2, 6, 7, 5), (20, 3, 3, 5), (20,), (2, 4, 5, 20))),
@@ -133,6 +141,7 @@ def test_which_products_have_rows_of_places() -> None:
     assert products(plain()) == products(plain(given=False)) == products(LINE) == [Upright]
     assert products(AROUND) == [Upright]
     assert products(SHORTCUT) == [Upright, Upright]
+    assert products(patches(2)) == [Upright]
     assert Upright not in products(FIRST)
 
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from tests.codegen.llvm.test_contractions import inner_loops
 from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
-from tests.codegen.llvm.windows import check, dealing, lying, random
+from tests.codegen.llvm.windows import check, dealing, lying, products, random
 
 from smelt import lower
 from smelt.blocks import ROWS
 from smelt.blocks import WINDOW_COLUMNS as COLUMNS
 from smelt.codegen.build import asm_text
-from smelt.codegen.llvm.schedule.windowed import DEPTH, NARROW, TINY
+from smelt.codegen.llvm.schedule.windowed import DEPTH, NARROW, TINY, Windowed
 from smelt.graph.text import parse
 from smelt.kernel.built import form_for
 from smelt.target import Target
@@ -64,6 +64,11 @@ def plain(p: int = 1, s: int = 1, d: int = 1, u: int = 3, v: int = 3, t: str = "
     return PLAIN.format(p=p, s=s, d=d, u=u, v=v, t=t)
 
 
+def large(p: int = 1, s: int = 7) -> str:
+    """A convolution of two channels with more taps than are summed in one block."""
+    return plain(p, s, u=21, v=20).replace("b,c,h,w]", "b,2,h,w]").replace("[o,c,", "[o,2,")
+
+
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize(
     ("source", "shapes"),
@@ -91,6 +96,8 @@ def plain(p: int = 1, s: int = 1, d: int = 1, u: int = 3, v: int = 3, t: str = "
         (CHAIN, ((2, 5, 6, 7), (3, 5), (2, 3, 6, 7), (9, 3))),
         (MEAN, ((2, 5, 6, 8), (13, 5), (17, 13))),
         (CHAIN, ((1, 3, 2, COLUMNS + 40), (2, 3), (1, 2, 2, COLUMNS + 40), (13, 2))),
+        (large(), ((2, 2, 23, 43), (13, 2, 21, 20))),
+        (large(s=20, p=0), ((1, 2, 41, 62), (3, 2, 21, 20))),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("usual", [False, True])  # short lines have a form of their own
@@ -140,6 +147,11 @@ def test_blocks_of_summed_positions_are_even() -> None:
     """One more channel than a block has is two halves, of which the sums come to the same."""
     x, k = random((1, 57, 4, 5), (13, 57, 3, 3))
     check(whole(plain()), x, k)
+
+
+def test_many_taps_are_products_over_windows_too() -> None:
+    """An ordinary one would pack all weights for every line of results."""
+    assert products(large()) == products(large(s=21)) == [Windowed]
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)

@@ -103,6 +103,8 @@ def test_a_form_that_cannot_be_made_leaves_the_usual_one(monkeypatch: pytest.Mon
     found, lines = told(lambda: f(x, w))
     check(found, x, w)
     assert len(lines) == 1 and "a form of kernel" in lines[0]
+    found, lines = told(lambda: f(*(other := given(4, 31))) and check(f(*other), *other))
+    assert not lines  # nor is it tried for other sizes
 
 
 def test_strictness_and_missing_memory_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,10 +80,15 @@ class FoldEmitter:
                 self._finish(fold, self.home.top)
 
     def _fill(self, fold: Item) -> None:
+        """Of those positions of the outermost axis that this task has: it may be one of the many
+        that there is room for."""
         home, acc = self.home, self.home.storage.fold(fold)
-        axes = home.s.kept[fold]
-        count: Value = number(1)
-        for a in axes:
+        outer, *inner = home.s.kept[fold]
+        if inner:
+            count = self.b.sub(home.ranges[outer][1], home.scratch.start(fold, outer))
+        else:
+            count = home.home.index(home.storage.extent(fold, outer))
+        for a in inner:
             count = self.b.mul(count, home.home.index(home.storage.extent(fold, a)))
         m = LLVMMachine(self.b, home.s.lanes, home.home.target)
         for part, (dtype, value) in enumerate(zip(acc.parts, acc.start(m), strict=True)):

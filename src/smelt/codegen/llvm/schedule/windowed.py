@@ -443,20 +443,31 @@ def _sided(
         return None
     slid = [sliding(a, right, over, phase) for a in taken]
     blocked = len(taken) == 1 or (taken[-1] != stored_axis(phase) and not {*taken} <= {*inside})
-    if blocked and not ordinary and not any(c.tap for c in slid):
-        return None  # an ordinary product, blocked along one of its axes
     if len({c.tap for c in slid if c.tap}) < len([c for c in slid if c.tap]):
         return None
     free = [a for a in over if a not in {c.tap for c in slid}]
     depth = next((a for a in free if not isinstance(phase.axes[a], int)), (free or [NO_AXIS])[0])
+    lying = runs_along(left, (rows[0], depth, *over))  # along taps: packing them one by one jumps
+    if blocked and not (ordinary or any(c.tap for c in slid) or lying not in (rows[0], depth)):
+        return None  # an ordinary product, blocked along one of its axes
+    if not _fits(over, depth, phase) and not blocked and len(columns) > 2:
+        # What each tap reads is packed by itself, and taps are cut: an ordinary product would pack
+        # the left operand again for every line.
+        slid = [Slid(c.axis, c.axis) for c in slid]
+        depth = max(over, key=lambda a: _number(phase.axes[a]))
     others = [a for a in over if a != depth]
-    sizes = [phase.axes[a] for a in others]
-    if not all(isinstance(n, int) for n in sizes) or prod(map(_number, sizes)) > DEPTH:
+    if not _fits(over, depth, phase):
         return None
     replaced = {a for c in slid if c.tap for a in (c.axis, c.tap)}
     if folds(left, set(over) if len(over) > 1 else set()) or folds(right, replaced):
         return None
     return _Plan(item, left, right, phase, rows[0], slid, depth, tuple(others))
+
+
+def _fits(over: Sequence[str], depth: str, phase: Phase) -> bool:
+    """Whether all summed axes but `depth` are known, and few positions."""
+    sizes = [phase.axes[a] for a in over if a != depth]
+    return all(isinstance(n, int) for n in sizes) and prod(map(_number, sizes)) <= DEPTH
 
 
 def _number(e: Index) -> int:
