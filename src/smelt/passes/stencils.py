@@ -58,13 +58,18 @@ def _marked(node: Node) -> Node:
         return node
     sides = list(zip((op.left, op.right), node.inputs, strict=True))
     computed = any(_is_computed(x) and _often(op, extents, terms, x) for terms, x in sides)
-    if not computed and not any(_lies_apart(op, *s) for s in sides):
+    short = _is_narrow(op, extents, node.inputs[0].type.dtype.itemsize) and all(
+        not _is_computed(x) or _is_product(x) for x in node.inputs
+    )
+    if not computed and not short and not any(_lies_apart(op, *s) for s in sides):
         return node
     return build.apply(replace(op, packed=True), *node.inputs, origin=node.origin)
 
 
 _AXES = 2
 """Axes of a window at least: along one, neighbouring products are in the same vectors."""
+_SHORT = 64
+"""Bytes of a line, at most, that is sooner computed across lines: a vector's, more or less."""
 _READS = 4
 """Products that an element of the operand is in and is rather computed again for than packed."""
 
@@ -86,6 +91,16 @@ def _often(op: Contract, extents: dict[str, Index], terms: tuple[Index, ...], x:
     return prod(n for a in op.summed() if isinstance(n := extents[a], int)) > _READS * steps
 
 
+def _is_narrow(op: Contract, extents: dict[str, Index], itemsize: int) -> bool:
+    """Whether lines of results are known to fill no vectors, and a contraction could have these run
+    across the lines: along another axis of both operands, as of channels."""
+    line = extents[op.out[-1]]
+    if not isinstance(line, int) or line * itemsize > _SHORT:
+        return False
+    left, right = ({a for t in terms for a in axes_of(t)} for terms in (op.left, op.right))
+    return bool({*op.out[:-1]} & left & right)
+
+
 def _is_computed(x: Node) -> bool:
     """Whether an operand is neither an input nor a view of one."""
     while x.op.is_view:
@@ -93,6 +108,13 @@ def _is_computed(x: Node) -> bool:
         if more:
             return True
     return not x.op.is_source
+
+
+def _is_product(x: Node) -> bool:
+    """Whether an operand is made of a contraction, whose kernel stores it."""
+    while x.inputs and not isinstance(x.op, Contract):
+        x = x.inputs[0]
+    return bool(x.inputs)
 
 
 def _lies_apart(op: Contract, terms: tuple[Index, ...], x: Node) -> bool:
