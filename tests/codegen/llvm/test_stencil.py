@@ -194,12 +194,11 @@ def test_sums_are_rounded_as_they_are_stored(isa: str) -> None:
 def test_short_lines_of_half_types_are_turned(dtype: DType, s: int, shape: tuple[int, ...]) -> None:
     kernel = whole(plain(s=s, u=5, v=5, p=2, t=dtype.name))
     assert [form for form, _ in kernel.forms] == ["turned"]
-    arrays = random(shape, (shape[1], 5, 5), dtype=dtype.numpy)
+    arrays = [x.astype(dtype.numpy) for x in random(shape, (shape[1], 5, 5))]
     check(kernel, *arrays)  # nothing is read or written outside
     found, expected = (y[0].astype(np.float32) for y in (kernel(*arrays), kernel.expected(*arrays)))
-    np.testing.assert_allclose(
-        found, expected, rtol=2.0**-7 if dtype == bf16 else 2.0**-10, atol=1e-5
-    )
+    ulp = 2.0**-7 if dtype == bf16 else 2.0**-10
+    np.testing.assert_allclose(found, expected, rtol=ulp, atol=1e-5)
 
 
 @pytest.mark.parametrize("source", [FIRST, LAST])
