@@ -5,7 +5,8 @@ and is then fused like any other.  That reads the operand and the weights once f
 costs nothing where both are read as they lie.  An operand that is computed would be computed
 again for each product that an element is in, and weights whose neighbours lie apart would be picked
 lane by lane; these sums stay contractions, which pack both once.  An element that is in few
-products, as where windows step over their places, is read sooner than it is packed.
+products, as where windows step over their places, is read sooner than it is packed.  Sums stay
+contractions, too, whose lines fill no vectors that may run across them.
 """
 
 from __future__ import annotations
@@ -57,11 +58,15 @@ def _marked(node: Node) -> Node:
     if not op.is_short(tuple(extents[a] for a in op.summed())):
         return node
     sides = list(zip((op.left, op.right), node.inputs, strict=True))
-    computed = any(_is_computed(x) and _often(op, extents, terms, x) for terms, x in sides)
+    often = [_often(op, extents, *s) for s in sides]
+    computed = any(_is_computed(x) and many for x, many in zip(node.inputs, often, strict=True))
+    # Beside an element that is in few products weights are picked once for many of these.
+    apart = any(_lies_apart(op, *s) and (often[1 - k] or not often[k])
+                for k, s in enumerate(sides))  # fmt: skip
     short = _is_narrow(op, extents, node.inputs[0].type.dtype.itemsize) and all(
         not _is_computed(x) or _is_product(x) for x in node.inputs
     )
-    if not computed and not short and not any(_lies_apart(op, *s) for s in sides):
+    if not computed and not short and not apart:
         return node
     return build.apply(replace(op, packed=True), *node.inputs, origin=node.origin)
 
