@@ -5,7 +5,8 @@ and is then fused like any other.  That reads the operand and the weights once f
 costs nothing where both are read as they lie.  An operand that is computed would be computed
 again for each product that an element is in, and weights whose neighbours lie apart would be picked
 lane by lane; these sums stay contractions, which pack both once.  An element that is in few
-products, as where windows step over their places, is read sooner than it is packed.
+products, as where windows step over their places, is read sooner than it is packed.  Sums stay
+contractions, too, whose lines fill no vectors that may run across them.
 """
 
 from __future__ import annotations
@@ -57,14 +58,23 @@ def _marked(node: Node) -> Node:
     if not op.is_short(tuple(extents[a] for a in op.summed())):
         return node
     sides = list(zip((op.left, op.right), node.inputs, strict=True))
-    computed = any(_is_computed(x) and _often(op, extents, terms, x) for terms, x in sides)
-    if not computed and not any(_lies_apart(op, *s) for s in sides):
+    often = [_often(op, extents, *s) for s in sides]
+    computed = any(_is_computed(x) and many for x, many in zip(node.inputs, often, strict=True))
+    # Beside an element that is in few products weights are picked once for many of these.
+    apart = any(_lies_apart(op, *s) and (often[1 - k] or not often[k])
+                for k, s in enumerate(sides))  # fmt: skip
+    short = _is_narrow(op, extents, node.inputs[0].type.dtype.itemsize) and all(
+        not _is_computed(x) or _is_product(x) for x in node.inputs
+    )
+    if not computed and not short and not apart:
         return node
     return build.apply(replace(op, packed=True), *node.inputs, origin=node.origin)
 
 
 _AXES = 2
 """Axes of a window at least: along one, neighbouring products are in the same vectors."""
+_SHORT = 64
+"""Bytes of a line, at most, that is sooner computed across lines: a vector's, more or less."""
 _READS = 4
 """Products that an element of the operand is in and is rather computed again for than packed."""
 
@@ -86,6 +96,16 @@ def _often(op: Contract, extents: dict[str, Index], terms: tuple[Index, ...], x:
     return prod(n for a in op.summed() if isinstance(n := extents[a], int)) > _READS * steps
 
 
+def _is_narrow(op: Contract, extents: dict[str, Index], itemsize: int) -> bool:
+    """Whether lines of results are known to fill no vectors, and a contraction could have these run
+    across the lines: along another axis of both operands, as of channels."""
+    line = extents[op.out[-1]]
+    if not isinstance(line, int) or line * itemsize > _SHORT:
+        return False
+    left, right = ({a for t in terms for a in axes_of(t)} for terms in (op.left, op.right))
+    return bool({*op.out[:-1]} & left & right)
+
+
 def _is_computed(x: Node) -> bool:
     """Whether an operand is neither an input nor a view of one."""
     while x.op.is_view:
@@ -93,6 +113,13 @@ def _is_computed(x: Node) -> bool:
         if more:
             return True
     return not x.op.is_source
+
+
+def _is_product(x: Node) -> bool:
+    """Whether an operand is made of a contraction, whose kernel stores it."""
+    while x.inputs and not isinstance(x.op, Contract):
+        x = x.inputs[0]
+    return bool(x.inputs)
 
 
 def _lies_apart(op: Contract, terms: tuple[Index, ...], x: Node) -> bool:

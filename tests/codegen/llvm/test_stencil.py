@@ -18,6 +18,7 @@ from smelt.codegen.llvm.schedule.stencil import HEIGHTS, Stencil
 from smelt.graph.text import parse
 from smelt.kernel.built import form_for
 from smelt.target import Target
+from smelt.types.dtype import DType, bf16, f16
 
 FIRST = """graph f(x: {t}[b,c,h,w], k: {t}[c,{u},{v}]) {{
   v0 = pad(x) {{low=(0, 0, {p}, {p}), high=(0, 0, {p}, {p}), value=0}}
@@ -186,6 +187,18 @@ def test_sums_are_rounded_as_they_are_stored(isa: str) -> None:
     kernel = whole(plain(LAST, t="f16"), isa)
     for channels in (32, 20):
         check(kernel, *random((1, 3, 6, channels), (channels, 7, 7), dtype=np.float16))
+
+
+@pytest.mark.parametrize("dtype", [f16, bf16])
+@pytest.mark.parametrize(("s", "shape"), [(1, (2, 24, 7, 7)), (2, (1, 9, 15, 20))])
+def test_short_lines_of_half_types_are_turned(dtype: DType, s: int, shape: tuple[int, ...]) -> None:
+    kernel = whole(plain(s=s, u=5, v=5, p=2, t=dtype.name))
+    assert [form for form, _ in kernel.forms] == ["turned"]
+    arrays = [x.astype(dtype.numpy) for x in random(shape, (shape[1], 5, 5))]
+    check(kernel, *arrays)  # nothing is read or written outside
+    found, expected = (y[0].astype(np.float32) for y in (kernel(*arrays), kernel.expected(*arrays)))
+    ulp = 2.0**-7 if dtype == bf16 else 2.0**-10
+    np.testing.assert_allclose(found, expected, rtol=ulp, atol=1e-5)
 
 
 @pytest.mark.parametrize("source", [FIRST, LAST])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.whole import Whole, one_cluster
@@ -20,8 +21,8 @@ def check(kernel: Whole, *arrays: np.ndarray) -> None:
     for at_end in (False, True):
         (found,) = run_guarded(kernel, arrays, at_end=at_end)
         scale = float(np.abs(expected).max(initial=1.0))
-        eps = np.finfo(expected.dtype).eps
-        assert np.abs(found - expected).max(initial=0.0) <= 64 * eps * scale
+        eps = float(ml_dtypes.finfo(expected.dtype).eps)
+        assert float(np.abs(found - expected).max(initial=0.0)) <= 64 * eps * scale
 
 
 def random(*shapes: tuple[int, ...], dtype: type = np.float32) -> list[np.ndarray]:

@@ -67,11 +67,20 @@ def divided(m: Any, x: Value, scalar: Value) -> Value:
     """x / s, where s holds `scalar` in every lane."""
     x, scalar = _positive(m, x, scalar)
     by = _Divisor(m, splat(m.builder, scalar, m.lanes), scalar)
-    _, fits = by.sorts(x)
-    # what does not fit is no subnormal here: a processor takes long for each product
-    q, _ = by.quotient(m.builder.select(fits, x, ir.Constant(x.type, None)))
     otherwise = m.builder.module.globals.get(_name(x)) or _define(m, x, scalar)
-    return m.mostly(fits, q, lambda: m.builder.call(otherwise, [x, scalar]))
+    b = m.builder
+    with b.if_else(by.fits_all(x), likely=True) as (fast, slow):
+        # what does not fit is no subnormal there: a processor takes long for each product
+        with fast:
+            q, _ = by.quotient(x)
+            usual = b.block
+        with slow:
+            other = b.call(otherwise, [x, scalar])
+            rest = b.block
+    found = b.phi(x.type)
+    found.add_incoming(q, usual)
+    found.add_incoming(other, rest)
+    return found
 
 
 def _positive(m: Any, x: Value, scalar: Value) -> tuple[Value, Value]:
@@ -140,6 +149,19 @@ class _Divisor:
         large = b.icmp_unsigned(">=", below, self.each(b.sub(least, self.whole(1))))
         return large, b.and_(large, b.icmp_signed("<=", size, self.each(most)))
 
+    def fits_all(self, x: Value) -> Value:
+        """Whether all lanes fit, told by the least and the greatest of them: a minimum takes half
+        of the time that a comparison does, and leaves no masks to be put together."""
+        b, size = self.b, self.size(x)
+        least, most = self.bounds()
+        below = self.each_extreme("umin", b.sub(size, self.each(1)))  # of 0 the largest
+        large = b.icmp_unsigned(">=", below, b.sub(least, self.whole(1)))
+        return b.and_(large, b.icmp_signed("<=", self.each_extreme("smax", size), most))
+
+    def each_extreme(self, name: str, x: Value) -> Value:
+        """The least or the greatest of the lanes."""
+        return self.m.call(f"llvm.vector.reduce.{name}.{x.type.intrinsic_name}", self.whole, x)
+
     def bounds(self) -> tuple[Value, Value]:
         """The bits of the least x other than 0 and of the greatest that fit: their quotients by s
         are normal numbers.  None fits where 1 / s is none."""
@@ -162,14 +184,16 @@ class _Divisor:
         return q, m.fma(q, self.s, b.fneg(x))
 
     def any_quotient(self, x: Value) -> Value:
-        """x / s; of lanes that fit anything."""
+        """x / s, however large or small x is."""
         b = self.b
         large, fits = self.sorts(x)
+        q, _ = self.quotient(b.select(fits, x, self.number(0.0)))
         tiny = b.and_(b.not_(large), self.each(self.usual()))
         others = b.select(b.or_(tiny, fits), self.number(1.0), x)
-        return self.m.rare(
+        other = self.m.rare(
             b.not_(b.or_(tiny, fits)), self.of_tiny(x), lambda: b.fdiv(others, self.s)
         )
+        return b.select(fits, q, other)
 
     def of_tiny(self, x: Value) -> Value:
         """The quotient of x above 0 and too small for exact errors, in units of the least subnormal

@@ -118,7 +118,8 @@ class TurnedStencilEmitter(StencilEmitter):
     ) -> list[Value]:
         """The columns of so many positions of a line, from one on: of a square, or of two halves
         of one side by side, which takes half as long."""
-        b, home, dtype = self.b, self.home, self.c.item.dtype
+        b, home = self.b, self.home
+        dtype = home.home.dtypes[self.lines.buffer]
         left = b.sub(end, at)
         mask = b.icmp_signed("<", iota(count), splat(b, left, count))
         m = LLVMMachine(b, count, home.home.target)

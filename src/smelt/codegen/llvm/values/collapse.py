@@ -78,8 +78,10 @@ def _joinable(phase: Phase, a: str, b: str) -> bool:
         return False
     for item in phase.items:
         if item.kind in ("fold", "dot") and isinstance(item.payload, Folding):
-            over = item.payload.over
-            if (a in over) != (b in over) or (a in over and over.index(b) != over.index(a) + 1):
+            over, ordered = item.payload.over, item.kind == "fold"
+            if (a in over) != (b in over):
+                return False
+            if a in over and ordered and over.index(b) != over.index(a) + 1:
                 return False
         elif item.kind == "scan" and isinstance(item.payload, Folding):
             if a in item.payload.over or b in item.payload.over:

@@ -7,8 +7,8 @@ axis in registers, and the results change back.
 
     x[c,y,x] for 16 c   ->   places[y,x,c]   ->   sums[y,x,c]   ->   out[c,y,x]
 
-The operand must be read as it lies.  Margins of it are zeros, which are there before, so that what
-is turned is inside for sure.
+The operand must be read as it lies, or widened from a half type.  Margins of it are zeros, which
+are there before, so that what is turned is inside for sure.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from smelt.codegen.llvm.values.items import Access, Item, Phase
 from smelt.codegen.llvm.values.places import Slid
 from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
+from smelt.types.dtype import bf16, f16
 from smelt.types.expr import Index, axes_of, mul, substitute
 
 TAPS = 16
@@ -45,7 +46,7 @@ def turnable(
     access = right.payload
     if not isinstance(access, Access) or right.args or access.positions:
         return None
-    if phase.dtypes[access.buffer] != right.dtype:
+    if phase.dtypes[access.buffer] not in (right.dtype, f16, bf16):
         return None
     slid = {a for c in columns for a in (c.axis, c.tap)}
     if not all(c.tap for c in columns) or columns[-1].taps > TAPS:
