@@ -61,7 +61,8 @@ SHORT = 512
 """Elements of an axis that one or two visits of a product take anyway."""
 SHORT_TAKEN = 112
 """The same where another product takes what was made along the axis: one visit keeps that at hand
-as well.  Rows of so few elements are folded sooner than states are carried."""
+as well.  Rows of so few elements are folded sooner than states are carried, and what outgrows fast
+memory beside them still does."""
 MARGIN = 1.04
 """What streaming a contraction has to win: blocks are packed and rescaled one by one."""
 SLOW_COLUMNS = 4.0
@@ -86,13 +87,14 @@ def streamed(model: Model, region: Region, *, beyond: bool) -> Cost | None:
         n = model.extents[region.axes[a]]
         long = not products or n > SHORT
         taken = n > SHORT_TAKEN and _is_taken(model, region, a)
-        if not (beyond or masked or long or taken):
+        helps = beyond and (not products or n > SHORT_TAKEN)
+        if not (helps or masked or long or taken):
             continue
         try:
             price = _price(model, region, a)
         except NotCollected:
             continue
-        several = beyond or (long and price.visits > 1) or (masked and price.is_cut())
+        several = helps or (long and price.visits > 1) or (masked and price.is_cut())
         cost = price.cost() if several or taken else None
         if cost is not None and not several and cost.times > 1:
             continue  # a row is visited again and again as it is without a stream
