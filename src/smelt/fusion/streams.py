@@ -37,7 +37,7 @@ from smelt.fusion.cascade.visible import Visible, visible
 from smelt.fusion.cost import CHARGED, FAR_NS, INLINE_LAUNCH_NS, INLINE_NS, OVERLAP, Cost, Model
 from smelt.fusion.gathered import GATHERED_NS, gathered
 from smelt.fusion.packed import summed, term_packing_ns
-from smelt.fusion.region import Region
+from smelt.fusion.region import Place, Region
 from smelt.fusion.sets import bits
 from smelt.fusion.shares import TOLD, Shares
 from smelt.fusion.sweeps import Sweeps, slides
@@ -61,7 +61,8 @@ SHORT = 512
 """Elements of an axis that one or two visits of a product take anyway."""
 SHORT_TAKEN = 112
 """The same where another product takes what was made along the axis: one visit keeps that at hand
-as well.  Rows of so few elements are folded sooner than states are carried."""
+as well.  Rows of so few elements are folded sooner than states are carried, and what outgrows fast
+memory beside them still does."""
 MARGIN = 1.04
 """What streaming a contraction has to win: blocks are packed and rescaled one by one."""
 SLOW_COLUMNS = 4.0
@@ -86,13 +87,14 @@ def streamed(model: Model, region: Region, *, beyond: bool) -> Cost | None:
         n = model.extents[region.axes[a]]
         long = not products or n > SHORT
         taken = n > SHORT_TAKEN and _is_taken(model, region, a)
-        if not (beyond or masked or long or taken):
+        helps = beyond and (not products or n > SHORT_TAKEN)
+        if not (helps or masked or long or taken):
             continue
         try:
             price = _price(model, region, a)
         except NotCollected:
             continue
-        several = beyond or (long and price.visits > 1) or (masked and price.is_cut())
+        several = helps or (long and price.visits > 1) or (masked and price.is_cut())
         cost = price.cost() if several or taken else None
         if cost is not None and not several and cost.times > 1:
             continue  # a row is visited again and again as it is without a stream
@@ -145,6 +147,7 @@ class _Price:
         self.is_single = all(t.dtype.itemsize < 8 for t in found.loads if t.dtype.is_float)
         self.looked: dict[tuple[Term, ...], Visible] = {}
         """What sweeps visit, by what their states fold."""
+        self.order = Sweeps(model.units, region, model.extents)
         self.extra = self._extra()
         self.block = self._blocks()
         self.visits = -(-self.sizes[self.name] // self.block)
@@ -153,6 +156,7 @@ class _Price:
         self.held = self._held_axes()
         self.still = frozenset(self.grid) - frozenset(self.cut) | self.held
         self.slow = self._slow()
+        self.short, self.empty = self._emptiness()
         self.shares = Shares(self.sizes, {**self.cut, self.name: self.block}, model.hints)
 
     def cost(self) -> Cost | None:
@@ -377,12 +381,31 @@ class _Price:
         found = sum(map(self._evaluations, gathered(region))) * sweeps * GATHERED_NS
         if any(model.units.unit(u).trace.dots for u in region.ended):
             return found  # other operands are turned while they are packed
-        order = Sweeps(model.units, region, model.extents)
+        order, is_far = self.order, self._is_far
         taken = sum(order.volume(mask) for v, places in region.loads.items()
                     for place, mask in zip(places, region.load_masks[v], strict=True)
-                    if order.is_far(place))  # fmt: skip
-        put = [u for u in bits(region.stored) if order.is_far(region.places[u][0])]
+                    if is_far(place))  # fmt: skip
+        put = [u for u in bits(region.stored) if is_far(region.places[u][0])]
         return found + FAR_NS * (taken * sweeps + sum(model.elements[u] for u in put))
+
+    def _emptiness(self) -> tuple[str, float]:
+        """The axis that vectors run along within a visit, where no product blocks it, and lanes of
+        theirs for each one that has an element."""
+        name = f"a{self.order.vector.bit_length() - 1}"
+        if self.order.packs or self.order.apart or name not in self.sizes or name in self.cut:
+            return name, 1.0
+        size, lanes = max(self._held([name]), 1), self.model.lanes
+        return name, -(-size // lanes) * lanes / size if name not in self.grid else 1.0
+
+    def _is_far(self, place: Place) -> bool:
+        """Whether lanes move elements of lines of their own: they run along another axis than the
+        place's last, be it that each visit takes too few of those to fill a vector."""
+        if self.order.vector >> self.a & 1 and self.block < self.model.lanes:
+            others = self.region.all_axes & ~self.region.grid & ~self.order.vector
+            return place[-1:] == (self.a,) and any(
+                isinstance(t, int) and t >= 0 and others >> t & 1 for t in place
+            )
+        return self.order.is_far(place)
 
     def _share(self, part: list[Term]) -> float:
         """How much of the axis one sweep visits: the mean over some of the tasks."""
@@ -409,9 +432,10 @@ class _Price:
         others; what stands still is done in each of its `visits`, by default one for each block."""
 
         def times(axes: frozenset[str]) -> float:
+            found = self._evaluations(axes) * (self.empty if self.short in axes else 1.0)
             if self.name not in axes:
-                return self._evaluations(axes) * (visits or self.visits)
-            return self._evaluations(axes) * prod(p for n, p in seen.items() if n in axes)
+                return found * (visits or self.visits)
+            return found * prod(p for n, p in seen.items() if n in axes)
 
         found = 0.0
         for t in terms:

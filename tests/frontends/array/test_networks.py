@@ -103,6 +103,22 @@ def test_a_median_is_one_kernel(axis: int) -> None:
     np.testing.assert_array_equal(sm.jit(median)(x), wanted)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_stacked_lies_nowhere_yet(mode: str) -> None:
+    """Windows of an image, stacked along a last axis that is longer than rows in memory may be."""
+    x = numbers(RNG, "f32", (26, 31))
+
+    def middle(xp: Any, x: Any) -> Any:
+        rows = [x[k : k + 24, j : j + 29] for k in range(3) for j in range(3)]
+        return xp.sort(xp.abs(xp.stack(rows, axis=-1)), axis=-1)[..., 4]
+
+    assert len(sm.explain(lambda x: middle(sm, x), x).kernels) == 1
+    found = (sm.jit(lambda x: middle(sm, x)) if mode == "jit" else lambda x: middle(sm, x))(
+        sm.asarray(x)
+    )
+    np.testing.assert_array_equal(found, middle(np, x))
+
+
 @pytest.mark.parametrize("shape", [(SHORT, 600), (600, SHORT_LAST)])
 def test_the_longest_rows_are_sorted_in_one_kernel(shape: tuple[int, int]) -> None:
     axis = shape.index(min(shape))

@@ -29,14 +29,18 @@ from smelt.frontends.array.promote import cast
 from smelt.frontends.array.subscript import holds
 from smelt.frontends.array.value import Value
 from smelt.frontends.array.views import reshape, scope_of, shape_of, take_range
+from smelt.graph.ir import Node
+from smelt.ops.elementwise import Map
+from smelt.ops.view import Concat
 from smelt.types.dtype import DType, bool_, i8, i16, i32, i64, u8
 from smelt.types.expr import Index, product
 
 __all__ = ["exchanges", "is_short", "neighbours", "placed", "put_in_order"]
 
 SHORT, SHORT_LAST = 16, 8
-"""Rows of so many elements at most are sorted by networks, and the same along the last axis: there
-vectors run along longer rows where these are folded too, and a network has a row to itself."""
+"""Rows of so many elements at most are sorted by networks, and the same where they lie along the
+last axis: there vectors run along longer rows where these are folded too, and a network has a row
+to itself."""
 MANY = 256
 """Rows from which on a network is worth compiling; NumPy sorts fewer in microseconds."""
 _PLACES = {1: i8, 2: i16, 4: i32, 8: i64}
@@ -70,7 +74,8 @@ def is_short(x: Value, a: int) -> bool:
     length is a number from then on."""
     shape = shape_of(x)
     extent, rows = shape[a], product(n for k, n in enumerate(shape) if k != a)
-    scope, most = scope_of(x, shape), SHORT_LAST if a == len(shape) - 1 else SHORT
+    along = a == len(shape) - 1 and not _is_stacked(x, a)
+    scope, most = scope_of(x, shape), SHORT_LAST if along else SHORT
     if not holds(scope, 2, "<=", extent) or not holds(scope, extent, "<=", most):
         return False
     if not holds(scope, MANY, "<=", rows):
@@ -78,6 +83,20 @@ def is_short(x: Value, a: int) -> bool:
     if scope is not None:
         scope.pin(extent)
     return True
+
+
+def _is_stacked(x: Value, a: int) -> bool:
+    """Whether the elements along an axis come from arrays of their own, and lie nowhere yet."""
+    pending: list[Node] = [x]
+    seen: set[Node] = set()
+    while pending:
+        y = pending.pop()
+        if isinstance(y.op, Concat) and y.op.axis == a:
+            return all(part.type.shape[a] == 1 for part in y.inputs)
+        if isinstance(y.op, Map) and y not in seen:
+            seen.add(y)
+            pending += y.inputs
+    return False
 
 
 def put_in_order(x: Value, a: int, *, descending: bool) -> Array:

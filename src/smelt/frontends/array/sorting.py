@@ -40,8 +40,8 @@ def _ordered(
 def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
     """The elements in order along `axis`; NaN after all numbers (before, if descending).
 
-    Many rows of up to 16 elements (8 along the last axis) are sorted by kernels, which fuse with
-    what is around them.
+    Many rows of up to 16 elements (8 along the last axis, unless `stack` made it) are sorted by
+    kernels, which fuse with what is around them.
 
     Raises ShapeError for rank 0, AxisError.
     """
