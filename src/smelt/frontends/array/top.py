@@ -19,8 +19,6 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from smelt.errors import ArgumentError, ShapeError
 from smelt.frontends.array.array import Array, value
 from smelt.frontends.array.creation import iota
@@ -36,7 +34,8 @@ from smelt.frontends.array.statistical import min as least
 from smelt.frontends.array.subscript import holds
 from smelt.frontends.array.value import Value
 from smelt.frontends.array.views import axis_of, scope_of, shape_of, take_range
-from smelt.types.dtype import DType, bool_, i32, i64, u8
+from smelt.ops.combine import COMBINES
+from smelt.types.dtype import bool_, i32, i64, u8
 from smelt.types.expr import Index, sub
 
 __all__ = ["VISITS", "TopK", "top_k"]
@@ -101,7 +100,7 @@ def _visited(x: Value, k: int, a: int, extent: Index, *, largest: bool) -> Value
     """Positions of the first `k` elements in order, by as many visits."""
     keys, at, size = _keyed(x, a, extent, largest=largest)
     dtype, best_of = value(keys, "top_k").type.dtype, greatest if largest else least
-    worst = _worst(dtype, largest=largest)
+    worst = COMBINES["max" if largest else "min"].identity(dtype)
     v = best_of(keys, axis=a, keepdims=True)
     found = [least(where(keys == v, at, _NONE), axis=a, keepdims=True)]
     for _ in range(1, k):
@@ -136,11 +135,3 @@ def _keyed(x: Value, a: int, extent: Index, *, largest: bool) -> tuple[Array, Ar
 
 _NONE = (1 << 31) - 1
 """The place of what does not count."""
-
-
-def _worst(dtype: DType, *, largest: bool) -> float | int:
-    """The value that comes last in order."""
-    if dtype.is_float:
-        return -math.inf if largest else math.inf
-    ends = np.iinfo(dtype.numpy)
-    return int(ends.min if largest else ends.max)

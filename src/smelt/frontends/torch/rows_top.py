@@ -13,12 +13,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.row import Call, Row, axis_of
 from smelt.frontends.torch.value import V, concat, gather, iota, number, select
-from smelt.types.dtype import DType, bool_, i32, i64, u8
+from smelt.ops.combine import COMBINES
+from smelt.types.dtype import bool_, i32, i64, u8
 from smelt.types.expr import Index, evaluate, sub
 
 __all__ = ["ROWS"]
@@ -56,7 +55,7 @@ def _visited(x: V, k: int, a: int, extent: Index, *, largest: bool) -> V:
     """Positions of the first `k` elements in order."""
     keys, at = _keyed(x, a, extent, largest=largest)
     kind, before = ("max", "lt") if largest else ("min", "gt")
-    worst = number(_worst(keys.dtype, largest=largest), keys.dtype, x.origin)
+    worst = number(COMBINES[kind].identity(keys.dtype), keys.dtype, x.origin)
     behind = (1 << (at.dtype.bits - 1)) - 1
     none, any_place = (number(n, at.dtype, x.origin) for n in (behind, -behind))
     v = keys.reduce(kind, (a,), True)
@@ -90,14 +89,6 @@ def _keyed(x: V, a: int, extent: Index, *, largest: bool) -> tuple[V, V]:
     moved = at.map("sub" if largest else "add", extent)
     endless = number(math.inf, keys.dtype, x.origin)
     return select(unknown, endless, keys), select(unknown, moved, at)
-
-
-def _worst(dtype: DType, *, largest: bool) -> float | int:
-    """The value that comes last in order."""
-    if dtype.is_float:
-        return -math.inf if largest else math.inf
-    ends = np.iinfo(dtype.numpy)
-    return int(ends.min if largest else ends.max)
 
 
 ROWS = (Row("aten.topk.default", _top),)

@@ -128,22 +128,18 @@ def put_axes(phase: Phase, values: dict[str, Index], drop: tuple[str, ...]) -> N
         return rebuild(e, lambda atom: values[atom.name] if atom.kind == "axis"
                        and atom.name in values else _same(atom))  # fmt: skip
 
-    def moved(access: Access) -> Access:
-        limits = tuple((put(e), put(n)) for e, n in access.limits)
-        return Access(access.buffer, put(access.offset), limits, access.other)
-
     dropped = frozenset(drop)
     for item in phase.items:
         item.axes -= dropped
         if isinstance(item.payload, Access):
-            item.payload = moved(item.payload)
+            item.payload = item.payload.moved(put)
         elif isinstance(item.payload, Folding):
             over = tuple(x for x in item.payload.over if x not in dropped)
             item.payload = replace(item.payload, over=over, positions=put(item.payload.positions))
             _fold_of_one(item)
         elif item.kind == "index" and isinstance(item.payload, Expr):
             item.payload = put(item.payload)
-    phase.stores = [StoreItem(moved(s.access), s.value, s.where, s.axes - dropped, s.time)
+    phase.stores = [StoreItem(s.access.moved(put), s.value, s.where, s.axes - dropped, s.time)
                     for s in phase.stores]  # fmt: skip
     for state in {s.state for s in phase.settings}:
         state.axes -= dropped

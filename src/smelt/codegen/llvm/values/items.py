@@ -8,7 +8,7 @@ once for every block of the stream.  A program is one phase, or two where a stre
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import field
 from typing import Literal
 
@@ -60,6 +60,11 @@ class Access:
         """Computed positions that are read."""
         return [a.name for e in (self.offset, *(x for p in self.limits for x in p))
                 for a in atoms(e) if a.kind == "value"]  # fmt: skip
+
+    def moved(self, put: Callable[[Index], Index]) -> Access:
+        """The same with other expressions for its axes."""
+        limits = tuple((put(e), put(n)) for e, n in self.limits)
+        return Access(self.buffer, put(self.offset), limits, self.other)
 
 
 def accesses_of(items: Iterable[Item]) -> list[Access]:

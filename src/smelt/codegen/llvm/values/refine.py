@@ -94,10 +94,6 @@ def _split(phase: Phase, name: str, step: Index) -> None:
     def put(e: Index) -> Index:
         return _put(e, name, parts)
 
-    def moved(access: Access) -> Access:
-        limits = tuple((put(e), put(n)) for e, n in access.limits)
-        return Access(access.buffer, put(access.offset), limits, access.other)
-
     pair = {name: (outer, inner)}
     axes: dict[str, Index] = {}
     for a, n in phase.axes.items():
@@ -108,7 +104,7 @@ def _split(phase: Phase, name: str, step: Index) -> None:
         state.axes = frozenset(x for a in state.axes for x in pair.get(a, (a,)))
     for item in phase.items:
         if isinstance(item.payload, Access):
-            item.payload = moved(item.payload)
+            item.payload = item.payload.moved(put)
         elif isinstance(item.payload, Folding):
             over = tuple(x for o in item.payload.over for x in pair.get(o, (o,)))
             item.payload = replace(item.payload, over=over, positions=put(item.payload.positions))
@@ -116,7 +112,7 @@ def _split(phase: Phase, name: str, step: Index) -> None:
             item.payload = put(item.payload)
         item.axes = _axes(item)
     phase.stores = [
-        StoreItem(a := moved(s.access), s.value, s.where,
+        StoreItem(a := s.access.moved(put), s.value, s.where,
                   frozenset(axes_of(a.offset)) | s.value.axes
                   | (s.where.axes if s.where else frozenset())
                   | visited_axes(phase.segments[s.time]), s.time)
