@@ -392,10 +392,11 @@ class _Price:
         """The axis that vectors run along within a visit, where no product blocks it, and lanes of
         theirs for each one that has an element."""
         name = f"a{self.order.vector.bit_length() - 1}"
-        if self.order.packs or self.order.apart or name not in self.sizes or name in self.cut:
+        apart = self.order.packs or self.order.apart
+        if apart or name not in self.sizes or name in self.grid or name in self.cut:
             return name, 1.0
         size, lanes = max(self._held([name]), 1), self.model.lanes
-        return name, -(-size // lanes) * lanes / size if name not in self.grid else 1.0
+        return name, -(-size // lanes) * lanes / size
 
     def _is_far(self, place: Place) -> bool:
         """Whether lanes move elements of lines of their own: they run along another axis than the
