@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -239,3 +240,39 @@ def test_products_of_integers_are_work() -> None:
 
     found = planned(code, [(8, 8)], [(500, 500)])
     assert len(found.plan.clusters) > 1 and not any(found.streamed)
+
+
+def standardised(x: Any) -> Any:
+    z = sm.clip((x - sm.mean(x, axis=0)) / (sm.std(x, axis=0) + 1e-6), -3, 3)
+    return z, sm.sum(sm.abs(z) > 2, axis=1)
+
+
+def pulled(y: Any) -> Any:
+    away = y[:, None] - y[None]
+    near = 1 / (1 + sm.sum(away**2, axis=-1))
+    return sm.sum((near * near / sm.sum(near))[..., None] * away, axis=1)
+
+
+def filtered(x: Any, p: Any, f: Any) -> Any:
+    gain = p[:, 0] / (p[0, 0] + 1)
+    x, p = x + (1 - x[:, :1]) * gain, p - gain[:, None] * p[0][None]
+    return x @ f.T, f @ p @ f.T
+
+
+@pytest.mark.parametrize(
+    ("code", "small", "large"),
+    [
+        (standardised, [(6, 5)], [(50000, 12)]),
+        (pulled, [(6, 2)], [(1500, 2)]),
+        (filtered, [(9, 8), (8, 8), (8, 8)], [(20000, 8), (8, 8), (8, 8)]),
+    ],
+)
+def test_what_vectors_would_stay_empty_for_is_not_streamed(
+    code: Callable[..., Any], small: Shapes, large: Shapes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Columns visited one by one, pairs of numbers side by side, and rows of eight that a small
+    product is streamed along: each was one kernel, three to ten times as slow as several."""
+    monkeypatch.setattr(sys.modules[__name__], "MACHINE", Target.for_isa("avx512", cores=1))
+    found = planned(code, small, large)
+    assert len(found.plan.clusters) > 1 and not any(found.streamed)
+    check(found, small)

@@ -34,14 +34,15 @@ from smelt.fusion.cascade.faint import faint
 from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term
 from smelt.fusion.cascade.visible import Visible, visible
-from smelt.fusion.cost import CHARGED, FAR_NS, INLINE_LAUNCH_NS, INLINE_NS, OVERLAP, Cost, Model
+from smelt.fusion.cost import CHARGED, INLINE_LAUNCH_NS, INLINE_NS, OVERLAP, Cost, Model
 from smelt.fusion.gathered import GATHERED_NS, gathered
 from smelt.fusion.packed import summed, term_packing_ns
-from smelt.fusion.region import Place, Region
+from smelt.fusion.region import Region
 from smelt.fusion.sets import bits
 from smelt.fusion.shares import TOLD, Shares
-from smelt.fusion.sweeps import Sweeps, slides
+from smelt.fusion.sweeps import slides
 from smelt.fusion.trace import MOVE_COST, STEP_COST
+from smelt.fusion.visits import Visits
 from smelt.fusion.walked import WALKED_COST, walked
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
@@ -147,7 +148,6 @@ class _Price:
         self.is_single = all(t.dtype.itemsize < 8 for t in found.loads if t.dtype.is_float)
         self.looked: dict[tuple[Term, ...], Visible] = {}
         """What sweeps visit, by what their states fold."""
-        self.order = Sweeps(model.units, region, model.extents)
         self.extra = self._extra()
         self.block = self._blocks()
         self.visits = -(-self.sizes[self.name] // self.block)
@@ -156,7 +156,9 @@ class _Price:
         self.held = self._held_axes()
         self.still = frozenset(self.grid) - frozenset(self.cut) | self.held
         self.slow = self._slow()
-        self.short, self.empty = self._emptiness()
+        self.lanes = Visits(model, region, a, self.block)
+        held = self.lanes.along in self.sizes and self.lanes.along not in {*self.grid, *self.cut}
+        self.empty = self.lanes.emptiness(self._held([self.lanes.along])) if held else 1.0
         self.shares = Shares(self.sizes, {**self.cut, self.name: self.block}, model.hints)
 
     def cost(self) -> Cost | None:
@@ -175,7 +177,8 @@ class _Price:
         around = self._around(parts)
         seen_parts = list(map(self._seen, parts))
         work = sum(map(self._work, parts, shares, seen_parts)) + self._work(around, 1.0, {}, 1)
-        work += self._lanes_ns(len(parts))
+        work += sum(map(self._evaluations, gathered(region))) * len(parts) * GATHERED_NS
+        work += self.lanes.far_ns(len(parts))
         tasks = self._tasks(len(parts)) * (PARTS if self.split else 1)
         read = 0
         floor = sum(model.read_ns(v, model.nbytes[v], 1) for v in region.loads)
@@ -375,38 +378,6 @@ class _Price:
             pending += (self.cascade.finals[t],) if t.is_fold else t.args
         return [t for t in seen if t not in swept and not t.is_fold]
 
-    def _lanes_ns(self, sweeps: int) -> float:
-        """For elements that lanes take from lines of their own in all sweeps, or put there."""
-        model, region = self.model, self.region
-        found = sum(map(self._evaluations, gathered(region))) * sweeps * GATHERED_NS
-        if any(model.units.unit(u).trace.dots for u in region.ended):
-            return found  # other operands are turned while they are packed
-        order, is_far = self.order, self._is_far
-        taken = sum(order.volume(mask) for v, places in region.loads.items()
-                    for place, mask in zip(places, region.load_masks[v], strict=True)
-                    if is_far(place))  # fmt: skip
-        put = [u for u in bits(region.stored) if is_far(region.places[u][0])]
-        return found + FAR_NS * (taken * sweeps + sum(model.elements[u] for u in put))
-
-    def _emptiness(self) -> tuple[str, float]:
-        """The axis that vectors run along within a visit, where no product blocks it, and lanes of
-        theirs for each one that has an element."""
-        name = f"a{self.order.vector.bit_length() - 1}"
-        if self.order.packs or self.order.apart or name not in self.sizes or name in self.cut:
-            return name, 1.0
-        size, lanes = max(self._held([name]), 1), self.model.lanes
-        return name, -(-size // lanes) * lanes / size if name not in self.grid else 1.0
-
-    def _is_far(self, place: Place) -> bool:
-        """Whether lanes move elements of lines of their own: they run along another axis than the
-        place's last, be it that each visit takes too few of those to fill a vector."""
-        if self.order.vector >> self.a & 1 and self.block < self.model.lanes:
-            others = self.region.all_axes & ~self.region.grid & ~self.order.vector
-            return place[-1:] == (self.a,) and any(
-                isinstance(t, int) and t >= 0 and others >> t & 1 for t in place
-            )
-        return self.order.is_far(place)
-
     def _share(self, part: list[Term]) -> float:
         """How much of the axis one sweep visits: the mean over some of the tasks."""
         states = [s for s in self.cascade.states if s.block in part]
@@ -432,7 +403,7 @@ class _Price:
         others; what stands still is done in each of its `visits`, by default one for each block."""
 
         def times(axes: frozenset[str]) -> float:
-            found = self._evaluations(axes) * (self.empty if self.short in axes else 1.0)
+            found = self._evaluations(axes) * (self.empty if self.lanes.along in axes else 1.0)
             if self.name not in axes:
                 return found * (visits or self.visits)
             return found * prod(p for n, p in seen.items() if n in axes)

@@ -94,6 +94,22 @@ def test_what_is_no_integer_is_named_with_the_users_line(k: int) -> None:
     assert found.value.origin is not None and "lambda x" in found.value.origin.text
 
 
+@pytest.mark.parametrize(
+    "wrong", [300, [300], [[1], [-1]], [2.5, 256.0], [True, 300], float("nan"), [0.0, float("nan")]]
+)
+def test_numbers_that_a_type_does_not_hold_are_not_cut(wrong: Any) -> None:
+    with pytest.raises(sm.errors.RangeError):
+        sm.asarray(wrong, dtype=sm.uint8)
+
+
+def test_numbers_that_a_type_holds_are_taken_from_lists() -> None:
+    for values in ([0, 255], [[]], [True, False], [0.5, 254.5], [np.uint64(7), 3]):
+        found = sm.asarray(values, dtype=sm.uint8)
+        np.testing.assert_array_equal(np.asarray(found), np.asarray(values).astype(np.uint8))
+    assert sm.asarray([2**63], dtype=sm.uint64).dtype == sm.uint64
+    assert np.asarray(sm.asarray([-(2**63), 2**63 - 1], dtype=sm.int64)).tolist()[1] == 2**63 - 1
+
+
 def test_integers_to_a_negative_power_are_refused() -> None:
     x = sm.asarray([1, 2, 4])
     for wrong in (lambda: x**-1, lambda: sm.pow(x, -2), lambda: sm.jit(lambda x: x**-1)(x)):

@@ -75,7 +75,8 @@ def asarray(
         copy: True always copies, False never does and raises instead.
 
     Raises:
-        DTypeError, UnsupportedError (complex), DLPackError, DeviceError, ArgumentError.
+        DTypeError, UnsupportedError (complex), DLPackError, DeviceError, ArgumentError; RangeError
+        for Python numbers that `dtype` does not hold.
     """
     check_device(device)
     wanted = None if dtype is None else as_dtype(dtype)
@@ -129,6 +130,9 @@ def _from_lists(obj: Any, wanted: DType | None) -> Array:
         data = np.asarray(obj)
     except (ValueError, TypeError, OverflowError) as error:
         raise ArgumentError(f"asarray: {error}") from error
+    if wanted is not None and wanted.is_integer and data.size and data.dtype.kind in "iuf":
+        for extreme in (data.min(), data.max()):  # NaN, if there is one
+            number(extreme.item(), wanted, "asarray")
     node = leaf(usable(data))
     return Array.of(cast(node, wanted) if wanted is not None else node)
 

@@ -91,6 +91,8 @@ def _is_stacked(x: Value, a: int) -> bool:
     seen: set[Node] = set()
     while pending:
         y = pending.pop()
+        if isinstance(y, Value) and y.data is not None:
+            continue
         if isinstance(y.op, Concat) and y.op.axis == a:
             return all(part.type.shape[a] == 1 for part in y.inputs)
         if isinstance(y.op, Map) and y not in seen:
