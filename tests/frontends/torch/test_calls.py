@@ -202,9 +202,14 @@ def test_a_result_of_another_type_than_announced_is_not_misread():
 
 
 def test_errors_are_those_of_torch():
-    fast = compiled(lambda x, i: torch.linalg.cholesky(x) + 1)
+    """Also of calls in order, whose results are those of eager code if there is none."""
+    eager = lambda x, y: (torch.linalg.cholesky(x * 2) + 1, torch.linalg.inv(y) * 3)  # noqa: E731
+    fast, x = compiled(eager), torch.eye(3) + 0.25
+    torch.testing.assert_close(fast(x, x), eager(x, x))
     with pytest.raises(RuntimeError, match="positive"):
-        fast(-torch.eye(3), 0)
+        fast(-x, x)
+    with pytest.raises(RuntimeError, match="singular"):
+        fast(x, 0 * x)
 
 
 def test_no_compiler_of_the_system_is_needed(tmp_path):

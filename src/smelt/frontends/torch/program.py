@@ -384,6 +384,14 @@ def _attribute(module: Any, path: str) -> Any:
     return module
 
 
+def _in_order(token: Any, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """A call that does more than compute, with the token that keeps it in order before its results.
+    Lines of a program are in order anyway, so torch's own way there, which takes as long as ten
+    calls, is left out."""
+    found = function(*args, **options)
+    return (token, *found) if isinstance(found, tuple) else (token, found)
+
+
 _APART = "apart_"
 """Whether arguments of which parts are written share no memory with others in this call."""
 _REPLACED: dict[str, Any] = {
@@ -391,6 +399,7 @@ _REPLACED: dict[str, Any] = {
     "aten._unsafe_view.default": torch.ops.aten.reshape.default,
     "aten.index_put.default": put,
     "aten._unsafe_index_put.default": put,
+    "with_effects": _in_order,
 }
 """A view of a tensor that we laid out otherwise than eager code may need a copy; rows are added at
-once."""
+once; calls in order are called."""

@@ -316,6 +316,12 @@ class _Plan:
         lying = runs_along(self.right, (*(c.axis for c in self.columns), self.depth))
         return self.m == stored_axis(self.phase) and bool(self.depth) and lying == self.depth
 
+    def has_patches(self) -> bool:
+        """Whether it stands upright, and its weights lie along taps: an ordinary product would pack
+        them one tap after the other, and jump."""
+        lying = runs_along(self.left, (self.m, self.depth, *self.others))
+        return lying not in (self.m, self.depth) and self.stands_upright()
+
     def _pair(self, target: Target) -> None:
         """Takes short numbers by twos along `depth`, where the processor multiplies pairs."""
         group = group_of(self.item, self.left, self.right, self.phase.dtypes, target)
@@ -447,9 +453,6 @@ def _sided(
         return None
     free = [a for a in over if a not in {c.tap for c in slid}]
     depth = next((a for a in free if not isinstance(phase.axes[a], int)), (free or [NO_AXIS])[0])
-    lying = runs_along(left, (rows[0], depth, *over))  # along taps: packing them one by one jumps
-    if blocked and not (ordinary or any(c.tap for c in slid) or lying not in (rows[0], depth)):
-        return None  # an ordinary product, blocked along one of its axes
     if not _fits(over, depth, phase) and not blocked and len(columns) > 2:
         # What each tap reads is packed by itself, and taps are cut: an ordinary product would pack
         # the left operand again for every line.
@@ -461,7 +464,9 @@ def _sided(
     replaced = {a for c in slid if c.tap for a in (c.axis, c.tap)}
     if folds(left, set(over) if len(over) > 1 else set()) or folds(right, replaced):
         return None
-    return _Plan(item, left, right, phase, rows[0], slid, depth, tuple(others))
+    made = _Plan(item, left, right, phase, rows[0], slid, depth, tuple(others))
+    usual = ordinary or not blocked or any(c.tap for c in slid)
+    return made if usual or made.has_patches() else None
 
 
 def _fits(over: Sequence[str], depth: str, phase: Phase) -> bool:
