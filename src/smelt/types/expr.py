@@ -23,6 +23,9 @@ from smelt.types.expr_number import evaluate as evaluate
 from smelt.types.expr_text import spelled, written
 from smelt.types.polynomial import divide, divides, steps
 
+KEPT = 8192
+"""Answers that each question about expressions remembers."""
+
 AtomKind = Literal["size", "axis", "value", "//", "%", "min", "max"]
 
 
@@ -66,12 +69,13 @@ Monomial: TypeAlias = tuple[Atom, ...]
 class Expr:
     """A polynomial with integer coefficients: `terms` maps sorted tuples of atoms to numbers."""
 
-    __slots__ = ("_atoms", "hash", "terms")
+    __slots__ = ("_atoms", "_extents", "hash", "terms")
 
     def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
         self.terms = terms
         self.hash = hash(terms)
         self._atoms: tuple[Atom, ...] | None = None
+        self._extents: tuple[Index, ...] | None = None
 
     def atoms(self) -> tuple[Atom, ...]:
         """Every atom, nested ones too; kept, for all that is asked of an expression walks them."""
@@ -84,6 +88,16 @@ class Expr:
                         found += atoms(arg)
             self._atoms = tuple(found)
         return self._atoms
+
+    def extents(self) -> tuple[Index, ...]:
+        """The extents of its axes and values, in order: equal expressions may differ in these."""
+        if self._extents is None:
+            found: list[Index] = []
+            for atom in self.atoms():
+                if atom.kind in ("axis", "value"):
+                    found += (atom.extent, *extents(atom.extent))
+            self._extents = tuple(found)
+        return self._extents
 
     def __hash__(self) -> int:
         return self.hash
@@ -274,6 +288,12 @@ def floordiv(a: Index, b: Index) -> Index:
         raise ZeroDivisionError("division of a size by zero")
     if b == 1 or a == 0:
         return a
+    return _floordiv(a, b, extents(a), extents(b))
+
+
+@lru_cache(maxsize=KEPT)
+def _floordiv(a: Index, b: Index, *_: tuple[Index, ...]) -> Index:
+    """The same, for axes of some extents: what is divided comes again with every copy of a layer."""
     q, r = _split(a, b)
     if r == 0 or _within(r, b):
         return q
@@ -305,6 +325,12 @@ def mod(a: Index, b: Index) -> Index:
         return 0
     if b == 0:
         raise ZeroDivisionError("remainder of a size by zero")
+    return _mod(a, b, extents(a), extents(b))
+
+
+@lru_cache(maxsize=KEPT)
+def _mod(a: Index, b: Index, *_: tuple[Index, ...]) -> Index:
+    """The same, for axes of some extents."""
     _, r = _split(a, b)
     if r == 0:
         return 0
@@ -420,7 +446,7 @@ def nonnegative(e: Index) -> bool:
     return _nonnegative(e)
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=KEPT)
 def _nonnegative(e: Expr) -> bool:
     """The same of sizes alone; plans ask it of the same sums again and again."""
     shifted: Index = 0  # n -> n' + 1: then all-nonnegative coefficients suffice
@@ -444,13 +470,18 @@ def atoms(e: Index) -> tuple[Atom, ...]:
     return e.atoms() if isinstance(e, Expr) else ()
 
 
-@lru_cache(maxsize=8192)
+def extents(e: Index) -> tuple[Index, ...]:
+    """The extents of the axes of `e`, in order of `atoms`."""
+    return e.extents() if isinstance(e, Expr) else ()
+
+
+@lru_cache(maxsize=KEPT)
 def axes_of(e: Index) -> tuple[str, ...]:
     """Names of the axes that `e` depends on, in order of first appearance."""
     return tuple(dict.fromkeys(a.name for a in atoms(e) if a.kind == "axis"))
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=KEPT)
 def sizes_of(e: Index) -> tuple[str, ...]:
     """Names of the size symbols in `e`, in order of first appearance."""
     return tuple(dict.fromkeys(a.name for a in atoms(e) if a.kind == "size"))
