@@ -305,3 +305,14 @@ def test_the_sizes_of_an_expression_are_looked_for_once(monkeypatch: pytest.Monk
     assert expr.sizes_of(e) == expr.sizes_of(e)
     assert set(expr.sizes_of(e)) == {"once", "and_again"}
     assert len(asked) == 1
+
+
+def test_equal_expressions_of_other_extents_are_divided_anew() -> None:
+    """Kept quotients are of axes of some extent; one of the same name may run further."""
+    n = size("n")
+    for extent, quotient in ((n, 0), (n * 2, None), (n, 0)):
+        i = axis("i", extent)
+        assert (i // n == quotient) is (quotient == 0)
+        assert (i % n == i) is (quotient == 0)
+        inner = expr.value("p", i // n * 2 + 1) // 2  # an extent of an extent
+        assert (inner == 0) is (quotient == 0)

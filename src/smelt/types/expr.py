@@ -16,15 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, reduce
-from math import prod
+from itertools import chain
 from typing import Literal, TypeAlias
 
 from smelt.types.expr_number import evaluate as evaluate
 from smelt.types.expr_text import spelled, written
 from smelt.types.polynomial import divide, divides, steps
-
-KEPT = 8192
-"""Answers that each question about expressions remembers."""
 
 AtomKind = Literal["size", "axis", "value", "//", "%", "min", "max"]
 
@@ -69,35 +66,14 @@ Monomial: TypeAlias = tuple[Atom, ...]
 class Expr:
     """A polynomial with integer coefficients: `terms` maps sorted tuples of atoms to numbers."""
 
-    __slots__ = ("_atoms", "_extents", "hash", "terms")
+    __slots__ = ("atoms", "extents", "hash", "terms")
 
     def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
         self.terms = terms
         self.hash = hash(terms)
-        self._atoms: tuple[Atom, ...] | None = None
-        self._extents: tuple[Index, ...] | None = None
-
-    def atoms(self) -> tuple[Atom, ...]:
-        """Every atom, nested ones too; kept, for all that is asked of an expression walks them."""
-        if self._atoms is None:
-            found: list[Atom] = []
-            for m, _ in self.terms:
-                for atom in m:
-                    found.append(atom)
-                    for arg in atom.args:
-                        found += atoms(arg)
-            self._atoms = tuple(found)
-        return self._atoms
-
-    def extents(self) -> tuple[Index, ...]:
-        """The extents of its axes and values, in order: equal expressions may differ in these."""
-        if self._extents is None:
-            found: list[Index] = []
-            for atom in self.atoms():
-                if atom.kind in ("axis", "value"):
-                    found += (atom.extent, *extents(atom.extent))
-            self._extents = tuple(found)
-        return self._extents
+        self.atoms: tuple[Atom, ...] | None = None
+        self.extents: tuple[Index, ...] | None = None
+        """As the functions of these names found them."""
 
     def __hash__(self) -> int:
         return self.hash
@@ -286,14 +262,12 @@ def floordiv(a: Index, b: Index) -> Index:
         return a // b
     if b == 0:
         raise ZeroDivisionError("division of a size by zero")
-    if b == 1 or a == 0:
-        return a
-    return _floordiv(a, b, extents(a), extents(b))
+    return a if b == 1 or a == 0 else _floordiv(a, b, extents(a), extents(b))
 
 
-@lru_cache(maxsize=KEPT)
-def _floordiv(a: Index, b: Index, *_: tuple[Index, ...]) -> Index:
-    """The same, for axes of some extents: what is divided comes again with every copy of a layer."""
+@lru_cache(maxsize=8192)
+def _floordiv(a: Index, b: Index, *over: tuple[Index, ...]) -> Index:
+    """The same, for axes of these extents: every copy of a layer divides alike."""
     q, r = _split(a, b)
     if r == 0 or _within(r, b):
         return q
@@ -321,15 +295,13 @@ def mod(a: Index, b: Index) -> Index:
     """a % b, with the sign of b."""
     if isinstance(a, int) and isinstance(b, int):
         return a % b
-    if b == 1 or a == 0:
-        return 0
-    if b == 0:
+    if b == 0 and a != 0:
         raise ZeroDivisionError("remainder of a size by zero")
-    return _mod(a, b, extents(a), extents(b))
+    return 0 if b == 1 or a == 0 else _mod(a, b, extents(a), extents(b))
 
 
-@lru_cache(maxsize=KEPT)
-def _mod(a: Index, b: Index, *_: tuple[Index, ...]) -> Index:
+@lru_cache(maxsize=8192)
+def _mod(a: Index, b: Index, *over: tuple[Index, ...]) -> Index:
     """The same, for axes of some extents."""
     _, r = _split(a, b)
     if r == 0:
@@ -411,12 +383,9 @@ def _divides_by_one_or_more(e: Index, divisor: Index) -> bool:
         return True
     if not isinstance(divisor, Expr):
         return False
-    for atom in atoms(e):
-        if atom.kind == "axis" and isinstance(atom.extent, Expr):
-            times, rest = map(build, divide(atom.extent.terms, divisor.terms))
-            if rest == 0 and nonnegative(times):
-                return True
-    return False
+    over = [a.extent for a in atoms(e) if a.kind == "axis" and isinstance(a.extent, Expr)]
+    parts = (map(build, divide(terms_of(n), divisor.terms)) for n in over)
+    return any(rest == 0 and nonnegative(times) for times, rest in parts)
 
 
 def _quotient(e: Index, divisor: Index) -> Index:
@@ -430,10 +399,8 @@ def _quotient(e: Index, divisor: Index) -> Index:
 
 def _within(e: Index, limit: Index) -> bool:
     """0 <= e < limit for all values of the axes, sizes >= 1"""
-    span = bounds(e)
-    if span is None:
-        return False
-    return nonnegative(span[0]) and nonnegative(sub(add(limit, -1), span[1]))
+    low, high = bounds(e) or (-1, 0)
+    return nonnegative(low) and nonnegative(sub(add(limit, -1), high))
 
 
 def nonnegative(e: Index) -> bool:
@@ -446,17 +413,15 @@ def nonnegative(e: Index) -> bool:
     return _nonnegative(e)
 
 
-@lru_cache(maxsize=KEPT)
+@lru_cache(maxsize=8192)
 def _nonnegative(e: Expr) -> bool:
     """The same of sizes alone; plans ask it of the same sums again and again."""
+    if any(a.kind != "size" and _atom_bounds(a) is None for m, _ in e.terms for a in m):
+        return False
     shifted: Index = 0  # n -> n' + 1: then all-nonnegative coefficients suffice
     for m, c in e.terms:
-        part: Index = c
-        for atom in m:
-            if atom.kind != "size" and _atom_bounds(atom) is None:
-                return False
-            part = mul(part, add(_atom(atom), 1 if atom.kind == "size" else 0))
-        shifted = add(shifted, part)
+        above = [add(_atom(a), 1 if a.kind == "size" else 0) for a in m]
+        shifted = add(shifted, reduce(mul, above, c))
     return all(c >= 0 for _, c in terms_of(shifted))
 
 
@@ -466,22 +431,32 @@ def positive(e: Index) -> bool:
 
 
 def atoms(e: Index) -> tuple[Atom, ...]:
-    """Every atom of `e`, nested ones too."""
-    return e.atoms() if isinstance(e, Expr) else ()
+    """Every atom of `e`, nested ones too; kept, for all that is asked walks them."""
+    if isinstance(e, int):
+        return ()
+    if e.atoms is None:
+        inner = [(a, *(b for arg in a.args for b in atoms(arg))) for m, _ in e.terms for a in m]
+        e.atoms = tuple(chain.from_iterable(inner))
+    return e.atoms
 
 
 def extents(e: Index) -> tuple[Index, ...]:
-    """The extents of the axes of `e`, in order of `atoms`."""
-    return e.extents() if isinstance(e, Expr) else ()
+    """The extents of its axes and values, in order: equal expressions may differ in these."""
+    if isinstance(e, int):
+        return ()
+    if e.extents is None:
+        over = [a.extent for a in atoms(e) if a.kind in ("axis", "value")]
+        e.extents = tuple(chain.from_iterable((n, *extents(n)) for n in over))
+    return e.extents
 
 
-@lru_cache(maxsize=KEPT)
+@lru_cache(maxsize=8192)
 def axes_of(e: Index) -> tuple[str, ...]:
     """Names of the axes that `e` depends on, in order of first appearance."""
     return tuple(dict.fromkeys(a.name for a in atoms(e) if a.kind == "axis"))
 
 
-@lru_cache(maxsize=KEPT)
+@lru_cache(maxsize=8192)
 def sizes_of(e: Index) -> tuple[str, ...]:
     """Names of the size symbols in `e`, in order of first appearance."""
     return tuple(dict.fromkeys(a.name for a in atoms(e) if a.kind == "size"))
@@ -493,10 +468,7 @@ def rebuild(e: Index, leaf: Callable[[Atom], Index]) -> Index:
         return e
     total: Index = 0
     for m, c in e.terms:
-        part: Index = c
-        for atom in m:
-            part = mul(part, _rebuild_atom(atom, leaf))
-        total = add(total, part)
+        total = add(total, reduce(mul, [_rebuild_atom(a, leaf) for a in m], c))
     return total
 
 
@@ -518,9 +490,8 @@ def substitute(e: Index, values: Mapping[str, Index], kind: AtomKind = "axis") -
 
 def product(values: Iterable[Index]) -> Index:
     """The product of sizes; 1 for none."""
-    dims = [*values]
-    number: Index = prod(n for n in dims if isinstance(n, int))
-    return reduce(mul, (n for n in dims if isinstance(n, Expr)), number)
+    one: Index = 1
+    return reduce(mul, values, one)
 
 
 def text(e: Index, *, index: bool = False) -> str:
