@@ -304,8 +304,8 @@ class _Pull:
                 found.append(place[term] if term >= 0 else STILL)
                 continue
             at = [place[a] for a in _axes_in(term)]
-            extents = [self.region.axes[t] for t in at if isinstance(t, int) and t >= 0]
-            key = (term, dim, *at, -2, *extents)
+            over = bits(self.mask(tuple(at)))
+            key = (term, dim, *at, -2, *[self.region.axes[a] for a in over])
             rewritten = None if unit.trace.picks else known.get(key)
             if rewritten is None:
                 rewritten = self._term(rebuild(term, self._leaf(unit, place)), dim)

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from smelt.dataclass import dataclass
 from smelt.errors import KernelTextError, TextError
@@ -25,8 +25,7 @@ DEEPEST: Final = 40
 """Brackets, signs and conditions that may be open at once: reading is recursive."""
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """A word: its kind (`name`, `number`, `mark` or `end`), text and place."""
 
     kind: str
@@ -59,20 +58,22 @@ def lines(source: str) -> list[Line]:
     current: list[Token] = []
     depth = at = 0
     touching = False
-    while at < len(source):
-        found = _TOKEN.match(source, at)
-        if found is None:
-            fail(source, Token("mark", source[at], at), f"{source[at]!r} is no word of a kernel")
+    for found in _TOKEN.finditer(source):
+        if found.start() != at:
+            break
         kind, text = str(found.lastgroup), found.group()
-        if kind == "newline" and depth <= 0:
+        touches, touching = touching, kind not in ("space", "newline")
+        if touching:
+            current.append(Token(kind, text, at, touches))
+            if kind == "mark":
+                depth += (text in "([") - (text in ")]")
+                if depth > DEEPEST:
+                    fail(source, current[-1], f"brackets nest deeper than {DEEPEST}")
+        elif kind == "newline" and depth <= 0:
             _end(out, current, source)
-        elif kind not in ("space", "newline"):
-            depth += (text in "([") - (text in ")]") if kind == "mark" else 0
-            current.append(Token(kind, text, at, touching))
-            if depth > DEEPEST:
-                fail(source, current[-1], f"brackets nest deeper than {DEEPEST}")
-        touching = kind not in ("space", "newline")
-        at = found.end()
+        at += len(text)
+    if at < len(source):
+        fail(source, Token("mark", source[at], at), f"{source[at]!r} is no word of a kernel")
     _end(out, current, source)
     return out
 
@@ -96,11 +97,8 @@ class Cursor:
 
     def __init__(self, source: str, line: Line) -> None:
         self.source, self.line, self.place = source, line, 0
-
-    @property
-    def token(self) -> Token:
-        """The next word; of kind `end` behind the last one."""
-        return self.ahead(0)
+        self.token = line.tokens[0]
+        """The next word; of kind `end`, and of no text, behind the last one."""
 
     def ahead(self, count: int) -> Token:
         """The word that many places further on."""
@@ -114,16 +112,17 @@ class Cursor:
         """The next word, which is behind us now."""
         token = self.token
         self.place += 1
+        self.token = self.ahead(0)
         return token
 
     def at(self, *texts: str) -> bool:
         """Whether the next word is one of these."""
-        return self.token.kind != "end" and self.token.text in texts
+        return self.token.text in texts
 
     def accept(self, text: str) -> bool:
         """Takes the next word if it is this one."""
-        if self.at(text):
-            self.place += 1
+        if self.token.text == text:
+            self.take()
             return True
         return False
 

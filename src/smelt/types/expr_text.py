@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,8 +38,10 @@ def spelled(atom: Atom, index: bool) -> str:
     return f"{left}{atom.kind}{right}"
 
 
+@lru_cache(maxsize=8192)
 def written(e: Index, index: bool) -> str:
-    """Terms in the normal form's order; with `index`, sizes are told from axes."""
+    """Terms in the normal form's order; with `index`, sizes are told from axes.  Kept: who orders
+    sums asks for the same text with each new one."""
     if isinstance(e, int):
         return str(e)
     out = ""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import gcd
 
 from smelt.codegen.llvm.values.clone import FOLDS, Cloner, indices, reached
@@ -26,6 +27,7 @@ from smelt.types.expr import (
     add,
     axes_of,
     axis,
+    extents,
     floordiv,
     mod,
     mul,
@@ -126,8 +128,14 @@ def _is_still(
     if along is not None and across is not None:
         one, other = moves.values()
         return add(mul(along, one), mul(across, other)) == 0
-    by = {a: add(axis(a, phase.axes[a]), n) for a, n in moves.items()}
-    return substitute(e, by) == e
+    return _stays(e, extents(e), tuple([(a, phase.axes[a], n) for a, n in moves.items()]))
+
+
+@lru_cache(maxsize=1024)
+def _stays(e: Index, _: tuple[Index, ...], moves: tuple[tuple[str, Index, int], ...]) -> bool:
+    """Whether an index, whose axes have these extents, is the same after moving some by numbers:
+    each form of a kernel asks again."""
+    return substitute(e, {a: add(axis(a, extent), n) for a, extent, n in moves}) == e
 
 
 def placed(phase: Phase, user: Item, operand: Item, columns: list[Slid]) -> Item:
