@@ -9,6 +9,7 @@ Each stage exports one verb; what they did and why is in the journal.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
@@ -31,7 +32,7 @@ from smelt.journal import CacheHit, Journal, KernelEmitted, KernelLowered
 from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.built import Built, Form, Forms, form_for, meant
 from smelt.kernel.canonical import Plain, canonical
-from smelt.kernel.freed import freed
+from smelt.kernel.freed import but_for_numbers, freed
 from smelt.kernel.ir import Kernel
 from smelt.kernel.short import lengths, turned_sizes
 from smelt.kernel.text_print import text as kernel_text
@@ -286,8 +287,13 @@ def _named(
     differ in numbers of places alone, as steps of a loop do, get them as sizes of the call."""
     alike: dict[Plain, dict[Plain, None]] = {}
     found: dict[int, Bare] = {}
-    steps = {at: f for at, k in enumerate(kernels) if k is not None and (f := freed(k))[1]}
-    for at, (made, numbers) in steps.items() if len(steps) > 1 else ():
+    apart = {b[0]: but_for_numbers(b[0].text) for b in bare if b is not None}
+    times = Counter(apart.values())
+    steps = {
+        at: f for at, (k, b) in enumerate(zip(kernels, bare, strict=True))
+        if k is not None and b is not None and times[apart[b[0]]] > 1 and (f := freed(k))[1]
+    }  # fmt: skip
+    for at, (made, numbers) in steps.items():
         plain, names = canonical(made)
         found[at] = plain, {short: str(numbers.get(n, n)) for short, n in names.items()}
         if (b := bare[at]) is not None:

@@ -13,7 +13,8 @@ from tests.kernel.random_kernels import kernels
 from tests.kernel.test_verify_property import accepted, arrays_for
 
 import smelt as sm
-from smelt.kernel.freed import freed
+from smelt.kernel.canonical import canonical
+from smelt.kernel.freed import but_for_numbers, freed
 from smelt.kernel.interp import run
 from smelt.kernel.text import parse, text
 from smelt.kernel.verify import verify
@@ -31,6 +32,18 @@ def test_a_place_of_a_step_is_a_size() -> None:
     assert text(one[0]) == text(two[0])
     assert [sorted(numbers.values()) for _, numbers in (one, two)] == [[3, 3], [11, 11]]
     verify(one[0])
+
+
+def test_steps_have_all_but_numbers_in_common() -> None:
+    """Only kernels of one such text are looked at for steps that are alike."""
+    kernels = [parse(STEP.format(at=at)) for at in (0, 3, 11)]
+    kernels.append(parse(STEP.format(at=3).replace("x:", "z:").replace("x[", "z[")))
+    assert len({canonical(freed(k)[0])[0].text for k in kernels}) == 1
+    texts = [canonical(k)[0].text for k in kernels]
+    assert len({*texts}) == 3
+    assert len({but_for_numbers(t) for t in texts}) == 1
+    other = canonical(parse(STEP.format(at=3).replace("*", "+")))[0].text
+    assert but_for_numbers(other) != but_for_numbers(texts[0])
 
 
 def test_places_that_are_read_together_stay() -> None:

@@ -17,6 +17,7 @@ the place no longer tells them apart, and both run the same machine code.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +28,9 @@ from smelt.kernel.ir import Kernel, Load, Value
 from smelt.kernel.walk import map_values, statements, values_of, visit
 from smelt.types.expr import Index, add, mul, size
 
-__all__ = ["freed"]
+__all__ = ["but_for_numbers", "freed"]
+
+_NUMBER = re.compile(r"\d+")
 
 Place = tuple[str, int, int]
 """A parameter, a dimension of it, and the number at which that is read."""
@@ -65,6 +68,15 @@ def freed(kernel: Kernel) -> tuple[Kernel, Mapping[str, int]]:
     )
     made = replace(map_values(kernel, change), facts=(*kernel.facts, *facts))
     return made, {name: number for (_, _, number), name in names.items()}
+
+
+def but_for_numbers(text: str) -> str:
+    """What the texts of kernels have in common that `freed` may make one of: all but numbers.
+
+    >>> but_for_numbers("a1[a0,7]") == but_for_numbers("a1[a0,12]")
+    True
+    """
+    return _NUMBER.sub("0", text)
 
 
 def _fixed(kernel: Kernel, loads: Sequence[Load]) -> list[Place]:
