@@ -341,6 +341,13 @@ def _index(term: Term) -> Index:
     return 0 if term == STILL else _axis(term)
 
 
+@lru_cache(maxsize=4096)
+def _apart(place: Place) -> tuple[tuple[object, ...], tuple[int, ...]]:
+    """The terms of a place without the numbers in them, and these."""
+    parts = [without_constant(_index(t)) for t in place]
+    return tuple(terms for terms, _ in parts), tuple(number for _, number in parts)
+
+
 def _beside(places: Sequence[Place]) -> list[bool]:
     """Whether a place is a few positions apart from one before it: what reads it finds it in L1."""
     if len(places) == 1:
@@ -348,9 +355,8 @@ def _beside(places: Sequence[Place]) -> list[bool]:
     found: list[bool] = []
     known: dict[tuple[object, ...], list[tuple[int, ...]]] = {}
     for place in places:
-        parts = [without_constant(_index(t)) for t in place]
-        others = known.setdefault(tuple(terms for terms, _ in parts), [])
-        at = tuple(number for _, number in parts)
+        terms, at = _apart(place)
+        others = known.setdefault(terms, [])
         found.append(any(all(abs(a - b) <= NEAR for a, b in zip(at, other, strict=True))
                          for other in others))  # fmt: skip
         others.append(at)
