@@ -296,23 +296,18 @@ class _Pull:
 
     def _through(self, unit: Unit, edge: Edge, place: Place) -> Place:
         """The place that an edge with index expressions reads."""
-        shape = self.units.values[edge.producer].type.shape
-        known = self.units.rewritten
-        found: list[Term] = []
-        for term, dim in zip(edge.terms, shape, strict=True):
-            if isinstance(term, int):
-                found.append(place[term] if term >= 0 else STILL)
-                continue
-            at = [place[a] for a in _axes_in(term)]
-            over = bits(self.mask(tuple(at)))
-            key = (term, dim, *at, -2, *[self.region.axes[a] for a in over])
-            rewritten = None if unit.trace.picks else known.get(key)
-            if rewritten is None:
-                rewritten = self._term(rebuild(term, self._leaf(unit, place)), dim)
-                if not unit.trace.picks:  # whose positions have a name for each place
-                    known[key] = rewritten
-            found.append(rewritten)
-        return tuple(found)
+        axes, shape = self.region.axes, self.units.values[edge.producer].type.shape
+        key = (edge.terms, shape, place, *[axes[a] for a in bits(self.mask(place))])
+        found = None if unit.trace.picks else self.units.rewritten.get(key)
+        if found is None:
+            found = tuple([
+                self._term(rebuild(term, self._leaf(unit, place)), dim) if isinstance(term, Expr)
+                else place[term] if term >= 0 else STILL
+                for term, dim in zip(edge.terms, shape, strict=True)
+            ])  # fmt: skip
+            if not unit.trace.picks:  # whose positions have a name for each place
+                self.units.rewritten[key] = found
+        return found
 
     def _leaf(self, unit: Unit, place: Place) -> Callable[[Atom], Index]:
         """What each variable of an edge's expression stands for at a place."""

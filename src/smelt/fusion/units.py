@@ -135,7 +135,7 @@ class Units:
         self._volumes: dict[int, Index] = {}
         self.regrouped: dict[tuple[object, ...], tuple[Term, ...]] = {}
         """Places of units that are walked under another shape, as regions have found them."""
-        self.rewritten: dict[tuple[Term, ...], Term] = {}
+        self.rewritten: dict[tuple[object, ...], tuple[Term, ...]] = {}
         """Index expressions of edges at places, as regions have found them."""
         self.behind: dict[tuple[Node, tuple[Index, ...]], tuple[Node, tuple[Index, ...]]] = {}
         """Elements of views, and the elements that they are."""

@@ -15,6 +15,7 @@ True
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from smelt.kernel.ir import Apply, Cast, Const, IndexValue, Ref, Value
@@ -30,7 +31,13 @@ _EFFORT: Final = 4
 def proves_inside(index: Index, extent: Index, facts: Iterable[Index] = ()) -> bool:
     """Whether 0 <= index < extent follows."""
     known = tuple(facts)
-    return nonnegative(index, known) and nonnegative(expr.sub(expr.sub(extent, 1), index), known)
+    return _inside(index, extent, known, tuple(map(expr.extents, (index, extent, *known))))
+
+
+@lru_cache(maxsize=4096)
+def _inside(index: Index, extent: Index, facts: Facts, _: tuple[tuple[Index, ...], ...]) -> bool:
+    """The same, for axes of these extents: each form of a kernel asks again."""
+    return nonnegative(index, facts) and nonnegative(expr.sub(expr.sub(extent, 1), index), facts)
 
 
 def nonnegative(e: Index, facts: Facts = (), effort: int = _EFFORT) -> bool:

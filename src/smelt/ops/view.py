@@ -1,11 +1,12 @@
 """Views: index maps from output positions to input positions, never kernels by themselves.
 
 >>> split_groups((size("b"), size("h") * 8), (size("b"), size("h"), 8))
-[((b,), (b,)), ((h*8,), (h, 8))]
+(((b,), (b,)), ((h*8,), (h, 8)))
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -96,7 +97,8 @@ class Reshape(View):
         return (a.reshape(g, a.type(inputs[0]).shape),)
 
 
-def split_groups(source: Shape, target: Shape) -> list[tuple[Shape, Shape]]:
+@lru_cache(maxsize=1024)
+def split_groups(source: Shape, target: Shape) -> tuple[tuple[Shape, Shape], ...]:
     """Consecutive runs of both shapes with equal products, as short as equality can be seen."""
     groups: list[tuple[Shape, Shape]] = []
     s = t = first_s = first_t = 0
@@ -112,7 +114,7 @@ def split_groups(source: Shape, target: Shape) -> list[tuple[Shape, Shape]]:
             first_s, first_t, left, right = s, t, 1, 1
     if s > first_s or t > first_t:
         groups.append((source[first_s:], target[first_t:]))
-    return groups
+    return tuple(groups)
 
 
 def merged_dims(source: Shape, target: Shape, a: int) -> tuple[int, ...] | None:

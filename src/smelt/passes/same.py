@@ -67,10 +67,10 @@ def _once(node: Node) -> Node:
     sides = list(zip((op.left, op.right), node.inputs, strict=True))
     kept: dict[str, Factors] = {}
     for name in op.out:
-        found = [factors(x, a) for terms, x in sides for a in _place(terms, name)]
         alone = all(len(_place(terms, name)) == 1 == _reads(terms, name) for terms, _ in sides)
         if not alone or name in dict(op.extents):
             continue
+        found = [factors(x, a) for terms, x in sides for a in _place(terms, name)]
         if len({tuple(f.extent for f in fs) for fs in found}) != 1:
             continue  # merged of other parts
         merged = tuple(Factor(fs[0].extent, all(f.same for f in fs)) for fs in zip(*found))

@@ -105,12 +105,13 @@ def converted(graph: torch.fx.Graph, kept: Sequence[bool]) -> int:
 def peak(graph: torch.fx.Graph, kind: str) -> int | None:
     """The same for a graph whose nodes carry their values under `kind`."""
     nodes = list(graph.nodes)
+    behind = {n: [*storages(n.meta.get(kind))] for n in nodes}
     last: dict[Any, int] = {}
     sizes: dict[Any, int] = {}
     first: dict[int, list[Any]] = {}
     for at, node in enumerate(nodes):
         for read in (node, *node.all_input_nodes):
-            for storage, size in storages(read.meta.get(kind)):
+            for storage, size in behind[read]:
                 if size is None:
                     return None
                 if storage not in sizes:
