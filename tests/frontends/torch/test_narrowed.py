@@ -78,8 +78,9 @@ def same(found, expected):
         assert a.stride() == b.stride()
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(
+    ("stage", "dynamic"), [*((s, k % 2 == 1) for k, s in enumerate(STAGES)), ("plan", False)]
+)
 def test_an_operator_that_fails_is_left_to_torch(stage, dynamic, arguments, monkeypatch):
     told = planted(monkeypatch, stage, lambda names: "erf" in names)
     fast = compiled(model, dynamic=dynamic)
