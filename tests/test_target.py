@@ -179,7 +179,6 @@ def test_transfer_time_by_hand() -> None:
     dram = target.all_threads.dram
     assert target.transfer_ns(1000, 0) == pytest.approx(1000 / dram.read)
     assert target.transfer_ns(0, 1000) == pytest.approx(1000 / 70.0)
-    assert target.transfer_ns(0, 1000, stream=False) == pytest.approx(1000 / dram.write)
     assert target.transfer_ns(3000, 1000) == pytest.approx(2000 / 80.0 + 2000 / dram.read)
     l2 = target.all_threads.l2
     assert target.transfer_ns(1000, 1000, "l2") == pytest.approx(2000 / l2.copy)

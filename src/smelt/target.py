@@ -238,17 +238,16 @@ class Target:
         written: int,
         level: Level = "dram",
         threads: int | None = None,
-        stream: bool = True,
     ) -> float:
         """Least time in ns to move bytes: pairs of read and written bytes go at the copy rate.
 
-        What remains on either side goes at that side's own rate. `stream` lets main-memory
-        writes go past the caches where that was measured to be faster.
+        What remains on either side goes at that side's own rate.  Main-memory writes go past the
+        caches where that was measured to be faster.
         """
         paired = min(read, written)
         copy = self.bandwidth(level, "copy", threads)
         write = self.bandwidth(level, "write", threads)
-        if stream and level == "dram":
+        if level == "dram":
             copy, write = max(copy, self.nt_copy_gbs), max(write, self.nt_store_gbs)
         rest = (read - paired) / self.bandwidth(level, "read", threads)
         return 2 * paired / copy + rest + (written - paired) / write

@@ -1,4 +1,4 @@
-"""Links of the pages: what they point at exists, headings included; other sites by https alone."""
+"""What the pages point at exists, headings and modules included; other sites by https alone."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from tests.docs.pages import PAGES, ROOT, prose, read
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_MODULE = re.compile(r"`([a-z0-9_/.]+\.py)`")
 _HEADING = re.compile(r"^#+ +(.+?)\s*$", re.MULTILINE)
 GENERATED = ROOT / "docs" / "reference" / "generated"
 
@@ -55,6 +56,16 @@ def test_links_lead_somewhere(page, generated):
         assert path.exists(), link
         if heading:
             assert heading in {slug(h) for h in _HEADING.findall(path.read_text())}, link
+
+
+FILES = [p.relative_to(ROOT).as_posix() for folder in ("src", "tests", "docs", "tools", "examples")
+         for p in (ROOT / folder).rglob("*.py")]  # fmt: skip
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
+def test_modules_that_are_named_exist(page):
+    for name in _MODULE.findall(prose(read(page))):
+        assert any(f"/{file}".endswith(f"/{name}") for file in FILES), name
 
 
 def test_every_page_is_in_the_contents():

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.graph.substituted import substitute_sizes
 
 import smelt as sm
 from smelt import driver, passes
@@ -20,7 +21,7 @@ from smelt.fusion.verify import verify
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse, text
 from smelt.graph.verify import verify_same_signature
-from smelt.graph.walk import rebuild, substitute_nodes, substitute_sizes
+from smelt.graph.walk import rebuild, substitute_nodes
 from smelt.target import Target
 
 ROWS = parse("""graph rows(x: f32[n,m], i: i64[k]) {

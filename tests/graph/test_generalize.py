@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.graph.substituted import substitute_sizes
 
 from smelt.graph.generalize import Generalized, generalize
 from smelt.graph.instance import instance
@@ -17,7 +18,7 @@ from smelt.graph.ir import Graph
 from smelt.graph.repeated import late
 from smelt.graph.text import parse, text
 from smelt.graph.verify import verify
-from smelt.graph.walk import size_names, substitute_sizes
+from smelt.graph.walk import size_names
 from smelt.types.expr import Index
 
 Draw = Any

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hypothesis import given
+from tests.graph.substituted import substitute_sizes
 from tests.strategies.effort import NIGHT, effort
 from tests.strategies.graphs import Program, graphs
 from tests.strategies.judge import same_bits
@@ -10,7 +11,7 @@ from tests.strategies.judge import same_bits
 from smelt.graph.interp import run, solve_sizes
 from smelt.graph.text import parse, text
 from smelt.graph.verify import verify
-from smelt.graph.walk import rebuild, sizes, substitute_sizes, use_counts, users
+from smelt.graph.walk import rebuild, sizes, use_counts, users
 
 pytestmark = NIGHT
 

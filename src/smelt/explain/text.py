@@ -278,7 +278,7 @@ def _wrapped(words: Sequence[str]) -> list[str]:
 # ---- refused fusions ---------------------------------------------------------------------------
 
 
-def refusals(data: ReportData, most: int = MOST_REFUSALS) -> list[DecisionData]:
+def refusals(data: ReportData) -> list[DecisionData]:
     """The refused fusions that cost most: what they would have saved, the dearest first.
 
     Left out are pairs that came together in another way.
@@ -289,7 +289,7 @@ def refusals(data: ReportData, most: int = MOST_REFUSALS) -> list[DecisionData]:
             found[d.a, d.b] = d
     kept = [d for d in found.values() if d.saves_bytes or d.saves_ns]
     kept.sort(key=lambda d: (-d.saves_ns, -d.saves_bytes, d.id))
-    return kept[:most]
+    return kept[:MOST_REFUSALS]
 
 
 def _met(data: ReportData, d: DecisionData) -> bool:

@@ -16,10 +16,9 @@ from functools import cache
 from typing import Any, TypeVar
 
 from smelt.graph import build
-from smelt.graph.ir import Fact, Graph, Node
-from smelt.ops.create import Input
+from smelt.graph.ir import Graph, Node
 from smelt.ops.spec import TensorOp
-from smelt.types.expr import Expr, Index, sizes_of, substitute
+from smelt.types.expr import Expr, Index, sizes_of
 from smelt.types.tensor import TensorType
 
 Op = TypeVar("Op", bound=TensorOp)
@@ -139,31 +138,6 @@ def map_type(old: TensorType, change: Callable[[Expr], Index]) -> TensorType:
     """The type with every symbolic dimension replaced."""
     shape = tuple([change(d) if isinstance(d, Expr) else d for d in old.shape])
     return old if shape == old.shape else TensorType(old.dtype, shape)
-
-
-def substitute_sizes(graph: Graph, values: Mapping[str, Index]) -> Graph:
-    """The graph for known or renamed sizes: types, attributes and facts.
-
-    Types are inferred again from the new inputs.  Raises ShapeError where they no longer fit.
-    """
-
-    def change(e: Expr) -> Index:
-        return substitute(e, values, "size")
-
-    new: dict[Node, Node] = {}
-    for node in graph.nodes():
-        op = map_indices(node.op, change)
-        inputs = tuple(new[operand] for operand in node.inputs)
-        if isinstance(op, Input):
-            new[node] = Node(op, (), op.type, node.origin)
-        else:
-            new[node] = build.apply(op, *inputs, origin=node.origin)
-    facts = tuple(
-        Fact(substitute(f.left, values, "size"), f.relation, substitute(f.right, values, "size"))
-        for f in graph.facts
-    )
-    ins, outs = (tuple(new[node] for node in side) for side in (graph.inputs, graph.outputs))
-    return Graph(graph.name, ins, outs, facts, graph.checks)
 
 
 def sizes(graph: Graph) -> tuple[str, ...]:

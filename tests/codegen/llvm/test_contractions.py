@@ -106,7 +106,10 @@ def test_rounding_is_that_of_a_chain_of_multiply_adds() -> None:
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_every_transposition(isa: str, dtype: str) -> None:
-    for left, right, out in product(("m,k", "k,m"), ("k,n", "n,k"), ("m,n", "n,m")):
+    every = enumerate(product(("m,k", "k,m"), ("k,n", "n,k"), ("m,n", "n,m")))
+    for number, (left, right, out) in every:
+        if dtype == "f64" and number.bit_count() % 2 == RUNNABLE.index(isa) % 2:
+            continue  # half of them: the other instructions have the rest
         kernel = whole(matrices(dtype, f"{left}; {right} -> {out}"), isa)
         assert is_tiled(kernel, isa)
         for m, n, k in ((1, 1, 1), (5, 33, 17), (12, 32, 16), (65, 63, 70), (25, 130, 257)):
@@ -283,8 +286,11 @@ def close(found: Array, wanted: Array, scale: float = 1.0) -> bool:
     return bool(np.allclose(found, wanted, rtol=3e-5, atol=3e-5 * scale))
 
 
-@pytest.mark.parametrize("isa", RUNNABLE)
-@pytest.mark.parametrize(("before", "after"), CASES)
+@pytest.mark.parametrize(
+    ("before", "after", "isa"),
+    [(*case, RUNNABLE[0]) for case in CASES]
+    + [(*case, isa) for k, case in enumerate(CASES) for isa in RUNNABLE[1 + k % 2 :: 2]],
+)
 def test_fused_with_what_surrounds(before: str, after: str, isa: str) -> None:
     kernel = whole(surrounded(before, after), isa)
     assert is_tiled(kernel, isa)

@@ -73,7 +73,7 @@ def test_short_rows_give_what_numpy_gives(name: str, dtype: str) -> None:
         dtype = "uint8"
     program_, shapes = PROGRAMS[name]
     rng = np.random.default_rng(7)
-    for d in (2, 3, 7, 12, 33):
+    for d in (2, 3, 7, 12, 33) if dtype == "float32" else (2, 7, 33):
         jitted = sm.jit(program_)
         for n in (2, 701):
             arrays = [rng.integers(0, 5, s).astype(dtype) for s in shapes(n, d)]

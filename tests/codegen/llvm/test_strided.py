@@ -36,11 +36,14 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("isa", RUNNABLE)
+TYPES = [(name, dtype) for name in CASES for dtype in ("f32", "i8")]
+TYPES += [(name, dtype) for name in ("gray", "nine", "far") for dtype in ("f64", "f16")]
+
+
 @pytest.mark.parametrize(
-    ("name", "dtype"),
-    [(name, dtype) for name in CASES for dtype in ("f32", "i8")]
-    + [(name, dtype) for name in ("gray", "nine", "far") for dtype in ("f64", "f16")],
+    ("name", "dtype", "isa"),
+    # Bytes of many columns take LLVM long without AVX-512; nine are enough there.
+    [(*case, isa) for case in TYPES for isa in RUNNABLE[: 1 if case == ("sixteen", "i8") else 3]],
 )
 def test_columns_of_rows(name: str, dtype: str, isa: str) -> None:
     """Whole vectors and their ends, between forbidden pages."""

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.frontends.torch.models import Encoder, compiled, seeded, tokens  # noqa: E402
+from tests.frontends.torch.models import compiled, seeded, tokens  # noqa: E402
 
 import smelt.torch  # noqa: E402
 from smelt import driver, fusion, knobs, lower, passes  # noqa: E402
@@ -78,8 +78,9 @@ def same(found, expected):
         assert a.stride() == b.stride()
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(
+    ("stage", "dynamic"), [*((s, k % 2 == 1) for k, s in enumerate(STAGES)), ("plan", False)]
+)
 def test_an_operator_that_fails_is_left_to_torch(stage, dynamic, arguments, monkeypatch):
     told = planted(monkeypatch, stage, lambda names: "erf" in names)
     fast = compiled(model, dynamic=dynamic)
@@ -129,9 +130,24 @@ def test_a_compiler_that_always_fails_gives_eager_numbers(stage, arguments, monk
     assert not record.kernels
 
 
+class Words(torch.nn.Module):
+    """Each word among all of its text."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = torch.nn.Embedding(50, 16)
+        self.norm = torch.nn.LayerNorm(16)
+        self.out = torch.nn.Linear(16, 8)
+
+    def forward(self, ids, mask):
+        x = self.norm(self.words(ids))
+        shares = (x @ x.mT).masked_fill(~mask[:, None], -torch.inf).softmax(-1)
+        return self.out(x + shares @ x)
+
+
 @pytest.mark.parametrize("fails", ["exp", "gather"])
 def test_a_step_of_training_has_eager_gradients(fails, monkeypatch):
-    model = seeded(Encoder, layers=1)
+    model = seeded(Words)
     given = tokens(3, 6)
     planted(monkeypatch, "plan", lambda names: fails in names)
     with knobs.config(strict=False), warnings.catch_warnings():

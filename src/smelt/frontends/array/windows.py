@@ -207,7 +207,7 @@ def _folded(what: str, x: Value, axis: int, low: int, high: int, mode: str) -> V
     return concat(parts, axis=axis).node
 
 
-def cropped(x: Value, around: Margins, fill: float | int = 0) -> Value:
+def cropped(x: Value, around: Margins) -> Value:
     """Margins that may be negative: then elements are cut off."""
     before = x.type.rank - len(around)
     starts = (*(0,) * before, *(max(-low, 0) for low, _ in around))
@@ -216,4 +216,4 @@ def cropped(x: Value, around: Margins, fill: float | int = 0) -> Value:
     if any(starts) or any(ends):
         x = take_range(x, starts, counts, (1,) * len(counts))
     grown = tuple((max(low, 0), max(high, 0)) for low, high in around)
-    return margins("pad", x, grown, fill, "zeros")
+    return margins("pad", x, grown, 0, "zeros")
