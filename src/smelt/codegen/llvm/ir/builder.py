@@ -132,12 +132,12 @@ class IRBuilder:
 
     @contextmanager
     def if_else(
-        self, condition: Value
+        self, condition: Value, likely: bool | None = None
     ) -> Generator[tuple[AbstractContextManager[Block], AbstractContextManager[Block]]]:
         """Two contexts: for where `condition` holds, and for where it does not."""
         yes, no = self.append_basic_block("if"), self.append_basic_block("else")
         behind = self.append_basic_block("endif")
-        self.cbranch(condition, yes, no)
+        self._weighed(self.cbranch(condition, yes, no), likely)
         yield self._branch(yes, behind), self._branch(no, behind)
         self.position_at_end(behind)
 
