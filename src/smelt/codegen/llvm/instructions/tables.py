@@ -33,7 +33,8 @@ def picked(m: Any, dtype: DType, numbers: tuple[float, ...], at: Value) -> Value
 
 
 def _permuted(m: Any, dtype: DType, numbers: tuple[float, ...], at: Value) -> Value:
-    """By whole registers; lanes beyond the last are filled up with some other one."""
+    """By whole registers, which a few lanes fill again and again: of two lanes and copies of the
+    first LLVM 22 takes the first alone."""
     width = 512 // dtype.bits
     kind = ir.VectorType(element_type(dtype), width)
     halves = [
@@ -43,7 +44,8 @@ def _permuted(m: Any, dtype: DType, numbers: tuple[float, ...], at: Value) -> Va
     for start in range(0, m.lanes, width):
         part = at
         if m.lanes != width:
-            lanes = [k if k < m.lanes else start for k in range(start, start + width)]
+            count = min(m.lanes - start, width)
+            lanes = [start + k % count for k in range(width)]
             part = m.builder.shuffle_vector(at, at, lane_numbers(lanes))
         if len(halves) == 1:
             parts.append(m.call("llvm.x86.avx512.permvar.sf.512", kind, *halves, part))
