@@ -75,6 +75,15 @@ def test_garbage_from_before_is_found_afterwards_and_that_of_within_at_once() ->
     assert before() is None
 
 
+def test_what_is_around_a_compilation_is_hidden_with_the_rest() -> None:
+    with set_aside():
+        made = [[] for _ in range(5000)]
+        hidden = gc.get_freeze_count()
+        with set_aside():
+            assert gc.get_freeze_count() >= hidden + len(made)
+    assert gc.get_freeze_count() == 0
+
+
 def test_compiling_hides_and_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     lowered = driver._lowered

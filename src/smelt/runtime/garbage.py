@@ -26,13 +26,17 @@ def set_aside() -> Generator[None]:
     """Hides the objects that exist from the collector, and shows them to it again.
 
     Where some are hidden already, by the user or by a compilation in another thread or around this
-    one, they are left as they are: showing is not done by halves.
+    one, they are left as they are: showing is not done by halves.  What a compilation around this
+    one has made until now is hidden with the rest: a tracer's graph is no garbage either, and would
+    be looked through as soon as the next lot is full.
 
     >>> with set_aside():
     ...     gc.get_freeze_count() > 0
     True
     """
     if gc.get_freeze_count() or not _HIDES.acquire(blocking=False):
+        if _HIDES.locked():
+            gc.freeze()
         yield
         return
     often, *older = gc.get_threshold()
