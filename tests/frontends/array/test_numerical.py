@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -148,6 +149,14 @@ def test_derivatives_of_interpolation(mode: str, n: int) -> None:
     np.testing.assert_allclose(by_f[:3], [0.75, 0.25 + 0.5 + 0.25, 0.5 + 0.75], rtol=1e-13)
 
 
+def test_parts_that_are_not_known_before_give_nan(mode: str) -> None:
+    jitted = sm.jit(sm.quantile)
+    f = jitted if mode == "jit" else sm.quantile
+    found = np.asarray(f(sm.asarray(normal(9)), sm.asarray([0.5, 1.5, math.nan])))
+    assert np.isnan(found).tolist() == [False, True, True]
+    assert math.isnan(sm.quantile(sm.asarray(normal(9)), math.nan))
+
+
 def test_half_types(mode: str) -> None:
     x = sm.astype(sm.asarray(normal(40)), sm.bfloat16)
     for f in (
@@ -164,6 +173,9 @@ def test_half_types(mode: str) -> None:
     [
         (lambda x: sm.median(x[:0]), ShapeError),
         (lambda x: sm.quantile(x, 0.5, axis=3), AxisError),
+        (lambda x: sm.quantile(x, 1.5), ArgumentError),
+        (lambda x: sm.quantile(x, [0.5, -0.1], axis=0), ArgumentError),
+        (lambda x: sm.percentile(x, np.array([50, 101])), ArgumentError),
         (lambda x: sm.histogram(x, 0), ArgumentError),
         (lambda x: sm.histogram(x, x), ShapeError),
         (lambda x: sm.interp(x, x, x), ShapeError),

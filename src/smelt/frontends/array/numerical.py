@@ -214,8 +214,10 @@ def quantile(x: Any, q: Any, /, axis: Axis = None, *, keepdims: bool = False) ->
         axis: along which; None takes all elements.
         keepdims: keep the folded axes with size 1.
 
-    Raises AxisError, ShapeError for no elements.
+    Raises AxisError, ShapeError for no elements, ArgumentError for numbers outside of 0 and 1 (in
+    an array, whose elements are not known before, they give NaN).
     """
+    _check_parts(q, 1, "quantile")
     line, part = _sorted(x, axis, "quantile"), astype(_floats(q, "quantile"), f64)
     n = line.shape[0]
     at = el.clip(part, 0.0, 1.0) * (n - 1)
@@ -231,8 +233,17 @@ def quantile(x: Any, q: Any, /, axis: Axis = None, *, keepdims: bool = False) ->
     return _kept(found, x, axis, "quantile", part.ndim) if keepdims else found
 
 
+def _check_parts(q: Any, most: int, what: str) -> None:
+    """Refuses numbers that are no part of the way, where they are known."""
+    parts: Any = q.ravel().tolist() if isinstance(q, np.ndarray) else q
+    for part in parts if isinstance(parts, (list, tuple)) else (parts,):
+        if isinstance(part, (int, float)) and (part < 0 or part > most):
+            raise ArgumentError(f"{what}: q has {part}, expected numbers from 0 to {most}")
+
+
 def percentile(x: Any, q: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """`quantile` of parts in hundredths."""
+    _check_parts(q, 100, "percentile")
     part = astype(_floats(q, "percentile"), f64)
     return quantile(x, part / 100.0, axis, keepdims=keepdims)
 
