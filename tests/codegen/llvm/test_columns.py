@@ -74,7 +74,7 @@ def _chain(length: int) -> list[Item]:
 
 
 def test_long_chains_alone_take_more_vectors_together() -> None:
-    short, long = _chain(1), _chain(3)
+    short, long = _chain(1), _chain(4)
     beside = [*long, *(Item(9 + k, "apply", "exp", (long[0],), frozenset("i"), f32)
                        for k in range(4))]  # fmt: skip
     only = width.only_chain

@@ -227,7 +227,8 @@ def test_joined_rows_are_stored_by_what_computes_them() -> None:
     items = [i.payload for i in s.nests[0].items]
     assert [items.count(name) for name in ("exp", "cos", "add", "select")] == [1, 1, 1, 0]
     x = np.linspace(-2, 2, 5000, dtype=np.float32)
-    np.testing.assert_allclose(made(x)[0], made.expected(x)[0], rtol=1e-5, atol=1e-6)
+    # a unit in the last place of e² = 7.4 is 4.8e-7, and s cos s moves by up to 8 times as much
+    np.testing.assert_allclose(made(x)[0], made.expected(x)[0], rtol=1e-5, atol=8e-6)
 
 
 DEAR = """graph f(x: {t}[n], z: {t}[n,{c}]) {{

@@ -37,9 +37,8 @@ PLACES, TAPS = "uvwxyz", "ijklmn"
 """Letters of the spatial dimensions of the result and of the window."""
 
 
-FEW, SHARED = 4, 16
-"""Channels of an image, and of a group, for which a recording is made of their own: smaller groups
-share vectors."""
+FEW = 4
+"""Channels of an image, or of a group, for which a recording is made of their own."""
 
 
 def conv(
@@ -85,10 +84,9 @@ def _channels(kernel: Value, groups: int) -> Index:
     scope, (outputs, channels, *_) = kernel.scope, shape_of(kernel)
     if scope is None or isinstance(channels, int):
         return channels
-    most = FEW if groups == 1 else SHARED
-    if scope.hint(channels) <= most:
+    if scope.hint(channels) <= FEW:
         (channels,) = pinned(kernel, (1,))
-        if groups > 1 and scope.hint(outputs) <= most * groups:
+        if groups > 1 and scope.hint(outputs) <= FEW * groups:
             pinned(kernel, (0,))
     return channels
 

@@ -78,10 +78,11 @@ def _joinable(phase: Phase, a: str, b: str) -> bool:
         return False
     for item in phase.items:
         if item.kind in ("fold", "dot") and isinstance(item.payload, Folding):
-            over, ordered = item.payload.over, item.kind == "fold"
+            over = item.payload.over
             if (a in over) != (b in over):
                 return False
-            if a in over and ordered and over.index(b) != over.index(a) + 1:
+            apart = a in over and over.index(b) != over.index(a) + 1
+            if apart and (item.kind == "fold" or _overlaps(phase, a)):
                 return False
         elif item.kind == "scan" and isinstance(item.payload, Folding):
             if a in item.payload.over or b in item.payload.over:
@@ -103,6 +104,25 @@ def _joinable(phase: Phase, a: str, b: str) -> bool:
         if (a in axes) != (b in axes):
             return False
     return True
+
+
+def _overlaps(phase: Phase, summed: str) -> bool:
+    """Whether windows along an axis share places of what they read: packed once each (as products
+    over windows are), these are fewer than the elements of all windows."""
+    over = _summed(phase)
+    for offset, axes in _used(phase):
+        step = coefficient(offset, summed) if summed in axes else None
+        span = mul(step, phase.axes[summed]) if step else 0
+        steps = [coefficient(offset, other) for other in axes - over]
+        if isinstance(span, int) and any(isinstance(n, int) and 0 < n < span for n in steps):
+            return True
+    return False
+
+
+def _summed(phase: Phase) -> frozenset[str]:
+    """The axes that folds and products run over."""
+    folds = [i.payload for i in phase.items if isinstance(i.payload, Folding)]
+    return frozenset(name for f in folds for name in f.over)
 
 
 def _join(phase: Phase, a: str, b: str) -> None:
