@@ -53,7 +53,8 @@ def test_small_memory_stays_as_it_is_planned():
 def test_what_a_kernel_reads_is_none_of_its_results():
     """Only results that outgrow the caches together are stored past them, and not what is made of
     an earlier result."""
-    values = [Value(f32, (1000,), "input", 0), *(Value(f32, (1000,), "output", k) for k in range(4))]
+    values = [Value(f32, (1000,), "input", 0)]
+    values += [Value(f32, (1000,), "output", k) for k in range(4)]
     asked: list[bool] = []
     steps = [
         [replace(kernel(*n), variant=lambda _, past: asked.append(past), stream_above=6000)]
