@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -14,6 +15,7 @@ from smelt.graph.interp import run as interpret
 from smelt.graph.text import parse
 from smelt.runtime.layout import LEAST_GAIN, LINE, Layout, layout
 from smelt.runtime.steps import CallStep, KernelStep, Step, Value
+from smelt.runtime.tables import Builder
 from smelt.types.dtype import f32, u8
 from smelt.types.expr import Index, add, size
 
@@ -46,6 +48,20 @@ def test_small_memory_stays_as_it_is_planned():
     n = LEAST_GAIN // 2
     found = layout(values, [[kernel(0)], [kernel(partials=[n])]], [add(size("n"), 64)], {"n": n})
     assert found.values == {0: (-1, 64)} and found.nbytes == 2 * n + 64
+
+
+def test_what_a_kernel_reads_is_none_of_its_results():
+    """Only results that outgrow the caches together are stored past them, and not what is made of
+    an earlier result."""
+    values = [Value(f32, (1000,), "input", 0)]
+    values += [Value(f32, (1000,), "output", k) for k in range(4)]
+    asked: list[bool] = []
+    steps = [
+        [replace(kernel(*n), variant=lambda _, past: asked.append(past), stream_above=6000)]
+        for n in ((0, 1), (1, 2), (2, 3, 4, 3))
+    ]
+    Builder(values, {}, [(1000,)] * 5).build(steps, [])
+    assert asked == [False, False, True]
 
 
 @pytest.mark.parametrize("seed", range(40))

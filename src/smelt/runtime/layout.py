@@ -23,7 +23,7 @@ from smelt.offsets import pack
 from smelt.runtime.steps import CallStep, Step, Value
 from smelt.types.expr import Index, evaluate
 
-__all__ = ["Layout", "layout"]
+__all__ = ["Layout", "layout", "touched"]
 
 LINE = 64
 """Bytes of a cache line: everything starts at multiples of it."""
@@ -116,7 +116,7 @@ def _pieces(
     last: dict[int, int] = {}
     for time, group in enumerate(launches):
         for step in group:
-            for n in _touched(step):
+            for n in touched(step):
                 first.setdefault(n, time)
                 last[n] = time
     standing: dict[Any, _Piece] = {}
@@ -140,7 +140,7 @@ def _pieces(
     return pieces, written
 
 
-def _touched(step: Step) -> Iterator[int]:
+def touched(step: Step) -> Iterator[int]:
     """The values that a step reads or writes."""
     if isinstance(step, CallStep):
         yield from step.inputs

@@ -54,7 +54,7 @@ class KernelStep:
     """Another step that serves given sizes better, if one does; the flag asks for one that stores
     past the caches."""
     stream_above: int = 1 << 62
-    """Bytes of a result above which that pays: no cache holds it."""
+    """Bytes of its results above which that pays: no cache holds them."""
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     """The plan's names for the sizes in `entries` and `partials`, or their numbers, by the code's
     own names: kernels that differ in names share their code."""

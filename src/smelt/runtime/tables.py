@@ -12,7 +12,7 @@ import numpy as np
 
 from smelt.dataclass import dataclass
 from smelt.kernel.abi import PARALLEL
-from smelt.runtime.layout import layout
+from smelt.runtime.layout import layout, touched
 from smelt.runtime.steps import CallStep, KernelStep, Native, Sizes, Step, Value
 from smelt.types.expr import Index, evaluate
 
@@ -99,8 +99,12 @@ class Builder:
 
     def build(self, launches: Sequence[Sequence[Step]], arena: Sequence[Index]) -> Prepared:
         """The tables of `launches`; `arena` lists where the plan's values end, in bytes."""
-        groups = [[s if isinstance(s, CallStep) else self._variant(s) for s in group]
-                  for group in launches]  # fmt: skip
+        groups: list[list[Step]] = []
+        known: set[int] = set()
+        for group in launches:
+            groups.append([s if isinstance(s, CallStep) else self._variant(s, known)
+                           for s in group])  # fmt: skip
+            known.update(n for s in group for n in touched(s))
         self.places = layout(self.values, groups, arena, self.named)
         for time, group in enumerate(groups):
             self._group(time, group)
@@ -137,14 +141,13 @@ class Builder:
                 given, made = (tuple(map(self._operand, n)) for n in (s.inputs, s.outputs))
                 self.segments.append(Segment(s, given, made))
 
-    def _variant(self, step: KernelStep) -> KernelStep:
-        """The kernel for these sizes: for few rows, say, or storing past the caches where a
-        its results together outgrow them."""
+    def _variant(self, step: KernelStep, known: set[int]) -> KernelStep:
+        """The kernel for these sizes: for few rows, say, or storing past the caches where its
+        results together outgrow them; what is `known` before is no result of this one."""
         if step.variant is None:
             return step
-        written = {what for kind, what in step.words if kind == "value"}
-        results = sum(self._nbytes(v) for v in written
-                      if self.values[v].place == "output" and self.values[v].over < 0)  # fmt: skip
+        results = sum(self._nbytes(n) for n in {*touched(step)} - known
+                      if self.values[n].place == "output" and self.values[n].over < 0)  # fmt: skip
         return step.variant(self.named, results > step.stream_above) or step
 
     def _nbytes(self, number: int) -> int:

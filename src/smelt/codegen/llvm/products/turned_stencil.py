@@ -2,8 +2,8 @@
 
 What is packed is first cleared, margins included, if there are any.  Then each line that is inside
 is read by squares, a vector of each position along the axis across, and their columns are stored,
-each to its place.  Sums lie as what is
-packed does, place by place, and are turned back square by square, without regard to lines.
+each to its place.  Sums lie as what is packed does, place by place, and are turned back square by
+square, without regard to lines.
 """
 
 from __future__ import annotations
