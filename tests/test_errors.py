@@ -229,6 +229,15 @@ def test_example_triggers_it(row, tmp_path):
         assert caught.value.origin.file == str(file), "the message must show the user's line"
 
 
+@pytest.mark.parametrize(("module", "count"), [(__name__, 0), ("smelt", 1)])
+def test_warnings_are_filtered_by_the_users_module(module, count):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        warnings.filterwarnings("ignore", module=re.escape(module))
+        errors.tell(errors.FallbackWarning(graph="graph 0", reason="none"))
+    assert len(seen) == count and all(warning.filename == __file__ for warning in seen)
+
+
 # --- reasons ------------------------------------------------------------------------------------
 
 

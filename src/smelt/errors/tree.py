@@ -17,6 +17,7 @@ E999 demo: add got 3
 from __future__ import annotations
 
 import string
+import sys
 import warnings
 from collections.abc import Mapping
 from textwrap import indent
@@ -113,10 +114,17 @@ _SHOWN: dict[Any, Any] = {}  # what the filter "default" has shown, as a module 
 def tell(warning: SmeltWarning) -> None:
     """Gives a warning at the user's line, however many frames of libraries lie between."""
     place = warning.origin
-    if place.known:
-        warnings.warn_explicit(warning, None, place.file, place.line, registry=_SHOWN)
+    if place.known:  # filters may ask for the module's name
+        named = (n for n, m in [*sys.modules.items()] if _file(m) == place.file)
+        module = next(named, None)
+        warnings.warn_explicit(warning, None, place.file, place.line, module, _SHOWN)
     else:
         warnings.warn(warning, stacklevel=2)
+
+
+def _file(module: Any) -> Any:
+    """Where a module lies; modules that answer for what they lack are not asked."""
+    return getattr(module, "__dict__", {}).get("__file__")
 
 
 def reason_of(error: Exception) -> str:

@@ -11,7 +11,8 @@ added; a sum that is not carried in a wider type than its elements' is left alon
 
 Other folds of folds, of which nothing else reads the inner one, become one: what it leaves would
 have to be kept until the last of its elements was folded.  A sum in between is not rounded then,
-which is within what its order may change; but halves stay as they are.
+which is within what its order may change; but halves stay as they are.  So do products of floats:
+in another order they may leave the range of their type.
 
     sum(sum(z[r,c] over c) over r)  ->  sum(z[r,c] over r, c)
 """
@@ -22,7 +23,7 @@ from collections.abc import Iterator
 
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import rebuild_from, users
+from smelt.graph.walk import rebuild, rebuild_from, users
 from smelt.ops.contract import Contract
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.reduce import Reduce, accumulator
@@ -60,13 +61,16 @@ def nested(graph: Graph) -> Graph:
       return v7
     }
     """
+    return rebuild(graph, _taken_apart)
+
+
+def merged(graph: Graph) -> Graph:
+    """Folds of folds of the same kind, which nothing else reads, as one."""
     readers, outputs = users(graph), set(graph.outputs)
 
     def change(node: Node, old: Node) -> Node:
         alone = isinstance(old.op, Reduce) and len(readers[old.inputs[0]]) == 1
-        if alone and old.inputs[0] not in outputs:
-            node = _made_one(node)
-        return _taken_apart(node)
+        return _made_one(node) if alone and old.inputs[0] not in outputs else node
 
     return rebuild_from(graph, change)
 
@@ -77,8 +81,10 @@ def _made_one(node: Node) -> Node:
     assert isinstance(op, Reduce)
     if not isinstance(inner.op, Reduce) or inner.op.combine != op.combine or op.row.positional:
         return node
-    (x,), dtype = inner.inputs, node.type.dtype
-    if {x.type.dtype, inner.type.dtype} != {dtype} or (dtype.is_float and dtype.bits < 32):
+    (x,), dtype, row = inner.inputs, node.type.dtype, op.row
+    if {x.type.dtype, inner.type.dtype} != {dtype}:
+        return node
+    if dtype.is_float and (dtype.bits < 32 or not (row.idempotent or row.compensated)):
         return node
     left = [a for a in range(x.type.rank) if a not in inner.op.axes]
     axes = tuple(sorted((*inner.op.axes, *(left[a] for a in op.axes))))

@@ -33,7 +33,7 @@ from smelt.passes.joined import joined
 from smelt.passes.laid import laid
 from smelt.passes.layouts import layouts
 from smelt.passes.margins import margins
-from smelt.passes.nested import nested
+from smelt.passes.nested import merged, nested
 from smelt.passes.ordered import ordered
 from smelt.passes.picks import picks
 from smelt.passes.positions import positions
@@ -85,6 +85,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("picks", picks),
     Pass("joined", joined),
     Pass("nested", nested),
+    Pass("merged", merged, resums=True),
     Pass("cse", cse),
     Pass("dce", dce),
     Pass("layouts", layouts, last=True),

@@ -95,7 +95,21 @@ def test_what_is_no_integer_is_named_with_the_users_line(k: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [300, [300], [[1], [-1]], [2.5, 256.0], [True, 300], float("nan"), [0.0, float("nan")]]
+    "wrong",
+    [
+        300,
+        [300],
+        [[1], [-1]],
+        [2.5, 256.0],
+        [True, 300],
+        float("nan"),
+        [0.0, float("nan")],
+        [2**70],
+        [np.int64(300)],
+        [np.float64(-1)],
+        [sm.asarray(3), 300],
+        [[sm.asarray(3)], [-1]],
+    ],
 )
 def test_numbers_that_a_type_does_not_hold_are_not_cut(wrong: Any) -> None:
     with pytest.raises(sm.errors.RangeError):
@@ -103,11 +117,14 @@ def test_numbers_that_a_type_does_not_hold_are_not_cut(wrong: Any) -> None:
 
 
 def test_numbers_that_a_type_holds_are_taken_from_lists() -> None:
-    for values in ([0, 255], [[]], [True, False], [0.5, 254.5], [np.uint64(7), 3]):
+    for values in ([0, 255], [[]], [True, False], [0.5, 255.5], [-0.5], [np.uint64(7), 3]):
         found = sm.asarray(values, dtype=sm.uint8)
         np.testing.assert_array_equal(np.asarray(found), np.asarray(values).astype(np.uint8))
     assert sm.asarray([2**63], dtype=sm.uint64).dtype == sm.uint64
     assert np.asarray(sm.asarray([-(2**63), 2**63 - 1], dtype=sm.int64)).tolist()[1] == 2**63 - 1
+    for values in ([2**63 - 1, 0.5], [1, 2**64 - 1], [sm.asarray(1.5), 2**53 + 1]):
+        found = sm.asarray(values, dtype=sm.int64 if 0.5 in values else sm.uint64)
+        assert np.asarray(found).tolist() == [int(n) for n in values]
 
 
 def test_integers_to_a_negative_power_are_refused() -> None:

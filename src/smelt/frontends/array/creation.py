@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from smelt.errors import ArgumentError, DLPackError, OverflowSizeError, ShapeError
+from smelt.errors import ArgumentError, DLPackError, OverflowSizeError, RangeError, ShapeError
 from smelt.frontends.array.array import Array, check_device, number_or_value, value
 from smelt.frontends.array.convert import (
     as_buffer,
@@ -122,19 +122,35 @@ def _from_memory(obj: Any, wanted: DType | None, copy: bool | None) -> Array:
 
 def _from_lists(obj: Any, wanted: DType | None) -> Array:
     if isinstance(obj, (list, tuple)) and _holds_arrays(obj):
-        parts = [asarray(item).node for item in obj]
+        parts = [asarray(item, dtype=wanted).node for item in obj]
         parts = [reshape(p, (1, *shape_of(p))) for p in parts]
-        joined = concat(parts, 0, "asarray")
-        return Array.of(cast(joined, wanted) if wanted is not None else joined)
+        return Array.of(concat(parts, 0, "asarray"))
     try:
         data = np.asarray(obj)
+        if wanted is not None and wanted.is_integer and data.dtype.kind in "iufO":
+            data = _whole_numbers(obj, data, wanted)
+    except RangeError:
+        raise
     except (ValueError, TypeError, OverflowError) as error:
         raise ArgumentError(f"asarray: {error}") from error
-    if wanted is not None and wanted.is_integer and data.size and data.dtype.kind in "iuf":
-        for extreme in (data.min(), data.max()):  # NaN, if there is one
-            number(extreme.item(), wanted, "asarray")
     node = leaf(usable(data))
     return Array.of(cast(node, wanted) if wanted is not None else node)
+
+
+def _whole_numbers(obj: Any, plain: Any, wanted: DType) -> Any:
+    """Lists as integers: as `plain`, what they are by themselves, they may be rounded to float64.
+    Raises RangeError for numbers that the type does not hold."""
+    failure: Exception | None = None
+    try:
+        with np.errstate(invalid="ignore"):
+            found = np.asarray(obj, dtype=wanted.numpy)
+        if plain.dtype.kind == "O" or (found == np.trunc(plain)).all():
+            return found  # nor were NumPy's numbers cut off
+    except (ValueError, OverflowError) as error:
+        failure = error
+    for item in plain.ravel().tolist():
+        number(item, wanted, "asarray")
+    raise ArgumentError(f"asarray: {failure}") from failure
 
 
 def _holds_arrays(obj: Any) -> bool:

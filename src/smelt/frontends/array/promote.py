@@ -10,6 +10,7 @@ Arrays promote by the array API's table; a Python number takes the type of the a
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import numpy as np
@@ -70,8 +71,9 @@ def number(value: Number, dtype: DType, what: str) -> Value:
 
 
 def _holds(dtype: DType, number: float) -> bool:
+    """Whether a number that is cut off at its point is one of an integer type."""
     info = np.iinfo(dtype.numpy)
-    return info.min <= number <= info.max
+    return abs(number) < math.inf and info.min <= int(number) <= info.max
 
 
 def _beyond(what: str, value: float, dtype: DType) -> RangeError:
