@@ -116,7 +116,7 @@ def tell(warning: SmeltWarning) -> None:
     place = warning.origin
     if place.known:  # filters may ask for the module's name
         named = (n for n, m in [*sys.modules.items()] if _file(m) == place.file)
-        module = next(named, None)
+        module = next(named, place.file)  # a warning without a module is not given
         warnings.warn_explicit(warning, None, place.file, place.line, module, _SHOWN)
     else:
         warnings.warn(warning, stacklevel=2)
