@@ -177,6 +177,7 @@ def test_half_types(mode: str) -> None:
         (lambda x: sm.median(x[:0]), ShapeError),
         (lambda x: sm.quantile(x, 0.5, axis=3), AxisError),
         (lambda x: sm.quantile(x, 1.5), ArgumentError),
+        (lambda x: sm.quantile(x, np.float32(1.5)), ArgumentError),
         (lambda x: sm.quantile(x, [0.5, -0.1], axis=0), ArgumentError),
         (lambda x: sm.percentile(x, np.array([50, 101])), ArgumentError),
         (lambda x: sm.histogram(x, 0), ArgumentError),

@@ -237,7 +237,7 @@ def _check_parts(q: Any, most: int, what: str) -> None:
     """Refuses numbers that are no part of the way, where they are known."""
     parts: Any = q.ravel().tolist() if isinstance(q, np.ndarray) else q
     for part in parts if isinstance(parts, (list, tuple)) else (parts,):
-        if isinstance(part, (int, float)) and (part < 0 or part > most):
+        if isinstance(part, (int, float, np.number)) and (part < 0 or part > most):
             raise ArgumentError(f"{what}: q has {part}, expected numbers from 0 to {most}")
 
 
