@@ -24,7 +24,7 @@ from smelt.dataclass import dataclass
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.sizes import Sizes
 
-__all__ = ["VIEWS", "View", "show_views", "tokens", "traced_results", "view_of"]
+__all__ = ["VIEWS", "Shown", "View", "show_views", "tokens", "traced_results", "view_of"]
 
 VIEWS = "smelt_views"
 """Note at the node of results: which of them, by place, are views of the argument that stands
@@ -41,11 +41,31 @@ class View:
     """Elements from where the argument begins to where the view does."""
 
 
-def traced_results(module: torch.fx.GraphModule) -> list[Any]:
-    """The results of Dynamo's graph, in which what is written is written and views are views."""
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How a result lies that the user sees."""
+
+    shape: tuple[Any, ...]
+    strides: tuple[Any, ...]
+    offset: Any
+    dtype: torch.dtype
+    is_plain: bool
+    """Whether its elements are those in memory, and not their negatives or conjugates."""
+
+
+def traced_results(module: torch.fx.GraphModule) -> list[Shown | None]:
+    """The results of Dynamo's graph, in which what is written is written and views are views; None
+    for what is no tensor in memory."""
     (output,) = module.graph.find_nodes(op="output")
-    found = output.args[0]
-    return [n.meta.get("example_value") if isinstance(n, torch.fx.Node) else n for n in found]
+    return [_shown(n.meta.get("example_value") if isinstance(n, torch.fx.Node) else n)
+            for n in output.args[0]]  # fmt: skip
+
+
+def _shown(x: Any) -> Shown | None:
+    if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
+        return None
+    plain = not (x.is_neg() or x.is_conj())
+    return Shown(tuple(x.shape), tuple(x.stride()), x.storage_offset(), x.dtype, plain)
 
 
 def tokens(graph: torch.fx.Graph) -> int:
@@ -59,7 +79,7 @@ def tokens(graph: torch.fx.Graph) -> int:
     return count
 
 
-def show_views(traced: torch.fx.GraphModule, told: Sequence[Any], count: int) -> None:
+def show_views(traced: torch.fx.GraphModule, told: Sequence[Shown | None], count: int) -> None:
     """Puts arguments in the place of results that are views of them, but are computed from new
     values.  `told` are `traced_results` of the program, whose arguments are so many."""
     known = getattr(TracingContext.try_get(), "fw_metadata", None)
@@ -71,14 +91,14 @@ def show_views(traced: torch.fx.GraphModule, told: Sequence[Any], count: int) ->
     (output,) = traced.graph.find_nodes(op="output")
     results, views = list(output.args[0]), dict[int, View]()
     numbers = _numbers(given)
-    for k, (info, fake) in enumerate(zip(outputs, told, strict=True), first + _written(known)):
+    for k, (info, shown) in enumerate(zip(outputs, told, strict=True), first + _written(known)):
         if info.output_type.name != "alias_of_input":
             continue
         argument = given[info.base_idx]
-        if _root(results[k]) is argument or not _alike(argument.meta.get("val"), fake):
+        if shown is None or _root(results[k]) is argument or not _alike(argument, shown):
             continue
-        ahead = fake.storage_offset() - argument.meta["val"].storage_offset()
-        view = View(tuple(fake.shape), tuple(fake.stride()), ahead)
+        ahead = shown.offset - argument.meta["val"].storage_offset()
+        view = View(shown.shape, shown.strides, ahead)
         if _are_told((*view.shape, *view.strides, ahead), numbers):
             results[k], views[k] = argument, view
     if views:
@@ -115,10 +135,10 @@ def _is_view(node: torch.fx.Node) -> bool:
     return len(infos) == 1 and infos[0] is not None and not infos[0].is_write
 
 
-def _alike(argument: Any, fake: Any) -> bool:
+def _alike(argument: torch.fx.Node, shown: Shown) -> bool:
     """Whether a view of the argument has its elements, and not parts of them."""
-    both = isinstance(argument, torch.Tensor) and isinstance(fake, torch.Tensor)
-    return both and argument.dtype == fake.dtype and not (fake.is_neg() or fake.is_conj())
+    val = argument.meta.get("val")
+    return isinstance(val, torch.Tensor) and val.dtype == shown.dtype and shown.is_plain
 
 
 def _numbers(given: Iterable[Any]) -> set[Any]:

@@ -30,8 +30,8 @@ from torch._guards import TracingContext
 from smelt import knobs
 from smelt.errors import ArgumentError, FallbackWarning, reason_of, tell
 from smelt.frontends.torch import early
-from smelt.frontends.torch.aliased import show_views, tokens, traced_results
-from smelt.frontends.torch.held import Budget, held_by_eager, kept_by_autocast
+from smelt.frontends.torch.aliased import show_views, tokens
+from smelt.frontends.torch.held import Budget
 from smelt.frontends.torch.layout import SEEN, is_fixed, plain
 from smelt.frontends.torch.lower import Lowering
 from smelt.frontends.torch.narrowed import narrowed
@@ -44,6 +44,7 @@ from smelt.frontends.torch.scattered import accumulated
 from smelt.frontends.torch.scored import spell_out_scores
 from smelt.frontends.torch.sizes import agree
 from smelt.frontends.torch.table import decompositions, row_of
+from smelt.frontends.torch.told import Told, told_by
 from smelt.runtime.frames import roomy
 from smelt.runtime.garbage import set_aside
 from smelt.runtime.host import host
@@ -76,10 +77,22 @@ def backend(
     knobs.config(settings)  # refuses what is unknown, now and not in a graph that falls back
     _look_through_nothing()
     _note_break(module)
+    told = told_by(module)
+    draft = _draft(module, inputs, settings, told)
+    if draft is None:
+        return compiled(module, inputs, settings, told)
+    with draft.compiling():
+        made = compiled(module, inputs, settings, told)
+    return draft.finish(made)
+
+
+def compiled(
+    module: torch.fx.GraphModule, inputs: Sequence[Any], settings: Mapping[str, Any], told: Told
+) -> Callable[..., Any]:  # fmt: skip
+    """What AOTAutograd and the compiler make of a graph of Dynamo's, whose facts are `told`."""
     with_own_way_back(module)
     spell_out_scores(module)
-    held, cast = held_by_eager(module), kept_by_autocast(module)
-    told, arguments = traced_results(module), len(module.graph.find_nodes(op="placeholder"))
+    arguments = len(module.graph.find_nodes(op="placeholder"))
     decided: list[Kept] = []
     seen: list[int] = []
     varying: set[int] = set()
@@ -97,21 +110,21 @@ def backend(
             if kind == "backward":
                 _drop_unseen(traced)
             else:
-                show_views(traced, told, arguments)
-            own = cast if kind != "backward" else ()  # whose arguments are others
-            return compile_traced(traced, settings, kind, held, kept, own, varying)
+                show_views(traced, told.results, arguments)
+            own = told.cast if kind != "backward" else ()  # whose arguments are others
+            return compile_traced(traced, settings, kind, told.held, kept, own, varying)
 
         return run
 
     build = aot_autograd(
         fw_compiler=compiler("forward"), bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"), decompositions=decompositions(),
-        partition_fn=split, keep_inference_input_mutations=not _makes_gradients(module),
+        partition_fn=split, keep_inference_input_mutations=not told.makes_gradients,
     )  # fmt: skip
     start = perf_counter()
     try:
         with set_aside():
-            made = _built(build, module, inputs)
+            made = _built(build, module, inputs, told)
     except exc.TorchDynamoException:  # what Dynamo itself answers, by tracing again or otherwise
         raise
     except Exception as error:
@@ -120,9 +133,20 @@ def backend(
                 raise
             _fall_back("whole", error, len(module.graph.nodes), perf_counter() - start)
         return module.forward
-    if not any(map(_has_no_memory, module.graph.find_nodes(op="placeholder"))):
+    if not told.without_memory:
         return made
     return lambda *given: made(*(plain(x) if isinstance(x, torch.Tensor) else x for x in given))
+
+
+def _draft(module: torch.fx.GraphModule, *more: Any) -> Any:
+    """What a program is written down in that PyTorch means to save; None for other ones."""
+    if getattr(module, "_backend_id", None) is None:
+        return None
+    try:
+        saved = import_module("smelt.frontends.torch.saved")
+    except ImportError:  # a version of PyTorch that saves no programs of other back ends
+        return None
+    return saved.Draft(module, *more)
 
 
 _ASIDE = ExitStack()
@@ -149,12 +173,14 @@ def _end(*_: Any) -> None:
 _look_through_nothing()
 
 
-def _built(build: Callable[..., Any], module: torch.fx.GraphModule, inputs: Any) -> Any:
+def _built(
+    build: Callable[..., Any], module: torch.fx.GraphModule, inputs: Any, told: Told
+) -> Any:  # fmt: skip
     """What AOTAutograd makes of a program, traced again if it took for numbers what is written."""
     try:
         return roomy(build)(module, inputs)
     except _TRACED_AGAIN:
-        if not _writes_scalars(module):
+        if not told.writes_scalars:
             raise
         with mock.patch.dict("os.environ", _NO_NUMBERS):
             made = roomy(build)(module, inputs)
@@ -162,34 +188,10 @@ def _built(build: Callable[..., Any], module: torch.fx.GraphModule, inputs: Any)
         return made
 
 
-def _makes_gradients(module: torch.fx.GraphModule) -> bool:
-    """Whether autograd follows a result: then forward and backward are cut before anything is
-    written, and what a step writes into its arguments is copied behind it."""
-    (output,) = module.graph.find_nodes(op="output")
-    told = (n.meta.get("example_value") for n in output.all_input_nodes)
-    return any(isinstance(x, torch.Tensor) and x.requires_grad for x in told)
-
-
 _NO_NUMBERS = {"TENSORIFY_PYTHON_SCALARS": "0"}
 """PyTorch's own switch for what takes tensors for numbers."""
 _TRACED_AGAIN: Any = getattr(exc, "TensorifyScalarRestartAnalysis", ())
 """What says that a program is traced again for that, in versions that do."""
-
-
-def _writes_scalars(module: torch.fx.GraphModule) -> bool:
-    """Whether a program writes into a tensor of one float64.  PyTorch also takes that for a number
-    of Python's, and traces again if it finds no use for it as one: then it drops what is written
-    and not read."""
-    told = (n.meta.get("example_value") for n in module.graph.nodes
-            if n.op.startswith("call") and not n.users)  # fmt: skip
-    return any(isinstance(x, torch.Tensor) and x.dtype is torch.float64 and x.dim() == 0
-               for x in told)  # fmt: skip
-
-
-def _has_no_memory(argument: torch.fx.Node) -> bool:
-    """Whether an argument is zeros without memory; guards tell those from other tensors."""
-    example = getattr(argument.meta.get("grapharg"), "example", None)
-    return isinstance(example, torch.Tensor) and example._is_zerotensor()
 
 
 def partition(
