@@ -21,7 +21,7 @@ made while the program is saved, and one that a loaded program would need beyond
 
 from __future__ import annotations
 
-import pickle
+import json
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -74,7 +74,8 @@ class Draft:
 
     def finish(self, made: Callable[..., Any]) -> Callable[..., Any]:
         """What a caller gets for the compiled program; PyTorch's cache gets what it keeps."""
-        program = SavedProgram(made, self._failure or (_FORMAT, self._text, _guards(self._mode)))
+        head = json.dumps({"format": _FORMAT, "guards": sorted(_guards(self._mode))})
+        program = SavedProgram(made, self._failure or head.encode() + b"\n" + self._text)
         if not dynamo.caching_precompile:
             return program
         if not self._failure:
@@ -86,7 +87,7 @@ class Draft:
 class SavedProgram(SerializableCallable):
     """A compiled program that PyTorch can save."""
 
-    def __init__(self, call: Callable[..., Any], text: tuple[int, bytes, Any] | str) -> None:
+    def __init__(self, call: Callable[..., Any], text: bytes | str) -> None:
         self._call = call
         self._text = text
 
@@ -98,18 +99,20 @@ class SavedProgram(SerializableCallable):
         """Raises UnsupportedError if the graph holds what cannot be written down."""
         if isinstance(fn._text, str):
             raise UnsupportedError(what=f"saving this program: {fn._text}")
-        return pickle.dumps(fn._text)
+        return fn._text
 
     @classmethod
     def deserialize_compile_artifacts(cls, data: bytes) -> SavedProgram:
         """Raises UnsupportedError for what another version of Smelt has written, and if the program
         now needs what the saved guards do not ask."""
-        text = pickle.loads(data)  # noqa: S301 - as the file around it, which PyTorch reads so
-        if text[0] != _FORMAT:
+        head, _, text = data.partition(b"\n")
+        told = json.loads(head)
+        if told["format"] != _FORMAT:
             raise UnsupportedError(
-                what=f"loading a program saved in format {text[0]} (this version reads {_FORMAT})"
-            )
-        return cls(_compiled(*text[1:]), text)
+                what=f"loading a program saved in format {told['format']}"
+                     f" (this version reads {_FORMAT})"
+            )  # fmt: skip
+        return cls(_compiled(text, told["guards"]), data)
 
 
 class _Kept(BackendCacheArtifact[Any]):
@@ -176,7 +179,7 @@ def _written(
     return GraphPickler.dumps(parts, options)
 
 
-def _compiled(text: bytes, guards: Any) -> Callable[..., Any]:
+def _compiled(text: bytes, guards: Sequence[str]) -> Callable[..., Any]:
     """What `backend` makes of a program that was saved."""
     mode = FakeTensorMode(shape_env=ShapeEnv())
     parts: Any = GraphPickler.loads(text, mode)
@@ -195,7 +198,7 @@ def _compiled(text: bytes, guards: Any) -> Callable[..., Any]:
         stack.enter_context(parts["around"].again())
         stack.enter_context(tracing(TracingContext(mode)))
         made = compiled(module, parts["inputs"], parts["settings"], parts["told"])
-    if more := _guards(mode) - guards:
+    if more := _guards(mode).difference(guards):
         asked = ", ".join(sorted(more))
         raise UnsupportedError(what=f"loading this program, for which no guard asks {asked}")
     return made
