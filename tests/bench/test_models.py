@@ -13,7 +13,7 @@ from smelt.bench.first import SIZES, FirstCall, measure_first
 
 
 def row(name, eager, smelt):
-    found = FirstCall(2.0, 1.04, (0.52, 0.01), (0.06, 0.0))
+    found = FirstCall(2.0, 1.04, (0.52, 0.01), (0.06, 0.0), 0.51)
     return models.Row(name, {"eager": eager, "smelt": smelt}, {"smelt": found},
                       {"eager": 4.0, "smelt": 3.0}, 1e-6, 7, 1)  # fmt: skip
 
@@ -22,8 +22,8 @@ def test_the_page_has_every_model_and_the_geometric_mean():
     page = models.page([row("bert", 40.0, 10.0), row("vit", 9.0, 9.0)])
     assert "| model | eager | smelt | over eager |\n" in page
     assert "| bert | 40.00 | 10.00 | 4.00x |\n" in page
-    assert "| model | smelt cold | smelt warm |\n" in page
-    assert "| bert | 2.0 | 1.0 |\n" in page
+    assert "| model | smelt cold | smelt warm | smelt saved |\n" in page
+    assert "| bert | 2.0 | 1.0 | 0.5 |\n" in page
     assert "| bert | 0.5, 0.0 | 60 |\n" in page
     assert "| bert | 7 | 1 | 4.0 | 3.0 |\n" in page
     assert "Geometric mean of the gain: eager 2.00x.\n" in page
@@ -34,7 +34,8 @@ def test_a_peer_that_failed_is_a_dash_and_no_part_of_the_mean():
                         {"smelt": 3.0}, 1e-6, 7, 1)  # fmt: skip
     page = models.page([row("bert", 40.0, 10.0), failed])
     assert "| gpt2 | – | 2.00 | – |\n" in page
-    assert page.count("| gpt2 | – | – |\n") == 2  # the first call, and other sizes
+    assert "| gpt2 | – | – | – |\n" in page  # the first call
+    assert page.count("| gpt2 | – | – |\n") == 1  # other sizes
     assert "| gpt2 | 7 | 1 | – | 3.0 |\n" in page
     assert "Geometric mean of the gain: eager 4.00x.\n" in page
 
@@ -97,7 +98,7 @@ def test_a_model_is_measured():
     assert found.error < 1e-4
     assert found.kernels > 0
     assert found.ms["smelt"] > 0
-    assert found.first["smelt"].cold > found.first["smelt"].warm > 0
+    assert found.first["smelt"].cold > found.first["smelt"].warm > found.first["smelt"].saved > 0
     assert set(found.first) == {"smelt"}
     assert len(found.first["smelt"].further) == len(found.first["smelt"].own) == SIZES
     assert found.first["smelt"].own[-1] == 0  # by then it is known that both sizes vary

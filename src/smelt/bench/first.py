@@ -5,7 +5,8 @@
 prints the seconds of that call, less those of a later one, and the same of calls with another batch
 and length.  The caller gives the process an empty cache directory, then the same one again: a cold
 and a warm start.  What PyTorch imports and does once in a process so counts for every compiler
-alike.
+alike.  `smelt gpt2 save FILE` compiles ahead of the first call and saves the program, and
+`smelt gpt2 load FILE` prints what a process takes that loads it.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class FirstCall:
     """of calls with other sizes, one after another, in the first process"""
     own: tuple[float, ...] = ()
     """what of it was Smelt's, not PyTorch's tracing"""
+    saved: float = nan
+    """in a process that loads the program which another one has saved"""
 
 
 def measure_first(peer: str, name: str, seconds: float = 600.0) -> FirstCall:
@@ -55,16 +58,20 @@ def measure_first(peer: str, name: str, seconds: float = 600.0) -> FirstCall:
     found: list[list[dict[str, float]]] = []
     with tempfile.TemporaryDirectory(prefix="smelt-bench-") as folder:
         line = command(["-m", "smelt.bench.first", peer, name], variables(1, Path(folder)))
-        for more in ([str(SIZES)], []):
+        file = str(Path(folder) / "saved.pt")
+        ahead = (["save", file], ["load", file]) if peer == "smelt" else ()
+        for more in ([str(SIZES)], [], *ahead):
             said, failed = _said([*line, *more], seconds)
             if failed:
                 _LOG.warning("no first calls of %s with %s: %s", name, peer, failed)
             found.append(said)
     (cold, *later), warm = found[0] or [{}], found[1]
+    saved = found[-1] if ahead else []
     return FirstCall(
         cold.get("seconds", nan), warm[0]["seconds"] if warm else nan,
         tuple(reply["seconds"] for reply in later),
         tuple(reply["own"] for reply in later if "own" in reply),
+        saved[0]["seconds"] if saved else nan,
     )  # fmt: skip
 
 
@@ -103,6 +110,37 @@ def first_calls(peer: str, name: str, sizes: int = 0) -> Iterator[dict[str, floa
             yield {"seconds": seconds, **own}
 
 
+def ahead_of_time(name: str, do: str, file: str) -> Iterator[dict[str, float]]:
+    """Saves a model's program, or loads it: the seconds of that and of the first call, less those
+    of the best of three later ones."""
+    torch = import_module("torch")
+    torch.set_num_threads(1)
+    torch._dynamo.config.enable_aot_compile = True
+    with torch.no_grad():
+        model, given = given_model(torch, CASES[name])
+        if do == "save":
+            usual = torch.compile(_called, fullgraph=True, backend="smelt", options={
+                "guard_filter_fn": torch.compiler.keep_tensor_guards_unsafe,
+            })  # fmt: skip
+            usual.aot_compile(((model, given), {})).save_compiled_function(file)
+            return
+        loaded: list[Any] = []
+
+        def call() -> None:
+            if not loaded:
+                with Path(file).open("rb") as program:
+                    loaded.append(torch.compiler.load_compiled_function(program))
+            loaded[0](model, given)
+
+        yield {"seconds": _longer(call)}
+
+
+def _called(model: Any, given: dict[str, Any]) -> Any:
+    """The first result: PyTorch does not load programs that make some classes of results."""
+    found = model(**given)
+    return found[0] if hasattr(found, "to_tuple") else found
+
+
 def _longer(call: Callable[[], Any]) -> float:
     """Seconds that a call takes longer than the best of three later ones."""
     times: list[float] = []
@@ -114,11 +152,14 @@ def _longer(call: Callable[[], Any]) -> float:
 
 
 def main(arguments: list[str]) -> None:
-    """Print seconds as JSON, a line for each call: of a peer, a model, and so many other sizes."""
+    """Print seconds as JSON, a line for each call: of a peer, a model, and so many other sizes; or
+    of a program that is loaded."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    peer, name, *sizes = arguments
-    for reply in first_calls(peer, name, *map(int, sizes)):
+    peer, name, *more = arguments
+    do, *file = more or ["0"]
+    found = ahead_of_time(name, do, *file) if file else first_calls(peer, name, int(do))
+    for reply in found:
         replies.write(json.dumps(reply) + "\n")
         replies.flush()
 

@@ -56,8 +56,9 @@ FIRSTS = """\
 ## The first call
 
 Seconds of the first call in a process of its own for each model and compiler, with empty caches
-(cold), then of a second such process, which finds the caches of the first (warm). What PyTorch
-imports and traces for a compiler counts; for ONNX Runtime, what exporting takes.
+(cold), then of a second such process, which finds the caches of the first (warm), and of one that
+loads the program which another process has saved (saved: `aot_compile`, on tensors' guards). What
+PyTorch imports and traces for a compiler counts; for ONNX Runtime, what exporting takes.
 
 """
 
@@ -204,8 +205,10 @@ def _times_table(rows: Sequence[Row], peers: Sequence[str]) -> str:
 
 def _firsts_table(rows: Sequence[Row], peers: Sequence[str]) -> str:
     ours = [*(p for p in peers if p != "eager"), "smelt"]
-    head = ["model", *(f"{p} {what}" for p in ours for what in ("cold", "warm"))]
-    cells = [[r.name, *(_number(t, 1) for p in ours for t in _seconds(r, p))] for r in rows]
+    head = ["model", *(f"{p} {what}" for p in ours for what in ("cold", "warm")), "smelt saved"]
+    saved = {r.name: r.first.get("smelt", FirstCall()).saved for r in rows}
+    cells = [[r.name, *(_number(t, 1) for p in ours for t in _seconds(r, p)),
+              _number(saved[r.name], 1)] for r in rows]  # fmt: skip
     return _table(head, cells)
 
 
