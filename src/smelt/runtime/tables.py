@@ -201,7 +201,7 @@ class Builder:
         if tasks <= 0:
             return 0.0
         count = max(1, min(tasks, MOST_CHUNKS, int(work / GRAIN_NS)))
-        if count > (threads := pool().threads):  # as many for each: three for two take as long as four
+        if count > (threads := pool().threads):  # three would take two threads as long as four
             count = min(-(-count // threads) * threads, tasks)
         if work <= INLINE_NS:
             count = 1
