@@ -112,6 +112,12 @@ def test_a_random_mixture_of_jobs_under_oversubscription() -> None:
         assert (run(pool(), work, int(random.integers(1, 9))) == expected).all()
 
 
+def test_the_owner_takes_chunks_from_the_front_and_helpers_from_the_back() -> None:
+    for _ in range(50):
+        places = run(pool(), program(200).launch("place", 200), threads=2, scratch_bytes=64)
+        assert np.count_nonzero(places[1:] != places[:-1]) <= 1
+
+
 def test_scratch_is_aligned_private_and_long_enough(any_pool: Pool) -> None:
     work = program(32).launch("place", 32)
     places = set(run(any_pool, work, threads=3, scratch_bytes=1000))

@@ -7,15 +7,18 @@ the functions of the C library that it calls stand in the pool's memory as addre
 
 How it works. A pool is a block of `POOL_BYTES` that is never freed. One call owns it at a time
 (`OWNER` holds the call's token). For a parallel launch the owner writes the job's data, then
-publishes the word `(epoch << 24) | chunks left`. Owner and helpers claim a chunk by counting the
-word down with compare-and-swap. A helper that went to sleep between reading and claiming cannot
-do harm: the epoch has moved on, or no chunk is left, so its swap fails; and job data is only
-rewritten while no chunk is left, hence a swap that succeeds has read the right data. When
-nothing is left the owner waits for the chunks that helpers have *begun*: a helper that never got
-the CPU is not waited for. An idle helper spins, then sleeps on a futex. A scheduler may put it
-on the owner's CPU although others are idle, and the two would take turns: so it sleeps with that
-CPU excluded from its affinity, and leaves at once when it finds itself there. The exclusion is
-lifted as soon as it has had its effect, which lets the scheduler balance as it likes.
+publishes the word `(epoch << 32) | (chunks begun by the owner << 16) | chunks left`. By
+compare-and-swap the owner claims the first chunk that is left, a helper the last one: so from
+launch to launch and from call to call either meets what its own caches hold, and where chunks get
+dearer from first to last the dearest do not come at the end. A helper that went to sleep between
+reading and claiming cannot do harm: the epoch has moved on, or no chunk is left, so its swap
+fails; and job data is only rewritten while no chunk is left, hence a swap that succeeds has read
+the right data. When nothing is left the owner waits for the chunks that helpers have *begun*: a
+helper that never got the CPU is not waited for. An idle helper spins, then sleeps on a futex. A
+scheduler may put it on the owner's CPU although others are idle, and the two would take turns: so
+it sleeps with that CPU excluded from its affinity, and leaves at once when it finds itself there.
+The exclusion is lifted as soon as it has had its effect, which lets the scheduler balance as it
+likes.
 
 The owner looks at the clock between chunks and returns `PAUSED` now and then, so that Python
 gets to run signal handlers; `smelt_drive` continues where it stopped while helpers carry on, and
@@ -53,10 +56,10 @@ RUN_BYTES: Final = 128
 # Byte offsets into the pool. What different threads write lies 128 bytes apart, since adjacent
 # lines are fetched in pairs.
 OFFSETS: Final = {
-    "WORD": 0,  # i64 (epoch << 24) | chunks left
+    "WORD": 0,  # i64 (epoch << 32) | (chunks the owner began << 16) | chunks left
     "FINISHED": 128,  # i32 chunks of this job that helpers have finished (futex)
     "WAITING": 132,  # i32 1 while the owner sleeps on FINISHED
-    "JOB_END": 256,  # ptr to the row behind the job's last chunk
+    "JOB_FIRST": 256,  # ptr to the row of the job's first chunk
     "JOB_FRAME": 264,  # ptr to the frame
     "JOB_CPU": 272,  # i32 CPU that the owner runs on
     "JOB_LIMIT": 276,  # i32 threads that may work on the job, the owner included
@@ -131,7 +134,7 @@ def ir(
     monotonic: int = 1,
     sig_setmask: int = 2,
     detached: int = 1,
-    most_chunks: int = (1 << 24) - 1,
+    most_chunks: int = (1 << 16) - 1,
 ) -> str:
     """The pool's module as text for `triple`.
 

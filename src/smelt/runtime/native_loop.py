@@ -65,7 +65,7 @@ entry:
   %scratch.at = getelementptr i8, ptr %run, i64 $RUN_SCRATCH
   %word.at = getelementptr i8, ptr %pool, i64 $WORD
   %finished.at = getelementptr i8, ptr %pool, i64 $FINISHED
-  %job_end.at = getelementptr i8, ptr %pool, i64 $JOB_END
+  %job_first.at = getelementptr i8, ptr %pool, i64 $JOB_FIRST
   %job_frame.at = getelementptr i8, ptr %pool, i64 $JOB_FRAME
   %job_cpu.at = getelementptr i8, ptr %pool, i64 $JOB_CPU
   %job_limit.at = getelementptr i8, ptr %pool, i64 $JOB_LIMIT
@@ -165,21 +165,20 @@ post:
   %batch = select i1 %small, i64 %p.count, i64 $MOST_CHUNKS
   %batch.offset = mul i64 %batch, 32
   %stop = getelementptr i8, ptr %p.row, i64 %batch.offset
-  %stop.int = ptrtoint ptr %stop to i64
   %frame.int = ptrtoint ptr %frame to i64
   store ptr %stop, ptr %row.at
   store i64 %batch, ptr %batch.at
   store i64 0, ptr %mine.at
   store i64 $CLAIM, ptr %phase.at
   store atomic i32 0, ptr %finished.at monotonic, align 4
-  store atomic i64 %stop.int, ptr %job_end.at monotonic, align 8
+  store atomic i64 %p.row.int, ptr %job_first.at monotonic, align 8
   store atomic i64 %frame.int, ptr %job_frame.at monotonic, align 8
   %cpu = call i32 @this_cpu(ptr %pool)
   store atomic i32 %cpu, ptr %job_cpu.at monotonic, align 4
   store atomic i32 %limit, ptr %job_limit.at monotonic, align 4
   %word.old = load atomic i64, ptr %word.at monotonic, align 8
-  %epoch.bits = and i64 %word.old, -16777216
-  %epoch.next = add i64 %epoch.bits, 16777216
+  %epoch.bits = and i64 %word.old, -4294967296
+  %epoch.next = add i64 %epoch.bits, 4294967296
   %word.new = or i64 %epoch.next, %batch
   store atomic i64 %word.new, ptr %word.at seq_cst, align 8
   %sleepers = load atomic i32, ptr %sleepers.at seq_cst, align 4
@@ -199,19 +198,19 @@ rouse:
 
 claim:
   %word = load atomic i64, ptr %word.at acquire, align 8
-  %left = and i64 %word, 16777215
+  %left = and i64 %word, 65535
   %none = icmp eq i64 %left, 0
   br i1 %none, label %wait, label %try
-try:
-  %less = sub i64 %word, 1
+try:                                      ; the first chunk: one begun more, one left less
+  %less = add i64 %word, 65535
   %swap = cmpxchg ptr %word.at, i64 %word, i64 %less acq_rel monotonic
   %won = extractvalue { i64, i1 } %swap, 1
   br i1 %won, label %work, label %claim
 work:
-  %job.end = load ptr, ptr %row.at
-  %back = mul i64 %left, -32
-  %job.row = getelementptr i8, ptr %job.end, i64 %back
+  %job.first = load atomic ptr, ptr %job_first.at monotonic, align 8
   %mine = load i64, ptr %mine.at
+  %along = mul i64 %mine, 32
+  %job.row = getelementptr i8, ptr %job.first, i64 %along
   %mine.next = add i64 %mine, 1
   store i64 %mine.next, ptr %mine.at
   call void @call_chunk(ptr %job.row, ptr %frame, ptr %scratch)
@@ -307,12 +306,12 @@ inspect:
   br i1 %parallel, label %revoke, label %free
 revoke:                                   ; nobody can claim from here on
   %word = load atomic i64, ptr %word.at acquire, align 8
-  %emptied = and i64 %word, -16777216
+  %emptied = and i64 %word, -4294967296
   %swap = cmpxchg ptr %word.at, i64 %word, i64 %emptied acq_rel monotonic
   %won = extractvalue { i64, i1 } %swap, 1
   br i1 %won, label %count, label %revoke
 count:
-  %left = and i64 %word, 16777215
+  %left = and i64 %word, 65535
   %batch.at = getelementptr i8, ptr %run, i64 $RUN_BATCH
   %batch = load i64, ptr %batch.at
   %own.at = getelementptr i8, ptr %run, i64 $RUN_MINE

@@ -305,7 +305,7 @@ entry:
   %word.at = getelementptr i8, ptr %pool, i64 $WORD
   %finished.at = getelementptr i8, ptr %pool, i64 $FINISHED
   %waiting.at = getelementptr i8, ptr %pool, i64 $WAITING
-  %job_end.at = getelementptr i8, ptr %pool, i64 $JOB_END
+  %job_first.at = getelementptr i8, ptr %pool, i64 $JOB_FIRST
   %job_frame.at = getelementptr i8, ptr %pool, i64 $JOB_FRAME
   %wake.at = getelementptr i8, ptr %pool, i64 $WAKE
   %sleepers.at = getelementptr i8, ptr %pool, i64 $SLEEPERS
@@ -331,7 +331,7 @@ look:
   br i1 %superfluous, label %retire, label %read
 read:
   %word = load atomic i64, ptr %word.at acquire, align 8
-  %left = and i64 %word, 16777215
+  %left = and i64 %word, 65535
   %none = icmp eq i64 %left, 0
   br i1 %none, label %pause, label %admit
 admit:
@@ -351,7 +351,7 @@ move:
   br label %read.again
 read.again:                               ; the move may have taken a while
   %word.moved = load atomic i64, ptr %word.at acquire, align 8
-  %left.moved = and i64 %word.moved, 16777215
+  %left.moved = and i64 %word.moved, 65535
   %none.moved = icmp eq i64 %left.moved, 0
   br i1 %none.moved, label %fresh, label %admit.again
 admit.again:                              ; this may be another job
@@ -361,15 +361,19 @@ admit.again:                              ; this may be another job
 claim:
   %now.word = phi i64 [ %word, %place ], [ %word.moved, %admit.again ]
   %now.left = phi i64 [ %left, %place ], [ %left.moved, %admit.again ]
-  %end.int = load atomic i64, ptr %job_end.at monotonic, align 8
+  %first.int = load atomic i64, ptr %job_first.at monotonic, align 8
   %frame.int = load atomic i64, ptr %job_frame.at monotonic, align 8
   %less = sub i64 %now.word, 1
   %swap = cmpxchg ptr %word.at, i64 %now.word, i64 %less acq_rel monotonic
   %won = extractvalue { i64, i1 } %swap, 1
   br i1 %won, label %work, label %read
-work:
-  %back = mul i64 %now.left, 32
-  %row.int = sub i64 %end.int, %back
+work:                                     ; the last chunk
+  %begun.high = lshr i64 %now.word, 16
+  %begun = and i64 %begun.high, 65535
+  %behind = add i64 %begun, %now.left
+  %index = sub i64 %behind, 1
+  %along = mul i64 %index, 32
+  %row.int = add i64 %first.int, %along
   %row = inttoptr i64 %row.int to ptr
   %frame = inttoptr i64 %frame.int to ptr
   %scratch = load ptr, ptr %scratch.at
@@ -401,7 +405,7 @@ drowse:                                   ; announce the sleep first, then look 
   %seen = load atomic i32, ptr %wake.at seq_cst, align 4
   %s0 = atomicrmw add ptr %sleepers.at, i32 1 seq_cst
   %word.again = load atomic i64, ptr %word.at seq_cst, align 8
-  %left.again = and i64 %word.again, 16777215
+  %left.again = and i64 %word.again, 65535
   %active.again = load atomic i32, ptr %active.at seq_cst, align 4
   %no_work.left = icmp eq i64 %left.again, 0
   %limit.again = load atomic i32, ptr %job_limit.at monotonic, align 4

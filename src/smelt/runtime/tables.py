@@ -14,12 +14,13 @@ from smelt.dataclass import dataclass
 from smelt.kernel.abi import PARALLEL
 from smelt.runtime.layout import layout, touched
 from smelt.runtime.steps import CallStep, KernelStep, Native, Sizes, Step, Value
+from smelt.runtime.threads import pool
 from smelt.types.expr import Index, evaluate
 
 Array = np.ndarray[Any, Any]
 
-GRAIN_NS = 20_000.0
-"""Least predicted time of a chunk: a helper's late start costs about a fifth of this."""
+GRAIN_NS = 10_000.0
+"""Least predicted time of a chunk: a helper's late start costs about two fifths of this."""
 INLINE_NS = 8_000.0
 """Predicted time below which a launch runs in the calling thread alone."""
 CYCLES_A_NS = 4.0
@@ -200,6 +201,8 @@ class Builder:
         if tasks <= 0:
             return 0.0
         count = max(1, min(tasks, MOST_CHUNKS, int(work / GRAIN_NS)))
+        if count > (threads := pool().threads):  # three would take two threads as long as four
+            count = min(-(-count // threads) * threads, tasks)
         if work <= INLINE_NS:
             count = 1
         for k in range(count):

@@ -49,6 +49,8 @@ FAMILY = {
                " s = reduce.sum(a) {axes=(0,)}\n b = sub(x, s)\n return b, s\n}",
     "turned": "graph f(x: f32[m,n], y: f32[m,n]) {\n a = permute(x) {perm=(1,0)}\n"
               " b = permute(y) {perm=(1,0)}\n c = add(a, b)\n return c\n}",
+    "one turned": "graph f(x: f32[m,n]) {\n a = permute(x) {perm=(1,0)}\n"
+                  " b = mul(a, 2.0:f32)\n c = square(b)\n return b, c\n}",
     "row and column": "graph f(x: f32[m,n], y: f32[m,n]) {\n s = reduce.sum(x) {axes=(1,)}\n"
                       " t = reshape(s) {shape=(m,1)}\n u = reduce.max(y) {axes=(0,)}\n"
                       " a = mul(t, u)\n return a\n}",
@@ -96,11 +98,11 @@ def test_memory_tasks_and_streams(name: str, isa: str) -> None:
         assert is_same(past(*arrays), found)
 
 
-@pytest.mark.parametrize("name", ["map", "narrow", "two results", "rows"])
+@pytest.mark.parametrize("name", ["map", "narrow", "two results", "rows", "one turned"])
 def test_streams_start_anywhere(name: str) -> None:
     """Stores past the caches need whole lines: results that begin elsewhere are stored normally."""
     kernel, past = whole(FAMILY[name]), whole(FAMILY[name], streaming=True)
-    arrays = arrays_for(kernel, 5, 640)
+    arrays = arrays_for(kernel, 16, 640)
     wanted = kernel(*arrays)
     for skip in (0, 1, 2, 13, 16, 63, 64):
         out = []

@@ -56,7 +56,7 @@ from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.copies import copied
 from smelt.codegen.llvm.schedule.nests import Nest
 from smelt.codegen.llvm.scratch.scratch import ScratchEmitter
-from smelt.codegen.llvm.scratch.turn import turn, turned_row
+from smelt.codegen.llvm.scratch.squares import in_squares, turned_row
 from smelt.codegen.llvm.streams import edge
 from smelt.codegen.llvm.values.items import (
     Access,
@@ -194,7 +194,7 @@ class NestEmitter:
             return len(order)
         return depth
 
-    def _loops(self, scope: Scope, depth: int) -> None:
+    def _loops(self, scope: Scope, depth: int, ready: bool = False) -> None:
         order = self.nest.order
         if in_branches(self, scope, depth, lambda inside: self._loops(inside, depth)):
             return
@@ -202,9 +202,9 @@ class NestEmitter:
             self.body(scope)
             return
         name = order[depth]
-        if depth == len(order) - 2:
-            for item in filter(self.here.__contains__, self.nest.turned):
-                turn(self, item, scope)
+        if depth == len(order) - 2 and self.nest.turned and not ready:
+            in_squares(self, scope, lambda: self._loops(scope, depth, ready=True))
+            return
         self.folds.open(depth)
         if name == self.nest.vector:
             each_row(self, order[:depth], scope, partial(self._vector_loops, scope, depth))

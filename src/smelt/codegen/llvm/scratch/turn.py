@@ -54,16 +54,19 @@ def turn(home: NestEmitter, item: Item, scope: Scope) -> None:
     turned(home, item, scope, put, across=True)
 
 
-def turned(home: NestEmitter, item: Item, scope: Scope, put: Put, *, across: bool = False) -> None:
+def turned(
+    home: NestEmitter, item: Item, scope: Scope, put: Put, *, across: bool = False,
+    whole: bool = False,
+) -> None:  # fmt: skip
     """Gives `put` all columns of the current block of a load: position along u, first position
-    along v, and a vector along v; the last ones may reach beyond the block.  Rows are walked along
-    or, with `across`, a few elements of all of them at a time."""
+    along v, and a vector along v; the last ones may reach beyond the block, unless it is `whole`
+    squares.  Rows are walked along or, with `across`, a few elements of all of them at a time."""
     b, side = home.b, home.s.lanes
     (u_low, u_high), (v_low, v_high) = (home.ranges[a] for a in home.nest.order[-2:])
     squares = _Squares(home, item, scope)
     streamed = home.s.phase.segments[home.nest.time] is not None
-    read = squares.either
-    if across and home.home.target.isa == "avx512" and not squares.limits:
+    read = squares.whole if whole else squares.either
+    if not whole and across and home.home.target.isa == "avx512" and not squares.limits:
         read = squares.masked
 
     def block(u0: Value, v0: Value) -> None:
@@ -340,14 +343,3 @@ def _fenced(b: ir.IRBuilder, row: Value) -> Value:
     if function is None:
         function = ir.Function(b.module, ir.FunctionType(kind, [kind]), name)
     return b.call(function, [row])
-
-
-def turned_row(home: NestEmitter, item: Item, scope: Scope) -> Value:
-    """The vector of a turned tile at the current position."""
-    b = home.b
-    u, v = home.nest.order[-2:]
-    row = b.mul(b.sub(scope.axis(u), home.ranges[u][0]), number(turned_side(home.s.lanes)))
-    column = b.sub(scope.axis(v), home.ranges[v][0])
-    at = element_address(b, home.storage.at[item, TURNED_PART], b.add(row, column), item.dtype)
-    return load_vector(home.machine(scope, True), at, item.dtype,
-                       scope.lanes.mask if scope.lanes else None)  # fmt: skip
