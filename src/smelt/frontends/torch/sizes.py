@@ -33,6 +33,7 @@ from smelt.types.expr import (
     minimum,
     mod,
     mul,
+    nonnegative,
     positive,
     product,
     size,
@@ -130,6 +131,11 @@ class Sizes:
         if not isinstance(n, int) and self.signed.intersection(sizes_of(n)):
             raise UnsupportedError("a number that may be negative, as a position")
         return n
+
+    def is_negative(self, n: Index) -> bool:
+        """Whether a position counts from the end.  Where sizes leave that open, the tracer has made
+        a guard of what it is in the call that is traced."""
+        return not nonnegative(n) and evaluate(n, self.hints) < 0
 
     def is_positive(self, n: Index) -> bool:
         """Whether guards say that a number is 1 or more."""
