@@ -10,7 +10,19 @@ from smelt.frontends.torch.row import Call, Row, axes_of, axis_of
 from smelt.frontends.torch.value import V, concat, iota, is_zeros, select
 from smelt.ops.view import Expand
 from smelt.types.dtype import f64, i64
-from smelt.types.expr import Expr, Index, add, maximum, mod, mul, nonnegative, product, sub
+from smelt.types.expr import (
+    Expr,
+    Index,
+    add,
+    floordiv,
+    maximum,
+    mod,
+    mul,
+    nonnegative,
+    product,
+    sub,
+)
+from smelt.types.tensor import Shape
 
 __all__ = ["ROWS"]
 
@@ -19,12 +31,35 @@ def _reshape(c: Call, x: V, *_shape: Any) -> V:
     shape = c.shape
     if product(shape) == x.type.elements:
         return x.reshape(*shape)
+    if (parted := _parted(x.shape, shape)) is not None:
+        return x.settle(parted).reshape(*shape)
+    if (parted := _parted(shape, x.shape)) is not None:
+        return x.reshape(*parted).settle(shape)
     kept = 0  # trailing dimensions that stay; those before have sizes spelt otherwise
     while kept < min(x.rank, len(shape)) and x.shape[-1 - kept] == shape[-1 - kept]:
         kept += 1
     first, rest = x.shape[: x.rank - kept], x.shape[x.rank - kept :]
     flat = x.reshape(product(first), *rest)
     return flat.narrow(0, 0, product(shape[: len(shape) - kept])).reshape(*shape)
+
+
+def _parted(whole: Shape, parts: Shape) -> Shape | None:
+    """`whole` in the words of `parts`, whose neighbours make up each of its dimensions: n is spelt
+    7 * (n // 7) where they are n // 7 and 7.  That is n at most, so that in views, where all of
+    them multiply to the same, it is n.  None where they do not line up."""
+    found: list[Index] = []
+    at = 0
+    for n in whole:
+        for end in range(at, len(parts) + 1):
+            few = parts[at:end]
+            made = product(few)
+            if made == n or any(d != 0 and made == mul(d, floordiv(n, d)) for d in few):
+                break
+        else:
+            return None
+        found.append(made)
+        at = end
+    return tuple(found) if product(found) == product(parts) else None
 
 
 def _unsqueeze(c: Call, x: V, dim: int) -> V:
