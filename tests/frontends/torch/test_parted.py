@@ -8,6 +8,7 @@ import smelt.torch  # noqa: E402
 from smelt.frontends.torch.rows_view import _parted  # noqa: E402
 from smelt.types.expr import floordiv, mul, size  # noqa: E402
 
+F = torch.nn.functional
 N, M = size("n"), size("m")
 
 
@@ -37,3 +38,17 @@ def test_windows_are_found_by_their_rows_and_columns(strict):
             assert torch.allclose(fast(x), windows(x), atol=1e-6)
     assert not told.left
     assert all("%size(" not in k.text for k in told.kernels)  # not by places in the whole image
+
+
+def test_no_tensor_is_made_to_be_asked_for_its_size(strict):
+    def padded(x):
+        b, n, c = x.shape
+        y = F.pad(x, (0, 0, 0, -n % 4)).view(b, -1, 4, c)
+        return (y.softmax(2) * y).sum(2).repeat_interleave(4, 1)[:, :n]
+
+    fast = torch.compile(padded, backend="smelt", dynamic=True)
+    x = torch.randn(2, 9, 8)
+    with smelt.torch.record() as told:
+        assert torch.allclose(fast(x), padded(x), atol=1e-6)
+    assert len(told.kernels) == 1
+    assert "-> y:" in told.kernels[0].text
