@@ -216,6 +216,21 @@ def test_rotary_positions_are_one_graph(dtype):
         assert not any("mul" in x.operator for x in g.left)
 
 
+def test_turned_numbers_times_repeated_ones_are_ours():
+    def turned(x, angle):
+        z = torch.view_as_complex(x.transpose(1, 2).reshape(*x.shape[:1], 4, -1, 8, 2))
+        turns = torch.polar(torch.ones_like(angle), angle)[:, None]
+        return torch.view_as_real(z * turns), torch.view_as_real(turns / z)
+
+    x, angle = torch.randn(2, 5, 4, 16), torch.randn(2, 5, 8)
+    with smelt.torch.record() as told:
+        found = torch.compile(turned, backend="smelt")(x, angle)
+    assert not told.left
+    for got, eager in zip(found, turned(x, angle), strict=True):
+        assert torch.allclose(got, eager, atol=1e-6 * eager.abs().max().item())
+        assert got.stride() == eager.stride()
+
+
 def test_an_argument_that_is_written_is_read_as_it_was():
     """A view of it that torch makes does not go ahead of what the program wrote before."""
 

@@ -111,7 +111,7 @@ class Lowering:
         """`refused` operators are left to torch, each for a reason; `parts` says of operators which
         is the first stage that may have them."""
         self.refused, self._parts = refused or {}, parts or {}
-        self.sizes = Sizes()
+        self.sizes = Sizes(graph.find_nodes(op="placeholder"))
         self.stages: list[Stage] = []
         self.left: list[Left] = []
         self.last: list[Any] = []
@@ -332,7 +332,7 @@ class Lowering:
         entry = self._entries[node]
         if entry.row is None or is_size(node):
             self.wanted[node] = None
-            for x in nodes((node.args, node.kwargs)) if node.op == "call_function" else ():
+            for x in nodes((node.args, node.kwargs)) if self.sizes.is_made(node) else ():
                 self.want(x)
             return
         if entry.row.alias and self._shares(node):

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from itertools import pairwise
 from typing import Any
@@ -84,6 +84,17 @@ def order_of(x: Any) -> list[int]:
     return [next(turned) if a in found else a for a in range(x.dim())]
 
 
+def _leader(tensors: Sequence[Any]) -> Any | None:
+    """The tensor that all others are repeated for, if there is one that repeats nothing itself."""
+    shape = torch.broadcast_shapes(*(x.shape for x in tensors))
+    return next((x for x in tensors if x.shape == shape and 0 not in x.stride()), None)
+
+
+def _aligned(x: Any, rank: int) -> Any:
+    """A tensor with as many dimensions."""
+    return x[(None,) * (rank - x.dim())] if isinstance(x, torch.Tensor) and x.dim() < rank else x
+
+
 def by_parts(rule: Callable[..., Any]) -> Callable[..., Any]:
     """The rule on operands turned so that they lie in the order of their axes, and what it gives
     turned back: eager code's results lie as their operands do."""
@@ -100,7 +111,14 @@ def by_parts(rule: Callable[..., Any]) -> Callable[..., Any]:
         order = orders[0]
         if any(o != order or x.shape != tensors[0].shape
                for o, x in zip(orders, tensors, strict=True)):  # fmt: skip
-            return NotImplemented
+            leader = _leader(tensors)
+            if leader is None:
+                return NotImplemented
+            order = order_of(leader)
+            operands = tuple(_aligned(x, leader.dim()) for x in operands)
+            if any(order_of(x.permute(order)) != list(range(x.dim())) for x in operands
+                   if isinstance(x, torch.Tensor)):  # fmt: skip
+                return NotImplemented
         turned = (x.permute(order) if isinstance(x, torch.Tensor) else x for x in operands)
         found = rule(*turned, **options)
         if found is NotImplemented:

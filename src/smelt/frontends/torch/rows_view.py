@@ -10,7 +10,19 @@ from smelt.frontends.torch.row import Call, Row, axes_of, axis_of
 from smelt.frontends.torch.value import V, concat, iota, is_zeros, select
 from smelt.ops.view import Expand
 from smelt.types.dtype import f64, i64
-from smelt.types.expr import Expr, Index, add, maximum, mul, product, sub
+from smelt.types.expr import (
+    Expr,
+    Index,
+    add,
+    floordiv,
+    maximum,
+    mod,
+    mul,
+    nonnegative,
+    product,
+    sub,
+)
+from smelt.types.tensor import Shape
 
 __all__ = ["ROWS"]
 
@@ -19,12 +31,35 @@ def _reshape(c: Call, x: V, *_shape: Any) -> V:
     shape = c.shape
     if product(shape) == x.type.elements:
         return x.reshape(*shape)
+    if (parted := _parted(x.shape, shape)) is not None:
+        return x.settle(parted).reshape(*shape)
+    if (parted := _parted(shape, x.shape)) is not None:
+        return x.reshape(*parted).settle(shape)
     kept = 0  # trailing dimensions that stay; those before have sizes spelt otherwise
     while kept < min(x.rank, len(shape)) and x.shape[-1 - kept] == shape[-1 - kept]:
         kept += 1
     first, rest = x.shape[: x.rank - kept], x.shape[x.rank - kept :]
     flat = x.reshape(product(first), *rest)
     return flat.narrow(0, 0, product(shape[: len(shape) - kept])).reshape(*shape)
+
+
+def _parted(whole: Shape, parts: Shape) -> Shape | None:
+    """`whole` in the words of `parts`, whose neighbours make up each of its dimensions: n is spelt
+    7 * (n // 7) where they are n // 7 and 7.  That is n at most, so that in views, where all of
+    them multiply to the same, it is n.  None where they do not line up."""
+    found: list[Index] = []
+    at = 0
+    for n in whole:
+        for end in range(at, len(parts) + 1):
+            few = parts[at:end]
+            made = product(few)
+            if made == n or any(d != 0 and made == mul(d, floordiv(n, d)) for d in few):
+                break
+        else:
+            return None
+        found.append(made)
+        at = end
+    return tuple(found) if product(found) == product(parts) else None
 
 
 def _unsqueeze(c: Call, x: V, dim: int) -> V:
@@ -48,15 +83,16 @@ def _expand(c: Call, x: V, _size: Any, *, implicit: bool = False) -> V:
     return x.op(Expand(c.shape))
 
 
+def _place(c: Call, x: V, a: int, place: Any) -> Index:
+    """A place along an axis, counted from the front."""
+    counted = c.sizes.counted(place)
+    return add(x.shape[a], counted) if c.sizes.is_negative(counted) else counted
+
+
 def _start(c: Call, x: V, a: int, start: Any) -> Index:
     """A start of a slice, counted from the front, inside the axis."""
-    start = 0 if start is None else start
-    if isinstance(start, Expr) or start >= 0:
-        return c.sizes.counted(start)
-    n = x.shape[a]
-    if isinstance(n, int):
-        return max(0, n + start)
-    return add(n, start)
+    first = _place(c, x, a, 0 if start is None else start)
+    return 0 if c.sizes.is_negative(first) else first
 
 
 def _slice(c: Call, x: V, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> V:
@@ -71,12 +107,6 @@ def _slice(c: Call, x: V, dim: int = 0, start: Any = None, end: Any = None, step
     if step == 1 and first == maximum(rest, 0):  # no more are taken than there are
         first = rest
     return x.narrow(a, first, count, step)
-
-
-def _place(c: Call, x: V, a: int, place: Any) -> Index:
-    if isinstance(place, Expr) or place >= 0:
-        return c.sizes.counted(place)
-    return add(x.shape[a], place)
 
 
 def _select(c: Call, x: V, dim: int, place: Any) -> V:
@@ -146,18 +176,22 @@ def _repeat(c: Call, x: V, repeats: Sequence[Any]) -> V:
     return x.reshape(*inner).expand(tuple(outer)).reshape(*map(mul, repeats, shape))
 
 
+def _margin(c: Call, n: Index) -> tuple[Index, Index]:
+    """What a margin takes away, and what it adds: the tracer makes no guard of its sign."""
+    less = sub(0, n)
+    if nonnegative(n) or nonnegative(less):
+        c.sizes.counted(n)
+    return maximum(less, 0), maximum(n, 0)
+
+
 def _pad(c: Call, x: V, pad: Sequence[Any], value: Any = 0) -> V:
     low: list[Index] = [0] * x.rank
     high: list[Index] = [0] * x.rank
     for k in range(len(pad) // 2):
         low[x.rank - 1 - k], high[x.rank - 1 - k] = pad[2 * k], pad[2 * k + 1]
-    for a, (before, after) in enumerate(zip(low, high, strict=True)):
-        cut = [isinstance(n, int) and n < 0 for n in (before, after)]
-        if any(cut):  # a negative margin takes away
-            first = -before if cut[0] and isinstance(before, int) else 0
-            last = -after if cut[1] and isinstance(after, int) else 0
-            x = x.narrow(a, first, sub(x.shape[a], first + last))
-            low[a], high[a] = 0 if cut[0] else before, 0 if cut[1] else after
+    for a in range(x.rank):
+        (first, low[a]), (last, high[a]) = _margin(c, low[a]), _margin(c, high[a])
+        x = x.narrow(a, first, sub(x.shape[a], add(first, last)))
     number = c.number(value, x.dtype).node.op.attributes()["value"]
     return x.pad(tuple(low), tuple(high), number)
 
@@ -170,11 +204,16 @@ def _roll(c: Call, x: V, shifts: Sequence[int], dims: Sequence[int] = ()) -> V:
     for shift, dim in zip(shifts, dims, strict=True):
         a = axis_of(dim, x.rank)
         n = x.shape[a]
-        if not isinstance(n, int) or not isinstance(shift, int):
-            raise UnsupportedError("a roll along a symbolic size")
-        k = shift % n if n else 0
-        if k:
-            x = concat([x.narrow(a, n - k, k), x.narrow(a, 0, n - k)], a)
+        if n == 0:
+            continue
+        less = sub(0, c.sizes.counted(shift))
+        back = nonnegative(less)
+        if not (back or nonnegative(shift)):
+            raise UnsupportedError("a roll to either side")
+        k = mod(less if back else shift, n)
+        first = k if back else sub(n, k)  # which place comes to the front
+        if k != 0:
+            x = concat([x.narrow(a, first, sub(n, first)), x.narrow(a, 0, first)], a)
     return x.reshape(*shape) if flat else x
 
 

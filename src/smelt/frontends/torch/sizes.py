@@ -11,7 +11,7 @@ the operator that needs it is left to torch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from math import prod
 from typing import Any
@@ -33,6 +33,7 @@ from smelt.types.expr import (
     minimum,
     mod,
     mul,
+    nonnegative,
     positive,
     product,
     size,
@@ -46,7 +47,11 @@ __all__ = ["Sizes", "agree", "count", "is_size", "told"]
 class Sizes:
     """The symbols of one traced program: `names` by symbol, `hints` by name."""
 
-    def __init__(self) -> None:
+    def __init__(self, arguments: Iterable[Any] = ()) -> None:
+        given = [x.meta.get("val") for x in arguments]
+        dims = [n for x in given for n in (x.shape if isinstance(x, torch.Tensor) else (x,))]
+        self._told = {n.node.expr for n in dims if isinstance(n, torch.SymInt)}
+        """Symbols that arguments and their dimensions are."""
         self.names: dict[Any, str] = {}
         self.hints: dict[str, int] = {}
         self.signed: set[str] = set()
@@ -124,12 +129,29 @@ class Sizes:
         except (AttributeError, TypeError):
             return False
 
+    def is_made(self, node: Any) -> bool:
+        """Whether a call makes it, and not a number of sizes that arguments tell: no tensor is made
+        to be asked for its size."""
+        known = node.meta.get("val")
+        if node.op != "call_function" or not isinstance(known, torch.SymInt):
+            return node.op == "call_function"
+        try:
+            names = sizes_of(self.index(known))
+        except UnsupportedError:
+            return True
+        return not {self.names[s] for s in self._told if s in self.names}.issuperset(names)
+
     def counted(self, n: Index) -> Index:
         """The same, if it counts positions.  Raises UnsupportedError if it may be negative: then it
         counts from the end, and quotients and extrema are others."""
         if not isinstance(n, int) and self.signed.intersection(sizes_of(n)):
             raise UnsupportedError("a number that may be negative, as a position")
         return n
+
+    def is_negative(self, n: Index) -> bool:
+        """Whether a position counts from the end.  Where sizes leave that open, the tracer has made
+        a guard of what it is in the call that is traced."""
+        return not nonnegative(n) and evaluate(n, self.hints) < 0
 
     def is_positive(self, n: Index) -> bool:
         """Whether guards say that a number is 1 or more."""

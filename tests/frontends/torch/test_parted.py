@@ -1,0 +1,54 @@
+"""Dimensions that views part and join again, of sizes that only guards make multiples."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import smelt.torch  # noqa: E402
+from smelt.frontends.torch.rows_view import _parted  # noqa: E402
+from smelt.types.expr import floordiv, mul, size  # noqa: E402
+
+F = torch.nn.functional
+N, M = size("n"), size("m")
+
+
+def test_dimensions_in_the_words_of_their_parts():
+    fifth = floordiv(N, 5)
+    assert _parted((M, N, 3), (M, fifth, 5, 3)) == (M, mul(5, fifth), 3)
+    assert _parted((M, N), (M, 5, 1, fifth)) == (M, mul(5, fifth))
+    assert _parted((1, N, 1), (fifth, 5)) == (1, mul(5, fifth), 1)
+    assert _parted((N, 3), (mul(fifth, 3), 5)) is None  # joined and parted otherwise
+    assert _parted((N,), (M,)) is None
+    assert _parted((N,), (N, 3)) is None
+
+
+def windows(x):
+    """Scores within windows of 3 by 3 of an image."""
+    b, h, w, c = x.shape
+    y = x.view(b, h // 3, 3, w // 3, 3, c).transpose(2, 3).reshape(-1, 9, c)
+    y = y.softmax(1)
+    return y.view(b, h // 3, w // 3, 3, 3, c).transpose(2, 3).reshape(b, h, w, c) + x
+
+
+def test_windows_are_found_by_their_rows_and_columns(strict):
+    fast = torch.compile(windows, backend="smelt", dynamic=True)
+    with smelt.torch.record() as told:
+        for shape in ((2, 6, 9, 4), (3, 12, 6, 4)):
+            x = torch.randn(shape)
+            assert torch.allclose(fast(x), windows(x), atol=1e-6)
+    assert not told.left
+    assert all("%size(" not in k.text for k in told.kernels)  # not by places in the whole image
+
+
+def test_no_tensor_is_made_to_be_asked_for_its_size(strict):
+    def padded(x):
+        b, n, c = x.shape
+        y = F.pad(x, (0, 0, 0, -n % 4)).view(b, -1, 4, c)
+        return (y.softmax(2) * y).sum(2).repeat_interleave(4, 1)[:, :n]
+
+    fast = torch.compile(padded, backend="smelt", dynamic=True)
+    x = torch.randn(2, 9, 8)
+    with smelt.torch.record() as told:
+        assert torch.allclose(fast(x), padded(x), atol=1e-6)
+    assert len(told.kernels) == 1
+    assert "-> y:" in told.kernels[0].text
