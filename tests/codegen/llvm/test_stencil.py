@@ -171,7 +171,7 @@ def test_every_size_stays_inside_its_arrays(
     ("source", "shape"),
     [
         (plain(LAST, u=5, v=5, p=2), (2, 3, 16, 32)),  # tiles that know where a line ends
-        (plain(LAST, u=5, v=5, p=2), (1, 1, 1, 16)),
+        (plain(LAST, u=5, v=5, p=2), (1, 2, 2, 16)),
         (plain(LAST, u=4, v=6, p=3, s=2), (1, 6, 29, 16)),
         (plain(LAST, u=5, v=4, p=4, d=2), (1, 5, 18, 32)),
         (plain(LAST, u=5, v=5, p=0), (1, 6, 9, 16)),
@@ -180,7 +180,7 @@ def test_every_size_stays_inside_its_arrays(
 def test_lines_of_known_sizes_are_read_in_place(
     isa: str, source: str, shape: tuple[int, ...]
 ) -> None:
-    u, v = (int(n) for n in re.findall("extent=(\\d)", source))
+    u, v = (int(n) for n in re.findall(r"extent=(\d)", source))
     known = source.replace("[b,h,w,c]", f"[{','.join(map(str, shape))}]", 1)
     known = known.replace(f"[c,{u},{v}]", f"[{shape[-1]},{u},{v}]")
     assert in_place(known) == [True]
