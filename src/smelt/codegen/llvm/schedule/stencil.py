@@ -34,7 +34,7 @@ from smelt.dataclass import dataclass
 from smelt.kernel.built import Form, Limits
 from smelt.target import Target
 from smelt.types.dtype import DType, f32, f64
-from smelt.types.expr import Index, add, axis, floordiv, maximum, mod, mul, product
+from smelt.types.expr import Index, add, axis, floordiv, maximum, minimum, mod, mul, product
 
 HEIGHTS = (14, 7, 4)
 """Results that are held in registers: independent sums enough to hide the latency of multiply-adds
@@ -208,7 +208,7 @@ class Stencil:
     def _in_place(self, phase: Phase, most: int) -> dict[str, Index]:
         """The same where nothing is packed: what a task holds are its results."""
         found: dict[str, Index] = {self.lane: most}
-        taken: Index = most
+        taken = minimum(most, maximum(phase.axes[self.lane], 1))
         for c in (self.tall, *(c for c in self.columns[-2::-1] if c is not self.tall)):
             whole = phase.axes[c.axis]
             least = self.tile.rows if c is self.tall else 1
