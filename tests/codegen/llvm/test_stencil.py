@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.codegen.llvm.test_contractions import inner_loops
 from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
-from tests.codegen.llvm.windows import check, products, random
+from tests.codegen.llvm.windows import check, in_place, products, random
 
 from smelt import lower
 from smelt.codegen.build import asm_text
@@ -164,6 +164,34 @@ def test_every_size_stays_inside_its_arrays(
     isa: str, source: str, shapes: tuple[tuple[int, ...], ...]
 ) -> None:
     check(whole(source, isa), *random(*shapes))
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize(
+    ("source", "shape"),
+    [
+        (plain(LAST, u=5, v=5, p=2), (2, 3, 16, 32)),  # tiles that know where a line ends
+        (plain(LAST, u=5, v=5, p=2), (1, 2, 2, 16)),
+        (plain(LAST, u=4, v=6, p=3, s=2), (1, 6, 29, 16)),
+        (plain(LAST, u=5, v=4, p=4, d=2), (1, 5, 18, 32)),
+        (plain(LAST, u=5, v=5, p=0), (1, 6, 9, 16)),
+    ],
+)
+def test_lines_of_known_sizes_are_read_in_place(
+    isa: str, source: str, shape: tuple[int, ...]
+) -> None:
+    u, v = (int(n) for n in re.findall(r"extent=(\d)", source))
+    known = source.replace("[b,h,w,c]", f"[{','.join(map(str, shape))}]", 1)
+    known = known.replace(f"[c,{u},{v}]", f"[{shape[-1]},{u},{v}]")
+    assert in_place(known) == [True]
+    check(whole(known, isa), *random(shape, (shape[-1], u, v)))
+
+
+def test_which_lines_are_read_in_place() -> None:
+    assert in_place(plain(LAST)) == in_place(plain(LAST, t="bf16")) == [True]
+    assert in_place(plain()) == in_place(AROUND) == [False]  # along lines; what is computed
+    assert in_place(plain(LAST).replace("value=0", "value=1")) == [False]
+    assert in_place(GROUPS.format(t="f32", s=1, c=8, o=8)) == [False]  # read again for each lane
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)

@@ -10,6 +10,7 @@ from tests.codegen.llvm.whole import Whole, one_cluster
 from smelt import lower
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.schedule.stencil import Stencil
 from smelt.codegen.llvm.schedule.windowed import Windowed
 from smelt.graph.text import parse
 from smelt.target import Target
@@ -38,6 +39,11 @@ def products(source: str) -> list[type]:
 def lying(source: str) -> list[bool]:
     """Whether the left operands of a graph's products over windows are multiplied as they lie."""
     return [c.lies for c in _made(source) if isinstance(c, Windowed)]
+
+
+def in_place(source: str) -> list[bool]:
+    """Whether the lines of a graph's stencils are read where they lie."""
+    return [c.lies is not None for c in _made(source) if isinstance(c, Stencil)]
 
 
 def dealing(source: str) -> list[bool]:

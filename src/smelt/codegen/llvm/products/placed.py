@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm.products.deep_product import DeepEmitter
 from smelt.codegen.llvm.products.few_product import FewEmitter
+from smelt.codegen.llvm.products.lying_stencil import LyingStencilEmitter
 from smelt.codegen.llvm.products.stencil_product import StencilEmitter
 from smelt.codegen.llvm.products.tall_product import TallEmitter
 from smelt.codegen.llvm.products.turned_product import TurnedEmitter
@@ -36,6 +37,8 @@ def placed_emitter(home: NestEmitter, nest: Nest, c: Placed) -> PlacedEmitter:
             return (TurnedEmitter if c.turned else FewEmitter)(home, nest, c)
         return (DeepEmitter if c.deep else TallEmitter)(home, nest, c)
     if isinstance(c, Stencil):
+        if c.lies is not None:
+            return LyingStencilEmitter(home, nest, c)
         return (StencilEmitter if c.lines is None else TurnedStencilEmitter)(home, nest, c)
     return UprightEmitter(home, nest, c)
 

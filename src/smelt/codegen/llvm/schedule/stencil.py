@@ -29,12 +29,12 @@ from smelt.codegen.llvm.values.clone import Cloner, folds, renumber
 from smelt.codegen.llvm.values.items import Folding, Item, Phase
 from smelt.codegen.llvm.values.places import NO_AXIS, Slid, flattened, packed_order, placed, sliding
 from smelt.codegen.llvm.values.small_groups import join_groups, mixed
-from smelt.codegen.llvm.values.turned_lines import Lines, turnable
+from smelt.codegen.llvm.values.turned_lines import Lines, lying, turnable
 from smelt.dataclass import dataclass
 from smelt.kernel.built import Form, Limits
 from smelt.target import Target
 from smelt.types.dtype import DType, f32, f64
-from smelt.types.expr import Index, add, axis, floordiv, maximum, mod, mul, product
+from smelt.types.expr import Index, add, axis, floordiv, maximum, minimum, mod, mul, product
 
 HEIGHTS = (14, 7, 4)
 """Results that are held in registers: independent sums enough to hide the latency of multiply-adds
@@ -49,6 +49,8 @@ LINES = 8
 """Lines that this is enough for, where a task has several."""
 TOGETHER = 4
 """Vectors of a task where no window slides along them."""
+RUN_BYTES = 1024
+"""Bytes of them where they are read in place: long runs, and tasks enough for threads."""
 TURNED = "turned"
 """The form in which lines are turned."""
 GROUP = 16
@@ -78,6 +80,8 @@ class Stencil:
     """The axis beside all that windows slide over along which lines may be turned."""
     lines: Lines | None = None
     """Where the lines lie that are turned: vectors run across them then."""
+    lies: Lines | None = None
+    """Where the lines lie that are read in place: nothing is packed of them."""
     mixed: str = NO_AXIS
     """A summed axis whose positions are lanes of one group: tiles mix them."""
     group: int = 1
@@ -152,7 +156,9 @@ class Stencil:
 
     def room(self, local: dict[str, Index]) -> Index:
         """Elements of the packed operand: where lines are turned a square more, for what nobody
-        reads."""
+        reads; zeros of a line where they are read in place."""
+        if self.lies is not None:
+            return self.extent(self.lane, local[self.lane])
         more = 0 if self.lines is None else self.tile.lanes * self.tile.lanes
         return add(product(self.packed(local)), more)
 
@@ -182,6 +188,8 @@ class Stencil:
         most = window_columns(itemsize) if inner.tap else TOGETHER * self.tile.lanes
         if self.lines is not None:
             most = self.tile.lanes
+        if self.lies is not None:
+            return self._in_place(phase, max(RUN_BYTES // itemsize, self.tile.lanes))
         found: dict[str, Index] = {}
         taken: Index = 1
         for c in (inner, self.tall, *(c for c in others[::-1] if c is not self.tall)):
@@ -195,6 +203,18 @@ class Stencil:
             if self.lines is not None and c is self.tall:
                 found[c.axis] = whole  # lines that follow one another are one run later
             taken = mul(taken, add(found[c.axis], c.margin))
+        return {a: n for a, n in found.items() if a in phase.grid}
+
+    def _in_place(self, phase: Phase, most: int) -> dict[str, Index]:
+        """The same where nothing is packed: what a task holds are its results."""
+        found: dict[str, Index] = {self.lane: most}
+        taken = minimum(most, maximum(phase.axes[self.lane], 1))
+        for c in (self.tall, *(c for c in self.columns[-2::-1] if c is not self.tall)):
+            whole = phase.axes[c.axis]
+            least = self.tile.rows if c is self.tall else 1
+            fitting = maximum(floordiv(PLACES // self.item.dtype.itemsize, taken), least)
+            found[c.axis] = ceiling(whole, maximum(ceiling(whole, fitting), 1))
+            taken = maximum(mul(taken, found[c.axis]), 1)
         return {a: n for a, n in found.items() if a in phase.grid}
 
 
@@ -258,13 +278,17 @@ class _Plan:
             right = Cloner(self.phase, self.item, {inner: turn}).of(right)
         else:
             inner, group = NO_AXIS, 1
+        # What lanes take by turns is read so often that it had better lie side by side.
+        whole = target.isa == "avx512" or mod(self.phase.axes[n], lanes) == 0
+        once = lines is None and inner == NO_AXIS
+        lies = lying(self.phase, right, self.columns) if once and whole else None
         right = placed(self.phase, self.item, right, self.columns)
         self.item.args = (left, right)
         renumber(self.phase)
         rows = next((h for h in HEIGHTS if 2 * h <= target.registers), HEIGHTS[-1])
         tall = -2 if lines is not None else self.tall
         return Stencil(self.item, left, right, tuple(self.columns), self.columns[tall],
-                       self.over, extents, flat, Tile(rows, 1, lanes), across, lines,
+                       self.over, extents, flat, Tile(rows, 1, lanes), across, lines, lies,
                        inner, group)  # fmt: skip
 
 

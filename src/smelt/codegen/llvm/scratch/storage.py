@@ -128,7 +128,7 @@ class Storage:
         wide = self.extent(c.item, c.lane) if c.shared else 1
         self._reserve((c.item, LEFT_PART), mul(product(c.extents), wide), c.item.dtype)
         self._reserve((c.item, RIGHT_PART), c.room(self.s.local), c.item.dtype)
-        self._reserve((c.item, TABLE_PART), 3 * len(c.taps), i64)
+        self._reserve((c.item, TABLE_PART), 4 * len(c.taps), i64)
         if c.lines is not None:
             self._reserve((c.item, SUMS_PART), c.sums(self.s.local), c.item.dtype)
 
