@@ -382,26 +382,26 @@ class TileEmitter:
             self._ask(self.left, start, 2)
         line = self._line(column)
         places = self._places(height, vectors, row, column)
-        # LLVM steps the addresses of the highest tile, so that they leave the sums their registers.
         full = height * vectors == self.c.tile.rows * self.c.tile.vectors
         place = row, self.column, column
         part = self.ahead.tile(place, height, vectors) if full else None
         masks = self._masks(height, vectors, mask)
         begin = self._begin(m, places, masks, vectors, column)
+        begins = b.add(line, b.mul(self.first, self.right.steps[0]))
         before = b.block
         loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
         b.branch(loop)
         b.position_at_end(loop)
-        position = b.phi(I64)
-        position.add_incoming(self.first, before)
+        (k := b.phi(I64)).add_incoming(self.first, before)
+        (there := b.phi(I64)).add_incoming(begins, before)
         totals = [b.phi(x.type) for x in begin]
-        k = position if full else opaque(b, position)
         if full:
             self.ahead.operands(starts, part, k)
-        across = self._across(m, b.add(line, b.mul(k, self.right.steps[0])), vectors, mask)
+        across = self._across(m, there, vectors, mask)
         following = self._step(m, height, b.mul(k, self.left.steps[1]), starts, across, [*totals])
         after = b.add(k, number(1))
-        position.add_incoming(after, loop)
+        k.add_incoming(after, loop)
+        there.add_incoming(b.add(there, self.right.steps[0]), loop)
         for phi, first, value in zip(totals, begin, following, strict=True):
             phi.add_incoming(first, before)
             phi.add_incoming(value, loop)
