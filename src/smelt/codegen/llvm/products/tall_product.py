@@ -21,6 +21,7 @@ from smelt.codegen.llvm.access.memory import (
     prefetch,
     store_vector,
 )
+from smelt.codegen.llvm.instructions.counting import times
 from smelt.codegen.llvm.instructions.indexing import iota, number, opaque, splat
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.products.before import in_runs, is_short
@@ -340,7 +341,7 @@ class TallEmitter(TallPacker):
     def _on(self, first: Value, k: Value, nth: int, step: Value, dtype: DType) -> Value:
         """An address `k + nth` steps on, of which only `k` differs from round to round."""
         b = self.b
-        at = element_address(b, first, b.mul(k, step), dtype)
+        at = element_address(b, first, times(b, k, step), dtype)
         return element_address(b, at, b.mul(number(nth), step), dtype) if nth else at
 
     def _ask(self, starts: list[Value], k: Value, column: Value) -> None:
@@ -351,7 +352,7 @@ class TallEmitter(TallPacker):
             ahead = number(AHEAD // self.stored.itemsize)
             if self.c.wide:  # the next rows, while the tiles of these use theirs
                 ahead = b.mul(self.left_steps[0], number(len(starts)))
-            at = b.add(b.mul(k, number(len(starts))), ahead)
+            at = b.add(times(b, k, number(len(starts))), ahead)
             prefetch(b, element_address(b, starts[0], at, self.stored), near=not self.c.wide)
 
     def _one(self, start: Value, k: Value, nth: int) -> Value:

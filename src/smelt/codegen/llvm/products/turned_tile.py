@@ -18,6 +18,7 @@ from smelt.codegen.llvm.access.memory import (
     prefetch,
     store_vector,
 )
+from smelt.codegen.llvm.instructions.counting import times
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.products.before import in_runs
@@ -86,7 +87,7 @@ class _Tile:
         b, dtype, lanes, found = self.b, self.c.item.dtype, self.c.tile.lanes, list[Value]()
         if nth == 0 and self.c.direct:
             self._ask(k)
-        line = element_address(b, self.f.args[1], b.mul(k, number(self.c.tile.columns)), dtype)
+        line = element_address(b, self.f.args[1], times(b, k, number(self.c.tile.columns)), dtype)
         across = [
             load_vector(self.m, element_address(b, line, number(at), dtype), dtype, None)
             for v in range(self.vectors) for at in [nth * self.c.tile.columns + v * lanes]
