@@ -5,12 +5,15 @@ each round would count, do it themselves:
 
     k = counted(b, low, step, before)   at the head of the loop, which is entered from `before`
     times(b, k, factor)                 anywhere in it: a sum, of which the loop adds the next part
+    stepped(b, first, k, step, kind)    the same of addresses
     after = count_on(b, k)              at its end
 
-A factor is known before the loop.
+Factors, steps and first addresses are known before the loop.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import I64
@@ -20,21 +23,21 @@ Value = ir.Value
 
 class Counted(ir.Phi):
     """A position, with its first value, its step, where the loop is entered from and begins, and
-    by factors its multiples with their steps."""
+    what is counted beside it: the value here, and how the next one follows."""
 
-    __slots__ = ("before", "body", "low", "multiples", "step")
+    __slots__ = ("before", "beside", "body", "low", "step")
     before: ir.Block
     body: ir.Block
     low: Value
     step: Value
-    multiples: dict[str, tuple[ir.Phi, Value]]
+    beside: dict[str, tuple[ir.Phi, Callable[[Value], Value]]]
 
 
 def counted(b: ir.IRBuilder, low: Value, step: Value, before: ir.Block) -> Counted:
     """The position of a loop whose first block the builder is in."""
     k = b.phi(I64, Counted)
     k.add_incoming(low, before)
-    k.low, k.step, k.before, k.body, k.multiples = low, step, before, b.block, {}
+    k.low, k.step, k.before, k.body, k.beside = low, step, before, b.block, {}
     return k
 
 
@@ -44,24 +47,41 @@ def times(b: ir.IRBuilder, k: Value, factor: Value) -> Value:
         return b.mul(k, factor)
     if factor.ref == "1":
         return k
-    found = k.multiples.get(factor.ref)
-    if found is None:
+    if factor.ref not in k.beside:
         with b.goto_block(k.before):
             first, step = b.mul(k.low, factor), b.mul(k.step, factor)
-        with b.goto_block(k.body, first=True):
-            phi = b.phi(I64)
-        phi.add_incoming(first, k.before)
-        found = k.multiples[factor.ref] = phi, step
-    return found[0]
+        k.beside[factor.ref] = _phi(b, k, first), lambda found: b.add(found, step)
+    return k.beside[factor.ref][0]
+
+
+def stepped(b: ir.IRBuilder, first: Value, k: Value, step: Value, kind: ir.Type) -> Value:
+    """The address so many steps behind a first one, which is known before the loop, a step being
+    elements of a type: it takes one register, where a multiple of the position takes two."""
+    if not isinstance(k, Counted):
+        return b.gep(first, [b.mul(k, step)], source_etype=kind)
+    key = f"{first.ref} {step.ref}"
+    if key not in k.beside:
+        with b.goto_block(k.before):
+            begin = b.gep(first, [b.mul(k.low, step)], source_etype=kind)
+            far = b.mul(k.step, step)
+        k.beside[key] = _phi(b, k, begin), lambda found: b.gep(found, [far], source_etype=kind)
+    return k.beside[key][0]
+
+
+def _phi(b: ir.IRBuilder, k: Counted, first: Value) -> ir.Phi:
+    with b.goto_block(k.body, first=True):
+        phi = b.phi(first.type)
+    phi.add_incoming(first, k.before)
+    return phi
 
 
 def count_on(b: ir.IRBuilder, k: Counted) -> Value:
     """The next position, at the end of the loop."""
     after = b.add(k, k.step)
     k.add_incoming(after, b.block)
-    for phi, step in k.multiples.values():
-        phi.add_incoming(b.add(phi, step), b.block)
+    for phi, following in k.beside.values():
+        phi.add_incoming(following(phi), b.block)
     return after
 
 
-__all__ = ["Counted", "count_on", "counted", "times"]
+__all__ = ["Counted", "count_on", "counted", "stepped", "times"]
