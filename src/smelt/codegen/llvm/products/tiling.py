@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.counting import count_on, counted
-from smelt.codegen.llvm.instructions.indexing import number
+from smelt.codegen.llvm.instructions.indexing import number, opaque
 from smelt.codegen.llvm.schedule.contract import Contraction, Tile
 from smelt.codegen.llvm.schedule.tasks import turned_side
 
@@ -144,10 +144,14 @@ def rounds(
     """What begins as `begin` after `one(k, sums, nth)` for all k of a span, so many in each round:
     the nth after the kth."""
     (low, high), before = span, b.block
-    loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
-    b.cbranch(b.icmp_signed("<", low, high), loop, done)
+    ahead, loop = b.append_basic_block("ahead"), b.append_basic_block("tile")
+    done = b.append_basic_block("tiled")
+    b.cbranch(b.icmp_signed("<", low, high), ahead, done)
+    b.position_at_end(ahead)
+    low = opaque(b, low)  # a block that stays: there LLVM fills registers, or else in each round
+    b.branch(loop)
     b.position_at_end(loop)
-    k = counted(b, low, number(step), before)
+    k = counted(b, low, number(step), ahead)
     totals = [b.phi(x.type) for x in begin]
     following: list[Value] = [*totals]
     for nth in range(step):
@@ -157,7 +161,7 @@ def rounds(
     b.position_at_end(done)
     found: list[Value] = []
     for first, total, value in zip(begin, totals, following, strict=True):
-        total.add_incoming(first, before)
+        total.add_incoming(first, ahead)
         total.add_incoming(value, end)
         last = b.phi(first.type)
         last.add_incoming(first, before)
