@@ -44,8 +44,8 @@ _OPTIONS = (
     # for one another for good and then find that they are not, where it looks through phis: an
     # assertion, which ends the process.  What it shares by that is 0.03 % of our code.
     "-enable-phi-of-ops=false",
-    # Loops of tiles step what is worth stepping (`codegen.llvm.instructions.counting`).  Looking for
-    # more took a quarter of LLVM's time, and code was no faster for it on the whole.
+    # Loops of tiles step what is worth it (`codegen.llvm.instructions.counting`).  Looking for more
+    # took a quarter of LLVM's time, and code was no faster for it on the whole.
     "-disable-lsr",
 )
 """LLVM takes an option once, for the whole process."""
