@@ -39,11 +39,20 @@ __all__ = ["alone", "beside", "llvm", "machine_code", "newpassmanagers", "run_pa
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# NewGVN, the one pass that shares common values of those that llvmlite shows, may take values for
-# one another for good and then find that they are not, where it looks through phis: an assertion,
-# which ends the process.  What it shares by that is 0.03 % of our code.  LLVM takes an option once.
+_OPTIONS = (
+    # NewGVN, the one pass that shares common values of those that llvmlite shows, may take values
+    # for one another for good and then find that they are not, where it looks through phis: an
+    # assertion, which ends the process.  What it shares by that is 0.03 % of our code.
+    "-enable-phi-of-ops=false",
+    # Loops of tiles step what is worth it (`codegen.llvm.instructions.counting`).  Looking for more
+    # took a quarter of LLVM's time, and code was no faster for it on the whole.
+    "-disable-lsr",
+)
+"""LLVM takes an option once, for the whole process."""
+
 if "smelt_options" not in ffi.__dict__:
-    llvm.set_option("smelt", "-enable-phi-of-ops=false")
+    for _option in _OPTIONS:
+        llvm.set_option("smelt", _option)
     ffi.__dict__["smelt_options"] = True
 
 # llvmlite serialises its calls with a reentrant lock of its own, which it does not show.

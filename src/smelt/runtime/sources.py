@@ -23,7 +23,7 @@ from smelt.version import __version__
 
 __all__ = ["Digests", "digests", "generator", "sources"]
 
-CODE: Final = ("blocks.py", "codegen", "kernel", "ops", "types")
+CODE: Final = ("blocks.py", "codegen", "kernel", "llvm.py", "ops", "types")
 """The modules and packages whose text decides what code a kernel's text becomes."""
 
 _PACKAGE: Final = str(Path(__file__).parents[1])

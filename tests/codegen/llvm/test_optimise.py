@@ -2,54 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
-from collections.abc import Callable
 from time import thread_time
-from typing import Any
 
-import numpy as np
 import pytest
 
-import smelt as sm
-from smelt.codegen.build import llvm_text
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import machine_for, optimise
 from smelt.kernel.text import parse
 from smelt.target import Target
 
 MACHINE = Target.for_isa("avx512")
-
-
-def texts(f: Callable[..., Any], *arrays: Any) -> list[str]:
-    """LLVM's text of a function's kernels."""
-    kernels = sm.explain(f, *arrays).kernels
-    return [llvm_text(parse(k.text), MACHINE) for k in kernels]
-
-
-def stepped(text: str) -> int:
-    """Loops whose addresses LLVM may step: their positions go into more than what hides them."""
-    found = 0
-    for name in re.findall(r"\n(?:loop|tile)[.\d]*:\n +(%\.\d+) = phi i64", text):
-        uses = re.findall(rf"^.*{re.escape(name)}\b(?! =).*$", text, re.MULTILINE)
-        found += len([u for u in uses if " asm " not in u]) > 1  # one counts it on
-    return found
-
-
-def long_body(x: Any) -> Any:
-    return sm.tanh(sm.exp(sm.sin(x))) * sm.erf(x)
-
-
-def test_addresses_of_long_bodies_and_of_what_tiles_leave_are_not_stepped() -> None:
-    x = np.ones((20, 700), np.float32)
-    (long,) = texts(long_body, x)
-    (short,) = texts(lambda x: x * 2 + 1, x)
-    assert stepped(short) > 0
-    assert stepped(long) == 0
-    w = np.ones((700, 64), np.float32)
-    (product,) = texts(lambda x, w: x @ w, x, w)
-    assert 0 < stepped(product) <= product.count("\ntile") // 4  # the highest of four heights
 
 
 GRADIENT = """kernel k(a: f32[128], y: f32[256,500], x: f32[4,64,128]) -> z: f32[500,128]

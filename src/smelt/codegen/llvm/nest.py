@@ -31,7 +31,6 @@ from smelt.codegen.llvm.instructions.indexing import (
     iota,
     multiple_of,
     number,
-    opaque,
     splat,
     steady,
 )
@@ -48,7 +47,7 @@ from smelt.codegen.llvm.rows.interior import each_row, in_parts
 from smelt.codegen.llvm.rows.spans import around
 from smelt.codegen.llvm.rows.spread import interleaved
 from smelt.codegen.llvm.rows.stacked import run_stacked
-from smelt.codegen.llvm.rows.stages import is_long, run_stages
+from smelt.codegen.llvm.rows.stages import run_stages
 from smelt.codegen.llvm.rows.straight import is_straight, rest_mask, vectors_of
 from smelt.codegen.llvm.rows.versions import answered, is_choice, needed, question_of
 from smelt.codegen.llvm.schedule.bands import BandEmitter, bands_of, for_each_band
@@ -95,7 +94,7 @@ class NestEmitter:
         self.s = home.s
         self.storage = home.storage
         self.positions = {i: n for n, i in self.s.phase.positions.items()}
-        self.nest, self.hides = self.s.nests[0], bool(self.s.products)
+        self.nest = self.s.nests[0]
         self.bypass, self.foresees = False, True
         self.tree: Tree | None = None
         self.together = 1
@@ -157,7 +156,6 @@ class NestEmitter:
     def open(self, nest: Nest, scope: Scope | None = None) -> Scope:
         """What is fixed before the loops of a nest, which is the current one from here."""
         self.nest = nest
-        self.hides = bool(self.s.products) or is_long(nest)
         self.items = needed(nest, self.taken) if self.taken else nest.items
         self.saves = nest.saves
         self.here = frozenset(self.items)
@@ -291,20 +289,15 @@ class NestEmitter:
 
     def loop(
         self, low: Value, high: Value, step: int | Value, inside: Callable[[Value], None],
-        *, told: bool = False,
     ) -> None:  # fmt: skip
-        """for position in range(low, high, step)
-
-        Around tiles of products, and where bodies are long, LLVM is not told how positions go on:
-        stepping all addresses would take most of its time, and gain nothing.  Unless it is `told`,
-        where addresses are few and each instruction keeps memory waiting."""
+        """for position in range(low, high, step)"""
         b = self.b
         body, done = b.append_basic_block("loop"), b.append_basic_block("next")
         before = b.block
         b.cbranch(b.icmp_signed("<", low, high), body, done)
         b.position_at_end(body)
         (position := b.phi(I64)).add_incoming(low, before)
-        inside(opaque(b, position) if self.hides and not told else position)
+        inside(position)
         after = b.add(position, number(step) if isinstance(step, int) else step)
         position.add_incoming(after, b.block)
         b.cbranch(b.icmp_signed("<", after, high), body, done)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from smelt.codegen.llvm.ir.types import (
     Constant,
@@ -44,7 +44,8 @@ class IRBuilder:
 
     def __init__(self, block: Block) -> None:
         self.block = block
-        self._early = False
+        self._at: int | None = None
+        """Where in the block instructions are put; None: behind all others."""
 
     # ---- places ----------------------------------------------------------------------------------
 
@@ -61,28 +62,32 @@ class IRBuilder:
     def position_at_end(self, block: Block) -> None:
         """What follows stands at the end of `block`."""
         self.block = block
-        self._early = False
+        self._at = None
 
     def append_basic_block(self, name: str = "block") -> Block:
         """A new block of the function; the builder stays where it is."""
         return self.block.function.append_basic_block(name)
 
-    @contextmanager
-    def goto_entry_block(self) -> Generator[None]:
+    def goto_entry_block(self) -> AbstractContextManager[None]:
         """At the end of the function's first block, before what leaves it."""
-        block, early = self.block, self._early
-        self.block = self.function.blocks[0]
-        self._early = self.block.terminator is not None
+        return self.goto_block(self.function.blocks[0])
+
+    @contextmanager
+    def goto_block(self, block: Block, *, first: bool = False) -> Generator[None]:
+        """At the end of a block, before what leaves it, or at its head."""
+        kept = self.block, self._at
+        self.block = block
+        self._at = 0 if first else None if block.terminator is None else -1
         try:
             yield
         finally:
-            self.block, self._early = block, early
+            self.block, self._at = kept
 
     def _insert(self, made: Made) -> Made:
-        if self._early:
-            self.block.instructions.insert(-1, made)
-        else:
+        if self._at is None:
             self.block.instructions.append(made)
+        else:
+            self.block.instructions.insert(self._at, made)
         return made
 
     def _give(self, kind: Type, text: str, form: type[Made] = Instruction) -> Made:
@@ -154,9 +159,13 @@ class IRBuilder:
             node = self.module.add_metadata(["branch_weights", *map(_I32, weights)])
             branch.set_metadata("prof", node)
 
-    def phi(self, kind: Type) -> Phi:
+    @overload
+    def phi(self, kind: Type) -> Phi: ...
+    @overload
+    def phi(self, kind: Type, form: type[Made]) -> Made: ...
+    def phi(self, kind: Type, form: type[Any] = Phi) -> Any:
         """A value that depends on where one comes from."""
-        return self._give(kind, f"phi {kind.text}", Phi)
+        return self._give(kind, f"phi {kind.text}", form)
 
     def select(self, condition: Value, yes: Value, no: Value) -> Value:
         """One of two values, lane by lane where the condition has lanes."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.ahead import LINE
 from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
+from smelt.codegen.llvm.instructions.counting import times
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.products.before import with_before
@@ -272,7 +273,7 @@ class FewEmitter(DeepEmitter):
         """Some vectors of a line of the right operand, from where it lies."""
         b, lines, found = self.b, self.lines, list[Value]()
         assert lines is not None
-        at = b.add(b.mul(k, lines.apart), column)
+        at = b.add(times(b, k, lines.apart), column)
         for v in range(vectors):
             there = b.add(at, number(v * self.c.tile.lanes))
             address = element_address(b, lines.base, there, lines.dtype)

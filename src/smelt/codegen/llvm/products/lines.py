@@ -35,13 +35,12 @@ def lines_from(
 
 def along(
     home: NestEmitter, span: tuple[Value, Value], wide: int,
-    put: Callable[[Value, Value | None], None], *, told: bool = False,
+    put: Callable[[Value, Value | None], None],
 ) -> None:  # fmt: skip
-    """Whole steps of `wide` elements, then a masked one: position and mask.  See
-    `NestEmitter.loop` for `told`."""
+    """Whole steps of `wide` elements, then a masked one: position and mask."""
     b, (low, high) = home.b, span
     middle = b.add(low, b.and_(b.sub(high, low), number(-wide)))
-    home.loop(low, middle, wide, lambda at: put(at, None), told=told)
+    home.loop(low, middle, wide, lambda at: put(at, None))
     masked_along(home, (middle, high), wide, put)
 
 

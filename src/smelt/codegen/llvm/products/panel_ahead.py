@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.ahead import LINE
 from smelt.codegen.llvm.access.memory import element_address, prefetch
+from smelt.codegen.llvm.instructions.counting import times
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.schedule.contract import Contraction
@@ -54,7 +55,7 @@ class PanelAhead:
     def ask(self, begin: Part, k: Value) -> None:
         """Asks for the line that falls to a position."""
         b, (panel, before, rate) = self.b, begin
-        line = b.lshr(b.add(before, b.mul(k, rate)), number(FRACTION))
+        line = b.lshr(b.add(before, times(b, k, rate)), number(FRACTION))
         prefetch(b, b.gep(panel, [b.mul(line, number(LINE))], source_etype=ir.IntType(8)))
 
     def _next(self, column: Value) -> Value:

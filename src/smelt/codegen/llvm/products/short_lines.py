@@ -144,7 +144,7 @@ def _lines(home: NestEmitter, scope: Scope, depth: int, count: int, tests: _Test
                 home.enter(place, depth + 2)
                 home.body(place)
 
-        home.loop(start, end, 1, inside, told=True)
+        home.loop(start, end, 1, inside)
 
     first, last = home.ranges[row]
     if not tests.rows:
@@ -188,7 +188,7 @@ def _around(
             through(first, last, {})
             home.assumed = known
 
-    home.loop(number(0), number(2), 1, side, told=True)
+    home.loop(number(0), number(2), 1, side)
 
 
 __all__ = ["each_length", "packs_lines"]

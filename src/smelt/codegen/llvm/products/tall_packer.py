@@ -175,7 +175,7 @@ class TallPacker(Packer):
                     buffer = home.home.buffers[access.buffer]
                     prefetch(b, element_address(b, buffer, place, home.home.dtypes[access.buffer]))
 
-            home.loop(*home.ranges[k], 1, inside, told=True)
+            home.loop(*home.ranges[k], 1, inside)
 
         home.loop(low, whole, lanes, lambda at: vector(at, None))
         home.loop(whole, high, lanes, lambda at: vector(at, rest_mask(home, high, at, lanes)))

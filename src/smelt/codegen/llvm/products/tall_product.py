@@ -21,7 +21,9 @@ from smelt.codegen.llvm.access.memory import (
     prefetch,
     store_vector,
 )
+from smelt.codegen.llvm.instructions.counting import stepped, times
 from smelt.codegen.llvm.instructions.indexing import iota, number, opaque, splat
+from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.products.before import in_runs, is_short
 from smelt.codegen.llvm.products.tall_packer import TallPacker
@@ -333,14 +335,15 @@ class TallEmitter(TallPacker):
         """Where they are packed, `first` being the place of the first line."""
         c = self.c
         step = number(c.tile.columns) if c.wide else self.pitch
-        line = self._on(first, k, nth, step, c.item.dtype)
-        return [element_address(self.b, line, number(v * c.tile.lanes), c.item.dtype)
-                for v in range(vectors)]  # fmt: skip
+        b, dtype = self.b, c.item.dtype
+        line = stepped(b, first, k, step, memory_type(dtype))
+        line = element_address(b, line, b.mul(number(nth), step), dtype) if nth else line
+        return [element_address(b, line, number(v * c.tile.lanes), dtype) for v in range(vectors)]
 
     def _on(self, first: Value, k: Value, nth: int, step: Value, dtype: DType) -> Value:
         """An address `k + nth` steps on, of which only `k` differs from round to round."""
         b = self.b
-        at = element_address(b, first, b.mul(k, step), dtype)
+        at = element_address(b, first, times(b, k, step), dtype)
         return element_address(b, at, b.mul(number(nth), step), dtype) if nth else at
 
     def _ask(self, starts: list[Value], k: Value, column: Value) -> None:
@@ -351,7 +354,7 @@ class TallEmitter(TallPacker):
             ahead = number(AHEAD // self.stored.itemsize)
             if self.c.wide:  # the next rows, while the tiles of these use theirs
                 ahead = b.mul(self.left_steps[0], number(len(starts)))
-            at = b.add(b.mul(k, number(len(starts))), ahead)
+            at = b.add(times(b, k, number(len(starts))), ahead)
             prefetch(b, element_address(b, starts[0], at, self.stored), near=not self.c.wide)
 
     def _one(self, start: Value, k: Value, nth: int) -> Value:

@@ -89,7 +89,7 @@ class TapsPacker:
                 prefetch(b, element_address(b, at, ahead, self.dtype))
                 self._pair(at, element_address(b, to, b.mul(k, number(c.taps)), i32), alone)
 
-            home.loop(low, whole, 1, lambda k: pair(k, False), told=True)
+            home.loop(low, whole, 1, lambda k: pair(k, False))
             if whole is not high:
                 home.loop(whole, high, 1, lambda k: pair(k, True))
 

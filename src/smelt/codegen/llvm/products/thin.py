@@ -254,7 +254,7 @@ class ThinEmitter:
             groups = (values[r : r + together] for r in range(0, count, together))
             self._add(k, at, [interleaved(b, group) for group in groups], only)
 
-        along(self.home, self.ranges[self.c.along], self.wide, put, told=True)
+        along(self.home, self.ranges[self.c.along], self.wide, put)
 
     # ---- lines along k -----------------------------------------------------------------------
 
@@ -326,9 +326,9 @@ class ThinEmitter:
 
         self._foresee(c.k, ONE_AHEAD)
         self.wide = each * lanes
-        self.home.loop(low, middle, FEW * lanes, several, told=True)
+        self.home.loop(low, middle, FEW * lanes, several)
         self.wide = usual
-        along(self.home, (middle, high), lanes, put, told=True)
+        along(self.home, (middle, high), lanes, put)
         totals = [b.load(place, typ=zero.type) for place in places]
         while len(totals) > 1:
             totals = [m.add(x, y) for x, y in zip(totals[::2], totals[1::2], strict=True)]
@@ -382,8 +382,8 @@ class ThinEmitter:
         low, high = self.ranges[c.along]
         step = max(self.wide, LINE // min(self._sizes(), default=LINE))
         middle = b.add(low, b.and_(b.sub(high, low), number(-step)))
-        self.home.loop(low, middle, step, asking, told=True)
-        along(self.home, (middle, high), self.wide, put, told=True)
+        self.home.loop(low, middle, step, asking)
+        along(self.home, (middle, high), self.wide, put)
         totals = [b.load(place, typ=zero.type) for sums in places for place in sums]
         while len(totals) > 1 and len(totals) < self.lanes:
             totals.append(zero)

@@ -18,8 +18,9 @@ from smelt.codegen.llvm.access.memory import (
     prefetch,
     store_vector,
 )
+from smelt.codegen.llvm.instructions.counting import count_on, counted, times
 from smelt.codegen.llvm.instructions.grouped import ones, step
-from smelt.codegen.llvm.instructions.indexing import I64, first_lanes, number, opaque, splat
+from smelt.codegen.llvm.instructions.indexing import first_lanes, number, opaque, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.products.amx import COLUMNS as AMX_COLUMNS
@@ -29,7 +30,7 @@ from smelt.codegen.llvm.products.grouping import panel_units
 from smelt.codegen.llvm.products.sums import Spot, put
 from smelt.codegen.llvm.products.thin import multiply_add
 from smelt.codegen.llvm.products.tile_ahead import TileAhead
-from smelt.codegen.llvm.products.tiling import heights
+from smelt.codegen.llvm.products.tiling import heights, whole_units
 from smelt.codegen.llvm.schedule.contract import Contraction, Tile
 from smelt.codegen.llvm.schedule.nests import Nest
 from smelt.codegen.llvm.schedule.operands import load_of, panel_step
@@ -241,6 +242,7 @@ class TileEmitter:
 
             def add(k: Value) -> None:
                 at = b.add(line, b.mul(k, self.right.steps[0]))
+                at = element_address(b, self.right.base, at, self.right.dtype)
                 for place, right in zip(
                     places, self._across(m, at, len(places), None), strict=True
                 ):
@@ -380,28 +382,32 @@ class TileEmitter:
         starts = self._starts(height, row)
         for start in starts:
             self._ask(self.left, start, 2)
-        line = self._line(column)
+        line = b.add(self._line(column), b.mul(self.first, self.right.steps[0]))
         places = self._places(height, vectors, row, column)
-        # LLVM steps the addresses of the highest tile, so that they leave the sums their registers.
         full = height * vectors == self.c.tile.rows * self.c.tile.vectors
-        place = row, self.column, column
-        part = self.ahead.tile(place, height, vectors) if full else None
+        part = self.ahead.tile((row, self.column, column), height, vectors) if full else None
         masks = self._masks(height, vectors, mask)
         begin = self._begin(m, places, masks, vectors, column)
+        begins = element_address(b, self.right.base, line, self.right.dtype)
+        rows = self.ahead.rows(starts, self.first) if full else None
         before = b.block
         loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
         b.branch(loop)
         b.position_at_end(loop)
-        position = b.phi(I64)
-        position.add_incoming(self.first, before)
+        k = counted(b, self.first, number(1), before)
+        (there := b.phi(begins.type)).add_incoming(begins, before)
         totals = [b.phi(x.type) for x in begin]
-        k = position if full else opaque(b, position)
-        if full:
-            self.ahead.operands(starts, part, k)
-        across = self._across(m, b.add(line, b.mul(k, self.right.steps[0])), vectors, mask)
-        following = self._step(m, height, b.mul(k, self.left.steps[1]), starts, across, [*totals])
-        after = b.add(k, number(1))
-        position.add_incoming(after, loop)
+        if rows is not None:
+            (asked := b.phi(begins.type)).add_incoming(rows[0], before)
+            prefetch(b, asked)
+            asked.add_incoming(b.gep(asked, [rows[1]], source_etype=ir.IntType(8)), loop)
+        self.ahead.panel(part, k)
+        across = self._across(m, there, vectors, mask)
+        along = times(b, k, self.left.steps[1])
+        following = self._step(m, height, along, starts, across, [*totals])
+        after = count_on(b, k)
+        beyond = element_address(b, there, self.right.steps[0], self.right.dtype)
+        there.add_incoming(beyond, loop)
         for phi, first, value in zip(totals, begin, following, strict=True):
             phi.add_incoming(first, before)
             phi.add_incoming(value, loop)
@@ -453,10 +459,11 @@ class TileEmitter:
                             None) for v in range(vectors)]  # fmt: skip
         return [m.add(x, sums[k % vectors]) for k, x in enumerate(begin)]
 
-    def _across(self, m: LLVMMachine, at: Value, vectors: int, mask: Value | None) -> list[Value]:
-        """One line of the right operand."""
+    def _across(
+        self, m: LLVMMachine, first: Value, vectors: int, mask: Value | None
+    ) -> list[Value]:  # fmt: skip
+        """One line of the right operand, from its address on."""
         b, place = self.b, self.right
-        first = element_address(b, place.base, at, place.dtype)
         self._ask(place, first, vectors)
         if self.far is not None:
             for v in range(vectors):
@@ -488,13 +495,6 @@ class TileEmitter:
                     else step(m, self.c.group, one, line, total)
                 )  # fmt: skip
         return found
-
-
-def whole_units(home: NestEmitter, c: Contraction) -> Value:
-    """Whether the block of k at hand ends with a whole unit."""
-    low, high = home.ranges[c.k]
-    part = home.b.urem(home.b.sub(high, low), number(c.together))
-    return home.b.icmp_signed("==", part, number(0))
 
 
 __all__ = ["TileEmitter"]

@@ -7,7 +7,8 @@ the sums, a third of the time of such a kernel, takes an eighth of it.
 
     ahead = TileAhead(home, c, (left, right), (rows, depth), last)
     part = ahead.tile(place, height, vectors)   of a tile: the lines that are stored in its place
-    ahead.operands(starts, part, k)             for each k: a part of the rows and panel that follow
+    ahead.panel(part, k)                        for each k: a part of the panel that follows
+    ahead.rows(starts, k)                       where to ask for a part of the rows that follow
 """
 
 from __future__ import annotations
@@ -62,17 +63,20 @@ class TileAhead:
         self.results(row, self.b.add(first, column), height, vectors)
         return None if self.panels is None else self.panels.begin(row, column, height)
 
-    def operands(self, starts: list[Value], part: Part | None, k: Value) -> None:
-        """Asks for a part of the panel that follows, and of the rows that follow a tile's, which
-        begin at `starts`: for all of them in the course of k."""
+    def panel(self, part: Part | None, k: Value) -> None:
+        """Asks for a part of the panel that follows: for all of it in the course of k."""
         if self.panels is not None and part is not None:
             self.panels.ask(part, k)
+
+    def rows(self, starts: list[Value], k: Value) -> tuple[Value, Value] | None:
+        """Where to ask for the rows that follow a tile's, which begin at `starts`, for all of them
+        in the course of k: the address at one k, and bytes to the next one's."""
         if self.moves is None:
-            return
+            return None
         b, itemsize = self.b, self.left.dtype.itemsize
-        moved = b.and_(b.mul(k, number(len(starts) * itemsize)), self.moves)
-        ahead = b.add(moved, b.mul(self.left.steps[0], number(itemsize)))
-        prefetch(b, b.gep(starts[-1], [ahead], source_etype=ir.IntType(8)))
+        step = b.and_(number(len(starts) * itemsize), self.moves)
+        ahead = b.add(b.mul(k, step), b.mul(self.left.steps[0], number(itemsize)))
+        return b.gep(starts[-1], [ahead], source_etype=ir.IntType(8)), step
 
     def results(self, row: Value, column: Value, height: int, vectors: int) -> None:
         """Asks for the lines that what is made of a tile's sums will take."""

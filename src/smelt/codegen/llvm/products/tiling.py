@@ -16,8 +16,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.instructions.indexing import I64, number
-from smelt.codegen.llvm.schedule.contract import Tile
+from smelt.codegen.llvm.instructions.counting import count_on, counted
+from smelt.codegen.llvm.instructions.indexing import number, opaque
+from smelt.codegen.llvm.schedule.contract import Contraction, Tile
 from smelt.codegen.llvm.schedule.tasks import turned_side
 
 if TYPE_CHECKING:
@@ -129,6 +130,13 @@ def whole_tiles(b: ir.IRBuilder, rows: Value, high: int, low: int) -> Value:
     return b.select(many, b.add(whole, number(high)), whole)
 
 
+def whole_units(home: NestEmitter, c: Contraction) -> Value:
+    """Whether the block of k at hand ends with a whole unit."""
+    low, high = home.ranges[c.k]
+    part = home.b.urem(home.b.sub(high, low), number(c.together))
+    return home.b.icmp_signed("==", part, number(0))
+
+
 def rounds(
     b: ir.IRBuilder, span: tuple[Value, Value], step: int,
     one: Callable[[Value, list[Value], int], list[Value]], begin: list[Value],
@@ -136,22 +144,24 @@ def rounds(
     """What begins as `begin` after `one(k, sums, nth)` for all k of a span, so many in each round:
     the nth after the kth."""
     (low, high), before = span, b.block
-    loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
-    b.cbranch(b.icmp_signed("<", low, high), loop, done)
+    ahead, loop = b.append_basic_block("ahead"), b.append_basic_block("tile")
+    done = b.append_basic_block("tiled")
+    b.cbranch(b.icmp_signed("<", low, high), ahead, done)
+    b.position_at_end(ahead)
+    low = opaque(b, low)  # a block that stays: there LLVM fills registers, or else in each round
+    b.branch(loop)
     b.position_at_end(loop)
-    k = b.phi(I64)
-    k.add_incoming(low, before)
+    k = counted(b, low, number(step), ahead)
     totals = [b.phi(x.type) for x in begin]
     following: list[Value] = [*totals]
     for nth in range(step):
         following = one(k, following, nth)
-    after, end = b.add(k, number(step)), b.block
-    k.add_incoming(after, end)
+    after, end = count_on(b, k), b.block
     b.cbranch(b.icmp_signed("<", after, high), loop, done)
     b.position_at_end(done)
     found: list[Value] = []
     for first, total, value in zip(begin, totals, following, strict=True):
-        total.add_incoming(first, before)
+        total.add_incoming(first, ahead)
         total.add_incoming(value, end)
         last = b.phi(first.type)
         last.add_incoming(first, before)

@@ -18,8 +18,10 @@ from smelt.codegen.llvm.access.memory import (
     prefetch,
     store_vector,
 )
+from smelt.codegen.llvm.instructions.counting import stepped
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.products.before import in_runs
 from smelt.codegen.llvm.products.thin import multiply_add
 from smelt.codegen.llvm.products.tiling import function_apart, rounds
@@ -86,7 +88,8 @@ class _Tile:
         b, dtype, lanes, found = self.b, self.c.item.dtype, self.c.tile.lanes, list[Value]()
         if nth == 0 and self.c.direct:
             self._ask(k)
-        line = element_address(b, self.f.args[1], b.mul(k, number(self.c.tile.columns)), dtype)
+        step = number(self.c.tile.columns)
+        line = stepped(b, self.f.args[1], k, step, memory_type(dtype))
         across = [
             load_vector(self.m, element_address(b, line, number(at), dtype), dtype, None)
             for v in range(self.vectors) for at in [nth * self.c.tile.columns + v * lanes]

@@ -358,15 +358,18 @@ class _Tile:
         taps, loop, next_ = b.block, f.append_basic_block("loop"), f.append_basic_block("next")
         b.cbranch(b.icmp_signed("<", number(0), depth), loop, next_)
         b.position_at_end(loop)
-        k = b.phi(I64)
+        k, panel = b.phi(I64), b.phi(weights.type)
         sums = [b.phi(x.type) for x in before]
-        following = self._step(line, weights, k, sums)
+        following = self._step(line, panel, k, sums)
+        beside = element_address(b, panel, number(self.c.tile.columns), self.c.unit)
         after = b.add(k, number(1))
         b.cbranch(b.icmp_signed("<", after, depth), loop, next_)
         b.position_at_end(next_)
         ended = [b.phi(x.type) for x in before]
         k.add_incoming(number(0), taps)
         k.add_incoming(after, loop)
+        panel.add_incoming(weights, taps)
+        panel.add_incoming(beside, loop)
         for first, total, new, last in zip(before, sums, following, ended, strict=True):
             total.add_incoming(first, taps)
             total.add_incoming(new, loop)
@@ -383,11 +386,10 @@ class _Tile:
         return b.and_(pair, self.counts) if c.ends else pair
 
     def _step(self, line: Value, weights: Value, k: Value, sums: Sequence[Value]) -> list[Value]:
-        """The sums after one more channel."""
+        """The sums after one more channel, the kth, whose weights lie at an address."""
         b, c, tile, dtype = self.b, self.c, self.tile, self.c.unit
-        at = element_address(b, weights, b.mul(k, number(c.tile.columns)), dtype)
-        across = [load_vector(self.m, element_address(b, at, number(v * tile.lanes), dtype), dtype,
-                              None) for v in range(tile.vectors)]  # fmt: skip
+        across = [load_vector(self.m, element_address(b, weights, number(v * tile.lanes), dtype),
+                              dtype, None) for v in range(tile.vectors)]  # fmt: skip
         first, found = element_address(b, line, k, c.image), list[Value]()
         for i in range(tile.rows):
             place = element_address(b, first, number(i * c.pitch), c.image)

@@ -26,7 +26,6 @@ from smelt.codegen.llvm.access.gaps import gap_of
 from smelt.codegen.llvm.access.limits import Limit
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.rows.pieces import Piece, combined, known, pieces
-from smelt.codegen.llvm.rows.stages import is_long
 from smelt.codegen.llvm.rows.versions import is_choice, needed
 from smelt.codegen.llvm.values.items import Item, accesses_of
 from smelt.dataclass import dataclass
@@ -194,11 +193,8 @@ def _branched(
             with no:
                 _branched(home, tree.no, scope, run)
         return
-    hides = home.hides
     with known(home, tree.piece):
-        home.hides = bool(home.s.products) or is_long(home.nest, home.items)
         run(Scope(scope))
-    home.hides = hides
 
 
 __all__ = ["Tree", "in_branches", "tree_of"]

@@ -87,16 +87,8 @@ def stages(nest: Nest) -> tuple[Stage, ...]:
     return _cut(nest, work, roots, cuts) if cuts else ()
 
 
-def is_long(nest: Nest, items: Sequence[Item] | None = None) -> bool:
-    """Whether the innermost loop's body, all of it or some `items`, is so long that nothing is won
-    by counting its addresses on, instead of adding them up: LLVM would spend more time on that than
-    on all else, since it weighs all addresses of a loop against one another."""
-    return nest.vector is not None and sum(map(_cost, _work(nest, items))) > LONG
-
-
-def _work(nest: Nest, items: Sequence[Item] | None = None) -> list[Item]:
-    among = nest.items if items is None else items
-    return [i for i in among if i.kind in ("apply", "cast") and nest.vector in i.axes]
+def _work(nest: Nest) -> list[Item]:
+    return [i for i in nest.items if i.kind in ("apply", "cast") and nest.vector in i.axes]
 
 
 def _converts(fold: Item, nest: Nest) -> bool:
