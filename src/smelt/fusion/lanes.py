@@ -42,11 +42,12 @@ def parts_for(sweeps: Sweeps, axis: int) -> int:
     """Into how many parts an axis would be split."""
     region, size = sweeps.region, sweeps.sizes[axis]
     places = [p for found in region.loads.values() for p in found if p]
-    along = any(fastest(p[-1]) == axis for p in places)
-    if along or any(over != 1 << axis for over in region.ended.values()):
-        width = sweeps.volume(sweeps.local & ~(1 << axis))
-        return int(evaluate(fold_parts(size, width), {}))
-    return int(evaluate(parts_of(size), {}))
+    runs = sum(1 << a for a in {fastest(p[-1]) for p in places} if a >= 0)
+    rows = not runs >> axis & 1 and all(over == 1 << axis for over in region.ended.values())
+    if rows or runs & region.grid:
+        return int(evaluate(parts_of(size), {}))
+    width = sweeps.volume(sweeps.local & ~(1 << axis))
+    return int(evaluate(fold_parts(size, width), {}))
 
 
 def written_out(sweeps: Sweeps) -> int:

@@ -21,7 +21,6 @@ from smelt.blocks import (
     STREAM_COLUMNS,
     TAKEN,
     THIN,
-    fold_parts,
     has_parts,
     rows_axis,
     rows_taken,
@@ -37,6 +36,7 @@ from smelt.fusion.cascade.term import Term
 from smelt.fusion.cascade.visible import Visible, visible
 from smelt.fusion.cost import CHARGED, INLINE_LAUNCH_NS, INLINE_NS, OVERLAP, Cost, Model
 from smelt.fusion.gathered import GATHERED_NS, gathered
+from smelt.fusion.lanes import parts_for
 from smelt.fusion.packed import summed, term_packing_ns
 from smelt.fusion.region import Region
 from smelt.fusion.sets import bits
@@ -49,7 +49,7 @@ from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
 from smelt.target import Level
 from smelt.types.affine import overlaps
-from smelt.types.expr import Expr, axes_of, evaluate
+from smelt.types.expr import Expr, axes_of
 
 COMPILED = True
 """Whether the back end can compile carried states."""
@@ -152,12 +152,12 @@ class _Price:
         self.extra = self._extra()
         self.block = self._blocks()
         self.visits = -(-self.sizes[self.name] // self.block)
+        self.lanes = Visits(model, region, a, self.block)
         self.parts = self._parts()
         self.is_columns = bool(self.cut) and self.block == COLUMN_BLOCK and self.parts == 1
         self.held = self._held_axes()
         self.still = frozenset(self.grid) - frozenset(self.cut) | self.held
         self.slow = self._slow()
-        self.lanes = Visits(model, region, a, self.block)
         held = self.lanes.along in self.sizes and self.lanes.along not in {*self.grid, *self.cut}
         self.empty = self.lanes.emptiness(self._held([self.lanes.along])) if held else 1.0
         self.shares = Shares(self.sizes, {**self.cut, self.name: self.block}, model.hints)
@@ -258,8 +258,7 @@ class _Price:
         work = prod(self.sizes.values())
         if self._tasks(1) >= LEAST_TASKS or size < PARTS or work < SPLIT_ABOVE:
             return 1
-        width = prod(n for a, n in self.sizes.items() if a not in self.grid and a != self.name)
-        return int(evaluate(fold_parts(size, width), {}))
+        return parts_for(self.lanes.order, self.a)
 
     # ---- blocks --------------------------------------------------------------------------------
 

@@ -423,9 +423,7 @@ def _split_kernel(
             inside.append(s)
     inside, after = _needed_after(inside, after)
     if parts is None:
-        columns = _is_column_by_column(d, axis)
-        parts = parts_of(axis.extent, max(rows or 1, PART_ROWS)) if columns \
-            else fold_parts(axis.extent, width_of(d, grid, axis.name))  # fmt: skip
+        parts = parts_for(d, grid, axis, rows)
     names = ("p", "part", *(f"p{k}" for k in range(len(d.axes))))
     part = next(name for name in names if name not in d.axes)
     stream = Stream((Block(axis.name, rows, None, part),), tuple(states), tuple(inside))
@@ -434,9 +432,14 @@ def _split_kernel(
     return Kernel(name, tuple(d.inputs), tuple(d.outputs), tuple(d.axes.values()), blocks, body)
 
 
-def width_of(d: Definition, grid: Sequence[Axis], axis: str) -> Index:
-    """Elements that a task has at each position of an axis."""
-    return product(a.extent for a in d.axes.values() if a not in grid and a.name != axis)
+def parts_for(d: Definition, grid: Sequence[Axis], axis: Axis, rows: int | None) -> Index:
+    """How many parts an axis is split into, of whose positions so many are taken at once: each has
+    rows enough where it has results for many columns, else elements enough."""
+    columns = any(a.name in fastest(d) for a in grid) or _is_column_by_column(d, axis)
+    if columns:
+        return parts_of(axis.extent, max(rows or 1, PART_ROWS))
+    width = product(a.extent for a in d.axes.values() if a not in grid and a.name != axis.name)
+    return fold_parts(axis.extent, width)
 
 
 def _needed_after(

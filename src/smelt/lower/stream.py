@@ -29,7 +29,6 @@ from smelt.blocks import (
     SPLIT_ABOVE,
     STREAM_COLUMNS,
     TAKEN,
-    fold_parts,
     has_parts,
     rows_axis,
     rows_taken,
@@ -132,7 +131,7 @@ class _Streamed:
             part = self._fresh("part")
             rows = roles.rows_at_once(d, d.axes[self.axis], self.read.facts, hints)
             self.parted = Block(self.axis, rows, None, part)
-            parts = fold_parts(d.axes[self.axis].extent, roles.width_of(d, grid, self.axis))
+            parts = roles.parts_for(d, grid, d.axes[self.axis], rows)
             blocks = [*(Block(a.name, 1) for a in grid), Split(part, self.axis, parts)]
         self.shared = has_parts(
             (self._visits(b) for b in cut), self._visits(Block(self.axis, size))
