@@ -56,6 +56,9 @@ PARTS = 64
 PART_ROWS = 64
 """Positions of a split axis that each part has at least, while there are so many: what a part holds
 is written and read again."""
+PART_WORK = 1 << 10
+"""Elements that a part folds at least, while there are so many: starting it takes as long as some
+hundreds of them."""
 PRODUCT_PARTS, LONG_SUM = 16, 1 << 15
 """The same of a product's summed axis, and how long that is at least: a part outweighs by far that
 its results are stored and merged."""
@@ -91,6 +94,21 @@ def parts_of(extent: Index, rows: int = PART_ROWS) -> Index:
     [1, 15, 64]
     """
     return maximum(1, minimum(PARTS, floordiv(extent, rows)))
+
+
+def fold_parts(extent: Index, width: Index) -> Index:
+    """The same of an axis with `width` elements at each position, where a part has one result.
+
+    >>> [fold_parts(n, 8) for n in (10, 1000, 100_000)]
+    [1, 7, 64]
+    """
+    most = min(PARTS, extent) if isinstance(extent, int) else PARTS
+    return maximum(1, minimum(most, floordiv(mul(extent, width), PART_WORK)))
+
+
+def product_parts(extent: Index) -> Index:
+    """The same of a product's summed axis."""
+    return maximum(1, minimum(PRODUCT_PARTS, floordiv(extent, LONG_SUM // PRODUCT_PARTS)))
 
 
 ROW_BLOCK = 8192

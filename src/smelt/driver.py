@@ -136,7 +136,7 @@ def _compile(
     graph = passes.run(graph, journal, knobs.ROUNDING.get())
     plan, ahead = _planned(graph, program, donate, journal, target)
     hints = _hints(plan, named)
-    lowered, bare = _kernels(plan.every, hints, journal)
+    lowered, bare = _kernels(plan.every, [{**at, **plan.sizes} for at in hints], journal)
     count = len(plan.clusters)
     kernels = (
         *ahead.packed(plan.clusters, lowered[:count], bare[:count], target, named, journal),

@@ -85,4 +85,4 @@ def together(rest: Plan, checks: Plan) -> Plan:
     later = (tuple(count + k for k in group) for group in checks.launches)
     slots = (replace(s, first=s.first + count, last=s.last + count) for s in checks.slots)
     return Plan(graph, (*rest.clusters, *more), (*rest.launches, *later), rest.decisions,
-                (*rest.slots, *slots))  # fmt: skip
+                (*rest.slots, *slots), rest.sizes)  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from smelt.blocks import LEAST_LANES, PARTS, SHORT_BLOCK, SHORT_ROW, WRITTEN_OUT, parts_of
+from smelt.blocks import LEAST_LANES, SHORT_BLOCK, SHORT_ROW, WRITTEN_OUT, fold_parts, parts_of
 from smelt.fusion.region import Region
 from smelt.fusion.sets import bits
 from smelt.fusion.trace import Term
@@ -42,10 +42,12 @@ def parts_for(sweeps: Sweeps, axis: int) -> int:
     """Into how many parts an axis would be split."""
     region, size = sweeps.region, sweeps.sizes[axis]
     places = [p for found in region.loads.values() for p in found if p]
-    along = any(fastest(p[-1]) == axis for p in places)
-    if along or any(over != 1 << axis for over in region.ended.values()):
-        return min(PARTS, max(size, 1))
-    return int(evaluate(parts_of(size), {}))
+    runs = sum(1 << a for a in {fastest(p[-1]) for p in places} if a >= 0)
+    rows = not runs >> axis & 1 and all(over == 1 << axis for over in region.ended.values())
+    if rows or runs & region.grid:
+        return int(evaluate(parts_of(size), {}))
+    width = sweeps.volume(sweeps.local & ~(1 << axis))
+    return int(evaluate(fold_parts(size, width), {}))
 
 
 def written_out(sweeps: Sweeps) -> int:

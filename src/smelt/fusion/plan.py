@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -96,6 +97,8 @@ class Plan:
     launches: tuple[tuple[int, ...], ...]
     decisions: tuple[Decision, ...] = ()
     slots: tuple[Slot, ...] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict[str, int])
+    """The sizes that its kernels are for, where those are not the first call's."""
 
     @property
     def every(self) -> tuple[Cluster, ...]:

@@ -36,6 +36,7 @@ from smelt.fusion.carried import steps
 from smelt.fusion.chains import chains
 from smelt.fusion.cost import INLINE_LAUNCH_NS, Cost, Model
 from smelt.fusion.decide import Decisions
+from smelt.fusion.ends import larger, may_gain, serves
 from smelt.fusion.legal import Refusal, Wishes, refuse_torn
 from smelt.fusion.plan import NOTHING, Donated, Plan
 from smelt.fusion.reach import Reach
@@ -63,9 +64,6 @@ MOST_SIBLINGS = 12
 """Readers of one array that are tried in pairs."""
 FORCED = 1e18
 """The gain of a join that the user demands."""
-CHEAP = 4.0
-"""Row cost of an element up to which a value that reads nothing is never worth a place in memory
-(as the code generator's own limit for what it computes again)."""
 LEAST_GAIN = 1e-6
 """Nanoseconds below which a gain is rounding."""
 
@@ -104,24 +102,32 @@ def plan(
     start = perf_counter()
     sizes = Hints(hints)
     units = Units(graph)
-    model = Model(units, target, sizes)
     required = knobs.REQUIRE_FUSED.get()
     wishes = Wishes(units, knobs.MUST_FUSE.get(), knobs.NEVER_FUSE.get(), required)
     recording = journal is None or journal.keep or bool(required)
-    decisions = Decisions(model, recording=recording)
-    decisions.views()
-    search = Search(units, model, wishes, decisions)
+
+    def searched(sizes: Hints) -> Search:
+        model = Model(units, target, sizes)
+        return Search(units, model, wishes, Decisions(model, recording=recording))
+
+    search, chosen = searched(sizes), Hints()
     if fuse:
         search.run()
+        more = larger(units, sizes)
+        if more is not None and may_gain(search, (other := searched(more)).model):
+            other.run()
+            if serves(search, other):
+                search, sizes, chosen = other, more, more
         if thrifty:
-            Refinement(search, decisions).overwrite()
+            Refinement(search, search.decisions).overwrite()
     else:
         search.apart()
-        decisions.off()
+        search.decisions.off()
+    decisions = search.decisions
     require(wishes, [c.members for c in search.clusters.values()], decisions)
     clusters, launches = clusters_of(units, search.groups(), sizes)
     slots = memory.assign(graph, clusters, launches, sizes, search.reuses(), donated)
-    result = Plan(graph, clusters, launches, tuple(decisions.found), slots)
+    result = Plan(graph, clusters, launches, tuple(decisions.found), slots, chosen)
     disjoint(result, sizes)
     if knobs.VERIFY.get():
         verify(result)
@@ -140,6 +146,7 @@ class Search(State):
 
     def __init__(self, units: Units, model: Model, wishes: Wishes, decisions: Decisions) -> None:
         super().__init__(units, model, wishes)
+        decisions.views()
         self.decisions = decisions
         self.reach = Reach({})
         self.tries = Tries()
@@ -264,15 +271,6 @@ class Search(State):
         when they have grown."""
         return self.dear.get(producer.members, readers + 1) <= readers
 
-    def _is_made_of_nothing(self, producer: Cluster) -> bool:
-        """Whether a producer reads no array and costs next to nothing, as a mask by positions does.
-
-        It belongs to its readers even where reading it would be as cheap: where it has one value
-        for a whole block, a stream does not look at it, or does not visit the block.
-        """
-        work = sum(self.units.unit(u).trace.cost for u in bits(producer.members))
-        return not producer.reads and work <= CHEAP and not producer.members & self.units.folds
-
     def best(self, p: int) -> Candidate:
         """The best thing to do with a producer and its readers."""
         best = NO_MOVE
@@ -328,7 +326,7 @@ class Search(State):
             return Candidate(FORCED, joined)
         gain = one.cost.burden + other.cost.burden - found.cost.burden
         gain += self.held((one.stored | other.stored) & ~stored, stored)
-        if not one.stored & stored and self._is_made_of_nothing(one):
+        if not one.stored & stored and self.is_made_of_nothing(one):
             gain = max(gain, one.cost.burden)
         self.tries.tried(p, c, gain)
         return Candidate(gain, joined)
@@ -347,7 +345,7 @@ class Search(State):
                 return Candidate(0.0, refusal=found.refusal, copies=True)
             gain += cluster.cost.burden - found.cost.burden
             joined.append((c, found))
-        if self._is_made_of_nothing(producer):
+        if self.is_made_of_nothing(producer):
             gain = max(gain, producer.cost.burden)
         return Candidate(gain, tuple(joined), copies=True)
 

@@ -76,6 +76,11 @@ HELD = 2.0
 it: it takes memory from the caller, and the first touch of that is dear."""
 
 
+CHEAP = 4.0
+"""Row cost of an element up to which a value that reads nothing is never worth a place in memory
+(as the code generator's own limit for what it computes again)."""
+
+
 class State:
     """The clusters of one graph."""
 
@@ -217,6 +222,15 @@ class State:
                 if len(b.region.loads.get(u, ())) > 1:
                     return u
         return -1
+
+    def is_made_of_nothing(self, producer: Cluster) -> bool:
+        """Whether a producer reads no array and costs next to nothing, as a mask by positions does.
+
+        It belongs to its readers even where reading it would be as cheap: where it has one value
+        for a whole block, a stream does not look at it, or does not visit the block.
+        """
+        work = sum(self.units.unit(u).trace.cost for u in bits(producer.members))
+        return not producer.reads and work <= CHEAP and not producer.members & self.units.folds
 
     # ---- verdicts ------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from smelt.fusion.cascade.term import Term
 from smelt.fusion.cascade.visible import Visible, visible
 from smelt.fusion.cost import CHARGED, INLINE_LAUNCH_NS, INLINE_NS, OVERLAP, Cost, Model
 from smelt.fusion.gathered import GATHERED_NS, gathered
+from smelt.fusion.lanes import parts_for
 from smelt.fusion.packed import summed, term_packing_ns
 from smelt.fusion.region import Region
 from smelt.fusion.sets import bits
@@ -151,12 +152,12 @@ class _Price:
         self.extra = self._extra()
         self.block = self._blocks()
         self.visits = -(-self.sizes[self.name] // self.block)
-        self.split = self._is_split()
-        self.is_columns = bool(self.cut) and self.block == COLUMN_BLOCK and not self.split
+        self.lanes = Visits(model, region, a, self.block)
+        self.parts = self._parts()
+        self.is_columns = bool(self.cut) and self.block == COLUMN_BLOCK and self.parts == 1
         self.held = self._held_axes()
         self.still = frozenset(self.grid) - frozenset(self.cut) | self.held
         self.slow = self._slow()
-        self.lanes = Visits(model, region, a, self.block)
         held = self.lanes.along in self.sizes and self.lanes.along not in {*self.grid, *self.cut}
         self.empty = self.lanes.emptiness(self._held([self.lanes.along])) if held else 1.0
         self.shares = Shares(self.sizes, {**self.cut, self.name: self.block}, model.hints)
@@ -179,7 +180,7 @@ class _Price:
         work = sum(map(self._work, parts, shares, seen_parts)) + self._work(around, 1.0, {}, 1)
         work += sum(map(self._evaluations, gathered(region))) * len(parts) * GATHERED_NS
         work += self.lanes.far_ns(len(parts))
-        tasks = self._tasks(len(parts)) * (PARTS if self.split else 1)
+        tasks = self._tasks(len(parts)) * self.parts
         read = 0
         floor = sum(model.read_ns(v, model.nbytes[v], 1) for v in region.loads)
         inline = work < INLINE_NS and work + floor < INLINE_NS
@@ -198,7 +199,7 @@ class _Price:
         written = sum(model.nbytes[u] for u in bits(region.stored))
         touch += sum(model.write_ns(u, threads) for u in bits(region.stored))
         launch = model.target.launch_ns if threads > 1 else INLINE_LAUNCH_NS
-        launch *= 2 if self.split else 1
+        launch *= 2 if self.parts > 1 else 1
         memory, arithmetic = touch + sweeps, work / threads
         hidden = min(arithmetic, memory)
         total = launch + arithmetic + memory - OVERLAP * hidden
@@ -209,7 +210,7 @@ class _Price:
             total, (MARGIN if packed else 1.0) * (total + (OVERLAP - CHARGED) * hidden),
             launch, arithmetic, touch, sweeps,
             read=read, written=written, tasks=tasks, row_bytes=states, kept_bytes=states,
-            times=len(parts), split=self.split, stream=self.a, packing=self.packing / threads,
+            times=len(parts), split=self.parts > 1, stream=self.a, packing=self.packing / threads,
         )  # fmt: skip
 
     def is_cut(self) -> bool:
@@ -244,19 +245,20 @@ class _Price:
             known.add(s.of)
         return found
 
-    def _is_split(self) -> bool:
-        """Whether the axis is split over tasks, as `smelt.lower.stream` will: one sweep of folds
-        that do not wait for one another, and few tasks otherwise."""
-        states = self.cascade.states
+    def _parts(self) -> int:
+        """Into how many parts the axis is split over tasks, as `smelt.lower.stream` will: one sweep
+        of folds that do not wait for one another, and few tasks otherwise."""
+        states, size = self.cascade.states, self.sizes[self.name]
         if not states or any(s.sweep != states[0].sweep or not s.joins(self.name) for s in states):
-            return False
+            return 1
         if any(self.model.units.unit(u).trace.dots for u in self.region.ended):
-            return False
+            return 1
         if any(self.name in t.axes for t in self.found.roots.values()):
-            return False
+            return 1
         work = prod(self.sizes.values())
-        return self._tasks(1) < LEAST_TASKS and self.sizes[self.name] >= PARTS \
-            and work >= SPLIT_ABOVE  # fmt: skip
+        if self._tasks(1) >= LEAST_TASKS or size < PARTS or work < SPLIT_ABOVE:
+            return 1
+        return parts_for(self.lanes.order, self.a)
 
     # ---- blocks --------------------------------------------------------------------------------
 
@@ -353,7 +355,7 @@ class _Price:
         for sweep in sorted({s.sweep for s in self.cascade.states} | set(when.values())):
             roots = [self.found.roots[u] for u, k in when.items() if k == sweep]
             states = [s for s in self.cascade.states if s.sweep == sweep]
-            asked = [s for s in states if self.split and s.best is not None]
+            asked = [s for s in states if self.parts > 1 and s.best is not None]
             blocks = [s.of if s in asked else s.block for s in states]
             carries = [s.carry for s in states if s.carry and s not in asked]
             seen = dict.fromkeys([*blocks, *carries, *roots])

@@ -1,6 +1,6 @@
 """The text of a plan: printer and parser, the names being those of the graph's text.
 
-    plan    = "plan" NAME "{" {cluster} {slot} "}"
+    plan    = "plan" NAME ["for" {NAME "=" NUMBER}] "{" {cluster} {slot} "}"
     cluster = STEP ":" NAME "(" [value {"," value}] ")" "->" value {"," value} "=" {value}
               ["again" {value}] ["walks" shape {shape}] ["streams" value "." NUMBER] [rounds]
     rounds  = "in rounds of" NAME "=" NUMBER "over" expr "reads" {cut} "makes" {cut} "as" {pair}
@@ -67,6 +67,7 @@ _ROUNDS = re.compile(
     r"of (?P<rows>\w+)=(?P<block>\d+) over (?P<extent>.+?) reads ?(?P<reads>.*?)"
     r" makes ?(?P<makes>.*?) as ?(?P<pairs>.*)"
 )
+_HEAD = re.compile(r"plan (?P<name>\S+)(?: for (?P<sizes>(?:\w+=\d+ ?)+))? \{")
 _SLOT = re.compile(
     r"(?P<node>\S+) @ (?P<place>.+?): (?P<nbytes>.+) bytes, (?P<first>\S+) to (?P<last>\S+)"
 )
@@ -77,7 +78,8 @@ def text(plan: Plan, hints: Mapping[str, int] | None = None, *, graph: bool = Fa
     names = name_values(plan.graph)
     moved = None if hints is None else traffic(plan, hints)
     steps = {k: step for step, group in enumerate(plan.launches) for k in group}
-    lines = [f"plan {plan.graph.name} {{"]
+    made_for = "".join(f" {n}={at}" for n, at in plan.sizes.items())
+    lines = [f"plan {plan.graph.name}{' for' if made_for else ''}{made_for} {{"]
     for k, cluster in enumerate(plan.clusters):
         line = f"  {steps[k]}: {_cluster(cluster, names)}"
         if moved is not None:
@@ -190,8 +192,10 @@ class _Reader:
 
     def plan(self) -> Plan:
         """Everything from `plan` to the brace."""
-        if self.line() != f"plan {self.graph.name} {{":
+        head = _HEAD.fullmatch(self.line())
+        if head is None or head["name"] != self.graph.name:
             _fail(self.source, self.at, f"`plan {self.graph.name} {{`")
+        pairs = (pair.split("=") for pair in (head["sizes"] or "").split())
         while (line := self.next()) != "}":
             cluster = _CLUSTER.fullmatch(line)
             slot = None if cluster else _SLOT.fullmatch(line)
@@ -202,7 +206,8 @@ class _Reader:
             else:
                 _fail(self.source, self.at, "a cluster, a buffer or `}`")
         launches = tuple(map(tuple, self.launches))
-        return Plan(self.graph, tuple(self.clusters), launches, (), tuple(self.slots.values()))
+        return Plan(self.graph, tuple(self.clusters), launches, (), tuple(self.slots.values()),
+                    {name: int(n) for name, n in pairs})  # fmt: skip
 
     def line(self) -> str:
         """The next line that is not blank, without its comment; `at` is where it starts."""

@@ -17,14 +17,15 @@ from smelt.blocks import (
     LONG_SUM,
     PART_ROWS,
     PARTS,
-    PRODUCT_PARTS,
     SHORT_BLOCK,
     SHORT_ROW,
     SHORT_ROWS,
     SPLIT_ABOVE,
     STREAM_BYTES,
     fold_columns,
+    fold_parts,
     parts_of,
+    product_parts,
 )
 from smelt.dataclass import dataclass
 from smelt.errors import InternalError
@@ -405,7 +406,7 @@ def _split_kernel(
                 inside += steps
                 continue
             if isinstance(fold, Dot):
-                parts, dtype = PRODUCT_PARTS, dtype.compute
+                parts, dtype = product_parts(axis.extent), dtype.compute
             states.append(State(s.name, Const(row.identity(fold.dtype), dtype), axes, dtype))
             inside.append(Update(s.name, Apply(row.scalar, (Ref(s.name), fold))))
         elif (
@@ -422,16 +423,23 @@ def _split_kernel(
             inside.append(s)
     inside, after = _needed_after(inside, after)
     if parts is None:
-        columns = _is_column_by_column(d, axis)
-        parts = parts_of(axis.extent, max(rows or 1, PART_ROWS)) if columns else PARTS
+        parts = parts_for(d, grid, axis, rows)
     names = ("p", "part", *(f"p{k}" for k in range(len(d.axes))))
     part = next(name for name in names if name not in d.axes)
     stream = Stream((Block(axis.name, rows, None, part),), tuple(states), tuple(inside))
-    if isinstance(axis.extent, int) and isinstance(parts, int):
-        parts = min(parts, max(axis.extent, 1))
     body = (stream, Merge(part, tuple(s.name for s in states)), *after)
     blocks = (*(Block(a.name, 1) for a in grid), Split(part, axis.name, parts))
     return Kernel(name, tuple(d.inputs), tuple(d.outputs), tuple(d.axes.values()), blocks, body)
+
+
+def parts_for(d: Definition, grid: Sequence[Axis], axis: Axis, rows: int | None) -> Index:
+    """How many parts an axis is split into, of whose positions so many are taken at once: each has
+    rows enough where it has results for many columns, else elements enough."""
+    columns = any(a.name in fastest(d) for a in grid) or _is_column_by_column(d, axis)
+    if columns:
+        return parts_of(axis.extent, max(rows or 1, PART_ROWS))
+    width = product(a.extent for a in d.axes.values() if a not in grid and a.name != axis.name)
+    return fold_parts(axis.extent, width)
 
 
 def _needed_after(

@@ -131,7 +131,8 @@ class _Streamed:
             part = self._fresh("part")
             rows = roles.rows_at_once(d, d.axes[self.axis], self.read.facts, hints)
             self.parted = Block(self.axis, rows, None, part)
-            blocks = [*(Block(a.name, 1) for a in grid), Split(part, self.axis, PARTS)]
+            parts = roles.parts_for(d, grid, d.axes[self.axis], rows)
+            blocks = [*(Block(a.name, 1) for a in grid), Split(part, self.axis, parts)]
         self.shared = has_parts(
             (self._visits(b) for b in cut), self._visits(Block(self.axis, size))
         )
