@@ -41,7 +41,7 @@ ROWS = """graph f(x: f32[n,d], w: f32[d]) {
 ])  # fmt: skip
 def test_what_grows(args: str, hints: dict[str, int], grown: set[str]) -> None:
     graph = parse(f"graph f({args}) {{\n  v0 = exp(x)\n  return v0\n}}")
-    found = larger(Units(graph), Hints(hints))
+    found = larger(Units(graph), Hints(hints), 1 << 20)
     if not grown:
         assert found is None
         return

@@ -11,9 +11,9 @@ where they cost a small call little and spare a large one more.
 ...   v1 = reduce.sum(v0) {axes=(1,)}
 ...   return v1
 ... }''')
->>> larger(Units(graph), Hints(n=64, d=8))
+>>> larger(Units(graph), Hints(n=64, d=8), 1 << 20)
 {'n': 131072, 'd': 8}
->>> larger(Units(graph), Hints(n=1 << 20, d=8)) is None
+>>> larger(Units(graph), Hints(n=1 << 20, d=8), 1 << 20) is None
 True
 """
 
@@ -31,8 +31,9 @@ from smelt.graph.walk import size_names
 from smelt.types.expr import size
 
 SMALL_CALL, LARGE_CALL = 1 << 16, 1 << 20
-"""Elements of the largest value up to which a call counts as small, and about as many as a large
-one has: they outgrow a core's caches, and all cores have something to do."""
+"""Elements of the largest value up to which a call counts as small (fewer where they outgrow a
+core's caches), and about as many as a large one has: they do outgrow them, and all cores have
+something to do."""
 MOST_UNITS = 60
 """Units beyond which looking for kernels twice takes too long."""
 LEAST_ROWS = 16
@@ -44,9 +45,10 @@ GAIN = 1.25
 the model's error."""
 
 
-def larger(units: Units, hints: Hints) -> Hints | None:
-    """Sizes of a large call; None where the first one is large, or nothing is known of it.  What
-    grows is how many rows arrays have, or the largest size where all have few."""
+def larger(units: Units, hints: Hints, cache: int) -> Hints | None:
+    """Sizes of a large call; None where the first one is large, beside so many bytes of a core's
+    own, or nothing is known of it.  What grows is how many rows arrays have, or the largest size
+    where all have few."""
     names = size_names(units.graph)
     if len(units.units) > MOST_UNITS or not names or any(n not in hints for n in names):
         return None
@@ -54,7 +56,7 @@ def larger(units: Units, hints: Hints) -> Hints | None:
     rows = {x.type.shape[0] for x in units.inputs if x.type.rank > 1}
     most = max(hints[n] for n in names)
     growing = [n for n in long if size(n) in rows] or [n for n in long if hints[n] == most]
-    if not growing or _elements(units, hints) > SMALL_CALL:
+    if not growing or _elements(units, hints) > min(SMALL_CALL, cache // 4):
         return None
     found = hints
     while max(_elements(units, found), *(found[n] for n in growing)) < LARGE_CALL:

@@ -113,7 +113,7 @@ def plan(
     search, chosen = searched(sizes), Hints()
     if fuse:
         search.run()
-        more = larger(units, sizes)
+        more = larger(units, sizes, min(target.l2_bytes, target.l3_bytes))
         if more is not None and may_gain(search, (other := searched(more)).model):
             other.run()
             if serves(search, other):
