@@ -21,7 +21,7 @@ from smelt.codegen.llvm.schedule.cuts import fit_rows
 from smelt.codegen.llvm.schedule.nest_axes import carried_axis, lines_axis, results_axis
 from smelt.codegen.llvm.schedule.operands import runs_across
 from smelt.codegen.llvm.schedule.stencil import stencils
-from smelt.codegen.llvm.schedule.tasks import Placed, Products, gathers, task_blocks, turned_side
+from smelt.codegen.llvm.schedule.tasks import Placed, Products, gathers, picks, task_blocks, turned_side
 from smelt.codegen.llvm.schedule.windowed import windowed
 from smelt.codegen.llvm.schedule.written import short_products
 from smelt.codegen.llvm.values.clone import FOLDS
@@ -246,7 +246,8 @@ class _Planner:
     def _apart_items(self) -> set[Item]:
         """What is computed in nests of its own, once: scans that a contraction packs, block by
         block, or that something with more axes reads; functions that it reads; loads that gather,
-        in a phase of scalar operators alone, where other loops would gather the same again."""
+        in a phase of scalar operators alone, where other loops would gather the same again, and those
+        whose lanes are picked (`x[k//8]`), where folds would have them picked for each row."""
         found = set[Item]()
         reach: dict[Item, set[str]] = {i: set(self._domain(i)) for i in self.phase.items}
         for s in self.phase.stores:
@@ -257,7 +258,8 @@ class _Planner:
             reach[setting.value] |= setting.state.axes & self._local(setting.time)
         scalar = not self.phase.regions() and all(i.kind not in FOLDS for i in self.phase.items)
         for item in reversed(self.phase.items):
-            again = item.kind == "scan" or (scalar and gathers(item, self.vector))
+            told = gathers if scalar else picks
+            again = item.kind == "scan" or told(item, self.vector)
             beyond = reach[item] - self._domain(item)
             if beyond and (again or self._is_repeated(item, beyond)):
                 found.add(item)
