@@ -21,7 +21,14 @@ from smelt.codegen.llvm.schedule.cuts import fit_rows
 from smelt.codegen.llvm.schedule.nest_axes import carried_axis, lines_axis, results_axis
 from smelt.codegen.llvm.schedule.operands import runs_across
 from smelt.codegen.llvm.schedule.stencil import stencils
-from smelt.codegen.llvm.schedule.tasks import Placed, Products, gathers, picks, task_blocks, turned_side
+from smelt.codegen.llvm.schedule.tasks import (
+    Placed,
+    Products,
+    gathers,
+    picks,
+    task_blocks,
+    turned_side,
+)
 from smelt.codegen.llvm.schedule.windowed import windowed
 from smelt.codegen.llvm.schedule.written import short_products
 from smelt.codegen.llvm.values.clone import FOLDS
@@ -246,8 +253,8 @@ class _Planner:
     def _apart_items(self) -> set[Item]:
         """What is computed in nests of its own, once: scans that a contraction packs, block by
         block, or that something with more axes reads; functions that it reads; loads that gather,
-        in a phase of scalar operators alone, where other loops would gather the same again, and those
-        whose lanes are picked (`x[k//8]`), where folds would have them picked for each row."""
+        in a phase of scalar operators alone, where other loops would gather the same again; those
+        whose lanes are picked (`x[k//8]`) where folds would have them picked for each row."""
         found = set[Item]()
         reach: dict[Item, set[str]] = {i: set(self._domain(i)) for i in self.phase.items}
         for s in self.phase.stores:

@@ -157,9 +157,7 @@ def _wide(f: k.Reduce) -> DType:
     return f64 if COMBINES[f.combine].wide and f.dtype.is_float else f.dtype.compute
 
 
-def _groups(
-    kernel: k.Kernel, folds: Iterable[k.Reduce], lets: Lets
-) -> Iterator[_Group]:
+def _groups(kernel: k.Kernel, folds: Iterable[k.Reduce], lets: Lets) -> Iterator[_Group]:
     """Short folded axes inside of one of the grid, as arrays lie, with folded rows around both."""
     extents = {a.name: a.extent for a in kernel.axes}
     grid = [b.axis for b in kernel.grid if isinstance(b, k.Block)]
@@ -245,9 +243,7 @@ def _maps_apart(kernel: k.Kernel) -> list[k.Kernel] | None:
     return None
 
 
-def _held(
-    kernel: k.Kernel, s: k.Store, lets: Lets, env: Env
-) -> list[str]:
+def _held(kernel: k.Kernel, s: k.Store, lets: Lets, env: Env) -> list[str]:
     """What a map reads that depends on folds and not on where its rows are; nothing if it is none,
     or its rows are long."""
     extents = {a.name: a.extent for a in kernel.axes}
@@ -266,16 +262,16 @@ def _held(
             if name in states or name not in lets:
                 return []
             missing = own - env.names[name].axes
-            folded = _holds_fold([lets[name].value, *(x.value for x in _closure([lets[name].value],
-                                                                                lets))])  # fmt: skip
-            if not folded:
-                if any(n in states for x in _closure([lets[name].value], lets) for n in refs(x)):
+            value = lets[name].value
+            made = [value, *(x.value for x in _closure([value], lets))]
+            if not _holds_fold(made):
+                if any(n in states for x in made for n in refs(x)):
                     return []
                 continue
             if any(not isinstance(n := extents[a], int) or n >= LEAST_LANES for a in missing):
                 found[name] = None
             else:
-                pending.append(lets[name].value)
+                pending.append(value)
     return [*found]
 
 
@@ -291,10 +287,7 @@ def _has_short_rows(kernel: k.Kernel, s: k.Store, extents: Mapping[str, Index]) 
     return short and any(n == each and extents[a] != 1 for a, n in steps.items())
 
 
-def _apart(
-    kernel: k.Kernel, s: k.Store, lets: Lets, ends: Mapping[str, Bound]
-) -> list[k.Kernel]:
-    extents = {a.name: a.extent for a in kernel.axes}
+def _apart(kernel: k.Kernel, s: k.Store, lets: Lets, ends: Mapping[str, Bound]) -> list[k.Kernel]:
     held: list[k.Param] = []
     before: list[k.Store] = []
     after: list[k.Statement] = []
@@ -317,9 +310,11 @@ def _apart(
     def put(body: Iterable[k.Statement]) -> tuple[k.Statement, ...]:
         found: list[k.Statement] = []
         for x in body:
-            found += before if x is s else [
-                replace(x, body=put(x.body)) if isinstance(x, k.Stream) else x
-            ]
+            found += (
+                before
+                if x is s
+                else [replace(x, body=put(x.body)) if isinstance(x, k.Stream) else x]
+            )
         return tuple(found)
 
     first = replace(
