@@ -264,9 +264,9 @@ class _Planner:
         for setting in self.phase.settings:
             reach[setting.value] |= setting.state.axes & self._local(setting.time)
         scalar = not self.phase.regions() and all(i.kind not in FOLDS for i in self.phase.items)
+        apart = gathers if scalar else None if self.products else picks
         for item in reversed(self.phase.items):
-            told = gathers if scalar else picks
-            again = item.kind == "scan" or told(item, self.vector)
+            again = item.kind == "scan" or (apart is not None and apart(item, self.vector))
             beyond = reach[item] - self._domain(item)
             if beyond and (again or self._is_repeated(item, beyond)):
                 found.add(item)
