@@ -47,7 +47,7 @@ def _text(source: str, groups: int, each: int) -> str:
 @pytest.mark.parametrize(("groups", "each"), [(8, 8), (3, 5), (32, 4), (2, 40)])
 def test_folds_take_rows_first(groups: int, each: int) -> None:
     source = _text(SUMS, groups, each)
-    assert [p.name for p in program(parse(source)).phases] == ["f.rows.parts", "f.rows.merge", "f"]
+    assert [p.name for p in program(parse(source)).phases] == ["f.s.parts", "f.s.merge", "f"]
     f = native(source)
     for n, r in ((0, 3), (1, 1), (2, 7), (1, 1031)):  # runs of rows of one part and of several
         x = np.random.default_rng(r).standard_normal((n, r, groups * each)).astype("f4")
@@ -81,6 +81,34 @@ def test_maps_are_apart_from_folds(groups: int, each: int) -> None:
             wanted = own - (each_sum * 0.5)[:, None, :, None]
             np.testing.assert_allclose(found["y"], wanted, rtol=1e-5, atol=1e-5)
             np.testing.assert_allclose(found["t"], each_sum.sum(0), rtol=1e-5, atol=1e-5)
+
+
+TWICE = """kernel f(x: f32[n,r,{c}]) -> y: f32[n,{g}]
+  grid n, j in {g}
+  v = x[n, r, j*{e} + k]
+  s = sum(v over r, k)
+  c = f32(index(size(r)*{e}))
+  m = s / c
+  d = v - m
+  q = d * d
+  t = sum(q over r, k)
+  y[n,j] = t - m
+  axis n, j in {g}, r, k in {e}
+"""
+
+
+@pytest.mark.parametrize(("groups", "each"), [(8, 8), (3, 5), (32, 4)])
+def test_folds_that_wait_for_folds_take_rows_first(groups: int, each: int) -> None:
+    source = _text(TWICE, groups, each)
+    assert len(program(parse(source)).phases) == 6
+    f = native(source)
+    for n, r in ((0, 3), (1, 1), (2, 7), (1, 1031)):
+        x = np.random.default_rng(r).standard_normal((n, r, groups * each)).astype("f4") + 3
+        own = x.reshape(n, r, groups, each).astype("f8")
+        wanted = own.var((1, 3)) * r * each - own.mean((1, 3))
+        for one_by_one in (False, True):
+            found = f({"x": x}, one_by_one=one_by_one)["y"]
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-4)
 
 
 def test_long_rows_stay_together() -> None:

@@ -139,17 +139,19 @@ def _rows_first(kernel: k.Kernel) -> list[k.Kernel] | None:
     if group is None:
         return None
     long = {n: f for n, f in folds.items() if {*group.rows} & {*f.over}}
-    for f in long.values():
-        made = [s.value for s in _closure([f.arg], lets)]
-        if {*f.over} != {group.inner, *group.rows} or COMBINES[f.combine].positional \
-                or _holds_fold([f.arg, *made]):  # fmt: skip
-            return None
+    if any({*f.over} != {group.inner, *group.rows} or COMBINES[f.combine].positional
+           or _holds_fold([f.arg]) for f in long.values()):  # fmt: skip
+        return None
+    first = {n: f for n, f in long.items()
+             if not _holds_fold(s.value for s in _closure([f.arg], lets))}  # fmt: skip
+    if not first:
+        return _known_before(kernel, group, long.values(), lets)
     others = [b for b in kernel.grid if isinstance(b, k.Block) and b.axis != group.outer]
     extents = {a.name: a.extent for a in kernel.axes}
     columns = mul(extents[group.outer], group.each)
     shape = (*(extents[b.axis] for b in others), columns)
-    held = {n: k.Param(f"{kernel.name}.{n}", _wide(f), shape) for n, f in long.items()}
-    return [_sums(kernel, group, long, held), _rest(kernel, group, held)]
+    held = {n: k.Param(f"{kernel.name}.{n}", _wide(f), shape) for n, f in first.items()}
+    return [_sums(kernel, group, first, held), _rest(kernel, group, held)]
 
 
 def _wide(f: k.Reduce) -> DType:
@@ -173,6 +175,57 @@ def _groups(kernel: k.Kernel, folds: Iterable[k.Reduce], lets: Lets) -> Iterator
             outer = [a for a in grid if coefficient(last, a) == each and extents[a] != 1]
             if len(outer) == 1 and {*axes_of(last)} == {outer[0], inner[0]}:
                 yield _Group(outer[0], inner[0], each, tuple(dict.fromkeys(rows)))
+
+
+def _known_before(
+    kernel: k.Kernel, group: _Group, folds: Iterable[k.Reduce], lets: Lets
+) -> list[k.Kernel] | None:
+    """What folds over rows wait for, a kernel of its own: the means about which squares are summed,
+    say, of each group."""
+    env, grid = Env.after(kernel), {b.axis for b in kernel.grid if isinstance(b, k.Block)}
+    found: dict[str, Bound] = {}
+    pending, seen = [f.arg for f in folds], set[str]()
+    while pending:
+        for name in (n for n in refs(pending.pop()) if n not in seen):
+            seen.add(name)
+            value = lets[name].value
+            if not _holds_fold([value, *(s.value for s in _closure([value], lets))]):
+                continue
+            if env.names[name].axes <= grid:
+                found[name] = env.names[name]
+            elif isinstance(value, k.Reduce):
+                return None
+            else:
+                pending.append(value)
+    made = [s for n in found for s in _closure([k.Ref(n)], lets)]
+    if any({*v.over} & {*group.rows} for s in made for v in visit(s.value)
+           if isinstance(v, k.Reduce)):  # fmt: skip
+        return None
+    held, before, after = _between(kernel, found)
+    names = {s.name for s in after}
+    body = (*_closure([k.Ref(n) for n in found], lets), *before)
+    means = replace(
+        kernel, name=f"{kernel.name}.{next(iter(found))}", outputs=tuple(held), body=body
+    )
+    rest = replace(kernel, inputs=(*kernel.inputs, *held), body=(
+        *after, *(s for s in kernel.body if not isinstance(s, k.Let) or s.name not in names)
+    ))  # fmt: skip
+    return [_live(means), _live(rest)]
+
+
+def _between(
+    kernel: k.Kernel, values: Mapping[str, Bound]
+) -> tuple[list[k.Param], list[k.Store], list[k.Let]]:
+    """Arrays for named values, how they are stored, and how they are read again."""
+    held, before, after = list[k.Param](), list[k.Store](), list[k.Let]()
+    for name, bound in values.items():
+        along = [a for a in kernel.axes if a.name in bound.axes]
+        p = k.Param(f"{kernel.name}.{name}", bound.dtype, tuple(a.extent for a in along))
+        at = tuple(a.index for a in along)
+        held.append(p)
+        before.append(k.Store(p.name, at, k.Ref(name)))
+        after.append(k.Let(name, k.Load(p.name, at)))
+    return held, before, after
 
 
 def _sums(
@@ -203,8 +256,9 @@ def _sums(
     axes = (*(a for a in kernel.axes if a.name in others), k.Axis(group.outer, columns),
             *(k.Axis(a, extents[a]) for a in group.rows))  # fmt: skip
     grid = (*(k.Block(a, 1) for a in others), k.Block(group.outer, 1), k.Split(part, row, parts))
+    name = f"{kernel.name}.{next(iter(folds))}"
     made = replace(
-        kernel, name=f"{kernel.name}.rows", outputs=tuple(held.values()), axes=axes, grid=grid,
+        kernel, name=name, outputs=tuple(held.values()), axes=axes, grid=grid,
         body=(stream, k.Merge(part, tuple(folds)), *stores),
     )  # fmt: skip
     return _live(made)
@@ -288,22 +342,13 @@ def _has_short_rows(kernel: k.Kernel, s: k.Store, extents: Mapping[str, Index]) 
 
 
 def _apart(kernel: k.Kernel, s: k.Store, lets: Lets, ends: Mapping[str, Bound]) -> list[k.Kernel]:
-    held: list[k.Param] = []
-    before: list[k.Store] = []
-    after: list[k.Statement] = []
-    for name, bound in ends.items():
-        at = tuple(a.index for a in kernel.axes if a.name in bound.axes)
-        shape = tuple(a.extent for a in kernel.axes if a.name in bound.axes)
-        p = k.Param(f"{kernel.name}.{name}", bound.dtype, shape)
-        held.append(p)
-        before.append(k.Store(p.name, at, k.Ref(name)))
-        after.append(k.Let(name, k.Load(p.name, at)))
+    held, before, loads = _between(kernel, ends)
     own = {a for e in s.index for a in axes_of(e)}
-    after += [*_closure([s.value], lets, ends), s]
+    after = (*loads, *_closure([s.value], lets, ends), s)
     axes = tuple(a for a in kernel.axes if a.name in own)
     grid = tuple(k.Block(a.name, 2 * BLOCK if a is axes[-1] else 1) for a in axes)
     made = k.Kernel(
-        kernel.name, (*kernel.inputs, *held), (kernel.param(s.param),), axes, grid, tuple(after),
+        kernel.name, (*kernel.inputs, *held), (kernel.param(s.param),), axes, grid, after,
         facts=kernel.facts,
     )  # fmt: skip
 
@@ -317,7 +362,6 @@ def _apart(kernel: k.Kernel, s: k.Store, lets: Lets, ends: Mapping[str, Bound]) 
             )
         return tuple(found)
 
-    first = replace(
-        kernel, name=f"{kernel.name}.folds", outputs=(*kernel.outputs, *held), body=put(kernel.body)
-    )
+    name, outputs = f"{kernel.name}.{next(iter(ends))}", (*kernel.outputs, *held)
+    first = replace(kernel, name=name, outputs=outputs, body=put(kernel.body))
     return [_live(first), _live(made)]
