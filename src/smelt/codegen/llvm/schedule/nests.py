@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from smelt.codegen.llvm.access.vectors import candidates, lanes_of, turned_axis, vector_axis
+from smelt.codegen.llvm.access.vectors import candidates, lanes_of, picks, turned_axis, vector_axis
 from smelt.codegen.llvm.rows.flatten import flatten, is_map
 from smelt.codegen.llvm.rows.interior import has_usual_sides
 from smelt.codegen.llvm.rows.pieces import pieces
@@ -21,14 +21,7 @@ from smelt.codegen.llvm.schedule.cuts import fit_rows
 from smelt.codegen.llvm.schedule.nest_axes import carried_axis, lines_axis, results_axis
 from smelt.codegen.llvm.schedule.operands import runs_across
 from smelt.codegen.llvm.schedule.stencil import stencils
-from smelt.codegen.llvm.schedule.tasks import (
-    Placed,
-    Products,
-    gathers,
-    picks,
-    task_blocks,
-    turned_side,
-)
+from smelt.codegen.llvm.schedule.tasks import Placed, Products, gathers, task_blocks, turned_side
 from smelt.codegen.llvm.schedule.windowed import windowed
 from smelt.codegen.llvm.schedule.written import short_products
 from smelt.codegen.llvm.values.clone import FOLDS
@@ -254,7 +247,7 @@ class _Planner:
         """What is computed in nests of its own, once: scans that a contraction packs, block by
         block, or that something with more axes reads; functions that it reads; loads that gather,
         in a phase of scalar operators alone, where other loops would gather the same again; those
-        whose lanes are picked (`x[k//8]`) where folds would have them picked for each row."""
+        whose lanes are picked (`x[k//8]`), where rows would have them picked again."""
         found = set[Item]()
         reach: dict[Item, set[str]] = {i: set(self._domain(i)) for i in self.phase.items}
         for s in self.phase.stores:
@@ -264,10 +257,12 @@ class _Planner:
         for setting in self.phase.settings:
             reach[setting.value] |= setting.state.axes & self._local(setting.time)
         scalar = not self.phase.regions() and all(i.kind not in FOLDS for i in self.phase.items)
-        apart = gathers if scalar else None if self.products else picks
         for item in reversed(self.phase.items):
-            again = item.kind == "scan" or (apart is not None and apart(item, self.vector))
+            again = item.kind == "scan" or (scalar and gathers(item, self.vector))
             beyond = reach[item] - self._domain(item)
+            if not self.products and picks(item, self.vector):  # in maps: for some rows surely
+                again |= any(n != 1 and (isinstance(n, int) or not scalar)
+                             for n in map(self.local.get, beyond))  # fmt: skip
             if beyond and (again or self._is_repeated(item, beyond)):
                 found.add(item)
             inner = item.kind == "fold" or item in found

@@ -128,14 +128,6 @@ def gathers(item: Item, vector: str | None) -> bool:
     return step is not None and not (isinstance(step, int) and abs(step) <= FARTHEST_STEP)
 
 
-def picks(item: Item, vector: str | None) -> bool:
-    """Whether a load's lanes are neither side by side nor in steps: repeated, or picked."""
-    access = item.payload
-    if not isinstance(access, Access) or vector not in item.axes or access.limits or item.args:
-        return False
-    return coefficient(access.offset, vector or "") is None
-
-
 def _around_places(phase: Phase, products: Products) -> dict[str, Index]:
     """How the grid is cut where products are held at places that windows reach."""
     sizes = [c.item.dtype.itemsize for c in products.values()]
