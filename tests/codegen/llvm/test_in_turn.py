@@ -115,3 +115,29 @@ def test_long_rows_stay_together() -> None:
     """Groups as long as vectors are, and rows that no folds surround."""
     assert len(program(parse(_text(SUMS, 2, 64))).phases) == 1
     assert len(program(parse(_text(MAP, 2, 16))).phases) == 2
+
+
+ODD = """kernel f(x: f32[n,r,24], b: f32[5], c: f32[]) -> y: f32[n,3,5], z: f32[n,3]
+  axis n, r, j in 3, k in 8, u in 5
+  grid n, j
+  a = c[]
+  v = x[n, r, j*8 + k]
+  d = v * a
+  w = b[u]
+  e = d + w
+  s = sum(e over r, k)
+  y[n,j,u] = s
+  h = sum(d over r, k)
+  z[n,j] = h
+"""
+
+
+def test_folds_along_other_axes_stay_as_they_are() -> None:
+    """Results that vary along an axis that is neither folded nor the grid's."""
+    x = np.random.default_rng(0).standard_normal((2, 11, 24)).astype("f4")
+    b, c = np.arange(5, dtype="f4"), np.float32(2)
+    found = native(ODD)({"x": x, "b": b, "c": c})
+    own = x.reshape(2, 11, 3, 8).astype("f8").sum((1, 3)) * 2
+    np.testing.assert_allclose(found["z"], own, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found["y"], own[:, :, None] + 88 * b, rtol=1e-5, atol=1e-5)
+    assert len(program(parse(ODD)).phases) == 1

@@ -22,7 +22,16 @@ from smelt.blocks import BLOCK, LEAST_LANES, PART_ROWS, PARTS, SHORT_ROW
 from smelt.dataclass import dataclass
 from smelt.kernel import ir as k
 from smelt.kernel.env import Bound, Env
-from smelt.kernel.walk import axes_used, refs, splits, statements, substitute, values_of, visit
+from smelt.kernel.walk import (
+    axes_used,
+    blocks,
+    refs,
+    splits,
+    statements,
+    substitute,
+    values_of,
+    visit,
+)
 from smelt.ops.combine import COMBINES
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, f64
@@ -142,6 +151,9 @@ def _rows_first(kernel: k.Kernel) -> list[k.Kernel] | None:
     if any({*f.over} != {group.inner, *group.rows} or COMBINES[f.combine].positional
            or _holds_fold([f.arg]) for f in long.values()):  # fmt: skip
         return None
+    env, grid = Env.after(kernel), {b.axis for b in kernel.grid if isinstance(b, k.Block)}
+    if any(not env.names[n].axes <= grid for n in long):
+        return None
     first = {n: f for n, f in long.items()
              if not _holds_fold(s.value for s in _closure([f.arg], lets))}  # fmt: skip
     if not first:
@@ -165,7 +177,7 @@ def _groups(kernel: k.Kernel, folds: Iterable[k.Reduce], lets: Lets) -> Iterator
     grid = [b.axis for b in kernel.grid if isinstance(b, k.Block)]
     for f in folds:
         values = [f.arg, *(s.value for s in _closure([f.arg], lets))]
-        for load in (v for x in values for v in visit(x) if isinstance(v, k.Load)):
+        for load in (v for x in values for v in visit(x) if isinstance(v, k.Load) and v.index):
             *around, last = load.index
             inner = [a for a in f.over if coefficient(last, a) == 1]
             rows = [a for e in around for a in axes_of(e) if a in f.over]
@@ -191,15 +203,15 @@ def _known_before(
             value = lets[name].value
             if not _holds_fold([value, *(s.value for s in _closure([value], lets))]):
                 continue
-            if env.names[name].axes <= grid:
+            if env.names[name].axes == grid:
                 found[name] = env.names[name]
-            elif isinstance(value, k.Reduce):
+            elif _holds_fold([value]):
                 return None
             else:
                 pending.append(value)
     made = [s for n in found for s in _closure([k.Ref(n)], lets)]
     if any({*v.over} & {*group.rows} for s in made for v in visit(s.value)
-           if isinstance(v, k.Reduce)):  # fmt: skip
+           if isinstance(v, k.Reduce)) or not found:  # fmt: skip
         return None
     held, before, after = _between(kernel, found)
     names = {s.name for s in after}
@@ -276,7 +288,7 @@ def _rest(kernel: k.Kernel, group: _Group, held: Mapping[str, k.Param]) -> k.Ker
         if isinstance(s, k.Let) and s.name in held and isinstance(f := s.value, k.Reduce):
             p = held[s.name]
             fold = k.Reduce(f.combine, k.Load(p.name, at), (group.inner,), p.dtype)
-            value = fold if p.dtype == f.dtype else k.Cast(fold, f.dtype)
+            value = fold if p.dtype == f.dtype.compute else k.Cast(fold, f.dtype.compute)
             body.append(replace(s, value=value))
         else:
             body.append(s)
@@ -305,13 +317,14 @@ def _held(kernel: k.Kernel, s: k.Store, lets: Lets, env: Env) -> list[str]:
     if not _has_short_rows(kernel, s, extents) or s.where is not None or s.join:
         return []
     states = {x.name for st in statements(kernel) if isinstance(st, k.Stream) for x in st.states}
+    tasks = {b.axis for b in blocks(kernel)}
     found: dict[str, None] = {}
     pending, seen = [s.value], set[str]()
     while pending:
-        value = pending.pop()
-        if _holds_fold([value]):
+        reader = pending.pop()
+        if _holds_fold([reader]):
             return []
-        for name in (n for n in refs(value) if n not in seen):
+        for name in (n for n in refs(reader) if n not in seen):
             seen.add(name)
             if name in states or name not in lets:
                 return []
@@ -322,6 +335,8 @@ def _held(kernel: k.Kernel, s: k.Store, lets: Lets, env: Env) -> list[str]:
                 if any(n in states for x in made for n in refs(x)):
                     return []
                 continue
+            if missing & tasks:
+                return []
             if any(not isinstance(n := extents[a], int) or n >= LEAST_LANES for a in missing):
                 found[name] = None
             else:
