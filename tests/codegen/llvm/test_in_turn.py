@@ -135,7 +135,7 @@ ODD = """kernel f(x: f32[n,r,24], b: f32[5], c: f32[]) -> y: f32[n,3,5], z: f32[
 def test_folds_along_other_axes_stay_as_they_are() -> None:
     """Results that vary along an axis that is neither folded nor the grid's."""
     x = np.random.default_rng(0).standard_normal((2, 11, 24)).astype("f4")
-    b, c = np.arange(5, dtype="f4"), np.float32(2)
+    b, c = np.arange(5, dtype="f4"), np.full((), 2, "f4")
     found = native(ODD)({"x": x, "b": b, "c": c})
     own = x.reshape(2, 11, 3, 8).astype("f8").sum((1, 3)) * 2
     np.testing.assert_allclose(found["z"], own, rtol=1e-5, atol=1e-5)
