@@ -15,6 +15,7 @@ from smelt.codegen.llvm.schedule.written import written_out
 from smelt.codegen.llvm.values.clone import prune
 from smelt.codegen.llvm.values.collapse import collapse
 from smelt.codegen.llvm.values.flat import PhaseBuilder
+from smelt.codegen.llvm.values.in_turn import in_turn
 from smelt.codegen.llvm.values.items import (
     Access,
     Buffer,
@@ -47,13 +48,26 @@ def program(kernel: k.Kernel) -> Program:
             f"the CPU back end has no lowering for the families of {kernel.name}"
         )
     kernel = replace(kernel, body=as_folds(kernel.body))
-    lanes = _taken_together(kernel)
-    kernel = row_by_row(kernel, lanes)
     buffers = [Buffer(p.name, p.dtype, False, _nbytes(p)) for p in kernel.inputs]
     buffers += [Buffer(p.name, p.dtype, True, _nbytes(p)) for p in kernel.outputs]
     strides = [(p.name, d) for p in kernel.inputs if p.strides is not None
                for d, s in enumerate(p.strides) if s is None]  # fmt: skip
     out = Program(kernel.name, buffers, strides, [], [])
+    own = {b.name for b in buffers}
+    for piece in in_turn(kernel):
+        held = [Buffer(p.name, p.dtype, True, _nbytes(p))
+                for p in piece.outputs if p.name not in own]  # fmt: skip
+        out.partials += held
+        out.buffers += held
+        _add_phases(piece, out)
+    out.phases = [prune(in_swaths(written_out(peeking(collapse(refine(p)))))) for p in out.phases]
+    return out
+
+
+def _add_phases(kernel: k.Kernel, out: Program) -> None:
+    """The phases of a kernel that is done in one go."""
+    lanes = _taken_together(kernel)
+    kernel = row_by_row(kernel, lanes)
     axes = {a.name: a.extent for a in kernel.axes}
     grid = [b.axis for b in kernel.grid if isinstance(b, k.Block)]
     if splits(kernel) and not _split_folds(kernel, out, axes, grid, lanes):
@@ -63,8 +77,6 @@ def program(kernel: k.Kernel) -> Program:
         phase = Phase(kernel.name, axes, grid, lanes=_lanes_axis(kernel), taken=taken)
         PhaseBuilder(kernel, phase, out).body(kernel.body)
         out.phases.append(prune(phase))
-    out.phases = [prune(in_swaths(written_out(peeking(collapse(refine(p)))))) for p in out.phases]
-    return out
 
 
 def _taken(kernel: k.Kernel) -> Iterator[str]:

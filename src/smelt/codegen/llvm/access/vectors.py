@@ -69,6 +69,14 @@ def part_numbers(phase: Phase) -> set[str]:
     return parts | {number for number, _ in phase.cut.values()}
 
 
+def picks(item: Item, vector: str | None) -> bool:
+    """Whether a load's lanes are neither side by side nor in steps: repeated, or picked."""
+    access = item.payload
+    if not isinstance(access, Access) or vector not in item.axes or access.limits or item.args:
+        return False
+    return coefficient(access.offset, vector or "") is None
+
+
 def vector_axis(phase: Phase, among: set[str]) -> str | None:
     """The axis that the kernel asks for, else that along which most memory is walked in unit
     steps."""

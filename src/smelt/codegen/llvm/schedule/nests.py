@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from smelt.codegen.llvm.access.vectors import candidates, lanes_of, turned_axis, vector_axis
+from smelt.codegen.llvm.access.vectors import candidates, lanes_of, picks, turned_axis, vector_axis
 from smelt.codegen.llvm.rows.flatten import flatten, is_map
 from smelt.codegen.llvm.rows.interior import has_usual_sides
 from smelt.codegen.llvm.rows.pieces import pieces
@@ -246,7 +246,8 @@ class _Planner:
     def _apart_items(self) -> set[Item]:
         """What is computed in nests of its own, once: scans that a contraction packs, block by
         block, or that something with more axes reads; functions that it reads; loads that gather,
-        in a phase of scalar operators alone, where other loops would gather the same again."""
+        in a phase of scalar operators alone, where other loops would gather the same again; those
+        whose lanes are picked (`x[k//8]`), where rows would have them picked again."""
         found = set[Item]()
         reach: dict[Item, set[str]] = {i: set(self._domain(i)) for i in self.phase.items}
         for s in self.phase.stores:
@@ -259,6 +260,9 @@ class _Planner:
         for item in reversed(self.phase.items):
             again = item.kind == "scan" or (scalar and gathers(item, self.vector))
             beyond = reach[item] - self._domain(item)
+            if not self.products and picks(item, self.vector):  # in maps: for some rows surely
+                again |= any(n != 1 and (isinstance(n, int) or not scalar)
+                             for n in map(self.local.get, beyond))  # fmt: skip
             if beyond and (again or self._is_repeated(item, beyond)):
                 found.add(item)
             inner = item.kind == "fold" or item in found

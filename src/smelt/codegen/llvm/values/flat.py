@@ -66,7 +66,9 @@ class PhaseBuilder:
         self.guarded = False
         params = (*kernel.inputs, *kernel.outputs)
         phase.dtypes = {p.name: p.dtype for p in params}
-        self.single = not any(p.dtype.is_float and p.dtype.bits == 64 for p in params)
+        between = {b.name for b in program.partials}
+        self.single = not any(p.dtype.is_float and p.dtype.bits == 64
+                              for p in params if p.name not in between)  # fmt: skip
 
     def item(
         self,

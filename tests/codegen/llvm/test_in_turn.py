@@ -1,0 +1,143 @@
+"""Groups of a few channels that lie last: done over rows of all groups, as NumPy says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.codegen.llvm.native import native
+
+from smelt.codegen.llvm.program import program
+from smelt.kernel.text import parse
+
+SUMS = """kernel f(x: f32[n,r,{c}]) -> y: f32[n,{g}], z: f32[n,{g}]
+  grid n, j in {g}
+  a = x[n, 0, j*{e}]
+  v = x[n, r, j*{e} + k]
+  s = sum(v over r, k)
+  d = v - a
+  m = max(d over r, k)
+  y[n,j] = s
+  z[n,j] = m * s
+  axis n, j in {g}, r, k in {e}
+"""
+MAP = """kernel f(x: f32[n,r,{c}]) -> y: f32[n,r,{g},{e}], t: f32[{g}]
+  axis n, r, k in {g}, l in {e}
+  grid p in split(n, max(1, min(4, n)))
+  stream n/all of p with u = 0 [k]
+    a = x[n, 0, k*{e} + l]
+    b = sum(a over l)
+    c = b * 0.5
+    v = x[n, r, k*{e} + l]
+    w = v - c
+    y[n,r,k,l] = w
+    u' = u + sum(b over n)
+  merge p: (u)
+  t[k] = u
+"""
+
+
+def _text(source: str, groups: int, each: int) -> str:
+    lines = source.format(c=groups * each, g=groups, e=each).splitlines()
+    lines = [x for x in lines if not x.startswith("  axis")][:1] + [
+        x for x in lines if x.startswith("  axis")] + [
+        x for x in lines[1:] if not x.startswith("  axis")]  # fmt: skip
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(("groups", "each"), [(8, 8), (3, 5), (32, 4), (2, 40)])
+def test_folds_take_rows_first(groups: int, each: int) -> None:
+    source = _text(SUMS, groups, each)
+    assert [p.name for p in program(parse(source)).phases] == ["f.s.parts", "f.s.merge", "f"]
+    f = native(source)
+    for n, r in ((0, 3), (1, 1), (2, 7), (1, 1031)):  # runs of rows of one part and of several
+        x = np.random.default_rng(r).standard_normal((n, r, groups * each)).astype("f4")
+        if r == 7:
+            x[0, 1, 1], x[1, 2, -1] = np.nan, np.inf
+        for one_by_one in (False, True):
+            found = f({"x": x}, one_by_one=one_by_one)
+            own = x.reshape(n, r, groups, each)
+            total = own.astype("f8").sum((1, 3))
+            most = (own - own[:, :1, :, :1]).max((1, 3)) if n else total.astype("f4")
+            size = 1e-6 * np.abs(own).sum((1, 3)) + 1e-6
+            np.testing.assert_array_equal(np.isfinite(found["y"]), np.isfinite(total))
+            known = np.isfinite(total)
+            assert (np.abs(found["y"][known] - total[known]) <= size[known]).all()
+            expected = most * total.astype("f4")
+            np.testing.assert_allclose(found["z"][known], expected[known], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("groups", "each"), [(8, 8), (3, 5), (32, 4)])
+def test_maps_are_apart_from_folds(groups: int, each: int) -> None:
+    source = _text(MAP, groups, each)
+    assert [p.name for p in program(parse(source)).phases][-1] == "f"
+    assert len(program(parse(source)).phases) == 3
+    f = native(source)
+    for n, r in ((0, 3), (1, 1), (5, 7), (2, 131)):
+        x = np.random.default_rng(r).standard_normal((n, r, groups * each)).astype("f4")
+        own = x.reshape(n, r, groups, each)
+        each_sum = own[:, 0].astype("f8").sum(-1) if r else np.zeros((n, groups))
+        for one_by_one in (False, True):
+            found = f({"x": x}, one_by_one=one_by_one)
+            wanted = own - (each_sum * 0.5)[:, None, :, None]
+            np.testing.assert_allclose(found["y"], wanted, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(found["t"], each_sum.sum(0), rtol=1e-5, atol=1e-5)
+
+
+TWICE = """kernel f(x: f32[n,r,{c}]) -> y: f32[n,{g}]
+  grid n, j in {g}
+  v = x[n, r, j*{e} + k]
+  s = sum(v over r, k)
+  c = f32(index(size(r)*{e}))
+  m = s / c
+  d = v - m
+  q = d * d
+  t = sum(q over r, k)
+  y[n,j] = t - m
+  axis n, j in {g}, r, k in {e}
+"""
+
+
+@pytest.mark.parametrize(("groups", "each"), [(8, 8), (3, 5), (32, 4)])
+def test_folds_that_wait_for_folds_take_rows_first(groups: int, each: int) -> None:
+    source = _text(TWICE, groups, each)
+    assert len(program(parse(source)).phases) == 6
+    f = native(source)
+    for n, r in ((0, 3), (1, 1), (2, 7), (1, 1031)):
+        x = np.random.default_rng(r).standard_normal((n, r, groups * each)).astype("f4") + 3
+        own = x.reshape(n, r, groups, each).astype("f8")
+        wanted = own.var((1, 3)) * r * each - own.mean((1, 3))
+        for one_by_one in (False, True):
+            found = f({"x": x}, one_by_one=one_by_one)["y"]
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-4)
+
+
+def test_long_rows_stay_together() -> None:
+    """Groups as long as vectors are, and rows that no folds surround."""
+    assert len(program(parse(_text(SUMS, 2, 64))).phases) == 1
+    assert len(program(parse(_text(MAP, 2, 16))).phases) == 2
+
+
+ODD = """kernel f(x: f32[n,r,24], b: f32[5], c: f32[]) -> y: f32[n,3,5], z: f32[n,3]
+  axis n, r, j in 3, k in 8, u in 5
+  grid n, j
+  a = c[]
+  v = x[n, r, j*8 + k]
+  d = v * a
+  w = b[u]
+  e = d + w
+  s = sum(e over r, k)
+  y[n,j,u] = s
+  h = sum(d over r, k)
+  z[n,j] = h
+"""
+
+
+def test_folds_along_other_axes_stay_as_they_are() -> None:
+    """Results that vary along an axis that is neither folded nor the grid's."""
+    x = np.random.default_rng(0).standard_normal((2, 11, 24)).astype("f4")
+    b, c = np.arange(5, dtype="f4"), np.full((), 2, "f4")
+    found = native(ODD)({"x": x, "b": b, "c": c})
+    own = x.reshape(2, 11, 3, 8).astype("f8").sum((1, 3)) * 2
+    np.testing.assert_allclose(found["z"], own, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found["y"], own[:, :, None] + 88 * b, rtol=1e-5, atol=1e-5)
+    assert len(program(parse(ODD)).phases) == 1
