@@ -55,6 +55,21 @@ def test_places_that_count_from_the_end(program, strict):
     assert not told.left
 
 
+def test_a_number_that_is_negative_in_some_calls_and_counts_from_the_end(strict):
+    def program(x, k):
+        y = torch.zeros_like(x)
+        y[:, :k] = x[:, :k] * 2
+        return y, x[:, :k] * 3, torch.zeros(x.shape[1] + k) + 1
+
+    fast = torch.compile(program, backend="smelt", dynamic=True)
+    for k, ours in ((2, True), (-2, False), (3, True), (-3, False)):
+        x = torch.rand(3, 9)
+        with smelt.torch.record() as told:
+            for found, eager in zip(fast(x, k), program(x, k), strict=True):
+                assert torch.equal(found, eager)
+        assert not (ours and told.left)
+
+
 def test_the_gradient_of_a_spectrum_of_padded_rows(strict):
     filters = torch.rand(4, 24, requires_grad=True)
 

@@ -58,6 +58,20 @@ def test_a_loaded_function_takes_new_sizes_and_its_guards_ask_the_rest():
         loaded(x.double(), y)
 
 
+def _beside(x, y):
+    return x * 2 + (y * y).real, x[1:]
+
+
+def test_arguments_may_be_views():
+    base = torch.randn(6, 8)
+    given = base[1:5, ::2], torch.randn(4, 4, dtype=torch.complex64).conj()
+    loaded = _loaded(_beside, *given)
+    expected = _beside(*given)
+    for found, eager in zip(loaded(*given), expected, strict=True):
+        torch.testing.assert_close(found, eager)
+    assert found.data_ptr() == base[2:].data_ptr()
+
+
 def _step(x, w, count):
     count.add_(1)
     return ((x @ w).tanh() * count).sum()

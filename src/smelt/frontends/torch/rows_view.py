@@ -104,8 +104,8 @@ def _slice(c: Call, x: V, dim: int = 0, start: Any = None, end: Any = None, step
         return x.narrow(a, 0, 0)
     first = _start(c, x, a, start)
     rest = sub(x.shape[a], count)
-    if step == 1 and first == maximum(rest, 0):  # no more are taken than there are
-        first = rest
+    if step == 1 and first == maximum(rest, 0) and c.sizes.is_counted(rest):
+        first = rest  # no more are taken than there are
     return x.narrow(a, first, count, step)
 
 

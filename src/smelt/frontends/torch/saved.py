@@ -155,6 +155,17 @@ class _Around:
             yield
 
 
+class _Pickler(GraphPickler):
+    """Also of views, whose bases name their mode: it is another one where they are loaded."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        return (_none, ()) if isinstance(obj, FakeTensorMode) else super().reducer_override(obj)
+
+
+def _none() -> None:
+    return None
+
+
 def _written(
     module: torch.fx.GraphModule, inputs: Sequence[Any], settings: Mapping[str, Any], told: Told
 ) -> bytes:  # fmt: skip
@@ -176,7 +187,7 @@ def _written(
         "settings": dict(settings), "told": told, "around": _Around.now(),
     }  # fmt: skip
     options = Options(ops_filter=None, node_metadata_key_filter=_NOTES.__contains__)
-    return GraphPickler.dumps(parts, options)
+    return _Pickler.dumps(parts, options)
 
 
 def _compiled(text: bytes, guards: Sequence[str]) -> Callable[..., Any]:

@@ -144,9 +144,13 @@ class Sizes:
     def counted(self, n: Index) -> Index:
         """The same, if it counts positions.  Raises UnsupportedError if it may be negative: then it
         counts from the end, and quotients and extrema are others."""
-        if not isinstance(n, int) and self.signed.intersection(sizes_of(n)):
+        if not self.is_counted(n):
             raise UnsupportedError("a number that may be negative, as a position")
         return n
+
+    def is_counted(self, n: Index) -> bool:
+        """Whether it is made of sizes alone, so that extrema of it are what they say."""
+        return isinstance(n, int) or self.signed.isdisjoint(sizes_of(n))
 
     def is_negative(self, n: Index) -> bool:
         """Whether a position counts from the end.  Where sizes leave that open, the tracer has made
@@ -158,8 +162,21 @@ class Sizes:
         return positive(n) and self._maybe_zero.isdisjoint(sizes_of(n))
 
     def shape(self, dims: Sequence[Any]) -> Shape:
-        """All dimensions of a tensor."""
-        return tuple([self.index(n) for n in dims])
+        """All dimensions of a tensor.  Bounds and extrema take every name in them for a size: of a
+        number that may be negative (n + k of `x[:, :k]`) guards then say that it is none.  Raises
+        UnsupportedError where it is one in the call that is traced, or it is late for guards."""
+        found = [self.index(n) for n in dims]
+        for n in found:
+            if not self.is_counted(n):
+                self._guard_signs(sizes_of(n))
+        return tuple(map(self.counted, found))
+
+    def _guard_signs(self, names: Iterable[str]) -> None:
+        among = self.signed.intersection(names)
+        for symbol, name in self.names.items():
+            if name in among and self.hints[name] >= 0 and not self._env.frozen \
+                    and self._env.evaluate_expr(sympy.Ge(symbol, 0)):  # fmt: skip
+                self.signed.discard(name)
 
     def _convert(self, e: Any) -> Index:
         if isinstance(e, sympy.Integer):
