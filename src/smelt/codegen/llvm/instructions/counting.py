@@ -59,7 +59,7 @@ def stepped(b: ir.IRBuilder, first: Value, k: Value, step: Value, kind: ir.Type)
     elements of a type: it takes one register, where a multiple of the position takes two."""
     if not isinstance(k, Counted):
         return b.gep(first, [b.mul(k, step)], source_etype=kind)
-    key = f"{first.ref} {step.ref}"
+    key = f"{first.ref} {step.ref} {kind.text}"
     if key not in k.beside:
         with b.goto_block(k.before):
             begin = b.gep(first, [b.mul(k.low, step)], source_etype=kind)

@@ -70,6 +70,7 @@ def _is_plain(home: NestEmitter) -> bool:
     lines = all(
         s.where is None
         and home.step(s.access, nest.vector or "") == 1
+        and home.step(s.access, nest.order[-2]) is not None  # two rows tell where all lie
         and home.home.dtypes[s.access.buffer].itemsize * lanes == LINE
         for s in nest.stores
     )
