@@ -141,3 +141,29 @@ def test_folds_along_other_axes_stay_as_they_are() -> None:
     np.testing.assert_allclose(found["z"], own, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(found["y"], own[:, :, None] + 88 * b, rtol=1e-5, atol=1e-5)
     assert len(program(parse(ODD)).phases) == 1
+
+
+DIRECT = """kernel f(x: {t}[n,r,24]) -> y: {t}[n,r,3,8], z: {t}[n,3]
+  axis n, r, j in 3, k in 8
+  grid n, j
+  v = x[n, r, j*8 + k]
+  s = sum(v over r, k)
+  w = v - s
+  y[n,r,j,k] = w
+  z[n,j] = s
+"""
+
+
+@pytest.mark.parametrize("kind", ["f32", "f64", "i64"])
+def test_maps_read_folds_as_they_are(kind: str) -> None:
+    """What rows leave of a fold, and the fold itself, are arrays of different shapes."""
+    source, dtype = DIRECT.format(t=kind), np.dtype(f"{kind[0]}{int(kind[1:]) // 8}")
+    made = program(parse(source))
+    names = [b.name for b in made.buffers]
+    assert len(made.phases) == 4 and len({*names}) == len(names)
+    x = (np.random.default_rng(0).standard_normal((2, 7, 24)) * 50).astype(dtype)
+    own = x.reshape(2, 7, 3, 8)
+    total = own.sum((1, 3), "i8" if kind == "i64" else "f8").astype(dtype)
+    found = native(source)({"x": x})
+    np.testing.assert_allclose(found["z"], total, rtol=1e-6, atol=1e-4)
+    np.testing.assert_allclose(found["y"], own - total[:, None, :, None], rtol=1e-6, atol=1e-4)

@@ -162,7 +162,7 @@ def _rows_first(kernel: k.Kernel) -> list[k.Kernel] | None:
     extents = {a.name: a.extent for a in kernel.axes}
     columns = mul(extents[group.outer], group.each)
     shape = (*(extents[b.axis] for b in others), columns)
-    held = {n: k.Param(f"{kernel.name}.{n}", _wide(f), shape) for n, f in first.items()}
+    held = {n: k.Param(f"{kernel.name}.{n}.rows", _wide(f), shape) for n, f in first.items()}
     return [_sums(kernel, group, first, held), _rest(kernel, group, held)]
 
 
