@@ -167,3 +167,12 @@ def test_maps_read_folds_as_they_are(kind: str) -> None:
     found = native(source)({"x": x})
     np.testing.assert_allclose(found["z"], total, rtol=1e-6, atol=1e-4)
     np.testing.assert_allclose(found["y"], own - total[:, None, :, None], rtol=1e-6, atol=1e-4)
+
+
+def test_sums_of_doubles_carry_their_errors_in_every_kernel() -> None:
+    """Also where all that a kernel of them reads or writes in double precision is partial."""
+    lines = ["kernel f(x: f64[n,r,24]) -> z: f32[n,3]", *DIRECT.format(t="f64").splitlines()[1:5]]
+    source = "\n".join([*lines, "  t = f32(s)", "  z[n,j] = t", ""])
+    x = np.zeros((1, 3, 3, 8))
+    x[0, 0, :, :2], x[0, 2, :, 3], x[0, 1, :, 5] = (1e17, 3), -1e17, 4
+    assert (native(source)({"x": x.reshape(1, 3, 24)})["z"] == 7).all()
