@@ -143,6 +143,24 @@ def test_folds_along_other_axes_stay_as_they_are() -> None:
     assert len(program(parse(ODD)).phases) == 1
 
 
+IN_PLACE = """kernel f(x: f32[n,r,3,8], w: f32[n,3,8]) -> y: f32[n,r,3,8], x: f32[n,r,3,8]
+  axis n, r, j in 3, k in 8
+  grid n, j
+  c = w[n,j,k]
+  m = sum(c over k)
+  v = x[n, r, j, k]
+  d = v - m
+  y[n,r,j,k] = d
+  e = d * 3
+  x[n,r,j,k] = e
+"""
+
+
+def test_what_is_written_over_is_not_read_later() -> None:
+    """A map that was done after the others would find what the second of them leaves."""
+    assert len(program(parse(IN_PLACE)).phases) == 1
+
+
 DIRECT = """kernel f(x: {t}[n,r,24]) -> y: {t}[n,r,3,8], z: {t}[n,3]
   axis n, r, j in 3, k in 8
   grid n, j
