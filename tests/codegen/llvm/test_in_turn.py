@@ -141,3 +141,56 @@ def test_folds_along_other_axes_stay_as_they_are() -> None:
     np.testing.assert_allclose(found["z"], own, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(found["y"], own[:, :, None] + 88 * b, rtol=1e-5, atol=1e-5)
     assert len(program(parse(ODD)).phases) == 1
+
+
+IN_PLACE = """kernel f(x: f32[n,r,3,8], w: f32[n,3,8]) -> y: f32[n,r,3,8], x: f32[n,r,3,8]
+  axis n, r, j in 3, k in 8
+  grid n, j
+  c = w[n,j,k]
+  m = sum(c over k)
+  v = x[n, r, j, k]
+  d = v - m
+  y[n,r,j,k] = d
+  e = d * 3
+  x[n,r,j,k] = e
+"""
+
+
+def test_what_is_written_over_is_not_read_later() -> None:
+    """A map that was done after the others would find what the second of them leaves."""
+    assert len(program(parse(IN_PLACE)).phases) == 1
+
+
+DIRECT = """kernel f(x: {t}[n,r,24]) -> y: {t}[n,r,3,8], z: {t}[n,3]
+  axis n, r, j in 3, k in 8
+  grid n, j
+  v = x[n, r, j*8 + k]
+  s = sum(v over r, k)
+  w = v - s
+  y[n,r,j,k] = w
+  z[n,j] = s
+"""
+
+
+@pytest.mark.parametrize("kind", ["f32", "f64", "i64"])
+def test_maps_read_folds_as_they_are(kind: str) -> None:
+    """What rows leave of a fold, and the fold itself, are arrays of different shapes."""
+    source, dtype = DIRECT.format(t=kind), np.dtype(f"{kind[0]}{int(kind[1:]) // 8}")
+    made = program(parse(source))
+    names = [b.name for b in made.buffers]
+    assert len(made.phases) == 4 and len({*names}) == len(names)
+    x = (np.random.default_rng(0).standard_normal((2, 7, 24)) * 50).astype(dtype)
+    own = x.reshape(2, 7, 3, 8)
+    total = own.sum((1, 3), "i8" if kind == "i64" else "f8").astype(dtype)
+    found = native(source)({"x": x})
+    np.testing.assert_allclose(found["z"], total, rtol=1e-6, atol=1e-4)
+    np.testing.assert_allclose(found["y"], own - total[:, None, :, None], rtol=1e-6, atol=1e-4)
+
+
+def test_sums_of_doubles_carry_their_errors_in_every_kernel() -> None:
+    """Also where all that a kernel of them reads or writes in double precision is partial."""
+    lines = ["kernel f(x: f64[n,r,24]) -> z: f32[n,3]", *DIRECT.format(t="f64").splitlines()[1:5]]
+    source = "\n".join([*lines, "  t = f32(s)", "  z[n,j] = t", ""])
+    x = np.zeros((1, 3, 3, 8))
+    x[0, 0, :, :2], x[0, 2, :, 3], x[0, 1, :, 5] = (1e17, 3), -1e17, 4
+    assert (native(source)({"x": x.reshape(1, 3, 24)})["z"] == 7).all()

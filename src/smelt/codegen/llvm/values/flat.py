@@ -67,8 +67,7 @@ class PhaseBuilder:
         params = (*kernel.inputs, *kernel.outputs)
         phase.dtypes = {p.name: p.dtype for p in params}
         between = {b.name for b in program.partials}
-        self.single = not any(p.dtype.is_float and p.dtype.bits == 64
-                              for p in params if p.name not in between)  # fmt: skip
+        self.single = not any(b.dtype == f64 for b in program.buffers if b.name not in between)
 
     def item(
         self,

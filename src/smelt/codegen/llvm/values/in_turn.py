@@ -65,7 +65,10 @@ def in_turn(kernel: k.Kernel) -> list[k.Kernel]:
 
 
 def _is_plain(kernel: k.Kernel) -> bool:
-    """Whether a kernel is scalar operators and folds, on the whole or over parts of an axis."""
+    """Whether a kernel is scalar operators and folds, on the whole or over parts of an axis, and
+    writes over nothing that it reads: what is done later would find it changed."""
+    if {p.name for p in kernel.inputs} & {p.name for p in kernel.outputs}:
+        return False
     allowed = (k.Let, k.Store, k.Update, k.Merge, k.Stream)
     for s in statements(kernel):
         if not isinstance(s, allowed):
@@ -162,7 +165,7 @@ def _rows_first(kernel: k.Kernel) -> list[k.Kernel] | None:
     extents = {a.name: a.extent for a in kernel.axes}
     columns = mul(extents[group.outer], group.each)
     shape = (*(extents[b.axis] for b in others), columns)
-    held = {n: k.Param(f"{kernel.name}.{n}", _wide(f), shape) for n, f in first.items()}
+    held = {n: k.Param(f"{kernel.name}.{n}.rows", _wide(f), shape) for n, f in first.items()}
     return [_sums(kernel, group, first, held), _rest(kernel, group, held)]
 
 
