@@ -52,6 +52,8 @@ __all__ = ["in_turn"]
 
 PLAIN = (k.Const, k.Ref, k.IndexValue, k.Load, k.Apply, k.Cast)
 """What values are made of that are the same wherever they are computed."""
+LEAST_ROWS = 32
+"""Fewer folded rows are a window, and are written out."""
 Lets = dict[str, k.Let]
 
 
@@ -185,7 +187,10 @@ def _groups(kernel: k.Kernel, folds: Iterable[k.Reduce], lets: Lets) -> Iterator
             inner = [a for a in f.over if coefficient(last, a) == 1]
             rows = [a for e in around for a in axes_of(e) if a in f.over]
             each = extents[inner[0]] if len(inner) == 1 else None
-            if not rows or not isinstance(each, int) or not 1 < each < LEAST_LANES:
+            if not isinstance(each, int) or not 1 < each < LEAST_LANES:
+                continue
+            many = product(extents[a] for a in dict.fromkeys(rows))
+            if isinstance(many, int) and many < LEAST_ROWS:
                 continue
             outer = [a for a in grid if coefficient(last, a) == each and extents[a] != 1]
             if len(outer) == 1 and {*axes_of(last)} == {outer[0], inner[0]}:
