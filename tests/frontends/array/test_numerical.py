@@ -40,16 +40,35 @@ PROGRAMS = {
                                   xp.isclose(x, y, rtol=0.1, atol=0.1)),
                 EDGES[:, None], EDGES[None, :] * (1 + 1e-6)),
     "isclose of integers": (lambda xp, x: xp.isclose(x, x + 1, rtol=0.5), WHOLE),
+    "isin": (lambda xp, x, y: (xp.isin(x, y), xp.isin(x, y[:0]), xp.isin(x, y, invert=True),
+                               xp.isin(y[0, 0], x), xp.isin(x * 0.5, y), xp.isin(x, 3)),
+             WHOLE, np.array([[3, -2], [0, 3]])),
+    "isin of NaN": (lambda xp, x: (xp.isin(x, x), xp.isin(x, [-0.0, xp.inf])), EDGES),
     "nan_to_num": (lambda xp, x: (xp.nan_to_num(x), xp.nan_to_num(
         x, nan=1.0, posinf=2.0, neginf=-3.0)), EDGES),
     "nan_to_num single": (lambda xp, x: xp.nan_to_num(x), EDGES.astype(np.float32)),
-    "nansum": (lambda xp, x: (xp.nansum(x), xp.nansum(x, axis=1), xp.nansum(
-        x, axis=0, keepdims=True)), HOLED),
-    "nanmean": (lambda xp, x: (xp.nanmean(x), xp.nanmean(x, axis=1), xp.nanmean(
-        x, axis=(0, 1), keepdims=True)), HOLED),
+    "nan sums": (lambda xp, x: (xp.nansum(x), xp.nansum(x, axis=1), xp.nanprod(
+        x, axis=0, keepdims=True), xp.nansum(x, axis=0, dtype=xp.float32)), HOLED),
+    "nan sums of integers": (lambda xp, x: (xp.nansum(x), xp.nanprod(x, axis=0)), WHOLE),
+    "nan running": (lambda xp, x: (xp.nancumsum(x), xp.nancumsum(x, axis=1), xp.nancumprod(
+        x, axis=-1), xp.nancumprod(x)), HOLED),
+    "nan means": (lambda xp, x: (xp.nanmean(x), xp.nanmean(x, axis=1), xp.nanmean(
+        x, axis=(0, 1), keepdims=True), xp.nanmean(x, axis=0, dtype=xp.float32)), HOLED),
+    "nan spreads": (lambda xp, x: (xp.nanvar(x), xp.nanvar(x, axis=1), xp.nanstd(
+        x, axis=0, ddof=1), xp.nanstd(x + 1e4, axis=(0, 1), keepdims=True)), HOLED),
+    "nan spreads of integers": (lambda xp, x: (xp.nanvar(x, ddof=1), xp.nanstd(x, axis=1)), WHOLE),
     "nan extremes": (lambda xp, x: (xp.nanmax(x, axis=1), xp.nanmin(x), xp.nanmin(
         x, axis=0, keepdims=True)), HOLED),
     "nan extremes of integers": (lambda xp, x: (xp.nanmax(x), xp.nanmin(x, axis=0)), WHOLE),
+    "nan places": (lambda xp, x: (xp.nanargmax(x), xp.nanargmin(x, axis=0), xp.nanargmax(
+        x, axis=1, keepdims=True)), normal(3, 4) * np.where(np.eye(3, 4) > 0, np.nan, 1)),
+    "nan medians": (lambda xp, x: (xp.nanmedian(x), xp.nanmedian(x, axis=1), xp.nanmedian(
+        x, axis=0, keepdims=True)), HOLED),
+    "nan quantiles": (lambda xp, x, q: (xp.nanquantile(x, 0.3), xp.nanquantile(x, q, axis=1),
+                      xp.nanquantile(x, q, axis=0, keepdims=True), xp.nanpercentile(
+        x, [0, 33], axis=-1)), HOLED, np.array([0.0, 0.1, 0.5, 0.95, 1.0])),
+    "nan quantiles of infinities": (lambda xp, x: (xp.nanquantile(x, 0.5), xp.nanmedian(x)),
+                                    np.array([np.inf, np.nan, np.inf, -np.inf, 1.0])),
     "average": (lambda xp, x, w, v: (xp.average(x), xp.average(x, weights=w), xp.average(
         x, axis=1, weights=v), xp.average(x, axis=0, weights=w)),
                 normal(3, 5), np.abs(normal(3, 5)), np.abs(normal(5))),
@@ -111,6 +130,7 @@ PROGRAMS = {
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:Degrees of freedom:RuntimeWarning")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_as_numpy(mode: str, name: str) -> None:
     f, *arrays = PROGRAMS[name]
@@ -165,7 +185,10 @@ def test_half_types(mode: str) -> None:
     for f in (
         sm.median,
         sm.nanmean,
+        sm.nanstd,
+        sm.nanmedian,
         lambda x: sm.quantile(x, 0.5),
+        lambda x: sm.nanquantile(x, 0.5),
         lambda x: sm.interp(x, x[:1], x[:1]),
     ):
         assert (sm.jit(f) if mode == "jit" else f)(x).dtype == sm.bfloat16
@@ -175,6 +198,9 @@ def test_half_types(mode: str) -> None:
     ("f", "error"),
     [
         (lambda x: sm.median(x[:0]), ShapeError),
+        (lambda x: sm.nanmedian(x[:0]), ShapeError),
+        (lambda x: sm.nanargmax(x[:0], axis=0), ShapeError),
+        (lambda x: sm.nanquantile(x, 1.5), ArgumentError),
         (lambda x: sm.quantile(x, 0.5, axis=3), AxisError),
         (lambda x: sm.quantile(x, 1.5), ArgumentError),
         (lambda x: sm.quantile(x, np.float32(1.5)), ArgumentError),

@@ -5,8 +5,8 @@ size as code of one's own.  Names, arguments and meanings are NumPy's; results a
 
 >>> import smelt as sm
 >>> x = sm.asarray([1.0, 4.0, 2.0])
->>> median(x), interp(sm.asarray([0.5]), sm.arange(3), x), histogram(x, bins=2)[0]
-(Array(2.), Array([2.5]), Array([2, 1]))
+>>> interp(sm.asarray([0.5]), sm.arange(3), x), histogram(x, bins=2)[0]
+(Array([2.5]), Array([2, 1]))
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from smelt.frontends.array.array import Array, number_or_value
 from smelt.frontends.array.convolution import conv
 from smelt.frontends.array.dtypes import astype, finfo
 from smelt.frontends.array.linalg import matmul
-from smelt.frontends.array.manipulation import expand_dims, flip, moveaxis, reshape
+from smelt.frontends.array.manipulation import flip, moveaxis, reshape
 from smelt.frontends.array.number import Number, as_dim
 from smelt.frontends.array.promote import common
 from smelt.frontends.array.searching import searchsorted, take
@@ -33,20 +33,20 @@ from smelt.frontends.array.segments import bincount
 from smelt.frontends.array.sorting import sort
 from smelt.frontends.array.subscript import holds
 from smelt.frontends.array.value import STATE, Value
-from smelt.frontends.array.views import axes_of, axis_of, shape_of
+from smelt.frontends.array.views import axis_of, shape_of
 from smelt.frontends.array.windows import margins
 from smelt.types.dtype import bool_, f64, i64
 
 __all__ = [
     "allclose", "average", "convolve", "corrcoef", "cov", "gradient", "histogram", "interp",
-    "isclose", "median", "nan_to_num", "nanmax", "nanmean", "nanmin", "nansum", "pad", "percentile",
-    "quantile", "trapezoid",
+    "isclose", "isin", "nan_to_num", "pad", "trapezoid",
 ]  # fmt: skip
 
 Axis = int | Sequence[int] | None
 
 
-def _array(x: Any, what: str) -> Array:
+def array_of(x: Any, what: str) -> Array:
+    """What an argument stands for, as an array."""
     if isinstance(x, (list, tuple)):
         return make.asarray(x)
     found = number_or_value(x, what)
@@ -55,9 +55,9 @@ def _array(x: Any, what: str) -> Array:
     return make.asarray(x if isinstance(found, Number) else found)
 
 
-def _floats(x: Any, what: str) -> Array:
+def floats_of(x: Any, what: str) -> Array:
     """An array of floats; integers become float64."""
-    array = _array(x, what)
+    array = array_of(x, what)
     return array if array.dtype.is_float else astype(array, f64)
 
 
@@ -71,7 +71,7 @@ def isclose(
 
     With `equal_nan` a NaN is close to a NaN.  Raises ShapeError.
     """
-    x, y = _array(a, "isclose"), _floats(b, "isclose")
+    x, y = array_of(a, "isclose"), floats_of(b, "isclose")
     near = el.abs(x - y) <= atol + rtol * el.abs(y)
     found = el.logical_or(el.logical_and(near, el.isfinite(y)), el.equal(x, y))
     if equal_nan:
@@ -86,12 +86,29 @@ def allclose(
     return stat.all(isclose(a, b, rtol, atol, equal_nan))
 
 
+def isin(x: Any, test: Any, /, *, invert: bool = False) -> Array:
+    """Whether each element of `x` is one of those of `test`, an array of any shape; bool.
+
+    NaN is no element of anything.  With `invert`, whether it is not.  Raises DTypeError.
+    """
+    array, kept = array_of(x, "isin"), reshape(array_of(test, "isin"), (-1,))
+    dtype = common("isin", array.dtype, kept.dtype)
+    array, line = astype(array, dtype), sort(astype(kept, dtype))
+    if shape_of(line.node)[0] == 0:
+        found = make.zeros(array.shape, dtype=bool_)
+    else:
+        at = el.clip(searchsorted(line, array), 0, line.shape[0] - 1)
+        found = el.equal(take(line, reshape(at, (-1,))), reshape(array, (-1,)))
+        found = reshape(found, array.shape)
+    return el.logical_not(found) if invert else found
+
+
 def nan_to_num(
     x: Any, /, nan: Any = 0.0, posinf: Any = None, neginf: Any = None
 ) -> Array:  # fmt: skip
     """Floats with numbers in the place of NaN and of infinities, which are by default the greatest
     and the least of the dtype."""
-    array = _array(x, "nan_to_num")
+    array = array_of(x, "nan_to_num")
     if not array.dtype.is_float:
         return array
     most = finfo(array.dtype).max
@@ -100,48 +117,6 @@ def nan_to_num(
     found = el.where(el.equal(array, math.inf), from_top, array)
     found = el.where(el.equal(array, -math.inf), from_bottom, found)
     return el.where(el.isnan(array), nan, found)
-
-
-def nansum(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
-    """The sum of the elements that are not NaN; dtypes as in `sum`.  Raises AxisError."""
-    array = _array(x, "nansum")
-    kept = el.where(el.isnan(array), 0.0, array) if array.dtype.is_float else array
-    return stat.sum(kept, axis=axis, keepdims=keepdims)
-
-
-def nanmean(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
-    """The mean of the elements that are not NaN; NaN where there are none.  Raises AxisError."""
-    array = _floats(x, "nanmean")
-    wide = astype(array, array.dtype.compute)
-    there = astype(el.logical_not(el.isnan(wide)), wide.dtype)
-    total = nansum(wide, axis, keepdims=keepdims)
-    found = total / stat.sum(there, axis=axis, keepdims=keepdims)
-    return astype(found, array.dtype)
-
-
-def _nan_extreme(what: str, fold: Any, end: float, x: Any, axis: Axis, keepdims: bool) -> Array:
-    array = _array(x, what)
-    if not array.dtype.is_float:
-        return fold(array, axis=axis, keepdims=keepdims)
-    missing = el.isnan(array)
-    found = fold(el.where(missing, end, array), axis=axis, keepdims=keepdims)
-    return el.where(stat.all(missing, axis=axis, keepdims=keepdims), math.nan, found)
-
-
-def nanmax(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
-    """The greatest element that is not NaN; NaN where there is none.
-
-    Raises AxisError, ShapeError for an empty axis.
-    """
-    return _nan_extreme("nanmax", stat.max, -math.inf, x, axis, keepdims)
-
-
-def nanmin(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
-    """The least element that is not NaN; NaN where there is none.
-
-    Raises AxisError, ShapeError for an empty axis.
-    """
-    return _nan_extreme("nanmin", stat.min, math.inf, x, axis, keepdims)
 
 
 # Statistics
@@ -157,10 +132,10 @@ def average(x: Any, /, axis: int | None = None, weights: Any = None) -> Array:
 
     Raises AxisError, ShapeError.
     """
-    array = _floats(x, "average")
+    array = floats_of(x, "average")
     if weights is None:
         return stat.mean(array, axis=axis)
-    w = _floats(weights, "average")
+    w = floats_of(weights, "average")
     if w.ndim == 1 and array.ndim > 1:
         if axis is None:
             raise ArgumentError("average: weights along one axis need its name, axis=")
@@ -169,91 +144,12 @@ def average(x: Any, /, axis: int | None = None, weights: Any = None) -> Array:
     return stat.sum(array * w, axis=axis) / stat.sum(w, axis=axis)
 
 
-def _sorted(x: Any, axis: Axis, what: str) -> Array:
-    """Floats in order along the first axis, into which `axis` was brought."""
-    array = _floats(x, what)
-    axes = axes_of(axis, array.ndim, what)
-    moved = moveaxis(array, axes, tuple(range(len(axes)))) if axes else array
-    shape = moved.shape
-    whole = reshape(moved, (math.prod(shape[: len(axes)]), *shape[len(axes) :]))
-    if not axes:
-        whole = reshape(array, (1, *array.shape)) if array.ndim else reshape(array, (1,))
-    size = shape_of(whole.node)[0]
-    if size == 0:
-        raise ShapeError(op=what, operands=array.node.told, reason="there are no elements")
-    return sort(whole, axis=0)
-
-
-def _kept(found: Array, x: Any, axis: Axis, what: str, lead: int) -> Array:
-    """The result with folded axes of size 1."""
-    rank = _array(x, what).ndim
-    axes = axes_of(axis, rank, what)
-    return expand_dims(found, axis=tuple(a + lead for a in axes)) if axes else found
-
-
-def median(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
-    """The middle element in order, the mean of the two of an even number; NaN if there is a NaN.
-
-    Floats keep their dtype, integers give float64.  Raises AxisError, ShapeError for no elements.
-    """
-    line = _sorted(x, axis, "median")
-    n = line.shape[0]
-    low, high = line[(n - 1) // 2], line[n // 2]
-    middle = el.where(el.equal(low, high), low, low * 0.5 + high * 0.5)
-    found = el.where(el.isnan(line[n - 1]), math.nan, middle)
-    return _kept(found, x, axis, "median", 0) if keepdims else found
-
-
-def quantile(x: Any, q: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
-    """The elements at parts `q`, from 0 to 1, of the way through those in order, interpolated
-    between neighbours; NaN if there is a NaN.
-
-    Args:
-        x: the elements; floats keep their dtype, integers give float64.
-        q: a number or an array, whose dimensions lead those of the result.
-        axis: along which; None takes all elements.
-        keepdims: keep the folded axes with size 1.
-
-    Raises AxisError, ShapeError for no elements, ArgumentError for numbers outside of 0 and 1 (in
-    an array, whose elements are not known before, they give NaN).
-    """
-    _check_parts(q, 1, "quantile")
-    line, part = _sorted(x, axis, "quantile"), astype(_floats(q, "quantile"), f64)
-    n = line.shape[0]
-    at = el.clip(part, 0.0, 1.0) * (n - 1)
-    low = astype(el.floor(at), i64)
-    share = reshape(at - el.floor(at), (*at.shape, *[1] * (line.ndim - 1)))
-    share = astype(share, line.dtype)
-    a = take(line, el.clip(low, 0, n - 1), axis=0)
-    b = take(line, el.clip(low + 1, 0, n - 1), axis=0)
-    between = el.where(share < 0.5, a + (b - a) * share, b - (b - a) * (1.0 - share))
-    found = el.where(el.equal(a, b), a, between)
-    inside = reshape(el.logical_and(part >= 0, part <= 1), (*at.shape, *[1] * (line.ndim - 1)))
-    found = el.where(el.logical_or(el.isnan(line[n - 1]), el.logical_not(inside)), math.nan, found)
-    return _kept(found, x, axis, "quantile", part.ndim) if keepdims else found
-
-
-def _check_parts(q: Any, most: int, what: str) -> None:
-    """Refuses numbers that are no part of the way, where they are known."""
-    parts: Any = q.ravel().tolist() if isinstance(q, np.ndarray) else q
-    for part in parts if isinstance(parts, (list, tuple)) else (parts,):
-        if isinstance(part, (int, float, np.number)) and (part < 0 or part > most):
-            raise ArgumentError(f"{what}: q has {part}, expected numbers from 0 to {most}")
-
-
-def percentile(x: Any, q: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
-    """`quantile` of parts in hundredths."""
-    _check_parts(q, 100, "percentile")
-    part = astype(_floats(q, "percentile"), f64)
-    return quantile(x, part / 100.0, axis, keepdims=keepdims)
-
-
 def cov(x: Any, /, *, rowvar: bool = True, ddof: int = 1) -> Array:
     """The covariance matrix of variables in rows (in columns without `rowvar`), over n - ddof.
 
     Raises ShapeError for other ranks than 1 and 2.
     """
-    array = _floats(x, "cov")
+    array = floats_of(x, "cov")
     if array.ndim > 2:
         raise ShapeError(op="cov", operands=array.node.told, reason="it is no matrix")
     lines = reshape(array, (1, -1)) if array.ndim < 2 else array if rowvar else array.T
@@ -288,12 +184,12 @@ def histogram(
 
     Counts are int64, weights keep their dtype.  Raises ArgumentError for no bins, ShapeError.
     """
-    array = reshape(_array(x, "histogram"), (-1,))
+    array = reshape(array_of(x, "histogram"), (-1,))
     edges, place = _edges(array, bins, range)
     n = edges.shape[0] - 1
     inside = el.logical_and(array >= edges[0], array <= edges[n])
     slot = el.where(inside, el.clip(place, 0, n - 1), n)
-    w = None if weights is None else reshape(_array(weights, "histogram"), (-1,))
+    w = None if weights is None else reshape(array_of(weights, "histogram"), (-1,))
     found = bincount(slot, w, length=n + 1)[:n]
     if density:
         found = found / stat.diff(edges) / stat.sum(found)
@@ -305,7 +201,7 @@ def _edges(x: Array, bins: Any, span: tuple[Any, Any] | None) -> tuple[Array, Ar
     if isinstance(bins, (Number, np.integer)):
         bins = int(bins)
     if not isinstance(bins, int):
-        edges = _array(make.asarray(bins), "histogram")
+        edges = array_of(make.asarray(bins), "histogram")
         if edges.ndim != 1:
             raise ShapeError(op="histogram", operands=edges.node.told, reason="edges are a vector")
         at = searchsorted(edges, x, side="right") - 1
@@ -349,7 +245,7 @@ def interp(
 
     Gives floats: the promoted dtype, float64 for integers.  Raises ShapeError.
     """
-    at, line, height = (_floats(v, "interp") for v in (x, xp, fp))
+    at, line, height = (floats_of(v, "interp") for v in (x, xp, fp))
     if line.ndim != 1 or height.ndim != 1:
         told = f"{line.node.told}, {height.node.told}"
         raise ShapeError(op="interp", operands=told, reason="points are two vectors")
@@ -374,10 +270,10 @@ def trapezoid(y: Any, /, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
 
     Raises AxisError, ShapeError.
     """
-    array = moveaxis(_floats(y, "trapezoid"), axis, -1)
+    array = moveaxis(floats_of(y, "trapezoid"), axis, -1)
     step: Any = dx
     if x is not None:
-        place = _floats(x, "trapezoid")
+        place = floats_of(x, "trapezoid")
         step = stat.diff(place if place.ndim == 1 else moveaxis(place, axis, -1))
     return stat.sum(step * (array[..., 1:] + array[..., :-1]) / 2.0, axis=-1)
 
@@ -388,7 +284,7 @@ def gradient(f: Any, dx: Any = 1.0, /, *, axis: int | None = None) -> Any:
     Along one axis, or a tuple with those along all of them where `axis` is None and there are
     several.  Raises AxisError, ShapeError for an axis of fewer than two elements.
     """
-    array = _floats(f, "gradient")
+    array = floats_of(f, "gradient")
     if axis is None and array.ndim != 1:
         return tuple(gradient(array, dx, axis=k) for k in range(array.ndim))
     y = moveaxis(array, 0 if axis is None else axis, 0)
@@ -414,7 +310,7 @@ def convolve(a: Any, v: Any, /, mode: str = "full") -> Array:
 
     Raises ArgumentError for another mode, ShapeError.
     """
-    x, w = _array(a, "convolve"), _array(v, "convolve")
+    x, w = array_of(a, "convolve"), array_of(v, "convolve")
     if mode not in ("full", "same", "valid"):
         raise ArgumentError(
             op="convolve", argument="mode", value=repr(mode), expected="'full', 'same' or 'valid'"
@@ -451,7 +347,7 @@ def pad(
 
     Raises ArgumentError, and ShapeError for margins that the array is too short to fill.
     """
-    array = _array(x, "pad")
+    array = array_of(x, "pad")
     if mode not in _MODES:
         known = ", ".join(_MODES)
         raise ArgumentError(op="pad", argument="mode", value=repr(mode), expected=f"one of {known}")
