@@ -99,6 +99,11 @@ _SLOW_PAIRS = frozenset(("cooperlake", "sapphirerapids", "emeraldrapids", "grani
 each: half the products of float32 numbers in the same time.  Their fast way with bfloat16 is AMX,
 which a virtual machine may hide."""
 
+_FAST_DIVISIONS = frozenset(("znver5",))
+"""Processors, in LLVM's names, that divide vectors of 16 numbers in two and a half cycles each, one
+instruction for what takes thirteen by a reciprocal.  Others take 10 to 16, and a hundred where
+numbers are subnormal, of which these take seven."""
+
 MOST_TASKS = 8
 """Tasks that a product is cut into for the sake of cores: with more of these it is large or soon
 done."""
@@ -177,6 +182,11 @@ class Target:
         """Whether a vector of pairs of bfloat16 numbers is multiplied and summed in less time than
         the same numbers in float32."""
         return self.isa == "avx512" and self.has("avx512bf16") and self.cpu not in _SLOW_PAIRS
+
+    @property
+    def divides_fast(self) -> bool:
+        """Whether to divide a vector is less work than to multiply by a reciprocal exactly."""
+        return self.cpu in _FAST_DIVISIONS
 
     def lanes(self, itemsize: int) -> int:
         """How many elements of `itemsize` bytes fill one vector register."""

@@ -120,7 +120,7 @@ def test_run_times_every_chosen_row(results: Results) -> None:
         assert entry.error is not None
         assert entry.error <= 1.0
         assert FLOOR not in row.entries
-        assert (row.floor is None) == (row.id == "tiny")
+        assert (row.floor is None) == (row.id == "tiny") == (entry.over_floor is None)
     assert results.peers["numpy"] == f"numpy {np.__version__}"
     assert results.threads == 1
 
@@ -173,11 +173,28 @@ def test_rounds_rotate_and_repeat_short_calls(monkeypatch: pytest.MonkeyPatch) -
         "z": _Scripted("z", log, [9.0, 9.0]),
     }
     loaded = {"x": {"ns": 1e4}, "y": {"ns": 4e8}, "z": {"ns": 1e6}, "w": {"failed": "no"}}
-    samples = runner._rounds(crew, loaded, Options())
+    samples, _ = runner._rounds(crew, loaded, Options())
     assert [line.split()[0] for line in log[:9]] == ["x", "y", "z", "y", "z", "x", "z", "x", "y"]
     assert "x 400 100" in log, "4 ms of calls, of which a quarter more is warm-up"
     assert "y 1 1" in log
     assert {name: len(found) for name, found in samples.items()} == {"x": 15, "y": 5, "z": 2}
+
+
+def test_the_floor_is_timed_beside_every_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is slower from the fourth floor on: x, in one mode and the other, takes twice it."""
+    monkeypatch.setattr(runner.time, "sleep", lambda _: None)
+    log: list[str] = []
+    crew: Any = type("Crew", (), {})()
+    crew.workers = {
+        "x": _Scripted("x", log, [8.0, 8.0, 4.0]),
+        "y": _Scripted("y", log, []),
+        FLOOR: _Scripted(FLOOR, log, [4.0] * 96 + [2.0] * 3),
+    }
+    loaded = {name: {"ns": 1e6} for name in crew.workers}
+    samples, over = runner._rounds(crew, loaded, Options())
+    assert [line.split()[0] for line in log[:6]] == [FLOOR, "x", FLOOR, "y", FLOOR, FLOOR]
+    assert samples["x"] == [4.0, 8.0, 8.0]
+    assert over == {"x": [2.0, 2.0, 2.0], "y": []}
 
 
 def test_entries_say_why_there_is_no_time() -> None:
@@ -245,6 +262,8 @@ def test_ratios_by_hand() -> None:
     assert row.over_floor("smelt") == 2.0
     assert row.over_floor("broken") is None
     assert row.best_over_smelt == 2.0
+    pair = replace(row.entries["smelt"], over_floor=quartiles([1.5]))
+    assert replace(row, entries={"smelt": pair}).over_floor("smelt") == 1.5
     alone = _row(None, smelt=20.0)
     assert alone.best_peer is None
     assert alone.best_over_smelt is None

@@ -157,17 +157,15 @@ def _line(row: Row, names: Sequence[str], axis: _Axis, y: float) -> list[str]:
     """One workload: its name, a thin line, and each library's whisker and mark."""
     title = escape(row.title)
     parts = [f'<text x="{LEFT - 12}" y="{y + 4:.1f}" text-anchor="end">{title}</text>']
-    assert row.floor is not None
-    floor = row.floor.median
     for name in names:
-        entry = row.entries.get(name)
-        if entry is None or entry.times is None:
+        found = row.spread(name)
+        if found is None:
             continue
-        low, high = axis.x(entry.times.low / floor), axis.x(entry.times.high / floor)
+        low, high = axis.x(found.low), axis.x(found.high)
         low, high = max(low, LEFT), min(high, WIDTH - RIGHT / 2)
         span = f'x1="{low:.1f}" x2="{high:.1f}" y1="{y:.1f}" y2="{y:.1f}"'
         parts.append(f'<line stroke="{COLOURS[name]}" stroke-width="1.5" {span}/>')
-        parts.append(_mark(name, axis.x(entry.times.median / floor), y))
+        parts.append(_mark(name, axis.x(found.median), y))
     return parts
 
 

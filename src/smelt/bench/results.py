@@ -39,6 +39,7 @@ class Entry:
     """One library on one row. `problem` is empty exactly if there are times.
 
     `error` is the largest deviation from the float64 reference as a part of the tolerance.
+    `over_floor` are the ratios of samples to the floor beside each, no times.
     """
 
     times: Times | None = None
@@ -46,6 +47,7 @@ class Entry:
     error: float | None = None
     first_ns: float | None = None
     problem: str = ""
+    over_floor: Times | None = None
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,20 @@ class Row:
         found = {n: ns for n, ns in timed.items() if ns is not None}
         return min(found, key=lambda n: found[n]) if found else None
 
+    def spread(self, name: str) -> Times | None:
+        """How many times the floor a library takes: beside each other, if that was measured."""
+        entry = self.entries.get(name)
+        if entry is None or entry.times is None or self.floor is None:
+            return None
+        if entry.over_floor is not None:
+            return entry.over_floor
+        t, floor = entry.times, self.floor.median
+        return Times(t.median / floor, t.low / floor, t.high / floor, t.best / floor, t.count)
+
     def over_floor(self, name: str) -> float | None:
-        """How many times the floor a library takes."""
-        return _ratio(self.ns(name), self.floor.median if self.floor else None)
+        """The median of that."""
+        found = self.spread(name)
+        return found.median if found else None
 
     @property
     def best_over_smelt(self) -> float | None:
@@ -146,7 +159,8 @@ def _row(data: dict[str, Any]) -> Row:
 
 def _entry(data: dict[str, Any]) -> Entry:
     found: dict[str, Any] = dict(data)
-    found["times"] = Times(**found["times"]) if found["times"] else None
+    for name in ("times", "over_floor"):
+        found[name] = Times(**found[name]) if found.get(name) else None
     return Entry(**found)
 
 

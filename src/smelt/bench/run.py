@@ -3,8 +3,10 @@
 For each row every library checks its answer and finds its fastest variant; then rounds begin. In
 a round each library is woken once, in an order that rotates, makes uncounted calls until its
 caches and threads are warm, and then the counted ones. So slow seconds of a shared machine hit all
-alike, and the ratios between libraries hold even where the absolute times wander. The floor takes
-part as one more library, which moves the row's compulsory bytes and computes nothing.
+alike, and the ratios between libraries hold even where the absolute times wander. The floor, which
+moves the row's compulsory bytes and computes nothing, is timed before and behind each of them: what
+a library takes over it is the median of these pairs' ratios, for memory may be twice as fast in one
+second as in the next.
 
     results = run(Options(only=("a1", "softmax_4096"), quick=True))
 """
@@ -207,33 +209,55 @@ def _measure_row(crew: _Crew, row: Workload, options: Options, folder: Path) -> 
         loaded[name] = crew.workers[name].ask(order, LOAD_SECONDS)
     for file in reference.iterdir():
         file.unlink()
-    samples = _rounds(crew, loaded, options)
+    samples, over = _rounds(crew, loaded, options)
     times = {name: quartiles(found) for name, found in samples.items() if found}
+    ratios = {name: quartiles(found) for name, found in over.items() if found}
     entries = {
-        name: _entry(reply, times.get(name)) for name, reply in loaded.items() if name != FLOOR
+        name: replace(_entry(reply, times.get(name)), over_floor=ratios.get(name))
+        for name, reply in loaded.items()
+        if name != FLOOR
     }
     return Row(row.id, row.title, row.group, read, written, times.get(FLOOR), entries)
 
 
+Samples = dict[str, list[float]]
+
+
 def _rounds(
     crew: _Crew, loaded: dict[str, dict[str, Any]], options: Options
-) -> dict[str, list[float]]:
-    """Samples of every library that answered right, one a round, in a rotating order."""
+) -> tuple[Samples, Samples]:  # fmt: skip
+    """Samples of every library that answered right, one a round, in a rotating order; and how many
+    times the floor each took, which is timed right before and behind it."""
     able = [name for name, reply in loaded.items() if "ns" in reply]
-    samples: dict[str, list[float]] = {name: [] for name in able}
+    samples: Samples = {name: [] for name in able}
+    over: Samples = {name: [] for name in able if name != FLOOR}
+
+    def sample(name: str, sample_ns: float) -> float | None:
+        expected = max(1.0, float(loaded[name]["ns"]))
+        repeat = int(min(20_000, max(1, sample_ns / expected)))
+        warm = int(min(repeat, max(1, sample_ns / 4 / expected)))
+        time.sleep(SETTLE_SECONDS)
+        reply = crew.workers[name].ask({"do": "time", "repeat": repeat, "warm": warm}, 120.0)
+        if "ns" not in reply:
+            return None
+        samples[name].append(float(reply["ns"]))
+        return samples[name][-1]
+
+    def floor() -> float | None:
+        return sample(FLOOR, options.sample_ns / 2) if FLOOR in samples else None
+
+    libraries = list(over)
     for number in range(options.rounds):
-        turn = number % max(1, len(able))
-        for name in [*able[turn:], *able[:turn]]:
-            expected = max(1.0, float(loaded[name]["ns"]))
-            if expected > SLOW_NS and number >= SLOW_ROUNDS:
+        turn = number % max(1, len(libraries))
+        before = floor()
+        for name in [*libraries[turn:], *libraries[:turn]]:
+            if float(loaded[name]["ns"]) > SLOW_NS and number >= SLOW_ROUNDS:
                 continue
-            repeat = int(min(20_000, max(1, options.sample_ns / expected)))
-            warm = int(min(repeat, max(1, options.sample_ns / 4 / expected)))
-            time.sleep(SETTLE_SECONDS)
-            reply = crew.workers[name].ask({"do": "time", "repeat": repeat, "warm": warm}, 120.0)
-            if "ns" in reply:
-                samples[name].append(float(reply["ns"]))
-    return samples
+            taken, behind = sample(name, options.sample_ns), floor()
+            if taken and before and behind:
+                over[name].append(2 * taken / (before + behind))
+            before = behind
+    return samples, over
 
 
 def _entry(reply: dict[str, Any], times: Times | None) -> Entry:

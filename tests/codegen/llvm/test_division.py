@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.codegen.llvm.whole import RUNNABLE
 
 import smelt as sm
+from smelt.codegen.llvm.module import emit
+from smelt.kernel.text import parse
+from smelt.target import Target
 
 DTYPES = [np.float32, np.float64]
 WORDS = {np.float32: np.uint32, np.float64: np.uint64}
@@ -16,6 +22,13 @@ MANTISSA = {np.float32: 23, np.float64: 52}
 LEAST = {np.float32: 149, np.float64: 1074}
 COLUMNS = 4096 + 37  # whole groups of vectors, and what is left
 divide = sm.jit(lambda x, s: x / s)
+
+
+@pytest.fixture(autouse=True)
+def no_fast_divisions() -> Iterator[None]:
+    """The code for processors that divide slowly, whichever this one is."""
+    with sm.config(target=RUNNABLE[-1]):
+        yield
 
 
 def wrong(x: Any, s: Any) -> list[Any]:
@@ -126,6 +139,14 @@ def test_divisors_of_any_size_and_sign_take_as_long() -> None:
             taken.append(perf_counter() - start)
         times[s] = min(taken)
     assert max(times.values()) < 5 * times[3.0]
+
+
+def test_processors_that_divide_fast_do_so() -> None:
+    text = divide.lower(sm.spec("f32[r,c]"), sm.spec("f32[r,1]")).compile().as_text("kernel")
+    slow = replace(Target.for_isa("avx512"), cpu="znver4")
+    for target, fast in ((slow, False), (replace(slow, cpu="znver5"), True)):
+        code = emit(parse(text), target).llvm
+        assert ("smelt_divide" in code) != fast
 
 
 def test_by_a_number_for_all() -> None:

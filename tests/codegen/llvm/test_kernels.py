@@ -100,7 +100,8 @@ def test_memory_tasks_and_streams(name: str, isa: str) -> None:
 
 @pytest.mark.parametrize("name", ["map", "narrow", "two results", "rows", "one turned"])
 def test_streams_start_anywhere(name: str) -> None:
-    """Stores past the caches need whole lines: results that begin elsewhere are stored normally."""
+    """Stores past the caches need whole lines: what lies before the first one is stored normally,
+    and so are short rows and results that do not lie alike."""
     kernel, past = whole(FAMILY[name]), whole(FAMILY[name], streaming=True)
     arrays = arrays_for(kernel, 16, 640)
     wanted = kernel(*arrays)

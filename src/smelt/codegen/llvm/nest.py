@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.ahead import RowAhead
-from smelt.codegen.llvm.access.bypass import main_loop
+from smelt.codegen.llvm.access.bypass import claim_ahead, peeled_loop
 from smelt.codegen.llvm.access.gaps import compared
 from smelt.codegen.llvm.access.limits import Limit, clamped, inside_limits
 from smelt.codegen.llvm.access.memory import (
@@ -95,7 +95,7 @@ class NestEmitter:
         self.storage = home.storage
         self.positions = {i: n for n, i in self.s.phase.positions.items()}
         self.nest = self.s.nests[0]
-        self.bypass, self.foresees = False, True
+        self.bypass, self.claims, self.foresees = False, False, True
         self.tree: Tree | None = None
         self.together = 1
         """Rows that are read together where code is emitted now."""
@@ -227,11 +227,12 @@ class NestEmitter:
         low, high = self.ranges[name]
         b, wide = self.b, self.s.lanes * self.nest.wide
         ahead = RowAhead(self, scope)
-        middle = b.add(low, b.and_(b.sub(high, low), number(-wide)))
 
-        def at(count: int, masked: bool, apart: int = 1) -> Callable[[Value], None]:
+        def at(
+            count: int, masked: bool, apart: int = 1, end: Value = high
+        ) -> Callable[[Value], None]:
             def inside(position: Value) -> None:
-                mask = rest_mask(self, high, position, count) if masked else None
+                mask = rest_mask(self, end, position, count) if masked else None
                 lanes = Lanes(name, position, count, mask, apart)
                 inner = Scope(scope, {name: position}, lanes=lanes)
                 self.enter(inner, depth + 1)
@@ -255,12 +256,15 @@ class NestEmitter:
             else:
                 self.loop(low, middle, wide, at(wide, False, self._apart(name, apart)))
 
-        if few:
-            middle = low
-        elif power_of_two(wide):
+        def singly(low: Value, end: Value, masked: bool) -> None:
+            self.loop(low, end, self.s.lanes, at(self.s.lanes, masked, 1, end))
+
+        middle = low
+        if not few and power_of_two(wide):
             if in_parts(self, scope, facts, at, lambda a, z: walk(a, z, self.s.lanes)):
                 return
-            main_loop(self, low, wide, lambda: walk(low, middle, wide), scope)
+            loops = partial(walk, apart=wide), singly
+            middle = peeled_loop(self, (low, high), wide, loops, scope)
         self._rest(middle, high, at)
 
     def _rest(self, middle: Value, high: Value, at: Callable[..., Callable[[Value], None]]) -> None:
@@ -461,6 +465,8 @@ class NestEmitter:
         step = self.step(s.access, scope.lanes.axis)
         if step == 1:
             address = element_address(self.b, base, scope.offset(s.access), dtype)
+            if self.claims and mask is None:
+                claim_ahead(self, address, dtype, scope.lanes.count)
             store_vector(m, address, value, dtype, mask, bypass=self.bypass)
         else:
             scatter(m, base, lane_offsets(self, s.access, step, scope), value, dtype, mask)

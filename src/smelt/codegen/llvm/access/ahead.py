@@ -3,8 +3,10 @@
 Where several nests work on a row (find its mean, its variance, write it), only the first of them
 would wait for memory, and memory idle while the others compute.  So every nest asks for a share of
 the next row, the more the longer it computes: a softmax of rows of 16 KiB takes 70 % of the time
-with it, because memory brings a row while exponentials of the one before are found.  In a stream
-the last nest that reads an array, which finds it in cache, asks for the next block.
+with it, because memory brings a row while exponentials of the one before are found.  It is asked
+into the first cache, however long it is: processors foresee what follows such lines, not what
+follows those asked into the second one (0.82 to 0.87 of the time of softmax, norms and losses).  In
+a stream the last nest that reads an array, which finds it in cache, asks for the next block.
 """
 
 from __future__ import annotations
@@ -296,7 +298,8 @@ class RowAhead:
                           number(part.denominator.bit_length() - 1))  # fmt: skip
             for k in range(0, ceil(step * itemsize * part), LINE):
                 place = b.add(done, number(k))
-                prefetch(b, b.gep(start, [place], source_etype=ir.IntType(8)))
+                there = b.gep(start, [place], source_etype=ir.IntType(8))
+                prefetch(b, there, near=True)
 
 
 def ask_ahead(home: NestEmitter, pack: Nest, scope: Scope) -> None:

@@ -1,24 +1,29 @@
 """Stores past the caches: results too large for them do not push out what is still needed.
 
-Whole aligned lines are written so, and nothing else; that is known when the loop starts.
+Whole aligned lines are written so, and nothing else; that is known when the loop starts.  Where
+results begin within a line, as NumPy's large arrays do, what lies before the next one is written
+apart: maps into such arrays take 0.8 of the time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.ahead import LINE
-from smelt.codegen.llvm.access.memory import element_address
+from smelt.codegen.llvm.access.ahead import LINE, RUN_AHEAD
+from smelt.codegen.llvm.access.memory import element_address, prefetch
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.values.items import Access
+from smelt.types.dtype import DType
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
+LEAST_TURNS = 8
+"""Turns of a loop from which on it may begin at the next line: what is written apart takes one."""
 
 
 def main_loop(
@@ -31,18 +36,103 @@ def main_loop(
         walk()
         return
     misaligned: Value = number(0)
-    for access in stores:
-        base, dtype = home.home.buffers[access.buffer], home.home.dtypes[access.buffer]
-        first = b.add(scope.offset(access), low)
-        address = b.ptrtoint(element_address(b, base, first, dtype), I64)
+    for address in _addresses(home, stores, low, scope):
         misaligned = b.or_(misaligned, b.and_(address, number(LINE - 1)))
     with b.if_else(b.icmp_signed("==", misaligned, number(0))) as (aligned, otherwise):
         with aligned:
-            home.bypass = True
-            walk()
-            home.bypass = False
+            _past(home, walk)
         with otherwise:
-            walk()
+            _claiming(home, walk)
+
+
+Loop = Callable[[Value, Value], None]
+"""Emits a loop from one position to another."""
+
+
+def peeled_loop(
+    home: NestEmitter, reach: tuple[Value, Value], step: int,
+    loops: tuple[Loop, Callable[[Value, Value, bool], None]], scope: Scope,
+) -> Value:  # fmt: skip
+    """The same within a reach, by a loop over whole wide vectors, which are `step` long; where it
+    ends.  The twin begins with the next line where all stores are as far from it: what lies before
+    is left to the second loop, over vectors with or without a mask of their end."""
+    b, stores, (low, high), (walk, singly) = home.b, _streamed(home, step), reach, loops
+
+    def whole(start: Value, of: int = step) -> Value:
+        return b.add(start, b.and_(b.sub(high, start), number(-of)))
+
+    if not stores or not _shifts(home, stores):
+        middle = whole(low)
+        main_loop(home, low, step, lambda: walk(low, middle), scope)
+        return middle
+    first, *others = _addresses(home, stores, low, scope)
+    size = home.home.dtypes[stores[0].buffer].itemsize
+    missing = b.and_(b.sub(number(0), first), number(LINE - 1))
+    apart: Value = b.and_(first, number(size - 1))
+    for address in others:
+        apart = b.or_(apart, b.and_(b.xor(first, address), number(LINE - 1)))
+    long = b.icmp_signed(">=", b.sub(high, low), number(LEAST_TURNS * step))
+    pays = b.or_(long, b.icmp_signed("==", missing, number(0)))
+    together = b.and_(pays, b.icmp_signed("==", apart, number(0)))
+    with b.if_else(together) as (yes, no):
+        with yes:
+            start = b.add(low, b.lshr(missing, number(size.bit_length() - 1)))
+            start = b.select(b.icmp_signed("<", start, high), start, high)
+            singly(low, start, True)
+            middle = whole(start)
+            ended = whole(middle, home.s.lanes)
+            _past(home, lambda: walk(start, middle))
+            _past(home, lambda: singly(middle, ended, False))
+            past = b.block
+        with no:
+            middle = whole(low)
+            _claiming(home, lambda: walk(low, middle))
+            usual = b.block
+    end = b.phi(I64)
+    end.add_incoming(ended, past)
+    end.add_incoming(middle, usual)
+    return end
+
+
+def _past(home: NestEmitter, walk: Callable[[], None]) -> None:
+    home.bypass = True
+    walk()
+    home.bypass = False
+
+
+def _claiming(home: NestEmitter, walk: Callable[[], None]) -> None:
+    home.claims = True
+    walk()
+    home.claims = False
+
+
+def claim_ahead(home: NestEmitter, address: Value, dtype: DType, lanes: int) -> None:
+    """Asks for the lines that a store of so many lanes takes a page later: caches have none of a
+    large result, and stores across lines wait for two (softmax of short rows takes 0.8 of the
+    time)."""
+    for k in range(0, lanes * dtype.itemsize, LINE):
+        there = home.b.gep(address, [number(RUN_AHEAD + k)], source_etype=ir.IntType(8))
+        prefetch(home.b, there, near=True, written=True)
+
+
+def _addresses(
+    home: NestEmitter, stores: list[Access], low: Value, scope: Scope
+) -> Iterator[Value]:  # fmt: skip
+    """Where stores begin, as numbers."""
+    b = home.b
+    for access in stores:
+        base, dtype = home.home.buffers[access.buffer], home.home.dtypes[access.buffer]
+        first = b.add(scope.offset(access), low)
+        yield b.ptrtoint(element_address(b, base, first, dtype), I64)
+
+
+def _shifts(home: NestEmitter, stores: list[Access]) -> bool:
+    """Whether the loop may begin anywhere: its lanes read whole vectors, and results that lie
+    equally far from a line's beginning stay so, being of one size."""
+    sizes = {home.home.dtypes[a.buffer].itemsize for a in stores}
+    steps = (home.step(a, home.nest.vector or "") for a in home.accesses)
+    plain = all(isinstance(step, int) and 0 <= step <= 1 for step in steps)
+    return plain and len(sizes) == 1
 
 
 def _streamed(home: NestEmitter, step: int) -> list[Access]:
@@ -56,4 +146,4 @@ def _streamed(home: NestEmitter, step: int) -> list[Access]:
     return found if home.home.streaming and whole and not home.nest.folds else []
 
 
-__all__ = ["main_loop"]
+__all__ = ["claim_ahead", "main_loop", "peeled_loop"]

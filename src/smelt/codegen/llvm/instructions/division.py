@@ -1,8 +1,8 @@
 """Division by one number for all lanes: multiplication by its reciprocal, and still exact.
 
-A vector is divided in 10 to 16 cycles, a softmax's last visit of its row does nothing else.  With
-r, the reciprocal of s rounded to nearest, the quotient that is nearest to x / s follows in three
-operations, of which two are fused:
+Most processors divide a vector in 10 to 16 cycles (the target tells which do not), and a softmax's
+last visit of its row does nothing else.  With r, the reciprocal of s rounded to nearest, the
+quotient that is nearest to x / s follows in three operations, of which two are fused:
 
     q = x · r,  e = q · s - x (exactly),  x / s = q - e · r (rounded once)
 

@@ -124,7 +124,7 @@ class LLVMMachine:
     # Floats
 
     def div(self, a: Value, b: Value) -> Value:
-        scalar = common_divisor(b) if self.avx512 else None
+        scalar = common_divisor(b) if self.avx512 and not self.target.divides_fast else None
         lanes = self.lanes or 1
         if scalar is not None and lanes * RANGES[type(scalar.type)].bits >= LEAST_BITS:
             return divided(self, a, scalar)
