@@ -76,12 +76,16 @@ class Sweeps:
             self._collapse()
         self.cut: dict[int, int] = {}
         """Grid axes that tasks take in blocks, and how many positions."""
+        self.rows = 0
+        """The one of them that is walked around the vectors, as a mask."""
         self.beside = 0
         """Products side by side whose rows nobody folds: each is done with before the next."""
         if products:
             self._cut_products(products)
         elif self.vector & region.grid:
-            self.cut = {self.vector.bit_length() - 1: self.block, **self._rows_together()}
+            together = self._rows_together()
+            self.rows = sum(1 << a for a in together)
+            self.cut = {self.vector.bit_length() - 1: self.block, **together}
         self.cut_axes = sum(1 << a for a in self.cut)
         self.own = self.local | self.vector | self.cut_axes
         """The axes that one task walks itself."""
@@ -120,8 +124,9 @@ class Sweeps:
             fixed = self.region.grid & ~self.cut_axes & ~self.spread
             found = self.volume(fixed | (axes & self.spread) | self.inner(axes))
             for a in self.cut:
-                if not axes >> a & 1:
-                    found *= self.blocks(a)
+                if not axes >> a & 1:  # along the vectors a row begins anew
+                    anew = self.rows >> a & 1 and axes & self.vector
+                    found *= self.sizes[a] if anew else self.blocks(a)
             known = self.times[axes] = float(found)
         return known
 

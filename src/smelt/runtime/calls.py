@@ -216,7 +216,7 @@ def record(
             "ARGUMENTS": _argument_rows(arguments, nests.places, kept),
             "NAMES": array("q", map(id, nests.names)),
             "NESTS": _nest_rows(nests, kept),
-            "CAPTURED": array("q", [w for v, a in captured for w in (id(v), id(a))]),
+            "CAPTURED": _captured_rows(captured, kept),
         },
         turns, runner,
     )  # fmt: skip
@@ -332,20 +332,30 @@ def _argument_rows(
 ) -> array[int]:
     rows = array("q")
     for a, place in zip(arguments, places, strict=True):
-        data = a.example
-        if data is None:
+        if a.example is None:
             is_type = isinstance(a.number, type)
             kind = _NUMBERS.get(a.number, code.KIND_SCALAR) if is_type else code.KIND_SAME
             kept.append(a.number)
             rows.extend((kind, id(a.number), 0, 0, 0, 0, place))
-            continue
-        dims, strides = array("q", data.shape), array("q", data.strides)
-        flags = data.flags.num & code.READABLE
-        kept += [data.dtype, dims, strides]
-        rows.extend((
-            code.KIND_ARRAY, id(data.dtype), flags, data.ndim, dims.buffer_info()[0],
-            0 if flags & 1 else strides.buffer_info()[0], place,
-        ))  # fmt: skip
+        else:
+            rows.extend(_array_row(a.example, place, kept))
+    return rows
+
+
+def _array_row(data: Array, place: int, kept: list[Any]) -> tuple[int, ...]:
+    dims, strides = array("q", data.shape), array("q", data.strides)
+    flags = data.flags.num & code.READABLE
+    kept += [data.dtype, dims, strides]
+    return (
+        code.KIND_ARRAY, id(data.dtype), flags, data.ndim, dims.buffer_info()[0],
+        0 if flags & 1 else strides.buffer_info()[0], place,
+    )  # fmt: skip
+
+
+def _captured_rows(captured: Sequence[tuple[object, Array]], kept: list[Any]) -> array[int]:
+    rows = array("q")
+    for value, data in captured:
+        rows.extend((id(value), id(data), *_array_row(data, 0, kept)))
     return rows
 
 

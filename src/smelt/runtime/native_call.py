@@ -50,7 +50,7 @@ _STATE_WORDS: Final = (
     *("FLOAT", "INT", "TUPLE", "LIST", "DICT", "SETTINGS"),
     # offsets of slots
     *("LINE_AT", "PRINTED_AT", "NODE_AT", "DATA_AT", "OP_AT", "INPUTS_AT", "TYPE_AT"),
-    *("ORIGIN_AT", "SCOPE_AT"),
+    *("ORIGIN_AT", "SCOPE_AT", "SAMPLE_AT"),
     # what every result's value has in common
     *("SOURCE", "EMPTY", "NONE"),
     # functions of CPython and NumPy
@@ -74,7 +74,7 @@ _RECORD_WORDS: Final = (
     "SCOPE",  # the settings in force, and their text
     "PRINTED",
     "ARGUMENTS",  # rows of arguments
-    "CAPTURED",  # pairs (value, array), and how many
+    "CAPTURED",  # rows of captured arrays, and how many
     "CAPTURED_COUNT",
     "RESULTS",  # rows of results, and how many
     "RESULT_COUNT",
@@ -100,6 +100,8 @@ RECORD: Final = {name: 8 * k for k, name in enumerate(_RECORD_WORDS)}
 ARGUMENT_WORDS: Final = 7
 """kind, descr (or type of a scalar, or the very object), flags, rank, dimensions, strides (0:
 contiguous), item"""
+CAPTURED_WORDS: Final = 2 + ARGUMENT_WORDS
+"""value, array, and what that must still be, as an argument's row"""
 KIND_ARRAY, KIND_FLOAT, KIND_INT, KIND_SCALAR, KIND_SAME = 0, 1, 2, 3, 4
 NEST_WORDS: Final = 5
 """kind, item, how many items it holds, the first of them, keys"""
@@ -131,6 +133,7 @@ def ir() -> str:
         **STATE, **RECORD, **OBJECT, **NDARRAY,
         "BYTES_AT": BYTES_AT, "CARRAY": _CARRAY, "READABLE": READABLE,
         "ARGUMENT_BYTES": 8 * ARGUMENT_WORDS, "NEST_BYTES": 8 * NEST_WORDS,
+        "CAPTURED_BYTES": 8 * CAPTURED_WORDS,
         "MOST_ITEMS": MOST_ITEMS, "NEST_TUPLE": NEST_TUPLE,
         "NEST_LIST": NEST_LIST, "NEST_DICT": NEST_DICT, "NEST_NONE": NEST_NONE,
         "RESULT_BYTES": 8 * RESULT_WORDS,

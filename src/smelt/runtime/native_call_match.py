@@ -90,6 +90,16 @@ no:
   ret i1 false
 }
 
+; Whether somebody else may write to the memory of values of a class.
+define internal i1 @shared(ptr %state, ptr %class) alwaysinline {
+  %foreign = call ptr @word(ptr %state, i64 $FOREIGN)
+  %watched = call ptr @word(ptr %state, i64 $WATCHED)
+  %is.foreign = icmp eq ptr %class, %foreign
+  %is.watched = icmp eq ptr %class, %watched
+  %either = or i1 %is.foreign, %is.watched
+  ret i1 %either
+}
+
 ; The NumPy array behind an argument: itself, or what one of our arrays holds; null for others.
 define internal ptr @elements(ptr %state, ptr %x) {
 entry:
@@ -110,13 +120,9 @@ open:
 look:
   %class = call ptr @word(ptr %node, i64 $KIND)
   %value = call ptr @word(ptr %state, i64 $VALUE)
-  %foreign = call ptr @word(ptr %state, i64 $FOREIGN)
-  %watched = call ptr @word(ptr %state, i64 $WATCHED)
   %is.value = icmp eq ptr %class, %value
-  %is.foreign = icmp eq ptr %class, %foreign
-  %is.watched = icmp eq ptr %class, %watched
-  %either = or i1 %is.value, %is.foreign
-  %any = or i1 %either, %is.watched
+  %shared = call i1 @shared(ptr %state, ptr %class)
+  %any = or i1 %is.value, %shared
   br i1 %any, label %read, label %none
 read:
   %data = call ptr @slot(ptr %state, i64 $DATA_AT, ptr %node)
@@ -449,26 +455,38 @@ more:
   %next = add i64 %k, 1
   br label %test
 captured:
-  %pairs = call ptr @word(ptr %record, i64 $CAPTURED)
-  %pair.count = call i64 @number(ptr %record, i64 $CAPTURED_COUNT)
+  %captured.first = call ptr @word(ptr %record, i64 $CAPTURED)
+  %captured.count = call i64 @number(ptr %record, i64 $CAPTURED_COUNT)
   %value.type = call ptr @word(ptr %state, i64 $VALUE)
+  %none.is = call ptr @word(ptr %state, i64 $NONE)
   br label %c.test
 c.test:
   %c = phi i64 [ 0, %captured ], [ %c.next, %c.more ]
-  %c.over = icmp sge i64 %c, %pair.count
+  %c.over = icmp sge i64 %c, %captured.count
   br i1 %c.over, label %yes, label %c.look
 c.look:
-  %c.offset = mul i64 %c, 16
-  %pair = getelementptr i8, ptr %pairs, i64 %c.offset
-  %value = call ptr @word(ptr %pair, i64 0)
-  %expected = call ptr @word(ptr %pair, i64 8)
+  %c.offset = mul i64 %c, $CAPTURED_BYTES
+  %c.row = getelementptr i8, ptr %captured.first, i64 %c.offset
+  %c.fit = getelementptr i8, ptr %c.row, i64 16
+  %value = call ptr @word(ptr %c.row, i64 0)
+  %expected = call ptr @word(ptr %c.row, i64 8)
   %c.type = call ptr @word(ptr %value, i64 $KIND)
-  %own = icmp eq ptr %c.type, %value.type          ; nobody else may write to it
-  br i1 %own, label %c.data, label %no
+  %own = icmp eq ptr %c.type, %value.type
+  br i1 %own, label %c.data, label %c.shared
+c.shared:                                          ; read as it is, unless something pending waits
+  %c.foreign = call i1 @shared(ptr %state, ptr %c.type)
+  br i1 %c.foreign, label %c.sample, label %no
+c.sample:
+  %sample = call ptr @slot(ptr %state, i64 $SAMPLE_AT, ptr %value)
+  %untouched = icmp eq ptr %sample, %none.is
+  br i1 %untouched, label %c.data, label %no
 c.data:
   %now = call ptr @slot(ptr %state, i64 $DATA_AT, ptr %value)
   %same.data = icmp eq ptr %now, %expected
-  br i1 %same.data, label %c.more, label %no
+  br i1 %same.data, label %c.fits, label %no
+c.fits:                                            ; it may have been resized in place
+  %c.same = call i1 @fits(ptr %c.fit, ptr %now)
+  br i1 %c.same, label %c.more, label %no
 c.more:
   %c.next = add i64 %c, 1
   br label %c.test

@@ -401,16 +401,16 @@ input.put:
   %k.next = add i64 %k, 1
   br label %inputs.test
 captured:
-  %pairs = call ptr @word(ptr %record, i64 $CAPTURED)
+  %captured.first = call ptr @word(ptr %record, i64 $CAPTURED)
   br label %captured.test
 captured.test:
   %c = phi i64 [ 0, %captured ], [ %c.next, %captured.put ]
   %c.over = icmp sge i64 %c, %captured.count
   br i1 %c.over, label %run, label %captured.put
 captured.put:
-  %pair.offset = shl i64 %c, 4
-  %pair = getelementptr i8, ptr %pairs, i64 %pair.offset
-  %c.array = call ptr @word(ptr %pair, i64 8)
+  %c.offset = mul i64 %c, $CAPTURED_BYTES
+  %c.row = getelementptr i8, ptr %captured.first, i64 %c.offset
+  %c.array = call ptr @word(ptr %c.row, i64 8)
   %c.address = call i64 @number(ptr %c.array, i64 $ND_DATA)
   %c.index = add i64 %count, %c
   %c.place = getelementptr i64, ptr %places, i64 %c.index

@@ -107,6 +107,9 @@ def flush(*wanted: Value) -> None:
             outputs[array.node] = None
     if outputs:
         _run(tuple(outputs))
+    for x in tuple(STATE.sampled):  # nothing waits for what was there before
+        x.sample = None
+    STATE.sampled.clear()
 
 
 def review(limit: int) -> None:

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Exact", "Remembering", "notice"]
 
-_SLOTS = {name.upper(): name for name in ("data", "op", "inputs", "type", "origin", "scope")}
+_SLOTS = {
+    name.upper(): name for name in ("data", "op", "inputs", "type", "origin", "scope", "sample")
+}
 NUMBERS = (float, int, np.float64)
 """What is recorded as a Python number."""
 MOST_RECORDS = 8
@@ -119,7 +121,7 @@ def _record(
         None in arguments or [*map(id, nests.leaves)] != [*map(id, leaves)]
         or (trace.fixed and any(x.__class__ in NUMBERS for x in leaves))
         or not calls.can_run(executable)
-        or any(x.__class__ is not Value or data.__class__ is not np.ndarray
+        or any(data.__class__ is not np.ndarray or (x.shared and x.sample is not None)
                for x, data in captured)
     ):  # fmt: skip
         return None

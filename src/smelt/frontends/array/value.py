@@ -139,6 +139,7 @@ class Value(Node):
 
     def give_away(self, where: str) -> None:
         """From now on reading raises DonatedError, under whatever name the value is known."""
+        STATE.sampled.discard(self)
         self.__class__ = Gone  # type: ignore[assignment]
         self.sample = where.encode()
         self.op, self.inputs, self.data = _SOURCE, (), None
@@ -160,16 +161,23 @@ class Foreign(Value):
         if self.sample is None and data is not None:
             if data.nbytes <= SNAPSHOT_BYTES:
                 self.data = data.copy(order="K")
-                self.sample = b""
+                self.__class__ = Value  # type: ignore[assignment]
             else:
-                self.sample = _sample(data)
+                self.look()
+
+    def look(self) -> None:
+        """Remember a few elements, until what is pending has run."""
+        assert self.data is not None
+        self.sample = _sample(self.data)
+        STATE.sampled.add(self)
 
     def buffer(self) -> Buffer | None:
         data = self.data
-        if data is not None and self.sample:
+        if data is not None:
             what = "resized" if data.shape != self.type.shape else "written"
-            if what == "resized" or _sample(data) != self.sample:
-                raise ChangedError(value=self.told, what=what, reader="a pending result")
+            if what == "resized" or (self.sample is not None and _sample(data) != self.sample):
+                reader = "a recording" if self.sample is None else "a pending result"
+                raise ChangedError(value=self.told, what=what, reader=reader)
         return data
 
 
@@ -180,15 +188,7 @@ class Watched(Foreign):
 
     def touch(self) -> None:
         if self.sample is None and self.data is not None:
-            self.sample = b"-" + _sample(self.data)
-
-    def buffer(self) -> Buffer | None:
-        data = self.data
-        if data is not None and self.sample is not None:
-            what = "resized" if data.shape != self.type.shape else "written"
-            if what == "resized" or b"-" + _sample(data) != self.sample:
-                raise ChangedError(value=self.told, what=what, reader="a pending result")
-        return data
+            self.look()
 
 
 class Gone(Value):
@@ -234,6 +234,8 @@ class State(threading.local):
         self.pending: list[weakref.ref[Any]] = []
         self.due = 64
         """Length of `pending` at which it is looked through."""
+        self.sampled = weakref.WeakSet[Value]()
+        """Values of which a few elements are remembered."""
         self.following = 0
         """Recordings and differentiations in progress: jitted functions that are called meanwhile
         are followed, not run."""
