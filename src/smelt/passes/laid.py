@@ -331,14 +331,21 @@ def _surrounded(y: Node, dim: int, low: int, high: int) -> Node:
 
 
 def _narrowed(node: Node, uses: Uses) -> Node | None:
-    """A part of a product over windows as the product of parts: a margin that was cut off is never
-    computed."""
+    """A part of a product over windows as the product of parts, also where it is a part of what
+    such products deal out: a margin that was cut off is never computed."""
     if not isinstance(node.op, Slice):
         return None
-    (x,), box = node.inputs, node.op
-    if not isinstance(x.op, Contract) or x.op.padded or uses.get(x, 1) > 1:
+    (x,) = node.inputs
+    if uses.get(x, 1) > 1:
         return None
-    if not any(isinstance(y.op, Window) for y in x.inputs):
+    found = _less_of_product(node, x) or _less_of_dealt(node, x, uses)
+    return found if found is not None and found.type == node.type else None
+
+
+def _less_of_product(node: Node, x: Node) -> Node | None:
+    box = node.op
+    assert isinstance(box, Slice)
+    if not isinstance(x.op, Contract) or x.op.padded:
         return None
     cut = {
         name: (start, count, step)
@@ -352,8 +359,53 @@ def _narrowed(node: Node, uses: Uses) -> Node | None:
     parts = [_part(y, {_alone(terms, name): pick for name, pick in cut.items()})
              for terms, y in sides]  # fmt: skip
     op = replace(x.op, extents=tuple(e for e in x.op.extents if e[0] not in cut))
-    found = build.apply(op, *parts, origin=x.origin)
-    return found if found.type == node.type else None
+    return build.apply(op, *parts, origin=x.origin)
+
+
+def _less_of_dealt(node: Node, x: Node, uses: Uses) -> Node | None:
+    """Places from `first` on of what was dealt out: place i of them is place (first + i) // step of
+    part (first + i) % step."""
+    box, dealt = node.op, x.inputs[0] if x.inputs else x
+    assert isinstance(box, Slice)
+    if isinstance(x.op, Slice) and set(x.op.steps) == {1}:
+        starts = tuple(map(add, x.op.starts, box.starts))
+        return _less_of_dealt(_view(node, replace(box, starts=starts), dealt), dealt, uses)
+    if not isinstance(x.op, Reshape) or not isinstance(dealt.op, Concat):
+        return None
+    parts = dealt.inputs
+    if not all(isinstance(y.op, Reshape) for y in parts):
+        return None
+    if any(uses.get(y, 1) > 1 for y in (dealt, *parts)):
+        return None
+    a, step = dealt.op.axis - 1, len(dealt.inputs)
+    places, first, n = dealt.type.shape[a], box.starts[a], box.sizes[a]
+    rows = floordiv(add(n, step - 1), step)
+    rest = sub(mul(places, step), add(first, mul(rows, step)))
+    if (
+        a < 0 or box.steps[a] != 1 or not isinstance(first, int)
+        or not isinstance(rest, int) or rest < 0 or dealt.type.shape[a + 1] != step
+        or x.type.shape != (*dealt.type.shape[:a], mul(places, step), *dealt.type.shape[a + 2 :])
+    ):  # fmt: skip
+        return None
+    found: list[Node] = []
+    for r in range(first, first + step):
+        part = parts[r % step]
+        starts = (*box.starts[:a], r // step, *box.starts[a + 1 :])
+        sizes = (*box.sizes[:a], rows, *box.sizes[a + 1 :])
+        less = _less(part.inputs[0], Slice(starts, sizes, box.steps), uses)
+        found.append(_view(part, Reshape((*sizes[: a + 1], 1, *sizes[a + 1 :])), less))
+    whole = _view(x, Concat(a + 1), *found)
+    whole = _view(x, Reshape((*box.sizes[:a], mul(rows, step), *box.sizes[a + 1 :])), whole)
+    kept = Slice((0,) * len(box.sizes), box.sizes, (1,) * len(box.sizes))
+    return whole if whole.type.shape == box.sizes else _view(x, kept, whole)
+
+
+def _less(x: Node, box: Slice, uses: Uses) -> Node:
+    """A part of x."""
+    if (box.starts, box.sizes, box.steps) == ((0,) * x.type.rank, x.type.shape, (1,) * x.type.rank):
+        return x
+    node = _view(x, box, x)
+    return _narrowed(node, uses) or node
 
 
 def _part(y: Node, cut: Mapping[int | None, tuple[Index, Index, int]]) -> Node:

@@ -100,7 +100,7 @@ def picked(
     lanes, native = scope.lanes, BITS // max(dtype.itemsize * 8, BITS // MOST)
     loose = home.groups[access][len(home.nest.order)]  # the part that differs between lanes
     found = pattern_of(home, loose, scope)
-    if lanes is None or lanes.mask is not None or lanes.count % native:
+    if lanes is None or lanes.count % native:
         return None
     if found is None or not can_pick(home.home.target, native):
         return None
@@ -145,16 +145,20 @@ def _picked(
     buffer = home.home.buffers[access.buffer]
     _ask(home, access, found, scope, dtype, at, offset)
     windows: list[Value] = []
+    ends = _ends(b, scope.lanes.mask, picks, at, lanes)
     for w in range(1 if all(x < 1 << lanes for x in wanted) else 2):
         masks = [x >> w * lanes & ((1 << lanes) - 1) for x in wanted]
         address = element_address(b, buffer, b.add(offset, number(w * lanes)), dtype)
         few = _run(masks, firsts)
-        if few:
+        if few and ends is None:
             run = b.load(address, align=dtype.itemsize, typ=ir.VectorType(raw, few))
             order = [min(i, few - 1) for i in range(lanes)]
             windows.append(b.shuffle_vector(run, run, lane_numbers(order)))
             continue
         mask = b.bitcast(_entry(b, masks, rest, ir.IntType(lanes)), ir.VectorType(I1, lanes))
+        for sign, end in zip((">=", "<="), ends or (), strict=False):
+            here = lane_numbers(range(w * lanes, (w + 1) * lanes))
+            mask = b.and_(mask, b.icmp_signed(sign, here, splat(b, end, lanes)))
         windows.append(
             intrinsic(
                 b, f"llvm.masked.load.{kind.intrinsic_name}.p0", kind,
@@ -167,6 +171,23 @@ def _picked(
     inside = [sum(held[(r + i) % len(held)] << i for i in range(lanes)) for r in range(len(held))]
     mask = b.bitcast(_entry(b, inside, rest, ir.IntType(lanes)), ir.VectorType(I1, lanes))
     return b.select(mask, own, ir.Constant(kind, None))
+
+
+def _ends(
+    b: ir.IRBuilder, mask: Value | None, picks: Value, at: int, lanes: int
+) -> tuple[Value, Value] | None:  # fmt: skip
+    """The first and last elements that lanes of a mask pick, between which all is there; None where
+    there is no mask."""
+    if mask is None:
+        return None
+    if mask.type.count != lanes:
+        mask = b.shuffle_vector(mask, mask, lane_numbers(range(at, at + lanes)))
+    found: list[Value] = []
+    for name, none in (("smin", (1 << 31) - 1), ("smax", -1)):
+        own = b.select(mask, picks, ir.Constant(picks.type, [none] * lanes))
+        found.append(intrinsic(b, f"llvm.vector.reduce.{name}.{picks.type.intrinsic_name}", I32,
+                               [own]))  # fmt: skip
+    return found[0], found[1]
 
 
 def _run(masks: list[int], firsts: Collection[int]) -> int:
