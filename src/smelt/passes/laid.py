@@ -269,7 +269,18 @@ def _of_remainder(sides: _Sides, r: int, taps: int, behind: int, what: _Laid) ->
 
 
 def _side_by_side(x: Node, a: int, t: int, taps: int, what: _Laid) -> Node:
-    """Windows without a place in common are laid one behind the other."""
+    """Windows without a place in common are laid one behind the other; a product has their taps
+    beside its channels."""
+    op = x.op
+    assert isinstance(op, Contract)
+    weights = op.left if _alone(op.left, op.out[t]) != -1 else op.right
+    dims = [-1 if (d := _alone(weights, n)) is None else d for n in op.out]
+    beside = [k for k in range(a) if -1 < dims[k] < dims[t]]
+    if beside and (at := beside[-1] + 1) < t:
+        order = [*range(at), t, *(k for k in range(at, len(op.out)) if k != t)]
+        whole = replace(op, out=tuple(op.out[k] for k in order))
+        x = build.apply(whole, *x.inputs, origin=x.origin)
+        x = _view(x, Permute(tuple(map(order.index, range(len(order))))), x)
     order = [k for k in range(x.type.rank) if k != t]
     a = _without(a, t)
     x = _view(x, Permute((*order[: a + 1], t, *order[a + 1 :])), x)
@@ -372,32 +383,29 @@ def _less_of_dealt(node: Node, x: Node, uses: Uses) -> Node | None:
         return _less_of_dealt(_view(node, replace(box, starts=starts), dealt), dealt, uses)
     if not isinstance(x.op, Reshape) or not isinstance(dealt.op, Concat):
         return None
-    parts = dealt.inputs
-    if not all(isinstance(y.op, Reshape) for y in parts):
-        return None
-    if any(uses.get(y, 1) > 1 for y in (dealt, *parts)):
-        return None
-    a, step = dealt.op.axis - 1, len(dealt.inputs)
-    places, first, n = dealt.type.shape[a], box.starts[a], box.sizes[a]
-    rows = floordiv(add(n, step - 1), step)
-    rest = sub(mul(places, step), add(first, mul(rows, step)))
+    a, step, parts = dealt.op.axis - 1, len(dealt.inputs), dealt.inputs
+    whole = (*dealt.type.shape[: a + 1], *dealt.type.shape[a + 2 :])
     if (
-        a < 0 or box.steps[a] != 1 or not isinstance(first, int)
-        or not isinstance(rest, int) or rest < 0 or dealt.type.shape[a + 1] != step
-        or x.type.shape != (*dealt.type.shape[:a], mul(places, step), *dealt.type.shape[a + 2 :])
+        a < 0 or any(uses.get(y, 1) > 1 for y in (dealt, *parts))
+        or not all(isinstance(y.op, Reshape) and y.inputs[0].type.shape == whole for y in parts)
+        or x.type.shape != (*whole[:a], mul(whole[a], step), *whole[a + 1 :])
     ):  # fmt: skip
+        return None
+    first, rows = box.starts[a], floordiv(add(box.sizes[a], step - 1), step)
+    beyond = sub(mul(whole[a], step), add(first, mul(rows, step)))
+    sizes = (*box.sizes[:a], rows, *box.sizes[a + 1 :])
+    if box.steps[a] != 1 or not isinstance(first, int) or (sizes == whole and not first):
+        return None
+    if not isinstance(beyond, int) or beyond < 0:
         return None
     found: list[Node] = []
     for r in range(first, first + step):
-        part = parts[r % step]
         starts = (*box.starts[:a], r // step, *box.starts[a + 1 :])
-        sizes = (*box.sizes[:a], rows, *box.sizes[a + 1 :])
-        less = _less(part.inputs[0], Slice(starts, sizes, box.steps), uses)
-        found.append(_view(part, Reshape((*sizes[: a + 1], 1, *sizes[a + 1 :])), less))
-    whole = _view(x, Concat(a + 1), *found)
-    whole = _view(x, Reshape((*box.sizes[:a], mul(rows, step), *box.sizes[a + 1 :])), whole)
-    kept = Slice((0,) * len(box.sizes), box.sizes, (1,) * len(box.sizes))
-    return whole if whole.type.shape == box.sizes else _view(x, kept, whole)
+        less = _less(parts[r % step].inputs[0], Slice(starts, sizes, box.steps), uses)
+        found.append(_view(x, Reshape((*sizes[: a + 1], 1, *sizes[a + 1 :])), less))
+    dealt = _view(x, Concat(a + 1), *found)
+    dealt = _view(x, Reshape((*sizes[:a], mul(rows, step), *sizes[a + 1 :])), dealt)
+    return _less(dealt, Slice((0,) * len(sizes), box.sizes, (1,) * len(sizes)), uses)
 
 
 def _less(x: Node, box: Slice, uses: Uses) -> Node:

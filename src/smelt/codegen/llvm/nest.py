@@ -267,16 +267,18 @@ class NestEmitter:
         """What is left behind the last whole wide vector.  Where that is taken at once, for the
         sake of a sum, half of a wide vector is enough for up to half of its lanes."""
         b, step = self.b, self.folds.rest()
+        apart = self._apart(self.nest.vector or "", self.s.lanes)
 
         def either(position: Value) -> None:
             few = b.icmp_signed("<=", b.sub(high, position), number(step // 2))
             with b.if_else(few) as (half, whole):
                 with half:
-                    at(step // 2, True)(position)
+                    at(step // 2, True, apart)(position)
                 with whole:
-                    at(step, True)(position)
+                    at(step, True, apart)(position)
 
-        self.loop(middle, high, step, at(step, True) if step == self.s.lanes else either)
+        one = step == self.s.lanes
+        self.loop(middle, high, step, at(step, True, apart) if one else either)
 
     def _apart(self, name: str, step: int) -> int:
         """What all positions of a loop along an axis are multiples of, that goes on by `step` from
