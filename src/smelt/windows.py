@@ -39,7 +39,7 @@ def window_steps(taps: int) -> Iterator[tuple[int, int]]:
                 yield step, dilation
 
 
-REMAINDERS = 5
+REMAINDERS = 8
 """Places between neighbouring windows up to which a sum over all windows that hold a place is a
 product of its own for each remainder of places."""
 

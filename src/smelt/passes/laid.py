@@ -269,7 +269,18 @@ def _of_remainder(sides: _Sides, r: int, taps: int, behind: int, what: _Laid) ->
 
 
 def _side_by_side(x: Node, a: int, t: int, taps: int, what: _Laid) -> Node:
-    """Windows without a place in common are laid one behind the other."""
+    """Windows without a place in common are laid one behind the other; a product has their taps
+    beside its channels."""
+    op = x.op
+    assert isinstance(op, Contract)
+    weights = op.left if _alone(op.left, op.out[t]) != -1 else op.right
+    dims = [-1 if (d := _alone(weights, n)) is None else d for n in op.out]
+    beside = [k for k in range(a) if -1 < dims[k] < dims[t]]
+    if beside and (at := beside[-1] + 1) < t:
+        order = [*range(at), t, *(k for k in range(at, len(op.out)) if k != t)]
+        whole = replace(op, out=tuple(op.out[k] for k in order))
+        x = build.apply(whole, *x.inputs, origin=x.origin)
+        x = _view(x, Permute(tuple(map(order.index, range(len(order))))), x)
     order = [k for k in range(x.type.rank) if k != t]
     a = _without(a, t)
     x = _view(x, Permute((*order[: a + 1], t, *order[a + 1 :])), x)
@@ -331,14 +342,21 @@ def _surrounded(y: Node, dim: int, low: int, high: int) -> Node:
 
 
 def _narrowed(node: Node, uses: Uses) -> Node | None:
-    """A part of a product over windows as the product of parts: a margin that was cut off is never
-    computed."""
+    """A part of a product over windows as the product of parts, also where it is a part of what
+    such products deal out: a margin that was cut off is never computed."""
     if not isinstance(node.op, Slice):
         return None
-    (x,), box = node.inputs, node.op
-    if not isinstance(x.op, Contract) or x.op.padded or uses.get(x, 1) > 1:
+    (x,) = node.inputs
+    if uses.get(x, 1) > 1:
         return None
-    if not any(isinstance(y.op, Window) for y in x.inputs):
+    found = _less_of_product(node, x) or _less_of_dealt(node, x, uses)
+    return found if found is not None and found.type == node.type else None
+
+
+def _less_of_product(node: Node, x: Node) -> Node | None:
+    box = node.op
+    assert isinstance(box, Slice)
+    if not isinstance(x.op, Contract) or x.op.padded:
         return None
     cut = {
         name: (start, count, step)
@@ -352,8 +370,50 @@ def _narrowed(node: Node, uses: Uses) -> Node | None:
     parts = [_part(y, {_alone(terms, name): pick for name, pick in cut.items()})
              for terms, y in sides]  # fmt: skip
     op = replace(x.op, extents=tuple(e for e in x.op.extents if e[0] not in cut))
-    found = build.apply(op, *parts, origin=x.origin)
-    return found if found.type == node.type else None
+    return build.apply(op, *parts, origin=x.origin)
+
+
+def _less_of_dealt(node: Node, x: Node, uses: Uses) -> Node | None:
+    """Places from `first` on of what was dealt out: place i of them is place (first + i) // step of
+    part (first + i) % step."""
+    box, dealt = node.op, x.inputs[0] if x.inputs else x
+    assert isinstance(box, Slice)
+    if isinstance(x.op, Slice) and set(x.op.steps) == {1}:
+        starts = tuple(map(add, x.op.starts, box.starts))
+        return _less_of_dealt(_view(node, replace(box, starts=starts), dealt), dealt, uses)
+    if not isinstance(x.op, Reshape) or not isinstance(dealt.op, Concat):
+        return None
+    a, step, parts = dealt.op.axis - 1, len(dealt.inputs), dealt.inputs
+    whole = (*dealt.type.shape[: a + 1], *dealt.type.shape[a + 2 :])
+    if (
+        a < 0 or any(uses.get(y, 1) > 1 for y in (dealt, *parts))
+        or not all(isinstance(y.op, Reshape) and y.inputs[0].type.shape == whole for y in parts)
+        or x.type.shape != (*whole[:a], mul(whole[a], step), *whole[a + 1 :])
+    ):  # fmt: skip
+        return None
+    first, rows = box.starts[a], floordiv(add(box.sizes[a], step - 1), step)
+    beyond = sub(mul(whole[a], step), add(first, mul(rows, step)))
+    sizes = (*box.sizes[:a], rows, *box.sizes[a + 1 :])
+    if box.steps[a] != 1 or not isinstance(first, int) or (sizes == whole and not first):
+        return None
+    if not isinstance(beyond, int) or beyond < 0:
+        return None
+    found: list[Node] = []
+    for r in range(first, first + step):
+        starts = (*box.starts[:a], r // step, *box.starts[a + 1 :])
+        less = _less(parts[r % step].inputs[0], Slice(starts, sizes, box.steps), uses)
+        found.append(_view(x, Reshape((*sizes[: a + 1], 1, *sizes[a + 1 :])), less))
+    dealt = _view(x, Concat(a + 1), *found)
+    dealt = _view(x, Reshape((*sizes[:a], mul(rows, step), *sizes[a + 1 :])), dealt)
+    return _less(dealt, Slice((0,) * len(sizes), box.sizes, (1,) * len(sizes)), uses)
+
+
+def _less(x: Node, box: Slice, uses: Uses) -> Node:
+    """A part of x."""
+    if (box.starts, box.sizes, box.steps) == ((0,) * x.type.rank, x.type.shape, (1,) * x.type.rank):
+        return x
+    node = _view(x, box, x)
+    return _narrowed(node, uses) or node
 
 
 def _part(y: Node, cut: Mapping[int | None, tuple[Index, Index, int]]) -> Node:

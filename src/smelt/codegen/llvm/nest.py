@@ -245,7 +245,7 @@ class NestEmitter:
         if self.nest.once and around(self, scope, at):
             return
         extent = self.s.phase.axes[name]
-        if isinstance(extent, int) and is_straight(self.s, self.nest):
+        if isinstance(extent, int) and is_straight(self.s, self.nest, self.items):
             for first, count in vectors_of(self.s.lanes, self.nest, extent):
                 at(count, True)(number(first))
             return
@@ -270,17 +270,23 @@ class NestEmitter:
     def _rest(self, middle: Value, high: Value, at: Callable[..., Callable[[Value], None]]) -> None:
         """What is left behind the last whole wide vector.  Where that is taken at once, for the
         sake of a sum, half of a wide vector is enough for up to half of its lanes."""
-        b, step = self.b, self.folds.rest()
+        b, step, axis = self.b, self.folds.rest(), self.nest.vector or ""
+        apart = self._apart(axis, self.s.lanes)
 
         def either(position: Value) -> None:
             few = b.icmp_signed("<=", b.sub(high, position), number(step // 2))
             with b.if_else(few) as (half, whole):
                 with half:
-                    at(step // 2, True)(position)
+                    at(step // 2, True, apart)(position)
                 with whole:
-                    at(step, True)(position)
+                    at(step, True, apart)(position)
 
-        self.loop(middle, high, step, at(step, True) if step == self.s.lanes else either)
+        one = step == self.s.lanes
+        if one and self.nest.wide > 1 and any(self.step(x, axis) is None for x in self.accesses):
+            whole = b.add(middle, b.and_(b.sub(high, middle), number(-step)))
+            self.loop(middle, whole, step, at(step, False, apart))
+            middle = whole
+        self.loop(middle, high, step, at(step, True, apart) if one else either)
 
     def _apart(self, name: str, step: int) -> int:
         """What all positions of a loop along an axis are multiples of, that goes on by `step` from
@@ -309,12 +315,12 @@ class NestEmitter:
 
     def enter(self, scope: Scope, depth: int) -> None:
         """What becomes fixed when the first `depth` loops are open."""
-        last = scope.lanes is not None
         for access in self.accesses:
             if access in scope.offsets:
                 continue
             above = scope.offset(access)
-            irregular = last and self._varies(access, scope)  # done lane by lane at the access
+            # What varies is done lane by lane at the access.
+            irregular = scope.lanes is not None and self.step(access, scope.lanes.axis) is None
             term = 0 if irregular else self.groups[access][depth]
             if term == 0 and above is not None:
                 continue
@@ -365,10 +371,6 @@ class NestEmitter:
         ):
             return coefficient(steady(access.offset, axis, wide), axis)
         return found
-
-    def _varies(self, access: Access, scope: Scope) -> bool:
-        assert scope.lanes is not None
-        return self.step(access, scope.lanes.axis) is None
 
     # ---- values ----------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from smelt.frontends.torch.rows_window import (
     counted,
     each,
     held,
+    laid_back,
     margin,
     no_long_line,
     spread,
@@ -31,7 +32,6 @@ from smelt.ops.view import Shear
 from smelt.types.dtype import i32, i64
 from smelt.types.expr import Index, add, floordiv, mul, sub
 from smelt.types.expr import product as volume
-from smelt.windows import is_laid
 
 __all__ = ["ROWS"]
 
@@ -218,7 +218,7 @@ def _convolution_backward(
     if wanted[0] and all(s == 1 for s in step) and min(wide) >= 0:
         return _backwards(grad, x, weight, wide, apart, groups), None, None
     if wanted[0]:
-        return _of_image(grad, x, weight, step, around, apart, groups), None, None
+        return laid_back(grad, weight, x.shape, step, around, apart, groups), None, None
     if transposed or not (one or single):
         raise UnsupportedError("gradients of weights of several channels: torch's are faster")
     no_long_line(weight, extent)
@@ -240,40 +240,6 @@ def _backwards(
     kernel = kernel.reshape(groups, floordiv(outer, groups), inner, *extent)
     kernel = kernel.transpose(1, 2).reshape(mul(inner, groups), floordiv(outer, groups), *extent)
     return correlation(grad, kernel, [1] * len(extent), wide, apart, x.shape, groups)
-
-
-def _of_image(
-    grad: V, x: V, weight: V, step: Sequence[int], around: Sequence[int], apart: Sequence[int],
-    groups: int,
-) -> V:  # fmt: skip
-    """Products for each place and tap, laid back along the image: as one sum they are a product
-    over windows of the given gradient."""
-    extent = [n for n in weight.shape[2:] if isinstance(n, int)]
-    if not all(map(is_laid, step, apart, extent)):
-        raise UnsupportedError("windows that skip places, or reach few of those they step over")
-    no_long_line(weight, extent)
-    at, taps = "xyz"[: len(extent)], "uvw"[: len(extent)]
-    outer, inner = weight.shape[:2]
-    sizes: dict[str, Index] = {"g": groups, "o": floordiv(outer, groups), "c": inner}
-    of_grad, of_weight, out = (
-        "".join(a for a in side if sizes[a] != 1) for side in ("go", "goc", "gc")
-    )
-    shape = grad.shape[2:]
-    grad = grad.wide().reshape(grad.shape[0], *(sizes[a] for a in of_grad), *shape)
-    kernel = weight.wide().reshape(*(sizes[a] for a in of_weight), *extent)
-    found = contract(grad, kernel, f"b{of_grad}{at},{of_weight}{taps}->b{out}{at}{taps}")
-    found = found.reshape(*x.shape[:2], *shape, *extent)
-    for k in reversed(range(len(extent))):
-        a, last = 2 + k, found.rank - 1
-        if extent[k] == 1:
-            found = spread(found.reshape(*found.shape[:last]), a, step[k])
-        else:
-            wide = add(x.shape[a], 2 * around[k])
-            found = spread(found, a, step[k])
-            found = found.op(Shear((*found.shape[:a], wide, *found.shape[a + 1 :]), a, apart[k]))
-            found = found.sum((last,))
-        found = found.narrow(a, around[k], x.shape[a])
-    return found.cast(x.dtype)
 
 
 def _of_points(grad: V, x: V, weight: V, step: Sequence[int], groups: int) -> V:

@@ -13,10 +13,11 @@ from typing import Any
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.row import Call, Row, axis_of
 from smelt.frontends.torch.value import V, contract, gather, iota, number, select
-from smelt.ops.view import Window
+from smelt.ops.view import Shear, Window
 from smelt.types.dtype import i32, i64
 from smelt.types.expr import Index, add, floordiv, mul, sub
 from smelt.types.expr import product as volume
+from smelt.windows import is_laid
 
 __all__ = [
     "MOST_TAPS",
@@ -26,6 +27,7 @@ __all__ = [
     "counted",
     "each",
     "held",
+    "laid_back",
     "margin",
     "no_long_line",
     "spread",
@@ -263,11 +265,6 @@ def _margins_by_gather(mode: str, count: int) -> Any:
     return lower
 
 
-MOST_WASTE = 1.3
-"""Products of a transposed convolution against those that count: where its stride does not divide
-its windows, phases with fewer taps multiply zeros, and torch's own is faster."""
-MOST_BESIDE = 2.0
-"""The same with what is multiplied beside small images."""
 MOST_TAPS = 9
 """Elements of a window along one dimension of a single channel up to which our kernels are as fast
 as torch's: no line of the image serves several lines of results there."""
@@ -283,8 +280,10 @@ def _convolution(
     if len(extent) != count or not x.dtype.is_float:
         raise UnsupportedError("windows of symbolic size")
     if transposed:
-        found = _transposed(c, x, weight, each(stride, count), each(padding, count),
-                            each(dilation, count), each(more, count), groups)  # fmt: skip
+        step, apart = each(stride, count), each(dilation, count)
+        if any(m >= s for m, s in zip(each(more, count), step, strict=True)):
+            raise UnsupportedError("a transposed convolution with places that no window has")
+        found = laid_back(x, weight, c.shape, step, each(padding, count), apart, groups)
         return found if bias is None else found + bias.reshape(bias.shape[0], *[1] * count)
     if groups > 1:
         no_long_line(weight, extent)
@@ -326,51 +325,40 @@ def spread(x: V, a: int, step: int) -> V:
     return x.reshape(*shape[:a], mul(shape[a], step), *shape[a + 1 :])
 
 
-def _transposed(
-    c: Call, x: V, kernel: V, steps: Sequence[int], around: Sequence[int], apart: Sequence[int],
-    more: Sequence[int], groups: int,
+def laid_back(
+    x: V, weight: V, shape: Sequence[Index], step: Sequence[int], around: Sequence[int],
+    apart: Sequence[int], groups: int,
 ) -> V:  # fmt: skip
-    """Place s*q + r of the result is a convolution with the taps r, r + s, r + 2s, ..: one for each
-    r, side by side as channels, whose places are then dealt out (W. Shi et al., 2016)."""
-    extent = [n for n in kernel.shape[2:] if isinstance(n, int)]
-    taps = [-(-n // s) for n, s in zip(extent, steps, strict=True)]
-    waste = math.prod(t * s for t, s in zip(taps, steps, strict=True)) / math.prod(extent)
-    beside = math.prod((n + t - 1) / n for n, t in zip(x.shape[2:], taps, strict=True)
-                       if isinstance(n, int) and n > 0)  # fmt: skip
-    if any(d != 1 for d in apart) or waste > MOST_WASTE or waste * beside > MOST_BESIDE:
-        raise UnsupportedError("a transposed convolution whose phases would multiply zeros")
-    places = [add(n, t - 1) for n, t in zip(x.shape[2:], taps, strict=True)]
-    x = margin(x, [t - 1 for t in taps], 0.0, (0,) * len(taps))
-    for k, t in enumerate(taps):
-        x = x.op(Window(2 + k, t, 1, 1)) if t > 1 else x
-    found = _correlated(x, _phases(kernel, groups, steps, taps), groups, len(taps))
-    channels = mul(kernel.shape[1], groups)
-    found = found.reshape(x.shape[0], channels, *steps, *places)
-    pairs = [a for k in range(len(taps)) for a in (2 + len(taps) + k, 2 + k)]
-    found = found.permute(0, 1, *pairs)
-    lengths = [mul(n, s) for n, s in zip(places, steps, strict=True)]
-    found = found.reshape(x.shape[0], channels, *lengths)
-    behind = [max(0, n + m - a - t * s) for n, m, a, t, s
-              in zip(extent, more, around, taps, steps, strict=True)]  # fmt: skip
-    found = margin(found, (0,) * len(taps), 0.0, behind)
-    for k, n in enumerate(c.shape[2:]):
-        found = found.narrow(2 + k, around[k], n)
-    return found
-
-
-def _phases(kernel: V, groups: int, steps: Sequence[int], taps: Sequence[int]) -> V:
-    """[g*c, o, *extent] -> [g*o*steps, c, *taps], those of each phase backwards."""
-    rest = [t * s - n for t, s, n in zip(taps, steps, kernel.shape[2:], strict=True)
-            if isinstance(n, int)]  # fmt: skip
-    outer, out = kernel.shape[:2]
-    inner = floordiv(outer, groups)
-    kernel = margin(kernel, (0,) * len(taps), 0.0, rest)
-    split = [n for t, s in zip(taps, steps, strict=True) for n in (t, s)]
-    kernel = kernel.reshape(groups, inner, out, *split)
-    of_taps, of_steps = range(3, kernel.rank, 2), range(4, kernel.rank, 2)
-    kernel = kernel.permute(0, 2, *of_steps, 1, *of_taps)
-    kernel = kernel.reshape(mul(mul(out, groups), math.prod(steps)), inner, *taps)
-    return kernel.flip(*range(2, kernel.rank))
+    """An image of that shape, to which x is what `correlation` is: products for each place and tap
+    are laid back along it and summed.  As one sum they are products over windows of x, one for each
+    remainder of places by the step (`smelt.passes.laid`), so that no zeros are multiplied."""
+    extent = [n for n in weight.shape[2:] if isinstance(n, int)]
+    if not all(map(is_laid, step, apart, extent)):
+        raise UnsupportedError("windows that skip places, or reach few of those they step over")
+    no_long_line(weight, extent)
+    at, taps = "xyz"[: len(extent)], "uvw"[: len(extent)]
+    outer, inner = weight.shape[:2]
+    sizes: dict[str, Index] = {"g": groups, "o": floordiv(outer, groups), "c": inner}
+    of_x, of_weight, out = (
+        "".join(a for a in side if sizes[a] != 1) for side in ("go", "goc", "gc")
+    )
+    places, dtype = x.shape[2:], x.dtype
+    x = x.reshape(x.shape[0], *(sizes[a] for a in of_x), *places)
+    kernel = weight.reshape(*(sizes[a] for a in of_weight), *extent)
+    spec = f"b{of_x}{at},{of_weight}{taps}->b{out}{at}{taps}"
+    found = contract(x, kernel, spec, dtype.compute)
+    found = found.reshape(*shape[:2], *places, *extent)
+    for k in reversed(range(len(extent))):
+        a, last = 2 + k, found.rank - 1
+        if extent[k] == 1:
+            found = spread(found.reshape(*found.shape[:last]), a, step[k])
+        else:
+            wide = add(shape[a], 2 * around[k])
+            found = spread(found, a, step[k])
+            found = found.op(Shear((*found.shape[:a], wide, *found.shape[a + 1 :]), a, apart[k]))
+            found = found.sum((last,))
+        found = found.narrow(a, around[k], shape[a])
+    return found.cast(dtype)
 
 
 def _correlated(windows: V, kernel: V, groups: int, count: int) -> V:

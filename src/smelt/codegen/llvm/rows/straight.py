@@ -6,13 +6,14 @@ constants, and a fold has as many lanes in its last vector as in its first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.folds import PAIRED
 from smelt.codegen.llvm.instructions.indexing import iota, opaque, splat
 from smelt.codegen.llvm.rows.width import adds_pairs
-from smelt.codegen.llvm.values.items import cut_axes
+from smelt.codegen.llvm.values.items import Item, cut_axes
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -31,8 +32,9 @@ def is_whole(s: Schedule, axis: str) -> bool:
     return isinstance(extent, int) and isinstance(block, int) and extent <= block
 
 
-def is_straight(s: Schedule, nest: Nest) -> bool:
-    """Whether a nest's rows are written out as their vectors."""
+def is_straight(s: Schedule, nest: Nest, items: Sequence[Item] = ()) -> bool:
+    """Whether a nest's rows are written out as their vectors; those of one without folds where
+    `items` alone are needed."""
     name = nest.vector
     extent = s.phase.axes[name] if name is not None else None
     if name is None or not isinstance(extent, int) or not 0 < extent <= VECTORS * s.lanes:
@@ -47,7 +49,8 @@ def is_straight(s: Schedule, nest: Nest) -> bool:
         return False
     if not nest.folds and extent % (s.lanes * nest.wide) == 0:  # a loop without a rest
         return False
-    inner = sum(name in i.axes for i in nest.items)
+    items = nest.items if nest.folds or not items else items
+    inner = sum(name in i.axes for i in items)
     return inner * -(-extent // s.lanes) <= MOST_ITEMS
 
 
