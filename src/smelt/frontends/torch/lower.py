@@ -153,6 +153,11 @@ class Lowering:
                 self.want(x)
             for x in seen(node):
                 self._reunite(x)
+            for x in self._alone(node):
+                self.stage(self._entries[x].graph).outputs[x] = self.value(
+                    x, self._entries[x].graph
+                )
+                self.wanted[x] = None
             for x in nodes(node.args):
                 self.want(x)
         elif node.target is operator.getitem and self._has_row(node.args[0]):
@@ -352,6 +357,26 @@ class Lowering:
             if self._shares(node):
                 del outputs[node]
             self.wanted[node] = None
+
+    def _alone(self, output: Any) -> list[Any]:
+        """The results that nobody sees and that are views of all of a value which nothing else
+        wants: kernels store them as they are, where torch would take several calls to show them.
+        """
+        told = {*seen(output)}
+        ends: dict[Any, list[Any]] = {}
+        for x in dict.fromkeys(nodes(output.args)):
+            ends.setdefault(self._behind(x), []).append(x)
+        found = [x for base, (x, *more) in ends.items() if base is not None and not more]
+        return [x for x in found if x not in told and memory_order(x.meta["val"]) is not None]
+
+    def _behind(self, node: Any) -> Any:
+        """The value of ours that a view shows, if nothing wants it so far; else None."""
+        base = node
+        while base not in self.wanted and (row := self._entries[base].row) is not None:
+            if not row.alias:
+                return None if base is node else base
+            base = base.args[0]
+        return None
 
     def _serve(self, node: Any) -> None:
         """A call of torch takes this value: what is made from nothing, torch makes itself."""
