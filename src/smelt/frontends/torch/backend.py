@@ -14,7 +14,6 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
-from importlib import import_module
 from time import perf_counter
 from typing import Any
 from unittest import mock
@@ -45,6 +44,7 @@ from smelt.frontends.torch.scored import spell_out_scores
 from smelt.frontends.torch.sizes import agree
 from smelt.frontends.torch.table import decompositions, row_of
 from smelt.frontends.torch.told import Told, told_by
+from smelt.imports import imported
 from smelt.runtime.frames import roomy
 from smelt.runtime.garbage import set_aside
 from smelt.runtime.host import host
@@ -143,7 +143,7 @@ def _draft(module: torch.fx.GraphModule, *more: Any) -> Any:
     if getattr(module, "_backend_id", None) is None:
         return None
     try:
-        saved = import_module("smelt.frontends.torch.saved")
+        saved = imported("smelt.frontends.torch.saved")
     except ImportError:  # a version of PyTorch that saves no programs of other back ends
         return None
     return saved.Draft(module, *more)
@@ -223,7 +223,7 @@ def partition(
 @cache
 def _cuts() -> Any:
     """What decides which values are kept, imported by the first training step."""
-    return import_module("smelt.frontends.torch.partition")
+    return imported("smelt.frontends.torch.partition")
 
 
 MODES: Mapping[str, Mapping[str, Any]] = {
