@@ -13,7 +13,6 @@ Array([0.69314718, 1.09861229])
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -234,6 +233,7 @@ from smelt.frontends.array.statistical import (
     var,
 )
 from smelt.frontends.array.top import top_k
+from smelt.imports import imported
 from smelt.knobs import config
 from smelt.knobs.steer import fuse
 from smelt.types.dtype import bf16 as bfloat16
@@ -289,7 +289,7 @@ def __getattr__(name: str) -> Any:
     if name not in ("record", "torch"):
         missing(name)
     try:
-        front = import_module("smelt.torch")
+        front = imported("smelt.torch")
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

@@ -15,11 +15,11 @@ import platform
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
 from smelt.dataclass import dataclass
+from smelt.imports import imported
 
 _TUNING_PREFIXES = ("prefer-", "slow-", "fast-", "false-deps-", "tuning-", "idivl-", "idivq-")
 
@@ -169,7 +169,7 @@ def _may_use_tiles() -> bool:
     its threads then need room for them where they are interrupted."""
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         return False
-    ctypes: Any = import_module("ctypes")
+    ctypes: Any = imported("ctypes")
     return ctypes.CDLL(None, use_errno=True).syscall(_ARCH_PRCTL, _REQUEST, _TILES) == 0
 
 
@@ -185,7 +185,7 @@ def permitted(found: Processor) -> Processor:
 @cache
 def processor() -> Processor:
     """This processor, by LLVM's word; the first call imports it."""
-    llvm: Any = import_module("llvmlite.binding")
+    llvm: Any = imported("llvmlite.binding")
     flags = cast("Mapping[str, bool]", llvm.get_host_cpu_features())
     isa_flags = {k: on for k, on in flags.items() if not k.startswith(_TUNING_PREFIXES)}
     return Processor(

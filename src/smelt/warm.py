@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import astuple, replace
 from functools import cache, cached_property
-from importlib import import_module
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +32,7 @@ from smelt import knobs
 from smelt.errors import SmeltError
 from smelt.graph.ir import Graph
 from smelt.graph.text import text
+from smelt.imports import imported
 from smelt.journal import CacheHit, CacheMiss, CacheStored, Journal
 from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.built import Form
@@ -71,7 +71,7 @@ def _driver() -> Any:
     collected = gc.isenabled()
     gc.disable()
     try:
-        return import_module("smelt.driver")
+        return imported("smelt.driver")
     finally:
         if collected:
             gc.enable()

@@ -33,13 +33,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Generator
 from dataclasses import field
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from smelt import knobs
 from smelt.dataclass import dataclass
 from smelt.errors import CacheWarning, tell
+from smelt.imports import imported
 from smelt.runtime.cache_files import Folder, Item, Refused
 
 MAGIC: Final = b"SMELTobj"
@@ -406,7 +406,7 @@ def _user_directory() -> Path | None:
             given = (knobs.foreign("XDG_CACHE_HOME") or "").strip()
             home = Path(given) if given.startswith("/") else Path("~/.cache").expanduser()
             return home / "smelt"
-        platformdirs: Any = import_module("platformdirs")
+        platformdirs: Any = imported("platformdirs")
         return Path(platformdirs.user_cache_dir("smelt", appauthor=False))
     except (RuntimeError, OSError, KeyError):
         return None

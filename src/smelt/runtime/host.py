@@ -16,7 +16,6 @@ import platform
 import time
 from dataclasses import replace
 from functools import cache, lru_cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +23,7 @@ import llvmlite
 
 from smelt import knobs
 from smelt.dataclass import dataclass
+from smelt.imports import imported
 from smelt.processor import Processor, processor, processor_identity, usable_cores
 from smelt.runtime.cache import Cache
 from smelt.runtime.cache_files import Folder, Refused
@@ -76,7 +76,7 @@ def _host(choice: Literal["auto", "avx512", "avx2", "portable"]) -> Target:
     found = host_target()
     if found.measured or knobs.PROBE.get() == "off":
         return found
-    probe: Any = import_module("smelt.runtime.probe")
+    probe: Any = imported("smelt.runtime.probe")
     if knobs.PROBE.get() == "now":
         found = probe.measure(found)
         store(found)

@@ -19,10 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 from smelt.errors import CodegenError
+from smelt.imports import imported
 from smelt.runtime import elf
 
 __all__ = ["Loaded", "load"]
@@ -78,4 +78,4 @@ def _unlinked(object_code: bytes, error: Exception) -> CodegenError:
 @cache
 def _jit() -> Any:
     """LLVM, imported by the first object that needs it."""
-    return import_module("smelt.runtime.jit")
+    return imported("smelt.runtime.jit")

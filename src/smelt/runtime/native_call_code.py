@@ -12,7 +12,6 @@ import sys
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from importlib import import_module
 from math import prod
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +20,7 @@ import numpy as np
 
 from smelt import knobs
 from smelt.errors import SmeltError
+from smelt.imports import imported
 from smelt.kernel.abi import ABI_VERSION
 from smelt.runtime import native_call as code
 from smelt.runtime.cache import Cache
@@ -170,7 +170,7 @@ def _loaded() -> Loaded | None:
     entry = store.get(key)
     try:
         if entry is None:
-            made: bytes = import_module("smelt.runtime.jit").compile_ir(text, 2, cpu, "")
+            made: bytes = imported("smelt.runtime.jit").compile_ir(text, 2, cpu, "")
             store.put(key, {"what": "repeated calls"}, made)
         else:
             made = entry.code

@@ -14,11 +14,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any, Final
 
 import llvmlite
 
+from smelt.imports import imported
 from smelt.kernel.abi import ABI_VERSION
 from smelt.runtime import native
 from smelt.runtime.cache import Cache
@@ -71,7 +71,7 @@ def native_code(variant: str | None = None) -> NativeCode:
     cache = Cache.default()
     entry = cache.get(key)
     if entry is None:
-        jit: Any = import_module("smelt.runtime.jit")
+        jit: Any = imported("smelt.runtime.jit")
         code = jit.compile_ir(text, 2, cpu, "")
         cache.put(key, {"what": "thread pool"}, code)
     else:

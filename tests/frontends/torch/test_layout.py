@@ -104,7 +104,7 @@ def test_a_small_part_is_computed_alone():
         return (x @ w)[:, -1]
 
     x, w = torch.randn(3, 50, 16), torch.randn(16, 40)
-    with smelt.torch.record() as record:
+    with smelt.record() as record:
         found = torch.compile(f, backend="smelt")(x, w)
     same_layout((found,), (f(x, w),))
     (segment,) = record.graphs[0].program.segments
@@ -146,6 +146,33 @@ def test_results_of_a_training_step_lie_as_eagers():
     same_layout(torch.compile(f, backend="smelt")(x), f(x))
 
 
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, w, b: torch.tanh(torch.nn.functional.linear(x, w, b)),
+        lambda x, w, b: (x.view(2, 3, 4) * b.view(6, 1)[:3]).permute(2, 0, 1).sin() @ w.T[:3],
+        lambda x, w, b: (x.sin() * b.view(6, 1)).sum() + (w + 1).cos().T.sum(),
+        lambda x, w, b: (x.T.exp(), w.view(24).sort().values, b * 2),
+    ],
+    ids=["linear", "chain", "sums", "places"],
+)
+def test_gradients_that_are_views_are_stored_as_they_are(f):
+    given = [torch.randn(6, 4), torch.randn(6, 4), torch.randn(6)]
+    fast = torch.compile(f, backend="smelt")
+
+    def gradients(function):
+        own = [x.clone().requires_grad_() for x in given]
+        found = function(*own)
+        found = found if isinstance(found, tuple) else (found,)
+        return torch.autograd.grad(sum((y**2).sum() for y in found), own)
+
+    with smelt.record() as record:
+        found = gradients(fast)
+    same_layout(found, gradients(f))
+    assert record.graphs[-1].kind == "backward"
+    assert " = f_" not in record.graphs[-1].program.source
+
+
 def test_a_kept_view_need_not_lie_as_the_tracer_thinks():
     """A slice of a computed row, turned: forward stores it alone, and by rows."""
 
@@ -172,7 +199,7 @@ def test_a_part_that_a_call_of_torch_reads_is_a_part_of_the_result():
         return part, y, torch.special.zeta(part, 2.0)
 
     x = torch.rand(4, 6) + 1
-    with torch.no_grad(), smelt.torch.record() as record:
+    with torch.no_grad(), smelt.record() as record:
         found, expected = torch.compile(f, backend="smelt")(x), f(x)
     assert record.left
     same_layout(found, expected)

@@ -58,6 +58,25 @@ def test_a_loaded_function_takes_new_sizes_and_its_guards_ask_the_rest():
         loaded(x.double(), y)
 
 
+def _scaled(x, s):
+    return (x / s).softmax(-1) * s
+
+
+def _bounded(x, s):
+    return x.clamp(-s, s)
+
+
+def test_floats_are_arguments_or_what_guards_ask_for():
+    x = torch.randn(4, 8)
+    loaded = _loaded(_scaled, x, 0.3, dynamic=True)
+    for rows, s in ((4, 0.3), (3, 0.7), (5, -2.5)):
+        torch.testing.assert_close(loaded(x[:rows], s), _scaled(x[:rows], s))
+    loaded = _loaded(_bounded, x, 0.3, dynamic=True)
+    torch.testing.assert_close(loaded(x, 0.3), _bounded(x, 0.3))
+    with pytest.raises(RuntimeError, match="GuardManager check failed"):
+        loaded(x, 0.7)
+
+
 def _beside(x, y):
     return x * 2 + (y * y).real, x[1:]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import import_module
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -30,6 +29,7 @@ from smelt.errors import (
 from smelt.graph.inside import Looks
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import size_names
+from smelt.imports import imported
 from smelt.ops.spec import dims_at
 
 if TYPE_CHECKING:
@@ -49,16 +49,16 @@ _MISTAKES = InternalError, CodegenError, VerifyError, UnsupportedError
 
 @cache
 def _compiler() -> Any:
-    return import_module("smelt.warm")
+    return imported("smelt.warm")
 
 
 def _references() -> Any:
-    return import_module("smelt.runtime.reference")
+    return imported("smelt.runtime.reference")
 
 
 def outside(looks: Looks, inputs: Sequence[Node], arrays: Sequence[Buffer]) -> NoReturn:
     """Raises OutsideError, which tells the position."""
-    import_module("smelt.graph.outside").named(looks, inputs, arrays)
+    imported("smelt.graph.outside").named(looks, inputs, arrays)
     raise AssertionError("unreachable")
 
 
@@ -68,7 +68,7 @@ def blame(
 ) -> None:  # fmt: skip
     """Tell an error of a run which line it is about, by the graph of the program at hand and its
     `sizes`: the plan, run with the sizes `used`, may have been made for another one."""
-    failed = import_module("smelt.graph.failed")
+    failed = imported("smelt.graph.failed")
     if isinstance(error, ExternError):
         origin = failed.caller(error.fields.get("op"), graph, arrays)
     else:
@@ -86,7 +86,7 @@ def turned(
     """The graph for inputs that lie in memory in other orders than that of their dimensions, and
     how; the graph as it is, which reads them with strides, where results would not lie so too."""
     if any(orders) and not graph.checks:
-        found = import_module("smelt.passes.turned").turned(graph, orders)
+        found = imported("smelt.passes.turned").turned(graph, orders)
         if found is not None:
             return found[0], Turns(tuple(orders), found[1])
     return graph, None
@@ -121,7 +121,7 @@ class Turns:
 @cache
 def explaining() -> Any:
     """The package that turns a compiled graph into reports and texts."""
-    return import_module("smelt.explain")
+    return imported("smelt.explain")
 
 
 def compile_graph(

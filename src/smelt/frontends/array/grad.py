@@ -15,7 +15,6 @@ import functools
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from smelt.errors import ArgumentError, GradientError
@@ -27,6 +26,7 @@ from smelt.frontends.array.tree import flatten, paths, unflatten
 from smelt.frontends.array.value import STATE, Value, anew, constant, record
 from smelt.frontends.array.views import expand
 from smelt.graph.ir import Node
+from smelt.imports import imported
 from smelt.ops.create import Input
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Reshape, Stop
@@ -45,7 +45,7 @@ Function = Callable[..., Any]
 @cache
 def _autodiff() -> Any:
     """Loaded by the first derivative: most programs take none."""
-    return import_module("smelt.autodiff")
+    return imported("smelt.autodiff")
 
 
 def grad(

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from functools import cache
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,6 +22,7 @@ from smelt.dataclass import dataclass
 from smelt.frontends.array.lift import Lifted
 from smelt.frontends.array.program import Program, is_free
 from smelt.frontends.array.value import Buffer, Map, Value, leaf, record, teller
+from smelt.imports import imported
 from smelt.ops.create import Constant, Input
 
 if TYPE_CHECKING:
@@ -215,4 +215,4 @@ def _given(x: Buffer) -> Buffer:
 @cache
 def _calls() -> Any:
     """The run time's part, imported by the first repeated program."""
-    return import_module("smelt.runtime.calls")
+    return imported("smelt.runtime.calls")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -25,6 +24,7 @@ from smelt.frontends.array.trace import Trace
 from smelt.frontends.array.tree import LEAF
 from smelt.frontends.array.value import STATE, Buffer, Foreign, Value, Watched, intern, leaf
 from smelt.graph.inside import refused
+from smelt.imports import imported
 from smelt.types.dtype import from_numpy
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def notice(
 @cache
 def _calls() -> Any:
     """The run time's part, imported by the first repeated call."""
-    return import_module("smelt.runtime.calls")
+    return imported("smelt.runtime.calls")
 
 
 def _install(owner: type) -> bool | None:

@@ -24,7 +24,7 @@ from smelt.dataclass import dataclass
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.sizes import Sizes
 
-__all__ = ["VIEWS", "Shown", "View", "show_views", "tokens", "traced_results", "view_of"]
+__all__ = ["VIEWS", "Shown", "View", "is_view", "show_views", "tokens", "traced_results", "view_of"]
 
 VIEWS = "smelt_views"
 """Note at the node of results: which of them, by place, are views of the argument that stands
@@ -124,12 +124,13 @@ def _written(known: Any) -> int:
 
 def _root(node: Any) -> Any:
     """What a value is a view of."""
-    while isinstance(node, torch.fx.Node) and _is_view(node):
+    while isinstance(node, torch.fx.Node) and is_view(node):
         node = node.args[0]
     return node
 
 
-def _is_view(node: torch.fx.Node) -> bool:
+def is_view(node: torch.fx.Node) -> bool:
+    """Whether an operator gives one view, and writes nothing."""
     returns = getattr(getattr(node.target, "_schema", None), "returns", ())
     infos = [r.alias_info for r in returns]
     return len(infos) == 1 and infos[0] is not None and not infos[0].is_write

@@ -11,17 +11,16 @@ hands both to `compile_traced`.  What fails inside runs eagerly, with one warnin
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cache
-from importlib import import_module
 from time import perf_counter
 from typing import Any
 from unittest import mock
 
 import torch
 from functorch.compile import min_cut_rematerialization_partition
-from torch._dynamo import exc, symbolic_convert
+from torch._dynamo import exc, symbolic_convert, utils
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.callback import callback_handler
 from torch._functorch._aot_autograd.utils import make_boxed_func
@@ -45,6 +44,7 @@ from smelt.frontends.torch.scored import spell_out_scores
 from smelt.frontends.torch.sizes import agree
 from smelt.frontends.torch.table import decompositions, row_of
 from smelt.frontends.torch.told import Told, told_by
+from smelt.imports import imported
 from smelt.runtime.frames import roomy
 from smelt.runtime.garbage import set_aside
 from smelt.runtime.host import host
@@ -82,14 +82,16 @@ def backend(
     if draft is None:
         return compiled(module, inputs, settings, told)
     with draft.compiling():
-        made = compiled(module, inputs, settings, told)
+        made = compiled(module, inputs, settings, told, saved=True)
     return draft.finish(made)
 
 
 def compiled(
-    module: torch.fx.GraphModule, inputs: Sequence[Any], settings: Mapping[str, Any], told: Told
+    module: torch.fx.GraphModule, inputs: Sequence[Any], settings: Mapping[str, Any], told: Told,
+    *, saved: bool = False,
 ) -> Callable[..., Any]:  # fmt: skip
-    """What AOTAutograd and the compiler make of a graph of Dynamo's, whose facts are `told`."""
+    """What AOTAutograd and the compiler make of a graph of Dynamo's, whose facts are `told`.  One
+    that is `saved`, or was, cannot be traced again."""
     with_own_way_back(module)
     spell_out_scores(module)
     arguments = len(module.graph.find_nodes(op="placeholder"))
@@ -124,7 +126,7 @@ def compiled(
     start = perf_counter()
     try:
         with set_aside():
-            made = _built(build, module, inputs, told)
+            made = _built(build, module, inputs, told.writes_scalars or saved)
     except exc.TorchDynamoException:  # what Dynamo itself answers, by tracing again or otherwise
         raise
     except Exception as error:
@@ -143,7 +145,7 @@ def _draft(module: torch.fx.GraphModule, *more: Any) -> Any:
     if getattr(module, "_backend_id", None) is None:
         return None
     try:
-        saved = import_module("smelt.frontends.torch.saved")
+        saved = imported("smelt.frontends.torch.saved")
     except ImportError:  # a version of PyTorch that saves no programs of other back ends
         return None
     return saved.Draft(module, *more)
@@ -174,22 +176,32 @@ _look_through_nothing()
 
 
 def _built(
-    build: Callable[..., Any], module: torch.fx.GraphModule, inputs: Any, told: Told
+    build: Callable[..., Any], module: torch.fx.GraphModule, inputs: Any, again: bool
 ) -> Any:  # fmt: skip
-    """What AOTAutograd makes of a program, traced again if it took for numbers what is written."""
+    """What AOTAutograd makes of a program; traced `again` here, and not by Dynamo, where it finds
+    no use as numbers for what it took for some."""
     try:
         return roomy(build)(module, inputs)
     except _TRACED_AGAIN:
-        if not told.writes_scalars:
+        if not again:
             raise
-        with mock.patch.dict("os.environ", _NO_NUMBERS):
-            made = roomy(build)(module, inputs)
         symbolic_convert.TensorifyState.clear()
-        return made
+        with _no_numbers():
+            return roomy(build)(module, inputs)
 
 
-_NO_NUMBERS = {"TENSORIFY_PYTHON_SCALARS": "0"}
-"""PyTorch's own switch for what takes tensors for numbers."""
+@contextmanager
+def _no_numbers() -> Generator[None]:
+    """Has PyTorch take no tensors for numbers, by its own switch, whose place it remembers."""
+    forget = getattr(getattr(utils, "_is_tensorify_enabled", None), "cache_clear", lambda: None)
+    try:
+        with mock.patch.dict("os.environ", {"TENSORIFY_PYTHON_SCALARS": "0"}):
+            forget()
+            yield
+    finally:
+        forget()
+
+
 _TRACED_AGAIN: Any = getattr(exc, "TensorifyScalarRestartAnalysis", ())
 """What says that a program is traced again for that, in versions that do."""
 
@@ -223,7 +235,7 @@ def partition(
 @cache
 def _cuts() -> Any:
     """What decides which values are kept, imported by the first training step."""
-    return import_module("smelt.frontends.torch.partition")
+    return imported("smelt.frontends.torch.partition")
 
 
 MODES: Mapping[str, Mapping[str, Any]] = {

@@ -13,7 +13,7 @@ eager's strides.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from smelt.frontends.torch.row import Row
 __all__ = [
     "PARTS",
     "SEEN",
+    "alone",
     "declared",
     "fitted",
     "is_fixed",
@@ -173,6 +174,30 @@ def whole(output: Any, row_of: Callable[[Any], Row | None]) -> list[Any]:
         if parts and (len(views) > 1 or any(_takes_most(n, base) or _repeats(n) for n in parts)):
             found.append(base)
     return found
+
+
+def alone(
+    output: Any, row_of: Callable[[Any], Row | None], wanted: Mapping[Any, Any]
+) -> list[Any]:  # fmt: skip
+    """The results that nobody sees and that are views of all of a value which nothing else wants,
+    so far: kernels store them as they are, where torch would take a call for each view.
+
+        t(t(mm(..)))  # a gradient of weights
+    """
+    told = {*seen(output)}
+    ends: dict[Any, list[Any]] = {}
+    for n in dict.fromkeys(n for n in output.args[0] if isinstance(n, torch.fx.Node)):
+        base, partial = _base(n, row_of)
+        if base is not None:
+            ends.setdefault(base, []).append(None if partial or n in told else n)
+    found = [(n, base) for base, (n, *more) in ends.items() if not more and n is not None]
+    return [n for n, base in found if base is not n and memory_order(n.meta["val"]) is not None
+            and not any(x in wanted for x in _between(n, base))]  # fmt: skip
+
+
+def _between(node: Any, base: Any) -> list[Any]:
+    """The views from a result to what it is a view of."""
+    return [node] if node is base else [node, *_between(node.args[0], base)]
 
 
 def _base(node: Any, row_of: Callable[[Any], Row | None]) -> tuple[Any, bool]:

@@ -29,12 +29,13 @@ from torch.fx.node import map_arg
 from smelt import knobs
 from smelt.dataclass import dataclass
 from smelt.errors import SmeltError, UnsupportedError, reason_of
-from smelt.frontends.torch.aliased import VIEWS
+from smelt.frontends.torch.aliased import VIEWS, is_view
 from smelt.frontends.torch.dtypes import ours
 from smelt.frontends.torch.given import replaced
 from smelt.frontends.torch.in_place import draws, is_write, late, new_values, nodes, writes, written
 from smelt.frontends.torch.layout import (
     PARTS,
+    alone,
     declared,
     is_constant,
     is_guarded,
@@ -153,9 +154,11 @@ class Lowering:
                 self.want(x)
             for x in seen(node):
                 self._reunite(x)
+            for x in alone(node, self.row, self.wanted):
+                self._store(x)
             for x in nodes(node.args):
                 self.want(x)
-        elif node.target is operator.getitem and self._has_row(node.args[0]):
+        elif node.target is operator.getitem and self.row(node.args[0]):
             self._entries[node] = self._entries[node.args[0]]
         elif is_size(node):
             self._entries[node] = self._after(None, node)
@@ -184,9 +187,6 @@ class Lowering:
         stage.written = new_values(self.last, read, stage.inputs, stage.outputs, self.row)
         done = [n for n in self.last if is_write(n) and n.args[1] in stage.written]
         self.last = [n for n in self.last if n not in done]
-
-    def _has_row(self, node: Any) -> bool:
-        return self._entries[node].row is not None
 
     def row(self, node: Any) -> Row | None:
         """The row of an operator that is ours; None for what torch is called for."""
@@ -256,12 +256,9 @@ class Lowering:
 
     def _is_early(self, node: Any, operands: list[Any]) -> bool:
         """Whether a call only shows memory otherwise that an argument has throughout."""
-        returns = getattr(getattr(node.target, "_schema", None), "returns", ())
-        alias = [r.alias_info for r in returns]
-        if len(alias) != 1 or alias[0] is None or alias[0].is_write or not operands:
-            return False
-        return all(x in self.early or is_size(x) or (x.op == "placeholder" and x not in
-                   self._changed) for x in operands)  # fmt: skip
+        return bool(operands) and is_view(node) and all(
+            x in self.early or is_size(x) or (x.op == "placeholder" and x not in self._changed)
+            for x in operands)  # fmt: skip
 
     # ---- values ----------------------------------------------------------------------------------
 
@@ -284,7 +281,7 @@ class Lowering:
         made = self._made.get((node, k))
         if made is not None:
             return made
-        if node.target is operator.getitem and self._has_row(node.args[0]):
+        if node.target is operator.getitem and self.row(node.args[0]):
             parent = self._entries[node.args[0]]
             if parent.graph == k or _free(parent.row) or _is_again(node.args[0]):
                 found = self.value(node.args[0], k)[node.args[1]]
@@ -338,8 +335,14 @@ class Lowering:
         if entry.row.alias and self._shares(node):
             for x in nodes((node.args, node.kwargs)):
                 self.want(x)
+            self.wanted[node] = None
         else:
-            self.stage(entry.graph).outputs[node] = self.value(node, entry.graph)
+            self._store(node)
+
+    def _store(self, node: Any) -> None:
+        """Has its graph store this value."""
+        at = self._entries[node].graph
+        self.stage(at).outputs[node] = self.value(node, at)
         self.wanted[node] = None
 
     def _reunite(self, node: Any) -> None:
@@ -369,11 +372,8 @@ class Lowering:
 
     def shares(self, node: Any) -> bool:
         """Whether torch makes this tensor as a view of another."""
-        entry = self._entries[node]
-        return entry.row is None or (entry.row.alias and not self._is_output(node))
-
-    def _is_output(self, node: Any) -> bool:
-        return node in self.stage(self._entries[node].graph).outputs
+        row, at = self.row(node), self._entries[node].graph
+        return row is None or (row.alias and node not in self.stage(at).outputs)
 
     def _shares(self, node: Any) -> bool:
         """Whether a view is torch's business: of memory that exists, or of all its elements."""

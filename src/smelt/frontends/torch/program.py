@@ -269,11 +269,17 @@ class Program:
         if node.op == "placeholder" and straight and is_guarded(node):
             return name
         if not is_guarded(node):  # some versions of torch announce another type than they give
-            name = f"{name}.to({self._show(fake.dtype)})"
+            kind = self._show(fake.dtype)
+            lies = f"{name}.dtype is {kind} and {name}.is_contiguous()"
+            laid = f"{name}.to({kind})"
+        else:
+            lies, laid = f"{name}.is_contiguous()", name
         if order is None and node.op == "placeholder":
             self._space["fitted"] = fitted
-            return f"fitted({name}, {declared(fake, guarded=False)})"
-        return f"{name}.contiguous()"
+            return f"fitted({laid}, {declared(fake, guarded=False)})"
+        if not name.isidentifier():
+            return f"{laid}.contiguous()"
+        return f"({name} if {lies} else {laid}.contiguous())"  # asking takes less than calling
 
     def _name(self, node: Any) -> str:
         """The variable that holds a value, computed now if it is a view or a size."""

@@ -20,7 +20,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import field
 from functools import cache
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.utils import counters
@@ -31,6 +30,7 @@ from smelt.frontends.torch.lower import Left
 from smelt.frontends.torch.origins import Traced
 from smelt.frontends.torch.program import Program
 from smelt.frontends.torch.segment import Segment
+from smelt.imports import imported
 from smelt.knobs.values import show_bytes
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Compiled:
 @cache
 def _explaining() -> Any:
     """The package that makes reports, imported by the first one: it knows the whole compiler."""
-    return import_module("smelt.explain")
+    return imported("smelt.explain")
 
 
 def _report(segment: Segment, home: Compiled) -> Report:

@@ -9,12 +9,12 @@ never before, and are kept in the user's cache.  Without a proof nothing is carr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import Any
 
 from smelt.dataclass import dataclass
 from smelt.fusion.cascade.formula import Formula, is_plain
 from smelt.fusion.cascade.term import Term
+from smelt.imports import imported
 from smelt.ops.symbolic import MEANINGS, SYSTEM, has_system
 
 VERSION = 1
@@ -102,7 +102,7 @@ def is_proved(claim: Claim) -> bool:
 
 def prove(claim: Claim) -> bool:
     """Whether SymPy finds a claim true for all numbers of the signs that its parts have."""
-    s: Any = import_module(SYSTEM)
+    s: Any = imported(SYSTEM)
     writer = _Writer(s, claim.formula)
     try:
         return _PROVERS[claim.kind](s, writer, claim)

@@ -1,0 +1,39 @@
+"""Modules that are imported late, beside forks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src"
+SLOW = "import time\ntime.sleep(0.2)\nwhole = True\n"
+FORKS = """
+import os, signal, sys, threading, time
+from smelt.imports import imported
+thread = threading.Thread(target=imported, args=("slow",))
+thread.start()
+while "slow" not in sys.modules:
+    time.sleep(0.001)
+child = os.fork()
+signal.alarm(20)
+assert imported("slow").whole
+if child == 0:
+    os._exit(0)
+thread.join()
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without forks")
+def test_a_child_that_is_forked_during_an_import_has_all_of_the_module(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    paths = os.pathsep.join([str(SOURCE), str(tmp_path)])
+    found = subprocess.run(
+        [sys.executable, "-c", FORKS], check=False, env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
