@@ -151,8 +151,7 @@ class Refinement:
         before = self.state.asked
         found = self.state.judge(members, stored, parts)
         if self.state.asked > before:
-            flat = found.region.flat
-            self.left -= members.bit_count() // (FLAT if flat else 1)
+            self.left -= members.bit_count() // (FLAT if found.found.flat else 1)
         return found if found.cost is not None and found.refusal is None else None
 
     # ---- runs ----------------------------------------------------------------------------------

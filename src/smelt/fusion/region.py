@@ -199,8 +199,10 @@ class _Pull:
 
     def _noted(self, place: Place) -> Place:
         """`place`, remembered if it has index expressions."""
-        if any(not isinstance(t, int) for t in place):
-            self.expressed.add(place)
+        for t in place:
+            if not isinstance(t, int):
+                self.expressed.add(place)
+                break
         return place
 
     def _axis(self, extent: int, used: int, key: int, *, own: bool = True) -> int:

@@ -28,6 +28,7 @@ from smelt.fusion.trace import Read, Term, Trace, trace
 from smelt.graph.ir import Graph, Node
 from smelt.ops.create import Input
 from smelt.types.affine import coefficient
+from smelt.types.dtype import bool_
 from smelt.types.expr import Expr, Index, add, axes_of, axis, mul, product
 
 TESTS, PACKED = 200, 20
@@ -160,6 +161,9 @@ class Units:
         """Units with two axes of one extent."""
         self.joined = sum(1 << u.number for u in self.units if u.joins)
         """Units that write at places which depend on data."""
+        self.conditions = frozenset(
+            v for v, node in enumerate(self.values) if node.type.dtype == bool_
+        )
         self.everything = (1 << len(self.values)) - 1
         self.calls = 0
         self.size = [0.0] * len(self.inputs)

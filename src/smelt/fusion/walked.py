@@ -47,10 +47,8 @@ def is_walked(left: Axes, right: Axes, fixed: Axes) -> bool:
     >>> is_walked({"h", "m"}, {"h", "n"}, {"h"}), is_walked({"h", "m"}, {"h", "n"}, {"m"})
     (False, True)
     """
-    shared = left & right
-    return any(len(axes) > most for axes, most in (
-        (shared - fixed, 0), (left - shared - fixed, 1), (right - shared - fixed, 1)
-    ))  # fmt: skip
+    one, other = left - fixed, right - fixed
+    return not one.isdisjoint(other) or len(one - right) > 1 or len(other - left) > 1
 
 
 def walked(
