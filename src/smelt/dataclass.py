@@ -91,7 +91,7 @@ def _initialiser(cls: Class, frozen: bool) -> Any:
     lines: list[str] = []
     for k, f in enumerate(dataclasses.fields(cls)):
         known[f"_d{k}"] = f.default
-        # dict[str, int]() takes seven times as long as dict(): it tries to note what it was called by.
+        # dict[str, int]() takes seven times as long as dict(): it notes what it was called by.
         known[f"_f{k}"] = getattr(f.default_factory, "__origin__", f.default_factory)
         made = f.default_factory is not dataclasses.MISSING
         given = f.default is not dataclasses.MISSING

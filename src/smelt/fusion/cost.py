@@ -348,13 +348,6 @@ def _apart(place: Place) -> tuple[tuple[object, ...], tuple[int, ...]]:
     return tuple(terms for terms, _ in parts), tuple(number for _, number in parts)
 
 
-def _is_near(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    for a, b in zip(one, other, strict=True):
-        if not -NEAR <= a - b <= NEAR:
-            return False
-    return True
-
-
 def _beside(places: Sequence[Place]) -> list[bool]:
     """Whether a place is a few positions apart from one before it: what reads it finds it in L1."""
     if len(places) == 1:
@@ -364,6 +357,11 @@ def _beside(places: Sequence[Place]) -> list[bool]:
     for place in places:
         terms, at = _apart(place)
         others = known.setdefault(terms, [])
-        found.append(any(_is_near(at, other) for other in reversed(others)))  # most are in order
+        found.append(
+            any(
+                all(abs(a - b) <= NEAR for a, b in zip(at, other, strict=True))
+                for other in reversed(others)
+            )
+        )  # most come in order
         others.append(at)
     return found

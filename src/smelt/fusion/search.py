@@ -207,9 +207,10 @@ class Search(State):
         """Moves producers into their readers, the largest gain first.
 
         The queue holds what a producer may gain at most until it comes up; only then the model is
-        asked, and unless it is about the largest, the producer goes back with its true gain.  There it waits for its
-        turn even if a reader grows meanwhile: it is asked again anyway when that comes, and else
-        all that a cluster reads would be asked about whenever it takes up one of them.
+        asked, and unless its true gain is about the largest, the producer goes back with that.
+        There it waits for its turn even if a reader grows meanwhile: it is asked again anyway when
+        that comes, and else all that a cluster reads would be asked about whenever it takes up one
+        of them.
         """
         queue: list[tuple[float, int, int]] = []
         stamps: dict[int, int] = {}

@@ -22,6 +22,7 @@ those that end in it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 from smelt.dataclass import dataclass
 from smelt.fusion.trace import Read, Term, Trace, trace
@@ -161,9 +162,6 @@ class Units:
         """Units with two axes of one extent."""
         self.joined = sum(1 << u.number for u in self.units if u.joins)
         """Units that write at places which depend on data."""
-        self.conditions = frozenset(
-            v for v, node in enumerate(self.values) if node.type.dtype == bool_
-        )
         self.everything = (1 << len(self.values)) - 1
         self.calls = 0
         self.size = [0.0] * len(self.inputs)
@@ -176,6 +174,11 @@ class Units:
         for node in graph.outputs:
             if not isinstance(node.op, Input):
                 self.outputs |= 1 << self.number[node]
+
+    @cached_property
+    def conditions(self) -> frozenset[int]:
+        """The values that are conditions."""
+        return frozenset(v for v, node in enumerate(self.values) if node.type.dtype == bool_)
 
     def _is_square(self, unit: Unit) -> bool:
         long = [e for e in unit.axes if e != self.one]
