@@ -9,7 +9,6 @@ from smelt.blocks import WIDE_TAKEN
 from smelt.fusion.cost import Cost, Model
 from smelt.fusion.region import Region
 from smelt.fusion.sets import bits
-from smelt.types.dtype import bool_
 
 WORTH = 0.06
 """Part of a kernel's time that later sweeps must take for a stream, which saves them, to be asked
@@ -33,8 +32,8 @@ def worth_asking(model: Model, region: Region, cost: Cost) -> bool:
 
 def is_masked(model: Model, region: Region) -> bool:
     """Whether anything in a region is a condition."""
-    values = model.units.values
-    return any(values[v].type.dtype == bool_ for v in (*region.loads, *region.masks))
+    found = model.units.conditions
+    return bool(found) and not (found.isdisjoint(region.loads) and found.isdisjoint(region.masks))
 
 
 def has_products(model: Model, region: Region) -> bool:

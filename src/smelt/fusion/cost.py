@@ -357,7 +357,11 @@ def _beside(places: Sequence[Place]) -> list[bool]:
     for place in places:
         terms, at = _apart(place)
         others = known.setdefault(terms, [])
-        found.append(any(all(abs(a - b) <= NEAR for a, b in zip(at, other, strict=True))
-                         for other in others))  # fmt: skip
+        found.append(
+            any(
+                all(abs(a - b) <= NEAR for a, b in zip(at, other, strict=True))
+                for other in reversed(others)
+            )
+        )  # most come in order
         others.append(at)
     return found

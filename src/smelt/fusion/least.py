@@ -69,17 +69,24 @@ class Bounds:
             found = self.known[key] = self._of(region)
         return found
 
-    def alone(self, region: Region, kernels: int) -> float:
-        """Nanoseconds of so many kernels, at least, that are all of a region together."""
+    def alone(self, region: Region, kernels: int, kept: int = 0) -> float:
+        """Nanoseconds of so many kernels, at least, that are all of a region together; of values
+        that are `kept` one of them writes each and another one reads it."""
         found = self.of(region)
         works = not (found.is_masked and found.members & self.model.units.folds)
         work = found.total if works else 0.0
-        return self._burden(work, found.one, found.every, found.written, kernels)
+        alone, every = self._again(region, kept)
+        alone, every = found.one + alone, found.every + every
+        return self._burden(work, alone, every, found.written | kept, kernels)
 
-    def both(self, one: Region, other: Region, written: int, kernels: int) -> float:
-        """The same of the units of two regions, of which `written` are written."""
+    def both(
+        self, one: Region, other: Region, written: int, kernels: int, kept: int = 0
+    ) -> float:  # fmt: skip
+        """The same of the units of two regions, of which `written` are written; what is `kept` are
+        some of the first one's."""
         a, b = self.of(one), self.of(other)
-        alone, every = a.one + b.one, a.every + b.every
+        alone, every = self._again(one, kept)
+        alone, every = alone + a.one + b.one, every + a.every + b.every
         for v in bits(a.read & b.read):
             x, y = a.reads[v], b.reads[v]
             alone, every = alone - min(x[0], y[0]), every - min(x[1], y[1])
@@ -91,7 +98,19 @@ class Bounds:
             work = a.total + b.total
             for u in bits(a.members & b.members):
                 work -= min(a.work.get(u, 0.0), b.work.get(u, 0.0))
-        return self._burden(work, alone, every, written, kernels)
+        return self._burden(work, alone, every, written | kept, kernels)
+
+    def _again(self, region: Region, kept: int) -> tuple[float, float]:
+        """Nanoseconds of reading some members of a region, by one core and by all."""
+        model = self.model
+        alone = every = 0.0
+        for u in bits(kept):
+            volumes = [prod([model.extents[region.axes[a]] for a in bits(m)])
+                       for m in region.masks[u]]  # fmt: skip
+            nbytes = min(*volumes, model.elements[u]) * model.itemsize[u]
+            alone += model.read_ns(u, nbytes, 1)
+            every += model.read_ns(u, nbytes, model.cores)
+        return alone, every
 
     def _burden(self, work: float, one: float, every: float, written: int, kernels: int) -> float:
         model = self.model

@@ -151,8 +151,7 @@ class Refinement:
         before = self.state.asked
         found = self.state.judge(members, stored, parts)
         if self.state.asked > before:
-            flat = found.region.flat
-            self.left -= members.bit_count() // (FLAT if flat else 1)
+            self.left -= members.bit_count() // (FLAT if found.found.flat else 1)
         return found if found.cost is not None and found.refusal is None else None
 
     # ---- runs ----------------------------------------------------------------------------------
@@ -253,10 +252,15 @@ class Refinement:
         if not near and not self._may_gain(c):
             return None
         for cut in self._cuts(cluster):
-            parts = self._parts(cluster, cut)
-            if parts is None:
+            sets = self._sets(cluster, cut)
+            kept = sets[0][1] & ~cluster.stored if sets else 0
+            able = [n for n in near if self._may_gain(c, n, kept)] if kept else near
+            if not sets or (kept and not able and not self._may_gain(c, kept=kept)):
                 continue
-            for move in self._moves(c, near, *parts, 0.0 if best is None else best.gain):
+            one, other = (self._judge(*part) for part in sets)
+            if one is None or other is None:
+                continue
+            for move in self._moves(c, able, one, other, 0.0 if best is None else best.gain):
                 before = sum(self.state.clusters[k].cost.burden for k in move.old)
                 enough = ENOUGH if len(move.new) <= len(move.old) else MORE
                 if self.gone.intersection(map(_key, move.new)):
@@ -265,17 +269,18 @@ class Refinement:
                     best = move
         return best
 
-    def _may_gain(self, c: int, n: int = -1) -> bool:
+    def _may_gain(self, c: int, n: int = -1, kept: int = 0) -> bool:
         """Whether a cluster taken apart, or one and its neighbour `n` otherwise than they are, may
-        gain enough: not if they take little more than their units do in any two kernels."""
+        gain enough: not if they take little more than their units do in any two kernels of which
+        one writes values that are `kept` for the other."""
         cluster = self.state.clusters[c]
         if n < 0:
-            least = self.least.alone(cluster.region, 2)
+            least = self.least.alone(cluster.region, 2, kept)
             return cluster.cost.burden - least > MORE * cluster.cost.burden
         other = self.state.clusters[n]
         both, before = cluster.stored | other.stored, cluster.cost.burden + other.cost.burden
         stored = self._stored(both, 1 << c | 1 << n)
-        least = self.least.both(cluster.region, other.region, stored, 2)
+        least = self.least.both(cluster.region, other.region, stored, 2, kept)
         return before - least + self.state.held(both) > ENOUGH * before
 
     def _cuts(self, cluster: Cluster) -> Iterator[int]:
@@ -294,19 +299,17 @@ class Refinement:
         if ends & (ends - 1):
             yield ends
 
-    def _parts(self, cluster: Cluster, cut: int) -> tuple[Verdict, Verdict] | None:
-        """Some members with all that they need, and what is left, which reads them."""
+    def _sets(self, cluster: Cluster, cut: int) -> tuple[tuple[int, int], ...]:
+        """Some members with all that they need, and what is left, which reads them: both with what
+        is written of them; nothing where one of the two would be."""
         first = self._closure(cut, cluster.members)
         roots = cluster.stored & ~first
         once = self._once(first, roots) | cut
         rest = self._closure(roots, cluster.members & ~once)
-        if not roots or (first | rest) != cluster.members:
-            return None
         kept = cluster.stored & first | self.state.reads(rest) & once
-        if not kept:
-            return None
-        one, other = self._judge(first, kept), self._judge(rest, roots)
-        return None if one is None or other is None else (one, other)
+        if not roots or (first | rest) != cluster.members or not kept:
+            return ()
+        return (first, kept), (rest, roots)
 
     def _once(self, members: int, roots: int) -> int:
         """Members that are read from memory rather than computed again beside `roots`: folds, and

@@ -199,8 +199,10 @@ class _Pull:
 
     def _noted(self, place: Place) -> Place:
         """`place`, remembered if it has index expressions."""
-        if any(not isinstance(t, int) for t in place):
-            self.expressed.add(place)
+        for t in place:
+            if not isinstance(t, int):
+                self.expressed.add(place)
+                break
         return place
 
     def _axis(self, extent: int, used: int, key: int, *, own: bool = True) -> int:
@@ -472,7 +474,7 @@ def _keeps_apart(place: Place) -> bool:
     moves along an axis that no other one has."""
     seen = set[int]()
     for term in place:
-        axes = _axes_in(term) if isinstance(term, Expr) else () if term == STILL else (term,)
+        axes = () if term == STILL else axis_numbers(term)
         step = coefficient(term, f"a{axes[0]}") if isinstance(term, Expr) and axes else 1
         if len(axes) > 1 or seen & {*axes} or not isinstance(step, int) or step == 0:
             return False
@@ -490,5 +492,6 @@ def _find(parent: dict[int, int], key: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _axes_in(term: Expr) -> tuple[int, ...]:
-    return tuple(int(name[1:]) for name in axes_of(term))
+def axis_numbers(term: Term) -> tuple[int, ...]:
+    """The axes of a term; those that stand still are told as such."""
+    return (term,) if isinstance(term, int) else tuple(int(name[1:]) for name in axes_of(term))

@@ -66,6 +66,9 @@ FORCED = 1e18
 """The gain of a join that the user demands."""
 LEAST_GAIN = 1e-6
 """Nanoseconds below which a gain is rounding."""
+CLOSE = 0.99
+"""Part of the largest gain that may be left that a gain has to be to be taken: producers that share
+a reader all gain a little less whenever it grows, and are not asked for that difference again."""
 
 
 @dataclass(slots=True)
@@ -204,9 +207,10 @@ class Search(State):
         """Moves producers into their readers, the largest gain first.
 
         The queue holds what a producer may gain at most until it comes up; only then the model is
-        asked, and the producer goes back into the queue with its true gain.  There it waits for its
-        turn even if a reader grows meanwhile: it is asked again anyway when that comes, and else
-        all that a cluster reads would be asked about whenever it takes up one of them.
+        asked, and unless its true gain is about the largest, the producer goes back with that.
+        There it waits for its turn even if a reader grows meanwhile: it is asked again anyway when
+        that comes, and else all that a cluster reads would be asked about whenever it takes up one
+        of them.
         """
         queue: list[tuple[float, int, int]] = []
         stamps: dict[int, int] = {}
@@ -227,7 +231,7 @@ class Search(State):
             if c not in self.clusters or stamps[c] != stamp:
                 continue
             move = self.best(c)
-            if queue and move.gain < -queue[0][0]:
+            if queue and move.gain < -CLOSE * queue[0][0]:
                 ask(c, move.gain)
                 if move.gain > LEAST_GAIN:
                     waiting.add(c)

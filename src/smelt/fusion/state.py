@@ -91,6 +91,9 @@ class State:
         """For each unit, the clusters that compute it."""
         self.readers: list[int] = [0] * len(units.values)
         """For each value, the clusters that read it from memory."""
+        self.beyond = sum(1 << v for v, n in enumerate(model.nbytes) if n > model.target.l3_bytes)
+        self.beyond &= ~units.outputs
+        """Values between kernels that no cache holds."""
         self.alike = Alike(units, model)
         self.least = Bounds(model)
         self.judged: dict[tuple[int, int], Verdict] = {}
@@ -209,9 +212,8 @@ class State:
         written: those that no cache holds, of which only something much smaller is left."""
         found = 0.0
         model = self.model
-        left = max((model.nbytes[u] for u in bits(stored)), default=0)
-        for v in bits(values & ~self.units.outputs):
-            if model.nbytes[v] > max(model.target.l3_bytes, SMALL * left):
+        for v in bits(values & self.beyond):
+            if model.nbytes[v] > SMALL * max((model.nbytes[u] for u in bits(stored)), default=0):
                 found += model.write_ns(v, 1) + model.read_ns(v, model.nbytes[v], 1)
         return HELD * found
 
@@ -305,10 +307,10 @@ class State:
         walked = self.walked.get(first)
         if walked is not None:  # its extents are the very same
             self.walked[key] = {other.here(look, u): shape for u, shape in walked.items()}
-        refusal, fault = known.refusal, known.region.fault
+        refusal, fault = known.refusal, known.found.fault
         if refusal is not None and fault is not None:  # in this set's own words
-            refusal = refuse_fault(self.units, fault, other.here(look, known.region.at))
-        return Verdict(known.region, known.cost, refusal, (other, look))
+            refusal = refuse_fault(self.units, fault, other.here(look, known.found.at))
+        return Verdict(known.found, known.cost, refusal, (other, look))
 
     def size(self, members: int, parts: Sequence[Cluster] = ()) -> float:
         """Scalar operations of a set."""

@@ -32,7 +32,7 @@ from smelt.blocks import (
 )
 from smelt.fusion.lanes import fastest, lanes_axis, parts_for, written_out
 from smelt.fusion.parts import awaited, joining
-from smelt.fusion.region import Place, Region
+from smelt.fusion.region import Place, Region, axis_numbers
 from smelt.fusion.sets import bits
 from smelt.fusion.trace import MOVE_COST, STEP_COST, Term
 from smelt.fusion.units import STILL, Units
@@ -323,8 +323,7 @@ class Sweeps:
         for place in walked:
             if most and len(place) == most:
                 last = place[-1]
-                names = [last] if isinstance(last, int) else [int(a[1:]) for a in axes_of(last)]
-                runs |= sum(1 << a for a in names)
+                runs |= sum([1 << a for a in axis_numbers(last)])
         found = self.volume(self.region.grid & ~runs)
         for a in bits(self.region.grid & runs):
             found *= -(-self.sizes[a] // self.block)

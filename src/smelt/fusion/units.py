@@ -22,12 +22,14 @@ those that end in it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 from smelt.dataclass import dataclass
 from smelt.fusion.trace import Read, Term, Trace, trace
 from smelt.graph.ir import Graph, Node
 from smelt.ops.create import Input
 from smelt.types.affine import coefficient
+from smelt.types.dtype import bool_
 from smelt.types.expr import Expr, Index, add, axes_of, axis, mul, product
 
 TESTS, PACKED = 200, 20
@@ -172,6 +174,11 @@ class Units:
         for node in graph.outputs:
             if not isinstance(node.op, Input):
                 self.outputs |= 1 << self.number[node]
+
+    @cached_property
+    def conditions(self) -> frozenset[int]:
+        """The values that are conditions."""
+        return frozenset(v for v, node in enumerate(self.values) if node.type.dtype == bool_)
 
     def _is_square(self, unit: Unit) -> bool:
         long = [e for e in unit.axes if e != self.one]

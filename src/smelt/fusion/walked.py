@@ -25,10 +25,9 @@ from collections.abc import Set as AbstractSet
 from typing import Any, TypeAlias
 
 from smelt.blocks import THIN
-from smelt.fusion.region import Region
+from smelt.fusion.region import Region, axis_numbers
 from smelt.fusion.sets import bits
-from smelt.fusion.units import STILL, Edge, Unit, Units
-from smelt.types.expr import axes_of
+from smelt.fusion.units import Edge, Unit, Units
 
 Axes: TypeAlias = AbstractSet[Any]
 
@@ -48,10 +47,8 @@ def is_walked(left: Axes, right: Axes, fixed: Axes) -> bool:
     >>> is_walked({"h", "m"}, {"h", "n"}, {"h"}), is_walked({"h", "m"}, {"h", "n"}, {"m"})
     (False, True)
     """
-    shared = left & right
-    return any(len(axes) > most for axes, most in (
-        (shared - fixed, 0), (left - shared - fixed, 1), (right - shared - fixed, 1)
-    ))  # fmt: skip
+    one, other = left - fixed, right - fixed
+    return not one.isdisjoint(other) or len(one - right) > 1 or len(other - left) > 1
 
 
 def walked(
@@ -150,9 +147,7 @@ def side_of(region: Region, u: int, edge: Edge) -> int:
     place = region.places[u][0]
     found = 0
     for term in edge.terms:
-        names = [term] if isinstance(term, int) else [int(a[1:]) for a in axes_of(term)]
-        for k in names:
-            at = place[k] if 0 <= k < len(place) else STILL
-            more = [at] if isinstance(at, int) else [int(a[1:]) for a in axes_of(at)]
-            found |= sum(1 << a for a in more if a >= 0)
+        for k in axis_numbers(term):
+            for a in axis_numbers(place[k]) if 0 <= k < len(place) else ():
+                found |= 1 << a if a >= 0 else 0
     return found

@@ -91,7 +91,7 @@ class _Written(Generic[V]):
 def broadcast_index(operand: TensorType, i: tuple[Index, ...]) -> tuple[Index, ...]:
     """Where output position `i` reads an operand: dimensions of size 1 stand still."""
     tail = i[len(i) - operand.rank :]
-    return tuple(0 if dim == 1 else j for dim, j in zip(operand.shape, tail, strict=True))
+    return tuple([0 if dim == 1 else j for dim, j in zip(operand.shape, tail, strict=True)])
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ class DType:
     kind: Kind
     bits: int
     numpy: np.dtype[Any]
+    number: int
+    """The hash of `numpy`, with which it may be compared; NumPy takes its time to tell it."""
 
     @property
     def itemsize(self) -> int:
@@ -77,14 +79,15 @@ class DType:
         return NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self.numpy)
+        return self.number
 
     def __reduce__(self) -> tuple[Any, ...]:
         return parse, (self.name,)
 
 
 def _row(name: str, long: str, kind: Kind, bits: int, scalar: Any) -> DType:
-    return DType(name, long, kind, bits, np.dtype(scalar))
+    dtype = np.dtype(scalar)
+    return DType(name, long, kind, bits, dtype, hash(dtype))
 
 
 bool_ = _row("bool", "bool", "bool", 8, np.bool_)

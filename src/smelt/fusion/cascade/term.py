@@ -74,6 +74,9 @@ class Term:
         return shown if not self.args else f"{shown}({', '.join(map(repr, self.args))})"
 
 
+NO_AXES, NO_FOLDS = frozenset[str](), frozenset[Term]()
+
+
 class Terms:
     """Makes terms, equal ones once."""
 
@@ -86,7 +89,7 @@ class Terms:
     ) -> Term:  # fmt: skip
         """The term with these parts."""
         own = (repr(value), type(value)) if kind == "const" else value
-        key = kind, op, tuple(a.number for a in args), dtype, own, over
+        key = kind, op, tuple([a.number for a in args]), dtype.name, own, over
         found = self.known.get(key)
         if found is None:
             number = len(self.known)
@@ -269,18 +272,18 @@ class Terms:
         return walk(term)
 
     def _with(self, t: Term, args: tuple[Term, ...]) -> Term:
-        gone = frozenset(t.over) if t.kind == "first" else frozenset[str]()
+        gone = frozenset(t.over) if t.kind == "first" else NO_AXES
         kept = t.axes - _axes(t.args)  # axes of its own
         return self.make(t.kind, t.op, args, (_axes(args) | kept) - gone, t.dtype, t.value, t.over)
 
 
 def _axes(terms: Iterable[Term]) -> frozenset[str]:
-    return frozenset[str]().union(*(t.axes for t in terms))
+    return NO_AXES.union(*[t.axes for t in terms])
 
 
 def _folds(args: tuple[Term, ...]) -> frozenset[Term]:
     """The folds that arguments are or read."""
-    found = frozenset[Term]()
+    found = NO_FOLDS
     for a in args:
         more = frozenset((a,)) if a.is_fold else a.folds
         found = found | more if found else more
