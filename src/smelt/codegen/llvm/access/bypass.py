@@ -15,6 +15,7 @@ from smelt.codegen.llvm.access.ahead import LINE, RUN_AHEAD
 from smelt.codegen.llvm.access.memory import element_address, prefetch
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.rows.width import USUAL
 from smelt.codegen.llvm.values.items import Access
 from smelt.types.dtype import DType
 
@@ -61,7 +62,7 @@ def peeled_loop(
     def whole(start: Value, of: int = step) -> Value:
         return b.add(start, b.and_(b.sub(high, start), number(-of)))
 
-    if not stores or not _shifts(home, stores):
+    if not stores or _is_long(home) or not _shifts(home, stores):
         middle = whole(low)
         main_loop(home, low, step, lambda: walk(low, middle), scope)
         return middle
@@ -100,8 +101,14 @@ def _past(home: NestEmitter, walk: Callable[[], None]) -> None:
     home.bypass = False
 
 
+def _is_long(home: NestEmitter) -> bool:
+    """Whether a body computes for longer than memory moves: more loops around it cost registers
+    (`atan2` and `pow` take 1.1 times as long)."""
+    return bool(home.nest.stages) or home.nest.wide > USUAL
+
+
 def _claiming(home: NestEmitter, walk: Callable[[], None]) -> None:
-    home.claims = True
+    home.claims = not _is_long(home)
     walk()
     home.claims = False
 
