@@ -15,7 +15,6 @@ from smelt.codegen.llvm.access.ahead import LINE, RUN_AHEAD
 from smelt.codegen.llvm.access.memory import element_address, prefetch
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.rows.width import USUAL
 from smelt.codegen.llvm.values.items import Access
 from smelt.types.dtype import DType
 
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 Value = ir.Value
 LEAST_TURNS = 8
 """Turns of a loop from which on it may begin at the next line: what is written apart takes one."""
+FEW_VECTORS = 4
+"""Vectors that go through a loop together unless its operators are one long chain."""
 
 
 def main_loop(
@@ -104,7 +105,7 @@ def _past(home: NestEmitter, walk: Callable[[], None]) -> None:
 def _is_long(home: NestEmitter) -> bool:
     """Whether a body computes for longer than memory moves: more loops around it cost registers
     (`atan2` and `pow` take 1.1 times as long)."""
-    return bool(home.nest.stages) or home.nest.wide > USUAL
+    return bool(home.nest.stages) or home.nest.wide > FEW_VECTORS
 
 
 def _claiming(home: NestEmitter, walk: Callable[[], None]) -> None:
