@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Value = ir.Value
 LEAST_TURNS = 8
 """Turns of a loop from which on it may begin at the next line: what is written apart takes one."""
+FEW_VECTORS = 4
+"""Vectors that go through a loop together unless its operators are one long chain."""
 
 
 def main_loop(
@@ -61,7 +63,7 @@ def peeled_loop(
     def whole(start: Value, of: int = step) -> Value:
         return b.add(start, b.and_(b.sub(high, start), number(-of)))
 
-    if not stores or not _shifts(home, stores):
+    if not stores or _is_long(home) or not _shifts(home, stores):
         middle = whole(low)
         main_loop(home, low, step, lambda: walk(low, middle), scope)
         return middle
@@ -100,8 +102,14 @@ def _past(home: NestEmitter, walk: Callable[[], None]) -> None:
     home.bypass = False
 
 
+def _is_long(home: NestEmitter) -> bool:
+    """Whether a body computes for longer than memory moves: more loops around it cost registers
+    (`atan2` and `pow` take 1.1 times as long)."""
+    return bool(home.nest.stages) or home.nest.wide > FEW_VECTORS
+
+
 def _claiming(home: NestEmitter, walk: Callable[[], None]) -> None:
-    home.claims = True
+    home.claims = not _is_long(home)
     walk()
     home.claims = False
 

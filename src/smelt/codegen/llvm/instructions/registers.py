@@ -38,6 +38,11 @@ class Isa(Protocol):
         """Vector registers."""
         ...
 
+    @property
+    def divides_fast(self) -> bool:
+        """Whether to divide a vector is less work than to multiply by a reciprocal exactly."""
+        ...
+
     def has(self, feature: str) -> bool:
         """Whether LLVM's target feature of that name is there."""
         ...
