@@ -483,3 +483,15 @@ def test_a_batch_norm_is_trained_in_one_graph_for_every_batch(strict):
             torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-4)
         for ours, theirs in zip(model.buffers(), plain.buffers(), strict=True):
             torch.testing.assert_close(ours, theirs)
+
+
+def test_positions_counted_down_by_floats_are_ours():
+    def f(x):
+        return x[:, :1].sum() + torch.arange(len(x), -x.shape[1], -1.0) * 2
+
+    fast = torch.compile(f, backend="smelt", dynamic=True)
+    with smelt.record() as record:
+        for size in ((5, 7), (2, 3), (16, 4)):
+            x = torch.randn(size)
+            torch.testing.assert_close(fast(x), f(x))
+    assert len(record.graphs) == 1 and not record.left

@@ -208,9 +208,7 @@ def _compiled(text: bytes, guards: Sequence[str]) -> Callable[..., Any]:
         stack.enter_context(get_metrics_context())
         stack.enter_context(parts["around"].again())
         stack.enter_context(tracing(TracingContext(mode)))
-        made = compiled(
-            module, parts["inputs"], parts["settings"], parts["told"], saved=True
-        )
+        made = compiled(module, parts["inputs"], parts["settings"], parts["told"], saved=True)
     if more := _guards(mode).difference(guards):
         asked = ", ".join(sorted(more))
         raise UnsupportedError(what=f"loading this program, for which no guard asks {asked}")

@@ -211,6 +211,10 @@ class Sizes:
         elif kind == "ToFloat":
             return self._convert(e.args[0]), 1
         elif kind in ("IntTrueDiv", "FloatTrueDiv") and e.args[1].is_number:
+            if float(e.args[1]) == -1:  # `arange(n, 0, -1.0)`
+                above, below = self._ratio(e.args[0])
+                if below == 1:  # others' whole parts are cut off towards zero
+                    return mul(-1, above), 1
             (above, below), (n, m) = map(self._ratio, e.args)
             if isinstance(n, int) and n and below == m == 1:
                 return above, n
