@@ -7,6 +7,7 @@ from tests.fusion.dags import random_graph
 from tests.fusion.formulas import MACHINE
 
 from smelt import passes
+from smelt.fusion import plan
 from smelt.fusion.along import is_masked
 from smelt.fusion.cost import Model
 from smelt.fusion.least import Bounds
@@ -14,6 +15,7 @@ from smelt.fusion.legal import Wishes
 from smelt.fusion.sets import Hints
 from smelt.fusion.state import State
 from smelt.fusion.units import Units
+from smelt.graph.text import parse
 from smelt.journal import Journal
 
 
@@ -41,5 +43,20 @@ def test_no_kernel_takes_less(block: int) -> None:
                     continue
                 least = bounds.both(one.region, other.region, 1 << unit.number, 1)
                 assert least <= both.cost.burden * (1 + 1e-9)
+                if not units.outputs >> p & 1:
+                    assert other.cost is not None
+                    apart = one.cost.burden + other.cost.burden
+                    least = bounds.alone(both.region, 2, 1 << p)
+                    assert bounds.alone(both.region, 2) <= least <= apart * (1 + 1e-9)
                 pairs += 1
     assert pairs > 50
+
+
+@pytest.mark.parametrize("n", [0, 1, 64, 4096])
+def test_results_that_share_a_value_may_be_taken_apart(n: int) -> None:
+    """Regions that are joined of flat ones know the places of results only."""
+    graph = parse("""graph f(x: f32[n,m]) {
+        v0 = exp(x) v1 = neg(v0) v2 = permute(v0) {perm=(1,0)} return v1, v2
+    }""")
+    found = plan(graph, MACHINE, None, {"n": n, "m": 16})
+    assert sum(len(c.outputs) for c in found.clusters) >= 2

@@ -105,6 +105,8 @@ class Bounds:
         model = self.model
         alone = every = 0.0
         for u in bits(kept):
+            if u not in region.masks:  # joined of flat ones, which know their results' places only
+                continue
             volumes = [prod([model.extents[region.axes[a]] for a in bits(m)])
                        for m in region.masks[u]]  # fmt: skip
             nbytes = min(*volumes, model.elements[u]) * model.itemsize[u]
