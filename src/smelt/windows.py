@@ -48,7 +48,7 @@ def is_laid(step: int, dilation: int, taps: int) -> bool:
     """Whether products for each place and tap, laid back and summed, become products over windows:
     where neither windows nor their elements pass over places of all remainders.
 
-    >>> is_laid(1, 2, 3), is_laid(2, 1, 3), is_laid(2, 2, 3), is_laid(16, 1, 16), is_laid(8, 1, 9)
+    >>> is_laid(1, 2, 3), is_laid(2, 1, 3), is_laid(2, 2, 3), is_laid(16, 1, 16), is_laid(9, 1, 10)
     (True, True, False, True, False)
     """
     if taps <= step and dilation == 1:

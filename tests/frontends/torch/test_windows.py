@@ -47,7 +47,7 @@ CONVOLUTIONS = {
     "several channels of a group": ((2, 6, 9, 8), (4, 3, 3, 3), {"groups": 2, "padding": 1}, 1),
     "lines": ((2, 3, 11), (6, 3, 5), {"padding": 2, "dilation": 2}, 1),
     "lines, apart": ((2, 3, 18), (6, 3, 5), {"padding": 1, "stride": 3}, 1),
-    "lines, far apart": ((2, 3, 24), (6, 3, 9), {"stride": 7}, 2),
+    "lines, far apart": ((2, 3, 24), (6, 3, 11), {"stride": 9}, 2),
     "several channels": ((2, 3, 9, 8), (6, 3, 3, 3), {"padding": 1}, 2),
 }  # fmt: skip
 

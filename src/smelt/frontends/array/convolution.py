@@ -10,14 +10,17 @@ Array([[[3., 5.]]])
 
 from __future__ import annotations
 
+from operator import lt
 from typing import Any
 
 from smelt.errors import ArgumentError, ShapeError
 from smelt.frontends.array.array import Array, value
 from smelt.frontends.array.families import BINARY
 from smelt.frontends.array.product import contract
-from smelt.frontends.array.value import Value
-from smelt.frontends.array.views import flip, pad, permute, reshape, shape_of, take_range
+from smelt.frontends.array.promote import cast, common
+from smelt.frontends.array.reduction import fold
+from smelt.frontends.array.value import Value, record
+from smelt.frontends.array.views import flip, pad, permute, reshape, shape_of
 from smelt.frontends.array.windows import (
     Margins,
     Windows,
@@ -29,7 +32,10 @@ from smelt.frontends.array.windows import (
     slide,
     spatial_rank,
 )
-from smelt.types.expr import Index, add, floordiv, mod, mul, sub
+from smelt.ops.contract import Contract
+from smelt.ops.view import Shear
+from smelt.types.expr import Index, add, axis, floordiv, mod, mul, sub
+from smelt.windows import is_laid
 
 __all__ = ["conv", "conv_transpose"]
 
@@ -169,8 +175,8 @@ def conv_transpose(
 ) -> Array:  # fmt: skip
     """The transposed convolution: what maps gradients of `conv`'s result back to its image.
 
-    Each of the stride's phases of the result is a small convolution of its own, so that no zeros
-    are multiplied (W. Shi et al., 2016) where the dilation is 1.
+    Each of the stride's phases of the result is a small convolution of its own (W. Shi et al.,
+    2016), so that no zeros are multiplied where strides and dilations have no common divisor.
 
     Args:
         x: [batch, channels, *spatial].
@@ -213,10 +219,10 @@ def conv_transpose(
                 op=what, operands=f"{image.told}, {kernel.told}",
                 reason=f"the result would be empty: padding {padding!r} cuts off all of it",
             )  # fmt: skip
-    if any(d > 1 for d in dilated):
-        found = _stretched(image, kernel, groups, steps, dilated, cut, more)
-    else:
-        found = _phases(image, kernel, groups, steps, cut, more)
+    whole = all(map(is_laid, steps, dilated, extent)) and all(map(lt, more, steps))
+    floating = image.type.dtype.is_float and kernel.type.dtype.is_float
+    form = _laid_back if whole and floating else _stretched
+    found = form(image, kernel, groups, steps, dilated, cut, more)
     return _biased(what, found, bias, count)
 
 
@@ -242,12 +248,12 @@ def _stretched(
     """With stride - 1 zeros put between the elements of the image, an ordinary convolution."""
     count = len(steps)
     for k, step in enumerate(steps):
-        if step > 1:
-            image = _spread(image, 2 + k, step)
+        image = _spread(image, 2 + k, step)
     extent = pinned(kernel, range(2, 2 + count))
     reach = [(n - 1) * d for n, d in zip(extent, dilated, strict=True)]
-    around = tuple((r - low, r - high + m)
-                   for r, (low, high), m in zip(reach, cut, more, strict=True))  # fmt: skip
+    around = tuple((r - low, r - high + m - (s - 1))
+                   for r, (low, high), m, s in zip(reach, cut, more, steps, strict=True)
+                   )  # fmt: skip
     windows = Windows(extent, (1,) * count, dilated, ((0, 0),) * count)
     inner = floordiv(shape_of(image)[1], groups)
     slid = slide("conv_transpose", cropped(image, around), windows)
@@ -255,52 +261,43 @@ def _stretched(
 
 
 def _spread(x: Value, axis: int, step: int) -> Value:
-    """step - 1 zeros between neighbours along an axis."""
+    """step - 1 zeros behind each element along an axis."""
+    if step == 1:
+        return x
     shape = shape_of(x)
-    before, after = shape[: axis + 1], shape[axis + 1 :]
-    x = reshape(x, (*before, 1, *after))
+    x = reshape(x, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
     none = (0,) * x.type.rank
     x = pad(x, none, (*none[: axis + 1], step - 1, *none[axis + 2 :]), 0)
-    x = reshape(x, (*shape[:axis], mul(shape[axis], step), *after))
-    counts = (*shape[:axis], sub(mul(shape[axis], step), step - 1), *after)
-    return take_range(x, (0,) * len(counts), counts, (1,) * len(counts))
+    return reshape(x, (*shape[:axis], mul(shape[axis], step), *shape[axis + 1 :]))
 
 
-def _phases(
-    image: Value, kernel: Value, groups: int, steps: tuple[int, ...], cut: Margins,
-    more: tuple[int, ...],
+def _laid_back(
+    image: Value, kernel: Value, groups: int, steps: tuple[int, ...], dilated: tuple[int, ...],
+    cut: Margins, more: tuple[int, ...],
 ) -> Value:  # fmt: skip
-    """Result s*q + r is a convolution with the taps r, r + s, r + 2s, ..: one for each r."""
-    count = len(steps)
+    """Products for each element and tap, laid back along the result and summed: as one sum they are
+    products over windows of the image, one for each remainder (`smelt.passes.laid`)."""
+    count, dtype = len(steps), common("conv_transpose", image.type.dtype, kernel.type.dtype)
     extent = pinned(kernel, range(2, 2 + count))
-    taps = tuple(-(-n // s) for n, s in zip(extent, steps, strict=True))
-    rest = tuple(t * s - n for n, s, t in zip(extent, steps, taps, strict=True))
-    kernel = pad(kernel, (0,) * (2 + count), (0, 0, *rest), 0)
-    split = [e for t, s in zip(taps, steps, strict=True) for e in (t, s)]
-    channels, out = shape_of(kernel)[:2]
-    kernel = reshape(kernel, (channels, out, *split))
-    order = (*range(2, 2 + 2 * count, 2), *range(3, 3 + 2 * count, 2))
-    kernel = permute(kernel, (0, 1, *(order[count:]), *(order[:count])))
-    whole = mul(out, _product(steps))
-    kernel = reshape(kernel, (channels, whole, *taps))
-    windows = Windows(taps, (1,) * count, (1,) * count, tuple((t - 1, t - 1) for t in taps))
-    inner = floordiv(channels, groups)
-    slid = slide("conv_transpose", image, windows)
-    found = _correlate(slid, _swapped(kernel, groups), groups, count, inner)
-    batch, _, *places = shape_of(found)
-    wide = mul(out, groups)
-    found = reshape(found, (batch, wide, *steps, *places))
-    pairs = [p for k in range(count) for p in (2 + count + k, 2 + k)]
-    found = permute(found, (0, 1, *pairs))
-    lengths = tuple(mul(n, s) for n, s in zip(places, steps, strict=True))
-    found = reshape(found, (batch, wide, *lengths))
-    around = tuple((-low, n + m - high - t * s) for n, m, (low, high), t, s
-                   in zip(extent, more, cut, taps, steps, strict=True))  # fmt: skip
-    return cropped(found, around)
-
-
-def _product(numbers: tuple[int, ...]) -> int:
-    total = 1
-    for n in numbers:
-        total *= n
-    return total
+    shape, (outer, inner, *_) = shape_of(image), shape_of(kernel)
+    sizes = {"g": groups, "o": floordiv(outer, groups), "c": inner}
+    ends = PLACES[:count], TAPS[:count]
+    first, second, out = (
+        [a for a in names if a not in sizes or sizes[a] != 1]
+        for names in ("bgo" + ends[0], "goc" + ends[1], "bgc" + ends[0] + ends[1])
+    )
+    image = reshape(image, (shape[0], *(sizes[a] for a in first if a in sizes), *shape[2:]))
+    kernel = reshape(kernel, (*(sizes[a] for a in second if a in sizes), *extent))
+    half = dtype if dtype.compute != dtype else None
+    left, right = (tuple(axis(a, 0) for a in side) for side in (first, second))
+    product = Contract(left, right, tuple(out), dtype=half and half.compute, factors=half)
+    found = record(product, (cast(image, dtype), cast(kernel, dtype)))
+    found = reshape(found, (shape[0], mul(inner, groups), *shape[2:], *extent))
+    for k in reversed(range(count)):
+        a, n = 2 + k, add(mul(sub(shape[2 + k], 1), steps[k]), dilated[k] * (extent[k] - 1) + 1)
+        found = _spread(found, a, steps[k])
+        lengths = shape_of(found)
+        whole = (*lengths[:a], add(n, more[k]), *lengths[a + 1 :])
+        found = record(Shear(whole, a, dilated[k]), (found,))
+        found = fold("sum", found, (found.type.rank - 1,), keepdims=False)
+    return cast(cropped(found, tuple((-low, -high) for low, high in cut)), dtype)

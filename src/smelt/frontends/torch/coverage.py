@@ -48,7 +48,8 @@ _ROWS_ONLY = (
 )
 _EQUAL = "windows of one size, or of different ones along dimensions of known sizes"
 PARTLY: dict[str, str] = {
-    "aten.convolution.default": "all but some transposed ones, and over 9 taps along one channel",
+    "aten.convolution.default": "all but transposed ones of tiny images or by far strides, and "
+    "over 9 taps along one channel",
     "aten.max_pool2d_with_indices.default": "positions in windows of up to 27 elements",
     "aten.max_pool3d_with_indices.default": "positions in windows of up to 27 elements",
     "aten._adaptive_avg_pool2d.default": _EQUAL,

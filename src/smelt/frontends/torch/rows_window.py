@@ -265,6 +265,9 @@ def _margins_by_gather(mode: str, count: int) -> Any:
     return lower
 
 
+MOST_BESIDE = 2.0
+"""Products of a transposed convolution against those that count, of which many lie beside tiny
+images: torch's own is faster there."""
 MOST_TAPS = 9
 """Elements of a window along one dimension of a single channel up to which our kernels are as fast
 as torch's: no line of the image serves several lines of results there."""
@@ -283,6 +286,8 @@ def _convolution(
         step, apart = each(stride, count), each(dilation, count)
         if any(m >= s for m, s in zip(each(more, count), step, strict=True)):
             raise UnsupportedError("a transposed convolution with places that no window has")
+        if _beside(x.shape[2:], c.shape[2:], extent, step) > MOST_BESIDE:
+            raise UnsupportedError("a transposed convolution of a tiny image: torch's is faster")
         found = laid_back(x, weight, c.shape, step, each(padding, count), apart, groups)
         return found if bias is None else found + bias.reshape(bias.shape[0], *[1] * count)
     if groups > 1:
@@ -290,6 +295,18 @@ def _convolution(
     found = correlation(x, weight, each(stride, count), each(padding, count),
                         each(dilation, count), c.shape, groups)  # fmt: skip
     return found if bias is None else found + bias.reshape(bias.shape[0], *[1] * count)
+
+
+def _beside(
+    spatial: Sequence[Index], whole: Sequence[Index], extent: Sequence[int], step: Sequence[int]
+) -> float:  # fmt: skip
+    """Places of each remainder that a transposed convolution computes, against those of its
+    image, as far as they are known."""
+    found = 1.0
+    for n, m, taps, s in zip(spatial, whole, extent, step, strict=True):
+        if isinstance(n, int) and isinstance(m, int) and n > 0:
+            found *= min(-(-m // s), n + -(-taps // s) - 1) / n
+    return found
 
 
 def correlation(

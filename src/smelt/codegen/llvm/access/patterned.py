@@ -98,10 +98,9 @@ def picked(
     """The elements of an access in all lanes, zero outside its limits; None where they are not
     picked."""
     lanes, native = scope.lanes, BITS // max(dtype.itemsize * 8, BITS // MOST)
-    few = native if lanes is None else min(native, lanes.count)
     loose = home.groups[access][len(home.nest.order)]  # the part that differs between lanes
     found = pattern_of(home, loose, scope)
-    if lanes is None or lanes.count % few:
+    if lanes is None or lanes.mask is not None or lanes.count % native:
         return None
     if found is None or not can_pick(home.home.target, native):
         return None
@@ -111,23 +110,24 @@ def picked(
         if (e, n) not in home.assumed and (inside is None or found.period % len(inside)):
             return None
         held = [a and (inside is None or inside[x % len(inside)]) for x, a in enumerate(held)]
-    parts = range(0, lanes.count, few)
-    if any(found.span(few, held, _firsts(found, lanes, at)) > 2 * native for at in parts):
+    parts = range(0, lanes.count, native)
+    starts = [_firsts(found, lanes, at) for at in parts]
+    if any(found.span(native, held, x) > 2 * native for x in starts):
         return None
-    own = [_picked(home, access, found, held, scope, m, dtype, at, few, native) for at in parts]
+    own = [_picked(home, access, found, held, scope, m, dtype, at, native) for at in parts]
     return m.load_convert(_joined(home.b, own), dtype)
 
 
 def _picked(
     home: NestEmitter, access: Access, found: Pattern, held: list[bool], scope: Scope,
-    m: LLVMMachine, dtype: DType, at: int, count: int, lanes: int,
+    m: LLVMMachine, dtype: DType, at: int, lanes: int,
 ) -> Value:  # fmt: skip
-    """Picked elements of `count` lanes from `at` on, in a register of so many lanes."""
+    """One register of picked elements: of so many lanes from `at` on."""
     b = home.b
     assert scope.lanes is not None
     firsts = _firsts(found, scope.lanes, at)
     base, rest = _start(home, found, scope, at)
-    starts, wanted = found.windows(count, held, firsts)
+    starts, wanted = found.windows(lanes, held, firsts)
     table = found.table(found.period + lanes - 1)
     picks = _row(b, table, rest, lanes)
     if len({starts[r] for r in firsts}) == 1:
@@ -145,20 +145,16 @@ def _picked(
     buffer = home.home.buffers[access.buffer]
     _ask(home, access, found, scope, dtype, at, offset)
     windows: list[Value] = []
-    ends = _ends(b, scope.lanes.mask, picks, at, count)
     for w in range(1 if all(x < 1 << lanes for x in wanted) else 2):
         masks = [x >> w * lanes & ((1 << lanes) - 1) for x in wanted]
         address = element_address(b, buffer, b.add(offset, number(w * lanes)), dtype)
         few = _run(masks, firsts)
-        if few and ends is None:
+        if few:
             run = b.load(address, align=dtype.itemsize, typ=ir.VectorType(raw, few))
             order = [min(i, few - 1) for i in range(lanes)]
             windows.append(b.shuffle_vector(run, run, lane_numbers(order)))
             continue
         mask = b.bitcast(_entry(b, masks, rest, ir.IntType(lanes)), ir.VectorType(I1, lanes))
-        for sign, end in zip((">=", "<="), ends or (), strict=False):
-            here = lane_numbers(range(w * lanes, (w + 1) * lanes))
-            mask = b.and_(mask, b.icmp_signed(sign, here, splat(b, end, lanes)))
         windows.append(
             intrinsic(
                 b, f"llvm.masked.load.{kind.intrinsic_name}.p0", kind,
@@ -166,13 +162,11 @@ def _picked(
             )
         )  # fmt: skip
     own = permuted(b, windows, picks, lanes)
-    if count < lanes:
-        own = b.shuffle_vector(own, own, lane_numbers(range(count)))
     if all(held):
         return own
-    inside = [sum(held[(r + i) % len(held)] << i for i in range(count)) for r in range(len(held))]
-    mask = b.bitcast(_entry(b, inside, rest, ir.IntType(count)), ir.VectorType(I1, count))
-    return b.select(mask, own, ir.Constant(own.type, None))
+    inside = [sum(held[(r + i) % len(held)] << i for i in range(lanes)) for r in range(len(held))]
+    mask = b.bitcast(_entry(b, inside, rest, ir.IntType(lanes)), ir.VectorType(I1, lanes))
+    return b.select(mask, own, ir.Constant(kind, None))
 
 
 def _firsts(found: Pattern, lanes: Lanes, at: int) -> frozenset[int]:
@@ -180,25 +174,6 @@ def _firsts(found: Pattern, lanes: Lanes, at: int) -> frozenset[int]:
     if isinstance(lanes.base, ir.Constant):
         return frozenset(((lanes.base.constant + at) % found.period,))
     return found.firsts(at, lanes.apart)
-
-
-def _ends(
-    b: ir.IRBuilder, mask: Value | None, picks: Value, at: int, count: int
-) -> tuple[Value, Value] | None:  # fmt: skip
-    """The first and last elements that lanes of a mask pick, between which all is there; None where
-    there is no mask."""
-    if mask is None:
-        return None
-    if mask.type.count != count:
-        mask = b.shuffle_vector(mask, mask, lane_numbers(range(at, at + count)))
-    if picks.type.count != count:
-        picks = b.shuffle_vector(picks, picks, lane_numbers(range(count)))
-    found: list[Value] = []
-    for name, none in (("smin", (1 << 31) - 1), ("smax", -1)):
-        own = b.select(mask, picks, ir.Constant(picks.type, [none] * count))
-        found.append(intrinsic(b, f"llvm.vector.reduce.{name}.{picks.type.intrinsic_name}", I32,
-                               [own]))  # fmt: skip
-    return found[0], found[1]
 
 
 def _run(masks: list[int], firsts: Collection[int]) -> int:
