@@ -91,3 +91,19 @@ def test_a_plan_for_larger_sizes_is_right_at_all(threads: int) -> None:
                 v = v - 0.01 * (y.T @ (y @ v) / n)
             np.testing.assert_allclose(np.asarray(got[0]), v, rtol=2e-5, atol=1e-6)
             np.testing.assert_allclose(np.asarray(got[1]), y - y.mean(0), rtol=1e-5, atol=1e-6)
+
+
+def test_stacked_steps_are_not_done_again_for_each_row() -> None:
+    """A vector of a step lies along the columns: a row of the stack would compute it anew."""
+    count = 24
+    lines = ["v0 = add(x, 1.5:f32)", *(f"v{k} = mul(v{k - 1}, x)" for k in range(1, count))]
+    lines += [f"r{k} = reshape(v{k}) {{shape=(1, n)}}" for k in range(count)]
+    lines.append(f"y = concat({', '.join(f'r{k}' for k in range(count))}) {{axis=0}}")
+    graph = parse("graph f(x: f32[n]) {\n" + "\n".join(lines) + "\nreturn y\n}")
+    found = plan(graph, replace(MACHINE, cores=1), None, {"n": 64})
+    steps = [
+        sum(x.type.rank == 1 and x.op.name in ("add", "mul") for x in c.nodes)
+        for c in found.clusters
+    ]
+    assert sum(steps) == count
+    assert steps[-1] == 0

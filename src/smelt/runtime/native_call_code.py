@@ -274,7 +274,7 @@ def _makes_results(face: Face, function: int) -> bool:
     references, where = sys.getrefcount(type_), ctypes.c_int64()
     made = make(row.buffer_info()[0], ctypes.addressof(where))
     value = made.node
-    told = {role: getattr(value, name, None) for role, name in face.slots.items()}
+    told: dict[str, Any] = {role: getattr(value, name, None) for role, name in face.slots.items()}
     data = told.pop("DATA")
     good = (
         type(made) is face.array and type(value) is face.values[0] and data.shape == (2, 3)

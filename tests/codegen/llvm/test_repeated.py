@@ -96,3 +96,31 @@ def test_heads_are_right(isa: Isa) -> None:
         d = x - x.mean(0, dtype="f8")
         expected = (d / np.sqrt((d**2).mean(0) + 1e-5)) @ w.T
         np.testing.assert_allclose(kernel({"x": x, "w": w})["y"], expected, rtol=1e-4, atol=1e-4)
+
+
+COLUMN = """
+kernel k(x: f32[n,c]) -> y: f32[n]
+  grid n/64
+  stream m in n/512 with s = -inf [n]
+    v0 = x[n,0]
+    v1 = x[m,0]
+    v2 = v0 - v1
+    v3 = square(v2)
+    s' = max(s, max(v3 over m))
+  y[n] = s
+"""
+
+
+def test_a_column_is_gathered_once_for_all_rows() -> None:
+    (phase,) = program(parse(COLUMN)).phases
+    made = schedule(phase, Target.for_isa("avx512"))
+    assert [i.kind for i in made.kept if i.axes == {"m"}] == ["load"]
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_gathered_columns_are_right(isa: Isa) -> None:
+    kernel = native_kernel(parse(COLUMN), isa)
+    for n in (1, 63, 521):
+        x = np.random.default_rng(n).standard_normal((n, 3)).astype(np.float32)
+        expected = np.max((x[:, :1] - x[:, 0]) ** 2, axis=1)
+        np.testing.assert_array_equal(kernel({"x": x})["y"], expected)

@@ -284,20 +284,6 @@ def test_large_memory_that_changes_while_pending_is_noticed() -> None:
         np.asarray(y)
 
 
-def test_large_memory_may_change_once_it_was_read() -> None:
-    for copy in (None, False):
-        source = np.zeros(5000)
-        x = sm.asarray(source, copy=copy)
-        assert float(sm.sum(x + 1)) == 5000
-        source[0] = 5.0
-        y = x * 2
-        assert float(y[0]) == 10.0
-        z = x * 3
-        source[0] = 6.0
-        with pytest.raises(sm.errors.ChangedError, match="written"):
-            np.asarray(z)
-
-
 def test_writing_through_numpy_after_reading() -> None:
     for n in (4, 4000):
         x = sm.asarray(np.zeros(n), copy=True)

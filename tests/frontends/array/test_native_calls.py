@@ -378,32 +378,6 @@ def test_what_is_closed_over() -> None:
     assert g(x).tolist() == [2.0, 3.0, 4.0, 5.0]
 
 
-@pytest.mark.parametrize("copy", [None, False])
-def test_memory_of_others_that_is_closed_over(copy: bool | None) -> None:
-    source = np.arange(12.0).reshape(3, 4).T
-    c = sm.asarray(source, copy=copy)
-    f = sm.jit(lambda x: x + c)
-    x = np.ones((4, 3))
-    np.testing.assert_array_equal(warm(f, x), source + 1)
-    assert f.records  # of all kinds that there are, this one needs no Python
-    source[:] = 7.0
-    np.testing.assert_array_equal(f(x), source + 1)
-    waits = c * 2  # takes a copy, or looks whether somebody writes
-    np.testing.assert_array_equal(f(x), source + 1)
-    np.testing.assert_array_equal(waits, source * 2)
-    source[:] = 9.0
-    np.testing.assert_array_equal(f(x), np.full((4, 3), 8.0 if copy is None else 10.0))
-
-
-def test_closed_over_memory_that_is_resized() -> None:
-    source = np.ones(100)
-    f = sm.jit(lambda x: x + sm.asarray(source))
-    warm(f, np.zeros(100))
-    source.resize((4,), refcheck=False)
-    with pytest.raises(sm.errors.ChangedError, match="resized"):
-        f(np.zeros(100))
-
-
 def test_what_was_given_away() -> None:
     f = sm.jit(lambda x: x + 1)
     take = sm.jit(lambda x: x * 2, donate=0)

@@ -48,8 +48,6 @@ DEAR = 8.0
 CHEAP = 2.4
 """Cycles a vector up to which computing a value again beats keeping it in L1 or L2: the sum of two
 arrays is had again, that of three is kept."""
-GATHERED = 16.0
-"""Cycles to gather a vector."""
 ROUNDED = 1.5
 """Cycles a vector to round to a half type and go on in single precision."""
 
@@ -429,22 +427,15 @@ class _Planner:
             return 0.0
         if item.kind == "scan":
             return float("inf")
-        if item.kind == "load" and self._lies_apart(item):
-            return GATHERED if wide <= item.axes or GATHERED <= limit else 0.0
+        if all(gathers(item, a) for a in item.axes & self._local(item.time)):
+            return 2 * DEAR if wide <= item.axes else 0.0  # lanes from far apart, however loops run
         own = SCALARS[item.payload].cost if item.kind == "apply" and isinstance(item.payload, str) \
             else 0.5 if item.kind in ("load", "cast", "state", "peek", "unit") else 0.0  # fmt: skip
-        if (
-            isinstance(item.payload, Converting)
-            and item.payload.dtype.compute != item.payload.dtype
-        ):
+        to = item.payload
+        if isinstance(to, Converting) and to.dtype.compute != to.dtype:
             own = ROUNDED
         found = own + sum(self._cost(a, wide, limit, known) for a in item.args)
         return 0.0 if not wide <= item.axes and found > limit else found
-
-    def _lies_apart(self, item: Item) -> bool:
-        """Whether a load takes lanes from far apart along whichever axis vectors run."""
-        local = item.axes & self._local(item.time)
-        return bool(local) and all(gathers(item, a) for a in local)
 
     def _arrange(self, nest: Nest) -> None:
         """Chooses the vector axis, the loop order and how many vectors go together."""
