@@ -23,6 +23,7 @@ from smelt.blocks import (
     THIN,
     THIN_COLUMNS,
     WINDOW_ROWS,
+    WRITTEN_OUT,
     beside_rows,
     fold_columns,
     product_rows,
@@ -77,15 +78,19 @@ class Sweeps:
         self.cut: dict[int, int] = {}
         """Grid axes that tasks take in blocks, and how many positions."""
         self.rows = 0
-        """The one of them that is walked around the vectors, as a mask."""
+        """The one of them that is walked around the vectors, as a mask; none around so short rows
+        that what repeats in them stays in registers."""
         self.beside = 0
         """Products side by side whose rows nobody folds: each is done with before the next."""
         if products:
             self._cut_products(products)
         elif self.vector & region.grid:
             together = self._rows_together()
-            self.rows = sum(1 << a for a in together)
-            self.cut = {self.vector.bit_length() - 1: self.block, **together}
+            along = self.vector.bit_length() - 1
+            row = units.extents[region.axes[along]]
+            if not isinstance(row, int) or row > WRITTEN_OUT:
+                self.rows = sum(1 << a for a in together)
+            self.cut = {along: self.block, **together}
         self.cut_axes = sum(1 << a for a in self.cut)
         self.own = self.local | self.vector | self.cut_axes
         """The axes that one task walks itself."""

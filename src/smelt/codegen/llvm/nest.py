@@ -314,12 +314,11 @@ class NestEmitter:
         b.position_at_end(done)
 
     def enter(self, scope: Scope, depth: int) -> None:
-        """What becomes fixed when the first `depth` loops are open."""
+        """What is fixed when `depth` loops are open; accesses do the rest lane by lane."""
         for access in self.accesses:
             if access in scope.offsets:
                 continue
             above = scope.offset(access)
-            # What varies is done lane by lane at the access.
             irregular = scope.lanes is not None and self.step(access, scope.lanes.axis) is None
             term = 0 if irregular else self.groups[access][depth]
             if term == 0 and above is not None:
