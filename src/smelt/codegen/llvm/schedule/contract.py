@@ -310,7 +310,10 @@ def _usable(
     barred = still | {a for guide, _ in phase.guides() for a in guide.axes}
     m, n = (_own_axis(x, y, over, phase, barred) for x, y in ((left, right), (right, left)))
     both = m is not None and n is not None
-    swaps = form == "columns" or _is_few(n, phase) > _is_few(m, phase)
+    fewer = False  # than it could: tasks that what is packed serves
+    if m is not None and n is not None and stored not in (m, n) and not _is_few(m, phase):
+        fewer = _is_shared(item, m, n, left) > _is_shared(item, m, n, right)
+    swaps = (form == "columns") != fewer or _is_few(n, phase) > _is_few(m, phase)
     across = {i: c.n for i, c in before.items()}
     tile, down = tile_of(target, _lanes(item.dtype, target)), 0
     if m is not None and n is not None and not (swaps or form) and \
@@ -412,15 +415,9 @@ def _lanes(dtype: DType, target: Target) -> int:
 
 
 def _thin(
-    item: Item,
-    left: Item,
-    right: Item,
-    m: str | None,
-    n: str,
-    over: list[str],
-    phase: Phase,
+    item: Item, left: Item, right: Item, m: str | None, n: str, over: list[str], phase: Phase,
     target: Target,
-) -> Contraction | None:
+) -> Contraction | None:  # fmt: skip
     """The contraction whose right operand is read in its own order, along n or a summed axis."""
     if item.dtype.kind == "bool" or item.dtype.bits < 32:
         return None
