@@ -186,7 +186,7 @@ def alone(
     """
     told = {*seen(output)}
     ends: dict[Any, list[Any]] = {}
-    for n in dict.fromkeys(n for n in output.args[0] if isinstance(n, torch.fx.Node)):
+    for n in output.all_input_nodes:
         base, partial = _base(n, row_of)
         if base is not None:
             ends.setdefault(base, []).append(None if partial or n in told else n)
