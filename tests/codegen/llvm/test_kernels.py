@@ -115,6 +115,35 @@ def test_streams_start_anywhere(name: str) -> None:
         assert is_same(out, wanted), skip
 
 
+IN_PERIODS = {
+    "again": "graph f(x: f32[32], z: f32[8192]) {\n a = reshape(x) {shape=(32,1)}\n"
+             " b = reshape(z) {shape=(32,256)}\n c = mul(b, a)\n d = reshape(c) {shape=(8192,)}\n"
+             " return d\n}",
+    "in turn": "graph f(x: f32[64], z: f32[8192]) {\n b = reshape(z) {shape=(128,64)}\n"
+               " c = mul(b, x)\n d = reshape(c) {shape=(8192,)}\n return d\n}",
+    "places": "graph f(z: f32[8192]) {\n b = reshape(z) {shape=(2048,4)}\n"
+              " i = iota() {shape=(4,), axis=0, dtype=f32}\n c = add(b, i)\n"
+              " d = reshape(c) {shape=(8192,)}\n return d\n}",
+    "running": "graph f(z: f64[8192]) {\n a = scan.prod(z) {axis=0}\n return a\n}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IN_PERIODS)
+def test_streams_that_start_anywhere_know_no_multiples(name: str) -> None:
+    """Vectors of a loop that begins with the next line lie across periods of a quotient or of a
+    remainder, which those of other loops never do; and no rounding depends on where they begin."""
+    kernel, past = whole(IN_PERIODS[name]), whole(IN_PERIODS[name], streaming=True)
+    types = [node.type for node in kernel.graph.inputs]
+    arrays = [(1 + np.random.default_rng(0).random(t.shape) / 9).astype(t.dtype.numpy)
+              for t in types]  # fmt: skip
+    wanted = kernel(*arrays)
+    for skip in (1, 4, 63):
+        raw = np.zeros(8192 + 128, wanted[0].dtype)
+        start = (-raw.ctypes.data % 64) // raw.itemsize + skip
+        past(*arrays, out=[raw[start : start + 8192]])
+        assert is_same([raw[start : start + 8192]], wanted), skip
+
+
 def test_what_is_stored_past_the_caches() -> None:
     """Maps with whole lines are; on every instruction set it is ordered before the task's end."""
     for isa, mnemonic in (("avx512", "vmovntps"), ("avx2", "vmovntps"), ("portable", "movntps")):

@@ -16,7 +16,9 @@ from smelt.codegen.llvm.access.memory import element_address, prefetch
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.values.items import Access
+from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
+from smelt.types.expr import Expr
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -135,12 +137,18 @@ def _addresses(
 
 
 def _shifts(home: NestEmitter, stores: list[Access]) -> bool:
-    """Whether the loop may begin anywhere: its lanes read whole vectors, and results that lie
-    equally far from a line's beginning stay so, being of one size."""
+    """Whether the loop may begin anywhere: wherever its vectors do, their lanes read whole vectors,
+    tell where they are by one number and are rounded alike; and results that lie equally far from
+    a line's beginning stay so, being of one size."""
+    axis = home.nest.vector or ""
     sizes = {home.home.dtypes[a.buffer].itemsize for a in stores}
-    steps = (home.step(a, home.nest.vector or "") for a in home.accesses)
+    steps = [None if home.vector_position(a.offset) else coefficient(a.offset, axis)
+             for a in home.accesses]  # fmt: skip
+    asked = [i.payload for i in home.items if i.kind == "index" and isinstance(i.payload, Expr)]
+    asked += [e for a in home.accesses for e, _ in a.limits]
     plain = all(isinstance(step, int) and 0 <= step <= 1 for step in steps)
-    return plain and len(sizes) == 1
+    plain &= all(coefficient(e, axis) is not None for e in asked)
+    return plain and len(sizes) == 1 and all(i.kind != "scan" for i in home.items)
 
 
 def _streamed(home: NestEmitter, step: int) -> list[Access]:
