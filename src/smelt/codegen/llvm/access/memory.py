@@ -131,7 +131,7 @@ def store_vector(
     *,
     bypass: bool = False,
 ) -> None:
-    """Consecutive elements from a register; `bypass` writes whole aligned lines past the caches."""
+    """Consecutive elements from a register; `bypass` writes whole vectors past the caches."""
     b = m.builder
     raw = m.store_convert(value, dtype)
     if isinstance(mask, ir.Constant):
@@ -141,7 +141,8 @@ def store_vector(
         intrinsic(b, f"llvm.masked.store.{raw.type.intrinsic_name}.p0", ir.VoidType(),
                    [raw, address, I32(dtype.itemsize), mask])  # fmt: skip
         return
-    stored = b.store(raw, address, align=64 if bypass else dtype.itemsize)
+    whole = min(64, raw.type.count * dtype.itemsize)
+    stored = b.store(raw, address, align=whole if bypass else dtype.itemsize)
     if bypass:
         stored.set_metadata("nontemporal", b.module.add_metadata([I32(1)]))
 
