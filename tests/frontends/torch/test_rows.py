@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from torch.func import functionalize  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
+import smelt as sm  # noqa: E402
 from smelt.frontends.torch.lower import Lowering  # noqa: E402
 from smelt.frontends.torch.program import Program  # noqa: E402
 from smelt.frontends.torch.table import decompositions  # noqa: E402
@@ -325,6 +326,8 @@ def test_transposed_convolutions_of_tiny_images_and_many_taps_are_left_to_torch(
     agree(F.conv_transpose2d, made(2, 4, 1, 1), made(4, 3, 4, 4), left=1)
     agree(lambda x, w: F.conv_transpose1d(x, w, stride=9), made(2, 4, 5), made(4, 3, 11), left=1)
     agree(lambda x, w: F.conv1d(x, w, groups=4), made(2, 4, 29), made(4, 1, 11), left=1)
+    with sm.config(rounding="exact"):  # of which no product is made
+        agree(F.conv_transpose2d, made(2, 4, 5, 5), made(4, 3, 3, 3), left=1)
 
 
 @pytest.mark.parametrize("last", [False, True])

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
+from smelt import knobs
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.row import Call, Row, axis_of
 from smelt.frontends.torch.value import V, contract, gather, iota, number, select
@@ -284,6 +285,8 @@ def _convolution(
         raise UnsupportedError("windows of symbolic size")
     if transposed:
         step, apart = each(stride, count), each(dilation, count)
+        if knobs.ROUNDING.get() == "exact":
+            raise UnsupportedError("sums that are not made products: torch's are faster")
         if any(m >= s for m, s in zip(each(more, count), step, strict=True)):
             raise UnsupportedError("a transposed convolution with places that no window has")
         if _beside(x.shape[2:], c.shape[2:], extent, step) > MOST_BESIDE:
