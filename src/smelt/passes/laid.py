@@ -386,7 +386,7 @@ def _less_of_dealt(node: Node, x: Node, uses: Uses) -> Node | None:
     a, step, parts = dealt.op.axis - 1, len(dealt.inputs), dealt.inputs
     whole = (*dealt.type.shape[: a + 1], *dealt.type.shape[a + 2 :])
     if (
-        a < 0 or any(uses.get(y, 1) > 1 for y in (dealt, *parts))
+        a < 0 or any(uses.get(y, 1) > 1 for y in (x, dealt, *parts))
         or not all(isinstance(y.op, Reshape) and y.inputs[0].type.shape == whole for y in parts)
         or x.type.shape != (*whole[:a], mul(whole[a], step), *whole[a + 1 :])
     ):  # fmt: skip
@@ -425,7 +425,7 @@ def _part(y: Node, cut: Mapping[int | None, tuple[Index, Index, int]]) -> Node:
         own = dict(cut)
         if op.axis in cut:
             start, count, step = cut[op.axis]
-            if step < 1:
+            if step < 1 or count == 0:
                 return _sliced(y, cut)
             reach = (op.extent - 1) * op.dilation + 1
             whole = add(mul(sub(count, 1), step * op.step), reach)

@@ -323,3 +323,11 @@ def test_against_torch() -> None:
     ]  # fmt: skip
     for found, expected in pairs:
         np.testing.assert_allclose(np.asarray(found), expected.numpy(), rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("form", [sm.nn.conv, sm.nn.conv_transpose])
+def test_no_place_of_a_result(form: Any) -> None:
+    x, w = np.ones((2, 4, 8, 8)), np.ones((4, 4, 3, 3))
+    for stride in (1, 2):
+        found = sm.jit(lambda x, w, s=stride: form(x, w, stride=s)[:, :, 2:2, 1:3] * 2)(x, w)
+        assert found.shape == (2, 4, 0, 2)
