@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import smelt as sm
+from smelt.frontends.array import jit
 
 
 @pytest.mark.parametrize("copy", [None, False])
@@ -111,3 +112,24 @@ def test_gradients_of_memory_that_changed_meanwhile() -> None:
 
     with pytest.raises(sm.errors.ChangedError, match="written"):
         np.asarray(sm.grad(f)(np.ones(5000)))
+
+
+@pytest.mark.parametrize("size", [10, 2000])
+@pytest.mark.parametrize("pending", [(True,), (False, True)])
+def test_memory_that_something_pending_read_is_closed_over_as_before(
+    size, pending, monkeypatch
+) -> None:
+    c = sm.asarray(np.ones(size))
+    f, x = sm.jit(lambda x: x + c), np.zeros(size)
+    for some in pending:
+        waits = c * 2 if some else None
+        for _ in range(5):
+            f(x)
+        np.asarray(c * 3)
+        del waits
+    for _ in range(3):
+        f(x)
+    assert f.records
+    with monkeypatch.context() as patch:
+        patch.setattr(jit, "notice", lambda *_: pytest.fail("answered by Python"))
+        np.testing.assert_array_equal(f(x), np.ones(size))
