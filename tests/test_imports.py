@@ -28,12 +28,33 @@ assert os.waitpid(child, 0)[1] == 0
 """
 
 
+IMPATIENT = """
+import os, signal, threading, time
+from smelt import imports
+imports._PATIENCE = 0.01
+thread = threading.Thread(target=imports.imported, args=("slow",))
+thread.start()
+time.sleep(0.1)
+child = os.fork()
+signal.alarm(20)
+if child == 0:
+    imports.imported("colorsys")
+    os._exit(0)
+thread.join()
+assert imports._LOCK.acquire(blocking=False)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.parametrize("program", [FORKS, IMPATIENT])
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without forks")
-def test_a_child_that_is_forked_during_an_import_has_all_of_the_module(tmp_path: Path) -> None:
+def test_a_child_that_is_forked_during_an_import_has_all_modules(
+    tmp_path: Path, program: str
+) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     paths = os.pathsep.join([str(SOURCE), str(tmp_path)])
     found = subprocess.run(
-        [sys.executable, "-c", FORKS], check=False, env={**os.environ, "PYTHONPATH": paths},
+        [sys.executable, "-c", program], check=False, env={**os.environ, "PYTHONPATH": paths},
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert found.returncode == 0, found.stderr

@@ -18,11 +18,12 @@ from typing import Any
 
 __all__ = ["imported"]
 
-_LOCK = threading.RLock()
+_LOCK: Any = threading.RLock()
 _PATIENCE = 10.0
 """Seconds that a fork waits.  The longest import takes one; a fork that somebody waits for who has
 the lock must not wait for ever."""
-_HELD: list[bool] = []
+_HELD = threading.local()
+"""Whether the forks in progress have the lock; others may begin meanwhile that do not get it."""
 
 
 def imported(name: str) -> Any:
@@ -32,13 +33,20 @@ def imported(name: str) -> Any:
 
 
 def _hold() -> None:
-    _HELD.append(_LOCK.acquire(timeout=_PATIENCE))
+    vars(_HELD).setdefault("forks", []).append(_LOCK.acquire(timeout=_PATIENCE))
 
 
 def _release() -> None:
-    if _HELD.pop():
+    if _HELD.forks.pop():
         _LOCK.release()
 
 
+def _release_in_child() -> None:
+    if _HELD.forks.pop():
+        _LOCK.release()
+    else:  # whoever has it is not there
+        _LOCK._at_fork_reinit()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_release)
+    os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_release_in_child)

@@ -56,6 +56,8 @@ PROGRAMS = {
         x, axis=(0, 1), keepdims=True), xp.nanmean(x, axis=0, dtype=xp.float32)), HOLED),
     "nan spreads": (lambda xp, x: (xp.nanvar(x), xp.nanvar(x, axis=1), xp.nanstd(
         x, axis=0, ddof=1), xp.nanstd(x + 1e4, axis=(0, 1), keepdims=True)), HOLED),
+    "nan spreads of infinities": (lambda xp, x: (xp.nanvar(x), xp.nanstd(x[:2])),
+                                  np.array([np.nan, 1.0, np.inf, 2.0])),
     "nan spreads of integers": (lambda xp, x: (xp.nanvar(x, ddof=1), xp.nanstd(x, axis=1)), WHOLE),
     "nan extremes": (lambda xp, x: (xp.nanmax(x, axis=1), xp.nanmin(x), xp.nanmin(
         x, axis=0, keepdims=True)), HOLED),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
 import smelt as sm
+from smelt.frontends.array import jit
 
 
 @pytest.mark.parametrize("copy", [None, False])
@@ -47,3 +50,86 @@ def test_large_memory_may_change_once_it_was_read(copy: bool | None) -> None:
     source[0] = 6.0
     with pytest.raises(sm.errors.ChangedError, match="written"):
         np.asarray(z)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [lambda x: np.broadcast_to(x, (2, 6)), lambda x: np.lib.stride_tricks.sliding_window_view(x, 3),
+     lambda x: x[::-2]],
+    ids=["broadcast", "windows", "steps"],
+)  # fmt: skip
+def test_what_is_remembered_lies_as_recordings_know_it(view) -> None:
+    c = sm.asarray(view(np.arange(6.0)))
+    f = sm.jit(lambda x: x * c)
+    x = np.full(c.shape, 2.0)
+    for waits in (False, True):
+        later = c * 3 if waits else None
+        np.testing.assert_array_equal(f(x), view(np.arange(6.0)) * 2)
+    np.testing.assert_array_equal(later, view(np.arange(6.0)) * 3)
+
+
+def test_closed_over_memory_of_another_dtype() -> None:
+    source = np.ones(100)
+    f = sm.jit(lambda x: x + sm.asarray(source))
+    for _ in range(4):
+        f(np.zeros(100))
+    source.dtype = np.int64
+    with pytest.raises(sm.errors.ChangedError, match="dtype"):
+        f(np.zeros(100))
+
+
+def test_what_waits_after_an_error_still_tells_of_changes() -> None:
+    source = np.zeros(5000)
+    waits = sm.asarray(source) * 3
+    source[0] = 6.0
+    for _ in range(2):
+        with pytest.raises(sm.errors.ChangedError, match="written"):
+            np.asarray(waits)
+        np.asarray(sm.asarray(np.ones(3)) + 1)  # other programs run
+
+
+def test_what_another_thread_has_pending_still_tells_of_changes() -> None:
+    source = np.zeros(5000)
+    x = sm.asarray(source)
+    own = x * 2
+    with ThreadPoolExecutor(1) as other:
+        waits = other.submit(lambda: x * 5).result()
+        np.asarray(own)
+        source[0] = 1.0
+        with pytest.raises(sm.errors.ChangedError, match="written"):
+            other.submit(np.asarray, waits).result()
+
+
+def test_gradients_of_memory_that_changed_meanwhile() -> None:
+    source = np.ones(5000)
+    c = sm.asarray(source)
+
+    def f(x):
+        y = sm.sum(x * c)
+        assert float(y) == 5000  # runs, and its derivative will read the same
+        source[0] = 0.0
+        return y
+
+    with pytest.raises(sm.errors.ChangedError, match="written"):
+        np.asarray(sm.grad(f)(np.ones(5000)))
+
+
+@pytest.mark.parametrize("size", [10, 2000])
+@pytest.mark.parametrize("pending", [(True,), (False, True)])
+def test_memory_that_something_pending_read_is_closed_over_as_before(
+    size, pending, monkeypatch
+) -> None:
+    c = sm.asarray(np.ones(size))
+    f, x = sm.jit(lambda x: x + c), np.zeros(size)
+    for some in pending:
+        waits = c * 2 if some else None
+        for _ in range(5):
+            f(x)
+        np.asarray(c * 3)
+        del waits
+    for _ in range(3):
+        f(x)
+    assert f.records
+    with monkeypatch.context() as patch:
+        patch.setattr(jit, "notice", lambda *_: pytest.fail("answered by Python"))
+        np.testing.assert_array_equal(f(x), np.ones(size))

@@ -66,6 +66,19 @@ def _bounded(x, s):
     return x.clamp(-s, s)
 
 
+def _raised(x, s):
+    return x.abs() ** s
+
+
+@pytest.mark.filterwarnings("error::smelt.errors.FallbackWarning")
+def test_floats_decide_what_they_did_when_a_program_is_loaded():
+    x = torch.randn(4, 8)
+    loaded = _loaded(_raised, x, 1.5, dynamic=True)
+    torch.testing.assert_close(loaded(x[:3], 1.5), _raised(x[:3], 1.5))
+    with pytest.raises(RuntimeError, match="GuardManager check failed"):
+        loaded(x, 2.0)
+
+
 def test_floats_are_arguments_or_what_guards_ask_for():
     x = torch.randn(4, 8)
     loaded = _loaded(_scaled, x, 0.3, dynamic=True)

@@ -7,9 +7,10 @@ earlier program only in sizes or in constants finds the plan of that one, if its
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import WeakSet
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from smelt.frontends.array.engine import FAILURES, blame, compile_graph, outside
 from smelt.frontends.array.lift import Lifted, lift
 from smelt.frontends.array.program import Program
 from smelt.frontends.array.repeat import Spelled, find, notice, spell
-from smelt.frontends.array.value import STATE, Buffer, Value, teller
+from smelt.frontends.array.value import STATE, Buffer, Foreign, Value, teller
 from smelt.graph.inside import Looks
 from smelt.knobs import fingerprint
 
@@ -105,11 +106,14 @@ def flush(*wanted: Value) -> None:
         array = reference()
         if array is not None and array.node.data is None and array.node.scope is None:
             outputs[array.node] = None
+    sampled: Iterable[Value] = ()
+    if STATE.sampled and not STATE.tapes:  # derivatives will read what was there
+        sampled, STATE.sampled = STATE.sampled, WeakSet()
     if outputs:
         _run(tuple(outputs))
-    for x in tuple(STATE.sampled):  # nothing waits for what was there before
-        x.sample = None
-    STATE.sampled.clear()
+    for x in sampled:  # where that failed, something still waits for what was there
+        if isinstance(x, Foreign):
+            x.seen()
 
 
 def review(limit: int) -> None:

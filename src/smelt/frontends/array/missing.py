@@ -90,9 +90,12 @@ def _in(x: Any, dtype: DTypeLike, what: str) -> Array:
 
 def _sum_there(wide: Array, axis: Axis, keepdims: bool) -> tuple[Array, Array]:
     """The sum of the elements that are there, and their number in the same dtype."""
+    return nansum(wide, axis, keepdims=keepdims), _count(wide, axis, keepdims)
+
+
+def _count(wide: Array, axis: Axis, keepdims: bool) -> Array:
     there = astype(el.logical_not(el.isnan(wide)), wide.dtype)
-    number = stat.sum(there, axis=axis, keepdims=keepdims)
-    return nansum(wide, axis, keepdims=keepdims), number
+    return stat.sum(there, axis=axis, keepdims=keepdims)
 
 
 def nanvar(
@@ -118,9 +121,9 @@ def nanstd(
 def _variance(array: Array, axis: Axis, ddof: float, keepdims: bool) -> Array:
     wide = astype(array, array.dtype.compute)
     total, there = _sum_there(wide, axis, True)
-    centred = wide - total / there
-    squares, number = _sum_there(centred * centred, axis, keepdims)
-    free = number - ddof
+    centred = el.where(el.isnan(wide), 0.0, wide - total / there)  # that of infinities is NaN
+    squares = stat.sum(centred * centred, axis=axis, keepdims=keepdims)
+    free = _count(wide, axis, keepdims) - ddof
     return el.where(free > 0, squares / free, math.nan)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, partial
+from operator import is_
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -51,6 +52,8 @@ class Exact:
     made: int = 0
     """Records made so far; too many once it is known that none is possible."""
     record: Record | None = None
+    arrays: Sequence[Buffer | None] = ()
+    """The memory of captured arrays that the record reads."""
 
 
 class Remembering(Protocol):
@@ -73,8 +76,11 @@ def notice(
         or not knobs.NATIVE_CALLS.get()
     ):
         return
-    made = found.record
-    if made is None or not made.current:
+    captured = found.trace.captured
+    if any(x.shared and x.sample is not None for x in captured):
+        return  # something pending waits: such calls look whether it must be told of a change
+    made, arrays = found.record, [x.data for x in captured]
+    if made is None or not made.current or not all(map(is_, arrays, found.arrays)):
         ready = _install(type(home))
         if ready is None:
             return
@@ -85,7 +91,7 @@ def notice(
     others = [r for r in home.records if r is not made and r is not found.record]
     records = (made, *others[: MOST_RECORDS - 1])
     line = _calls().line(records)
-    found.record = made
+    found.record, found.arrays = made, arrays
     home.line = None  # an interrupt may come between any two of these
     home.records = records
     home.line = line
@@ -121,8 +127,7 @@ def _record(
         None in arguments or [*map(id, nests.leaves)] != [*map(id, leaves)]
         or (trace.fixed and any(x.__class__ in NUMBERS for x in leaves))
         or not calls.can_run(executable)
-        or any(data.__class__ is not np.ndarray or (x.shared and x.sample is not None)
-               for x, data in captured)
+        or any(data.__class__ is not np.ndarray for _, data in captured)
     ):  # fmt: skip
         return None
     prepared = executable.prepared(sizes)

@@ -47,6 +47,7 @@ __all__ = [
     "layout",
     "leaf",
     "lies",
+    "moved",
     "owned",
     "record",
     "teller",
@@ -135,11 +136,10 @@ class Value(Node):
         found = _KEPT.pop(self, None)
         made = None if found is None else found()
         if made is not None and made.data is not None:
-            made.data = made.data.copy(order="K")
+            made.data = moved(made.data)
 
     def give_away(self, where: str) -> None:
         """From now on reading raises DonatedError, under whatever name the value is known."""
-        STATE.sampled.discard(self)
         self.__class__ = Gone  # type: ignore[assignment]
         self.sample = where.encode()
         self.op, self.inputs, self.data = _SOURCE, (), None
@@ -158,24 +158,41 @@ class Foreign(Value):
 
     def touch(self) -> None:
         data = self.data
-        if self.sample is None and data is not None:
-            if data.nbytes <= SNAPSHOT_BYTES:
-                self.data = data.copy(order="K")
+        if self.sample is None and data is not None and data.nbytes <= SNAPSHOT_BYTES:
+            own = moved(data)
+            if _lies_as(layout(data), own):
+                self.data = own
                 self.__class__ = Value  # type: ignore[assignment]
-            else:
-                self.look()
+                return
+        self.look()
 
     def look(self) -> None:
-        """Remember a few elements, until what is pending has run."""
-        assert self.data is not None
-        self.sample = _sample(self.data)
-        STATE.sampled.add(self)
+        """Remember a few elements, until what this thread has pending has run; for good where
+        another thread may have something pending that reads them."""
+        if self.data is None:
+            return
+        if self.sample is None:
+            self.sample = _sample(self.data)
+            STATE.sampled.add(self)
+        elif self.sample.__class__ is bytes and self not in STATE.sampled:
+            self.sample = _Lasting(self.sample)
+
+    def seen(self) -> None:
+        """What this thread had pending has run."""
+        if self.sample.__class__ is bytes:
+            self.sample = None
 
     def buffer(self) -> Buffer | None:
         data = self.data
         if data is not None:
-            what = "resized" if data.shape != self.type.shape else "written"
-            if what == "resized" or (self.sample is not None and _sample(data) != self.sample):
+            what = ""
+            if data.shape != self.type.shape:
+                what = "resized"
+            elif data.dtype != self.type.dtype.numpy:
+                what = "given another dtype"
+            elif self.sample is not None and _sample(data) != self.sample:
+                what = "written"
+            if what:
                 reader = "a recording" if self.sample is None else "a pending result"
                 raise ChangedError(value=self.told, what=what, reader=reader)
         return data
@@ -187,8 +204,11 @@ class Watched(Foreign):
     __slots__ = ()
 
     def touch(self) -> None:
-        if self.sample is None and self.data is not None:
-            self.look()
+        self.look()
+
+
+class _Lasting(bytes):
+    """Elements that are remembered for good."""
 
 
 class Gone(Value):
@@ -234,8 +254,8 @@ class State(threading.local):
         self.pending: list[weakref.ref[Any]] = []
         self.due = 64
         """Length of `pending` at which it is looked through."""
-        self.sampled = weakref.WeakSet[Value]()
-        """Values of which a few elements are remembered."""
+        self.sampled = weakref.WeakSet[Foreign]()
+        """Values of which a few elements are remembered until what is pending has run."""
         self.following = 0
         """Recordings and differentiations in progress: jitted functions that are called meanwhile
         are followed, not run."""
@@ -387,6 +407,21 @@ def turned(data: Buffer) -> tuple[int, ...] | None:
         return tuple(range(data.ndim - 1, -1, -1))
     order = tuple(sorted(range(data.ndim), key=lambda d: -data.strides[d]))
     return order if data.transpose(order).flags.c_contiguous else None
+
+
+def moved(data: Buffer) -> Buffer:
+    """The elements in other memory, in the order that they have: programs know their `layout`."""
+    if 0 not in data.strides:
+        return data.copy(order="K")
+    once = data[tuple([slice(None if s else 1) for s in data.strides])]
+    return np.broadcast_to(once.copy(order="K"), data.shape)
+
+
+def _lies_as(fixed: tuple[int | None, ...] | None, data: Buffer) -> bool:
+    """Whether programs that know of some strides may read this memory."""
+    if fixed is None:
+        return data.flags.c_contiguous
+    return all(n in (None, s // data.itemsize) for n, s in zip(fixed, data.strides, strict=True))
 
 
 def layout(data: Buffer) -> tuple[int | None, ...] | None:

@@ -36,6 +36,7 @@ from torch._functorch import config as functorch
 from torch._guards import CompileContext, CompileId, TracingContext, compile_context, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx._graph_pickler import GraphPickler, Options
+from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from smelt.errors import UnsupportedError, reason_of
@@ -44,7 +45,7 @@ from smelt.frontends.torch.told import Told
 
 __all__ = ["Draft", "SavedProgram"]
 
-_FORMAT = 1
+_FORMAT = 2
 """Counts up when what is written changes."""
 _NOTES = ("stack_trace", "tensor_dict", "nn_module_stack")
 """The notes at a node that are written."""
@@ -178,12 +179,12 @@ def _written(
     for node, copy in found.items():
         stack = node.meta.get("nn_module_stack") or {}  # with classes, which may be local ones
         copy.meta["nn_module_stack"] = {k: (str(path), None) for k, (path, _) in stack.items()}
-    sources = [
-        getattr(n, "_dynamo_source", None) for n in module.graph.find_nodes(op="placeholder")
-    ]
+    given = module.graph.find_nodes(op="placeholder")
+    sources = [getattr(n, "_dynamo_source", None) for n in given]
     parts = {
         "module": torch.fx.GraphModule(module, graph), "sources": sources,
         "inputs": [*map(_without_data, inputs, sources)],
+        "numbers": [*map(_number, given)],
         "settings": dict(settings), "told": told, "around": _Around.now(),
     }  # fmt: skip
     options = Options(ops_filter=None, node_metadata_key_filter=_NOTES.__contains__)
@@ -201,6 +202,9 @@ def _compiled(text: bytes, guards: Sequence[str]) -> Callable[..., Any]:
     given = module.graph.find_nodes(op="placeholder")
     for node, source in zip(given, parts["sources"], strict=True):
         node._dynamo_source = source
+    for x, number in zip(parts["inputs"], parts["numbers"], strict=True):
+        if number is not None:
+            x.item_memo = torch.SymFloat(SymNode(number[0], mode.shape_env, float, number[1]))
     with ExitStack() as stack:
         stack.enter_context(
             compile_context(CompileContext(CompileId(frame_id=0, frame_compile_id=0)))
@@ -223,6 +227,15 @@ def _without_data(x: Any, source: Any) -> Any:
     return context.fake_mode.from_tensor(
         x, static_shapes=False, symbolic_context=context.tensor_to_context.get(x), source=source
     )
+
+
+def _number(node: torch.fx.Node) -> tuple[Any, float] | None:
+    """What the shape environment calls an argument that is a float, and its value in the traced
+    call; None for others.  Without them nothing could be decided by the value, as it was."""
+    known = getattr(node.meta.get("example_value"), "item_memo", None)
+    if not isinstance(known, torch.SymFloat) or known.node.hint is None:
+        return None
+    return known.node._expr, known.node.hint
 
 
 def _guards(mode: Any) -> frozenset[str]:
