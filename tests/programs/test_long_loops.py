@@ -21,8 +21,9 @@ from smelt.journal import Journal
 
 Program = tuple[Callable[..., Any], tuple[Any, ...]]
 
-SLACK = 1.25
-"""What counts may grow beyond the number of steps: where programs begin and end differs."""
+SLACK = 1.5
+"""What counts may grow beyond the number of steps, squares of which would be 2: where programs
+begin and end differs, and so does how many steps make a kernel."""
 
 
 def ones(*shape: int) -> Any:
