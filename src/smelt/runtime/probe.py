@@ -249,6 +249,10 @@ def _best_call_ns(call: Callable[[], object], count: int) -> float:
 # Moving a given number of bytes: the floor under a benchmark ------------------------------------
 
 
+TRIED = 1 << 20
+"""Bytes that a trial of a mover's stores moves at least."""
+
+
 class Mover:
     """Moves as many bytes as a computation must, as fast as this machine can, and does no more.
 
@@ -274,7 +278,8 @@ class Mover:
         self._tables: list[Any] = []
         plain = [self._job(start, "") for start in starts]
         past = [self._job(start, "_nt") for start in starts]
-        trials = [min(self._time(jobs, 3) for _ in range(3)) for jobs in (plain, past)]
+        turns = max(3, TRIED // max(each, 1))  # a few alone of a small size tell nothing
+        trials = [min(self._time(jobs, turns) for _ in range(3)) for jobs in (plain, past)]
         self._best = past if trials[1] < trials[0] else plain
 
     def _job(self, at: int, nt: str) -> Step:
