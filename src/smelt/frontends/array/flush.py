@@ -7,7 +7,7 @@ earlier program only in sizes or in constants finds the plan of that one, if its
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakSet
@@ -15,7 +15,14 @@ from weakref import WeakSet
 import numpy as np
 
 from smelt.dataclass import dataclass
-from smelt.errors import SmeltError
+from smelt.errors import (
+    ChangedError,
+    DonatedError,
+    ExternError,
+    OutOfMemory,
+    OutsideError,
+    SmeltError,
+)
 from smelt.frontends.array.engine import FAILURES, blame, compile_graph, outside, size_names
 from smelt.frontends.array.lift import Lifted, lift
 from smelt.frontends.array.program import Program
@@ -80,6 +87,7 @@ def _differ(a: tuple[Any, ...], b: tuple[Any, ...]) -> set[int]:
     return {k for k, (x, y) in enumerate(zip(a, b, strict=True)) if x != y}
 
 
+_MISTAKES = ChangedError, DonatedError, ExternError, OutsideError
 _NOTHING = Looks()
 _SEEN: dict[Hashable, tuple[Lifted, Compiled | Found, tuple[int, ...]]] = {}
 _FAMILIES: dict[Hashable, Family] = {}
@@ -99,21 +107,60 @@ def realise(value: Value) -> Buffer:
 
 
 def flush(*wanted: Value) -> None:
-    """Compute `wanted` and every pending value of this thread that an array still holds."""
+    """Compute `wanted` and every pending value of this thread that an array still holds.
+
+    Raises what keeps `wanted` from being computed.  Others that cannot be say so when they are
+    read, but for want of memory, which is told here where nothing is wanted: memory that the caller
+    may write to next would still be read.
+    """
     pending, STATE.pending = STATE.pending, []
     outputs: dict[Value, None] = dict.fromkeys(wanted)
     for reference in pending:
         array = reference()
-        if array is not None and array.node.data is None and array.node.scope is None:
+        if array is not None and array.node.waits:
             outputs[array.node] = None
-    sampled: Iterable[Value] = ()
+    sampled = WeakSet[Foreign]()
     if STATE.sampled and not STATE.tapes:  # derivatives will read what was there
         sampled, STATE.sampled = STATE.sampled, WeakSet()
-    if outputs:
-        _run(tuple(outputs))
-    for x in sampled:  # where that failed, something still waits for what was there
-        if isinstance(x, Foreign):
-            x.seen()
+    late: dict[Value, OutOfMemory] = {}
+    done = False
+    try:
+        if outputs:
+            late = _settle(tuple(outputs))
+        done = not late
+    finally:
+        if done:
+            for x in sampled:
+                x.seen()
+        else:  # something waits as before, and so does what tells of changes
+            waiting = [r for r in pending if (a := r()) is not None and a.node.waits]
+            STATE.pending = waiting + STATE.pending
+            STATE.sampled |= sampled
+    for x in wanted or late:
+        if x in late:
+            raise late[x]
+        x.buffer()
+
+
+def _settle(outputs: tuple[Value, ...]) -> dict[Value, OutOfMemory]:
+    """Compute all that can be.  What cannot, for a mistake in its own lines, says so for good:
+    what it reads may be written from now on.  Given back is what may find room later."""
+    try:
+        _run(outputs)
+    except _MISTAKES as error:
+        if len(outputs) == 1:
+            outputs[0].fail(error)
+            return {}
+    except OutOfMemory as error:
+        if len(outputs) == 1:
+            return {outputs[0]: error}
+    else:
+        return {}
+    late: dict[Value, OutOfMemory] = {}
+    for x in outputs:
+        if x.waits:
+            late |= _settle((x,))
+    return late
 
 
 def review(limit: int) -> None:
@@ -121,7 +168,7 @@ def review(limit: int) -> None:
 
     What nobody holds any more is forgotten, so that a loop that drops its results costs nothing.
     """
-    held = [r for r in STATE.pending if (a := r()) is not None and a.node.data is None]
+    held = [r for r in STATE.pending if (a := r()) is not None and a.node.waits]
     seen: set[Value] = set()
     stack = [a.node for r in held if (a := r()) is not None]
     while stack:

@@ -97,6 +97,17 @@ class Value(Node):
         """The elements, None while pending.  Raises DonatedError and ChangedError."""
         return self.data
 
+    @property
+    def waits(self) -> bool:
+        """Whether the elements are still to be computed, outside of recordings."""
+        return self.data is None and self.scope is None and not isinstance(self, Gone)
+
+    def fail(self, error: Exception) -> None:
+        """From now on reading raises `error`: there will be no elements."""
+        self.give_away("")
+        self.__class__ = Failed  # type: ignore[assignment]
+        _ERRORS[self] = error.with_traceback(None)
+
     def touch(self) -> None:
         """Called when an operator that will read the elements later is recorded."""
 
@@ -223,6 +234,17 @@ class Gone(Value):
         raise DonatedError(value=self.told, where=(self.sample or b"").decode())
 
 
+class Failed(Gone):
+    """A value that could not be computed."""
+
+    __slots__ = ()
+
+    def buffer(self) -> Buffer | None:
+        raise _ERRORS[self]
+
+
+_ERRORS: weakref.WeakKeyDictionary[Value, Exception] = weakref.WeakKeyDictionary()
+"""Why values have no elements."""
 _KEPT: weakref.WeakKeyDictionary[Value, weakref.ref[Value]] = weakref.WeakKeyDictionary()
 """What is kept of values in the memory that they have."""
 _SOURCE = Input("memory", TensorType(from_numpy(np.float32)))

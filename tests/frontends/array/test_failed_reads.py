@@ -1,0 +1,103 @@
+"""A pending result that cannot be computed: who is told, and what the others still are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import smelt as sm
+from smelt.errors import ChangedError, ExternError, OutOfMemory, OutsideError
+
+N = 3000
+
+
+def _changed() -> Any:
+    source = np.zeros(N)
+    pending = sm.asarray(source) + 1
+    source[:] = 5.0
+    return pending
+
+
+def _singular() -> Any:
+    return sm.linalg.inv(sm.zeros((2, 2))) + 1
+
+
+def _outside() -> Any:
+    return sm.take(sm.arange(4.0), sm.asarray(np.full(N, 9)) + 0) * 2
+
+
+FAILING = [(_changed, ChangedError), (_singular, ExternError), (_outside, OutsideError)]
+
+
+@pytest.mark.parametrize(("fails", "error"), FAILING)
+def test_only_who_reads_it_is_told(fails: Callable[[], Any], error: type[Exception]) -> None:
+    bad = fails()
+    other = sm.asarray(np.arange(5.0)) * 2
+    depends = bad - 1
+    assert other.tolist() == [0.0, 2.0, 4.0, 6.0, 8.0]
+    for _ in range(2):
+        for x in (bad, depends):
+            with pytest.raises(error):
+                np.asarray(x)
+    with pytest.raises(error):
+        np.asarray(bad + 1)
+
+
+@pytest.mark.parametrize(("fails", "error"), FAILING)
+@pytest.mark.parametrize("how", ["view", "out", "donate", "setitem"])
+def test_what_others_read_is_not_overwritten_behind_it(
+    fails: Callable[[], Any], error: type[Exception], how: str
+) -> None:
+    known = sm.jit(lambda x: x * 2)(np.arange(float(N)))
+    waits, failing = known * 3 + 1, fails()
+    np.asarray(sm.asarray(np.ones(3)) * 2)  # a read that meets it
+    also = known - 1
+    if how == "view":
+        np.asarray(known)[7] = 1e9
+    elif how == "out":
+        shifted: Any = sm.jit(lambda a: a + 1)
+        shifted(np.ones(N), out=known)
+    elif how == "donate":
+        sm.jit(lambda a: a + 1, donate=0)(known)
+    else:
+        known[:] = 0.0
+    np.testing.assert_array_equal(np.asarray(waits), np.arange(float(N)) * 6 + 1)
+    np.testing.assert_array_equal(np.asarray(also), np.arange(float(N)) * 2 - 1)
+    with pytest.raises(error):
+        np.asarray(failing)
+
+
+def test_memory_that_has_changed_is_read_anew_once_that_was_told() -> None:
+    source = np.zeros(N)
+    x = sm.asarray(source)
+    pending = x + 1
+    source[:] = 5.0
+    with pytest.raises(ChangedError):
+        np.asarray(pending)
+    np.testing.assert_array_equal(np.asarray(x + 1), np.full(N, 6.0))
+
+
+def test_want_of_memory_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    from smelt.frontends.array import flush
+
+    run, room = flush._run, [False]  # pyright: ignore[reportPrivateUsage]
+
+    def scarce(outputs: Any) -> None:
+        if not room[0] and any(x.type.shape == (7,) for x in outputs):
+            raise OutOfMemory("no room")
+        run(outputs)
+
+    monkeypatch.setattr(flush, "_run", scarce)
+    large, known = sm.zeros(7) + 1, sm.jit(lambda x: x * 2)(np.ones(3))
+    assert (known + 1).tolist() == [3.0, 3.0, 3.0]
+    for _ in range(2):
+        with pytest.raises(OutOfMemory):
+            large.tolist()
+    with pytest.raises(OutOfMemory):  # `large` may read what is given out
+        np.asarray(known)
+    room[0] = True
+    np.asarray(known)[:] = 5.0
+    assert large.tolist() == [1.0] * 7
