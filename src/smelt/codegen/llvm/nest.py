@@ -272,6 +272,7 @@ class NestEmitter:
         sake of a sum, half of a wide vector is enough for up to half of its lanes."""
         b, step, axis = self.b, self.folds.rest(), self.nest.vector or ""
         apart = self._apart(axis, self.s.lanes)
+        groups = [x.bands.group for x in self.bands if self.nest in x.bands.nests]
 
         def either(position: Value) -> None:
             few = b.icmp_signed("<=", b.sub(high, position), number(step // 2))
@@ -283,9 +284,12 @@ class NestEmitter:
 
         one = step == self.s.lanes
         if one and self.nest.wide > 1 and any(self.step(x, axis) is None for x in self.accesses):
-            whole = b.add(middle, b.and_(b.sub(high, middle), number(-step)))
-            self.loop(middle, whole, step, at(step, False, apart))
-            middle = whole
+            groups.append(step)
+        for group in groups:
+            if group < self.s.lanes * self.nest.wide and power_of_two(group):
+                whole = b.add(middle, b.and_(b.sub(high, middle), number(-group)))
+                self.loop(middle, whole, group, at(group, False, apart))
+                middle = whole
         self.loop(middle, high, step, at(step, True, apart) if one else either)
 
     def _apart(self, name: str, step: int) -> int:
