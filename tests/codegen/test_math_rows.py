@@ -9,6 +9,7 @@ import pytest
 from tests.codegen.compile_scalar import LEVELS, compile_body, compile_row
 from tests.codegen.scalar_values import Array, error_limit, grid, operands, special, ulps
 
+from smelt.ops.approximate import most_over
 from smelt.ops.coefficients import FITS
 from smelt.ops.numpy_machine import NumpyMachine
 from smelt.ops.scalar import SCALARS
@@ -60,6 +61,9 @@ def test_special_values(name: str) -> None:
     op = SCALARS[name]
     for dtypes in operands(op):
         arrays = grid(dtypes)
+        if op.name.endswith("_over"):  # what no kernel asks for
+            asked = ~(arrays[0] > most_over(dtypes[0].compute))
+            arrays = [a[asked] for a in arrays]
         result = op.result(*dtypes)
         want = op.numpy(*arrays)
         assert want.dtype == result.numpy, dtypes

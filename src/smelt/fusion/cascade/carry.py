@@ -24,6 +24,7 @@ from smelt.dataclass import dataclass
 from smelt.fusion.cascade.anchor import anchor, in_range
 from smelt.fusion.cascade.follow import Followed, finished, follow, in_parts
 from smelt.fusion.cascade.forms import (
+    ONE,
     Coefficient,
     Growing,
     Linear,
@@ -292,7 +293,9 @@ class _Sum:
             if rest:
                 self.hoisted.append((terms.apply(row.name, build(terms, rest, factor.term)), 1))
             power = self._left(factor.term.args[0], form, moving, {})
-            return over(terms, row, power, greatest(terms, gauge, c, stead, new=True))
+            bound = c == ONE and stead is None and power is gauge.fold.args[0]
+            most = greatest(terms, gauge, c, stead, new=True)
+            return over(terms, row, power, most, bound=bound)
         raise NotSeparable(row.name)
 
     def _rescale(self, row: ScalarOp, gauge: Gauge, c: Coefficient, stead: Term | None) -> None:
@@ -300,7 +303,7 @@ class _Sum:
         difference between the gauge and a power of 2 at the end."""
         last = greatest(self.terms, gauge, c, stead, new=False)
         self.rescaling = self._with(self.rescaling, moved(self.terms, row, gauge, c, stead))
-        self.made_up = self._with(self.made_up, over(self.terms, row, last, last))
+        self.made_up = self._with(self.made_up, over(self.terms, row, last, last, bound=True))
 
     def _with(self, known: Term | None, factor: Term) -> Term:
         return factor if known is None else self.terms.mul(known, factor)
