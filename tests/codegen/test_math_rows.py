@@ -60,15 +60,12 @@ def test_special_values(name: str) -> None:
     """The cross product of special values of all operands, for all types and instruction sets."""
     op = SCALARS[name]
     for dtypes in operands(op):
-        arrays = grid(dtypes)
-        if op.name.endswith("_over"):  # what no kernel asks for
-            asked = ~(arrays[0] > most_over(dtypes[0].compute))
-            arrays = [a[asked] for a in arrays]
+        arrays = _asked(op, grid(dtypes), dtypes[0])
         result = op.result(*dtypes)
         want = op.numpy(*arrays)
         assert want.dtype == result.numpy, dtypes
         registers = [a.astype(d.compute.numpy) for a, d in zip(arrays, dtypes, strict=True)]
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore" if op.name.endswith("_over") else None):
             references = [
                 np.asarray(op.apply(NumpyMachine(picks=picks), dtypes, registers))
                 for picks in (False, True)
@@ -83,6 +80,14 @@ def test_special_values(name: str) -> None:
             own = references[isa == "avx512"]
             different = (bits(got, result) != bits(own, result)) & usual
             assert not different.any(), (isa, dtypes, [a[different][0] for a in arrays])
+
+
+def _asked(op: ScalarOp, arrays: list[Array], dtype: DType) -> list[Array]:
+    """Of operands, those that kernels ask for."""
+    if not op.name.endswith("_over"):
+        return arrays
+    asked = ~(arrays[0].astype(np.float64) > most_over(dtype.compute))
+    return [a[asked] for a in arrays]
 
 
 def _without_libm(op: ScalarOp, arrays: list[Array]) -> Array:
