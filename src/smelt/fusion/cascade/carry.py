@@ -24,7 +24,6 @@ from smelt.dataclass import dataclass
 from smelt.fusion.cascade.anchor import anchor, in_range
 from smelt.fusion.cascade.follow import Followed, finished, follow, in_parts
 from smelt.fusion.cascade.forms import (
-    ONE,
     Coefficient,
     Growing,
     Linear,
@@ -293,9 +292,8 @@ class _Sum:
             if rest:
                 self.hoisted.append((terms.apply(row.name, build(terms, rest, factor.term)), 1))
             power = self._left(factor.term.args[0], form, moving, {})
-            bound = c == ONE and stead is None and power is gauge.fold.args[0]
-            most = greatest(terms, gauge, c, stead, new=True)
-            return over(terms, row, power, most, bound=bound)
+            bound = c == Coefficient(1.0) and stead is None and power is gauge.fold.args[0]
+            return over(terms, row, power, greatest(terms, gauge, c, stead, new=True), bound=bound)
         raise NotSeparable(row.name)
 
     def _rescale(self, row: ScalarOp, gauge: Gauge, c: Coefficient, stead: Term | None) -> None:
