@@ -9,6 +9,7 @@ import pytest
 from tests.codegen.compile_scalar import LEVELS, compile_body, compile_row
 from tests.codegen.scalar_values import Array, error_limit, grid, operands, special, ulps
 
+from smelt.ops.approximate import most_over
 from smelt.ops.coefficients import FITS
 from smelt.ops.numpy_machine import NumpyMachine
 from smelt.ops.scalar import SCALARS
@@ -59,12 +60,12 @@ def test_special_values(name: str) -> None:
     """The cross product of special values of all operands, for all types and instruction sets."""
     op = SCALARS[name]
     for dtypes in operands(op):
-        arrays = grid(dtypes)
+        arrays = _asked(op, grid(dtypes), dtypes[0])
         result = op.result(*dtypes)
         want = op.numpy(*arrays)
         assert want.dtype == result.numpy, dtypes
         registers = [a.astype(d.compute.numpy) for a, d in zip(arrays, dtypes, strict=True)]
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore" if op.name.endswith("_over") else None):
             references = [
                 np.asarray(op.apply(NumpyMachine(picks=picks), dtypes, registers))
                 for picks in (False, True)
@@ -79,6 +80,14 @@ def test_special_values(name: str) -> None:
             own = references[isa == "avx512"]
             different = (bits(got, result) != bits(own, result)) & usual
             assert not different.any(), (isa, dtypes, [a[different][0] for a in arrays])
+
+
+def _asked(op: ScalarOp, arrays: list[Array], dtype: DType) -> list[Array]:
+    """Of operands, those that kernels ask for."""
+    if not op.name.endswith("_over"):
+        return arrays
+    asked = ~(arrays[0].astype(np.float64) > most_over(dtype.compute))
+    return [a[asked] for a in arrays]
 
 
 def _without_libm(op: ScalarOp, arrays: list[Array]) -> Array:

@@ -29,7 +29,7 @@ from smelt.ops.coefficients import (
     Fit,
 )
 from smelt.ops.machine import Machine, polynomial
-from smelt.types.dtype import f32, f64, i32, i64
+from smelt.types.dtype import DType, f32, f64, i32, i64
 
 V = TypeVar("V")
 
@@ -76,6 +76,12 @@ def over_limit(fit: Fit) -> float:
     return 2.0 ** min(fit.mantissa - 6, 28)
 
 
+def most_over(dtype: DType) -> float:
+    """The greatest x that e^x / 2^n is asked for: it is infinite for the n of any near y, and more
+    could not be told from other numbers where it is counted in sixteenths."""
+    return 1.25 * over_limit(FITS[dtype.name])
+
+
 def _is_near(m: Machine[V], fit: Fit, y: V) -> V:
     return m.compare("lt", m.abs(y), m.const(fit.dtype, over_limit(fit)))
 
@@ -108,46 +114,52 @@ def exp_over(m: Machine[V], fit: Fit, x: V, n: V) -> V:
     """e^x / 2^n.  The power is subtracted from the exponent: the digits are those of e^x for every
     n.  With the n of the greatest x so far, this is what sums of exponentials are carried in, and
     what brings such a sum to another n is a power of 2, which rounds nothing.  What is so
-    small that products may be subnormal counts as 0: each would take a hundred cycles."""
-    own, y = _whole_exp(m, fit, x)
+    small that products may be subnormal counts as 0: each would take a hundred cycles.
+
+    No x is above `most_over`; of one far below n alone decides, whatever y is."""
+    own, y = _whole_exp(m, fit, x, far=False)
     return m.scale_weight(y, m.sub(own, m.convert(n, i32, fit.dtype)))
 
 
 def exp2_over(m: Machine[V], fit: Fit, x: V, n: V) -> V:
     """2^x / 2^n, likewise."""
-    own, y = _whole_exp2(m, fit, x)
+    own, y = _whole_exp2(m, fit, x, far=False)
     return m.scale_weight(y, m.sub(own, m.convert(n, i32, fit.dtype)))
 
 
-def _whole_exp(m: Machine[V], fit: Fit, x: V) -> tuple[V, V]:
-    """(n, y) with e^x = 2^⌊n⌋ y; of a far x only n says something.
+def _whole_exp(m: Machine[V], fit: Fit, x: V, *, far: bool = True) -> tuple[V, V]:
+    """(n, y) with e^x = 2^⌊n⌋ y; of a far x only n says something, and y is some number: or
+    anything where nobody asks for that.
 
     Where tables cost nothing, n is a multiple of 1/16 and the fraction's power is in a table: what
     is left of x is so small that half the polynomial will do."""
     d = fit.dtype
     if not m.picks:
         n, r = _reduce(m, fit, x)
-        r = m.within(r, m.const(d, 1.0))
+        r = m.within(r, m.const(d, 1.0)) if far else r
         return n, polynomial(m, d, r, (1.0, 1.0, *fit.exp))
     n, power = _sixteenths(m, fit, m.fma(x, m.const(d, fit.log2_e[0]), m.const(d, _places(fit))))
     r = m.fma(n, m.const(d, -fit.ln2[0]), x)
-    r = m.within(m.fma(n, m.const(d, -fit.ln2[1]), r), m.const(d, 1.0))
+    r = m.fma(n, m.const(d, -fit.ln2[1]), r)
+    r = m.within(r, m.const(d, 1.0)) if far else r
     y = m.fma(m.mul(r, r), polynomial(m, d, r, fit.exp_near), r)
     return n, m.fma(power, y, power)
 
 
-def _whole_exp2(m: Machine[V], fit: Fit, x: V) -> tuple[V, V]:
+def _whole_exp2(m: Machine[V], fit: Fit, x: V, *, far: bool = True) -> tuple[V, V]:
     """(n, y) with 2^x = 2^⌊n⌋ y, likewise."""
     d, one = fit.dtype, m.const(fit.dtype, 1.0)
     if not m.picks:
         n = m.rint(x)
-        f = m.within(m.sub(x, n), one)
+        f = m.sub(x, n)
+        f = m.within(f, one) if far else f
         if d == f32:
             return n, polynomial(m, d, f, (1.0, *EXP2_SINGLE))
         r = m.mul(f, m.const(d, sum(fit.ln2)))
         return n, polynomial(m, d, r, (1.0, 1.0, *fit.exp))
     n, power = _sixteenths(m, fit, m.add(x, m.const(d, _places(fit))))
-    f = m.within(m.sub(x, n), one)
+    f = m.sub(x, n)
+    f = m.within(f, one) if far else f
     if d == f32:
         y = m.mul(f, polynomial(m, d, f, EXP2_NEAR))
     else:

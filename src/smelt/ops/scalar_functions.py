@@ -114,7 +114,8 @@ def _over(
         ),
         ScalarOp(
             f"{name}_over", 2,
-            f"{b}^x / 2^n, n of type int32, in the same digits for every n; 0 if far less than 1",
+            f"{b}^x / 2^n, n of type int32, in the same digits for every n; 0 if far less than 1."
+            "  No x is above 2^17 (float64: 2^28)",
             Rule((FLOATS, ("int",)), fixed=((1, i32),)), plain(lambda x, n: _scaled(x, n, base)),
             _formula(over), cost=5.5 if base == 2.0 else 6.5, monotone=(1, -1),
         ),

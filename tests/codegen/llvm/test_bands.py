@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -271,6 +272,38 @@ def test_what_is_left_of_a_row_takes_half_of_the_vectors_that_go_together() -> N
     text = llvm_text(attention("window"), Target.for_isa("avx512"))
     assert re.search(r"= fmul <32 x float>", text)
     assert re.search(r"fpext <32 x float> .* to <32 x double>", text)
+
+
+def test_whole_groups_of_columns_are_left_of_a_row_without_masks() -> None:
+    """Bands see groups of 32: one may follow the last 64 columns that go together."""
+    text = llvm_text(attention("window"), Target.for_isa("avx512"))
+    plain, masked = (len(re.findall(how, text)) for how in ("= load <32 x f", r"masked.load.v32f"))
+    assert plain > masked
+
+
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+def test_exponents_may_be_above_their_bound(target: str) -> None:
+    """Scores to which something is added behind their maximum, and a maximum that counts as 0 where
+    it is infinite."""
+    rng = np.random.default_rng(3)
+    q, k, v = (rng.standard_normal((1, 300, 64)).astype(np.float32) for _ in range(3))
+    k[..., 0] = 1 + abs(k[..., 0])
+    q[0, :3, 0] = np.inf, -np.inf, 1e30
+    rows = np.zeros((1, 300, 1), np.float32)
+    rows[0, 3:8, 0] = 5, 3e5, np.inf, -np.inf, np.nan
+
+    def weighted(xp: Any, q: Any, k: Any, v: Any, rows: Any) -> Any:
+        s = xp.matmul(q, xp.matrix_transpose(k))
+        most = xp.max(s, axis=-1, keepdims=True)
+        bounded = xp.exp(s - xp.where(xp.isfinite(most), most, 0.0))
+        return xp.matmul(bounded, xp.abs(v)), xp.matmul(xp.exp(s + rows - most), xp.abs(v))
+
+    with sm.config(target=target):
+        found = sm.jit(partial(weighted, sm))(q, k, v, rows)
+    with np.errstate(all="ignore"):
+        wanted = weighted(np, *(np.float64(x) for x in (q, k, v, rows)))
+        for x, y in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(np.asarray(x), y.astype(np.float32), 1e-4, 1e-5)
 
 
 def test_a_maximum_asks_once_whether_there_is_a_number() -> None:

@@ -44,6 +44,7 @@ from smelt.codegen.llvm.products.short_lines import packs_lines
 from smelt.codegen.llvm.rows.abreast import rows_abreast, run_abreast
 from smelt.codegen.llvm.rows.branches import Tree, in_branches, tree_of
 from smelt.codegen.llvm.rows.interior import each_row, in_parts
+from smelt.codegen.llvm.rows.left import left_over
 from smelt.codegen.llvm.rows.spans import around
 from smelt.codegen.llvm.rows.spread import interleaved
 from smelt.codegen.llvm.rows.stacked import run_stacked
@@ -254,7 +255,7 @@ class NestEmitter:
             if self.nest.stages:
                 run_stages(self, low, middle, scope, depth, ahead)
             else:
-                self.loop(low, middle, wide, at(wide, False, self._apart(name, apart)))
+                self.loop(low, middle, wide, at(wide, False, self.apart(name, apart)))
 
         def singly(low: Value, end: Value, masked: bool) -> None:
             self.loop(low, end, self.s.lanes, at(self.s.lanes, masked, 1, end))
@@ -265,30 +266,9 @@ class NestEmitter:
                 return
             loops = partial(walk, apart=wide), singly
             middle = peeled_loop(self, (low, high), wide, loops, scope)
-        self._rest(middle, high, at)
+        left_over(self, middle, high, at)
 
-    def _rest(self, middle: Value, high: Value, at: Callable[..., Callable[[Value], None]]) -> None:
-        """What is left behind the last whole wide vector.  Where that is taken at once, for the
-        sake of a sum, half of a wide vector is enough for up to half of its lanes."""
-        b, step, axis = self.b, self.folds.rest(), self.nest.vector or ""
-        apart = self._apart(axis, self.s.lanes)
-
-        def either(position: Value) -> None:
-            few = b.icmp_signed("<=", b.sub(high, position), number(step // 2))
-            with b.if_else(few) as (half, whole):
-                with half:
-                    at(step // 2, True, apart)(position)
-                with whole:
-                    at(step, True, apart)(position)
-
-        one = step == self.s.lanes
-        if one and self.nest.wide > 1 and any(self.step(x, axis) is None for x in self.accesses):
-            whole = b.add(middle, b.and_(b.sub(high, middle), number(-step)))
-            self.loop(middle, whole, step, at(step, False, apart))
-            middle = whole
-        self.loop(middle, high, step, at(step, True, apart) if one else either)
-
-    def _apart(self, name: str, step: int) -> int:
+    def apart(self, name: str, step: int) -> int:
         """What all positions of a loop along an axis are multiples of, that goes on by `step` from
         where the task's part of the axis begins."""
         given = self.ranges[name][0] is self.starts[None, name]

@@ -292,7 +292,8 @@ class _Sum:
             if rest:
                 self.hoisted.append((terms.apply(row.name, build(terms, rest, factor.term)), 1))
             power = self._left(factor.term.args[0], form, moving, {})
-            return over(terms, row, power, greatest(terms, gauge, c, stead, new=True))
+            bound = c == Coefficient(1.0) and stead is None and power is gauge.fold.args[0]
+            return over(terms, row, power, greatest(terms, gauge, c, stead, new=True), bound=bound)
         raise NotSeparable(row.name)
 
     def _rescale(self, row: ScalarOp, gauge: Gauge, c: Coefficient, stead: Term | None) -> None:
@@ -300,7 +301,7 @@ class _Sum:
         difference between the gauge and a power of 2 at the end."""
         last = greatest(self.terms, gauge, c, stead, new=False)
         self.rescaling = self._with(self.rescaling, moved(self.terms, row, gauge, c, stead))
-        self.made_up = self._with(self.made_up, over(self.terms, row, last, last))
+        self.made_up = self._with(self.made_up, over(self.terms, row, last, last, bound=True))
 
     def _with(self, known: Term | None, factor: Term) -> Term:
         return factor if known is None else self.terms.mul(known, factor)

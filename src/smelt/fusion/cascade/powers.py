@@ -16,6 +16,7 @@ from __future__ import annotations
 from smelt.fusion.cascade.forms import Coefficient, multiplied
 from smelt.fusion.cascade.gauge import Gauge
 from smelt.fusion.cascade.term import Term, Terms
+from smelt.ops.approximate import most_over
 from smelt.ops.spec_scalar import ScalarOp
 
 
@@ -33,10 +34,12 @@ def greatest(
     return multiplied(terms, state, c)
 
 
-def over(terms: Terms, row: ScalarOp, power: Term, most: Term) -> Term:
-    """b^power over the power of 2 nearest b^most."""
+def over(terms: Terms, row: ScalarOp, power: Term, most: Term, *, bound: bool) -> Term:
+    """b^power over the power of 2 nearest b^most; `bound` tells that no power is above `most`."""
     far, whole, divided, _ = row.over
     near = terms.sub(power, terms.apply(far, most))
+    if not bound:  # by more than makes it infinite
+        near = terms.lesser(near, terms.const(most_over(near.dtype), near.dtype))
     return terms.apply(divided, near, terms.apply(whole, most))
 
 
