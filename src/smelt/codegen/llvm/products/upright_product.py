@@ -239,20 +239,19 @@ class UprightEmitter(Packer):
     def _lines(self, heights: tuple[int, ...], depth: Value, ends: Ends) -> None:
         """Every register tile, where they end with the lines of the image."""
         b, home, c = self.b, self.home, self.c
-        lines = number(1)
-        if len(c.columns) > 1:
-            low, high = home.ranges[c.columns[0].axis]
-            lines = b.sub(high, low)
-        low, high = home.ranges[c.n]
+        *outer, _ = c.columns
         steps = [self.strides[x.place] for x in c.columns]
 
-        def line(column: Value, vectors: int, y: Value) -> None:
-            outer = [y] if len(c.columns) > 1 else []
+        def lines(column: Value, vectors: int, at: list[Value]) -> None:
+            if len(at) < len(outer):
+                first, last = home.ranges[outer[len(at)].axis]
+                home.loop(number(0), b.sub(last, first), 1,
+                          lambda y: lines(column, vectors, [*at, y]))  # fmt: skip
+                return
 
             def put(x: Value, height: int) -> None:
                 tile = replace(c.tile, rows=height, vectors=vectors)
-                image = far(b, steps, [*outer, x])
-                self._tile(tile, [*outer, x], image, column, depth, ends)
+                self._tile(tile, [*at, x], far(b, steps, [*at, x]), column, depth, ends)
 
             start = 0
             for height in dict.fromkeys(heights):
@@ -260,9 +259,9 @@ class UprightEmitter(Packer):
                 home.loop(number(start), number(end), height, lambda x, h=height: put(x, h))
                 start = end
 
-        every_width(home, c.tile, b.sub(high, low), lambda column, vectors: home.loop(
-            number(0), lines, 1, lambda y: line(column, vectors, y)
-        ))  # fmt: skip
+        low, high = home.ranges[c.n]
+        every_width(home, c.tile, b.sub(high, low),
+                    lambda column, vectors: lines(column, vectors, []))  # fmt: skip
 
     def _tile(
         self, tile: Tile, row: Sequence[Value], image: Value, column: Value, depth: Value,
