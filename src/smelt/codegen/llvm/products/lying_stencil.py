@@ -12,7 +12,7 @@ Processors do not see by themselves what comes next there, and are told: what li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
@@ -20,7 +20,7 @@ from smelt.codegen.llvm.access.memory import element_address, load_vector, prefe
 from smelt.codegen.llvm.instructions.indexing import I64, iota, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.products.stencil_product import Place, StencilEmitter
-from smelt.codegen.llvm.products.stencil_tile import PTR, StencilTile, tile_function
+from smelt.codegen.llvm.products.stencil_tile import PTR, Reader, StencilTile, tile_function
 from smelt.codegen.llvm.schedule.nests import Nest
 from smelt.codegen.llvm.schedule.stencil import HEIGHTS, Stencil
 from smelt.codegen.llvm.scratch.storage import RIGHT_PART, TABLE_PART
@@ -161,10 +161,10 @@ class LyingTile(StencilTile):
     asks = True
     ends: Ends
 
-    def reader(self, entry: Sequence[Value], newest: bool) -> Callable[[int, int], Value]:
+    def reader(self, entry: Sequence[Value], newest: bool) -> Reader:
         b, c, ends = self.b, self.c, self.ends
         outside, place, count, lane, left, ahead = self.given
-        line, step = entry
+        _, line, step = entry
         mask = None
         if ends.masked:
             mask = b.icmp_signed("<", iota(c.tile.lanes), splat(b, left, c.tile.lanes))

@@ -24,7 +24,7 @@ from smelt.codegen.llvm.access.ahead import LINE
 from smelt.codegen.llvm.instructions.grouped import group_of
 from smelt.codegen.llvm.schedule.contract import SKEW, Tile, stored_axis, tile_of
 from smelt.codegen.llvm.schedule.operands import lies_in_panels, lies_open, load_of, runs_along
-from smelt.codegen.llvm.schedule.upright import FEW, LINE as LEAST, Upright, in_panels
+from smelt.codegen.llvm.schedule.upright import FEW, Upright, ends_lines, in_panels
 from smelt.codegen.llvm.values.clone import folds, renumber
 from smelt.codegen.llvm.values.items import Folding, Item, Phase
 from smelt.codegen.llvm.values.places import (
@@ -57,8 +57,6 @@ NARROW = 64
 TINY = 10
 """Lines, and columns of each, for which what every tap reads is packed by itself, and images that
 share weights are packed together: one alone is no whole number of vectors."""
-IMAGE = 256
-"""Places of images with channels last up to which a task takes several of them."""
 MANY = 32
 """Rows of a product from which packing an operand more than once costs little."""
 
@@ -234,7 +232,8 @@ def line_forms(phase: Phase, products: Iterable[object]) -> Iterator[tuple[Form,
     if few or not any(k.tap for c in slid for k in c.columns):
         return
     sides = dict.fromkeys(phase.axes[k.axis] for k in slid[0].columns)
-    batched = len(slid[0].columns) == 2 and all(_beside(c.item, c.left, c.columns, phase) for c in slid)
+    batched = all(_beside(c.item, c.left, c.columns, phase) for c in slid)
+    batched &= len(slid[0].columns) == 2
     if batched and not any(isinstance(n, int) and n > TINY for n in sides):
         yield "tiny", tuple((n, TINY) for n in sides)
     line = phase.axes[slid[0].n]
@@ -353,12 +352,10 @@ class _Plan:
         return _number(self.phase.axes[along])
 
     def _join_images(self) -> None:
-        """Takes images of a batch among the columns where each has few places, whose lines tiles
-        end with: a task packs its weights for all of them."""
-        sizes = [self.phase.axes[c.axis] for c in self.columns]
-        small = all(isinstance(n, int) for n in sizes) and prod(map(_number, sizes)) <= IMAGE
-        batch = _beside(self.item, self.left, self.columns, self.phase)
-        if small and batch and _number(sizes[-1]) >= LEAST and not self.phase.places:
+        """Takes images of a batch among the columns: a task packs its weights for all that it has.
+        """
+        last, batch = self.columns[-1], _beside(self.item, self.left, self.columns, self.phase)
+        if batch and not self.phase.places and ends_lines(self.phase.axes[last.axis], last):
             self.columns.insert(0, Slid(batch[-1], batch[-1]))
 
     def upright(self, target: Target, *, alone: bool) -> Upright:
