@@ -27,7 +27,7 @@ from smelt.codegen.llvm.scratch.storage import RIGHT_PART, TABLE_PART
 from smelt.codegen.llvm.values.places import Slid
 from smelt.dataclass import dataclass
 from smelt.types.dtype import DType
-from smelt.types.expr import add, mod, mul, sub
+from smelt.types.expr import Index, add, mod, mul, nonnegative, sub
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -53,6 +53,12 @@ class Ends:
         return place < self.first or self.beyond is None or place >= places - self.beyond - more
 
 
+def _at_most(beyond: Index, c: Slid) -> int | None:
+    """A number that places beyond a line's end are no more than, if one is known."""
+    return next((n for n in range(c.taps * c.dilation + c.step)
+                 if nonnegative(sub(n, beyond))), None)  # fmt: skip
+
+
 class LyingStencilEmitter(StencilEmitter):
     """One stencil over lines where they lie, in the task that `home` is emitting."""
 
@@ -65,11 +71,11 @@ class LyingStencilEmitter(StencilEmitter):
         self.asked = asked
         last = add(mul(sub(axes[tall.axis], 1), tall.step), (tall.taps - 1) * tall.dilation + 1)
         beyond = [sub(last, sub(extent, low)) for low, extent in asked[tall]]
-        known = [n for n in beyond if isinstance(n, int)]
+        known = [n for e in beyond if (n := _at_most(e, c.tall)) is not None]
         self.ends = Ends(
             home.home.dtypes[c.lies.buffer],
             max((-low for low, _ in asked[tall]), default=0),
-            max(0, *known, 0) if len(known) == len(beyond) and isinstance(last, int) else None,
+            max(known, default=0) if len(known) == len(beyond) else None,
             mod(axes[c.lane], c.tile.lanes) != 0,
         )
 
