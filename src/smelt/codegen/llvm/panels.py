@@ -111,7 +111,7 @@ def _panel(
         return None
     shape = kernel.param(access.buffer).shape
     wide, deep = shape[across], shape[along]
-    if open_sizes and isinstance(c, Contraction) and not all(isinstance(d, int) for d in shape):
+    if open_sizes and not all(isinstance(d, int) for d in shape):
         return Panel(access.buffer, across, along, c.tile.columns, together)
     if not isinstance(wide, int) or not isinstance(deep, int) or wide < c.tile.columns:
         return None

@@ -23,7 +23,7 @@ from smelt.codegen.llvm.products.sums import Last
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.nests import Nest, Schedule
 from smelt.codegen.llvm.schedule.stencil import HEIGHTS, Stencil
-from smelt.codegen.llvm.schedule.upright import Upright
+from smelt.codegen.llvm.schedule.upright import QUARTER, Upright
 from smelt.codegen.llvm.scratch.storage import reads
 from smelt.codegen.llvm.values.items import Item, StoreItem
 from smelt.types.affine import coefficient
@@ -73,8 +73,12 @@ class Direct:
         one = b.icmp_signed("==", over, number(c.tile.lanes))  # the last columns are one vector
         line = c.columns[-1].axis
         first, last = ranges[line]
-        known = self.home.home.index(self.home.s.local[line])
-        return b.and_(b.or_(whole, one), b.icmp_signed("==", b.sub(last, first), known))
+        known, size = self.home.s.local[line], b.sub(last, first)
+        if isinstance(known, int):
+            even = b.icmp_signed("==", size, number(known))
+        else:
+            even = b.icmp_signed("==", b.and_(size, number(QUARTER - 1)), number(0))
+        return b.and_(b.or_(whole, one), even)
 
     def place(self, c: Contraction) -> tuple[Value, Value]:
         """The address of the first element of a task's product, and elements between its rows."""
@@ -180,7 +184,7 @@ def _is_plain(c: Tiled, s: Schedule) -> bool:
     if isinstance(c, Stencil):
         return c.lines is None
     if isinstance(c, Upright):
-        return bool(c.heights(s.local[c.columns[-1].axis]))
+        return c.ends_lines(s.local[c.columns[-1].axis])
     return c.kind != "thin" and c.m is not None and not c.outer
 
 

@@ -12,7 +12,7 @@ Processors do not see by themselves what comes next there, and are told: what li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
@@ -20,14 +20,14 @@ from smelt.codegen.llvm.access.memory import element_address, load_vector, prefe
 from smelt.codegen.llvm.instructions.indexing import I64, iota, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.products.stencil_product import Place, StencilEmitter
-from smelt.codegen.llvm.products.stencil_tile import PTR, StencilTile, tile_function
+from smelt.codegen.llvm.products.stencil_tile import PTR, Reader, StencilTile, tile_function
 from smelt.codegen.llvm.schedule.nests import Nest
 from smelt.codegen.llvm.schedule.stencil import HEIGHTS, Stencil
 from smelt.codegen.llvm.scratch.storage import RIGHT_PART, TABLE_PART
 from smelt.codegen.llvm.values.places import Slid
 from smelt.dataclass import dataclass
 from smelt.types.dtype import DType
-from smelt.types.expr import add, mod, mul, sub
+from smelt.types.expr import Index, add, mod, mul, nonnegative, sub
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -53,6 +53,12 @@ class Ends:
         return place < self.first or self.beyond is None or place >= places - self.beyond - more
 
 
+def _at_most(beyond: Index, c: Slid) -> int | None:
+    """A number that places beyond a line's end are no more than, if one is known."""
+    return next((n for n in range(c.taps * c.dilation + c.step)
+                 if nonnegative(sub(n, beyond))), None)  # fmt: skip
+
+
 class LyingStencilEmitter(StencilEmitter):
     """One stencil over lines where they lie, in the task that `home` is emitting."""
 
@@ -65,11 +71,11 @@ class LyingStencilEmitter(StencilEmitter):
         self.asked = asked
         last = add(mul(sub(axes[tall.axis], 1), tall.step), (tall.taps - 1) * tall.dilation + 1)
         beyond = [sub(last, sub(extent, low)) for low, extent in asked[tall]]
-        known = [n for n in beyond if isinstance(n, int)]
+        known = [n for e in beyond if (n := _at_most(e, c.tall)) is not None]
         self.ends = Ends(
             home.home.dtypes[c.lies.buffer],
             max((-low for low, _ in asked[tall]), default=0),
-            max(0, *known, 0) if len(known) == len(beyond) and isinstance(last, int) else None,
+            max(known, default=0) if len(known) == len(beyond) else None,
             mod(axes[c.lane], c.tile.lanes) != 0,
         )
 
@@ -161,10 +167,10 @@ class LyingTile(StencilTile):
     asks = True
     ends: Ends
 
-    def reader(self, entry: Sequence[Value], newest: bool) -> Callable[[int, int], Value]:
+    def reader(self, entry: Sequence[Value], newest: bool) -> Reader:
         b, c, ends = self.b, self.c, self.ends
         outside, place, count, lane, left, ahead = self.given
-        line, step = entry
+        _, line, step = entry
         mask = None
         if ends.masked:
             mask = b.icmp_signed("<", iota(c.tile.lanes), splat(b, left, c.tile.lanes))

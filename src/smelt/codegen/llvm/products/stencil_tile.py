@@ -7,7 +7,7 @@ tile's axis stay in registers meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from smelt.blocks import HELD_RUN
 from smelt.codegen.llvm import ir
@@ -27,6 +27,8 @@ from smelt.types.dtype import DType, i64
 
 Value = ir.Value
 PTR = ir.PointerType()
+Reader: TypeAlias = Callable[[int, int], Value]
+"""What reads the vector at a place of a tile, given as remainder and quotient by its step."""
 SUMS = [PTR, I64]
 SHORT = [PTR, I64, ir.IntType(1)]
 """Where sums go that are rounded as they are stored, how far apart, and whether they do."""
@@ -95,8 +97,8 @@ class StencilTile:
             known = [b.load(element_address(b, entries, number(k), i64), typ=kind)
                      for k, kind in enumerate((I64, I64, *self.read))]  # fmt: skip
             weights = element_address(b, self.left, known[0], item.dtype)
-            read = self.reader(known[2:], nth < 0)
-            return self._lines(read, weights, list(sums), self._picks(known[1]))
+            read = self._picked(self.reader(known[1:], nth < 0), known[1])
+            return self._lines(read, weights, list(sums))
 
         def run(span: tuple[Value, Value]) -> list[Value]:
             return rounds(b, span, 1, one, zeros)
@@ -115,25 +117,24 @@ class StencilTile:
         put(self.m, self.c, tile, found, places, last=rounded)
         b.ret_void()
 
-    def reader(self, entry: Sequence[Value], newest: bool) -> Callable[[int, int], Value]:
+    def reader(self, entry: Sequence[Value], newest: bool) -> Reader:
         """What reads the vector at a place from the tile's first one, given as remainder and
         quotient by the tile's step, for what the table has of one o; of the `newest` lines nothing
         has been read before."""
         raise NotImplementedError
 
-    def _picks(self, lane: Value) -> Value | None:
-        """The lanes that all take of what is read, where groups of them take the same."""
+    def _picked(self, read: Reader, lane: Value) -> Reader:
+        """The same where groups of lanes take what one of them has; the packed tile's own way if
+        all lanes do."""
         b, c, lanes = self.b, self.c, self.c.tile.lanes
-        if not c.mixed:
-            return None
+        if not c.mixed or c.group == lanes:
+            return read
         kind = ir.IntType(32)
         first = ir.Constant(ir.VectorType(kind, lanes), [k - k % c.group for k in range(lanes)])
-        return b.add(first, splat(b, b.trunc(lane, kind), lanes))
+        picks = b.add(first, splat(b, b.trunc(lane, kind), lanes))
+        return lambda rest, at: permuted(b, [read(rest, at)], picks, lanes)
 
-    def _lines(
-        self, read: Callable[[int, int], Value], weights: Value, sums: list[Value],
-        picks: Value | None,
-    ) -> list[Value]:  # fmt: skip
+    def _lines(self, read: Reader, weights: Value, sums: list[Value]) -> list[Value]:
         """The sums after every line that the tile reads, for one position along other axes."""
         b, tall, item, rise = self.b, self.c.tall, self.c.item, self.rise
 
@@ -151,7 +152,6 @@ class StencilTile:
                 if not used:
                     continue
                 x = read(rest, at)
-                x = x if picks is None else permuted(b, [x], picks, self.c.tile.lanes)
                 for u in used:
                     i = at - places[u]
                     w = known[u] if self.held else weight(u)
@@ -167,17 +167,22 @@ class PackedTile(StencilTile):
     operands = (PTR, I64, I64)
     read = (I64,)
 
-    def reader(self, entry: Sequence[Value], newest: bool) -> Callable[[int, int], Value]:
-        b, dtype = self.b, self.c.item.dtype
+    def reader(self, entry: Sequence[Value], newest: bool) -> Reader:
+        b, c, dtype = self.b, self.c, self.c.item.dtype
         right, step, plane = self.given
-        first = element_address(b, right, entry[0], dtype)
+        alike = bool(c.mixed) and c.group == c.tile.lanes
+        lane, place = entry
+        first = b.add(place, lane) if alike else place
+        first = element_address(b, right, first, dtype)
 
         def read(rest: int, at: int) -> Value:
             line = element_address(b, first, b.mul(plane, number(rest)), dtype)
             place = element_address(b, line, b.mul(step, number(at)), dtype)
+            if alike:  # one number for all lanes
+                return splat(b, load_scalar(self.scalar, place, dtype, None), c.tile.lanes)
             return load_vector(self.m, place, dtype, None)
 
         return read
 
 
-__all__ = ["ENTRIES", "PTR", "PackedTile", "StencilTile", "tile_function"]
+__all__ = ["ENTRIES", "PTR", "PackedTile", "Reader", "StencilTile", "tile_function"]

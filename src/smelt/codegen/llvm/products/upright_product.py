@@ -7,7 +7,7 @@ that it reads, for each channel it broadcasts a number of each and multiplies a 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import product as positions
 from typing import TYPE_CHECKING, TypeAlias
@@ -27,10 +27,11 @@ from smelt.codegen.llvm.products.tiling import (
     every_width,
     function_apart,
     in_blocks,
+    whole_tiles,
 )
 from smelt.codegen.llvm.schedule.contract import Tile
 from smelt.codegen.llvm.schedule.nests import Nest
-from smelt.codegen.llvm.schedule.upright import Upright
+from smelt.codegen.llvm.schedule.upright import QUARTER, Upright
 from smelt.codegen.llvm.scratch.storage import LEFT_PART, RIGHT_PART, TABLE_PART
 from smelt.codegen.llvm.scratch.turn import transpose
 from smelt.target import Target
@@ -218,9 +219,8 @@ class UprightEmitter(Packer):
     def _tiles(self, depth: Value, ends: Ends) -> None:
         """Every register tile of the packed blocks; where few columns are left, of one vector."""
         b, home, c = self.b, self.home, self.c
-        heights = c.heights(home.s.local[c.columns[-1].axis])
-        if heights:
-            self._lines(heights, depth, ends)
+        if c.ends_lines(home.s.local[c.columns[-1].axis]):
+            self._lines(depth, ends)
             return
         sizes = [b.sub(end, start) for start, end in (home.ranges[k.axis] for k in c.columns)]
         rows = sizes[-1]
@@ -236,33 +236,50 @@ class UprightEmitter(Packer):
 
         every_tile(home, c.tile, c.fewer, rows, columns, put)
 
-    def _lines(self, heights: tuple[int, ...], depth: Value, ends: Ends) -> None:
+    def _lines(self, depth: Value, ends: Ends) -> None:
         """Every register tile, where they end with the lines of the image."""
         b, home, c = self.b, self.home, self.c
-        lines = number(1)
-        if len(c.columns) > 1:
-            low, high = home.ranges[c.columns[0].axis]
-            lines = b.sub(high, low)
-        low, high = home.ranges[c.n]
-        steps = [self.strides[x.place] for x in c.columns]
+        *outer, _ = c.columns
+        steps, parts = [self.strides[x.place] for x in c.columns], list(self._parts())
 
-        def line(column: Value, vectors: int, y: Value) -> None:
-            outer = [y] if len(c.columns) > 1 else []
+        def lines(column: Value, vectors: int, at: list[Value]) -> None:
+            if len(at) < len(outer):
+                first, last = home.ranges[outer[len(at)].axis]
+                home.loop(number(0), b.sub(last, first), 1,
+                          lambda y: lines(column, vectors, [*at, y]))  # fmt: skip
+                return
 
             def put(x: Value, height: int) -> None:
                 tile = replace(c.tile, rows=height, vectors=vectors)
-                image = far(b, steps, [*outer, x])
-                self._tile(tile, [*outer, x], image, column, depth, ends)
+                self._tile(tile, [*at, x], far(b, steps, [*at, x]), column, depth, ends)
 
-            start = 0
-            for height in dict.fromkeys(heights):
-                end = start + height * heights.count(height)
-                home.loop(number(start), number(end), height, lambda x, h=height: put(x, h))
-                start = end
+            for height, start, end in parts:
+                home.loop(start, end, height, lambda x, h=height: put(x, h))
 
-        every_width(home, c.tile, b.sub(high, low), lambda column, vectors: home.loop(
-            number(0), lines, 1, lambda y: line(column, vectors, y)
-        ))  # fmt: skip
+        low, high = home.ranges[c.n]
+        every_width(home, c.tile, b.sub(high, low),
+                    lambda column, vectors: lines(column, vectors, []))  # fmt: skip
+
+    def _parts(self) -> Iterator[tuple[int, Value, Value]]:
+        """Heights of the tiles along a line, and from where to where each of them goes."""
+        b, c, axis = self.b, self.c, self.c.columns[-1].axis
+        heights, done = c.heights(self.home.s.local[axis]), 0
+        for height in dict.fromkeys(heights):
+            end = done + height * heights.count(height)
+            yield height, number(done), number(end)
+            done = end
+        if heights:
+            return
+        low, high = self.home.ranges[axis]
+        size = b.sub(high, low)
+        whole = whole_tiles(b, size, c.tile.rows, c.fewer)
+        yield c.tile.rows, number(0), whole
+        if c.fewer <= QUARTER:
+            yield c.fewer, whole, size
+            return
+        few = b.icmp_signed("<=", size, number(QUARTER))
+        yield c.fewer, whole, b.select(few, number(0), size)
+        yield QUARTER, b.select(few, number(0), size), size
 
     def _tile(
         self, tile: Tile, row: Sequence[Value], image: Value, column: Value, depth: Value,

@@ -5,9 +5,10 @@ run along m, so the image gives one number for all lanes, and the rows of a regi
 of the image (`smelt.codegen.llvm.values.places`), side by side in scratch memory with their
 channels as they lie in the array: both operands and the results are read and written in long runs.
 
-Where a line's length is known, tiles end where lines do: it is cut into as few parts as fit a tile,
-as even as may be.  Or else rows y, x are numbered y*pitch + x with the packed lines' pitch; those
-between lines are computed in vain and never read.
+Tiles end where lines do.  One of known length is cut into as few parts as fit a tile, as even as may
+be; others are walked by whole tiles and lower ones, which compute up to three rows in vain.  Where
+lines are known to be very short, or have no margins, rows y, x are numbered y*pitch + x with the
+packed lines' pitch; those between lines are computed in vain and never read.
 
 Colours and other few channels have no loop of their own: each line is packed as one run of places
 and what each has, the weights as one of all that is summed, and a table says where each of that is.
@@ -46,8 +47,18 @@ FEW = 4
 LINE = 4
 """Places of a line of known length, at least, for tiles to end with it: fewer sums than two vectors
 for each would wait for each other."""
+QUARTER = 4
+"""Rows of the lowest tile: lines of unknown length end at a multiple of it."""
+IMAGES = 2
+"""Times as many places of a task where it has several images: weights are packed for all of them."""
 CHANNELS = 128
 """Results of one place that a task takes: its weights stay in L2."""
+
+
+def ends_lines(line: Index, c: Slid) -> bool:
+    """Whether tiles end where lines of so many places do; those of unknown length that no window
+    slides along have nothing between them."""
+    return line >= LINE if isinstance(line, int) else c.margin > 0
 
 
 def in_panels(
@@ -165,10 +176,14 @@ class Upright:
         """Rows of the tile for what whole ones leave."""
         return max(2 * self.tile.rows // 3, 1)
 
+    def ends_lines(self, line: Index) -> bool:
+        """Whether tiles end where a line of so many places does."""
+        return ends_lines(line, self.columns[-1])
+
     def heights(self, line: Index) -> tuple[int, ...]:
         """Rows of the tiles that end where a line of so many places does, the higher ones first;
-        none where tiles go on from line to line."""
-        if not isinstance(line, int) or line < LINE:
+        none where it is not known, or tiles go on from line to line."""
+        if not isinstance(line, int) or not self.ends_lines(line):
             return ()
         count = -(-line // self.tile.rows)
         low, more = divmod(line, count)
@@ -223,8 +238,9 @@ class Upright:
         `local` is a task's extent along it, `inner` that along the innermost axis of places."""
         if axis == self.n:
             return mul(ceiling(local, self.tile.columns), self.tile.columns)
-        if self.heights(inner):
-            return local
+        if self.ends_lines(inner):
+            known = isinstance(inner, int) or axis != self.columns[-1].axis
+            return local if known else mul(ceiling(local, QUARTER), QUARTER)
         pitch = add(inner, self.columns[-1].margin)
         if len(self.columns) == 1:
             return add(pitch, self.tile.rows)
@@ -238,11 +254,12 @@ class Upright:
         found: dict[str, Index] = {self.n: minimum(phase.axes[self.n], CHANNELS)}
         taken: Index = 1
         for c in self.columns[::-1]:
-            rows = maximum(floordiv(most, maximum(taken, 1)), 1)
+            several = IMAGES if len(self.columns) > 2 and c is self.columns[0] else 1
+            rows = maximum(floordiv(several * most, maximum(taken, 1)), 1)
             whole = phase.axes[c.axis]
             found[c.axis] = ceiling(whole, maximum(ceiling(whole, rows), 1))
             taken = mul(taken, add(found[c.axis], c.margin))
         return {a: n for a, n in found.items() if a in phase.grid}
 
 
-__all__ = ["Upright", "in_panels"]
+__all__ = ["Upright", "ends_lines", "in_panels"]

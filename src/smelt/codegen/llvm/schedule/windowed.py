@@ -24,7 +24,7 @@ from smelt.codegen.llvm.access.ahead import LINE
 from smelt.codegen.llvm.instructions.grouped import group_of
 from smelt.codegen.llvm.schedule.contract import SKEW, Tile, stored_axis, tile_of
 from smelt.codegen.llvm.schedule.operands import lies_in_panels, lies_open, load_of, runs_along
-from smelt.codegen.llvm.schedule.upright import FEW, Upright, in_panels
+from smelt.codegen.llvm.schedule.upright import FEW, Upright, ends_lines, in_panels
 from smelt.codegen.llvm.values.clone import folds, renumber
 from smelt.codegen.llvm.values.items import Folding, Item, Phase
 from smelt.codegen.llvm.values.places import (
@@ -232,7 +232,8 @@ def line_forms(phase: Phase, products: Iterable[object]) -> Iterator[tuple[Form,
     if few or not any(k.tap for c in slid for k in c.columns):
         return
     sides = dict.fromkeys(phase.axes[k.axis] for k in slid[0].columns)
-    batched = len(slid[0].columns) == 2 and all(_beside(c, phase) for c in slid)
+    batched = all(_beside(c.item, c.left, c.columns, phase) for c in slid)
+    batched &= len(slid[0].columns) == 2
     if batched and not any(isinstance(n, int) and n > TINY for n in sides):
         yield "tiny", tuple((n, TINY) for n in sides)
     line = phase.axes[slid[0].n]
@@ -247,9 +248,10 @@ def _has_few_rows(c: Windowed, phase: Phase) -> bool:
     return bool(groups) or (isinstance(rows, int) and rows < MANY)
 
 
-def _beside(c: Windowed, phase: Phase) -> list[str]:
+def _beside(item: Item, left: Item, columns: Iterable[Slid], phase: Phase) -> list[str]:
     """Axes of the result that the right operand has beside its columns: images of a batch."""
-    return [a for a in c.item.axes - c.left.axes - {k.axis for k in c.columns} if a in phase.grid]
+    own = item.axes - left.axes - {k.axis for k in columns}
+    return [a for a in phase.axes if a in own and a in phase.grid]
 
 
 def windowed(
@@ -275,7 +277,8 @@ def windowed(
            for p in known):  # fmt: skip
         return found
     if all(p.stands_upright() for p in known):
-        return {u.item: u for u in (p.upright(target) for p in known)}
+        alone = len(known) == 1
+        return {u.item: u for u in (p.upright(target, alone=alone) for p in known)}
     for plan in known:
         made = plan.rewritten(target)
         found[made.item] = made
@@ -348,13 +351,26 @@ class _Plan:
         self.left, self.flat = flattened(self.phase, self.item, left, [*self.others, along])
         return _number(self.phase.axes[along])
 
-    def upright(self, target: Target) -> Upright:
-        """The product with rows of places; its image's items are added to the phase."""
+    def _join_images(self) -> None:
+        """Takes images of a batch among the columns: a task packs its weights for all that it has.
+        """
+        last, batch = self.columns[-1], _beside(self.item, self.left, self.columns, self.phase)
+        if batch and not self.phase.places and ends_lines(self.phase.axes[last.axis], last):
+            self.columns.insert(0, Slid(batch[-1], batch[-1]))
+
+    def upright(self, target: Target, *, alone: bool) -> Upright:
+        """The product with rows of places; its image's items are added to the phase, of which it
+        may be the one product."""
         pairs = self._pair_lines(target)
         if not pairs:
             self._pair(target)
         extents = tuple(_number(self.phase.axes[a]) for a in self.others)
         depth, line = self.phase.axes[self.depth], ""
+        lanes = target.vector_bytes // self.item.dtype.itemsize
+        tile, over = tile_of(target, lanes), (self.depth, self.others)
+        panels = in_panels(self.left, self.item, over, self.m, tile.columns, self.phase)
+        if alone and not panels:
+            self._join_images()
         few = depth if isinstance(depth, int) and 0 < depth <= FEW else 0
         *outer, last = self.columns
         if few and folds(self.right, {last.axis, self.depth}):
@@ -365,9 +381,6 @@ class _Plan:
             self.columns = [*outer, last]
         else:
             right = placed(self.phase, self.item, self.right, self.columns)
-        lanes = target.vector_bytes // self.item.dtype.itemsize
-        tile, over = tile_of(target, lanes), (self.depth, self.others)
-        panels = in_panels(self.left, self.item, over, self.m, tile.columns, self.phase)
         left, flat = self.left, ""
         if pairs:
             flat = self.flat
