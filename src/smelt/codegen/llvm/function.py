@@ -9,6 +9,7 @@ from smelt.codegen.llvm.access.ahead import shares
 from smelt.codegen.llvm.instructions.indexing import I64, IndexEmitter, number
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.nest import NestEmitter
+from smelt.codegen.llvm.rows.behind import Turns, is_behind
 from smelt.codegen.llvm.rows.straight import is_whole
 from smelt.codegen.llvm.schedule.nests import Schedule
 from smelt.codegen.llvm.scratch.leftovers import clear
@@ -17,7 +18,7 @@ from smelt.codegen.llvm.streams import run_segments
 from smelt.codegen.llvm.values.items import Access, Program
 from smelt.dataclass import dataclass
 from smelt.target import Target
-from smelt.types.expr import Atom, Expr, Index, add, atoms, floordiv, product, sub
+from smelt.types.expr import Atom, Expr, Index, add, atoms, floordiv, mul, product, sub
 
 Value = ir.Value
 PTR = ir.PointerType()
@@ -96,6 +97,9 @@ class FunctionEmitter:
         self.storage = Storage(s)
         self.entry = IndexEmitter(self.b, self._size)
         """What stands before all tasks."""
+        self.behind = streaming and is_behind(s)
+        """Whether rows are stored while the next ones are computed."""
+        self.turns: Turns | None = None
         self.shares = shares(s)
 
     def emit(self) -> ir.Function:
@@ -109,6 +113,11 @@ class FunctionEmitter:
         clear(self.b, self.storage, scratch, self.entry, self.sizes.values())
         self._task_loop(first, last, counts, start)
         return self.function
+
+    @property
+    def scratch_nbytes(self) -> Index:
+        """Bytes of scratch memory that a thread needs."""
+        return mul(self.storage.nbytes, 2) if self.behind else self.storage.nbytes
 
     def index(self, e: Index) -> Value:
         """An expression over sizes alone, inside a task."""
@@ -145,6 +154,7 @@ class FunctionEmitter:
     ) -> None:
         b, function = self.b, self.function
         body, done = (function.append_basic_block(n) for n in ("task", "done"))
+        stride = self.entry.emit(self.storage.nbytes) if self.behind else number(0)
         entry = b.block
         b.cbranch(b.icmp_signed("<", first, last), body, done)
         b.position_at_end(body)
@@ -153,10 +163,24 @@ class FunctionEmitter:
         numbers = [b.phi(I64) for _ in counts]
         for phi, value in zip(numbers, start, strict=True):
             phi.add_incoming(value, entry)
-        self._block(dict(zip([g for g, _ in counts], numbers, strict=True)))
+        turns = Turns(b, entry, stride, start) if self.behind else None
+        home = self._nests(numbers)
+        if turns is None:
+            run_segments(home)
+        else:
+            turns.begin(home, self._nests(turns.numbers))
+            self.turns = turns
+            for nest in self.s.nests[:-1]:
+                home.run(nest)
+            self.turns = None
         following = self._advance(numbers, counts)
         after = b.add(task, number(1))
+        if turns is not None:
+            more = b.icmp_signed("<", after, last)
+            turns.end(more, self._nests(following).ranges)
         latch = b.block
+        if turns is not None:
+            turns.close(latch, numbers)
         task.add_incoming(after, latch)
         for phi, value in zip(numbers, following, strict=True):
             phi.add_incoming(value, latch)
@@ -191,9 +215,9 @@ class FunctionEmitter:
             carry = b.select(full, number(1), number(0))
         return found[::-1]
 
-    def _block(self, numbers: dict[str, Value]) -> None:
-        """Everything that one task does."""
-        b = self.b
+    def _nests(self, blocks: Sequence[Value]) -> NestEmitter:
+        """What one task does, whose numbers of blocks are given."""
+        b, numbers = self.b, dict(zip(self.s.phase.grid, blocks, strict=True))
         scope = Scope()
         ranges: dict[str, tuple[Value, Value]] = {}
         for axis in self.s.local:
@@ -222,4 +246,4 @@ class FunctionEmitter:
         for g, value in numbers.items():
             if g not in self.s.local:
                 scope.axes[g] = value
-        run_segments(NestEmitter(self.b, self, ranges, scope))
+        return NestEmitter(self.b, self, ranges, scope)

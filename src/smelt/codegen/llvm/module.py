@@ -139,7 +139,7 @@ def emit(
     for s in schedules:
         emitter = FunctionEmitter(module, source, s, words, target, streaming)
         emitter.emit()
-        entries.append(Entry(s.phase.name, task_count(s), emitter.storage.nbytes, cycles(s)))
+        entries.append(Entry(s.phase.name, task_count(s), emitter.scratch_nbytes, cycles(s)))
     partials = tuple((p.name, p.nbytes) for p in source.partials)
     strides = tuple((stride_name(p, d), p, d) for p, d in source.strides)
     return Artifact(kernel.name, str(module), words.buffers, words.sizes, strides, partials,

@@ -42,6 +42,7 @@ from smelt.codegen.llvm.products.product import ProductEmitter
 from smelt.codegen.llvm.products.run_on import run_on
 from smelt.codegen.llvm.products.short_lines import packs_lines
 from smelt.codegen.llvm.rows.abreast import rows_abreast, run_abreast
+from smelt.codegen.llvm.rows.behind import RowBehind
 from smelt.codegen.llvm.rows.branches import Tree, in_branches, tree_of
 from smelt.codegen.llvm.rows.interior import each_row, in_parts
 from smelt.codegen.llvm.rows.left import left_over
@@ -92,8 +93,7 @@ class NestEmitter:
         scope: Scope,
     ) -> None:  # fmt: skip
         self.b, self.home, self.ranges, self.top = b, home, ranges, scope
-        self.s = home.s
-        self.storage = home.storage
+        self.s, self.storage = home.s, home.storage
         self.positions = {i: n for n, i in self.s.phase.positions.items()}
         self.nest = self.s.nests[0]
         self.bypass, self.claims, self.foresees = False, False, True
@@ -156,9 +156,8 @@ class NestEmitter:
 
     def open(self, nest: Nest, scope: Scope | None = None) -> Scope:
         """What is fixed before the loops of a nest, which is the current one from here."""
-        self.nest = nest
+        self.nest, self.saves = nest, nest.saves
         self.items = needed(nest, self.taken) if self.taken else nest.items
-        self.saves = nest.saves
         self.here = frozenset(self.items)
         self.accesses = self.accesses_now()
         self.groups = {a: depth_terms(a.offset, self._depth_of, len(nest.order) + 1)
@@ -224,10 +223,9 @@ class NestEmitter:
 
     def _vector_loops(self, scope: Scope, depth: int, facts: Facts, few: bool = False) -> None:
         """A main loop over whole wide vectors, then masked ones; masked ones alone for `few`."""
-        name = self.nest.order[depth]
+        b, name, wide = self.b, self.nest.order[depth], self.s.lanes * self.nest.wide
         low, high = self.ranges[name]
-        b, wide = self.b, self.s.lanes * self.nest.wide
-        ahead = RowAhead(self, scope)
+        ahead, behind = RowAhead(self, scope), RowBehind(self, scope)
 
         def at(
             count: int, masked: bool, apart: int = 1, end: Value = high
@@ -238,6 +236,7 @@ class NestEmitter:
                 inner = Scope(scope, {name: position}, lanes=lanes)
                 self.enter(inner, depth + 1)
                 self.body(inner)
+                behind.emit(lanes)
                 if ahead.asks and not masked:
                     ahead.emit(b.sub(position, low))
 
@@ -253,7 +252,7 @@ class NestEmitter:
 
         def walk(low: Value, middle: Value, apart: int) -> None:
             if self.nest.stages:
-                run_stages(self, low, middle, scope, depth, ahead)
+                run_stages(self, low, middle, (scope, depth), ahead, behind)
             else:
                 self.loop(low, middle, wide, at(wide, False, self.apart(name, apart)))
 
@@ -266,7 +265,7 @@ class NestEmitter:
                 return
             loops = partial(walk, apart=wide), singly
             middle = peeled_loop(self, (low, high), wide, loops, scope)
-        left_over(self, middle, high, at)
+        left_over(self, (middle, high), at, behind.turns)
 
     def apart(self, name: str, step: int) -> int:
         """What all positions of a loop along an axis are multiples of, that goes on by `step` from

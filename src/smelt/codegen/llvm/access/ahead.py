@@ -257,10 +257,11 @@ def spare_cycles(nest: Nest) -> float:
 
 
 class RowAhead:
-    """Emits a nest's asks: addresses before its loop, prefetches in it."""
+    """Emits a nest's asks: addresses before its loop, prefetches in it.  By default they are those
+    of the nest whose loop it is."""
 
-    def __init__(self, home: NestEmitter, scope: Scope) -> None:
-        self.home, self.asks = home, home.home.shares.get(home.nest, [])
+    def __init__(self, home: NestEmitter, scope: Scope, nest: Nest | None = None) -> None:
+        self.home, self.asks = home, home.home.shares.get(nest or home.nest, [])
         self.starts = [self._start(ask, scope) for ask in self.asks]
         self.before: Value = number(0)
         """Positions of the row that lie before those of its inner axis."""

@@ -18,14 +18,19 @@ Value = ir.Value
 
 
 def left_over(
-    home: NestEmitter, middle: Value, high: Value, at: Callable[..., Callable[[Value], None]]
-) -> None:  # fmt: skip
-    """The positions of a row from `middle` on.  Where they are taken at once, for the sake of a
+    home: NestEmitter,
+    rest: tuple[Value, Value],
+    at: Callable[..., Callable[[Value], None]],
+    singly: bool,
+) -> None:
+    """The positions of a row between two numbers, the whole vectors among them each for itself
+    where `singly` says so.  Where they are taken at once, for the sake of a
     sum, half of a wide vector is enough for up to half of its lanes.
 
     `at` gives the body for so many lanes, with or without the mask of the row's end, at multiples
     of a number."""
     b, nest, lanes = home.b, home.nest, home.s.lanes
+    middle, high = rest
     step, axis = home.folds.rest(), nest.vector or ""
     apart = home.apart(axis, lanes)
 
@@ -39,7 +44,7 @@ def left_over(
 
     one = step == lanes
     groups = [x.bands.group for x in home.bands if nest in x.bands.nests]
-    groups += [step] * (one and any(home.step(x, axis) is None for x in home.accesses))
+    groups += [step] * (one and (singly or any(home.step(x, axis) is None for x in home.accesses)))
     for group in (n for n in groups if n < lanes * nest.wide):
         whole = b.add(middle, b.and_(b.sub(high, middle), number(-group)))
         home.loop(middle, whole, group, at(group, False, apart))

@@ -24,6 +24,7 @@ from smelt.codegen.llvm.access.ahead import LINE, RowAhead
 from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.rows.behind import RowBehind
 from smelt.codegen.llvm.values.items import Access, Folding, Item, accesses_of
 from smelt.dataclass import dataclass
 from smelt.ops.scalar import SCALARS
@@ -191,9 +192,12 @@ STAGE_PART = 400
 
 
 def run_stages(
-    home: NestEmitter, low: Value, high: Value, scope: Scope, depth: int, ahead: RowAhead
+    home: NestEmitter, low: Value, high: Value, at: tuple[Scope, int], ahead: RowAhead,
+    behind: RowBehind,
 ) -> None:  # fmt: skip
-    """The main loop of a nest, from `low` to `high`, which are whole wide vectors apart."""
+    """The main loop of a nest, from `low` to `high`, which are whole wide vectors apart, in the
+    loops of a scope and so deep."""
+    scope, depth = at
     b, nest = home.b, home.nest
     wide = home.s.lanes * nest.wide
     asked = [] if home.home.shares else [
@@ -214,6 +218,8 @@ def run_stages(
                     _ask(home, own, heads, b.sub(position, start))
                 elif k == 0:
                     ahead.emit(b.sub(position, low))
+                if k == 0:
+                    behind.emit(Lanes(nest.order[depth], position, wide, None))
 
             home.loop(start, end, wide, _inside(home, stage, start, (scope, depth), ask))
 
