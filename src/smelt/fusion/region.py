@@ -398,7 +398,9 @@ class _Pull:
             unit = self.units.unit(u)
             if unit.along >= 0 and u in region.places:
                 along = region.places[u][0][unit.along]
-                region.scanned |= 1 << along if isinstance(along, int) and along >= 0 else 0
+                if not isinstance(along, int) or along < 0:  # one of its elements is read
+                    return region.refuse("reduction-crossing", u)
+                region.scanned |= 1 << along
                 if region.scanned.bit_count() != 1:
                     return region.refuse("reduction-crossing", u)
         common = region.all_axes
