@@ -331,6 +331,14 @@ def test_a_fold_read_several_times_is_stored():
     assert kernels(found) == 2
 
 
+def test_a_running_fold_of_which_one_element_is_read_is_stored():
+    """Another one along the kernel's own axis does not make it run there."""
+    g = Formula(n=33, m=64, k=64)
+    x, y = g.input("x", "n", "m"), g.input("y", "n", "k")
+    first = g.expand(g.cut(g.scan("sum", y, 1), 1, 0, 1), "n", "m")
+    assert kernels(g.plan(g.of("mul", g.scan("sum", x, 1), first))) == 2
+
+
 def test_unrelated_spaces_do_not_share_a_kernel():
     g = Formula(n=1000, m=777)
     x, z = g.input("x", "n"), g.input("z", "m")

@@ -32,10 +32,11 @@ from typing import Any, TypeVar
 
 from smelt.dataclass import dataclass
 from smelt.fusion.cost import Model
-from smelt.fusion.region import Region
+from smelt.fusion.region import Place, Places, Region
 from smelt.fusion.sets import bits
 from smelt.fusion.units import Unit, Units, is_free
 from smelt.graph.ir import Node
+from smelt.types.expr import Atom, Expr, Index, atoms, rebuild, value
 
 T = TypeVar("T")
 
@@ -73,10 +74,9 @@ class Alike:
         self.producers: list[tuple[int, ...]] = [()] * len(units.inputs)
         self.producers += [tuple([e.producer for e in unit.edges]) for unit in units.units]
         self.strict = self.none = 0
-        """Units whose reads name their axes' extents; units that no other is like, because their
-        places have names of their own."""
+        """Units whose reads name their axes' extents; units that no other is like."""
         for unit in units.units:
-            if unit.trace.picks or unit.joins or unit.is_library:
+            if unit.joins or unit.is_library:
                 self.none |= 1 << unit.number
             elif not all(e.simple for e in unit.edges):
                 self.strict |= 1 << unit.number
@@ -95,7 +95,7 @@ class Alike:
         return self._number(
             self.outer[u], self.model.step_ns[u], unit.rank, unit.along, found.cost, found.size,
             found.dots, found.guards, found.positional, tuple([e.terms for e in unit.edges]),
-            _spelled(unit.node),
+            found.picks, _spelled(unit.node),
         )  # fmt: skip
 
     def look(self, members: int, stored: int) -> Look | None:
@@ -160,13 +160,38 @@ def renamed(region: Region, one: Look, other: Look) -> Region:
     def keys(found: Mapping[int, T]) -> dict[int, T]:
         return {values[k]: value for k, value in found.items()}
 
+    def places(found: Places) -> Places:
+        return keys({k: [_named(p, picks) for p in v] for k, v in found.items()} if picks else found)
+
+    picks = {name: _of(name, values) for name in region.picks}
     members = sum([1 << values[u] for u in bits(region.members)])
     stored = sum([1 << values[u] for u in bits(region.stored)])
     return Region(
         members, stored, [extents[e] for e in region.axes] if extents else region.axes,
-        keys(region.places), keys(region.masks), keys(region.loads), keys(region.load_masks),
+        places(region.places), keys(region.masks), places(region.loads), keys(region.load_masks),
         keys(region.ended), keys(region.levels), region.grid, region.folded, region.scanned,
         region.flat, region.even, region.work, region.fault,
         values[region.at] if region.at >= 0 else -1, keys(region.ends),
         keys(region.peeked), region.packing,
+        {picks[name]: axes for name, axes in region.picks.items()},
     )  # fmt: skip
+
+
+def _of(name: str, values: Mapping[int, int]) -> str:
+    """What a position that data decide is called at another unit (as `region` names them)."""
+    word, unit, nth = name.split(".")
+    return f"{word}.{values[int(unit)]}.{nth}"
+
+
+def _named(place: Place, picks: Mapping[str, str]) -> Place:
+    """A place with other names for positions that data decide."""
+
+    def leaf(atom: Atom) -> Index:
+        if atom.kind == "value":
+            return value(picks[atom.name], atom.extent)
+        return Expr((((atom,), 1),))
+
+    return tuple([
+        rebuild(t, leaf) if isinstance(t, Expr) and any(a.kind == "value" for a in atoms(t)) else t
+        for t in place
+    ])  # fmt: skip

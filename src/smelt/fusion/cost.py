@@ -60,6 +60,8 @@ NEAR = 16
 SERIAL = 32
 """Time of a step of a scan along a row, relative to one of many positions at once: each step waits
 for the one before (measured)."""
+ONE = (False,)
+"""A single place, which has none beside it."""
 PARTIAL_BYTES = 8
 """Partial results are kept in double precision."""
 
@@ -288,9 +290,9 @@ class _Traffic:
             self.read += nbytes
             across = ACROSS if sweeps.is_across(places) else 1.0
             self.touch += model.read_ns(v, nbytes, threads) * across
-            self.row += sum(sweeps.row(m) for m in masks) * itemsize
+            self.row += sum([sweeps.row(m) for m in masks]) * itemsize
             sweep = sweeps.sweeps.get(v)
-            beside = _beside(places)
+            beside = _beside(places) if len(places) > 1 else ONE
             for k, (place, mask) in enumerate(zip(places, masks, strict=True)):
                 walked = sweeps.evaluations(mask)
                 if walked > distinct and any(not isinstance(t, int) for t in place):
@@ -350,8 +352,6 @@ def _apart(place: Place) -> tuple[tuple[object, ...], tuple[int, ...]]:
 
 def _beside(places: Sequence[Place]) -> list[bool]:
     """Whether a place is a few positions apart from one before it: what reads it finds it in L1."""
-    if len(places) == 1:
-        return [False]
     found: list[bool] = []
     known: dict[tuple[object, ...], list[tuple[int, ...]]] = {}
     for place in places:

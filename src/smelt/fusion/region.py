@@ -135,9 +135,9 @@ class _Pull:
         self.beside: set[tuple[int, int]] = set()
         """Classes of axes that some member has beside one another, both ways."""
         self.square = region.members & units.square
-        self.known_masks: dict[Place, int] = {}
-        self.expressed: set[Place] = set()
-        """Places with index expressions."""
+        picked = region.members & units.picked  # under names that say other axes in other regions
+        self.known_masks: dict[Place, int] = {} if picked else units.masks
+        self.expressed = units.expressed
         self.odd = 0
         """Units that are computed at several places, or at one with index expressions."""
         self.seen: set[tuple[int, Place]] = set()
@@ -272,7 +272,7 @@ class _Pull:
             region.ended[unit.number] = region.ended.get(unit.number, 0) | ended
             region.ends.setdefault(unit.number, tuple([a for a in more if isinstance(a, int)]))
             full = (*place, *more)
-        members, places, loads = region.members, region.places, region.loads
+        members, places, loads, seen = region.members, region.places, region.loads, self.seen
         for edge in unit.edges:
             if edge.same:
                 found = place
@@ -284,9 +284,10 @@ class _Pull:
             else:
                 found = self._noted(self._through(unit, edge, full))
             v = edge.producer
-            if (v, found) in self.seen:
+            count = len(seen)
+            seen.add((v, found))
+            if len(seen) == count:
                 continue
-            self.seen.add((v, found))
             if members >> v & 1:
                 known = places.setdefault(v, [])
                 known.append(found)
@@ -397,7 +398,9 @@ class _Pull:
             unit = self.units.unit(u)
             if unit.along >= 0 and u in region.places:
                 along = region.places[u][0][unit.along]
-                region.scanned |= 1 << along if isinstance(along, int) and along >= 0 else 0
+                if not isinstance(along, int) or along < 0:  # one of its elements is read
+                    return region.refuse("reduction-crossing", u)
+                region.scanned |= 1 << along
                 if region.scanned.bit_count() != 1:
                     return region.refuse("reduction-crossing", u)
         common = region.all_axes

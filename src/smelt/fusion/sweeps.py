@@ -48,6 +48,9 @@ KEEP_ABOVE = 4.0
 HALO = 1.25
 """Places of an image that are packed for the windows of one task, relative to its own."""
 
+SEVERAL = -4
+"""What stands beside an axis that has one axis there in one array and another one in others."""
+
 Nest: TypeAlias = tuple[int, int]
 """A loop nest: the level of folds that it waits for, and the axes that one task walks in it."""
 
@@ -223,7 +226,11 @@ class Sweeps:
     def is_across(self, places: list[Place]) -> bool:
         """Whether a load walks its rows across the vector axis."""
         a = self.vector.bit_length() - 1
-        return a >= 0 and not self.apart and any(a in place and place[-1] != a for place in places)
+        if a >= 0 and not self.apart:
+            for place in places:
+                if a in place and place[-1] != a:
+                    return True
+        return False
 
     def is_far(self, place: Place) -> bool:
         """Whether lanes move elements of lines of their own, along which another axis runs."""
@@ -253,28 +260,32 @@ class Sweeps:
         """Neighbouring axes that every array walks as one become one: the inner axis takes the
         extent of both, the outer one has a single position."""
         region, units = self.region, self.units
-        after: dict[int, set[int]] = {}
-        before: dict[int, set[int]] = {}
-        places = [p for found in region.loads.values() for p in found]
-        places += [region.places[u][0] for u in bits(region.stored)]
+        after: dict[int, int] = {}
+        before: dict[int, int] = {}
+        places: dict[Place, int] = {}
+        """With the axes that are fixed where a term is an expression."""
         fixed = region.scanned | self.split
         for v, masks in region.load_masks.items():
-            loose = v in units.loose
             for mask, place in zip(masks, region.loads[v], strict=True):
-                if loose or any(not isinstance(t, int) for t in place):
+                places[place] = mask
+                if v in units.loose:
                     fixed |= mask
-        for place in places:
+        for u in bits(region.stored):
+            places.setdefault(region.places[u][0], 0)
+        for place, mask in places.items():
             last = -1
             for t in (*place, -2):
-                if isinstance(t, int) and t != -1:
-                    after.setdefault(last, set()).add(t)
-                    before.setdefault(t, set()).add(last)
-                    last = t
-                elif not isinstance(t, int):
+                if not isinstance(t, int):
                     last = -3
-        for a, follows in after.items():
-            (b, *others) = follows
-            if a < 0 or b < 0 or others or before[b] != {a} or fixed >> a & 1 or fixed >> b & 1:
+                    fixed |= mask
+                elif t != STILL:
+                    if after.setdefault(last, t) != t:
+                        after[last] = SEVERAL
+                    if before.setdefault(t, last) != last:
+                        before[t] = SEVERAL
+                    last = t
+        for a, b in after.items():
+            if a < 0 or b < 0 or before[b] != a or fixed >> a & 1 or fixed >> b & 1:
                 continue
             if all((m >> a & 1) == (m >> b & 1) for m in (region.grid, *region.ended.values())):
                 self.sizes[b] *= self.sizes[a]

@@ -21,7 +21,7 @@ those that end in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 from smelt.dataclass import dataclass
@@ -141,8 +141,15 @@ class Units:
         """Index expressions of edges at places, as regions have found them."""
         self.behind: dict[tuple[Node, tuple[Index, ...]], tuple[Node, tuple[Index, ...]]] = {}
         """Elements of views, and the elements that they are."""
+        self.masks: dict[tuple[Term, ...], int] = {}
+        """The axes that places depend on, as regions have found them."""
+        self.expressed: set[tuple[Term, ...]] = set()
+        """Places with index expressions, as regions have found them."""
         self.one = self.extent_number(1)
         self.units = [self._unit(node) for node in self.values[len(self.inputs) :]]
+        known = [*self.units[:1] * len(self.inputs), *self.units]
+        self.unit: Callable[[int], Unit] = known.__getitem__
+        """The unit of a value's number."""
         self.users = [0] * len(self.values)
         for unit in self.units:
             for edge in unit.edges:
@@ -160,6 +167,8 @@ class Units:
         """Units that fold or scan."""
         self.square = sum(1 << u.number for u in self.units if self._is_square(u))
         """Units with two axes of one extent."""
+        self.picked = sum(1 << u.number for u in self.units if u.trace.picks)
+        """Units that read at positions which data decide."""
         self.joined = sum(1 << u.number for u in self.units if u.joins)
         """Units that write at places which depend on data."""
         self.everything = (1 << len(self.values)) - 1
@@ -198,10 +207,6 @@ class Units:
         if found is None:
             found = self._volumes[v] = self.values[v].type.elements
         return found
-
-    def unit(self, number: int) -> Unit:
-        """The unit of a value's number."""
-        return self.units[number - len(self.inputs)]
 
     def _unit(self, node: Node) -> Unit:
         number = self.number[node]
@@ -287,6 +292,8 @@ def _often_tested(graph: Graph) -> frozenset[Node]:
     is cheaper to write once.  Such a view is a unit, and whether it is stored a decision.
     """
     nodes = [x for x in graph.nodes() if x.op.fusible]
+    if not any(is_free(x) and trace_of(x).guards for x in nodes):
+        return frozenset()
     tests: dict[Node, int] = {}
     for node in nodes:
         if is_free(node):

@@ -1,0 +1,67 @@
+"""Sets of units that look alike: what is renamed is what would have been found, and plans are those
+that are made without looking for what is alike."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+from tests.fusion.dags import random_graph
+from tests.fusion.formulas import MACHINE, Formula
+from tests.fusion.test_planning_time import Asked, asked, encoder, powers
+
+from smelt.driver import size_names
+from smelt.fusion import plan
+from smelt.fusion.alike import Alike, renamed
+from smelt.fusion.cost import Model
+from smelt.fusion.region import look
+from smelt.fusion.sets import Hints, bits
+from smelt.fusion.text import text
+from smelt.fusion.units import Units
+from smelt.graph.ir import Graph
+from smelt.ops.index import Gather
+from smelt.types.dtype import i64
+
+__all__ = ["asked"]  # the fixture
+
+
+def picked(layers: int) -> Graph:
+    """Layers that add rows of tables, which data pick, and subtract the largest of each row."""
+    g = Formula()
+    ids, x = g.input("ids", "n", dtype=i64), g.input("x", "n", "d")
+    for k in range(layers):
+        x = g.of("add", g.op(Gather(0), g.input(f"t{k}", "k", "d"), ids), x)
+        x = g.of("sub", x, g.fold("max", g.of("exp", x), 1, keep=True))
+    return g.graph(x)
+
+
+def test_positions_that_data_decide_are_renamed_with_their_units() -> None:
+    units = Units(picked(2))
+    alike = Alike(units, Model(units, MACHINE, Hints(n=640, k=999, d=48)))
+    one, other = ((1 << u | units.users[u], units.users[u]) for u in bits(units.picked))
+    this, that = alike.look(*one), alike.look(*other)
+    assert this is not None and that is not None and this.form == that.form
+    found, known = renamed(look(units, *one), this, that), look(units, *other)
+    assert known.picks
+    for field in fields(known):
+        assert getattr(found, field.name) == getattr(known, field.name), field.name
+
+
+GRAPHS = {
+    "picked": lambda: picked(6),
+    "encoder": lambda: encoder(2),
+    "powers": powers,
+    **{f"random {seed}": lambda seed=seed: random_graph(seed, 40)[1] for seed in range(4)},
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_plans_are_those_without_looking_for_what_is_alike(
+    name: str, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = GRAPHS[name]()
+    hints = dict.fromkeys(size_names(graph), 512)
+    found, few = text(plan(graph, MACHINE, None, hints)), asked.looks
+    monkeypatch.setattr(Alike, "look", lambda *_: None)
+    assert text(plan(graph, MACHINE, None, hints)) == found
+    assert name != "picked" or 3 * few < asked.looks
