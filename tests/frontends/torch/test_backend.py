@@ -228,3 +228,19 @@ def test_layouts_are_those_of_eager_code(dtype):
         for a, b in zip(compiled(f, dynamic=False)(given), f(given), strict=True):
             torch.testing.assert_close(a, b)
             assert a.stride() == b.stride()
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_lines_that_nobody_reads_are_not_written(written, monkeypatch):
+    """Where a line of source lies is asked of its file, which takes longer than many operators."""
+    from torch._dynamo import guards, output_graph, symbolic_convert
+
+    asked: list[int] = []
+    monkeypatch.setattr(output_graph.trace_call_log, "isEnabledFor", lambda _: written)
+    monkeypatch.setattr(symbolic_convert, "get_funcname", lambda _, n: asked.append(n))
+    found = symbolic_convert.get_funcname, guards.profile_guard_manager
+    torch.compile(lambda x: x + 1, backend="smelt")(torch.ones(2))  # has callbacks installed
+    asked.clear()
+    torch.compile(lambda x: x + 2, backend="smelt")(torch.ones(2))
+    assert bool(asked) == written
+    assert found == (symbolic_convert.get_funcname, guards.profile_guard_manager)

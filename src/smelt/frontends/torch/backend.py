@@ -44,6 +44,7 @@ from smelt.frontends.torch.scored import spell_out_scores
 from smelt.frontends.torch.sizes import agree
 from smelt.frontends.torch.table import decompositions, row_of
 from smelt.frontends.torch.told import Told, told_by
+from smelt.frontends.torch.unlogged import unlogged
 from smelt.imports import imported
 from smelt.runtime.frames import roomy
 from smelt.runtime.garbage import set_aside
@@ -157,7 +158,7 @@ _ASIDE = ExitStack()
 
 def _look_through_nothing() -> None:
     """Has Dynamo, too, compile beside what a process holds (`smelt.runtime.garbage`): it makes more
-    objects than we do.  `torch._dynamo.reset` forgets it."""
+    objects than we do; and write no logs that nobody reads.  `torch._dynamo.reset` forgets it."""
     if _begin in callback_handler.start_callbacks:
         return
     callback_handler.register_start_callback(_begin)
@@ -166,6 +167,7 @@ def _look_through_nothing() -> None:
 
 def _begin(*_: Any) -> None:
     _ASIDE.enter_context(set_aside())
+    _ASIDE.enter_context(unlogged())
 
 
 def _end(*_: Any) -> None:

@@ -73,6 +73,8 @@ PARTLY: dict[str, str] = {
 }
 """Rows that do not take every call, and what they take."""
 _SIZES = ("sym_numel", "sym_size")
+_IMPLICIT: Any = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore[reportPrivateUsage]
+"""The key of what PyTorch takes apart unasked."""
 
 
 _HEAD = """\
@@ -111,16 +113,17 @@ def core() -> list[Status]:
         if space == "aten":
             op = getattr(getattr(torch.ops.aten, packet), overload or "default")
             if torch.Tag.core in op.tags:
-                found.append(_status(str(op), packet, apart))
+                implicit = op.has_kernel_for_dispatch_key(_IMPLICIT)
+                found.append(_status(str(op), packet, implicit or str(op) in apart))
     return sorted(found, key=lambda s: s.name)
 
 
-def _status(name: str, packet: str, apart: set[str]) -> Status:
+def _status(name: str, packet: str, apart: bool) -> Status:
     if name in TABLE:
         return Status(name, "defined", PARTLY.get(name, ""))
     if packet in _SIZES:
         return Status(name, "defined", "an expression over sizes")
-    if name in apart:
+    if apart and packet not in WHY:
         return Status(name, "composite", "")
     return Status(name, "extern", WHY.get(packet, "no rule yet"))
 

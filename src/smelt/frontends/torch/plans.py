@@ -13,13 +13,16 @@ constants.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from smelt import knobs, warm
 from smelt.graph.instance import instance
 from smelt.graph.ir import Graph
-from smelt.ops.create import Input
+from smelt.ops.create import Constant, Input, SizeOf
+from smelt.ops.spec import TensorOp
+from smelt.ops.view import Expand, Reshape
 from smelt.runtime.prelude import Allowance
 from smelt.tune.memory import Program
 from smelt.types.dtype import DType
@@ -73,13 +76,23 @@ def found(
 
 
 def alike(graph: Graph) -> bool:
-    """Whether there are plans for graphs that are given and give as many tensors of such ranks."""
-    ends = _ends(graph)
-    return any(_ends(other.graph) == ends for other in _PLANS.values())
+    """Whether there are plans for graphs that another choice of sizes may make this one: they are
+    given and give as many tensors of such ranks, and have as many operators of each kind."""
+    ends, kinds = _ends(graph), _kinds(graph)
+    return any(_ends(p.graph) == ends and _kinds(p.graph) == kinds for p in _PLANS.values())
 
 
 def _ends(graph: Graph) -> list[tuple[DType, int]]:
     return [(x.type.dtype, x.type.rank) for x in (*graph.inputs, *graph.outputs)]
+
+
+def _kinds(graph: Graph) -> Counter[type[TensorOp]]:
+    """Operators by kind, without those that come and go with a batch of one
+    (`smelt.graph.repeated`) and numbers, which may be sizes."""
+    found = Counter([type(n.op) for n in graph.nodes()])
+    for kind in (Expand, Reshape, Constant, SizeOf):
+        del found[kind]
+    return found
 
 
 def made(
