@@ -265,7 +265,7 @@ class NestEmitter:
                 return
             loops = partial(walk, apart=wide), singly
             middle = peeled_loop(self, (low, high), wide, loops, scope)
-        left_over(self, (middle, high), at, behind.turns)
+        left_over(self, (middle, high), at, behind.turns is not None)
 
     def apart(self, name: str, step: int) -> int:
         """What all positions of a loop along an axis are multiples of, that goes on by `step` from
