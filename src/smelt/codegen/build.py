@@ -17,7 +17,7 @@ from smelt.codegen.llvm.values.items import Folding, Item, Phase
 from smelt.kernel.built import Built, Form, Forms, Function, form_for
 from smelt.kernel.ir import Dot, Kernel
 from smelt.kernel.panels import Panel
-from smelt.kernel.short import short_sizes, with_sizes
+from smelt.kernel.short import innermost, short_sizes, with_sizes
 from smelt.kernel.walk import statements, values_of, visit
 from smelt.llvm import beside
 from smelt.target import Target
@@ -86,9 +86,19 @@ def forms(kernel: Kernel, target: Target, sizes: Mapping[str, int] | None = None
     """The forms that a kernel has beside the usual one, with the sizes that decide.
 
     Short sizes are numbers in some of them, those that they are at a first call, whose `sizes` are
-    told: a program whose short sizes change keeps to the code for all."""
+    told: a program whose short sizes change keeps to the code for all, or to that for rows of as
+    many where only what is around them changes, as the width of images of three channels."""
     usual = forms_of(kernel, target) if _has_products(kernel) else ()
     short = short_sizes(kernel, sizes or {})
+    inner = {a: n for a, n in short.items() if a in innermost(kernel)}
+    found = dict(_with_numbers(kernel, target, short))
+    for form, limits in _with_numbers(kernel, target, inner) if inner != short else ():
+        found.setdefault(form, limits)
+    return (*found.items(), *usual)
+
+
+def _with_numbers(kernel: Kernel, target: Target, short: dict[str, int]) -> Forms:
+    """Forms in which short sizes are numbers, those of them that code would know."""
     if short:
         kept = walked(kernel, short)
         short = {a: n for a, n in short.items() if a in kept}
@@ -97,11 +107,11 @@ def forms(kernel: Kernel, target: Target, sizes: Mapping[str, int] | None = None
         short = {a: n for a, n in short.items() if a not in _of_products(kernel)}
         told = with_sizes(kernel, short)
     if not short:
-        return usual
+        return ()
     exactly = tuple(x for a, n in short.items() for x in ((size(a), n), (mul(size(a), -1), -n)))
     numbers = "@" + ",".join(f"{a}={n}" for a, n in short.items())
     more = (*(forms_of(told, target) if _has_products(told) else ()), ("", ()))
-    return (*((form + numbers, (*limits, *exactly)) for form, limits in more), *usual)
+    return tuple((form + numbers, (*limits, *exactly)) for form, limits in more)
 
 
 def _has_blocked(kernel: Kernel) -> bool:

@@ -161,7 +161,9 @@ def renamed(region: Region, one: Look, other: Look) -> Region:
         return {values[k]: value for k, value in found.items()}
 
     def places(found: Places) -> Places:
-        return keys({k: [_named(p, picks) for p in v] for k, v in found.items()} if picks else found)
+        if picks:
+            found = {k: [_named(p, picks) for p in v] for k, v in found.items()}
+        return keys(found)
 
     picks = {name: _of(name, values) for name in region.picks}
     members = sum([1 << values[u] for u in bits(region.members)])

@@ -226,11 +226,7 @@ class Sweeps:
     def is_across(self, places: list[Place]) -> bool:
         """Whether a load walks its rows across the vector axis."""
         a = self.vector.bit_length() - 1
-        if a >= 0 and not self.apart:
-            for place in places:
-                if a in place and place[-1] != a:
-                    return True
-        return False
+        return a >= 0 and not self.apart and any(a in place and place[-1] != a for place in places)
 
     def is_far(self, place: Place) -> bool:
         """Whether lanes move elements of lines of their own, along which another axis runs."""
@@ -262,14 +258,12 @@ class Sweeps:
         region, units = self.region, self.units
         after: dict[int, int] = {}
         before: dict[int, int] = {}
-        places: dict[Place, int] = {}
-        """With the axes that are fixed where a term is an expression."""
+        places: dict[Place, int] = {}  # with axes that are fixed where a term is an expression
         fixed = region.scanned | self.split
         for v, masks in region.load_masks.items():
             for mask, place in zip(masks, region.loads[v], strict=True):
                 places[place] = mask
-                if v in units.loose:
-                    fixed |= mask
+                fixed |= mask if v in units.loose else 0
         for u in bits(region.stored):
             places.setdefault(region.places[u][0], 0)
         for place, mask in places.items():

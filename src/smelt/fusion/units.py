@@ -148,8 +148,7 @@ class Units:
         self.one = self.extent_number(1)
         self.units = [self._unit(node) for node in self.values[len(self.inputs) :]]
         known = [*self.units[:1] * len(self.inputs), *self.units]
-        self.unit: Callable[[int], Unit] = known.__getitem__
-        """The unit of a value's number."""
+        self.unit: Callable[[int], Unit] = known.__getitem__  # of a value's number
         self.users = [0] * len(self.values)
         for unit in self.units:
             for edge in unit.edges:
@@ -161,28 +160,25 @@ class Units:
         """Inputs whose rows need not follow one another."""
         self.operands = [0] * len(self.inputs)
         """For each value, the values that it reads."""
-        for unit in self.units:
-            self.operands.append(sum({1 << e.producer for e in unit.edges}))
+        self.operands += [sum({1 << e.producer for e in u.edges}) for u in self.units]
         self.folds = sum(1 << u.number for u in self.units if u.is_fold or u.along >= 0)
         """Units that fold or scan."""
         self.square = sum(1 << u.number for u in self.units if self._is_square(u))
         """Units with two axes of one extent."""
-        self.picked = sum(1 << u.number for u in self.units if u.trace.picks)
-        """Units that read at positions which data decide."""
         self.joined = sum(1 << u.number for u in self.units if u.joins)
         """Units that write at places which depend on data."""
         self.everything = (1 << len(self.values)) - 1
-        self.calls = 0
+        self.calls = sum(1 << u.number for u in self.units if u.is_library)
         self.size = [0.0] * len(self.inputs)
-        for unit in self.units:
-            code = DOT_CODE * unit.trace.dots
-            self.size.append(unit.trace.size + unit.trace.cost + code)
-            if unit.is_library:
-                self.calls |= 1 << unit.number
-        self.outputs = 0
-        for node in graph.outputs:
-            if not isinstance(node.op, Input):
-                self.outputs |= 1 << self.number[node]
+        for t in (u.trace for u in self.units):
+            self.size.append(t.size + t.cost + DOT_CODE * t.dots)
+        results = (n for n in graph.outputs if not isinstance(n.op, Input))
+        self.outputs = sum({1 << self.number[n] for n in results})
+
+    @cached_property
+    def picked(self) -> int:
+        """Units that read at positions which data decide."""
+        return sum(1 << u.number for u in self.units if u.trace.picks)
 
     @cached_property
     def conditions(self) -> frozenset[int]:

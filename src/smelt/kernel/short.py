@@ -54,7 +54,7 @@ from smelt.types.expr import (
 )
 from smelt.types.tensor import Shape
 
-__all__ = ["lengths", "short_sizes", "turned_sizes", "with_sizes"]
+__all__ = ["innermost", "lengths", "short_sizes", "turned_sizes", "with_sizes"]
 
 LONGEST = 64
 """What a size that is short may be: four vectors of single precision."""
@@ -66,6 +66,12 @@ def short_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
     """The sizes of a kernel that are short at a call: of an array's last dimensions but its first
     one, as long as those further in are short as well."""
     return _short(sizes, (*kernel.inputs, *kernel.outputs))
+
+
+def innermost(kernel: Kernel) -> set[str]:
+    """The sizes that are the last dimension of arrays: what a vector meets first."""
+    ends = (p.shape[-1] for p in (*kernel.inputs, *kernel.outputs) if len(p.shape) > 1)
+    return {name for name in map(_symbol, ends) if name is not None}
 
 
 def turned_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> set[str]:

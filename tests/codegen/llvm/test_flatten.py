@@ -150,6 +150,19 @@ def test_short_sizes_are_numbers_in_the_form() -> None:
     assert forms(BIAS, AVX512, {"r": 5, "c": 80}) == ()
 
 
+def test_short_rows_stay_numbers_where_what_is_around_them_changes() -> None:
+    halved = parse("""
+kernel k(x: f32[h,w,c]) -> y: f32[h//2,w//2]
+  axis i in h//2, j in w//2, k in 2, l in 2
+  grid i, j
+  v0 = x[i*2 + k, j*2 + l, 0] else 0
+  y[i,j] = sum(v0 over k, l)
+""")
+    found = forms(halved, AVX512, {"h": 9, "w": 8, "c": 3})
+    sizes = ({"h": 9, "w": w, "c": c} for w, c in ((8, 3), (500, 3), (8, 4)))
+    assert [form_for(found, at) for at in sizes] == ["@c=3,w=8", "@c=3", ""]
+
+
 FEW_TERMS = parse("""
 kernel f(x: f32[n,d], w: f32[d,c]) -> y: f32[n,c]
   grid n, c
