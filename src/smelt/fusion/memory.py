@@ -67,13 +67,33 @@ def rounded(nbytes: Index) -> Index:
     whole: list[tuple[Monomial, int]] = []
     rest: list[tuple[Monomial, int]] = []
     for m, c in nbytes.terms:
-        if c <= 0 or not m or any(atom.kind != "size" for atom in m):
-            return mul(floordiv(add(nbytes, LINE - 1), LINE), LINE)
+        if not m or any(atom.kind != "size" for atom in m) or c <= 0:
+            lines = floordiv(add(nbytes, LINE - 1), LINE)
+            # parts may be negative, and sums are compared part by part: as one that never is
+            return mul(lines if _adds(nbytes) else maximum(0, lines), LINE)
         (rest if c % LINE else whole).append((m, c))
     if not rest:
         return nbytes
     lines = Atom("//", args=(add(Expr(tuple(rest)), LINE - 1), LINE))  # nothing to simplify here
     return add(Expr(tuple(whole)) if whole else 0, Expr((((lines,), LINE),)))
+
+
+def _adds(e: Index) -> bool:
+    """Whether no part of an expression over sizes is ever negative.
+
+    >>> n, m = size("n"), size("m")
+    >>> _adds(n * floordiv(m + 15, 16) + 4), _adds(n * 64 - m), _adds(n + floordiv(n * -1, 2))
+    (True, False, False)
+    """
+    if isinstance(e, int):
+        return e >= 0
+    return all(c >= 0 and all(map(_is_never_negative, m)) for m, c in e.terms)
+
+
+def _is_never_negative(atom: Atom) -> bool:
+    if atom.kind == "max":
+        return any(map(_adds, atom.args))
+    return atom.kind == "size" or (atom.kind == "//" and all(map(_adds, atom.args)))
 
 
 @dataclass(slots=True, eq=False)
@@ -259,7 +279,8 @@ def _covers(a: Index, b: Index) -> bool:
     (True, False)
     """
     mine, other = dict(terms_of(a)), dict(terms_of(b))
-    return all(mine.get(m, 0) >= other.get(m, 0) for m in mine.keys() | other.keys())
+    parts = {m: mine.get(m, 0) - other.get(m, 0) for m in mine.keys() | other.keys()}
+    return all(c == 0 or (c > 0 and all(map(_is_never_negative, m))) for m, c in parts.items())
 
 
 def _at_most(e: Index) -> Index:

@@ -52,3 +52,22 @@ def test_no_tensor_is_made_to_be_asked_for_its_size(strict):
         assert torch.allclose(fast(x), padded(x), atol=1e-6)
     assert len(told.kernels) == 1
     assert "-> y:" in told.kernels[0].text
+
+
+def test_products_of_what_only_guards_make_as_long_are_ours(strict):
+    """Blocks of sixteen rows: how many rows each has is a quotient of sizes."""
+
+    def f(x, w):
+        missing = -x.shape[0] % 16
+        x = F.pad(x, (0, 0, 0, missing)) if missing else x
+        blocks = x.reshape((x.shape[0] + missing) // 16, -1, 3)
+        whole = w.expand(blocks.shape[0], 16, 16)
+        return torch.bmm(whole, blocks), torch.bmm(blocks.mT, whole), torch.mm(w, blocks[0])
+
+    w = torch.arange(256.0).view(16, 16) % 7
+    run = torch.compile(f, backend="smelt", dynamic=True)
+    with torch.no_grad(), smelt.torch.record() as record:
+        for n in (32, 80):
+            x = torch.arange(n * 3.0).view(n, 3) % 5
+            assert all(map(torch.equal, run(x, w), f(x, w)))
+    assert not any(g.left for g in record.graphs)

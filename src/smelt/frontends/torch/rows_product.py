@@ -11,26 +11,25 @@ from smelt.frontends.torch.row import Call, Row, axis_of
 from smelt.frontends.torch.value import V, contract, gather, iota, number, select, wrapped
 from smelt.graph.ir import Graph
 from smelt.ops.create import Input
-from smelt.types.dtype import i64
+from smelt.types.dtype import DType, i64
 from smelt.types.expr import Index, floordiv
 
 __all__ = ["ROWS"]
 
 
-def _mm(c: Call, a: V, b: V) -> V:
-    return contract(a, b, "mk,kn->mn")
+def _product(spec: str) -> Any:
+    return lambda c, a, b: _settled(c, a, b, spec)
 
 
-def _bmm(c: Call, a: V, b: V) -> V:
-    return contract(a, b, "bmk,bkn->bmn")
-
-
-def _mv(c: Call, a: V, b: V) -> V:
-    return contract(a, b, "mk,k->m")
-
-
-def _dot(c: Call, a: V, b: V) -> V:
-    return contract(a, b, "k,k->")
+def _settled(c: Call, a: V, b: V, spec: str, dtype: DType | None = None) -> V:
+    """A product of operands whose dimensions guards make equal where they share a letter: those are
+    spelt alike, as a number where one of them is."""
+    left, _, right = spec.partition("->")[0].partition(",")
+    known = dict(zip(left, a.shape, strict=True))
+    for letter, n in zip(right, b.shape, strict=True):
+        known[letter] = n if isinstance(n, int) else known.get(letter, n)
+    a, b = (c.settled(x, tuple([known[n] for n in side])) for x, side in ((a, left), (b, right)))
+    return contract(a, b, spec, dtype)
 
 
 def _plus_product(spec: str) -> Any:
@@ -38,7 +37,7 @@ def _plus_product(spec: str) -> Any:
 
     def lower(c: Call, x: V, a: V, b: V, *, beta: Any = 1, alpha: Any = 1) -> V:
         wide = c.dtype.compute
-        found = contract(a, b, spec, wide)
+        found = _settled(c, a, b, spec, wide)
         if alpha != 1:
             found = found * alpha
         if beta == 0:
@@ -183,10 +182,10 @@ def _gather(c: Call, x: V, dim: int, at: V, **_options: Any) -> V:
 
 
 ROWS = (
-    Row("aten.mm.default", _mm),
-    Row("aten.bmm.default", _bmm),
-    Row("aten.mv.default", _mv),
-    Row("aten.dot.default", _dot),
+    Row("aten.mm.default", _product("mk,kn->mn")),
+    Row("aten.bmm.default", _product("bmk,bkn->bmn")),
+    Row("aten.mv.default", _product("mk,k->m")),
+    Row("aten.dot.default", _product("k,k->")),
     Row("aten.addmm.default", _plus_product("mk,kn->mn")),
     Row("aten.baddbmm.default", _plus_product("bmk,bkn->bmn")),
     Row(
