@@ -5,8 +5,8 @@ and is then fused like any other.  That reads the operand and the weights once f
 costs nothing where both are read as they lie.  An operand that is computed would be computed
 again for each product that an element is in, and weights whose neighbours lie apart would be picked
 lane by lane; these sums stay contractions, which pack both once.  An element that is in few
-products, as where windows step over their places, is read sooner than it is packed.  Sums stay
-contractions, too, whose lines fill no vectors that may run across them.
+products, as where windows step over their places, is read sooner than it is packed, unless tiles
+read it where it lies.  Sums stay contractions, too, whose lines fill no vectors that may run across them.
 """
 
 from __future__ import annotations
