@@ -5,8 +5,8 @@ and is then fused like any other.  That reads the operand and the weights once f
 costs nothing where both are read as they lie.  An operand that is computed would be computed
 again for each product that an element is in, and weights whose neighbours lie apart would be picked
 lane by lane; these sums stay contractions, which pack both once.  An element that is in few
-products, as where windows step over their places, is read sooner than it is packed.  Sums stay
-contractions, too, whose lines fill no vectors that may run across them.
+products, as where windows step over their places, is read sooner than it is packed, unless tiles
+read it where it lies.  Sums stay contractions, too, whose lines fill no vectors that may run across them.
 """
 
 from __future__ import annotations
@@ -60,9 +60,12 @@ def _marked(node: Node) -> Node:
     sides = list(zip((op.left, op.right), node.inputs, strict=True))
     often = [_often(op, extents, *s) for s in sides]
     computed = any(_is_computed(x) and many for x, many in zip(node.inputs, often, strict=True))
-    # Beside an element that is in few products weights are picked once for many of these.
-    apart = any(_lies_apart(op, *s) and (often[1 - k] or not often[k])
-                for k, s in enumerate(sides))  # fmt: skip
+    # Beside an element that is in few products weights are picked once for many of these, unless
+    # tiles read the operand where it lies.
+    apart = any(
+        _lies_apart(op, *s) and (often[1 - k] or not often[k] or _lies_open(op, *sides[1 - k]))
+        for k, s in enumerate(sides)
+    )
     short = _is_narrow(op, extents, node.inputs[0].type.dtype.itemsize) and all(
         not _is_computed(x) or _is_product(x) for x in node.inputs
     )
@@ -120,6 +123,13 @@ def _is_product(x: Node) -> bool:
     while x.inputs and not isinstance(x.op, Contract):
         x = x.inputs[0]
     return bool(x.inputs)
+
+
+def _lies_open(op: Contract, terms: tuple[Index, ...], x: Node) -> bool:
+    """Whether an operand is an array that lies along the last axis of the result, which no window
+    slides along."""
+    slid = {a for t in terms for a in axes_of(t) if len(axes_of(t)) > 1}
+    return not _is_computed(x) and not _lies_apart(op, terms, x) and op.out[-1] not in slid
 
 
 def _lies_apart(op: Contract, terms: tuple[Index, ...], x: Node) -> bool:

@@ -159,7 +159,9 @@ def test_few_channels_are_one_loop_with_all_taps() -> None:
     assert loops(colours(FEW + 1)) == loops(plain()) == 0
 
 
-@pytest.mark.parametrize(("isa", "counts"), [("avx512", (24, 12, 16, 8, 8, 4)), ("avx2", (12, 6, 8, 4))])
+@pytest.mark.parametrize(
+    ("isa", "counts"), [("avx512", (24, 12, 16, 8, 8, 4)), ("avx2", (12, 6, 8, 4))]
+)
 def test_register_tiles_do_not_spill(isa: str, counts: tuple[int, ...]) -> None:
     """One multiply-add for each accumulator, none of which goes through the stack."""
     kernel = lower.run(one_cluster(parse(plain(s=2))), "eager", {})

@@ -16,7 +16,7 @@ from smelt.codegen.build import panels
 from smelt.codegen.llvm.products.direct import stored
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.nests import schedule
-from smelt.codegen.llvm.schedule.upright import CHANNELS, Upright
+from smelt.codegen.llvm.schedule.upright import CHANNELS, IMAGES, Upright
 from smelt.codegen.llvm.schedule.upright import LINE as LEAST
 from smelt.codegen.llvm.values.clone import reached
 from smelt.codegen.llvm.values.items import Access
@@ -92,6 +92,28 @@ def test_every_size_stays_inside_its_arrays(
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
+def test_lines_of_unknown_length(isa: str) -> None:
+    """Tiles end with them: whole ones, lower ones, and rows that are computed in vain."""
+    kernel, apart = whole(plain(), isa), whole(AROUND, isa)
+    for line in range(1, 30):
+        check(kernel, *random((2, 3, line, 2), (33 if line % 2 else 32, 3, 3, 2)))
+        shapes = (1, 4, line + 2, 2), (17, 3, 3, 2), (17,), (1, 2, line, 17)
+        check(apart, *random(*shapes))
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_images_of_a_batch_share_packed_weights(isa: str) -> None:
+    for source, line in ((plain(), 0), (known(plain(), 7), 7)):
+        ((c, *_),) = made(source)
+        assert len(c.columns) == 3
+        assert not c.columns[0].tap
+        kernel = whole(source, isa)
+        for batch, height in ((0, 5), (1, 1), (3, 30), (41, 5), (2 * IMAGES, 70)):
+            check(kernel, *random((batch, height, line or 4, 2), (17, 3, 3, 2)))
+    assert len(made(known(plain(), LEAST - 1))[0][0].columns) == 2
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize("s", [1, 2])
 @pytest.mark.parametrize("channels", [31, 32, 64, 70, 128])
 def test_known_channels(isa: str, s: int, channels: int) -> None:
@@ -146,7 +168,8 @@ def test_tiles_are_as_even_as_may_be() -> None:
 def test_which_products_are_stored_in_place() -> None:
     assert [there for *_, there in made(known(plain(), 9))] == [True]
     assert [there for *_, there in made(known(LINE, 29))] == [True]
-    assert [there for *_, there in made(plain())] == [False]
+    assert [there for *_, there in made(plain())] == [True]
+    assert [there for *_, there in made(known(plain(), 3))] == [False]
     assert [there for *_, there in made(known(AROUND, 9))] == [False]
 
 

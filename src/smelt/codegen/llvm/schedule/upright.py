@@ -5,10 +5,10 @@ run along m, so the image gives one number for all lanes, and the rows of a regi
 of the image (`smelt.codegen.llvm.values.places`), side by side in scratch memory with their
 channels as they lie in the array: both operands and the results are read and written in long runs.
 
-Tiles end where lines do.  One of known length is cut into as few parts as fit a tile, as even as may
-be; others are walked by whole tiles and lower ones, which compute up to three rows in vain.  Where
-lines are known to be very short, or have no margins, rows y, x are numbered y*pitch + x with the
-packed lines' pitch; those between lines are computed in vain and never read.
+Tiles end where lines do.  One of known length is cut into as few parts as fit a tile, as even as
+may be; others are walked by whole tiles and lower ones, which compute up to three rows in vain.
+Where lines are known to be very short, or have no margins, rows y, x are numbered y*pitch + x with
+the packed lines' pitch; those between lines are computed in vain and never read.
 
 Colours and other few channels have no loop of their own: each line is packed as one run of places
 and what each has, the weights as one of all that is summed, and a table says where each of that is.
@@ -16,6 +16,7 @@ and what each has, the weights as one of all that is summed, and a table says wh
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 from smelt.blocks import ceiling, window_columns
@@ -50,7 +51,9 @@ for each would wait for each other."""
 QUARTER = 4
 """Rows of the lowest tile: lines of unknown length end at a multiple of it."""
 IMAGES = 2
-"""Times as many places of a task where it has several images: weights are packed for all of them."""
+"""Times as many places of a task where it has several images, for which it packs weights once."""
+TASKS = 4
+"""Tasks that a batch is cut into at least where one could take more of its images."""
 CHANNELS = 128
 """Results of one place that a task takes: its weights stay in L2."""
 
@@ -253,13 +256,24 @@ class Upright:
         most = window_columns(self.item.dtype.itemsize)
         found: dict[str, Index] = {self.n: minimum(phase.axes[self.n], CHANNELS)}
         taken: Index = 1
-        for c in self.columns[::-1]:
-            several = IMAGES if len(self.columns) > 2 and c is self.columns[0] else 1
-            rows = maximum(floordiv(several * most, maximum(taken, 1)), 1)
+        for c in self.columns[:-3:-1]:
+            rows = maximum(floordiv(most, maximum(taken, 1)), 1)
             whole = phase.axes[c.axis]
             found[c.axis] = ceiling(whole, maximum(ceiling(whole, rows), 1))
             taken = mul(taken, add(found[c.axis], c.margin))
+        for c in self.columns[:-2]:
+            found[c.axis] = self._images(phase.axes, c.axis, IMAGES * most)
         return {a: n for a, n in found.items() if a in phase.grid}
+
+    def _images(self, sizes: Mapping[str, Index], batch: str, most: int) -> Index:
+        """Images of a batch that a task takes: as many as have so many places, where that leaves
+        enough tasks."""
+        each = product(add(sizes[c.axis], c.margin) for c in self.columns[1:])
+        width, tasks = sizes[self.n], TASKS
+        if isinstance(width, int) and width > 0:
+            tasks = ceiling(TASKS, ceiling(width, CHANNELS))
+        fitting = minimum(floordiv(most, maximum(each, 1)), ceiling(sizes[batch], tasks))
+        return maximum(fitting, 1)
 
 
 __all__ = ["Upright", "ends_lines", "in_panels"]

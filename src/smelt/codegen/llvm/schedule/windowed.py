@@ -352,7 +352,7 @@ class _Plan:
         return _number(self.phase.axes[along])
 
     def _join_images(self) -> None:
-        """Takes images of a batch among the columns: a task packs its weights for all that it has."""
+        """Takes images of a batch among the columns: a task packs its weights once for them."""
         last, batch = self.columns[-1], _beside(self.item, self.left, self.columns, self.phase)
         if batch and not self.phase.places and ends_lines(self.phase.axes[last.axis], last):
             self.columns.insert(0, Slid(batch[-1], batch[-1]))
