@@ -6,7 +6,8 @@ costs nothing where both are read as they lie.  An operand that is computed woul
 again for each product that an element is in, and weights whose neighbours lie apart would be picked
 lane by lane; these sums stay contractions, which pack both once.  An element that is in few
 products, as where windows step over their places, is read sooner than it is packed, unless tiles
-read it where it lies.  Sums stay contractions, too, whose lines fill no vectors that may run across them.
+read it where it lies.  Sums stay contractions, too, whose lines fill no vectors that may run across
+them.
 """
 
 from __future__ import annotations
