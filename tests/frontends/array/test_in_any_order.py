@@ -136,7 +136,7 @@ class InAnyOrder(RuleBasedStateMachine):
         x.value[1:] = value
 
     @rule(k=st.integers(0, 9), m=st.integers(0, 9), op=st.integers(0, len(BINARY) - 1),
-          how=st.sampled_from(["new", "out", "into ours", "donate"]))  # fmt: skip
+          how=st.sampled_from(["new", "out", "into ours", "in place", "donate"]))  # fmt: skip
     def call(self, k: int, m: int, op: int, how: str) -> None:
         x, y = self.two(k, m)
         if self.read(x) is None or (y in self.held and self.read(y) is None):
@@ -152,6 +152,9 @@ class InAnyOrder(RuleBasedStateMachine):
             if how == "donate":
                 self.held.remove(x)
                 self.hold(GIVING[op](x.array, y.array), expected)
+            elif how == "in place":
+                CALLS[op](x.array, y.array, out=x.array)
+                x.value = expected
             else:
                 CALLS[op](y.array, y.array, out=x.array)
                 x.value = BINARY[op](y.value, y.value)

@@ -34,6 +34,7 @@ from smelt.ops.spec import dims_at
 
 if TYPE_CHECKING:
     from smelt.driver import Compiled
+    from smelt.fusion.plan import Donate
     from smelt.warm import Found
 
 __all__ = [
@@ -125,9 +126,10 @@ def explaining() -> Any:
 
 
 def compile_graph(
-    graph: Graph, hints: Mapping[str, int], donate: Sequence[int] = ()
+    graph: Graph, hints: Mapping[str, int], donate: Donate = ()
 ) -> Compiled | Found:  # fmt: skip
-    """Compile.  `hints` are sizes of the call at hand; inputs in `donate` may be overwritten.
+    """Compile.  `hints` are sizes of the call at hand; inputs in `donate` may be overwritten,
+    some of them by one result alone.
 
     Where the compiler fails, each operator gets a kernel of its own, and a warning tells so.
     Raises InternalError, about a line of the program, where not even that can be done."""

@@ -26,7 +26,7 @@ from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.flush import flush, realise
 from smelt.frontends.array.lowered import Lowered, as_arguments, signature
 from smelt.frontends.array.number import Number
-from smelt.frontends.array.results import deliver, measure, pack
+from smelt.frontends.array.results import deliver, in_place, is_same, measure, pack
 from smelt.frontends.array.shortcut import MOST_RECORDS, NUMBERS, Exact, notice
 from smelt.frontends.array.trace import Argument, Trace, record_call
 from smelt.frontends.array.value import STATE, Buffer, leaf, lies
@@ -309,10 +309,15 @@ def _write(found: Exact, buffers: list[Buffer], out: Buffer) -> bool:
         buffers = [buffers[k] for k in trace.arguments]
     if trace.captured:
         buffers += [realise(x) for x in trace.captured]
+    place: Buffer | None = out
     if any(np.may_share_memory(out, x) for x in buffers):
-        return False
+        trace, place = in_place(trace, [out], buffers), None
+        if trace is found.trace:
+            return False
     flush()  # what is pending reads the old values
-    trace.run(buffers, sizes, (out, *[None] * (len(trace.graph.outputs) - 1)))
+    results = trace.run(buffers, sizes, (place, *[None] * (len(trace.graph.outputs) - 1)))
+    if place is None and not is_same(out, results[0]):
+        out[...] = results[0]
     return True
 
 

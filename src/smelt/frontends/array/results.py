@@ -21,7 +21,7 @@ from smelt.ops.spec import dims_at
 from smelt.origin import here
 from smelt.types.dtype import from_numpy
 
-__all__ = ["buffers_of", "deliver", "measure", "pack"]
+__all__ = ["buffers_of", "deliver", "in_place", "is_same", "measure", "pack"]
 
 _WORK: Any = 10_000
 """How hard to look whether two strided arrays really overlap; beyond it they are said to."""
@@ -48,6 +48,10 @@ def deliver(
     targets = None if out is None else _targets(trace, sizes, given, buffers, arguments)
     if out is not None or bound.donated:
         flush()  # what is pending reads the old values
+    saved: list[Array | None] = []
+    if targets is not None:
+        saved = _saved(trace, targets, arguments)
+        trace = in_place(trace, targets, buffers)
     results = _run(trace, sizes, buffers, targets)
     computed = [Array.of(leaf(data)) for data in results]
     found = [_result(trace, k, r, computed, arguments, bound) for k, r in enumerate(trace.results)]
@@ -55,7 +59,7 @@ def deliver(
         _give_away(bound.leaves[place])
     if out is None or targets is None:
         return pack(trace, found)
-    _settle(trace, given, targets, found)
+    _settle(trace, given, targets, [y if x is None else x for x, y in zip(saved, found)])
     return out
 
 
@@ -73,10 +77,46 @@ def _run(
     if targets is None:
         return trace.run(buffers, sizes)
     places: list[Buffer | None] = [None] * len(trace.graph.outputs)
+    over = {d[1] for d in trace.donate if isinstance(d, tuple)}
+    looks = trace.looks.flag is not None  # what a run finds out last may be that it is to fail
     for result, target in zip(trace.results, targets, strict=True):
-        if result.kind == "graph":
+        if result.kind != "graph" or result.place in over:
+            continue
+        if not (looks and any(np.may_share_memory(target, x) for x in buffers)):
             places[result.place] = target
     return trace.run(buffers, sizes, places)
+
+
+def _saved(
+    trace: Trace, targets: Sequence[Buffer], arguments: Sequence[Argument]
+) -> list[Array | None]:
+    """For each result that is an array of the caller's as it is, its elements where the memory of
+    another result is written first."""
+    saved: list[Array | None] = []
+    for k, r in enumerate(trace.results):
+        data = None
+        if r.kind in ("argument", "captured"):
+            data = _memory(arguments[r.place]) if r.kind == "argument" else realise(r.value)
+            if not any(np.may_share_memory(data, t) for t in (*targets[:k], *targets[k + 1 :])):
+                data = None
+        saved.append(None if data is None else Array.of(leaf(data.copy())))
+    return saved
+
+
+def in_place(trace: Trace, targets: Sequence[Buffer], buffers: Sequence[Buffer]) -> Trace:
+    """The recording for a call in which arrays of `out=` are inputs: their results replace them,
+    where no element is read once it is written."""
+    returned = {r.place for r in trace.results if r.kind == "argument"}  # as they were before
+    pairs: list[tuple[int, int]] = []
+    for r, target in zip(trace.results, targets, strict=True):
+        if r.kind != "graph" or not target.flags.c_contiguous or not target.size:
+            continue
+        met = [k for k, x in enumerate(buffers) if np.may_share_memory(target, x)]
+        if len(met) == 1 and met[0] < len(trace.arguments):
+            kept = trace.arguments[met[0]] in returned
+            if not kept and is_same(target, buffers[met[0]]):
+                pairs.append((met[0], r.place))
+    return trace.written_over(tuple(pairs)) if pairs and not trace.donate else trace
 
 
 def _memory(a: Argument) -> Buffer:
@@ -205,13 +245,17 @@ def _check_overlaps(targets: Sequence[Buffer], buffers: Sequence[Buffer]) -> Non
                 raise AliasError(first="one array of out=", second="another", bytes=_shared(
                     target, other))  # fmt: skip
         for data in buffers:
-            same = (
-                data.shape == target.shape
-                and data.strides == target.strides
-                and data.__array_interface__["data"][0] == target.__array_interface__["data"][0]
-            )
-            if not same and _overlap(target, data):
+            if not is_same(data, target) and _overlap(target, data):
                 raise AliasError(first="out=", second="an input", bytes=_shared(target, data))
+
+
+def is_same(a: Buffer, b: Buffer) -> bool:
+    """Whether two arrays are the same elements."""
+    return a is b or (
+        a.shape == b.shape
+        and a.strides == b.strides
+        and a.__array_interface__["data"][0] == b.__array_interface__["data"][0]
+    )
 
 
 def _overlap(a: Buffer, b: Buffer) -> bool:
@@ -230,12 +274,19 @@ def _settle(
     trace: Trace, places: Sequence[Any], targets: Sequence[Buffer], found: Sequence[Any]
 ) -> None:
     """Results that the graph does not write, and arrays of ours that hold results now."""
+    values: list[Buffer] = []
     for given, target, r, value in zip(places, targets, trace.results, found, strict=True):
         if r.kind != "graph":
             node = value.node if isinstance(value, Array) else number(value, given.dtype, "out=")
-            target[...] = realise(cast(node, from_numpy(target.dtype)))
-        elif target is not realise(value.node):
-            target[...] = realise(value.node)
+            data = realise(cast(node, from_numpy(target.dtype)))
+        else:
+            data = realise(value.node)
+        if not is_same(target, data) and any(np.may_share_memory(data, t) for t in targets):
+            data = data.copy()  # an input as it is, of which another result takes the place
+        values.append(data)
+    for given, target, data in zip(places, targets, values, strict=True):
+        if not is_same(target, data):
+            target[...] = data
         if isinstance(given, Array):
             _give_away(given)  # other names of it
             given.renew(leaf(target))

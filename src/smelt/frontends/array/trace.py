@@ -29,6 +29,7 @@ from smelt.graph.inside import Looks, looked_at, refused
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import map_indices, map_type, sizes
 from smelt.ops.create import Constant, Input
+from smelt.ops.extern import Extern
 from smelt.runtime.frames import roomy
 from smelt.types.dtype import DType, bool_, from_numpy
 from smelt.types.expr import Index, size, sizes_of, text
@@ -36,6 +37,7 @@ from smelt.types.tensor import Shape, TensorType, shape_text
 
 if TYPE_CHECKING:
     from smelt.driver import Compiled
+    from smelt.fusion.plan import Donate
     from smelt.warm import Found
 
 __all__ = ["Argument", "Result", "Spec", "Trace", "record_call"]
@@ -103,8 +105,8 @@ class Trace:
     guards: tuple[Guard, ...]
     hints: dict[str, int]
     """The sizes of the call that was recorded."""
-    donate: tuple[int, ...]
-    """Inputs of the graph whose memory a run may overwrite."""
+    donate: Donate
+    """Inputs of the graph whose memory a run may overwrite, some for one result alone."""
     leaves: int
     """How many leaves the arguments have."""
     sizes_of_results: Callable[..., tuple[int, ...]] | None = None
@@ -124,6 +126,8 @@ class Trace:
     single: bool = field(init=False)
     """The result is one array that the graph computes."""
     compiled: Compiled | Found | None = None
+    overwriting: dict[Donate, Trace] = field(default_factory=dict)
+    """The same recording, compiled for calls whose results replace inputs."""
 
     def __post_init__(self) -> None:
         self.whole = self.arguments == tuple(range(self.leaves))
@@ -136,6 +140,17 @@ class Trace:
         if self.compiled is None:
             self.compiled = compile_graph(self.graph, self.hints, self.donate)
         return self.compiled
+
+    def written_over(self, pairs: tuple[tuple[int, int], ...]) -> Trace:
+        """The same recording for calls in which inputs are replaced by results of the graph.
+        Itself where a run may end with an error in the middle: inputs stay as they were then."""
+        found = self.overwriting.get(pairs)
+        if found is None:
+            stops = self.looks.flag is not None
+            stops = stops or any(isinstance(x.op, Extern) for x in self.graph.nodes())
+            found = self if stops else replace(self, donate=pairs, compiled=None, overwriting={})
+            self.overwriting[pairs] = found
+        return found
 
     def complete(self, buffers: list[Buffer], sizes: tuple[int, ...]) -> list[Buffer]:
         """The graph's inputs: arguments, captured arrays, and those that tell sizes."""
