@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +12,14 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt.errors import ChangedError, ExternError, OutOfMemory, OutsideError
+from smelt.errors import (
+    ChangedError,
+    DonatedError,
+    ExternError,
+    InternalError,
+    OutOfMemory,
+    OutsideError,
+)
 
 N = 3000
 
@@ -68,6 +78,66 @@ def test_what_others_read_is_not_overwritten_behind_it(
     np.testing.assert_array_equal(np.asarray(also), np.arange(float(N)) * 2 - 1)
     with pytest.raises(error):
         np.asarray(failing)
+
+
+@pytest.mark.parametrize(("fails", "error"), FAILING)
+def test_an_error_that_is_told_again_holds_nothing(
+    fails: Callable[[], Any], error: type[Exception]
+) -> None:
+    bad = fails()
+    node, lengths = weakref.ref(bad.node), set[int]()
+    for _ in range(3):
+        with pytest.raises(error) as told:
+            bad.tolist()
+        lengths.add(len(told.traceback))
+        del told
+    del bad
+    gc.collect()
+    assert node() is None and len(lengths) <= 2  # the first is told by what has computed
+
+
+def test_memory_that_another_thread_has_given_away() -> None:
+    source = sm.asarray(np.arange(float(N)))
+    found: list[Any] = []
+    waits, given = threading.Event(), threading.Event()
+
+    def read() -> None:
+        pending, other = source + 1, sm.ones(2) + 1
+        waits.set()
+        given.wait()
+        for x in (pending, other):
+            try:
+                found.append(x.tolist())
+            except DonatedError as error:
+                found.append(type(error))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    waits.wait()
+    sm.jit(lambda a: a + 1, donate=0)(source)
+    given.set()
+    reader.join()
+    assert found == [DonatedError, [2.0, 2.0]]
+
+
+def test_what_cannot_be_compiled_keeps_nobody_else_from_being_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from smelt.frontends.array import flush
+
+    run = flush._run  # pyright: ignore[reportPrivateUsage]
+
+    def refusing(outputs: Any) -> None:
+        if any(x.type.shape == (7,) for x in outputs):
+            raise InternalError("no kernels")
+        run(outputs)
+
+    monkeypatch.setattr(flush, "_run", refusing)
+    bad, others = sm.zeros(7) + 1, [sm.ones(2) * k for k in range(4)]
+    assert [x.tolist() for x in others] == [[k, k] for k in range(4)]
+    np.asarray(others[0])[:] = 3.0
+    with pytest.raises(InternalError):
+        bad.tolist()
 
 
 def test_memory_that_has_changed_is_read_anew_once_that_was_told() -> None:

@@ -17,11 +17,15 @@ import numpy as np
 from smelt.dataclass import dataclass
 from smelt.errors import (
     ChangedError,
+    CodegenError,
     DonatedError,
     ExternError,
+    InternalError,
     OutOfMemory,
     OutsideError,
     SmeltError,
+    UnsupportedError,
+    VerifyError,
 )
 from smelt.frontends.array.engine import FAILURES, blame, compile_graph, outside, size_names
 from smelt.frontends.array.lift import Lifted, lift
@@ -87,7 +91,10 @@ def _differ(a: tuple[Any, ...], b: tuple[Any, ...]) -> set[int]:
     return {k for k, (x, y) in enumerate(zip(a, b, strict=True)) if x != y}
 
 
-_MISTAKES = ChangedError, DonatedError, ExternError, OutsideError
+_MISTAKES = (
+    ChangedError, DonatedError, ExternError, OutsideError,
+    CodegenError, InternalError, UnsupportedError, VerifyError,
+)  # fmt: skip
 _NOTHING = Looks()
 _SEEN: dict[Hashable, tuple[Lifted, Compiled | Found, tuple[int, ...]]] = {}
 _FAMILIES: dict[Hashable, Family] = {}
@@ -131,7 +138,8 @@ def flush(*wanted: Value) -> None:
     finally:
         if done:
             for x in sampled:
-                x.seen()
+                if isinstance(x, Foreign):  # and was not given away meanwhile, by another thread
+                    x.seen()
         else:  # something waits as before, and so does what tells of changes
             waiting = [r for r in pending if (a := r()) is not None and a.node.waits]
             STATE.pending = waiting + STATE.pending
@@ -157,9 +165,10 @@ def _settle(outputs: tuple[Value, ...]) -> dict[Value, OutOfMemory]:
     else:
         return {}
     late: dict[Value, OutOfMemory] = {}
-    for x in outputs:
-        if x.waits:
-            late |= _settle((x,))
+    half = len(outputs) // 2
+    for part in (outputs[:half], outputs[half:]):
+        if left := tuple([x for x in part if x.waits]):
+            late |= _settle(left)
     return late
 
 

@@ -16,6 +16,7 @@ import math
 import threading
 import weakref
 from collections.abc import Hashable
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -106,7 +107,8 @@ class Value(Node):
         """From now on reading raises `error`: there will be no elements."""
         self.give_away("")
         self.__class__ = Failed  # type: ignore[assignment]
-        _ERRORS[self] = error.with_traceback(None)
+        kept = _ERRORS[self] = copy(error)
+        kept.__cause__ = error.__cause__ and _bare(error.__cause__)
 
     def touch(self) -> None:
         """Called when an operator that will read the elements later is recorded."""
@@ -240,7 +242,8 @@ class Failed(Gone):
     __slots__ = ()
 
     def buffer(self) -> Buffer | None:
-        raise _ERRORS[self]
+        error = _ERRORS[self]
+        raise copy(error) from error.__cause__
 
 
 _ERRORS: weakref.WeakKeyDictionary[Value, Exception] = weakref.WeakKeyDictionary()
@@ -249,6 +252,15 @@ _KEPT: weakref.WeakKeyDictionary[Value, weakref.ref[Value]] = weakref.WeakKeyDic
 """What is kept of values in the memory that they have."""
 _SOURCE = Input("memory", TensorType(from_numpy(np.float32)))
 """The operator of every leaf; flushing makes a properly typed input of it."""
+
+
+def _bare(error: BaseException) -> BaseException:
+    """An error without tracebacks: their frames hold whatever they know."""
+    told: BaseException | None = error
+    while told is not None:
+        told.__traceback__ = None
+        told = told.__cause__ or told.__context__
+    return error
 
 
 def imprint(data: Buffer) -> bytes:
