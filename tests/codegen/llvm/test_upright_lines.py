@@ -111,6 +111,7 @@ def test_images_of_a_batch_share_packed_weights(isa: str) -> None:
         for batch, height in ((0, 5), (1, 1), (3, 30), (41, 5), (2 * IMAGES, 70)):
             check(kernel, *random((batch, height, line or 4, 2), (17, 3, 3, 2)))
     assert len(made(known(plain(), LEAST - 1))[0][0].columns) == 2
+    assert len(made(colours())[0][0].columns) == 2  # few weights: 0.88 to 0.98 of the time
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -171,3 +173,20 @@ def test_want_of_memory_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
     room[0] = True
     np.asarray(known)[:] = 5.0
     assert large.tolist() == [1.0] * 7
+
+
+def test_what_is_there_is_read_with_few_calls() -> None:
+    """Where nothing waits, there is nothing to tell, and nothing to make for it."""
+    found, calls = sm.jit(lambda x: x + 1)(np.ones(3, "f4")), list[str]()
+    np.asarray(found)
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        calls.extend([frame.f_code.co_name] * (event == "call"))
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        np.asarray(found)
+    finally:
+        sys.setprofile(before)
+    assert len(calls) <= 12, calls

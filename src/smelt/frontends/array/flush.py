@@ -126,7 +126,7 @@ def flush(*wanted: Value) -> None:
         array = reference()
         if array is not None and array.node.waits:
             outputs[array.node] = None
-    sampled = WeakSet[Foreign]()
+    sampled: WeakSet[Foreign] | None = None
     if STATE.sampled and not STATE.tapes:  # derivatives will read what was there
         sampled, STATE.sampled = STATE.sampled, WeakSet()
     late: dict[Value, OutOfMemory] = {}
@@ -137,13 +137,13 @@ def flush(*wanted: Value) -> None:
         done = not late
     finally:
         if done:
-            for x in sampled:
+            for x in sampled or ():
                 if isinstance(x, Foreign):  # and was not given away meanwhile, by another thread
                     x.seen()
         else:  # something waits as before, and so does what tells of changes
             waiting = [r for r in pending if (a := r()) is not None and a.node.waits]
             STATE.pending = waiting + STATE.pending
-            STATE.sampled |= sampled
+            STATE.sampled |= sampled or WeakSet()
     for x in wanted or late:
         if x in late:
             raise late[x]

@@ -368,12 +368,12 @@ class _Plan:
         lanes = target.vector_bytes // self.item.dtype.itemsize
         tile, over = tile_of(target, lanes), (self.depth, self.others)
         panels = in_panels(self.left, self.item, over, self.m, tile.columns, self.phase)
-        if alone and not panels:
-            self._join_images()
         few = depth if isinstance(depth, int) and 0 < depth <= FEW else 0
-        *outer, last = self.columns
-        if few and folds(self.right, {last.axis, self.depth}):
+        if few and folds(self.right, {self.columns[-1].axis, self.depth}):
             few = 0  # a fold has a value for each place, not for what lies there
+        if alone and not (panels or few):  # weights of a few channels are soon packed
+            self._join_images()
+        *outer, last = self.columns
         if few:
             right = placed(self.phase, self.item, self.right, outer)
             right, line, last = in_lines(self.phase, self.item, right, last, self.depth, few)
