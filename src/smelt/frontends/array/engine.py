@@ -38,13 +38,14 @@ if TYPE_CHECKING:
     from smelt.warm import Found
 
 __all__ = [
-    "FAILURES", "Turns", "blame", "compile_graph", "explaining", "outside", "size_names", "turned",
+    "FAILURES", "MISTAKES", "Turns", "blame", "compile_graph", "explaining", "outside",
+    "size_names", "turned",
 ]  # fmt: skip
 
 Buffer = np.ndarray[Any, Any]
 FAILURES = ExternError, OutOfMemory
 """What a run may raise that is about one line of the program."""
-_MISTAKES = InternalError, CodegenError, VerifyError, UnsupportedError
+MISTAKES = InternalError, CodegenError, VerifyError, UnsupportedError
 """Errors of ours that are no answer to the user, as exceptions of Python are not."""
 
 
@@ -140,7 +141,7 @@ def compile_graph(
     try:
         return compiled()
     except Exception as error:
-        told = isinstance(error, SmeltError) and not isinstance(error, _MISTAKES)
+        told = isinstance(error, SmeltError) and not isinstance(error, MISTAKES)
         if told or not _references().is_spared(error):
             raise
         failure = error

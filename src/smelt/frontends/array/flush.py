@@ -17,17 +17,20 @@ import numpy as np
 from smelt.dataclass import dataclass
 from smelt.errors import (
     ChangedError,
-    CodegenError,
     DonatedError,
     ExternError,
-    InternalError,
     OutOfMemory,
     OutsideError,
     SmeltError,
-    UnsupportedError,
-    VerifyError,
 )
-from smelt.frontends.array.engine import FAILURES, blame, compile_graph, outside, size_names
+from smelt.frontends.array.engine import (
+    FAILURES,
+    MISTAKES,
+    blame,
+    compile_graph,
+    outside,
+    size_names,
+)
 from smelt.frontends.array.lift import Lifted, lift
 from smelt.frontends.array.program import Program
 from smelt.frontends.array.repeat import Spelled, find, notice, spell
@@ -91,10 +94,8 @@ def _differ(a: tuple[Any, ...], b: tuple[Any, ...]) -> set[int]:
     return {k for k, (x, y) in enumerate(zip(a, b, strict=True)) if x != y}
 
 
-_MISTAKES = (
-    ChangedError, DonatedError, ExternError, OutsideError,
-    CodegenError, InternalError, UnsupportedError, VerifyError,
-)  # fmt: skip
+_FOR_GOOD = (ChangedError, DonatedError, ExternError, OutsideError, *MISTAKES)
+"""What a result fails with that would fail again."""
 _NOTHING = Looks()
 _SEEN: dict[Hashable, tuple[Lifted, Compiled | Found, tuple[int, ...]]] = {}
 _FAMILIES: dict[Hashable, Family] = {}
@@ -155,7 +156,7 @@ def _settle(outputs: tuple[Value, ...]) -> dict[Value, OutOfMemory]:
     what it reads may be written from now on.  Given back is what may find room later."""
     try:
         _run(outputs)
-    except _MISTAKES as error:
+    except _FOR_GOOD as error:
         if len(outputs) == 1:
             outputs[0].fail(error)
             return {}

@@ -73,7 +73,8 @@ PARTLY: dict[str, str] = {
 }
 """Rows that do not take every call, and what they take."""
 _SIZES = ("sym_numel", "sym_size")
-_IMPLICIT: Any = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore[reportPrivateUsage]
+_KEYS: Any = torch._C.DispatchKey  # pyright: ignore[reportPrivateUsage]
+_IMPLICIT: Any = _KEYS.CompositeImplicitAutograd
 """The key of what PyTorch takes apart unasked."""
 
 

@@ -15,10 +15,8 @@ from functools import cache, wraps
 from typing import Any
 
 import torch
-from torch._decomp import (
-    _core_aten_decompositions_post_autograd,  # pyright: ignore[reportPrivateUsage]
-    get_decompositions,
-)
+from torch import _decomp as decomp
+from torch._decomp import get_decompositions
 
 from smelt.frontends.torch import (
     bags,
@@ -73,7 +71,9 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     """What torch should take apart before we see it: what is neither a row nor a better call.  It
     does so unasked with operators that are composite for autograd, too: looking for all of them
     takes longer than most graphs."""
-    given: Any = _core_aten_decompositions_post_autograd()
+    name = "_core_aten_decompositions_post_autograd"  # not there in every version of PyTorch
+    given: Any = getattr(decomp, name, decomp.core_aten_decompositions)()
+    given = getattr(given, "decomp_table", given)  # without a walk through all other libraries
     table: dict[Any, Callable[..., Any]] = {**given, **get_decompositions(_TAKEN_APART)}
     table = {op: rule for op, rule in table.items() if str(op) not in TABLE}
     own = encoder.PARTS | parts.PARTS | pairs.PARTS | bags.PARTS
