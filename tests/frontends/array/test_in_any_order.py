@@ -38,11 +38,13 @@ GIVING: list[Any] = [sm.jit(f, donate=0) for f in BINARY]
 
 @dataclass(eq=False)
 class Held:
-    """An array, what it is, and which of NumPy's arrays it may still have to read."""
+    """An array, what it is, and which of NumPy's arrays it may still have to read, each with how
+    often it had been written; `source` is the number of that whose memory it shares."""
 
     array: Any
     value: Any
-    reads: set[int] = field(default_factory=set)
+    reads: set[tuple[int, int]] = field(default_factory=set)
+    source: int | None = None
 
 
 class InAnyOrder(RuleBasedStateMachine):
@@ -52,12 +54,14 @@ class InAnyOrder(RuleBasedStateMachine):
         super().__init__()
         self.held: list[Held] = []
         self.sources: list[Any] = []
-        self.written: set[int] = set()
+        self.written: list[int] = []
         self.given_out: list[tuple[Any, Any]] = []
         self.given(0)
 
     def hold(self, array: Any, value: Any, *of: Held) -> None:
-        self.held.append(Held(array, np.array(value), set().union(*(x.reads for x in of))))
+        reads = set[tuple[int, int]]().union(*(x.reads for x in of))
+        reads |= {(x.source, self.written[x.source]) for x in of if x.source is not None}
+        self.held.append(Held(array, np.array(value), reads))
         del self.held[:-KEPT]
 
     def read(self, x: Held) -> Any | None:
@@ -73,20 +77,23 @@ class InAnyOrder(RuleBasedStateMachine):
 
     def too_late(self, *arrays: Held) -> bool:
         """Whether what an array may still have to read was written: it can be looked at alone."""
-        return any(x.reads & self.written for x in arrays)
+        return any(self.written[k] > times for x in arrays for k, times in x.reads)
 
     def two(self, k: int, m: int) -> tuple[Held, Held]:
         x = self.held[k % len(self.held)]
         like = [y for y in self.held if y.value.shape == x.value.shape]
         return x, like[m % len(like)]
 
-    @rule(k=st.integers(0, 4))
-    def given(self, k: int) -> None:
+    @rule(k=st.integers(0, 4), shared=st.booleans())
+    def given(self, k: int, shared: bool = False) -> None:
         source = np.arange(np.prod(SHAPES[k]), dtype=float).reshape(SHAPES[k]) % 7 - 3
         self.sources.append(source)
-        # Its values are taken by an operator at once: the array itself may follow the memory.
-        reads = Held(None, None, {len(self.sources) - 1})
-        self.hold(sm.asarray(source) + 1, source + 1, reads)
+        self.written.append(0)
+        x = Held(sm.asarray(source), source, source=len(self.sources) - 1)
+        if shared:  # it is what the memory is, whenever it is asked
+            self.held = [*self.held[1 - KEPT :], x]
+        else:
+            self.hold(x.array + 1, source + 1, x)
 
     @rule(k=st.integers(0, 9), op=st.integers(0, len(UNARY) - 1))
     def unary(self, k: int, op: int) -> None:
@@ -106,7 +113,7 @@ class InAnyOrder(RuleBasedStateMachine):
     def look(self, k: int, keep: bool) -> None:
         x = self.held[k % len(self.held)]
         found = self.read(x)
-        if found is not None and keep:
+        if found is not None and keep and x.source is None:
             self.given_out = [*self.given_out[-3:], (found, found.copy())]
         self.never_empty()
 
@@ -114,14 +121,15 @@ class InAnyOrder(RuleBasedStateMachine):
     def write_to_the_memory_of_others(self, k: int, value: int) -> None:
         k %= len(self.sources)
         if self.sources[k].nbytes > 4096:  # smaller memory is copied when it is recorded
-            self.written.add(k)
+            self.written[k] += 1
         self.sources[k][...] = value + 0.5
 
     @rule(k=st.integers(0, 9), value=st.integers(-9, 9))
     def write_to_what_was_given_out(self, k: int, value: int) -> None:
         x = self.held[k % len(self.held)]
         found = self.read(x)
-        if found is not None and found.flags.writeable and self.alone(x, found):
+        own = found is not None and x.source is None and found.flags.writeable
+        if own and self.alone(x, found):
             found[:1] = value
             x.value[:1] = value
         self.never_empty()
@@ -129,7 +137,7 @@ class InAnyOrder(RuleBasedStateMachine):
     @rule(k=st.integers(0, 9), value=st.integers(-9, 9))
     def put(self, k: int, value: int) -> None:
         x = self.held[k % len(self.held)]
-        if self.too_late(x):
+        if self.too_late(x) or x.source is not None:
             return
         x.array[1:] = value
         x.value = x.value.copy()
@@ -148,7 +156,7 @@ class InAnyOrder(RuleBasedStateMachine):
             room = np.empty(expected.shape)
             CALLS[op](x.array, y.array, out=room)
             np.testing.assert_array_equal(room, expected)
-        elif x is not y and self.alone(x, np.asarray(x.array)):
+        elif x is not y and x.source is None and self.alone(x, np.asarray(x.array)):
             if how == "donate":
                 self.held.remove(x)
                 self.hold(GIVING[op](x.array, y.array), expected)
@@ -186,5 +194,5 @@ class InAnyOrder(RuleBasedStateMachine):
 
 TestInAnyOrder = InAnyOrder.TestCase
 TestInAnyOrder.settings = settings(
-    max_examples=20, stateful_step_count=30, deadline=None, database=None
+    max_examples=30, stateful_step_count=30, deadline=None, database=None
 )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt.frontends.array.value import lies
+from smelt.frontends.array.layouts import lies
 from smelt.graph.text import parse
 from smelt.passes.turned import turned
 

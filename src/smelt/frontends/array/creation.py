@@ -66,9 +66,10 @@ def asarray(
 
     Args:
         obj: what to convert.  Memory of other libraries is shared unless `copy` or `dtype` needs a
-            copy; whoever writes to shared memory changes the array.  Results that are still
-            pending notice: small memory was copied when they were recorded, and a change of large
-            memory raises ChangedError.
+            copy; whoever writes to shared memory changes the array, for all that is recorded or
+            read from then on.  Results that are still pending notice: small memory was copied
+            when they were recorded, and reading what is computed of large memory that was
+            written meanwhile raises ChangedError.
         dtype: the dtype of the result; by default that of `obj` (bool, int64 and float64 for
             Python numbers).
         device: None or "cpu".

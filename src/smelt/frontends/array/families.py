@@ -79,9 +79,9 @@ class Binary:
             outside = scope is None and y.scope is None and STATE.scope is None
             if known is not None and outside:
                 if x.__class__ is not Value:
-                    x.touch()
+                    x = x.touch()
                 if y.__class__ is not Value:
-                    y.touch()
+                    y = y.touch()
                 return Value(self.op, (x, y), known[0], here(2))
         elif x.__class__ in _NUMBERS or y.__class__ in _NUMBERS:
             scope = getattr(x, "scope", None) or getattr(y, "scope", None)

@@ -106,7 +106,13 @@ def realise(value: Value) -> Buffer:
 
     Raises DonatedError, ChangedError, OutsideError, and what running raises.
     """
-    data = value.buffer()
+    try:
+        data = value.buffer()
+    except ChangedError:
+        if STATE.scope is not None or STATE.tapes:
+            raise
+        flush()  # what was to read the elements of before says so, to who reads it
+        data = value.buffer()
     if data is None:
         flush(value)
         data = value.buffer()

@@ -24,12 +24,13 @@ from smelt.frontends.array.array import Array
 from smelt.frontends.array.bind import Bound, Options
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.flush import flush, realise
+from smelt.frontends.array.layouts import Buffer, lies
 from smelt.frontends.array.lowered import Lowered, as_arguments, signature
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.results import deliver, in_place, is_same, measure, pack
 from smelt.frontends.array.shortcut import MOST_RECORDS, NUMBERS, Exact, notice
 from smelt.frontends.array.trace import Argument, Trace, record_call
-from smelt.frontends.array.value import STATE, Buffer, leaf, lies
+from smelt.frontends.array.value import STATE, leaf
 from smelt.knobs import fingerprint
 from smelt.knobs.steer import Names, fuse
 from smelt.types.dtype import DTYPES

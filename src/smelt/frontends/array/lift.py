@@ -20,10 +20,11 @@ from smelt.dataclass import dataclass
 from smelt.errors import ShapeError
 from smelt.frontends.array import engine
 from smelt.frontends.array.engine import Turns, size_names
+from smelt.frontends.array.layouts import layout, turned
 from smelt.frontends.array.program import Program, is_free, replace_numbers
 from smelt.frontends.array.rebuild import again
 from smelt.frontends.array.sizes import Sizes
-from smelt.frontends.array.value import Value, layout, turned
+from smelt.frontends.array.value import Value
 from smelt.graph import build, walk
 from smelt.graph.inside import Looks, looked_at, refused
 from smelt.graph.ir import Graph, Node

@@ -18,9 +18,9 @@ from smelt.frontends.array.convert import as_buffer, is_foreign_array, usable
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
 from smelt.frontends.array.engine import explaining
 from smelt.frontends.array.flush import realise
+from smelt.frontends.array.layouts import lies
 from smelt.frontends.array.results import deliver, measure
 from smelt.frontends.array.trace import Argument, Spec, Trace
-from smelt.frontends.array.value import lies
 from smelt.graph.text import text
 from smelt.knobs import config
 from smelt.types.dtype import from_numpy

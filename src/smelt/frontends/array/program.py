@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from smelt.frontends.array.value import Buffer, Map, Value, leaf, lies, record
+from smelt.frontends.array.layouts import Buffer, lies
+from smelt.frontends.array.value import Map, Value, leaf, record
 from smelt.ops.create import Constant, Input, Iota
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Expand, Pad, Reshape, Shear, Slice

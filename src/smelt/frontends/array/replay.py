@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from smelt.frontends.array.value import STATE, Map, Value, leaf, record
+from smelt.frontends.array.value import STATE, Foreign, Map, Value, leaf, record
 from smelt.ops.create import Constant
 from smelt.ops.spec import TensorOp
 from smelt.origin import here
@@ -142,6 +142,8 @@ def replayed(function: Callable[..., Value]) -> Callable[..., Value]:
     def wrapper(*args: Any, **options: Any) -> Value:
         key: list[Any] = []
         values: list[Value] = []
+        if STATE.scope is None:
+            args = tuple([x.touch() if isinstance(x, Foreign) else x for x in args])
         for x in args:
             if isinstance(x, Value):
                 if x.scope is not None:
@@ -162,9 +164,6 @@ def replayed(function: Callable[..., Value]) -> Callable[..., Value]:
             if result.scope is None:
                 known[whole] = _Recipe(result, arguments, [x.type for x in arguments])
             return result
-        for x in values:
-            if x.__class__ is not Value:
-                x.touch()
         return recipe.repeat(arguments)
 
     return wrapper

@@ -15,17 +15,9 @@ from typing import Any
 
 from smelt.errors import ChangedError, LeakError
 from smelt.frontends.array.flush import flush, realise
+from smelt.frontends.array.layouts import layout, turned
 from smelt.frontends.array.sizes import Sizes
-from smelt.frontends.array.value import (
-    STATE,
-    Value,
-    constant,
-    imprint,
-    infer,
-    intern,
-    layout,
-    turned,
-)
+from smelt.frontends.array.value import STATE, Value, constant, imprint, infer, intern
 from smelt.graph.ir import Node
 from smelt.ops.create import Constant, Input, SizeOf
 from smelt.ops.elementwise import Cast, Map

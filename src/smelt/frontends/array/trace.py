@@ -18,12 +18,13 @@ from smelt.frontends.array import engine
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.convert import from_host, is_foreign_array
 from smelt.frontends.array.engine import Turns, compile_graph, outside, size_names
+from smelt.frontends.array.layouts import Buffer, layout, turned
 from smelt.frontends.array.number import Number, Scalar, Size
 from smelt.frontends.array.rebuild import again, facts
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.sizes import Guard
 from smelt.frontends.array.tree import LEAF, Tree, flatten
-from smelt.frontends.array.value import STATE, Buffer, Value, intern, layout, teller, turned
+from smelt.frontends.array.value import STATE, Value, intern, teller
 from smelt.graph import build
 from smelt.graph.inside import Looks, looked_at, refused
 from smelt.graph.ir import Graph, Node

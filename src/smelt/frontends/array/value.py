@@ -15,13 +15,13 @@ import hashlib
 import math
 import threading
 import weakref
-from collections.abc import Hashable
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from smelt.errors import ChangedError, DonatedError
+from smelt.frontends.array.layouts import Buffer, layout, lies_as, moved
 from smelt.graph.ir import Node
 from smelt.ops.create import Constant, Input
 from smelt.ops.elementwise import Map
@@ -45,20 +45,14 @@ __all__ = [
     "foreign",
     "imprint",
     "intern",
-    "layout",
     "leaf",
-    "lies",
-    "moved",
     "owned",
     "record",
     "teller",
-    "turned",
 ]  # fmt: skip
 
-Buffer = np.ndarray[Any, Any]
-
 SNAPSHOT_BYTES = 4096
-"""Foreign memory up to this size is copied when a pending operator first reads it."""
+"""Foreign memory up to this size is copied for the pending operators that read it."""
 _REMEMBERED = 8192
 
 
@@ -68,10 +62,11 @@ class Value(Node):
     `scope` is None for values outside `jit`.
     """
 
-    __slots__ = ("data", "sample", "scope")
+    __slots__ = ("data", "last", "sample", "scope")
 
     inputs: tuple[Node, ...]
     sample: bytes | None
+    last: weakref.ref[Value] | None
 
     def __init__(
         self,
@@ -110,8 +105,9 @@ class Value(Node):
         kept = _ERRORS[self] = copy(error)
         kept.__cause__ = error.__cause__ and _bare(error.__cause__)
 
-    def touch(self) -> None:
-        """Called when an operator that will read the elements later is recorded."""
+    def touch(self) -> Value:
+        """The operand of an operator that is recorded now and will read the elements later."""
+        return self
 
     @property
     def shared(self) -> bool:
@@ -123,7 +119,7 @@ class Value(Node):
         self.part()
         if self.__class__ is Value:
             self.__class__ = Foreign  # type: ignore[assignment]
-            self.sample = None
+            self.sample = self.last = None
         if watched and self.__class__ is Foreign:
             self.__class__ = Watched  # type: ignore[assignment]
 
@@ -161,23 +157,57 @@ class Value(Node):
 class Foreign(Value):
     """A value whose memory somebody else may write to at any time.
 
-    Pending operators read it when they run.  Small memory is copied when the first of them is
-    recorded; of large memory a few elements are remembered and compared, so that a change between
-    recording and running raises ChangedError instead of giving an answer that depends on when
-    it was asked for.
+    Pending operators read it when they run.  For operators on small memory a copy is made when
+    the first of them is recorded, and again when the memory was written since.  Of large memory a
+    few elements are remembered and compared, so that a change between recording and running raises
+    ChangedError instead of giving an answer that depends on when it was asked for; operators
+    recorded after the change read what is there then.
     """
 
     __slots__ = ()
 
-    def touch(self) -> None:
-        data = self.data
-        if self.sample is None and data is not None and data.nbytes <= SNAPSHOT_BYTES:
-            own = moved(data)
-            if _lies_as(layout(data), own):
-                self.data = own
-                self.__class__ = Value  # type: ignore[assignment]
-                return
+    def touch(self) -> Value:
+        data, last = self.data, self.last
+        now = None if last is None else last()
+        if data is None:
+            return self
+        if self.sample is None and data.nbytes <= SNAPSHOT_BYTES:
+            return self._copied(data, now)
+        if data.shape != self.type.shape or data.dtype != self.type.dtype.numpy:
+            return self  # which will tell
+        if STATE.tapes:
+            if now is None or now.__class__ is not Past or _sample(data) != now.sample:
+                now = self._keep(data)
+                now.__class__ = Past  # type: ignore[assignment]
+                now.sample = _sample(data)
+            return now
+        if self.sample is None or _sample(data) == self.sample:
+            self.look()
+            return self
+        if now is None:  # what was recorded before the change will say so
+            now = self._keep(data)
+            now.share(watched=isinstance(self, Watched))
+        return now.touch()
+
+    def _keep(self, data: Buffer) -> Value:
+        """What operators read from now on, while any of them is pending."""
+        known = (Reshape(self.type.shape), (self,)) if STATE.tapes else (_SOURCE, ())
+        made = Value(*known, self.type, self.origin, data)
+        self.last = weakref.ref(made)
+        return made
+
+    def _copied(self, data: Buffer, now: Value | None) -> Value:
+        if now is not None and now.data is not None and now.data.tobytes() == data.tobytes():
+            return now
+        if data.shape != self.type.shape or data.dtype != self.type.dtype.numpy:
+            return self
+        if data.flags.c_contiguous:
+            return self._keep(data.copy())
+        own = moved(data)
+        if lies_as(layout(data), own):
+            return self._keep(own)
         self.look()
+        return self
 
     def look(self) -> None:
         """Remember a few elements, until what this thread has pending has run; for good where
@@ -216,8 +246,21 @@ class Watched(Foreign):
 
     __slots__ = ()
 
-    def touch(self) -> None:
+    def _copied(self, data: Buffer, now: Value | None) -> Value:
         self.look()
+        return self
+
+
+class Past(Foreign):
+    """Foreign memory as it is while what reads it is differentiated: derivatives will read it."""
+
+    __slots__ = ()
+
+    def touch(self) -> Value:
+        return self
+
+    def seen(self) -> None:
+        pass
 
 
 class _Lasting(bytes):
@@ -229,8 +272,9 @@ class Gone(Value):
 
     __slots__ = ()
 
-    def touch(self) -> None:
+    def touch(self) -> Value:
         self.buffer()
+        return self
 
     def buffer(self) -> Buffer | None:
         raise DonatedError(value=self.told, where=(self.sample or b"").decode())
@@ -388,7 +432,8 @@ def record(op: TensorOp, inputs: tuple[Value, ...], scope: Scope | None = None) 
     if STATE.scope is None:
         for x in inputs:
             if x.__class__ is not Value:
-                x.touch()
+                inputs = tuple([x if x.__class__ is Value else x.touch() for x in inputs])
+                break
     made = Value(op, inputs, infer(op, *[x.type for x in inputs]), here(2))
     if STATE.scope is not None:
         STATE.scope.outside(made)
@@ -422,48 +467,3 @@ def is_differentiated(node: Node) -> bool:
             stack.extend(x for x in node.inputs if x not in seen)
             seen.update(node.inputs)
     return False
-
-
-def lies(data: Buffer) -> Hashable:
-    """What a program that reads `data` depends on of its order in memory: None if contiguous."""
-    if data.flags.c_contiguous:
-        return None
-    order = turned(data)
-    return layout(data) if order is None else ("turned", order)
-
-
-def turned(data: Buffer) -> tuple[int, ...] | None:
-    """The dimensions of an array that has no gaps, from the slowest to the fastest, where that is
-    another order than theirs; None for all others."""
-    if data.flags.c_contiguous:
-        return None
-    if data.flags.f_contiguous:
-        return tuple(range(data.ndim - 1, -1, -1))
-    order = tuple(sorted(range(data.ndim), key=lambda d: -data.strides[d]))
-    return order if data.transpose(order).flags.c_contiguous else None
-
-
-def moved(data: Buffer) -> Buffer:
-    """The elements in other memory, in the order that they have: programs know their `layout`."""
-    if 0 not in data.strides:
-        return data.copy(order="K")
-    once = data[tuple([slice(None if s else 1) for s in data.strides])]
-    return np.broadcast_to(once.copy(order="K"), data.shape)
-
-
-def _lies_as(fixed: tuple[int | None, ...] | None, data: Buffer) -> bool:
-    """Whether programs that know of some strides may read this memory."""
-    if fixed is None:
-        return data.flags.c_contiguous
-    return all(n in (None, s // data.itemsize) for n, s in zip(fixed, data.strides, strict=True))
-
-
-def layout(data: Buffer) -> tuple[int | None, ...] | None:
-    """The strides column of an input: None if contiguous, else what is fixed in each dimension."""
-    if data.flags.c_contiguous:
-        return None
-    item = data.itemsize
-    return tuple(
-        None if n == 1 or s not in (0, item) else s // item
-        for n, s in zip(data.shape, data.strides, strict=True)
-    )
