@@ -8,17 +8,9 @@ import numpy as np
 import pytest
 
 from smelt import driver
-from smelt.bench.attention import (
-    CASES,
-    PEERS,
-    Case,
-    arithmetic_ns,
-    calls,
-    documents,
-    measure,
-    page,
-    visited,
-)
+from smelt.bench.attention import arithmetic_ns, measure, page
+from smelt.bench.attention_cases import CASES, Case, documents, visited
+from smelt.bench.attention_peers import PEERS, calls
 from smelt.bench.products import Timed
 from smelt.types.dtype import bf16, f32
 
@@ -32,7 +24,17 @@ SMALL = (
 
 @pytest.mark.parametrize("case", SMALL, ids=lambda c: c.title)
 def test_every_library_computes_the_same(case: Case) -> None:
-    found = {name: _wide(call()) for name, call in calls(case).items()}
+    _agree(case, ("smelt", "torch", "jax"))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("case", SMALL, ids=lambda c: c.title)
+def test_compiled_peers_compute_the_same(case: Case) -> None:
+    _agree(case, ("smelt", "inductor", "flex"))
+
+
+def _agree(case: Case, peers: tuple[str, ...]) -> None:
+    found = {name: _wide(call()) for name, call in calls(case, peers).items()}
     assert "smelt" in found and set(found) <= set(PEERS)
     for name, value in found.items():
         atol = 1e-5 if case.dtype == f32 else 2.0**-6  # torch rounds the weights, too

@@ -1,0 +1,157 @@
+"""Attention as each library computes it: in Smelt's plain operators, and as its users would there.
+
+`torch` is PyTorch's shortest way without a compiler, `inductor` the plain operators behind
+`torch.compile`, `flex` PyTorch's `flex_attention`, compiled, with the mask's blocks found before,
+and `jax` the text that Smelt gets.  Those that store every score are asked up to `MOST_BYTES`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+import smelt as sm
+from smelt.bench.attention_cases import CAP, WINDOW, Array, Case, arrays, plain
+from smelt.types.dtype import bf16
+
+__all__ = ["PEERS", "calls"]
+
+Call = Callable[[], Any]
+PEERS = ("smelt", "torch", "inductor", "flex", "jax")
+MOST_BYTES = 1 << 30
+"""Of scores in single precision."""
+
+
+def calls(case: Case, peers: tuple[str, ...] = PEERS) -> dict[str, Call]:
+    """The case as each installed library computes it."""
+    given = arrays(case)
+    found: dict[str, Call] = {}
+    if "smelt" in peers:
+        found["smelt"] = _ours(case, given)
+    with suppress(ImportError):
+        if {"torch", "inductor", "flex"} & {*peers}:
+            found |= _of_torch(case, given, peers)
+    with suppress(ImportError):
+        if "jax" in peers and _fits(case):
+            found["jax"] = _of_jax(case, given)
+    return found
+
+
+def _fits(case: Case) -> bool:
+    return 4 * case.heads * case.rows * case.keys <= MOST_BYTES
+
+
+def _ours(case: Case, given: list[Array]) -> Call:
+    ours = sm.jit(lambda q, k, v, *more: plain(sm, q, k, v, case.variant, *more))
+
+    def run() -> Any:
+        with sm.config(rounding="fast"):
+            return ours(*given)
+
+    # Settings cost a call 12 us, a twentieth of the least case.
+    return run if case.dtype == bf16 else lambda: ours(*given)
+
+
+def _of_jax(case: Case, given: list[Array]) -> Call:
+    jax: Any = importlib.import_module("jax")
+    held = [jax.device_put(a) for a in given]
+    theirs = jax.jit(lambda q, k, v, *more: plain(jax.numpy, q, k, v, case.variant, *more))
+    return lambda: theirs(*held).block_until_ready()
+
+
+def _of_torch(case: Case, given: list[Array], peers: tuple[str, ...]) -> dict[str, Call]:
+    torch: Any = importlib.import_module("torch")
+    torch.set_num_threads(1)
+    torch.compiler.reset()  # whose number of programs of one function is limited
+    heads = case.heads, case.heads // case.group, case.heads // case.group
+    halves = case.dtype == bf16  # of which torch takes the bits
+    q, k, v = (torch.from_numpy(a.view(np.int16) if halves else a).reshape(1, h, -1, case.dim)
+               for a, h in zip(given[:3], heads, strict=True))  # fmt: skip
+    if halves:
+        q, k, v = (x.view(torch.bfloat16) for x in (q, k, v))
+    more = [torch.from_numpy(a) for a in given[3:]]
+    found: dict[str, Call] = {}
+    if "torch" in peers:
+        found["torch"] = _shortest(torch, case, (q, k, v), more)
+    if "inductor" in peers and _fits(case):
+        found["inductor"] = _compiled(torch, case, (q, k, v), more)
+    if "flex" in peers:
+        found["flex"] = _flex(torch, case, (q, k, v), more)
+    return found
+
+
+def _shortest(torch: Any, case: Case, qkv: tuple[Any, Any, Any], more: list[Any]) -> Call:
+    """scaled_dot_product_attention, with `is_causal`, a mask that was made before, or groups; the
+    operators one after another where that cannot do it."""
+    q, k, v = qkv
+    attention = torch.nn.functional.scaled_dot_product_attention
+    if case.variant == "softcap":
+        scale = case.dim**-0.5
+
+        def capped() -> Any:
+            s = torch.tanh(q @ k.mT * (scale / CAP)) * CAP
+            return torch.softmax(s, dim=-1) @ v
+
+        return capped
+    if case.variant == "causal":
+        return lambda: attention(q, k, v, is_causal=True)
+    keep = case.keep()
+    mask = None if keep is None else torch.from_numpy(keep)
+    if case.variant == "ALiBi, causal":
+        i, j = torch.arange(case.rows)[:, None], torch.arange(case.keys)
+        mask = torch.where(mask, (j - i).float() * more[0][:, None, None], -torch.inf)[None]
+    return lambda: attention(q, k, v, attn_mask=mask, enable_gqa=case.group > 1)
+
+
+def _compiled(torch: Any, case: Case, qkv: tuple[Any, Any, Any], more: list[Any]) -> Call:
+    """The plain operators, compiled."""
+
+    def plainly(q: Any, k: Any, v: Any, *more: Any) -> Any:
+        k, v = (x.repeat_interleave(case.group, 1) if case.group > 1 else x for x in (k, v))
+        s = q @ k.mT * case.dim**-0.5
+        i, j = torch.arange(case.rows)[:, None], torch.arange(case.keys)
+        match case.variant:
+            case "causal":
+                s = torch.where(j <= i, s, -torch.inf)
+            case "window":
+                s = torch.where((j <= i) & (i - j < WINDOW), s, -torch.inf)
+            case "documents":
+                s = torch.where(more[0][:, None] == more[0], s, -torch.inf)
+            case "ALiBi, causal":
+                far = (j - i).float() * more[0][:, None, None]
+                s = torch.where(j <= i, s + far, -torch.inf)
+            case "softcap":
+                s = torch.tanh(s / CAP) * CAP
+            case _:
+                pass
+        return torch.softmax(s, dim=-1) @ v
+
+    theirs = torch.compile(plainly, dynamic=False)
+    return lambda: theirs(*qkv, *more)
+
+
+def _flex(torch: Any, case: Case, qkv: tuple[Any, Any, Any], more: list[Any]) -> Call:
+    """`flex_attention`, compiled; its blocks of visible pairs are found before."""
+    flex: Any = importlib.import_module("torch.nn.attention.flex_attention")
+    keeps: dict[str, Callable[..., Any]] = {
+        "causal": lambda b, h, i, j: j <= i,
+        "ALiBi, causal": lambda b, h, i, j: j <= i,
+        "window": lambda b, h, i, j: (j <= i) & (i - j < WINDOW),
+        "documents": lambda b, h, i, j: more[0][i] == more[0][j],
+    }
+    scores: dict[str, Callable[..., Any]] = {
+        "ALiBi, causal": lambda s, b, h, i, j: s + (j - i) * more[0][h],
+        "softcap": lambda s, b, h, i, j: torch.tanh(s / CAP) * CAP,
+    }
+    keep = keeps.get(case.variant)
+    blocks = None
+    if keep is not None:
+        blocks = flex.create_block_mask(keep, None, None, case.rows, case.keys, device="cpu")
+    options = {"score_mod": scores.get(case.variant), "block_mask": blocks,
+               "enable_gqa": case.group > 1}  # fmt: skip
+    theirs = torch.compile(flex.flex_attention, dynamic=False)
+    return lambda: theirs(*qkv, **options)
