@@ -1,25 +1,32 @@
-"""Measures convolutions against torch and writes the table of `docs/convolutions.md`.
+"""Measures convolutions against other libraries and writes the table of `docs/convolutions.md`.
 
     python -m tools.convolutions            print the table
     python -m tools.convolutions --write    and put it into the page
 
-One thread, processor time (repeatable on a busy machine), the best of several rounds in which both
-sides take turns.  torch runs eagerly; its convolutions are oneDNN's.
+One core, processor time (repeatable on a busy machine), the best of several rounds in which all
+libraries take turns.  Weights are constants to each of them.
 """
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
 import time
-from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from examples.images import NETWORKS, Layer
+from examples.images import NETWORKS
+from rich.progress import track
+from tools import convolution_peers as peers
 from tools import measured
+from tools.convolution_peers import PEERS, Code, Run
 
 import smelt as sm
+from smelt.bench.process import kept_to
 
 PAGE = Path(__file__).parent.parent / "docs" / "convolutions.md"
 ROUNDS = 5
@@ -40,170 +47,122 @@ LAST = (CASES[0], CASES[2], CASES[4], CASES[6], CASES[7], CASES[8])
 """Those that are measured with channels last as well."""
 
 
-def best(*runs: Callable[[], Any]) -> list[float]:
+def best(runs: dict[str, Run]) -> dict[str, float]:
     """Seconds of processor time of each, taking turns."""
-    found = [float("inf")] * len(runs)
-    for run in runs:
+    found = dict.fromkeys(runs, float("inf"))
+    for run in runs.values():
+        run()
         run()
     for _ in range(ROUNDS):
-        for k, run in enumerate(runs):
+        for name, run in runs.items():
             start, count = time.process_time(), 0
             while count < 3 or time.process_time() - start < 0.02:
                 run()
                 count += 1
-            found[k] = min(found[k], (time.process_time() - start) / count)
+            found[name] = min(found[name], (time.process_time() - start) / count)
     return found
 
 
-def line(name: str, ours: Callable[[], Any], theirs: Callable[[], Any]) -> str:
+def line(title: str, runs: dict[str, Run]) -> str:
     """One row of the table."""
-    mine, other = best(ours, theirs)
-    return f"| {name} | {mine * 1e6:,.0f} µs | {other * 1e6:,.0f} µs | {other / mine:.2f} |"
+    found = best(runs)
+    own = found["smelt"]
+    cells = [f"{found[p] * 1e6:,.0f} µs" if p in found else "–" for p in ("smelt", *PEERS)]
+    others = [s for p, s in found.items() if p != "smelt"]
+    ratio = f"{min(others) / own:.2f}" if others else "–"
+    return f"| {title} | {' | '.join(cells)} | {ratio} |"
 
 
-def single(torch: Any, case: Case, rng: np.random.Generator) -> str:
+# ---- functions ---------------------------------------------------------------------------------
+
+
+def single(options: dict[str, Any]) -> Code:
     """A convolution alone."""
+    return lambda x, p: sm.nn.conv(x, p["weight"], **options)
+
+
+def residual_block(x: Any, p: Any) -> Any:
+    """relu(norm(conv(x)) + x): what a fused epilogue saves."""
+    y = sm.nn.conv(x, p["weight"], padding=1)
+    y = sm.nn.batch_norm(y, p["mean"], p["variance"], p["gain"], p["shift"])
+    return sm.nn.relu(y + x)
+
+
+def separable(x: Any, p: Any) -> Any:
+    """A depthwise convolution, ReLU, a pointwise one, ReLU."""
+    inner = sm.nn.relu(sm.nn.conv(x, p["depth"], padding=1, groups=128))
+    return sm.nn.relu(sm.nn.conv(inner, p["point"]))
+
+
+def alone(case: Case, rng: np.random.Generator) -> str:
+    """The row of a convolution."""
     name, xs, ws, options = case
     x, w = (rng.standard_normal(s).astype(np.float32) for s in (xs, ws))
-    run = sm.jit(lambda x, w: sm.nn.conv(x, w, **options))
-    a, b = sm.asarray(x), sm.asarray(w)
-    t, u = torch.from_numpy(x), torch.from_numpy(w)
-    call = torch.nn.functional.conv2d
-    return line(name, lambda: np.asarray(run(a, b)), lambda: call(t, u, **options))
+    return line(name, peers.runs(single(options), x, {"weight": w}))
 
 
-def channels_last(torch: Any, case: Case, rng: np.random.Generator) -> str:
-    """The same with channels last in memory: torch's memory format, and our permutations."""
+def channels_last(case: Case, rng: np.random.Generator) -> str:
+    """The same with channels last in memory: PyTorch's memory format, JAX's own order, and
+    permutations in Smelt."""
     name, xs, ws, options = case
     x, w = (rng.standard_normal(s).astype(np.float32).transpose(0, 2, 3, 1) for s in (xs, ws))
+    x, w = np.ascontiguousarray(x), np.ascontiguousarray(w)
+    turned = (x.transpose(0, 3, 1, 2), {"weight": w.transpose(0, 3, 1, 2)})
 
-    def ours(x: Any, w: Any) -> Any:
-        found = sm.nn.conv(*(sm.permute_dims(v, (0, 3, 1, 2)) for v in (x, w)), **options)
+    def ours(x: Any, p: Any) -> Any:
+        found = sm.nn.conv(
+            sm.permute_dims(x, (0, 3, 1, 2)), sm.permute_dims(p["weight"], (0, 3, 1, 2)), **options
+        )
         return sm.permute_dims(found, (0, 2, 3, 1))
 
-    run = sm.jit(ours)
-    a, b = (sm.asarray(np.ascontiguousarray(v)) for v in (x, w))
-    t, u = (torch.from_numpy(np.ascontiguousarray(v)).permute(0, 3, 1, 2) for v in (x, w))
-    call = torch.nn.functional.conv2d
-    return line(f"{name}, channels last", lambda: np.asarray(run(a, b)),
-                lambda: call(t, u, **options))  # fmt: skip
+    runs = {"smelt": peers.of_smelt(ours, x, {"weight": w})}
+    with suppress(ImportError):
+        runs |= peers.of_torch(single(options), *turned)
+        runs.pop("onnxruntime", None)  # which has no such layout
+    with suppress(ImportError):
+        runs["jax"] = peers.of_jax(single({**options, "last": True}), x, {"weight": w})
+    return line(f"{name}, channels last", runs)
 
 
-def residual_block(torch: Any, rng: np.random.Generator) -> str:
-    """relu(norm(conv(x)) + x): what a fused epilogue saves."""
-    functional = torch.nn.functional
+def block(rng: np.random.Generator) -> str:
+    """The row of a convolution and what stands behind it."""
     x = rng.standard_normal((1, 64, 56, 56)).astype(np.float32)
-    w = rng.standard_normal((64, 64, 3, 3)).astype(np.float32)
-    p = [np.abs(rng.standard_normal(64)).astype(np.float32) for _ in range(4)]
-
-    def ours(x: Any, w: Any, *p: Any) -> Any:
-        return sm.nn.relu(sm.nn.batch_norm(sm.nn.conv(x, w, padding=1), *p) + x)
-
-    run, arrays = sm.jit(ours), [sm.asarray(v) for v in (x, w, *p)]
-    t, u, *q = (torch.from_numpy(v) for v in (x, w, *p))
-
-    def theirs() -> Any:
-        return functional.relu(functional.batch_norm(functional.conv2d(t, u, padding=1), *q) + t)
-
-    name = "3×3, 64 → 64, 56², norm, residual, ReLU"
-    return line(name, lambda: np.asarray(run(*arrays)), theirs)
+    p = {k: np.abs(rng.standard_normal(64)).astype(np.float32)
+         for k in ("mean", "variance", "gain", "shift")}  # fmt: skip
+    p["weight"] = rng.standard_normal((64, 64, 3, 3)).astype(np.float32)
+    return line("3×3, 64 → 64, 56², norm, residual, ReLU", peers.runs(residual_block, x, p))
 
 
-def separable(torch: Any, rng: np.random.Generator) -> str:
-    """A depthwise convolution, ReLU, a pointwise one, ReLU."""
-    functional = torch.nn.functional
+def pair(rng: np.random.Generator) -> str:
+    """The row of a depthwise and a pointwise convolution."""
     shapes = ((1, 128, 56, 56), (128, 1, 3, 3), (128, 128, 1, 1))
-    host = [rng.standard_normal(s).astype(np.float32) for s in shapes]
-
-    def ours(x: Any, d: Any, p: Any) -> Any:
-        inner = sm.nn.relu(sm.nn.conv(x, d, padding=1, groups=128))
-        return sm.nn.relu(sm.nn.conv(inner, p))
-
-    run, arrays = sm.jit(ours), [sm.asarray(v) for v in host]
-    x, d, p = (torch.from_numpy(v) for v in host)
-
-    def theirs() -> Any:
-        inner = functional.relu(functional.conv2d(x, d, padding=1, groups=128))
-        return functional.relu(functional.conv2d(inner, p))
-
-    name = "depthwise 3×3, ReLU, 1×1, ReLU, 128, 56²"
-    return line(name, lambda: np.asarray(run(*arrays)), theirs)
+    x, d, p = (rng.standard_normal(s).astype(np.float32) for s in shapes)
+    runs = peers.runs(separable, x, {"depth": d, "point": p})
+    return line("depthwise 3×3, ReLU, 1×1, ReLU, 128, 56²", runs)
 
 
-# ---- networks ----------------------------------------------------------------------------------
-
-
-def arrays_of(p: Layer, make: Callable[[Any], Any]) -> Layer:
-    """A tree of weights with every array converted."""
-    return {k: arrays_of(v, make) if isinstance(v, dict) else make(v) for k, v in p.items()}
-
-
-def torch_network(torch: Any, name: str) -> Callable[..., Any]:
-    """The same network, written for torch: its functions in the place of ours."""
-    functional = torch.nn.functional
-
-    class Blocks:
-        relu = staticmethod(functional.relu)
-
-        @staticmethod
-        def max_pool(x: Any, size: int, **options: Any) -> Any:
-            return functional.max_pool2d(x, size, **options)
-
-        @staticmethod
-        def conv(x: Any, w: Any, **options: Any) -> Any:
-            return functional.conv2d(x, w, **options)
-
-        @staticmethod
-        def batch_norm(x: Any, *p: Any) -> Any:
-            return functional.batch_norm(x, *p)
-
-    class Names:
-        nn = Blocks
-
-        @staticmethod
-        def mean(x: Any, axis: tuple[int, ...]) -> Any:
-            return x.mean(axis)
-
-        @staticmethod
-        def minimum(x: Any, most: float) -> Any:
-            return x.clamp(max=most)
-
-        @staticmethod
-        def maximum(x: Any, least: float) -> Any:
-            return x.clamp(min=least)
-
-    network = NETWORKS[name][0]
-    names = dict(network.__globals__)
-    names["sm"] = Names
-    for part in ("normed", "relu6"):
-        names[part] = type(network)(names[part].__code__, names)
-    return type(network)(network.__code__, names)
-
-
-def whole(torch: Any, name: str, batch: int, size: int = 224) -> str:
+def whole(name: str, batch: int, size: int = 224) -> str:
     """A network on a batch of images."""
     network, weights = NETWORKS[name]
-    p, rng = weights(), np.random.default_rng(1)
-    x = rng.standard_normal((batch, 3, size, size)).astype(np.float32)
-    run, ours, mine = sm.jit(network), sm.asarray(x), arrays_of(p, sm.asarray)
-    other, theirs = torch_network(torch, name), torch.from_numpy(x)
-    theirs_p = arrays_of(p, torch.from_numpy)
-    return line(f"{name}, batch {batch}", lambda: np.asarray(run(ours, mine)),
-                lambda: other(theirs, theirs_p))  # fmt: skip
+    x = np.random.default_rng(1).standard_normal((batch, 3, size, size)).astype(np.float32)
+    return line(f"{name}, batch {batch}", peers.runs(network, x, weights()))
 
 
 def table() -> str:
-    """The whole table.  Raises ImportError without torch."""
-    import torch  # noqa: PLC0415 - a peer that need not be installed
-
-    torch.set_num_threads(1)
+    """The whole table, in which libraries that are not installed have no times."""
+    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
     rng = np.random.default_rng(0)
-    rows = ["| workload | Smelt | torch | torch / Smelt |", "| --- | --: | --: | --: |"]
-    with torch.no_grad(), sm.config(threads=1):
-        rows += [single(torch, case, rng) for case in CASES]
-        rows += [channels_last(torch, case, rng) for case in LAST]
-        rows += [residual_block(torch, rng), separable(torch, rng)]
-        rows += [whole(torch, name, batch) for name in NETWORKS for batch in (1, 8)]
+    rows = [
+        f"| workload | Smelt | {' | '.join(PEERS)} | best peer / Smelt |",
+        f"| --- |{' --: |' * (len(PEERS) + 2)}",
+    ]
+    quiet = importlib.import_module("torch").no_grad() if find_spec("torch") else nullcontext()
+    networks = [(name, batch) for name in NETWORKS for batch in (1, 8)]
+    with quiet, sm.config(threads=1), kept_to(1):
+        rows += [alone(case, rng) for case in track(CASES, "convolutions")]
+        rows += [channels_last(case, rng) for case in track(LAST, "channels last")]
+        rows += [block(rng), pair(rng)]
+        rows += [whole(name, batch) for name, batch in track(networks, "networks")]
     return "\n".join(rows) + "\n"
 
 
