@@ -12,8 +12,8 @@ lines of 32 columns lie far apart, and the processor foresees none of them.  So 
 next block's lines meanwhile, row by row, as they lie: into the first cache, from which most fall
 into the second before they are read, since processors go on from such lines where they do not from
 those asked into the second one (gradients of large heads take 0.96 of the time).  A panel stays in
-the first cache, and the sums of a block in the second.  Where the right operand is computed, or lies along the summed axis,
-it is packed before, as for a wide product.
+the first cache, and the sums of a block in the second.  Where the right operand is computed, or
+lies along the summed axis, it is packed before, as for a wide product.
 """
 
 from __future__ import annotations
