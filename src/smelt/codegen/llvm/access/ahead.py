@@ -303,19 +303,22 @@ class RowAhead:
                 prefetch(b, there, near=True)
 
 
-def ask_ahead(home: NestEmitter, pack: Nest, scope: Scope) -> None:
-    """Has the processor fetch what a later row of a block that is packed reads here: rows are too
-    short and too far apart for it to guess."""
+def ask_ahead(
+    home: NestEmitter, pack: Nest, scope: Scope, rows: int = PACKED_AHEAD, *, near: bool = False
+) -> None:  # fmt: skip
+    """Has the processor fetch what so many rows later of a block that is packed are read here: rows
+    are too short and too far apart for it to guess.  Into the first cache if `near`."""
     assert scope.lanes is not None
     if len(pack.order) < 2:
         return
     for access in accesses_of(home.items):
         if coefficient(access.offset, pack.order[1]) == 1:
-            ask_later(home, access, pack.order[0], PACKED_AHEAD, scope, scope.lanes.count)
+            ask_later(home, access, pack.order[0], rows, scope, scope.lanes.count, near=near)
 
 
 def ask_later(
-    home: NestEmitter, access: Access, axis: str, positions: int, scope: Scope, lanes: int
+    home: NestEmitter, access: Access, axis: str, positions: int, scope: Scope, lanes: int, *,
+    near: bool = False,
 ) -> None:  # fmt: skip
     """Asks for what so many lanes read so many positions of an axis later."""
     b, here, step = home.b, scope.offset(access), coefficient(access.offset, axis)
@@ -324,4 +327,4 @@ def ask_later(
     dtype, base = home.home.dtypes[access.buffer], home.home.buffers[access.buffer]
     later = b.add(here, b.mul(home.index(step, scope), number(positions)))
     for k in range(0, lanes, max(LINE // dtype.itemsize, 1)):
-        prefetch(b, element_address(b, base, b.add(later, number(k)), dtype))
+        prefetch(b, element_address(b, base, b.add(later, number(k)), dtype), near=near)

@@ -45,6 +45,10 @@ if TYPE_CHECKING:
 Value = ir.Value
 TOGETHER = 4
 """Rows that begin at a multiple of so many lie in one strip."""
+ROWS_AHEAD = 8
+"""Rows by which packing runs behind what it has asked memory for.  These are short: four of them
+are packed before memory has answered.  They are asked into the first cache, since what is packed
+pushes nothing out of it that is needed before (gradients of large heads take 0.96 of the time)."""
 UNROLLED = 4
 """Positions that the loop of the tile takes at once: what it counts takes a tenth of the slots for
 instructions otherwise, which the other thread of a core wants too."""
@@ -192,7 +196,7 @@ class DeepEmitter(TallEmitter):
         """Stores one vector of a packed operand: of a strip a whole one, at its position."""
         b, c = self.b, self.c
         if scope.lanes is not None and scope.lanes.mask is None:
-            ask_ahead(self.home, nest, scope)
+            ask_ahead(self.home, nest, scope, ROWS_AHEAD, near=True)
         if nest.packed == "right" or not c.across:
             super().put(nest, value, scope)
             return

@@ -9,9 +9,11 @@
 
 With 64 rows a panel is multiplied six times, and packing it by itself takes as long as two of them:
 lines of 32 columns lie far apart, and the processor foresees none of them.  So tiles ask for the
-next block's lines meanwhile, row by row, as they lie.  A panel stays in the first cache, and the
-sums of a block in the second.  Where the right operand is computed, or lies along the summed axis,
-it is packed before, as for a wide product.
+next block's lines meanwhile, row by row, as they lie: into the first cache, from which most fall
+into the second before they are read, since processors go on from such lines where they do not from
+those asked into the second one (gradients of large heads take 0.96 of the time).  A panel stays in
+the first cache, and the sums of a block in the second.  Where the right operand is computed, or
+lies along the summed axis, it is packed before, as for a wide product.
 """
 
 from __future__ import annotations
@@ -304,7 +306,8 @@ class FewEmitter(DeepEmitter):
         start = element_address(b, lines.later, b.mul(row, lines.apart), lines.dtype)
         for line in range(min(step, TOGETHER)):
             there = b.add(at, number(line * LINE)) if line else at
-            prefetch(b, b.gep(start, [there], source_etype=ir.IntType(8)))
+            there = b.gep(start, [there], source_etype=ir.IntType(8))
+            prefetch(b, there, near=True)
 
 
 __all__ = ["FewEmitter"]

@@ -30,15 +30,34 @@ from smelt.codegen.llvm.rows.versions import needed
 from smelt.codegen.llvm.schedule.contract import Contraction, Tile, short_tiles
 from smelt.codegen.llvm.schedule.nests import Nest
 from smelt.codegen.llvm.scratch.leftovers import clear_beyond
-from smelt.codegen.llvm.scratch.storage import LEFT_PART, RIGHT_PART, may_be_long
+from smelt.codegen.llvm.scratch.storage import (
+    HELD,
+    LEFT_PART,
+    RIGHT_PART,
+    may_be_long,
+    visits_beside,
+)
 from smelt.codegen.llvm.scratch.turn import Put, turned
-from smelt.codegen.llvm.values.items import Item, chain
+from smelt.codegen.llvm.values.items import Item
+from smelt.dataclass import dataclass
 from smelt.types.dtype import DType
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
+
+
+@dataclass(frozen=True, slots=True)
+class Panels:
+    """The blocks of a right operand in scratch, one behind the other if all of them are `held`."""
+
+    held: Value
+    low: Value
+    first: Value
+    """The first of its summed positions, and of its columns."""
+    apart: Value
+    """Elements from one summed position's panels to the next one's."""
 
 
 class ProductEmitter:
@@ -53,6 +72,7 @@ class ProductEmitter:
         self.fresh: Value | None = None
         self.last: Value | None = None
         packed = not (c.direct or c.reads_left())
+        self.panels: Panels | None = None
         self.left_there = self._there(c, c.left) if packed else None
         self.right_there = None if c.thin or c.reads_right() else self._there(c, c.right)
         scope = Scope(self.home.top)
@@ -142,6 +162,8 @@ class ProductEmitter:
             return
 
         def columns() -> None:
+            if self.panels is not None:
+                tiles.right.base = self._right(c)
             if c.reads_right():
                 tiles.open_right(right, scope)
             elif c.group is not None:
@@ -159,24 +181,47 @@ class ProductEmitter:
         in_blocks(self.home, c.n, COLUMNS, columns)
 
     def _there(self, c: Contraction, operand: Item) -> Value | None:
-        """Whether an earlier visit has packed all of an operand that this one would pack: where it
-        is one block, and was known before the visits began.  None where that is never so."""
+        """Whether an earlier visit has packed all of an operand that this one would pack: where all
+        of its blocks are held, and it was known before the visits began.  None where that is never
+        so."""
         b, home = self.b, self.home
-        known = chain(home.s.region(operand))
-        inner = [r for r in chain(home.s.region(c.item)) if r not in known]
-        visits = [v for r in inner for v in r.visits]
-        blocks = ((c.k, c.depth), (c.n, COLUMNS)) if operand is c.right else ((c.k, c.depth),)
-        packed = {c.k, c.n if operand is c.right else c.m}
-        moved = not packed.isdisjoint(v.axis for v in visits)
-        if not visits or moved or c.outer or any(r.is_inner for r in inner):
+        visits = visits_beside(c, operand, home.s)
+        if not visits:
             return None
-        there = ir.IntType(1)(1)
-        for axis, most in blocks:
-            low, high = home.ranges[axis]
-            there = b.and_(there, b.icmp_signed("<=", b.sub(high, low), number(most)))
+        low, high = home.ranges[c.k]
+        if operand is c.right and c.group is None:
+            self.panels = panels = self._panels(c)
+            there = panels.held
+        else:
+            there = b.icmp_signed("<=", b.sub(high, low), number(c.depth))
+            if operand is c.right:
+                low, high = home.ranges[c.n]
+                there = b.and_(there, b.icmp_signed("<=", b.sub(high, low), number(COLUMNS)))
         for v in visits:
             there = b.and_(there, b.icmp_signed("!=", *home.steps[v]))
         return there
+
+    def _panels(self, c: Contraction) -> Panels:
+        """How the right operand's blocks are held."""
+        b, (low, high), (first, last) = self.b, self.home.ranges[c.k], self.home.ranges[c.n]
+        low = b.and_(low, number(-c.depth))  # where blocks begin that end at multiples
+        deep, wide = (
+            b.udiv(b.add(b.sub(end, begin), number(size - 1)), number(size))
+            for begin, end, size in ((low, high, c.depth), (first, last, COLUMNS))
+        )
+        held = b.icmp_signed("<=", b.mul(deep, wide), number(HELD))
+        return Panels(held, low, first, b.mul(wide, number(COLUMNS)))
+
+    def _right(self, c: Contraction) -> Value:
+        """Where the panels of the right operand's block at hand begin."""
+        b, base, panels = self.b, self.home.storage.at[c.item, RIGHT_PART], self.panels
+        if panels is None:
+            return base
+        k, n = self.home.ranges[c.k][0], self.home.ranges[c.n][0]
+        k = b.and_(k, number(-c.depth))
+        before = b.add(b.mul(b.sub(k, panels.low), panels.apart),
+                       b.mul(b.sub(n, panels.first), number(c.packed_units)))  # fmt: skip
+        return element_address(b, base, b.select(panels.held, before, number(0)), c.unit)
 
     def _unless(self, there: Value | None, pack: Callable[[], None]) -> None:
         """Packs an operand that is not there."""
@@ -221,7 +266,7 @@ class ProductEmitter:
         plain = pack.packed == "left" and c.group is None
         if pack.packed == "right" and c.group is None:
             b, (low, high), (first, end) = self.b, self.home.ranges[c.n], self.home.ranges[c.k]
-            panels = self.home.storage.at[c.item, RIGHT_PART], c.item.dtype
+            panels = self._right(c), c.item.dtype
             clear_beyond(self.home, panels, c.tile, b.sub(high, low), number(c.packed_units),
                          b.sub(end, first))  # fmt: skip
         axes = stretched(self.home, pack, 1 if plain else c.tile.columns)
@@ -293,7 +338,7 @@ class ProductEmitter:
             base = home.storage.at[c.item, LEFT_PART]
             offset = b.add(b.mul(row, number(c.pitch * c.together)), second)
         else:
-            base = home.storage.at[c.item, RIGHT_PART]
+            base = self._right(c)
             inside = b.and_(second, number(c.tile.columns - 1))
             panel = b.mul(b.sub(second, inside), number(c.packed_units))
             offset = b.add(b.add(panel, b.mul(row, number(c.tile.columns))), inside)

@@ -202,7 +202,7 @@ class TallEmitter(TallPacker):
                 first = element_address(b, base, at, dtype)
                 for j in range(0, width, LINE // dtype.itemsize):
                     line = element_address(b, first, number(j), dtype)
-                    prefetch(b, line, near=written, written=written)
+                    prefetch(b, line, near=not ahead, written=written)
 
     def _rows_ahead(self, count: int) -> int:
         """How far it is to the rows for which a tile asks: those of the next one, or its own where

@@ -25,9 +25,17 @@ from smelt.codegen.llvm.schedule.tasks import turned_side
 from smelt.codegen.llvm.schedule.upright import Upright
 from smelt.codegen.llvm.schedule.windowed import DEPTH as WINDOWED_DEPTH
 from smelt.codegen.llvm.schedule.windowed import PITCH, Windowed
-from smelt.codegen.llvm.values.items import Carried, Folding, Item, Region, still_axes
+from smelt.codegen.llvm.values.items import (
+    Carried,
+    Folding,
+    Item,
+    Region,
+    Visit,
+    chain,
+    still_axes,
+)
 from smelt.types.dtype import DType, i32, i64
-from smelt.types.expr import Index, add, floordiv, mul, product, sub
+from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul, product, sub
 
 Value = ir.Value
 Key = tuple[Item | Carried, int]
@@ -38,6 +46,9 @@ STAMP = 64
 """Bytes at the beginning that say how everything lies, where operands are cleared for it."""
 PAD = 512
 """Bytes after each array, so that a whole wide vector may be stored at its end."""
+HELD = 8
+"""Blocks of an operand at most whose panels are held for all that a stream multiplies them by, 2 MiB
+of float32: from the last cache they come sooner than they are packed again."""
 
 
 def may_be_long(c: Contraction, s: Schedule) -> bool:
@@ -51,6 +62,27 @@ def lines_apart(c: Contraction, s: Schedule) -> bool:
     """Whether runs of a thin product's lines are summed on their own in an array of theirs: they
     lie along n, and each of them is added to all sums."""
     return c.thin and c.along == c.n and may_be_long(c, s)
+
+
+def visits_beside(c: Contraction, operand: Item, s: Schedule) -> list[Visit]:
+    """The visits that meet one and the same operand of a product again and again: those that begin
+    once it is known, if none of them moves along it."""
+    known = chain(s.region(operand))
+    inner = [r for r in chain(s.region(c.item)) if r not in known]
+    visits = [v for r in inner for v in r.visits]
+    packed = {c.k, c.n if operand is c.right else c.m}
+    moves = [*visits, *(v for r in inner for v in r.sees)]
+    moved = not packed.isdisjoint(v.axis for v in moves)
+    return [] if moved or c.outer or any(r.is_inner for r in inner) else visits
+
+
+def blocks_held(c: Contraction, s: Schedule) -> Index:
+    """Blocks of a right operand that there is room for."""
+    if c.group is not None or not visits_beside(c, c.right, s):
+        return 1
+    spans = (s.span(s.region(c.item), c.k), c.depth), (s.span(s.region(c.item), c.n), COLUMNS)
+    blocks = product(floordiv(add(n, most - 1), most) for n, most in spans)
+    return maximum(minimum(blocks, HELD), 1)
 
 
 class Storage:
@@ -111,7 +143,8 @@ class Storage:
                 rows = mul(self.rows(c), self.extent(c.item, c.n))
                 self._reserve((c.item, SUMS_PART), rows, c.item.dtype)
             if not c.thin and not c.reads_right():
-                self._reserve((c.item, RIGHT_PART), COLUMNS * c.packed_units, c.unit)
+                panels = mul(blocks_held(c, s), COLUMNS * c.packed_units)
+                self._reserve((c.item, RIGHT_PART), panels, c.unit)
             if c.group is not None and c.group.moved:
                 self._reserve((c.item, SUMS_PART), COLUMNS, i32)
 

@@ -158,7 +158,7 @@ class _Squares:
         apart = opaque(b, self.home.index(stride, self.scope))
         line = opaque(b, b.add(self._start(u0), b.mul(v0, apart)))
         for _ in range(self.side):
-            prefetch(b, element_address(b, self.base, line, self.dtype))
+            prefetch(b, element_address(b, self.base, line, self.dtype), near=True)
             line = b.add(line, apart)
 
     def _start(self, u0: Value) -> Value:
