@@ -13,6 +13,7 @@ from smelt.dataclass import dataclass
 from smelt.fusion import along, streams
 from smelt.fusion.alike import Alike, Look, renamed
 from smelt.fusion.assemble import Group
+from smelt.fusion.barred import Barriers
 from smelt.fusion.cost import Cost, Model
 from smelt.fusion.flat import join_flat
 from smelt.fusion.least import Bounds
@@ -96,6 +97,7 @@ class State:
         """Values between kernels that no cache holds."""
         self.alike = Alike(units, model)
         self.least = Bounds(model)
+        self.barriers = Barriers(units)
         self.judged: dict[tuple[int, int], Verdict] = {}
         self.seen: dict[tuple[int, ...], tuple[tuple[int, int], Look]] = {}
         """For what a set looks like, the first such set that was judged."""
@@ -253,7 +255,8 @@ class State:
         known = self.judged.get(key)
         if known is not None:
             return known
-        refusal = refuse_sets(self.units, members, self.size(members, parts), self.wishes)
+        size = self.size(members, parts)
+        refusal = refuse_sets(self.units, members, size, self.wishes, self.barriers)
         if refusal is not None:
             known = Verdict(Region(members, stored), refusal=refusal)
         elif (like := self._like(key, parts)) is not None:
