@@ -59,7 +59,7 @@ class Barriers:
     def product(self, members: int) -> int:
         """A product of a set of units that cannot be in one kernel with another one; -1 if there
         is none."""
-        for u in bits(members & self.read):
+        for u in reversed(bits(members & self.read)):
             for barrier in self.known[u]:
                 needed = barrier.between | 1 << barrier.reader
                 if needed & members == needed and not barrier.looks & members:

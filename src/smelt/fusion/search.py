@@ -45,7 +45,7 @@ from smelt.fusion.region import Region
 from smelt.fusion.require import require
 from smelt.fusion.sets import Hints, bits, least
 from smelt.fusion.state import Cluster, State, Verdict
-from smelt.fusion.tries import Tries
+from smelt.fusion.tries import NEVER, Tries
 from smelt.fusion.units import Units
 from smelt.fusion.verify import disjoint, verify
 from smelt.graph.ir import Graph
@@ -260,10 +260,15 @@ class Search(State):
         if self.wishes.must:
             return FORCED
         readers = bits(self.successors(p))
-        if len(readers) > 1 and self._may_copy(producer, len(readers)):
+        count = len(readers)
+        if self._may_copy(producer, count) and not self._was_dear(producer, count):
             return found + producer.cost.burden
-        tried = [self.tries.most(p, c) for c in readers[:MOST_READERS]]
-        return min(found + producer.cost.burden, max(tried, default=0.0))
+        most = 0.0
+        for c in readers[:MOST_READERS]:
+            tried = self.tries.most(p, c)
+            if tried > most and not self._between(p, c):
+                most = tried
+        return min(found + producer.cost.burden, most)
 
     def _may_copy(self, producer: Cluster, readers: int) -> bool:
         """Whether a producer may be computed again in each of its readers."""
@@ -307,9 +312,7 @@ class Search(State):
         if not asked and self.tries.most(p, c) <= LEAST_GAIN:
             return NO_MOVE
         one, other = self.clusters[p], self.clusters[c]
-        reach = self.reach
-        between = reach.before[c] and reach.between(p, c, self.successors(p))
-        between |= reach.before[p] and reach.between(c, p, self.successors(c))
+        between = self._between(p, c)
         if between:
             third = self.clusters[least(between)].members
             name = self.decisions.name(third.bit_length() - 1)
@@ -325,6 +328,8 @@ class Search(State):
         found = self.judge(one.members | other.members, stored, (one, other))
         joined = ((c, found),)
         if found.cost is None or found.refusal is not None:
+            if found.is_final:
+                self.tries.note(p, c, NEVER)
             return Candidate(0.0, joined, found.refusal)
         if self.wishes.must and self.wishes.demand(one.members, other.members):
             return Candidate(FORCED, joined)
@@ -334,6 +339,12 @@ class Search(State):
             gain = max(gain, one.cost.burden)
         self.tries.tried(p, c, gain)
         return Candidate(gain, joined)
+
+    def _between(self, p: int, c: int) -> int:
+        """Clusters that two joined ones would wait for, and that wait for them."""
+        reach = self.reach
+        found = reach.before[c] and reach.between(p, c, self.successors(p))
+        return found | (reach.before[p] and reach.between(c, p, self.successors(c)))
 
     def copied(self, p: int, readers: Sequence[int]) -> Candidate:
         """A producer computed again in each of its readers, and written nowhere."""

@@ -63,6 +63,11 @@ class Verdict:
     """Where `found` is the region of another set: what that one and this one look like."""
 
     @property
+    def is_final(self) -> bool:
+        """Whether no larger set is a kernel either: it was refused without a look at its axes."""
+        return self.refusal is not None and self.cost is None and self.found.fault is None
+
+    @property
     def region(self) -> Region:
         """Where its units are computed."""
         if self.looks is not None:
