@@ -65,6 +65,8 @@ class Refinement:
         self.next = max((len(self.units.values), *(c + 1 for c in state.clusters)))
         self.gone: set[tuple[int, int]] = set()
         """Clusters that were given up: none comes again, so that moves cannot go in a circle."""
+        self.hopeless: set[tuple[object, ...]] = set()
+        """What clusters that are best left as they are look like, with their neighbours."""
 
     def run(self) -> list[int]:
         """Takes the moves that gain; returns the clusters that came of them."""
@@ -247,8 +249,38 @@ class Refinement:
         cluster = self.state.clusters[c]
         if cluster.members & self.units.calls or cluster.members & (cluster.members - 1) == 0:
             return None
+        near = self._neighbours(c)
+        around = self._around(c, near)
+        if around in self.hopeless:
+            return None
+        best = self._best_split(c, [n for n in near if self._may_gain(c, n)])
+        if best is None and around is not None and self.left > 0:
+            self.hopeless.add(around)
+        return best
+
+    def _around(self, c: int, near: Sequence[int]) -> tuple[object, ...] | None:
+        """What a cluster and its neighbours look like, each by itself and together: where nothing
+        gains, nothing does where it is the same.  None if nothing else can look like that, or not
+        all that happens there is a matter of looks."""
+        state = self.state
+        if self.gone or state.wishes.never:
+            return None
+        clusters = [state.clusters[n] for n in (c, *near)]
+        members = stored = inside = 0
+        for n, k in zip((c, *near), clusters, strict=True):
+            members, stored, inside = members | k.members, stored | k.stored, inside | 1 << n
+        look = state.alike.look(members, self._stored(stored, inside))
+        if look is None:
+            return None
+        place = {u: k for k, u in enumerate(bits(members))}
+        sets = [s for k in clusters for s in (k.members, k.stored)]
+        sets.append(stored & self.units.outputs)
+        return (look.form, *[tuple([place[u] for u in bits(s)]) for s in sets])
+
+    def _best_split(self, c: int, near: Sequence[int]) -> Move | None:
+        """The best way to take a cluster apart, perhaps with one of its neighbours."""
+        cluster = self.state.clusters[c]
         best: Move | None = None
-        near = [n for n in self._neighbours(c) if self._may_gain(c, n)]
         if not near and not self._may_gain(c):
             return None
         for cut in self._cuts(cluster):
