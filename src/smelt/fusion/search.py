@@ -138,7 +138,7 @@ def plan(
         for fact in (*decisions.found, *memory.facts(result, sizes)):
             journal.record(fact)
         moved = sum(c.cost.moved for c in search.clusters.values())
-        apart = sum(search.alone(u.number).moved for u in units.units)
+        apart = sum(search.moved_alone(u.number) for u in units.units)
         count, seconds = len(units.units), perf_counter() - start
         journal.record(Planned(graph.name, count, len(clusters), moved, apart, seconds))
     return result
@@ -151,7 +151,6 @@ class Search(State):
         super().__init__(units, model, wishes)
         decisions.views()
         self.decisions = decisions
-        self.reach = Reach({})
         self.tries = Tries()
         self.dear: dict[int, int] = {}
         """Producers that were better stored than computed again, and in how many readers."""
@@ -193,15 +192,12 @@ class Search(State):
             self.place(c, members)
             if members & (members - 1) == 0:
                 continue
-            apart = {u: self.alone(u) for u in bits(members)}
-            if self.clusters[c].cost.burden > sum(cost.burden for cost in apart.values()):
+            if not self.is_cheaper(self.clusters[c]):
                 self.remove(c)  # such as a fold that is split for being glued to others
-                for u in apart:
+                for u in bits(members):
                     self.place(u, 1 << u)
                 continue
-            joins = [(p, (self.units.users[p] & members).bit_length() - 1)
-                     for p in apart if p != c]  # fmt: skip
-            self.decisions.chain(joins, self.clusters[c], list(apart.values()))
+            self.decisions.chain(c, self.clusters[c])
 
     def _producers(self, fresh: Iterable[int]) -> None:
         """Moves producers into their readers, the largest gain first.
@@ -254,8 +250,7 @@ class Search(State):
         found = 0.0
         for u in bits(producer.stored):
             count = (self.readers[u] & ~(1 << p)).bit_count()
-            if count:
-                found += count * self.model.read_ns(u, self.model.nbytes[u], 1)
+            found += count * self.model.read_ns(u, self.model.nbytes[u], 1)
         found += self.held(producer.stored)
         if self.wishes.must:
             return FORCED
@@ -266,7 +261,7 @@ class Search(State):
         most = 0.0
         for c in readers[:MOST_READERS]:
             tried = self.tries.most(p, c)
-            if tried > most and not self._between(p, c):
+            if tried > most and not self.between(p, c):
                 most = tried
         return min(found + producer.cost.burden, most)
 
@@ -312,8 +307,7 @@ class Search(State):
         if not asked and self.tries.most(p, c) <= LEAST_GAIN:
             return NO_MOVE
         one, other = self.clusters[p], self.clusters[c]
-        between = self._between(p, c)
-        if between:
+        if between := self.between(p, c):
             third = self.clusters[least(between)].members
             name = self.decisions.name(third.bit_length() - 1)
             return Candidate(0.0, refusal=Refusal("acyclic", {"between": name}))
@@ -339,12 +333,6 @@ class Search(State):
             gain = max(gain, one.cost.burden)
         self.tries.tried(p, c, gain)
         return Candidate(gain, joined)
-
-    def _between(self, p: int, c: int) -> int:
-        """Clusters that two joined ones would wait for, and that wait for them."""
-        reach = self.reach
-        found = reach.before[c] and reach.between(p, c, self.successors(p))
-        return found | (reach.before[p] and reach.between(c, p, self.successors(c)))
 
     def copied(self, p: int, readers: Sequence[int]) -> Candidate:
         """A producer computed again in each of its readers, and written nowhere."""

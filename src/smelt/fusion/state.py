@@ -7,6 +7,7 @@ is found once for each set and remembered.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from smelt import knobs
 from smelt.dataclass import dataclass
@@ -27,10 +28,12 @@ from smelt.fusion.legal import (
     refuse_region,
     refuse_sets,
 )  # fmt: skip
+from smelt.fusion.reach import Reach
 from smelt.fusion.region import Region, look
 from smelt.fusion.sets import bits
-from smelt.fusion.units import STILL, Units
+from smelt.fusion.units import STILL, Edge, Unit, Units
 from smelt.graph.ir import Node
+from smelt.types.expr import Expr, atoms
 
 MOST_ALIKE = 64
 """Units of a set beyond which looking for another that is like it takes longer than joining the
@@ -101,6 +104,7 @@ class State:
         self.beyond &= ~units.outputs
         """Values between kernels that no cache holds."""
         self.alike = Alike(units, model)
+        self.reach = Reach({})
         self.least = Bounds(model)
         self.barriers = Barriers(units)
         self.judged: dict[tuple[int, int], Verdict] = {}
@@ -214,6 +218,12 @@ class State:
             found |= self.holders[v]
         return found
 
+    def between(self, a: int, b: int) -> int:
+        """Clusters that two would wait for as one, and that wait for it."""
+        reach = self.reach
+        found = reach.before[b] and reach.between(a, b, self.successors(a))
+        return found | (reach.before[a] and reach.between(b, a, self.successors(b)))
+
     def held(self, values: int, stored: int = 0) -> float:
         """What it is worth in nanoseconds not to have some values in memory where only `stored` is
         written: those that no cache holds, of which only something much smaller is left."""
@@ -241,6 +251,16 @@ class State:
         work = sum(self.units.unit(u).trace.cost for u in bits(producer.members))
         return not producer.reads and work <= CHEAP and not producer.members & self.units.folds
 
+    def is_cheaper(self, chain: Cluster) -> bool:
+        """Whether a chain takes less than its members one by one: what only maps always does."""
+        region = chain.region
+        if not chain.members & self.units.folds:
+            return True
+        inner, most = chain.members & ~chain.stored, chain.cost.burden
+        if most <= self.least.alone(region, chain.members.bit_count(), inner):
+            return True
+        return most <= sum(self.alone(u).burden for u in bits(chain.members))
+
     # ---- verdicts ------------------------------------------------------------------------------
 
     def alone(self, u: int) -> Cost:
@@ -253,6 +273,16 @@ class State:
         if known is None:
             known = self.maps[looks] = self.model.map(unit)
         return known
+
+    def moved_alone(self, u: int) -> int:
+        """Bytes that one operator by itself reads and writes."""
+        model, unit = self.model, self.units.unit(u)
+        volumes: dict[int, int] = {}
+        for edge in unit.edges:
+            n = prod([model.extents[unit.axes[a]] for a in _axes(unit, edge)])
+            volumes[edge.producer] = volumes.get(edge.producer, 0) + n
+        read = sum([min(n, model.elements[v]) * model.itemsize[v] for v, n in volumes.items()])
+        return read + model.nbytes[u]
 
     def judge(self, members: int, stored: int, parts: Sequence[Cluster] = ()) -> Verdict:
         """A set of units as one kernel.  `parts` are two clusters that it joins, if any."""
@@ -364,6 +394,18 @@ class State:
     def _shape(self, u: int) -> tuple[int, ...]:
         unit = self.units.unit(u)
         return unit.axes[: unit.rank]
+
+
+def _axes(unit: Unit, edge: Edge) -> set[int]:
+    """The axes of a unit along which it reads, those of computed positions included."""
+    picks = dict(unit.trace.picks)
+    found = {t for t in edge.terms if isinstance(t, int) and t != STILL}
+    for x in (x for t in edge.terms if isinstance(t, Expr) for x in atoms(t)):
+        if x.kind == "axis":
+            found.add(int(x.name[1:]))
+        elif x.kind == "value":
+            found.update(picks[x.name])
+    return found
 
 
 def _is_exact() -> bool:
