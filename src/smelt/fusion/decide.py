@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import Any, Protocol
 
 from smelt.fusion.carried import Step
-from smelt.fusion.cost import INLINE_LAUNCH_NS, Cost, Model
+from smelt.fusion.cost import Cost, Model
 from smelt.fusion.legal import Refusal
 from smelt.fusion.sets import bits, least
 from smelt.graph.ir import Node
@@ -86,14 +86,14 @@ class Decisions:
                     self._record(edge.producer, unit.number, "split", "fuse-off", {})
 
     def chain(self, last: int, after: Joinable) -> None:
-        """Values that joined their only readers, up to a last one.  Apart they would have taken a
-        start each, and what writing and reading them takes."""
+        """Values that joined their only readers, up to a last one.  Apart they would have taken as
+        many more starts, and what writing and reading them takes."""
         if not self.recording:
             return
         model, fused = self.model, after.cost.burden
         joined = [p for p in bits(after.members) if p != last]
         saved = [model.write_ns(p, model.cores) + model.read_ns(p, model.nbytes[p], model.cores)
-                 + INLINE_LAUNCH_NS for p in joined]  # fmt: skip
+                 + after.cost.launch for p in joined]  # fmt: skip
         for p, ns in zip(joined, saved, strict=True):
             c, nbytes = (self.units.users[p] & after.members).bit_length() - 1, 2 * model.nbytes[p]
             self._record(
