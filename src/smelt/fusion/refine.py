@@ -100,7 +100,7 @@ class Refinement:
             found = self._over(c)
             if found is not None and self._is_acyclic(found[0]):
                 move, value, old = found
-                members = [v.region.members for v in move.new]
+                members = [v.key[0] for v in move.new]
                 self.decisions.over(self.state.clusters[c], members, value, old)
                 self._replace(move)
 
@@ -217,7 +217,7 @@ class Refinement:
             if found is None or found.cost is None:
                 return
             size = state.size(members, (whole, other))
-            whole = Cluster(members, stored, reads, size, found.region, found.cost)
+            whole = Cluster(members, stored, reads, size, found, found.cost)
             yield end, found
             apart += other.cost.burden
             hopeless = found.region.ended and found.cost.burden > HOPELESS * apart
@@ -295,7 +295,7 @@ class Refinement:
             for move in self._moves(c, able, one, other, 0.0 if best is None else best.gain):
                 before = sum(self.state.clusters[k].cost.burden for k in move.old)
                 enough = ENOUGH if len(move.new) <= len(move.old) else MORE
-                if self.gone.intersection(map(_key, move.new)):
+                if self.gone.intersection([v.key for v in move.new]):
                     continue
                 if move.gain > enough * before and (best is None or move.gain > best.gain):
                     best = move
@@ -421,9 +421,7 @@ class Refinement:
         """Whether the clusters still wait for one another in one direction after a move."""
         clusters = self.state.clusters
         sets = [(k.stored, k.reads) for c, k in clusters.items() if c not in move.old]
-        for found in move.new:
-            region = found.region
-            sets.append((region.stored, self.state.reads(region.members)))
+        sets += [(v.key[1], self.state.reads(v.key[0])) for v in move.new]
         written = 0
         pending = sets
         ours = sum(1 << u.number for u in self.units.units)
@@ -440,7 +438,7 @@ class Refinement:
     def _take(self, move: Move) -> list[int]:
         """Carries out a move; returns the numbers of the new clusters."""
         before = [self.state.clusters[c] for c in move.old]
-        self.decisions.refined(before, [found.region.members for found in move.new], move.gain)
+        self.decisions.refined(before, [found.key[0] for found in move.new], move.gain)
         return self._replace(move)
 
     def _replace(self, move: Move) -> list[int]:
@@ -455,8 +453,3 @@ class Refinement:
             fresh.append(self.next)
             self.next += 1
         return fresh
-
-
-def _key(verdict: Verdict) -> tuple[int, int]:
-    """What a cluster is told by."""
-    return verdict.region.members, verdict.region.stored

@@ -41,7 +41,6 @@ from smelt.fusion.legal import Refusal, Wishes, refuse_torn
 from smelt.fusion.plan import NOTHING, Donated, Plan
 from smelt.fusion.reach import Reach
 from smelt.fusion.refine import Refinement
-from smelt.fusion.region import Region
 from smelt.fusion.require import require
 from smelt.fusion.sets import Hints, bits, least
 from smelt.fusion.state import Cluster, State, Verdict
@@ -372,7 +371,7 @@ class Search(State):
         changed = 0
         for c, found in move.joined:
             cluster = self.clusters[c]
-            members, stored = found.region.members, found.region.stored
+            members, stored = found.key
             if not move.copies:
                 self.reach.join(p, c)
             for u in bits(members & ~cluster.members):
@@ -383,7 +382,7 @@ class Search(State):
             for v in bits(reads & ~cluster.reads):
                 self.readers[v] |= 1 << c
             cluster.members, cluster.stored, cluster.reads = members, stored, reads
-            cluster.region, cluster.cost = found.region, found.cost or Cost()
+            cluster.found, cluster.cost = found, found.cost or Cost()
             cluster.size = self.size(members)
             changed |= 1 << c
         if move.copies:
@@ -398,16 +397,16 @@ class Search(State):
             return
         c, found = move.joined[0]
         self.decisions.joined(
-            producer, self.clusters[c], found.cost or Cost(), found.region.stored,
-            axis=self._streamed_extent(found.region, found.cost), forced=move.gain == FORCED,
+            producer, self.clusters[c], found.cost or Cost(), found.key[1],
+            axis=self._streamed_extent(found), forced=move.gain == FORCED,
             beside=beside,
         )  # fmt: skip
 
-    def _streamed_extent(self, region: Region, cost: Cost | None) -> str:
+    def _streamed_extent(self, found: Verdict) -> str:
         """The extent of the streamed axis in words."""
-        if cost is None or cost.stream < 0:
+        if found.cost is None or found.cost.stream < 0:
             return ""
-        number = region.axes[cost.stream]
+        number = found.region.axes[found.cost.stream]
         extent, size = self.units.extents[number], self.model.extents[number]
         return f"{size:,} positions" if isinstance(extent, int) else \
             f"{expr_text(extent)} ({size:,} positions)"  # fmt: skip
@@ -416,7 +415,7 @@ class Search(State):
         """Records what becomes of the folds over streamed axes."""
         for c in self.clusters.values() if self.decisions.recording else ():
             if c.cost.stream >= 0:
-                extent = self._streamed_extent(c.region, c.cost)
+                extent = self._streamed_extent(c.found)
                 found = steps(self.model, c.region, c.cost.stream)
                 self.decisions.carried(extent, found, c.cost.burden)
 

@@ -41,21 +41,6 @@ regions of two flat parts."""
 
 
 @dataclass(slots=True)
-class Cluster:
-    """A kernel in the making."""
-
-    members: int
-    stored: int
-    """Members that are written, because somebody outside reads them."""
-    reads: int
-    """Values that it reads from memory."""
-    size: float
-    """Scalar operations, dear ones counted by their cost."""
-    region: Region
-    cost: Cost
-
-
-@dataclass(slots=True)
 class Verdict:
     """A set of units as one kernel: its cost, or why it is none (both if it could be one)."""
 
@@ -64,6 +49,8 @@ class Verdict:
     refusal: Refusal | None = None
     looks: tuple[Look, Look] | None = None
     """Where `found` is the region of another set: what that one and this one look like."""
+    key: tuple[int, int] = (0, 0)
+    """The set, and those of it that are written."""
 
     @property
     def is_final(self) -> bool:
@@ -76,6 +63,26 @@ class Verdict:
         if self.looks is not None:
             self.found, self.looks = renamed(self.found, *self.looks), None
         return self.found
+
+
+@dataclass(slots=True)
+class Cluster:
+    """A kernel in the making."""
+
+    members: int
+    stored: int
+    """Members that are written, because somebody outside reads them."""
+    reads: int
+    """Values that it reads from memory."""
+    size: float
+    """Scalar operations, dear ones counted by their cost."""
+    found: Verdict
+    cost: Cost
+
+    @property
+    def region(self) -> Region:
+        """Where its units are computed."""
+        return self.found.region
 
 
 SMALL = 8
@@ -130,11 +137,9 @@ class State:
 
     def put(self, c: int, found: Verdict) -> None:
         """A new cluster, of a set that was judged."""
-        region = found.region
-        members, reads = region.members, self.reads(region.members)
-        self.clusters[c] = Cluster(
-            members, region.stored, reads, self.size(members), region, found.cost or Cost()
-        )
+        members, stored = found.key
+        reads, size = self.reads(members), self.size(members)
+        self.clusters[c] = Cluster(members, stored, reads, size, found, found.cost or Cost())
         for u in bits(members):
             self.holders[u] |= 1 << c
         for v in bits(reads):
@@ -312,6 +317,7 @@ class State:
             if members & (members - 1) == 0:
                 refusal = None  # an operator by itself is always a kernel
             known = Verdict(region, cost, refusal)
+        known.key = key
         self.judged[key] = known
         return known
 
