@@ -33,6 +33,10 @@ def test_no_kernel_takes_less(block: int) -> None:
                 continue
             one = state.judge(1 << unit.number, 1 << unit.number)
             assert one.cost is not None
+            moved = state.moved_alone(unit.number)
+            assert moved <= one.cost.moved
+            if all(e.same for e in unit.edges):
+                assert moved == one.cost.moved
             least = bounds.alone(one.region, 1)
             assert least <= one.cost.burden * (1 + 1e-9)
             assert bounds.alone(one.region, 2) > least

@@ -85,19 +85,20 @@ class Decisions:
                 if edge.producer >= len(self.units.inputs):
                     self._record(edge.producer, unit.number, "split", "fuse-off", {})
 
-    def chain(self, before: list[tuple[int, int]], after: Joinable, apart: list[Cost]) -> None:
-        """Values that joined their only readers: pairs of (value, reader)."""
+    def chain(self, last: int, after: Joinable) -> None:
+        """Values that joined their only readers, up to a last one.  Apart they would have taken as
+        many more starts, and what writing and reading them takes."""
         if not self.recording:
             return
-        split_ns = sum(c.burden for c in apart)
-        for p, c in before:
-            nbytes = 2 * self.model.nbytes[p]
-            saved = apart[0].launch if apart else 0.0
-            saved += self.model.write_ns(p, self.model.cores)
-            saved += self.model.read_ns(p, self.model.nbytes[p], self.model.cores)
+        model, fused = self.model, after.cost.burden
+        joined = [p for p in bits(after.members) if p != last]
+        saved = [model.write_ns(p, model.cores) + model.read_ns(p, model.nbytes[p], model.cores)
+                 + after.cost.launch for p in joined]  # fmt: skip
+        for p, ns in zip(joined, saved, strict=True):
+            c, nbytes = (self.units.users[p] & after.members).bit_length() - 1, 2 * model.nbytes[p]
             self._record(
                 p, c, "fused", "saves-traffic", {"value": self.names[p], "bytes": nbytes},
-                saves_bytes=nbytes, saves_ns=saved, fused_ns=after.cost.burden, split_ns=split_ns,
+                saves_bytes=nbytes, saves_ns=ns, fused_ns=fused, split_ns=fused + sum(saved),
             )  # fmt: skip
 
     def joined(

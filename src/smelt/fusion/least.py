@@ -50,6 +50,9 @@ class Least:
     every: float
     """Those of all of them."""
     written: int
+    whole: float
+    """Nanoseconds that one core takes at most to read each value whole, and to write each result:
+    arrays take no kernel of these units longer."""
     is_masked: bool
 
 
@@ -77,7 +80,7 @@ class Bounds:
         work = found.total if works else 0.0
         alone, every = self._again(region, kept)
         alone, every = found.one + alone, found.every + every
-        return self._burden(work, alone, every, found.written | kept, kernels)
+        return self._burden(work, alone, every, found.whole, found.written | kept, kernels)
 
     def both(
         self, one: Region, other: Region, written: int, kernels: int, kept: int = 0
@@ -98,7 +101,7 @@ class Bounds:
             work = a.total + b.total
             for u in bits(a.members & b.members):
                 work -= min(a.work.get(u, 0.0), b.work.get(u, 0.0))
-        return self._burden(work, alone, every, written | kept, kernels)
+        return self._burden(work, alone, every, a.whole + b.whole, written | kept, kernels)
 
     def _again(self, region: Region, kept: int) -> tuple[float, float]:
         """Nanoseconds of reading some members of a region, by one core and by all."""
@@ -114,13 +117,16 @@ class Bounds:
             every += model.read_ns(u, nbytes, model.cores)
         return alone, every
 
-    def _burden(self, work: float, one: float, every: float, written: int, kernels: int) -> float:
+    def _burden(
+        self, work: float, one: float, every: float, whole: float, written: int, kernels: int
+    ) -> float:  # fmt: skip
         model = self.model
         for u in bits(written):
             one += model.write_ns(u, 1)
             every += model.write_ns(u, model.cores)
         threaded = model.target.launch_ns + (kernels - 1) * self.start
-        threaded += _charged(work / model.cores, every)
+        # what is not run in the calling thread takes long enough, be it that it computes more
+        threaded += max(_charged(work / model.cores, every), (INLINE_NS - whole) / model.cores)
         if kernels == 1 and (work >= INLINE_NS or work + one >= INLINE_NS):
             return threaded
         return min(threaded, kernels * INLINE_LAUNCH_NS + _charged(work, one))
@@ -146,10 +152,12 @@ class Bounds:
             nbytes = min(max(map(volume, masks)), model.elements[v]) * model.itemsize[v]
             reads[v] = model.read_ns(v, nbytes, 1), model.read_ns(v, nbytes, model.cores)
             read |= 1 << v
+        whole = sum([model.read_ns(v, model.nbytes[v], 1) for v in bits(read | region.members)])
+        whole += sum([model.write_ns(u, 1) for u in bits(region.members)])
         return Least(
             region.members, work, sum(work.values()), read, reads,
             sum([x for x, _ in reads.values()]), sum([x for _, x in reads.values()]),
-            region.stored, is_masked(model, region),
+            region.stored, whole, is_masked(model, region),
         )  # fmt: skip
 
 

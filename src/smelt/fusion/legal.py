@@ -13,6 +13,7 @@ from dataclasses import field
 from typing import Any
 
 from smelt.dataclass import dataclass
+from smelt.fusion.barred import Barriers
 from smelt.fusion.cost import Cost, Model
 from smelt.fusion.region import MOST_READS, Region
 from smelt.fusion.units import Units
@@ -79,7 +80,9 @@ def _both(members: int, a: int, b: int) -> bool:
     return bool(first and second and (first | second).bit_count() > 1)
 
 
-def refuse_sets(units: Units, members: int, size: float, wishes: Wishes) -> Refusal | None:
+def refuse_sets(
+    units: Units, members: int, size: float, wishes: Wishes, barriers: Barriers
+) -> Refusal | None:
     """What can be said without looking at axes; `size` counts scalar operations."""
     if members & units.calls and members.bit_count() > 1:
         number = (members & units.calls).bit_length() - 1
@@ -93,7 +96,8 @@ def refuse_sets(units: Units, members: int, size: float, wishes: Wishes) -> Refu
         return Refusal("never-fuse")
     if size > CODE:
         return Refusal("code-size", {"size": int(size), "limit": CODE})
-    return None
+    product = barriers.product(members)
+    return None if product < 0 else refuse_fault(units, CROSSING, product)
 
 
 def refuse_torn(units: Units, fold: int) -> Refusal:

@@ -65,6 +65,8 @@ class Refinement:
         self.next = max((len(self.units.values), *(c + 1 for c in state.clusters)))
         self.gone: set[tuple[int, int]] = set()
         """Clusters that were given up: none comes again, so that moves cannot go in a circle."""
+        self.hopeless: set[tuple[object, ...]] = set()
+        """What clusters that are best left as they are look like, with their neighbours."""
 
     def run(self) -> list[int]:
         """Takes the moves that gain; returns the clusters that came of them."""
@@ -98,7 +100,7 @@ class Refinement:
             found = self._over(c)
             if found is not None and self._is_acyclic(found[0]):
                 move, value, old = found
-                members = [v.region.members for v in move.new]
+                members = [v.key[0] for v in move.new]
                 self.decisions.over(self.state.clusters[c], members, value, old)
                 self._replace(move)
 
@@ -215,7 +217,7 @@ class Refinement:
             if found is None or found.cost is None:
                 return
             size = state.size(members, (whole, other))
-            whole = Cluster(members, stored, reads, size, found.region, found.cost)
+            whole = Cluster(members, stored, reads, size, found, found.cost)
             yield end, found
             apart += other.cost.burden
             hopeless = found.region.ended and found.cost.burden > HOPELESS * apart
@@ -247,8 +249,38 @@ class Refinement:
         cluster = self.state.clusters[c]
         if cluster.members & self.units.calls or cluster.members & (cluster.members - 1) == 0:
             return None
+        near = self._neighbours(c)
+        around = self._around(c, near)
+        if around in self.hopeless:
+            return None
+        best = self._best_split(c, [n for n in near if self._may_gain(c, n)])
+        if best is None and around is not None and self.left > 0:
+            self.hopeless.add(around)
+        return best
+
+    def _around(self, c: int, near: Sequence[int]) -> tuple[object, ...] | None:
+        """What a cluster and its neighbours look like, each by itself and together: where nothing
+        gains, nothing does where it is the same.  None if nothing else can look like that, or not
+        all that happens there is a matter of looks."""
+        state = self.state
+        if self.gone or state.wishes.never:
+            return None
+        clusters = [state.clusters[n] for n in (c, *near)]
+        members = stored = inside = 0
+        for n, k in zip((c, *near), clusters, strict=True):
+            members, stored, inside = members | k.members, stored | k.stored, inside | 1 << n
+        look = state.alike.look(members, self._stored(stored, inside))
+        if look is None:
+            return None
+        place = {u: k for k, u in enumerate(bits(members))}
+        sets = [s for k in clusters for s in (k.members, k.stored)]
+        sets.append(stored & self.units.outputs)
+        return (look.form, *[tuple([place[u] for u in bits(s)]) for s in sets])
+
+    def _best_split(self, c: int, near: Sequence[int]) -> Move | None:
+        """The best way to take a cluster apart, perhaps with one of its neighbours."""
+        cluster = self.state.clusters[c]
         best: Move | None = None
-        near = [n for n in self._neighbours(c) if self._may_gain(c, n)]
         if not near and not self._may_gain(c):
             return None
         for cut in self._cuts(cluster):
@@ -263,7 +295,7 @@ class Refinement:
             for move in self._moves(c, able, one, other, 0.0 if best is None else best.gain):
                 before = sum(self.state.clusters[k].cost.burden for k in move.old)
                 enough = ENOUGH if len(move.new) <= len(move.old) else MORE
-                if self.gone.intersection(map(_key, move.new)):
+                if self.gone.intersection([v.key for v in move.new]):
                     continue
                 if move.gain > enough * before and (best is None or move.gain > best.gain):
                     best = move
@@ -389,9 +421,7 @@ class Refinement:
         """Whether the clusters still wait for one another in one direction after a move."""
         clusters = self.state.clusters
         sets = [(k.stored, k.reads) for c, k in clusters.items() if c not in move.old]
-        for found in move.new:
-            region = found.region
-            sets.append((region.stored, self.state.reads(region.members)))
+        sets += [(v.key[1], self.state.reads(v.key[0])) for v in move.new]
         written = 0
         pending = sets
         ours = sum(1 << u.number for u in self.units.units)
@@ -408,7 +438,7 @@ class Refinement:
     def _take(self, move: Move) -> list[int]:
         """Carries out a move; returns the numbers of the new clusters."""
         before = [self.state.clusters[c] for c in move.old]
-        self.decisions.refined(before, [found.region.members for found in move.new], move.gain)
+        self.decisions.refined(before, [found.key[0] for found in move.new], move.gain)
         return self._replace(move)
 
     def _replace(self, move: Move) -> list[int]:
@@ -423,8 +453,3 @@ class Refinement:
             fresh.append(self.next)
             self.next += 1
         return fresh
-
-
-def _key(verdict: Verdict) -> tuple[int, int]:
-    """What a cluster is told by."""
-    return verdict.region.members, verdict.region.stored

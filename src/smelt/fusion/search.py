@@ -41,11 +41,10 @@ from smelt.fusion.legal import Refusal, Wishes, refuse_torn
 from smelt.fusion.plan import NOTHING, Donated, Plan
 from smelt.fusion.reach import Reach
 from smelt.fusion.refine import Refinement
-from smelt.fusion.region import Region
 from smelt.fusion.require import require
 from smelt.fusion.sets import Hints, bits, least
 from smelt.fusion.state import Cluster, State, Verdict
-from smelt.fusion.tries import Tries
+from smelt.fusion.tries import NEVER, Tries
 from smelt.fusion.units import Units
 from smelt.fusion.verify import disjoint, verify
 from smelt.graph.ir import Graph
@@ -138,7 +137,7 @@ def plan(
         for fact in (*decisions.found, *memory.facts(result, sizes)):
             journal.record(fact)
         moved = sum(c.cost.moved for c in search.clusters.values())
-        apart = sum(search.alone(u.number).moved for u in units.units)
+        apart = sum(search.moved_alone(u.number) for u in units.units)
         count, seconds = len(units.units), perf_counter() - start
         journal.record(Planned(graph.name, count, len(clusters), moved, apart, seconds))
     return result
@@ -151,7 +150,6 @@ class Search(State):
         super().__init__(units, model, wishes)
         decisions.views()
         self.decisions = decisions
-        self.reach = Reach({})
         self.tries = Tries()
         self.dear: dict[int, int] = {}
         """Producers that were better stored than computed again, and in how many readers."""
@@ -193,15 +191,12 @@ class Search(State):
             self.place(c, members)
             if members & (members - 1) == 0:
                 continue
-            apart = {u: self.alone(u) for u in bits(members)}
-            if self.clusters[c].cost.burden > sum(cost.burden for cost in apart.values()):
+            if not self.is_cheaper(self.clusters[c]):
                 self.remove(c)  # such as a fold that is split for being glued to others
-                for u in apart:
+                for u in bits(members):
                     self.place(u, 1 << u)
                 continue
-            joins = [(p, (self.units.users[p] & members).bit_length() - 1)
-                     for p in apart if p != c]  # fmt: skip
-            self.decisions.chain(joins, self.clusters[c], list(apart.values()))
+            self.decisions.chain(c, self.clusters[c])
 
     def _producers(self, fresh: Iterable[int]) -> None:
         """Moves producers into their readers, the largest gain first.
@@ -254,16 +249,20 @@ class Search(State):
         found = 0.0
         for u in bits(producer.stored):
             count = (self.readers[u] & ~(1 << p)).bit_count()
-            if count:
-                found += count * self.model.read_ns(u, self.model.nbytes[u], 1)
+            found += count * self.model.read_ns(u, self.model.nbytes[u], 1)
         found += self.held(producer.stored)
         if self.wishes.must:
             return FORCED
         readers = bits(self.successors(p))
-        if len(readers) > 1 and self._may_copy(producer, len(readers)):
+        count = len(readers)
+        if self._may_copy(producer, count) and not self._was_dear(producer, count):
             return found + producer.cost.burden
-        tried = [self.tries.most(p, c) for c in readers[:MOST_READERS]]
-        return min(found + producer.cost.burden, max(tried, default=0.0))
+        most = 0.0
+        for c in readers[:MOST_READERS]:
+            tried = self.tries.most(p, c)
+            if tried > most and not self.between(p, c):
+                most = tried
+        return min(found + producer.cost.burden, most)
 
     def _may_copy(self, producer: Cluster, readers: int) -> bool:
         """Whether a producer may be computed again in each of its readers."""
@@ -307,10 +306,7 @@ class Search(State):
         if not asked and self.tries.most(p, c) <= LEAST_GAIN:
             return NO_MOVE
         one, other = self.clusters[p], self.clusters[c]
-        reach = self.reach
-        between = reach.before[c] and reach.between(p, c, self.successors(p))
-        between |= reach.before[p] and reach.between(c, p, self.successors(c))
-        if between:
+        if between := self.between(p, c):
             third = self.clusters[least(between)].members
             name = self.decisions.name(third.bit_length() - 1)
             return Candidate(0.0, refusal=Refusal("acyclic", {"between": name}))
@@ -325,6 +321,8 @@ class Search(State):
         found = self.judge(one.members | other.members, stored, (one, other))
         joined = ((c, found),)
         if found.cost is None or found.refusal is not None:
+            if found.is_final:
+                self.tries.note(p, c, NEVER)
             return Candidate(0.0, joined, found.refusal)
         if self.wishes.must and self.wishes.demand(one.members, other.members):
             return Candidate(FORCED, joined)
@@ -373,7 +371,7 @@ class Search(State):
         changed = 0
         for c, found in move.joined:
             cluster = self.clusters[c]
-            members, stored = found.region.members, found.region.stored
+            members, stored = found.key
             if not move.copies:
                 self.reach.join(p, c)
             for u in bits(members & ~cluster.members):
@@ -384,7 +382,7 @@ class Search(State):
             for v in bits(reads & ~cluster.reads):
                 self.readers[v] |= 1 << c
             cluster.members, cluster.stored, cluster.reads = members, stored, reads
-            cluster.region, cluster.cost = found.region, found.cost or Cost()
+            cluster.found, cluster.cost = found, found.cost or Cost()
             cluster.size = self.size(members)
             changed |= 1 << c
         if move.copies:
@@ -399,16 +397,16 @@ class Search(State):
             return
         c, found = move.joined[0]
         self.decisions.joined(
-            producer, self.clusters[c], found.cost or Cost(), found.region.stored,
-            axis=self._streamed_extent(found.region, found.cost), forced=move.gain == FORCED,
+            producer, self.clusters[c], found.cost or Cost(), found.key[1],
+            axis=self._streamed_extent(found), forced=move.gain == FORCED,
             beside=beside,
         )  # fmt: skip
 
-    def _streamed_extent(self, region: Region, cost: Cost | None) -> str:
+    def _streamed_extent(self, found: Verdict) -> str:
         """The extent of the streamed axis in words."""
-        if cost is None or cost.stream < 0:
+        if found.cost is None or found.cost.stream < 0:
             return ""
-        number = region.axes[cost.stream]
+        number = found.region.axes[found.cost.stream]
         extent, size = self.units.extents[number], self.model.extents[number]
         return f"{size:,} positions" if isinstance(extent, int) else \
             f"{expr_text(extent)} ({size:,} positions)"  # fmt: skip
@@ -417,7 +415,7 @@ class Search(State):
         """Records what becomes of the folds over streamed axes."""
         for c in self.clusters.values() if self.decisions.recording else ():
             if c.cost.stream >= 0:
-                extent = self._streamed_extent(c.region, c.cost)
+                extent = self._streamed_extent(c.found)
                 found = steps(self.model, c.region, c.cost.stream)
                 self.decisions.carried(extent, found, c.cost.burden)
 

@@ -7,12 +7,14 @@ is found once for each set and remembered.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from smelt import knobs
 from smelt.dataclass import dataclass
 from smelt.fusion import along, streams
 from smelt.fusion.alike import Alike, Look, renamed
 from smelt.fusion.assemble import Group
+from smelt.fusion.barred import Barriers
 from smelt.fusion.cost import Cost, Model
 from smelt.fusion.flat import join_flat
 from smelt.fusion.least import Bounds
@@ -26,14 +28,41 @@ from smelt.fusion.legal import (
     refuse_region,
     refuse_sets,
 )  # fmt: skip
+from smelt.fusion.reach import Reach
 from smelt.fusion.region import Region, look
 from smelt.fusion.sets import bits
-from smelt.fusion.units import STILL, Units
+from smelt.fusion.units import STILL, Edge, Unit, Units
 from smelt.graph.ir import Node
+from smelt.types.expr import Expr, atoms
 
 MOST_ALIKE = 64
 """Units of a set beyond which looking for another that is like it takes longer than joining the
 regions of two flat parts."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """A set of units as one kernel: its cost, or why it is none (both if it could be one)."""
+
+    found: Region
+    cost: Cost | None = None
+    refusal: Refusal | None = None
+    looks: tuple[Look, Look] | None = None
+    """Where `found` is the region of another set: what that one and this one look like."""
+    key: tuple[int, int] = (0, 0)
+    """The set, and those of it that are written."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether no larger set is a kernel either: it was refused without a look at its axes."""
+        return self.refusal is not None and self.cost is None and self.found.fault is None
+
+    @property
+    def region(self) -> Region:
+        """Where its units are computed."""
+        if self.looks is not None:
+            self.found, self.looks = renamed(self.found, *self.looks), None
+        return self.found
 
 
 @dataclass(slots=True)
@@ -47,26 +76,13 @@ class Cluster:
     """Values that it reads from memory."""
     size: float
     """Scalar operations, dear ones counted by their cost."""
-    region: Region
+    found: Verdict
     cost: Cost
-
-
-@dataclass(slots=True)
-class Verdict:
-    """A set of units as one kernel: its cost, or why it is none (both if it could be one)."""
-
-    found: Region
-    cost: Cost | None = None
-    refusal: Refusal | None = None
-    looks: tuple[Look, Look] | None = None
-    """Where `found` is the region of another set: what that one and this one look like."""
 
     @property
     def region(self) -> Region:
         """Where its units are computed."""
-        if self.looks is not None:
-            self.found, self.looks = renamed(self.found, *self.looks), None
-        return self.found
+        return self.found.region
 
 
 SMALL = 8
@@ -95,7 +111,9 @@ class State:
         self.beyond &= ~units.outputs
         """Values between kernels that no cache holds."""
         self.alike = Alike(units, model)
+        self.reach = Reach({})
         self.least = Bounds(model)
+        self.barriers = Barriers(units)
         self.judged: dict[tuple[int, int], Verdict] = {}
         self.seen: dict[tuple[int, ...], tuple[tuple[int, int], Look]] = {}
         """For what a set looks like, the first such set that was judged."""
@@ -119,11 +137,9 @@ class State:
 
     def put(self, c: int, found: Verdict) -> None:
         """A new cluster, of a set that was judged."""
-        region = found.region
-        members, reads = region.members, self.reads(region.members)
-        self.clusters[c] = Cluster(
-            members, region.stored, reads, self.size(members), region, found.cost or Cost()
-        )
+        members, stored = found.key
+        reads, size = self.reads(members), self.size(members)
+        self.clusters[c] = Cluster(members, stored, reads, size, found, found.cost or Cost())
         for u in bits(members):
             self.holders[u] |= 1 << c
         for v in bits(reads):
@@ -207,6 +223,12 @@ class State:
             found |= self.holders[v]
         return found
 
+    def between(self, a: int, b: int) -> int:
+        """Clusters that two would wait for as one, and that wait for it."""
+        reach = self.reach
+        found = reach.before[b] and reach.between(a, b, self.successors(a))
+        return found | (reach.before[a] and reach.between(b, a, self.successors(b)))
+
     def held(self, values: int, stored: int = 0) -> float:
         """What it is worth in nanoseconds not to have some values in memory where only `stored` is
         written: those that no cache holds, of which only something much smaller is left."""
@@ -234,6 +256,16 @@ class State:
         work = sum(self.units.unit(u).trace.cost for u in bits(producer.members))
         return not producer.reads and work <= CHEAP and not producer.members & self.units.folds
 
+    def is_cheaper(self, chain: Cluster) -> bool:
+        """Whether a chain takes less than its members one by one: what only maps always does."""
+        region = chain.region
+        if not chain.members & self.units.folds:
+            return True
+        inner, most = chain.members & ~chain.stored, chain.cost.burden
+        if most <= self.least.alone(region, chain.members.bit_count(), inner):
+            return True
+        return most <= sum(self.alone(u).burden for u in bits(chain.members))
+
     # ---- verdicts ------------------------------------------------------------------------------
 
     def alone(self, u: int) -> Cost:
@@ -247,13 +279,24 @@ class State:
             known = self.maps[looks] = self.model.map(unit)
         return known
 
+    def moved_alone(self, u: int) -> int:
+        """Bytes that one operator by itself reads and writes."""
+        model, unit = self.model, self.units.unit(u)
+        volumes: dict[int, int] = {}
+        for edge in unit.edges:
+            n = prod([model.extents[unit.axes[a]] for a in _axes(unit, edge)])
+            volumes[edge.producer] = volumes.get(edge.producer, 0) + n
+        read = sum([min(n, model.elements[v]) * model.itemsize[v] for v, n in volumes.items()])
+        return read + model.nbytes[u]
+
     def judge(self, members: int, stored: int, parts: Sequence[Cluster] = ()) -> Verdict:
         """A set of units as one kernel.  `parts` are two clusters that it joins, if any."""
         key = members, stored
         known = self.judged.get(key)
         if known is not None:
             return known
-        refusal = refuse_sets(self.units, members, self.size(members, parts), self.wishes)
+        size = self.size(members, parts)
+        refusal = refuse_sets(self.units, members, size, self.wishes, self.barriers)
         if refusal is not None:
             known = Verdict(Region(members, stored), refusal=refusal)
         elif (like := self._like(key, parts)) is not None:
@@ -274,6 +317,7 @@ class State:
             if members & (members - 1) == 0:
                 refusal = None  # an operator by itself is always a kernel
             known = Verdict(region, cost, refusal)
+        known.key = key
         self.judged[key] = known
         return known
 
@@ -356,6 +400,18 @@ class State:
     def _shape(self, u: int) -> tuple[int, ...]:
         unit = self.units.unit(u)
         return unit.axes[: unit.rank]
+
+
+def _axes(unit: Unit, edge: Edge) -> set[int]:
+    """The axes of a unit along which it reads, those of computed positions included."""
+    picks = dict(unit.trace.picks)
+    found = {t for t in edge.terms if isinstance(t, int) and t != STILL}
+    for x in (x for t in edge.terms if isinstance(t, Expr) for x in atoms(t)):
+        if x.kind == "axis":
+            found.add(int(x.name[1:]))
+        elif x.kind == "value":
+            found.update(picks[x.name])
+    return found
 
 
 def _is_exact() -> bool:

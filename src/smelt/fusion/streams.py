@@ -90,13 +90,15 @@ def streamed(model: Model, region: Region, *, beyond: bool) -> Cost | None:
         long = not products or n > SHORT
         taken = n > SHORT_TAKEN and _is_taken(model, region, a)
         helps = beyond and (not products or n > SHORT_TAKEN)
-        if not (helps or masked or long or taken):
+        swept = any(region.masks[u][0] >> a & 1 for u in bits(region.stored))
+        cuts = masked and not swept  # results along the axis are written everywhere
+        if not (helps or cuts or long or taken):
             continue
         try:
             price = _price(model, region, a)
         except NotCollected:
             continue
-        several = helps or (long and price.visits > 1) or (masked and price.is_cut())
+        several = helps or (long and price.visits > 1) or (cuts and price.is_cut())
         cost = price.cost() if several or taken else None
         if cost is not None and not several and cost.times > 1:
             continue  # a row is visited again and again as it is without a stream
@@ -214,10 +216,10 @@ class _Price:
         )  # fmt: skip
 
     def is_cut(self) -> bool:
-        """Whether masks tell where visits start or stop: then even one visit may be less."""
-        swept = [t for t in self.found.roots.values() if self.name in t.axes]
+        """Whether masks tell where visits start or stop, where no result lies along the axis: then
+        even one visit may be less."""
         states = self.cascade.states
-        if swept or not states or any(s.sweep for s in states):
+        if not states or any(s.sweep for s in states):
             return False
         seen = self._visible(states)
         return any(t is not None for t in (seen.start, seen.stop, seen.seen))

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 
 UNTRIED = 1e18
 """What two clusters may gain that nobody has tried."""
+NEVER = -UNTRIED
+"""What they gain where no kernel holds both, whatever they take up."""
 
 
 class Tries:

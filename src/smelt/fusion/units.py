@@ -135,6 +135,7 @@ class Units:
         self.extents: list[Index] = []
         self._extent_numbers: dict[Index, int] = {}
         self._volumes: dict[int, Index] = {}
+        self._pulled: dict[int, tuple[Node, ...]] = {}
         self.regrouped: dict[tuple[object, ...], tuple[Term, ...]] = {}
         """Places of units that are walked under another shape, as regions have found them."""
         self.rewritten: dict[tuple[object, ...], tuple[Term, ...]] = {}
@@ -150,9 +151,8 @@ class Units:
         known = [*self.units[:1] * len(self.inputs), *self.units]
         self.unit: Callable[[int], Unit] = known.__getitem__  # of a value's number
         self.users = [0] * len(self.values)
-        for unit in self.units:
-            for edge in unit.edges:
-                self.users[edge.producer] |= 1 << unit.number
+        for unit, edge in ((u, e) for u in self.units for e in u.edges):
+            self.users[edge.producer] |= 1 << unit.number
         self.loose = {
             k for k, node in enumerate(self.inputs)
             if isinstance(node.op, Input) and node.op.strides is not None
@@ -169,9 +169,9 @@ class Units:
         """Units that write at places which depend on data."""
         self.everything = (1 << len(self.values)) - 1
         self.calls = sum(1 << u.number for u in self.units if u.is_library)
+        traces = [u.trace for u in self.units]
         self.size = [0.0] * len(self.inputs)
-        for t in (u.trace for u in self.units):
-            self.size.append(t.size + t.cost + DOT_CODE * t.dots)
+        self.size += [t.size + t.cost + DOT_CODE * t.dots for t in traces]
         results = (n for n in graph.outputs if not isinstance(n.op, Input))
         self.outputs = sum({1 << self.number[n] for n in results})
 
@@ -268,6 +268,9 @@ class Units:
 
     def pulled(self, number: int) -> tuple[Node, ...]:
         """The free nodes that a unit looks through, in execution order."""
+        known = self._pulled.get(number)
+        if known is not None:
+            return known
         found: dict[Node, None] = {}
         unit = self.unit(number)
         stack = list(unit.node.inputs)
@@ -277,7 +280,8 @@ class Units:
             if not self._is_leaf(node) and node not in found and node not in stop:
                 found[node] = None
                 stack.extend(node.inputs)
-        return tuple(sorted(found, key=self.order.__getitem__))
+        known = self._pulled[number] = tuple(sorted(found, key=self.order.__getitem__))
+        return known
 
 
 def _often_tested(graph: Graph) -> frozenset[Node]:
