@@ -7,7 +7,7 @@ the memory.  Here permutations travel with the data, from operands to results, s
 stored between kernels lies as the data does:
 
     exp(permute(x))       ->  permute(exp(x))
-    sum(permute(x))       ->  permute(sum(x))     along the same positions, in the same order
+    sum(permute(x))       ->  permute(sum(x))     as the memory lies, if no positions are asked for
     contract(a, b)        ->  permute(contract(a, b))
 
 The last is a choice: the result of a contraction may lie in any order.  It lies as one operand
@@ -150,15 +150,15 @@ def _map(node: Node, made: list[Node]) -> Node:
 
 
 def _reduce(node: Node, perm: Perm) -> Node:
-    """A reduction of what is turned, where its positions stay in order: the same bits."""
+    """A reduction as the memory lies; where positions are asked for, if they stay in order."""
     op, (x,) = node.op, node.inputs
     assert isinstance(op, Reduce)
-    axes = tuple(perm[a] for a in op.axes)
-    if list(axes) != sorted(axes):
+    axes = [perm[a] for a in op.axes]
+    if op.row.positional and axes != sorted(axes):
         return node
     left = [a for a in range(len(perm)) if a not in axes]
     order = tuple(left.index(p) for a, p in enumerate(perm) if a not in op.axes)
-    return _turned(node, order, replace(op, axes=axes), x.inputs[0])
+    return _turned(node, order, replace(op, axes=tuple(sorted(axes))), x.inputs[0])
 
 
 def _scan(node: Node, perm: Perm) -> Node:
