@@ -7,21 +7,24 @@ the memory.  Here permutations travel with the data, from operands to results, s
 stored between kernels lies as the data does:
 
     exp(permute(x))       ->  permute(exp(x))
-    sum(permute(x))       ->  permute(sum(x))     along the same positions, in the same order
+    sum(permute(x))       ->  permute(sum(x))     as the memory lies, if no positions are asked for
     contract(a, b)        ->  permute(contract(a, b))
 
 The last is a choice: the result of a contraction may lie in any order.  It lies as one operand
 does that alone has all of the result's axes but one at most, where that operand's summed axis
 ends its rows: the other operand's axis then ends the result's rows (a convolution with its
-channels last).  Scores of attention and products of two matrices have no such operand.
+channels last; one that is laid out by steps, if several axes are then merged into each that the
+data has).  Scores of attention and products of two matrices have no such operand.  Where an image's
+channels are not last, its weights tell, which may have them last.
 
 All other passes move permutations towards the inputs; this one runs once, after them, and counts
-only where permutations meet and fewer are left.
+only where permutations meet and fewer are left, or where fewer contractions are at odds: summed
+axes lie in one order in one operand, and in another order in the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from smelt.graph import build
@@ -33,7 +36,7 @@ from smelt.ops.elementwise import Cast, Map
 from smelt.ops.index import Gather
 from smelt.ops.reduce import Reduce, Scan
 from smelt.ops.spec import TensorOp
-from smelt.ops.view import Permute, Reshape, Window, split_groups
+from smelt.ops.view import Concat, Permute, Reshape, Window, split_groups
 from smelt.passes.compose import lifted, settle
 from smelt.types.expr import Index, axes_of
 
@@ -65,8 +68,13 @@ def layouts(graph: Graph) -> Graph:
       return v3
     }
     """
-    turned = travelled(graph, RULES | {Contract: _contract})
-    return turned if permutations(turned) < permutations(graph) else graph
+    turned = travelled(graph, RULES | _CHOICES)
+    return turned if _price(turned) < _price(graph) else graph
+
+
+def _price(graph: Graph) -> int:
+    """Values that are turned: where they are read, or while an operand is packed."""
+    return permutations(graph) + sum(_at_odds(x) for x in graph.nodes())
 
 
 def travelled(graph: Graph, rules: Mapping[type[TensorOp], Rule]) -> Graph:
@@ -108,8 +116,8 @@ Rule = Callable[[Node, Perm], Node]
 
 def _moved(node: Node, rules: Mapping[type[TensorOp], Rule]) -> Node:
     rule = rules.get(type(node.op))
-    if rule is _contract:
-        return _contract(node, ())
+    if rule is not None and rule is _CHOICES.get(type(node.op)):
+        return rule(node, ())
     perm = _perm(node.inputs[0]) if node.inputs else None
     return node if rule is None or perm is None else rule(node, perm)
 
@@ -142,15 +150,15 @@ def _map(node: Node, made: list[Node]) -> Node:
 
 
 def _reduce(node: Node, perm: Perm) -> Node:
-    """A reduction of what is turned, where its positions stay in order: the same bits."""
+    """A reduction as the memory lies; where positions are asked for, if they stay in order."""
     op, (x,) = node.op, node.inputs
     assert isinstance(op, Reduce)
-    axes = tuple(perm[a] for a in op.axes)
-    if list(axes) != sorted(axes):
+    axes = [perm[a] for a in op.axes]
+    if op.row.positional and axes != sorted(axes):
         return node
     left = [a for a in range(len(perm)) if a not in axes]
     order = tuple(left.index(p) for a, p in enumerate(perm) if a not in op.axes)
-    return _turned(node, order, replace(op, axes=axes), x.inputs[0])
+    return _turned(node, order, replace(op, axes=tuple(sorted(axes))), x.inputs[0])
 
 
 def _scan(node: Node, perm: Perm) -> Node:
@@ -199,6 +207,22 @@ def _gather(node: Node, perm: Perm) -> Node:
     return _turned(node, _back(tuple(order)), Gather(taken[0]), x.inputs[0], *index)
 
 
+def _concat(node: Node, _: Perm) -> Node:
+    """Pieces of which half at least are turned alike: the others are turned for them."""
+    op = node.op
+    assert isinstance(op, Concat)
+    perms = [_perm(x) for x in node.inputs]
+    perm = max(perms, key=lambda p: (perms.count(p), p is not None))
+    if perm is None:
+        return settle(node)
+    turn = Permute(_back(perm))
+    pieces = (
+        x.inputs[0] if p == perm else settle(build.apply(turn, x, origin=x.origin))
+        for x, p in zip(node.inputs, perms, strict=True)
+    )
+    return _turned(node, perm, Concat(perm[op.axis]), *pieces)
+
+
 # ---- contractions ----------------------------------------------------------------------------
 
 
@@ -206,32 +230,78 @@ def _contract(node: Node, _: Perm) -> Node:
     """A contraction whose result lies as its data does, turned or not."""
     op = node.op
     assert isinstance(op, Contract)
+    return _lying(node, [(a,) for a in op.out])
+
+
+def _merged(node: Node, _: Perm) -> Node:
+    """Axes of a contraction that are merged: the result lies as the data does with these axes."""
+    (x,) = node.inputs
+    perm = _perm(x) or tuple(range(x.type.rank))
+    inner = x.inputs[0] if isinstance(x.op, Permute) else x
+    if isinstance(inner.op, Contract):
+        out, place = [inner.op.out[p] for p in perm], 0
+        merged: list[Axes] = []
+        for source, _target in split_groups(x.type.shape, node.type.shape):
+            merged.append(tuple(out[place : place + len(source)]))
+            place += len(source)
+        lying = _lying(inner, [group for group in merged if group])
+        if lying is not inner:
+            x = settle(build.apply(Permute(perm), lying, origin=x.origin))
+            node = build.apply(node.op, x, origin=node.origin)
+    found = _perm(x)
+    return _reshape(node, found) if found is not None else node
+
+
+Axes = tuple[str, ...]
+Terms = tuple[Index, ...]
+
+
+def _lying(node: Node, merged: Sequence[Axes]) -> Node:
+    """A contraction with its result in the order of its data, if one operand is what that is;
+    axes that are merged later stay side by side."""
+    op = node.op
+    assert isinstance(op, Contract)
     sides = list(zip((op.left, op.right), node.inputs, strict=True))
     for data, other in (sides, sides[::-1]):
-        order = _order(op, data, other[0])
+        order = _order(node, data, other[0], merged)
         if order is not None and order != op.out:
             perm = tuple(order.index(a) for a in op.out)
             return _turned(node, perm, replace(op, out=order), *node.inputs)
     return node
 
 
-Terms = tuple[Index, ...]
-
-
-def _order(op: Contract, data: tuple[Terms, Node], other: Terms) -> tuple[str, ...] | None:
+def _order(
+    node: Node, data: tuple[Terms, Node], other: Terms, merged: Sequence[Axes]
+) -> Axes | None:
     """The axes of the result in the order of the data, if one operand is what that is."""
-    terms, x = data
+    op, (terms, x) = node.op, data
+    assert isinstance(op, Contract)
     used, seen = ({a for t in side for a in axes_of(t)} for side in (terms, other))
-    own = [a for a in op.out if a in used]
-    new = [a for a in op.out if a not in used]
-    if len(new) > 1 or sum(a not in seen for a in own) < _ALONE:
+    own = [group for group in merged if used.intersection(group)]
+    new = [group for group in merged if not used.intersection(group)]
+    alone = [a for group in own for a in group if a in used and a not in seen]
+    if len(new) > 1 or len(alone) < _ALONE or (not new and len(merged) < len(op.out)):
         return None
     lies = [a for d in memory_order(x) for a in _axes(terms[d], op.out)]
-    if sorted(a for a in lies if a in own) != sorted(own):
+    if sorted(a for a in lies if a in op.out) != sorted(a for a in op.out if a in used):
         return None
-    if new and (lies[-1] in own or lies[-1] not in seen):
+    ends = lies[-1] not in op.out and lies[-1] in seen
+    if new and not ends and not (isinstance(x.op, Window) and _at_odds(node)):
         return None
-    return (*(a for a in lies if a in own), *new)
+    own.sort(key=lambda group: next(n for n, a in enumerate(lies) if a in group))
+    return tuple(a for group in (*own, *new) for a in group)
+
+
+def _at_odds(node: Node) -> bool:
+    """Whether a contraction's operands have summed axes in different orders in memory."""
+    op = node.op
+    if not isinstance(op, Contract):
+        return False
+    left, right = (
+        [a for d in _places(x) for a in sorted(axes_of(terms[d])) if a not in op.out]
+        for terms, x in zip((op.left, op.right), node.inputs, strict=True)
+    )
+    return [a for a in left if a in right] != [a for a in right if a in left]
 
 
 _ALONE = 2
@@ -255,6 +325,18 @@ def memory_order(x: Node) -> list[int]:
     return list(range(x.type.rank))
 
 
+def _places(x: Node) -> list[int]:
+    """The same with the places in windows, each behind the dimension that it is a place of."""
+    if isinstance(x.op, Permute):
+        perm = x.op.perm
+        return [perm.index(p) for p in _places(x.inputs[0])]
+    if not isinstance(x.op, Window):
+        return list(range(x.type.rank))
+    found = _places(x.inputs[0])
+    found.insert(found.index(x.op.axis) + 1, x.type.rank - 1)
+    return found
+
+
 RULES: dict[type[TensorOp], Rule] = {
     Gather: _gather,
     Reduce: _reduce,
@@ -262,3 +344,6 @@ RULES: dict[type[TensorOp], Rule] = {
     Scan: _scan,
     Window: _window,
 }
+
+_CHOICES: dict[type[TensorOp], Rule] = {Concat: _concat, Contract: _contract, Reshape: _merged}
+"""Operators that choose how their results lie, whether their first operand is turned or not."""

@@ -22,11 +22,9 @@ from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import renew
 from smelt.ops.contract import Contract
 from smelt.ops.create import Input
-from smelt.ops.reduce import Reduce
-from smelt.ops.spec import TensorOp
 from smelt.ops.view import Permute
 from smelt.passes.compose import settle
-from smelt.passes.layouts import RULES, Perm, Rule, permutations, travelled
+from smelt.passes.layouts import RULES, Perm, permutations, travelled
 from smelt.types.tensor import TensorType
 
 __all__ = ["turned"]
@@ -63,7 +61,7 @@ def turned(
     read: dict[Node, Node] = {}
     inputs = [_lying(x, p, read) for x, p in zip(graph.inputs, orders, strict=True)]
     outputs = _renewed(graph, read)
-    moved = travelled(replace(graph, inputs=tuple(inputs), outputs=outputs), _RULES)
+    moved = travelled(replace(graph, inputs=tuple(inputs), outputs=outputs), RULES)
     turns = [_view(x) for x in moved.outputs]
     written = tuple(x.inputs[0] if p else x for x, p in zip(moved.outputs, turns))
     found = replace(moved, outputs=written)
@@ -100,19 +98,3 @@ def _view(x: Node) -> Perm | None:
     would be the caller's own memory."""
     op = x.op
     return op.perm if isinstance(op, Permute) and x.inputs[0].inputs else None
-
-
-def _reduce(node: Node, perm: Perm) -> Node:
-    """A reduction as the memory lies; where no positions are asked for, in any order."""
-    op, (x,) = node.op, node.inputs
-    assert isinstance(op, Reduce)
-    axes = tuple(sorted(perm[a] for a in op.axes))
-    if op.row.positional:
-        return RULES[Reduce](node, perm)
-    left = [a for a in range(len(perm)) if a not in axes]
-    order = tuple(left.index(p) for a, p in enumerate(perm) if a not in op.axes)
-    inner = build.apply(replace(op, axes=axes), x.inputs[0], origin=node.origin)
-    return settle(build.apply(Permute(order), inner, origin=node.origin))
-
-
-_RULES: dict[type[TensorOp], Rule] = RULES | {Reduce: _reduce}

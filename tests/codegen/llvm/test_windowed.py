@@ -223,6 +223,21 @@ def test_weights_lie_in_any_order(rows: int, isa: str) -> None:
     check(whole(ACROSS, isa), x, k)
 
 
+@pytest.mark.parametrize(("channels", "dealt"), [(24, True), (64, True), (96, True), (128, False)])
+def test_weights_that_a_first_cache_does_not_hold_are_packed(channels: int, dealt: bool) -> None:
+    """Channels last in the weights alone: taps and rows that a power of two lies between share few
+    sets of a cache."""
+    source = f"""graph f(x: f32[n,{channels},h,w], k: f32[o,3,3,{channels}]) {{
+      y = window(x) {{axis=2, extent=3}}
+      z = window(y) {{axis=3, extent=3}}
+      c = contract(z, k) {{spec="n,c,h,w,u,v; o,u,v,c -> n,o,h,w"}}
+      return c
+    }}"""
+    assert dealing(source) == [dealt]
+    x, k = random((1, channels, 4, 9), (13, 3, 3, channels))
+    check(whole(source, RUNNABLE[0]), x, k)
+
+
 def test_a_table_of_weights_costs_no_sums() -> None:
     """Register tiles keep all sums in registers, whatever the order of the weights."""
     kernel = lower.run(one_cluster(parse(BACKWARDS)), "eager", {})

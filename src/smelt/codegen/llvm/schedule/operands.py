@@ -7,9 +7,13 @@ Whether it is packed, and how, follows from that.
     lies_in_panels(x, ..)         whether it lies in panels as wide as a tile already
     runs_along(x, axes)           the axis along which most of what it reads lies
     runs_across(x, v, other)      whether it is contiguous along another axis than `v`
+    crowded(walked, line)         whether its lines get into each other's way in a cache
 """
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
 
 from smelt.codegen.llvm.access.vectors import is_turnable
 from smelt.codegen.llvm.instructions.grouped import Group
@@ -19,6 +23,11 @@ from smelt.codegen.llvm.values.patterns import pattern
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 from smelt.types.expr import Expr, Index, axes_of, axis, mul, substitute
+
+SETS = 64
+"""Sets of a first cache: its lines at the same place of a page share one."""
+WAYS = 8
+"""Lines of one set, at least."""
 
 
 def runs_along(x: Item, axes: tuple[str, ...]) -> str:
@@ -63,6 +72,18 @@ def load_of(item: Item) -> Access | None:
         (item,) = item.args
     access = item.payload
     return access if isinstance(access, Access) and not (access.limits or item.args) else None
+
+
+def crowded(walked: Sequence[tuple[Index | None, Index]], line: int) -> bool:
+    """Whether some elements, of each axis a step and a count, are in more lines than a first cache
+    holds: steps of powers of two put them all into few of its sets."""
+    found = [0]
+    for step, count in walked:
+        if not isinstance(step, int) or not isinstance(count, int):
+            return False
+        found = [at + step * k for at in found for k in range(count)]
+    sets = Counter(n % SETS for n in {at // line for at in found})
+    return max(sets.values()) > WAYS
 
 
 def packs_as_it_is(right: Item, item: Item, group: Group | None, stored: DType) -> bool:

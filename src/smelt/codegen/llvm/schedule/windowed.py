@@ -23,7 +23,13 @@ from smelt.blocks import WINDOW_ROWS, ceiling, window_columns
 from smelt.codegen.llvm.access.ahead import LINE
 from smelt.codegen.llvm.instructions.grouped import group_of
 from smelt.codegen.llvm.schedule.contract import SKEW, Tile, stored_axis, tile_of
-from smelt.codegen.llvm.schedule.operands import lies_in_panels, lies_open, load_of, runs_along
+from smelt.codegen.llvm.schedule.operands import (
+    crowded,
+    lies_in_panels,
+    lies_open,
+    load_of,
+    runs_along,
+)
 from smelt.codegen.llvm.schedule.upright import FEW, Upright, ends_lines, in_panels
 from smelt.codegen.llvm.values.clone import folds, renumber
 from smelt.codegen.llvm.values.items import Folding, Item, Phase
@@ -395,13 +401,14 @@ class _Plan:
         self._pair(target)
         extents = tuple(_number(self.phase.axes[a]) for a in self.others)
         summed = [*([self.depth] if self.depth else []), *self.others]
-        dealt = self._dealt(summed)
+        lanes = target.vector_bytes // self.item.dtype.itemsize
+        tile = tile_of(target, lanes)
+        dealt = self._dealt(summed, tile)
         taps = self.left.dtype != self.item.dtype and self.others
         left, flat = flattened(self.phase, self.item, self.left, self.others if taps else summed)
         right = placed(self.phase, self.item, self.right, self.columns)
         self.item.args = (left, right)
         renumber(self.phase)
-        lanes = target.vector_bytes // self.item.dtype.itemsize
         access = load_of(left)
         lies = (
             access is not None
@@ -410,12 +417,12 @@ class _Plan:
             and self.phase.dtypes[access.buffer] == left.dtype
         )
         return Windowed(self.item, left, right, self.m, tuple(self.columns), self.depth,
-                        self.others, extents, flat, tile_of(target, lanes), lies,
+                        self.others, extents, flat, tile, lies,
                         None if lies else dealt)  # fmt: skip
 
-    def _dealt(self, summed: Sequence[str]) -> Dealt | None:
+    def _dealt(self, summed: Sequence[str], tile: Tile) -> Dealt | None:
         """How the left operand lies, if each axis has a step of its own and neighbours share lines
-        of a cache: weights whose rows are read backwards, or across."""
+        that stay in the first cache: weights whose rows are read backwards, or across."""
         access, axes = load_of(self.left), (self.m, *summed)
         if access is None or access.positions or self.left.kind == "cast":
             return None
@@ -423,7 +430,11 @@ class _Plan:
         if any(n is None or axes_of(n) for n in steps):
             return None
         line = LINE // self.item.dtype.itemsize
-        if not any(isinstance(n, int) and 0 < abs(n) < line for n in steps):
+        shared = [k for k, n in enumerate(steps) if isinstance(n, int) and 0 < abs(n) < line]
+        if not shared:
+            return None
+        inner = [(n, self.phase.axes[a]) for n, a in zip(steps, axes)][shared[0] + 1 :]
+        if shared[0] and crowded([(steps[0], tile.rows), *inner], line):
             return None
         if self.phase.dtypes[access.buffer] != self.left.dtype or {*axes} & {*self.phase.cut}:
             return None
