@@ -183,7 +183,9 @@ def test_what_a_task_holds_grows_with_the_keys_alone() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 5, 23])
-def test_queries_beyond_a_length_look_at_all_keys_where_their_scores_are_finite(length: int) -> None:
+def test_queries_beyond_a_length_look_at_all_keys_where_their_scores_are_finite(
+    length: int,
+) -> None:
     """Their weights are all the same, not 0: a mask by -1e9 leaves no query out of a gradient."""
 
     def code(xp: Any, q: Any, k: Any, v: Any, n: Any) -> Any:
