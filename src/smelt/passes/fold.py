@@ -26,8 +26,8 @@ LIMIT = 4096
 def fold(graph: Graph) -> Graph:
     """Evaluate operators on constants.
 
-    What an operator makes of one of two numbers is one of two numbers: a mask means the same however
-    it is spelled, as `tril(ones) == 0` or `(1 - keep) * -1e9`.
+    What an operator makes of one of two numbers is one of two numbers: a mask means the same
+    however it is spelled, as `tril(ones) == 0` or `(1 - keep) * -1e9`.
 
     >>> from smelt.graph.text import parse, text
     >>> print(
@@ -111,10 +111,12 @@ def _sides(x: Node) -> tuple[Node, Node, Node] | None:
     """The mask and the two numbers of a choice of numbers; a truth value as a number is one too."""
     if isinstance(x.op, Map) and x.op.row.chooses:
         mask, one, other = x.inputs
-        numbers = splat(one), splat(other)
+        high, low = splat(one), splat(other)
     elif isinstance(x.op, Cast) and x.inputs[0].type.dtype == bool_:
         mask, kind = x.inputs[0], x.type.dtype
-        numbers = build.constant(1, kind, x.origin), build.constant(0, kind, x.origin)
+        high, low = (build.constant(n, kind, x.origin) for n in (1, 0))
     else:
         return None
-    return None if None in numbers or mask.type.shape != x.type.shape else (mask, *numbers)
+    if high is None or low is None or mask.type.shape != x.type.shape:
+        return None
+    return mask, high, low

@@ -23,12 +23,12 @@ from smelt.types.dtype import f64
 def anchor(terms: Terms, element: Term, over: tuple[str, ...], product: Product) -> Term:
     """An element among those over axes, in double precision; 0 where those that are looked at are
     infinite or count for nothing in the product: what a mask hides may be any number."""
-    counts = [terms.apply("ne", t, terms.const(0, t.dtype)) for t, n in product.plain if n > 0]
+    counts = [terms.negated(terms.equals(t, 0)) for t, n in product.plain if n > 0]
     wide, counts = terms.cast(element, f64), [*product.masks, *counts]
 
     def at(third: int, otherwise: Term) -> Term:
         found = terms.first(wide, over, third)
-        known = terms.apply("lt", terms.apply("abs", found), terms.const(math.inf, f64))
+        known = terms.equals(terms.sub(found, found), 0)
         for c in counts:
             known = terms.both(known, terms.first(c, over, third))
         return terms.choose(known, found, otherwise)

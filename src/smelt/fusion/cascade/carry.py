@@ -353,11 +353,8 @@ class _Sum:
 
     def _anchored(self, element: Term, rest: Term) -> _Shift:
         """Elements minus one of them, in double precision."""
-        terms = self.terms
-        wide, origin = (
-            terms.cast(element, f64),
-            anchor(terms, element, self.fold.over, self.product),
-        )
+        terms, wide = self.terms, self.terms.cast(element, f64)
+        origin = anchor(terms, element, self.fold.over, self.product)
         self.doubles |= element.dtype.bits == f64.bits
         return _Shift(terms.sub(wide, origin), None, terms.add(origin, terms.cast(rest, f64)))
 
