@@ -46,6 +46,7 @@ from smelt.frontends.torch.table import decompositions, row_of
 from smelt.frontends.torch.told import Told, told_by
 from smelt.frontends.torch.unlogged import unlogged
 from smelt.imports import imported
+from smelt.knobs.steer import steered
 from smelt.runtime.frames import roomy
 from smelt.runtime.garbage import set_aside
 from smelt.runtime.host import host
@@ -66,7 +67,8 @@ def backend(
         module: the traced graph.
         inputs: its arguments, without data.
         mode: as of `torch.compile`; one of `MODES`.
-        options: settings of `smelt.config`, such as `{"threads": 2}`.
+        options: settings of `smelt.config`, such as `{"threads": 2}`, and `must` and `never` of
+            `smelt.fuse`.
 
     Raises KnobError for an unknown setting, ArgumentError for an unknown mode.
     """
@@ -74,7 +76,7 @@ def backend(
         raise ArgumentError(
             op="torch.compile", argument="mode", value=repr(mode), expected=", ".join(MODES)
         )
-    settings = {**MODES[mode or "default"], **(options or {})}
+    settings = steered({**MODES[mode or "default"], **(options or {})})
     knobs.config(settings)  # refuses what is unknown, now and not in a graph that falls back
     _look_through_nothing()
     _note_break(module)
