@@ -162,6 +162,43 @@ def test_what_is_no_number_spoils_its_column(odd: float, place: int, dtype: str)
     assert np.isnan(whole)
 
 
+def masked(xp: Any, x: Any, w: Any) -> Any:
+    n, keep = xp.sum(w, axis=0), w > 0
+    m = xp.sum(xp.where(keep, x, 0), axis=0) / n
+    return xp.sum(xp.where(keep, (x - m) ** 2, 0), axis=0) / n
+
+
+def weighted(xp: Any, x: Any, w: Any) -> Any:
+    n = xp.sum(w, axis=0)
+    return xp.sum(w * (x - xp.sum(w * x, axis=0) / n) ** 2, axis=0) / n
+
+
+def ruled_out(xp: Any, x: Any, w: Any) -> Any:
+    """The logarithms of a softmax over what a mask leaves."""
+    z = xp.where(w > 0, x, -np.inf)
+    top = xp.max(z, axis=0)
+    rest = z - (top + xp.log(xp.sum(xp.exp(z - top), axis=0)))
+    return xp.sum(xp.where(w > 0, rest, 0), axis=0)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize(("code", "hidden"), [
+    (masked, np.nan), (masked, -np.inf), (masked, 1e25), (weighted, -1e9), (ruled_out, 0.5),
+])  # fmt: skip
+def test_what_a_mask_hides_is_no_anchor(code: Any, hidden: float, dtype: str) -> None:
+    """Padding on the left, of all three places that are looked at, and none."""
+    made = make(row("hidden", code, XY), dtype)
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal((5000, 4)) + 7).astype(DTYPES[dtype])
+    w = (rng.random((5000, 4)) < 0.8).astype(DTYPES[dtype])
+    w[0, 1:], w[1666, 2:], w[3332, 3:] = 0, 0, 0
+    with np.errstate(all="ignore"):
+        want = code(np, np.where(w > 0, x, 7.0).astype(np.float64), w.astype(np.float64))
+    x[w == 0] = hidden
+    (found,) = made.run([x, w])
+    np.testing.assert_allclose(found, want, rtol=2e-5 if dtype == "f32" else 1e-10)
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_squares_out_of_range_are_infinite(dtype: str) -> None:
     x = np.random.default_rng(0).standard_normal((5000, 4))

@@ -180,3 +180,23 @@ def test_what_a_task_holds_grows_with_the_keys_alone() -> None:
     for n in (LONG, 4 * LONG):
         held = int(evaluate(scratch, {x: n if x in ("n1", "n4") else DIM for x in names}))
         assert held < n * (2 * 4 * DIM + 6 * 4 * STREAM_ROWS) + (1 << 21)
+
+
+@pytest.mark.parametrize("length", [0, 5, 23])
+def test_queries_beyond_a_length_look_at_all_keys_where_their_scores_are_finite(
+    length: int,
+) -> None:
+    """Their weights are all the same, not 0: a mask by -1e9 leaves no query out of a gradient."""
+
+    def code(xp: Any, q: Any, k: Any, v: Any, n: Any) -> Any:
+        s = scores(xp, q, k)
+        i, j = places(xp, s)
+        return xp.matmul(weights(xp, xp.where((i < n) & (j < n) & (j <= i), s, -1e9)), v)
+
+    rng = np.random.default_rng(3)
+    q, k, v, g = (rng.normal(size=(23, 8)).astype(np.float32) for _ in range(4))
+    back = sm.jit(lambda *a: sm.vjp(lambda v: code(sm, *a[:2], v, a[3]), a[2])[1](a[4]))
+    (found,) = back(q, k, v, np.asarray(length), g)
+    wide = [x.astype(np.float64) for x in (q, k, np.eye(23))]
+    wanted = np.matrix_transpose(code(REFERENCE, *wide, length)) @ g
+    np.testing.assert_allclose(np.asarray(found), wanted, rtol=0, atol=1e-5)

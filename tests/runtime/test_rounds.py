@@ -116,9 +116,33 @@ def words_back(h: Any, e: Any, b: Any, keep: Any, g: Any) -> Any:
     return found, *pull(g)
 
 
+def hinge(x: Any, w: Any, y: Any) -> Any:
+    """The greatest of the others' scores above the right one's: truths of all stand beside it."""
+
+    def loss(x: Any, w: Any) -> Any:
+        z = x @ sm.matrix_transpose(w)
+        own = y[:, None] == sm.arange(z.shape[1])
+        others = sm.max(sm.where(own, -sm.inf, z), axis=1)
+        return sm.mean(others - sm.sum(sm.where(own, z, 0), axis=1))
+
+    return sm.value_and_grad(loss, (0, 1))(x, w)[1]
+
+
+def picked(x: Any, w: Any, y: Any) -> Any:
+    """Cross-entropy whose right scores are products of their own: the way back has a large
+    scatter, which no rounds make."""
+
+    def loss(x: Any, w: Any) -> Any:
+        own = sm.sum(x * sm.take(w, y, axis=0), axis=1)
+        return sm.mean(sm.nn.logsumexp(x @ sm.matrix_transpose(w), axis=1) - own)
+
+    return sm.value_and_grad(loss, (0, 1))(x, w)[1]
+
+
 LABELS = RNG.integers(0, 301, 150)
 CASES: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
     "head": (head_back, (f32(150, 24), f32(301, 24), LABELS)),
+    "picked": (picked, (f32(150, 24), f32(301, 24), LABELS)),
     "distilled": (distilled, (f32(150, 24), f32(301, 24), f32(150, 16), f32(301, 16))),
     "contrast": (contrast, (f32(140, 24), f32(140, 24))),
     "apart": (
@@ -333,6 +357,22 @@ def test_a_round_keeps_less_where_that_is_about_as_fast(monkeypatch: pytest.Monk
         ((_, body),) = planned(head_back, *arrays).in_rounds
         rows.append(body.rounds.block)
     assert rows[0] == 256 > rows[1]
+
+
+def test_truths_about_large_values_are_made_in_rounds_too() -> None:
+    """They are a quarter as large, and may fit the last cache where the values do not."""
+    made = planned(hinge, f32_empty((1000, 512)), f32_empty((32000, 512)), np.zeros(1000, np.int64))
+    assert made.in_rounds
+    x, w, y = f32(150, 24), f32(301, 24), LABELS
+    own = compiled(hinge, x, w, y)
+    assert own.plan.in_rounds
+    found = own.run((x, w, y), sizes_of(graph_of(hinge, (x, w, y)), (x, w, y)))
+    z = x @ w.T
+    z[np.arange(150), y] = -np.inf
+    dz = (np.arange(301) == z.argmax(1)[:, None]).astype(np.float32)
+    dz[np.arange(150), y] -= 1
+    np.testing.assert_allclose(found[0], dz @ w / 150, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found[1], dz.T @ x / 150, rtol=1e-4, atol=1e-6)
 
 
 def test_all_rounds_share_one_block(monkeypatch: pytest.MonkeyPatch) -> None:

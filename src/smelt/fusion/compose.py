@@ -111,8 +111,9 @@ def _in_rounds(
     now = dict(zip(whole.graph.outputs, graph.outputs, strict=True))
     given = {n: to if to is None else now[to] for n, to in donated.items()}
     plan = _Composed(graph, parts, target, hints).plan(given)
-    if graph is not whole.graph and _held(plan, hints) >= _held(whole, hints):
-        raise NotCut("rounds would keep as much: their sums are wider than what is stored of them")
+    others = graph is not whole.graph or not {*made} <= {*parts.members}
+    if others and _held(plan, hints) >= _held(whole, hints):
+        raise NotCut("rounds would keep as much, in sums that are wider or values that stand apart")
     return plan
 
 

@@ -50,7 +50,8 @@ class Wishes:
         self.never = [(self._named(a), self._named(b)) for a, b in never]
 
     def _named(self, name: str) -> int:
-        """Units that an operator's name, a value's name, `file:line` or `*` (all) means."""
+        """Units that an operator's name (with or without what stands before its dot), its name and
+        number, a value's name, `file:line` or `*` (all) means."""
         if name == "*":
             return sum(1 << unit.number for unit in self.units.units)
         if self.names is None:
@@ -58,11 +59,12 @@ class Wishes:
             values = name_values(self.units.graph)
             for unit in self.units.units:
                 node = unit.node
-                spelled = [node.op.name, values[node]]
+                op, value = node.op.name, values[node]
+                spelled = [op, value, op.rpartition(".")[2], f"{op}#{value[1:]}"]
                 if node.origin is not None:
                     whole = str(node.origin)
                     spelled += [whole, whole.rpartition("/")[2]]
-                for word in spelled:
+                for word in dict.fromkeys(spelled):
                     self.names[word] = self.names.get(word, 0) | 1 << unit.number
         return self.names.get(name, 0)
 

@@ -49,7 +49,9 @@ def _apart(
     for u, v in near:
         if not any(c >> u & c >> v & 1 for c in clusters):
             yield u, v
-    if first == second and len(clusters) > 1:  # all of a program: also what shares no data
+    if (
+        first and first == second and len(clusters) > 1
+    ):  # all of a program: also what shares no data
         yield least(clusters[0]), least(clusters[1] & ~clusters[0] or clusters[1])
     elif not near and first and second and not any(c & first and c & second for c in clusters):
         yield least(first), least(second)

@@ -145,14 +145,13 @@ class _Rounds:
 
     def run(self, seed: Node, axis: int, large: Iterable[Node]) -> InRounds:
         self.extent = seed.type.shape[axis]
+        self.elements = at_hints(seed.type.elements, self.hints)
         self._add(seed, axis)
         self._grow()
         self._close()
         for node in self.axis:
             self._check(node)
-        if any(n not in self.axis for n in large):
-            raise NotCut("another large value stands apart from it")
-        return self._parts(large)
+        return self._parts([n for n in large if n in self.axis])
 
     # ---- growing -------------------------------------------------------------------------------
 
@@ -172,8 +171,12 @@ class _Rounds:
             raise NotCut(f"{node.op.name} would be cut along two axes")
 
     def _is_large(self, node: Node) -> bool:
-        return at_hints(node.type.nbytes, self.hints) > self.least \
-            and not isinstance(node.op, Input)  # fmt: skip
+        """Whether a value is made in rounds: truth values of a large one's elements are too."""
+        kind = node.type
+        many = at_hints(kind.nbytes, self.hints) > self.least or (
+            self.extent in kind.shape and at_hints(kind.elements, self.hints) >= self.elements
+        )
+        return many and not isinstance(node.op, Input)
 
     def _grow(self) -> None:
         while self.pending:

@@ -14,8 +14,8 @@ is a wish: a plan that cannot meet it is refused, with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
 
 from smelt.knobs import config
 
@@ -35,8 +35,8 @@ class fuse(config):  # noqa: N801 - used as a function: with sm.fuse(must=True):
             more is refused before it starts (`OutOfMemory`).
         rounding: "fast", "eager" or "exact", as the setting of that name.
 
-    Functions made by `jit` take the same as arguments.  Outside of them, everything that is pending
-    when a lazy array is read inside the block is one program.
+    Functions made by `jit` take the same as arguments, and `torch.compile` as options.  Outside of
+    them, everything that is pending when a lazy array is read inside the block is one program.
 
     A name is an operator's (`reduce.sum`), a value's as the graph's text has it (`v3`), or the
     user's line (`model.py:41`); names that a program does not have demand nothing of it.
@@ -55,15 +55,23 @@ class fuse(config):  # noqa: N801 - used as a function: with sm.fuse(must=True):
         max_extra_memory: int | str | None = None,
         rounding: str | None = None,
     ) -> None:
-        given: dict[str, object] = {}
-        if must is not False and must != ():
-            given["require_fused"] = must
-        if never is True:
-            given["fuse"] = False
-        elif never is not False and never != ():
-            given["never_fuse"] = never
-        if max_extra_memory is not None:
-            given["max_extra_memory"] = max_extra_memory
-        if rounding is not None:
-            given["rounding"] = rounding
-        super().__init__(given)
+        more = {"max_extra_memory": max_extra_memory, "rounding": rounding}
+        told = {name: value for name, value in more.items() if value is not None}
+        super().__init__(steered({"must": must, "never": never, **told}))
+
+
+def steered(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings in which `must` and `never`, as `fuse` takes them, are what they stand for.
+
+    >>> steered({"must": "exp+sum", "never": False, "threads": 2})
+    {'threads': 2, 'require_fused': 'exp+sum'}
+    """
+    found = {name: x for name, x in settings.items() if name not in ("must", "never")}
+    must, never = (settings.get(name, ()) for name in ("must", "never"))
+    if must is not False and must != ():
+        found["require_fused"] = must
+    if never is True:
+        found["fuse"] = False
+    elif never is not False and never != ():
+        found["never_fuse"] = never
+    return found

@@ -12,9 +12,12 @@ from smelt.graph import build
 from smelt.graph.interp import Array, evaluate_node
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import rebuild
+from smelt.ops.combine import CHOICE
+from smelt.ops.elementwise import Cast, Map
 from smelt.ops.view import Expand
 from smelt.passes.compose import splat
 from smelt.passes.simplify import number_of
+from smelt.types.dtype import bool_
 
 LIMIT = 4096
 """Elements of a value that may be computed while compiling."""
@@ -22,6 +25,9 @@ LIMIT = 4096
 
 def fold(graph: Graph) -> Graph:
     """Evaluate operators on constants.
+
+    What an operator makes of one of two numbers is one of two numbers: a mask means the same
+    however it is spelled, as `tril(ones) == 0` or `(1 - keep) * -1e9`.
 
     >>> from smelt.graph.text import parse, text
     >>> print(
@@ -49,7 +55,7 @@ def fold(graph: Graph) -> Graph:
     def change(node: Node) -> Node:
         value = _value(node, values)
         if value is None:
-            return node
+            return _of_two(node)
         new = node if splat(node) else _as_number(node, value)
         values[new] = value
         return new
@@ -79,3 +85,38 @@ def _as_number(node: Node, value: Array) -> Node:
     if not node.type.shape:
         return number
     return build.apply(Expand(node.type.shape), number, origin=node.origin)
+
+
+def _of_two(node: Node) -> Node:
+    """An operator on a choice of two numbers as a choice of what it makes of either."""
+    varying = {x for x in node.inputs if splat(x) is None}
+    scalar = isinstance(node.op, Cast) or (isinstance(node.op, Map) and not node.op.row.chooses)
+    if not scalar or len(varying) != 1:
+        return node
+    (x,) = varying
+    found = _sides(x)
+    if found is None or x.type.shape != node.type.shape:
+        return node
+    mask, *sides = found
+    made: list[Node] = []
+    for side in sides:
+        numbers = [splat(side if n is x else n) for n in node.inputs]
+        one = build.apply(node.op, *(n for n in numbers if n is not None), origin=node.origin)
+        value = evaluate_node(one, [n.op.reference({}) for n in one.inputs], {})
+        made.append(_as_number(one, value))
+    return build.map(CHOICE, mask, *made, origin=node.origin)
+
+
+def _sides(x: Node) -> tuple[Node, Node, Node] | None:
+    """The mask and the two numbers of a choice of numbers; a truth value as a number is one too."""
+    if isinstance(x.op, Map) and x.op.row.chooses:
+        mask, one, other = x.inputs
+        high, low = splat(one), splat(other)
+    elif isinstance(x.op, Cast) and x.inputs[0].type.dtype == bool_:
+        mask, kind = x.inputs[0], x.type.dtype
+        high, low = (build.constant(n, kind, x.origin) for n in (1, 0))
+    else:
+        return None
+    if high is None or low is None or mask.type.shape != x.type.shape:
+        return None
+    return mask, high, low

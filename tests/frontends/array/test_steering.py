@@ -50,9 +50,22 @@ def test_a_pair_is_demanded_by_names():
         sm.jit(softmax)(ROWS)
 
 
-def test_names_that_a_program_lacks_demand_nothing():
+@pytest.mark.parametrize("code", [lambda x: x + 1, lambda x: sm.sort(sm.exp(x), axis=1) + 1])
+def test_names_that_a_program_lacks_demand_nothing(code):
     with sm.fuse(must=[("tanh", "log")]):
-        assert sm.jit(lambda x: x + 1)(ROWS).shape == ROWS.shape
+        assert sm.jit(code)(ROWS).shape == ROWS.shape
+
+
+@pytest.mark.parametrize("never", ["exp+sum", "exp#2+reduce.sum#3", "v2+v3"])
+def test_names_are_those_of_why(never):
+    def f(x):
+        return sm.sum(sm.exp(sm.square(x) * 3), axis=1)
+
+    assert kernels(f, ROWS) == 1
+    with sm.fuse(never=never):
+        assert kernels(f, ROWS) == 2
+        with sm.fuse(must=never), pytest.raises(FusionError, match="never-fuse"):
+            sm.jit(f)(ROWS)
 
 
 def test_a_demand_overrules_the_cost():

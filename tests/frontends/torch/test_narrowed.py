@@ -213,3 +213,15 @@ def test_sizes_of_later_calls_that_no_kernel_can_be_made_for_give_eager_numbers(
         same(fast(x, w), model(x, w))
     (warning,) = (w for w in told if issubclass(w.category, FallbackWarning))
     assert warning.filename == __file__
+
+
+@pytest.mark.parametrize(("code", "reason"), [
+    (lambda x: torch.sort(x.exp()).values + 1, "F004 extern-barrier"),
+    (lambda x: x.cumsum(0).flip(0).cumsum(1), "F003 reduction-crossing"),
+])  # fmt: skip
+def test_a_demand_is_not_narrowed_down(code, reason):
+    x = torch.randn(40, 50)
+    apart = torch.compile(code, backend="smelt", options={"never": True})
+    torch.testing.assert_close(apart(x), code(x))
+    with pytest.raises(Exception, match=reason):
+        torch.compile(code, backend="smelt", options={"must": True})(x)

@@ -27,7 +27,7 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import TracingContext
 
 from smelt import knobs
-from smelt.errors import ArgumentError, FallbackWarning, reason_of, tell
+from smelt.errors import REASONS, ArgumentError, FallbackWarning, FusionError, reason_of, tell
 from smelt.frontends.torch import early
 from smelt.frontends.torch.aliased import show_views, tokens
 from smelt.frontends.torch.held import Budget
@@ -46,6 +46,7 @@ from smelt.frontends.torch.table import decompositions, row_of
 from smelt.frontends.torch.told import Told, told_by
 from smelt.frontends.torch.unlogged import unlogged
 from smelt.imports import imported
+from smelt.knobs.steer import steered
 from smelt.runtime.frames import roomy
 from smelt.runtime.garbage import set_aside
 from smelt.runtime.host import host
@@ -66,7 +67,8 @@ def backend(
         module: the traced graph.
         inputs: its arguments, without data.
         mode: as of `torch.compile`; one of `MODES`.
-        options: settings of `smelt.config`, such as `{"threads": 2}`.
+        options: settings of `smelt.config`, such as `{"threads": 2}`, and `must` and `never` of
+            `smelt.fuse`.
 
     Raises KnobError for an unknown setting, ArgumentError for an unknown mode.
     """
@@ -74,7 +76,7 @@ def backend(
         raise ArgumentError(
             op="torch.compile", argument="mode", value=repr(mode), expected=", ".join(MODES)
         )
-    settings = {**MODES[mode or "default"], **(options or {})}
+    settings = steered({**MODES[mode or "default"], **(options or {})})
     knobs.config(settings)  # refuses what is unknown, now and not in a graph that falls back
     _look_through_nothing()
     _note_break(module)
@@ -128,8 +130,8 @@ def compiled(
     try:
         with set_aside():
             made = _built(build, module, inputs, told.writes_scalars or saved)
-    except exc.TorchDynamoException:  # what Dynamo itself answers, by tracing again or otherwise
-        raise
+    except (exc.TorchDynamoException, FusionError):
+        raise  # what Dynamo itself answers, by tracing again or otherwise; a demand that is not met
     except Exception as error:
         with knobs.config(settings):
             if knobs.STRICT.get():
@@ -260,6 +262,17 @@ def _note_break(module: Any) -> None:
         r.breaks.append(Break(str(why.reason).splitlines()[0], where))
 
 
+def _demand(program: Program) -> None:
+    """Raises FusionError where all of a program has to be one kernel and torch is called."""
+    left = program.lowering.left
+    if left and ("*", "*") in knobs.REQUIRE_FUSED.get():
+        row = REASONS["extern-barrier"]
+        raise FusionError(
+            a="the rest", b=left[0].operator, sentence=row.explain(op=left[0].operator),
+            reason=f"{row.code} {row.name}",
+        )  # fmt: skip
+
+
 def compile_traced(
     traced: torch.fx.GraphModule, settings: Mapping[str, Any], kind: str, held: int | None = None,
     kept: tuple[Kept, ...] = (), cast: tuple[bool, ...] = (), varying: set[int] | None = None,
@@ -289,8 +302,11 @@ def compile_traced(
                 return Program(traced, lowering, budget, looks=looks, among=among)
 
             program, failure = narrowed(traced.graph, make)
+            _demand(program)
             if varying is not None:
                 varying |= program.varying
+    except FusionError:
+        raise
     except Exception as error:
         if knobs.STRICT.get():
             raise

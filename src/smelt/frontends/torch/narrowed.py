@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from smelt import knobs
-from smelt.errors import reason_of
+from smelt.errors import FusionError, reason_of
 from smelt.frontends.torch.lower import Lowering
 from smelt.frontends.torch.program import Program, StageError
 
@@ -34,7 +34,8 @@ def narrowed(
     graph: torch.fx.Graph, make: Callable[[Lowering], Program]
 ) -> tuple[Program, Exception | None]:  # fmt: skip
     """What `make` makes of the stages of a traced graph, and what failed first of all, if anything
-    did.  Raises that where strictness is asked for, and what no operator is to blame for."""
+    did.  Raises that where strictness is asked for, what no operator is to blame for, and that
+    operators are not one kernel which have to be."""
     refused: dict[Any, str] = {}
     parts: dict[Any, int] = {}
     failures: list[Exception] = []
@@ -46,7 +47,8 @@ def narrowed(
         except StageError as error:
             failures.append(_cause(error))
             operators = lowering.operators(error.stage)
-            if knobs.STRICT.get() or not operators:
+            demanded = isinstance(failures[-1], FusionError)
+            if knobs.STRICT.get() or demanded or not operators:
                 raise failures[-1] from None
             if len(operators) == 1 or len(failures) > MOST:
                 refused |= dict.fromkeys(operators, reason_of(failures[-1]))

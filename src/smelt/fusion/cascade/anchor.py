@@ -14,18 +14,31 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from smelt.fusion.cascade.forms import Product
 from smelt.fusion.cascade.term import Term, Terms
 from smelt.ops.combine import EXTREMES
 from smelt.types.dtype import f64
 
 
-def anchor(terms: Terms, element: Term, over: tuple[str, ...]) -> Term:
-    """An element among those over axes, in double precision."""
-    wide = terms.cast(element, f64)
-    first = terms.first(wide, over)
+def anchor(terms: Terms, element: Term, over: tuple[str, ...], product: Product) -> Term:
+    """An element among those over axes, in double precision; 0 where those that are looked at are
+    infinite or count for nothing in the product: what a mask hides may be any number."""
+    counts = [terms.negated(terms.equals(t, 0)) for t, n in product.plain if n > 0]
+    wide, counts = terms.cast(element, f64), [*product.masks, *counts]
+
+    def at(third: int, otherwise: Term) -> Term:
+        found = terms.first(wide, over, third)
+        known = terms.equals(terms.sub(found, found), 0)
+        for c in counts:
+            known = terms.both(known, terms.first(c, over, third))
+        return terms.choose(known, found, otherwise)
+
+    zero = terms.const(0.0, f64)
     if element.dtype.bits < f64.bits:
-        return first
-    second, third = terms.first(wide, over, 1), terms.first(wide, over, 2)
+        return at(0, zero)
+    third = at(2, zero)
+    second = at(1, third)
+    first = at(0, second)
     least, most = EXTREMES
     high = terms.apply(least, terms.apply(most, first, second), third)
     return terms.apply(most, terms.apply(least, first, second), high)

@@ -166,6 +166,7 @@ class _Sum:
     ) -> None:
         self.carrier, self.terms, self.fold = carrier, carrier.terms, fold
         self.sorts, self.gauges, self.sweep = sorts, gauges, sweep
+        self.product = Product()
         self.rescaling: Term | None = None
         self.made_up: Term | None = None
         """What brings a sum under powers of 2 to the gauges themselves, at the end."""
@@ -184,14 +185,13 @@ class _Sum:
         """The final value."""
         check_range(product, self.fold.dtype, self.fold.op)
         growing = self._under_gauges(product)
+        self.product = product
         shifts = [self._shift(s, bool(growing)) for s in product.sums]
         factors = [*((g, 1) for g in growing), *product.plain]  # first what is at most 1
         self.hoisted += product.hoisted
         self.wide |= not growing and (bool(shifts) or len(factors) > 1)
         self.last_wide = not growing and bool(self.hoisted)
-        groups: dict[_Shift, int] = {}
-        for s in shifts:
-            groups[s] = groups.get(s, 0) + 1
+        groups = {s: shifts.count(s) for s in shifts}
         if math.prod(n + 1 for n in groups.values()) > MOST_STATES:
             raise NotSeparable(self.fold.op)
         total = self._total(factors, product.masks, groups)
@@ -353,8 +353,8 @@ class _Sum:
 
     def _anchored(self, element: Term, rest: Term) -> _Shift:
         """Elements minus one of them, in double precision."""
-        terms = self.terms
-        wide, origin = terms.cast(element, f64), anchor(terms, element, self.fold.over)
+        terms, wide = self.terms, self.terms.cast(element, f64)
+        origin = anchor(terms, element, self.fold.over, self.product)
         self.doubles |= element.dtype.bits == f64.bits
         return _Shift(terms.sub(wide, origin), None, terms.add(origin, terms.cast(rest, f64)))
 

@@ -227,14 +227,45 @@ def _is_nothing(block: Term, told: Mapping[Term, float | bool]) -> bool:
     """Whether a fold takes up nothing where some terms are what is `told`."""
     row = COMBINES[SUM_OF_PRODUCTS[0] if block.kind == "dot" else block.op]
     wanted = row.identity(block.args[0].dtype)
-    drawn = Drawn()
     known = answered(block.args, told)
     if known is None:
         return False
+    drawn, given = Drawn(), {**known}
     nothing: Any = False
     for a in block.args:
-        values = np.asarray(evaluate(a, drawn, known), np.float64)
+        values = np.asarray(evaluate(a, drawn, given), np.float64)
         if np.isnan(values).any():
             return False
         nothing = nothing | (values == wanted)
-    return bool(np.all(nothing))
+    return bool(np.all(nothing)) and not any(
+        _takes_up(block, drawn, {**known, **alone}, wanted) for alone in _alone(block, told, given)
+    )
+
+
+def _takes_up(block: Term, drawn: Drawn, known: dict[Term, Any], wanted: Any) -> bool:
+    """Whether a fold takes up a number, for some of those drawn, that is not as good as none."""
+    nothing: Any = False
+    for a in block.args:
+        values = np.asarray(evaluate(a, drawn, known), np.float64)
+        nothing = nothing | (values == wanted) | np.isnan(values)
+    return not np.all(nothing)
+
+
+def _alone(
+    block: Term, told: Mapping[Term, float | bool], given: Mapping[Term, Any]
+) -> Iterator[dict[Term, Any]]:  # fmt: skip
+    """What a fold that is read may be where it has met elements alone that a mask rules out: the
+    number that the mask has put there, such as -1e9.  Of nothing but -inf a program makes NaN."""
+    parts = dict.fromkeys(t for a in block.args for t in cone(a))
+    masked = {t for t in parts if t not in told and not told.keys().isdisjoint(cone(t))}
+    ended = [t for t in parts if t.kind in _STATES or (t in masked and t.kind in _FOLDS)]
+    for t in masked if ended else ():
+        values = np.asarray(given.get(t, 0.0))
+        if t.dtype.is_float and np.any(put := np.isfinite(values) & (values != 0)):
+            for fold in ended:
+                if fold.dtype.is_float:
+                    number = np.where(put, values, given.get(fold, 1.0))
+                    yield {fold: number.astype(fold.dtype.numpy)}
+
+
+_STATES, _FOLDS = ("old", "new"), ("opaque", "fold", "dot")
