@@ -9,9 +9,11 @@ from tests.codegen.llvm.native import native
 from smelt.blocks import SWATH
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.scratch.storage import HELD, blocks_held
 from smelt.codegen.llvm.values.items import Phase
 from smelt.kernel.text import parse
 from smelt.target import Target
+from smelt.types.expr import evaluate
 
 PAIRS = """
 kernel pairs(
@@ -48,10 +50,13 @@ def visited(found: Phase) -> list[tuple[str, int | None]]:
 @pytest.mark.parametrize("isa", ["avx512", "avx2"])
 @pytest.mark.parametrize("block", [128, 512])
 def test_the_same_numbers(isa: str, block: int) -> None:
-    """Also where what is packed once is more than one block of a product: 512 summed positions."""
+    """Also where what is packed once is more than one block of a product, along columns, along what
+    is summed, or both; and where it is more than is held."""
     kernel = native(PAIRS.replace("BLOCK", str(block)), isa)
     rng = np.random.default_rng(block)
-    for n, m, d in ((1, 1, 1), (SWATH, 128, 64), (SWATH + 1, 130, 20), (3 * SWATH - 7, 600, 70)):
+    sizes = ((1, 1, 1), (SWATH, 128, 64), (SWATH + 1, 130, 20), (3 * SWATH - 7, 600, 70),
+             (SWATH + 9, 530, 600), (SWATH + 5, 515, 1100))  # fmt: skip
+    for n, m, d in sizes:
         q, k, u = (rng.standard_normal(s).astype(np.float32) for s in ((n, d), (m, d), (n,)))
         found = kernel({"q": q, "k": k, "u": u})
         w = k.astype(np.float64) @ q.T
@@ -68,6 +73,17 @@ def test_rows_are_visited_in_swaths() -> None:
     s = schedule(found, Target.for_isa("avx512"))
     widest = [item for item, axes in s.kept.items() if {"n", "m"} <= set(axes)]
     assert widest and all(s.span(s.region(item), "n") == SWATH for item in widest)
+
+
+@pytest.mark.parametrize(
+    ("block", "d", "held"),
+    [(128, 64, 1), (128, 600, 3), (512, 256, 2), (512, 600, 6), (512, 1100, HELD)],
+)
+def test_swaths_meet_panels_that_are_held(block: int, d: int, held: int) -> None:
+    s = schedule(phase(PAIRS.replace("BLOCK", str(block))), Target.for_isa("avx512"))
+    over = [c for c in s.blocked if c.k == "d"]
+    assert [(c.m, c.n) for c in over] == 2 * [("n", "m")]
+    assert {int(evaluate(blocks_held(c, s), {"d": d})) for c in over} == {held}
 
 
 def test_a_product_over_rows_reads_what_is_computed_where_it_lies() -> None:

@@ -202,23 +202,22 @@ class ProductEmitter:
         return there
 
     def _panels(self, c: Contraction) -> Panels:
-        """How the right operand's blocks are held."""
+        """How the right operand's blocks are held.  All of them but the last are whole: where the
+        first begins between multiples, it may be shorter."""
         b, (low, high), (first, last) = self.b, self.home.ranges[c.k], self.home.ranges[c.n]
-        low = b.and_(low, number(-c.depth))  # where blocks begin that end at multiples
-        deep, wide = (
-            b.udiv(b.add(b.sub(end, begin), number(size - 1)), number(size))
-            for begin, end, size in ((low, high, c.depth), (first, last, COLUMNS))
-        )
+        whole = b.icmp_signed("==", b.and_(low, number(c.depth - 1)), number(0))
+        deep, wide = (b.udiv(b.add(b.sub(end, begin), number(size - 1)), number(size))
+                      for begin, end, size in ((low, high, c.depth), (first, last, COLUMNS))
+                      )  # fmt: skip
         held = b.icmp_signed("<=", b.mul(deep, wide), number(HELD))
-        return Panels(held, low, first, b.mul(wide, number(COLUMNS)))
+        return Panels(b.and_(whole, held), low, first, b.mul(wide, number(COLUMNS)))
 
     def _right(self, c: Contraction) -> Value:
         """Where the panels of the right operand's block at hand begin."""
         b, base, panels = self.b, self.home.storage.at[c.item, RIGHT_PART], self.panels
         if panels is None:
             return base
-        k, n = self.home.ranges[c.k][0], self.home.ranges[c.n][0]
-        k = b.and_(k, number(-c.depth))
+        k, n = (self.home.ranges[a][0] for a in (c.k, c.n))
         before = b.add(b.mul(b.sub(k, panels.low), panels.apart),
                        b.mul(b.sub(n, panels.first), number(c.packed_units)))  # fmt: skip
         return element_address(b, base, b.select(panels.held, before, number(0)), c.unit)

@@ -47,8 +47,8 @@ STAMP = 64
 PAD = 512
 """Bytes after each array, so that a whole wide vector may be stored at its end."""
 HELD = 8
-"""Blocks of an operand at most whose panels are held for all that a stream multiplies them by, 2 MiB
-of float32: from the last cache they come sooner than they are packed again."""
+"""Blocks of an operand at most whose panels are held for all that a stream multiplies by them,
+2 MiB of float32: from the last cache they come sooner than they are packed again."""
 
 
 def may_be_long(c: Contraction, s: Schedule) -> bool:
