@@ -7,7 +7,7 @@ Whether it is packed, and how, follows from that.
     lies_in_panels(x, ..)         whether it lies in panels as wide as a tile already
     runs_along(x, axes)           the axis along which most of what it reads lies
     runs_across(x, v, other)      whether it is contiguous along another axis than `v`
-    crowded(walked, line)         whether its lines get into each other's way in a cache
+    shares_lines(steps, ..)       whether neighbours share lines of a cache while they are read
 """
 
 from __future__ import annotations
@@ -74,16 +74,22 @@ def load_of(item: Item) -> Access | None:
     return access if isinstance(access, Access) and not (access.limits or item.args) else None
 
 
-def crowded(walked: Sequence[tuple[Index | None, Index]], line: int) -> bool:
-    """Whether some elements, of each axis a step and a count, are in more lines than a first cache
-    holds: steps of powers of two put them all into few of its sets."""
+def shares_lines(steps: Sequence[Index | None], counts: Sequence[Index], line: int) -> bool:
+    """Whether neighbours along one of some axes, walked outer to inner but for the first, share
+    lines of so many elements that stay in the first cache: each axis has a step and a count.
+
+    Steps of powers of two put the lines of what is walked meanwhile into few of its sets."""
+    near = [k for k, n in enumerate(steps) if isinstance(n, int) and 0 < abs(n) < line]
+    if not near or near[0] == 0:
+        return bool(near)
     found = [0]
-    for step, count in walked:
+    for k in (0, *range(near[0] + 1, len(steps))):
+        step, count = steps[k], counts[k]
         if not isinstance(step, int) or not isinstance(count, int):
-            return False
-        found = [at + step * k for at in found for k in range(count)]
+            return True
+        found = [at + step * i for at in found for i in range(count)]
     sets = Counter(n % SETS for n in {at // line for at in found})
-    return max(sets.values()) > WAYS
+    return max(sets.values()) <= WAYS
 
 
 def packs_as_it_is(right: Item, item: Item, group: Group | None, stored: DType) -> bool:

@@ -24,11 +24,11 @@ from smelt.codegen.llvm.access.ahead import LINE
 from smelt.codegen.llvm.instructions.grouped import group_of
 from smelt.codegen.llvm.schedule.contract import SKEW, Tile, stored_axis, tile_of
 from smelt.codegen.llvm.schedule.operands import (
-    crowded,
     lies_in_panels,
     lies_open,
     load_of,
     runs_along,
+    shares_lines,
 )
 from smelt.codegen.llvm.schedule.upright import FEW, Upright, ends_lines, in_panels
 from smelt.codegen.llvm.values.clone import folds, renumber
@@ -430,11 +430,7 @@ class _Plan:
         if any(n is None or axes_of(n) for n in steps):
             return None
         line = LINE // self.item.dtype.itemsize
-        shared = [k for k, n in enumerate(steps) if isinstance(n, int) and 0 < abs(n) < line]
-        if not shared:
-            return None
-        inner = [(n, self.phase.axes[a]) for n, a in zip(steps, axes)][shared[0] + 1 :]
-        if shared[0] and crowded([(steps[0], tile.rows), *inner], line):
+        if not shares_lines(steps, [tile.rows, *(self.phase.axes[a] for a in summed)], line):
             return None
         if self.phase.dtypes[access.buffer] != self.left.dtype or {*axes} & {*self.phase.cut}:
             return None
