@@ -174,17 +174,17 @@ def test_what_counts_seldom_counts(others: int) -> None:
     assert stop is not None and stop.kind == "const" and stop.value == 8
 
 
-@pytest.mark.parametrize("carried", [False, True])
+@pytest.mark.parametrize("way", ["state", "fold", "memory"])
 @pytest.mark.parametrize(("put", "ends"), [(-np.inf, True), (-1e9, False)])
-def test_a_row_of_nothing_but_a_great_number_weighs(put: float, ends: bool, carried: bool) -> None:
+def test_a_row_of_nothing_but_a_great_number_weighs(put: float, ends: bool, way: str) -> None:
     """The weights of masked elements are 0 beside others, and all the same where there are none:
     then the greatest is that number itself.  Of nothing but -inf a program makes NaN."""
     terms = Terms()
     i, j = (terms.index(axis(a, EXTENT)) for a in "ij")
     scores, g = (terms.leaf(n, "ij", f32) for n in ("x", "y"))
     s = terms.choose(terms.apply("le", j, i), scores, terms.const(put, f32))
-    top = (terms.state(0, "i", f32) if carried
-           else terms.opaque(("fold", "max", ("j",)), (s,), "i", f32))  # fmt: skip
+    top = {"state": terms.state(0, "i", f32), "memory": terms.leaf("z", "i", f32),
+           "fold": terms.opaque(("fold", "max", ("j",)), (s,), "i", f32)}[way]  # fmt: skip
     weight = terms.apply("exp", terms.sub(s, top))
     _, stop = bounds(terms, [terms.dot(g, weight, ("i",), f32)], "j", frozenset())
     assert (stop is not None) == ends

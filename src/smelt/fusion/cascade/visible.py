@@ -254,18 +254,22 @@ def _takes_up(block: Term, drawn: Drawn, known: dict[Term, Any], wanted: Any) ->
 def _alone(
     block: Term, told: Mapping[Term, float | bool], given: Mapping[Term, Any]
 ) -> Iterator[dict[Term, Any]]:  # fmt: skip
-    """What a fold that is read may be where it has met elements alone that a mask rules out: the
-    number that the mask has put there, such as -1e9.  Of nothing but -inf a program makes NaN."""
-    parts = dict.fromkeys(t for a in block.args for t in cone(a))
-    masked = {t for t in parts if t not in told and not told.keys().isdisjoint(cone(t))}
-    ended = [t for t in parts if t.kind in _STATES or (t in masked and t.kind in _FOLDS)]
-    for t in masked if ended else ():
+    """What a fold that is read, here or by way of memory, may be where it has met elements alone
+    that a mask rules out: the number that the mask has put there, such as -1e9.  Of nothing but
+    -inf a program makes NaN."""
+    parts = dict.fromkeys(t for a in block.args for t in cone(a) if t.dtype.is_float)
+    read = [t for t in parts if t.kind not in _COMPUTED and t not in told]
+    seen: set[bytes] = set()
+    for t in parts:
+        if t in told or t in read or told.keys().isdisjoint(cone(t)):
+            continue
         values = np.asarray(given.get(t, 0.0))
-        if t.dtype.is_float and np.any(put := np.isfinite(values) & (values != 0)):
-            for fold in ended:
-                if fold.dtype.is_float:
-                    number = np.where(put, values, given.get(fold, 1.0))
-                    yield {fold: number.astype(fold.dtype.numpy)}
+        put = np.isfinite(values) & (values != 0)
+        if np.any(put) and values.tobytes() not in seen:
+            seen.add(values.tobytes())
+            for fold in read:
+                number = np.where(put, values, given.get(fold, 1.0))
+                yield {fold: number.astype(fold.dtype.numpy)}
 
 
-_STATES, _FOLDS = ("old", "new"), ("opaque", "fold", "dot")
+_COMPUTED = ("const", "apply", "cast")
