@@ -246,7 +246,8 @@ class DeepEmitter(TallEmitter):
                 prefetch(b, place, near=True)
             if origins:
                 with b.if_then(self.final):
-                    self._ask_beside(origins, at, c.tile.rows, c.tile.vectors)
+                    for course in self._courses(origins, at, c.tile.rows, c.tile.vectors):
+                        course.at_once()
             totals = self._total(starts, b.sub(at, low), asked)
             totals = with_before(self.m, kept, c.item.dtype, totals, self.fresh)
             if c.late:

@@ -21,6 +21,7 @@ from smelt.codegen.llvm.access.memory import (
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.products.course import Course
 from smelt.codegen.llvm.products.packer import Packer
 from smelt.codegen.llvm.products.stretches import in_stretches, stretched
 from smelt.codegen.llvm.products.tiling import in_blocks, in_squares
@@ -61,6 +62,8 @@ class TallPacker(Packer):
         self.rows_apart: dict[Access, Value] = {}
         self.beside: list[Access] = []
         """What is read beside the sums, element by element."""
+        self.courses: list[Course] = []
+        """What the tile at hand asks for in its course."""
         self.left_steps: list[Value] = []
         low, high = home.ranges[c.k]
         self.depth = self.b.sub(high, low)

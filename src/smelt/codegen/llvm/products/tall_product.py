@@ -26,6 +26,7 @@ from smelt.codegen.llvm.instructions.indexing import iota, number, opaque, splat
 from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.products.before import in_runs, is_short
+from smelt.codegen.llvm.products.course import Course
 from smelt.codegen.llvm.products.tall_packer import TallPacker
 from smelt.codegen.llvm.products.thin import multiply_add
 from smelt.codegen.llvm.products.tiling import in_blocks, rounds
@@ -165,7 +166,13 @@ class TallEmitter(TallPacker):
         lanes = c.tile.lanes
 
         def columns(at: Value, vectors: int, mask: Value | None) -> None:
-            self._ask_beside(origins, at, count, vectors)
+            courses = self._courses(origins, at, count, vectors)
+            for course in courses:
+                if c.wide:
+                    course.begin(self.depth)
+                else:
+                    course.at_once()
+            self.courses = courses if c.wide else []
             if c.picked and count == c.heights[0]:
                 self._ask_picked(b.add(row, number(count)), at)
             totals = self._sums(starts, b.sub(at, self.column), vectors, mask)
@@ -187,22 +194,23 @@ class TallEmitter(TallPacker):
         place = self._places(row, 1)[0] if asked else None
         return {a: place.offset(a) for a in asked} if place else {}
 
-    def _ask_beside(
+    def _courses(
         self, origins: Mapping[Access, Value], column: Value, count: int, vectors: int
-    ) -> None:
-        """Has the processor fetch what is read beside a tile's sums, and the lines of what is made
-        of them: runs as short as a tile tell it nothing of those."""
-        b, home, width = self.b, self.home, vectors * self.c.tile.lanes
+    ) -> list[Course]:
+        """What the processor is to fetch that is read beside a tile's sums, and the lines of what
+        is made of them: runs as short as a tile tell it nothing of those."""
+        b, home, found = self.b, self.home, list[Course]()
         for access, origin in origins.items():
             dtype, step = home.home.dtypes[access.buffer], self.rows_apart[access]
             base, written = home.home.buffers[access.buffer], access in self.results
             ahead = 0 if written else self._rows_ahead(count)
-            for i in range(count):
-                at = b.add(b.add(origin, column), b.mul(number(i + ahead), step))
-                first = element_address(b, base, at, dtype)
-                for j in range(0, width, LINE // dtype.itemsize):
-                    line = element_address(b, first, number(j), dtype)
-                    prefetch(b, line, near=not ahead, written=written)
+            at = b.add(b.add(origin, column), b.mul(number(ahead), step))
+            first = element_address(b, base, at, dtype)
+            lines = -(-vectors * self.c.tile.lanes * dtype.itemsize // LINE)
+            step = b.mul(step, number(dtype.itemsize))
+            shape = count, lines
+            found.append(Course(b, first, step, shape, near=not ahead, written=written))
+        return found
 
     def _rows_ahead(self, count: int) -> int:
         """How far it is to the rows for which a tile asks: those of the next one, or its own where
@@ -311,6 +319,8 @@ class TallEmitter(TallPacker):
             across = self._line(k, nth, line, column, vectors, mask)
             if nth == 0:
                 self._ask(starts, k, column)
+                for course in self.courses:
+                    course.ask(k)
             found: list[Value] = []
             for i, start in enumerate(starts):  # broadcasts do not wait in registers for their turn
                 value = self._one(start, k, nth)
