@@ -64,14 +64,3 @@ def test_results_that_share_a_value_may_be_taken_apart(n: int) -> None:
     }""")
     found = plan(graph, MACHINE, None, {"n": n, "m": 16})
     assert sum(len(c.outputs) for c in found.clusters) >= 2
-
-
-@pytest.mark.parametrize("rows", [1, 64])
-def test_a_row_that_is_read_is_all_that_is_charged(rows: int) -> None:
-    """Rows at a place that does not move are not the whole array."""
-    view = "v0 = slice(x) {starts=(3, 0), sizes=(1, n), steps=(1, 1)}" if rows == 1 else \
-        "v0 = permute(x) {perm=(0, 1)}"  # fmt: skip
-    units = Units(parse(f"graph f(x: f32[64,n]) {{ {view} v1 = exp(v0) return v1 }}"))
-    state = State(units, Model(units, MACHINE, Hints(n=1000)), Wishes(units, (), ()))
-    found = state.judge(1 << units.units[0].number, 1 << units.units[0].number)
-    assert found.cost is not None and found.cost.read == rows * 4000

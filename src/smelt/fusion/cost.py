@@ -279,15 +279,15 @@ class _Traffic:
         for v, places in region.loads.items():
             masks = region.load_masks[v]
             itemsize = model.itemsize[v]
-            once = every and masks == [every] and model.elements[v] <= sweeps.volume(every)
-            if once and places[0][-1] == axis:
+            if every and masks == [every] and places[0][-1] == axis:
                 nbytes = model.nbytes[v]  # each element once, in the order of memory
                 self.read += nbytes
                 self.touch += model.read_ns(v, nbytes, threads)
                 self.row += sweeps.row(every) * itemsize
                 continue
             distinct = min(model.elements[v], sum(map(sweeps.volume, masks)))
-            self.read += (nbytes := distinct * itemsize)
+            nbytes = distinct * itemsize
+            self.read += nbytes
             across = ACROSS if sweeps.is_across(places) else 1.0
             self.touch += model.read_ns(v, nbytes, threads) * across
             self.row += sum([sweeps.row(m) for m in masks]) * itemsize
