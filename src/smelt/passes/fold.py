@@ -6,13 +6,15 @@ Results must be numbers, alone or repeated over a shape: the Graph has no consta
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from smelt.errors import SmeltError
 from smelt.graph import build
 from smelt.graph.interp import Array, evaluate_node
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import rebuild
+from smelt.graph.walk import rebuild_from
 from smelt.ops.combine import CHOICE
+from smelt.ops.create import Input
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.view import Expand
 from smelt.passes.compose import splat
@@ -27,7 +29,8 @@ def fold(graph: Graph) -> Graph:
     """Evaluate operators on constants.
 
     What an operator makes of one of two numbers is one of two numbers: a mask means the same
-    however it is spelled, as `tril(ones) == 0` or `(1 - keep) * -1e9`.
+    however it is spelled, as `tril(ones) == 0` or `(1 - keep) * -1e9`.  Where others read those
+    numbers, too, only if what chooses takes no memory beside them.
 
     >>> from smelt.graph.text import parse, text
     >>> print(
@@ -51,16 +54,17 @@ def fold(graph: Graph) -> Graph:
     }
     """
     values: dict[Node, Array] = {}
+    reads = Counter([*graph.outputs, *(x for node in graph.nodes() for x in node.inputs)])
 
-    def change(node: Node) -> Node:
+    def change(node: Node, old: Node) -> Node:
         value = _value(node, values)
         if value is None:
-            return _of_two(node)
+            return _of_two(node, [reads[x] for x in old.inputs])
         new = node if splat(node) else _as_number(node, value)
         values[new] = value
         return new
 
-    return rebuild(graph, change)
+    return rebuild_from(graph, change)
 
 
 def _value(node: Node, values: dict[Node, Array]) -> Array | None:
@@ -87,8 +91,9 @@ def _as_number(node: Node, value: Array) -> Node:
     return build.apply(Expand(node.type.shape), number, origin=node.origin)
 
 
-def _of_two(node: Node) -> Node:
-    """An operator on a choice of two numbers as a choice of what it makes of either."""
+def _of_two(node: Node, reads: list[int]) -> Node:
+    """An operator on a choice of two numbers as a choice of what it makes of either; `reads` is
+    how often each operand is read."""
     varying = {x for x in node.inputs if splat(x) is None}
     scalar = isinstance(node.op, Cast) or (isinstance(node.op, Map) and not node.op.row.chooses)
     if not scalar or len(varying) != 1:
@@ -98,6 +103,9 @@ def _of_two(node: Node) -> Node:
     if found is None or x.type.shape != node.type.shape:
         return node
     mask, *sides = found
+    alone = reads[node.inputs.index(x)] == 1
+    if not (alone or isinstance(mask.op, Input) or _is_of_places(mask)):
+        return node
     made: list[Node] = []
     for side in sides:
         numbers = [splat(side if n is x else n) for n in node.inputs]
@@ -105,6 +113,18 @@ def _of_two(node: Node) -> Node:
         value = evaluate_node(one, [n.op.reference({}) for n in one.inputs], {})
         made.append(_as_number(one, value))
     return build.map(CHOICE, mask, *made, origin=node.origin)
+
+
+def _is_of_places(mask: Node) -> bool:
+    """Whether a value depends on positions alone."""
+    stack, seen = [mask], {mask}
+    while stack:
+        node = stack.pop()
+        if isinstance(node.op, Input):
+            return False
+        stack += [x for x in node.inputs if x not in seen]
+        seen.update(node.inputs)
+    return True
 
 
 def _sides(x: Node) -> tuple[Node, Node, Node] | None:
