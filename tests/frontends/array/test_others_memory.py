@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -114,19 +115,23 @@ def test_gradients_of_memory_that_changed_meanwhile() -> None:
         np.asarray(sm.grad(f)(np.ones(5000)))
 
 
-@pytest.mark.parametrize("size", [10, 5000])
-def test_pull_backs_of_memory_that_changed_meanwhile(size: int) -> None:
+@pytest.mark.parametrize(("size", "copy"), [(10, None), (10, False), (5000, None)])
+def test_pull_backs_of_memory_that_changed_meanwhile(size: int, copy: bool | None) -> None:
     source = np.ones(size)
-    c = sm.asarray(source)
+    c = sm.asarray(source, copy=copy)
     y, pull = sm.vjp(lambda x: x * c, np.ones(size))
     np.testing.assert_array_equal(y, np.ones(size))
     source[0] = 3.0
     np.testing.assert_array_equal(c * 2, source * 2)
-    if size == 10:  # of a copy
+    if size == 10 and copy is None:  # of a copy
         np.testing.assert_array_equal(pull(np.ones(size))[0], np.ones(size))
     else:
         with pytest.raises(sm.errors.ChangedError, match="written"):
             np.asarray(pull(np.ones(size)))
+    waits = c + 1
+    source[0] = 5.0
+    np.testing.assert_array_equal(c + 2, source + 2)  # not what the pull-back reads
+    del waits
 
 
 @pytest.mark.parametrize("size", [10, 2000])
@@ -165,6 +170,9 @@ def test_memory_written_while_something_waits_is_read_as_it_is(
     np.testing.assert_array_equal(after, source * 3)
     np.testing.assert_array_equal(x, source)
     source[-1] = 7.0
+    assert float(x[0]) == source[0]
+    np.testing.assert_array_equal(sm.asarray(x, copy=True), source)
+    np.testing.assert_array_equal(sm.jit(lambda a: a + x)(np.zeros(size)), source)
     unread = x @ x  # of the third state
     source[0] = 2.0
     np.testing.assert_array_equal(sm.jit(lambda a: a * 2)(x), source * 2)
@@ -185,3 +193,30 @@ def test_results_that_numpy_writes_to() -> None:
     view[0] = 9.0
     np.testing.assert_array_equal(y * 2, [18.0, 2.0, 2.0])
     np.testing.assert_array_equal(y, view)
+
+
+@pytest.mark.parametrize("copy", [None, False])
+def test_memory_that_two_threads_have_read_is_read_as_it_is(copy: bool | None) -> None:
+    """What one thread remembers for another one's results holds nobody up who reads the memory."""
+    source = np.zeros(5000)
+    x = sm.asarray(source, copy=copy)
+    waits = x + 1
+    other = Thread(target=lambda: np.asarray(x + 2))
+    other.start()
+    other.join()
+    source[0] = 5.0
+    np.testing.assert_array_equal(x, source)
+    np.testing.assert_array_equal(sm.jit(lambda a: a * 2)(x), source * 2)
+    with pytest.raises(sm.errors.ChangedError, match="written"):
+        np.asarray(waits)
+    np.testing.assert_array_equal(x, source)
+
+
+def test_memory_of_another_dtype_is_told_whatever_waits() -> None:
+    source = np.zeros(4, np.float32)
+    x = sm.asarray(source)
+    waits = x + 1
+    source.dtype = np.int32  # type: ignore[assignment]
+    with pytest.raises(sm.errors.ChangedError, match="another dtype"):
+        np.asarray(x + 1)
+    np.testing.assert_array_equal(waits, np.ones(4))

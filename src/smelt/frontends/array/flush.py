@@ -109,10 +109,9 @@ def realise(value: Value) -> Buffer:
     try:
         data = value.buffer()
     except ChangedError:
-        if STATE.scope is not None or STATE.tapes:
-            raise
-        flush()  # what was to read the elements of before says so, to who reads it
-        data = value.buffer()
+        if STATE.scope is None and not STATE.tapes:
+            flush()  # what was to read the elements of before says so, to who reads it
+        data = value.now()  # what still waits remembers what was there
     if data is None:
         flush(value)
         data = value.buffer()

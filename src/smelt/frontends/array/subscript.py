@@ -123,7 +123,7 @@ def _small(x: Value, key: Any) -> Value | None:
     all of them (another name of the array), and for a key that does not fit."""
     if STATE.scope is not None or STATE.tapes:
         return None
-    data = x.buffer()
+    data = x.now()
     if data is None:
         return None
     try:
@@ -425,7 +425,7 @@ def positions(index: Value, size: Index, *, wraps: bool = True) -> Value:
     array's, are checked where they are computed.
     Raises IndexRangeError; BoundsError, which names the access, under `SMELT_BOUNDS_CHECK`.
     """
-    data = index.buffer()
+    data = index.now()
     if data is None and STATE.scope is not None and index.scope is None:
         data = realise(index)  # a recording reads it as it is now: nobody looks at it later
     if STATE.scope is not None and index.shared:  # read in every call as it is then

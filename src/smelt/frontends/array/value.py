@@ -93,6 +93,10 @@ class Value(Node):
         """The elements, None while pending.  Raises DonatedError and ChangedError."""
         return self.data
 
+    def now(self) -> Buffer | None:
+        """As `buffer`, for who reads what is there and not what pending results wait for."""
+        return self.buffer()
+
     @property
     def waits(self) -> bool:
         """Whether the elements are still to be computed, outside of recordings."""
@@ -171,10 +175,12 @@ class Foreign(Value):
         now = None if last is None else last()
         if data is None:
             return self
-        if self.sample is None and data.nbytes <= SNAPSHOT_BYTES:
-            return self._copied(data, now)
         if data.shape != self.type.shape or data.dtype != self.type.dtype.numpy:
             return self  # which will tell
+        if self.sample is None and data.nbytes <= SNAPSHOT_BYTES:
+            copied = self._copied(data, now)
+            if copied is not None:
+                return copied
         if STATE.tapes:
             if now is None or now.__class__ is not Past or _sample(data) != now.sample:
                 now = self._keep(data)
@@ -184,7 +190,8 @@ class Foreign(Value):
         if self.sample is None or _sample(data) == self.sample:
             self.look()
             return self
-        if now is None:  # what was recorded before the change will say so
+        if now is None or now.__class__ is Past:
+            # what was recorded before the change will say so
             now = self._keep(data)
             now.share(watched=isinstance(self, Watched))
         return now.touch()
@@ -196,18 +203,15 @@ class Foreign(Value):
         self.last = weakref.ref(made)
         return made
 
-    def _copied(self, data: Buffer, now: Value | None) -> Value:
-        if now is not None and now.data is not None and now.data.tobytes() == data.tobytes():
+    def _copied(self, data: Buffer, now: Value | None) -> Value | None:
+        """A copy of what is there; None where programs could not read it as they read this."""
+        known = None if now is None or now.__class__ is not Value else now.data
+        if known is not None and known.tobytes() == data.tobytes():
             return now
-        if data.shape != self.type.shape or data.dtype != self.type.dtype.numpy:
-            return self
         if data.flags.c_contiguous:
             return self._keep(data.copy())
         own = moved(data)
-        if lies_as(layout(data), own):
-            return self._keep(own)
-        self.look()
-        return self
+        return self._keep(own) if lies_as(layout(data), own) else None
 
     def look(self) -> None:
         """Remember a few elements, until what this thread has pending has run; for good where
@@ -226,6 +230,12 @@ class Foreign(Value):
             self.sample = None
 
     def buffer(self) -> Buffer | None:
+        return self._checked(self.sample)
+
+    def now(self) -> Buffer | None:
+        return self._checked(None)
+
+    def _checked(self, sample: bytes | None) -> Buffer | None:
         data = self.data
         if data is not None:
             what = ""
@@ -233,10 +243,10 @@ class Foreign(Value):
                 what = "resized"
             elif data.dtype != self.type.dtype.numpy:
                 what = "given another dtype"
-            elif self.sample is not None and _sample(data) != self.sample:
+            elif sample is not None and _sample(data) != sample:
                 what = "written"
             if what:
-                reader = "a recording" if self.sample is None else "a pending result"
+                reader = "a recording" if sample is None else "a pending result"
                 raise ChangedError(value=self.told, what=what, reader=reader)
         return data
 
@@ -246,9 +256,8 @@ class Watched(Foreign):
 
     __slots__ = ()
 
-    def _copied(self, data: Buffer, now: Value | None) -> Value:
-        self.look()
-        return self
+    def _copied(self, data: Buffer, now: Value | None) -> None:
+        return None
 
 
 class Past(Foreign):
@@ -258,6 +267,9 @@ class Past(Foreign):
 
     def touch(self) -> Value:
         return self
+
+    def now(self) -> Buffer | None:
+        return self.buffer()
 
     def seen(self) -> None:
         pass
@@ -446,7 +458,7 @@ def copied(node: Value) -> Value:
     if scope is not None:
         own = scope.capture(node) if node.scope is None else node
         return anew(own) if own.op.__class__ is Input else own
-    data = None if STATE.tapes else node.buffer()
+    data = None if STATE.tapes else node.now()
     return anew(node) if data is None else leaf(data.copy())
 
 
