@@ -10,8 +10,8 @@ contraction and the read is computed for the picked elements alone.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-from smelt.dataclass import dataclass
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import rebuild_from, use_counts
@@ -20,7 +20,7 @@ from smelt.ops.create import Iota
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.index import Gather
 from smelt.ops.reduce import Reduce
-from smelt.ops.view import Expand, Reshape
+from smelt.ops.view import Expand, Permute, Reshape
 from smelt.passes.compose import lifted
 from smelt.types.dtype import i64
 from smelt.types.expr import Index
@@ -59,12 +59,14 @@ def picks(graph: Graph) -> Graph:
         return graph
     counts = use_counts(graph)
     shared: set[Node] = set()
+    made = _Made(shared)
 
     def change(node: Node, old: Node) -> Node:
         if counts[old] > 1:
             shared.add(node)
+        node = _unpermuted(node)
         pick = _pick(node) if isinstance(node.op, Gather) else None
-        if pick is None or not _is_made(node.inputs[0], pick.axis, shared, False):
+        if pick is None or not made(node.inputs[0], pick.axis):
             return node
         kept = pick.of(node.inputs[0])
         return build.apply(Reshape(node.type.shape), kept, origin=node.origin) \
@@ -73,27 +75,38 @@ def picks(graph: Graph) -> Graph:
     return rebuild_from(graph, change)
 
 
-@dataclass
 class _Pick:
-    """One position along `axis` for each of the other positions of a value."""
+    """One position along `axis` for each of the other positions of a value.
 
-    axis: int
-    position: Node
-    """Of the value's rank, with extent 1 along the axis."""
-    gather: Node
+    `position` is of the value's rank, with extent 1 along the axis."""
 
-    def of(self, x: Node) -> Node:
-        """The picked elements of a value of the gathered one's rank, without the axis."""
+    def __init__(self, axis: int, position: Node, gather: Node) -> None:
+        self.axis = axis
+        self.position = position
+        self.gather = gather
+        self._known: dict[tuple[Node, int], Node] = {}
+
+    def of(self, x: Node, rank: int = 0) -> Node:
+        """The picked elements of a value that is seen as one of the gathered one's rank, without
+        the axis."""
+        key = x, rank or x.type.rank
+        if key not in self._known:
+            self._known[key] = self._of(lifted(*key))
+        return self._known[key]
+
+    def _of(self, x: Node) -> Node:
         shape, at = x.type.shape, self.axis
         rest = (*shape[:at], *shape[at + 1 :])
         if shape[at] == 1:
             return build.apply(Reshape(rest), x)
         if isinstance(x.op, (Map, Cast)):
-            operands = (self.of(lifted(y, x.type.rank)) for y in x.inputs)
+            operands = (self.of(y, x.type.rank) for y in x.inputs)
             return build.apply(x.op, *operands, origin=x.origin)
         if isinstance(x.op, Expand):
-            inner = self.of(lifted(x.inputs[0], x.type.rank))
+            inner = self.of(x.inputs[0], x.type.rank)
             return build.apply(Expand(rest), inner, origin=x.origin)
+        if isinstance(x.op, Reduce) and _Made()(x, at):
+            return self._folded(x, x.op)
         if not isinstance(x.op, Contract):
             return self._read(x)
         line = tuple(shape[at] if k == at else 1 for k in range(len(shape)))
@@ -102,6 +115,18 @@ class _Pick:
         none = build.constant(-math.inf, x.type.dtype)
         row = build.map("select", hit, x, none, origin=self.gather.origin)
         return build.apply(Reduce("max", (at,)), row, origin=self.gather.origin)
+
+    def _folded(self, x: Node, op: Reduce) -> Node:
+        """The same fold over other axes, of picked elements alone."""
+        inner = x.inputs[0]
+        kept = _kept(op, inner.type.rank)
+        line: list[Index] = [1] * inner.type.rank
+        for k, n in zip(kept, self.position.type.shape, strict=True):
+            line[k] = n
+        at = kept[self.axis]
+        found = _Pick(at, build.apply(Reshape(tuple(line)), self.position), self.gather).of(inner)
+        axes = tuple(a - (a > at) for a in op.axes)
+        return build.apply(replace(op, axes=axes), found, origin=x.origin)
 
     def _read(self, x: Node) -> Node:
         """A value that is stored anyway is read at the position."""
@@ -115,20 +140,53 @@ class _Pick:
         return build.apply(Reshape((*shape[: self.axis], *shape[self.axis + 1 :])), found)
 
 
-def _is_made(x: Node, at: int, shared: set[Node], seen: bool) -> bool:
-    """Whether a value is elementwise in a contraction that others read too."""
-    seen = seen or x in shared
-    if isinstance(x.op, Contract):
-        return seen and x.type.dtype.is_float
-    if not isinstance(x.op, (Map, Cast, Expand)):
-        return False
-    from_end = at - x.type.rank
-    return any(
-        y.type.rank + from_end >= 0
-        and y.type.shape[from_end] != 1
-        and _is_made(y, y.type.rank + from_end, shared, seen)
-        for y in x.inputs
-    )
+class _Made:
+    """Whether values are elementwise, or folds, in a contraction that others read too; if no
+    `shared` values are told, in any."""
+
+    def __init__(self, shared: set[Node] | None = None) -> None:
+        self.shared = shared
+        self._known: dict[tuple[Node, int, bool], bool] = {}
+
+    def __call__(self, x: Node, at: int, seen: bool = False) -> bool:
+        seen = seen or self.shared is None or x in self.shared
+        key = x, at, seen
+        if key not in self._known:
+            self._known[key] = self._look(*key)
+        return self._known[key]
+
+    def _look(self, x: Node, at: int, seen: bool) -> bool:
+        if isinstance(x.op, Contract):
+            return seen and x.type.dtype.is_float
+        if isinstance(x.op, Reduce):
+            inner = x.inputs[0]
+            return self(inner, _kept(x.op, inner.type.rank)[at], seen)
+        if not isinstance(x.op, (Map, Cast, Expand)):
+            return False
+        from_end = at - x.type.rank
+        return any(
+            y.type.rank + from_end >= 0
+            and y.type.shape[from_end] != 1
+            and self(y, y.type.rank + from_end, seen)
+            for y in x.inputs
+        )
+
+
+def _kept(op: Reduce, rank: int) -> list[int]:
+    """The axes that a fold leaves."""
+    return [k for k in range(rank) if k not in op.axes]
+
+
+def _unpermuted(node: Node) -> Node:
+    """A read of single elements asks what was permuted, with its indices in that order."""
+    op, x = node.op, node.inputs[0] if node.inputs else node
+    if not isinstance(op, Gather) or not isinstance(x.op, Permute):
+        return node
+    index = node.inputs[1:]
+    if op.first or len(index) != x.type.rank:
+        return node
+    places = sorted(range(x.type.rank), key=x.op.perm.__getitem__)
+    return build.apply(op, x.inputs[0], *(index[k] for k in places), origin=node.origin)
 
 
 def _pick(node: Node) -> _Pick | None:
@@ -140,7 +198,7 @@ def _pick(node: Node) -> _Pick | None:
     free: list[int] = []
     for k, j in enumerate(index):
         a = _counted(j, x.type.shape[op.first + k], len(middle))
-        if a is None:
+        if a is None or a in along.values():  # on a diagonal, the later one is a position
             free.append(k)
         elif a >= 0:
             along[k] = a
