@@ -196,10 +196,14 @@ def _pick(node: Node) -> _Pick | None:
     middle = broadcast_shapes(*(j.type.shape for j in index))
     along: dict[int, int] = {}
     free: list[int] = []
+    diagonal: int | None = None
     for k, j in enumerate(index):
         a = _counted(j, x.type.shape[op.first + k], len(middle))
-        if a is None or a in along.values():  # on a diagonal, the later one is a position
+        if a is None:
             free.append(k)
+        elif a in along.values():  # on a diagonal: the later one is a position
+            free.append(k)
+            diagonal = op.first + next(b for b in along if along[b] == a)
         elif a >= 0:
             along[k] = a
     if len(free) != 1:
@@ -215,7 +219,9 @@ def _pick(node: Node) -> _Pick | None:
     line: list[Index] = [1] * x.type.rank
     for k, a in along.items():
         line[op.first + k] = own[a]
-    return _Pick(op.first + f, build.apply(Reshape(tuple(line)), index[f]), node)
+    position = build.apply(Reshape(tuple(line)), index[f]) if diagonal is None \
+        else build.apply(Iota(tuple(line), diagonal, i64))  # fmt: skip
+    return _Pick(op.first + f, position, node)
 
 
 def _counted(j: Node, extent: Index, rank: int) -> int | None:
