@@ -65,7 +65,7 @@ def picks(graph: Graph) -> Graph:
         if counts[old] > 1:
             shared.add(node)
         node = _unpermuted(node)
-        pick = _pick(node) if isinstance(node.op, Gather) else None
+        pick = _pick(node, shared) if isinstance(node.op, Gather) else None
         if pick is None or not made(node.inputs[0], pick.axis):
             return node
         kept = pick.of(node.inputs[0])
@@ -80,8 +80,9 @@ class _Pick:
 
     `position` is of the value's rank, with extent 1 along the axis."""
 
-    def __init__(self, axis: int, position: Node, gather: Node) -> None:
+    def __init__(self, axis: int, position: Node, gather: Node, shared: set[Node]) -> None:
         self.axis = axis
+        self.shared = shared
         self.position = position
         self.gather = gather
         self._known: dict[tuple[Node, int], Node] = {}
@@ -99,6 +100,8 @@ class _Pick:
         rest = (*shape[:at], *shape[at + 1 :])
         if shape[at] == 1:
             return build.apply(Reshape(rest), x)
+        if x in self.shared and _is_scaled(x):
+            return self._hit(x)
         if isinstance(x.op, (Map, Cast)):
             operands = (self.of(y, x.type.rank) for y in x.inputs)
             return build.apply(x.op, *operands, origin=x.origin)
@@ -107,8 +110,11 @@ class _Pick:
             return build.apply(Expand(rest), inner, origin=x.origin)
         if isinstance(x.op, Reduce) and _Made()(x, at):
             return self._folded(x, x.op)
-        if not isinstance(x.op, Contract):
-            return self._read(x)
+        return self._hit(x) if isinstance(x.op, Contract) else self._read(x)
+
+    def _hit(self, x: Node) -> Node:
+        """All others of the row set aside."""
+        shape, at = x.type.shape, self.axis
         line = tuple(shape[at] if k == at else 1 for k in range(len(shape)))
         places = build.apply(Iota(line, at, i64))
         hit = build.map("eq", places, build.cast(self.position, i64))
@@ -124,7 +130,8 @@ class _Pick:
         for k, n in zip(kept, self.position.type.shape, strict=True):
             line[k] = n
         at = kept[self.axis]
-        found = _Pick(at, build.apply(Reshape(tuple(line)), self.position), self.gather).of(inner)
+        position = build.apply(Reshape(tuple(line)), self.position)
+        found = _Pick(at, position, self.gather, self.shared).of(inner)
         axes = tuple(a - (a > at) for a in op.axes)
         return build.apply(replace(op, axes=axes), found, origin=x.origin)
 
@@ -172,6 +179,17 @@ class _Made:
         )
 
 
+def _is_scaled(x: Node) -> bool:
+    """Whether a value is a contraction's but for what numbers do to it: its other readers make it
+    anyway."""
+    while isinstance(x.op, (Map, Cast)) and x.type.dtype.is_float:
+        wide = [y for y in x.inputs if any(n != 1 for n in y.type.shape)]
+        if len(wide) != 1 or wide[0].type.shape != x.type.shape:
+            return False
+        (x,) = wide
+    return isinstance(x.op, Contract) and x.type.dtype.is_float
+
+
 def _kept(op: Reduce, rank: int) -> list[int]:
     """The axes that a fold leaves."""
     return [k for k in range(rank) if k not in op.axes]
@@ -189,7 +207,7 @@ def _unpermuted(node: Node) -> Node:
     return build.apply(op, x.inputs[0], *(index[k] for k in places), origin=node.origin)
 
 
-def _pick(node: Node) -> _Pick | None:
+def _pick(node: Node, shared: set[Node]) -> _Pick | None:
     """What a gather picks, if all its indices but one count along axes of their own."""
     op, (x, *index) = node.op, node.inputs
     assert isinstance(op, Gather)
@@ -221,7 +239,7 @@ def _pick(node: Node) -> _Pick | None:
         line[op.first + k] = own[a]
     position = build.apply(Reshape(tuple(line)), index[f]) if diagonal is None \
         else build.apply(Iota(tuple(line), diagonal, i64))  # fmt: skip
-    return _Pick(op.first + f, position, node)
+    return _Pick(op.first + f, position, node, shared)
 
 
 def _counted(j: Node, extent: Index, rank: int) -> int | None:
