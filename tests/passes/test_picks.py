@@ -16,8 +16,7 @@ from smelt.journal import Journal
 N, V, K, D = 7, 13, 3, 5
 RANDOM = np.random.default_rng(20_14)
 X, Y, W = (RANDOM.standard_normal(s).astype(np.float32) for s in ((N, D), (N, D), (V, D)))
-H, P = (RANDOM.standard_normal(s).astype(np.float32) for s in ((N, K, D), (N, K)))
-P = np.abs(P)
+H, P = (RANDOM.uniform(0.5, 1.5, s).astype(np.float32) for s in ((N, K, D), (N, K)))
 LABELS = RANDOM.integers(0, V, N)
 
 
