@@ -13,10 +13,9 @@ from smelt import knobs, passes
 from smelt.graph.ir import Graph
 from smelt.journal import Journal
 
-N, V, K, D = 7, 13, 3, 5
+N, V, D = 7, 13, 5
 RANDOM = np.random.default_rng(20_14)
 X, Y, W = (RANDOM.standard_normal(s).astype(np.float32) for s in ((N, D), (N, D), (V, D)))
-H, P = (RANDOM.uniform(0.5, 1.5, s).astype(np.float32) for s in ((N, K, D), (N, K)))
 LABELS = RANDOM.integers(0, V, N)
 
 
@@ -30,13 +29,6 @@ def both_ways(xp: Any, x: Any, y: Any) -> Any:
     """In-batch negatives: each row and each column against all others, the diagonal is right."""
     z, labels = 2.0 * (x @ y.T), xp.arange(x.shape[0])
     return each(xp, z, labels) + each(xp, z.T, labels)
-
-
-def mixed(xp: Any, h: Any, p: Any, w: Any, labels: Any) -> Any:
-    """A mixture of softmaxes: the label's probability is a sum of those of all heads."""
-    e = xp.exp(xp.matmul(h, w.T))
-    mix = xp.sum(e / xp.sum(e, axis=-1, keepdims=True) * p[:, :, None], axis=1)
-    return xp.log(xp.take_along_axis(mix, labels[:, None], axis=1))
 
 
 def beside_sums(xp: Any, x: Any, w: Any, labels: Any) -> Any:
@@ -56,7 +48,6 @@ def deep(xp: Any, x: Any, w: Any, labels: Any) -> Any:
 
 CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], int]] = {
     "both ways": (both_ways, (X, Y), 0),
-    "mixture": (mixed, (H, P, W, LABELS), 0),
     "beside sums": (beside_sums, (X, W, LABELS), 1),
     "deep": (deep, (X, W, LABELS), 0),
 }

@@ -10,7 +10,6 @@ contraction and the read is computed for the picked elements alone.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
@@ -108,8 +107,6 @@ class _Pick:
         if isinstance(x.op, Expand):
             inner = self.of(x.inputs[0], x.type.rank)
             return build.apply(Expand(rest), inner, origin=x.origin)
-        if isinstance(x.op, Reduce) and _Made()(x, at):
-            return self._folded(x, x.op)
         return self._hit(x) if isinstance(x.op, Contract) else self._read(x)
 
     def _hit(self, x: Node) -> Node:
@@ -121,19 +118,6 @@ class _Pick:
         none = build.constant(-math.inf, x.type.dtype)
         row = build.map("select", hit, x, none, origin=self.gather.origin)
         return build.apply(Reduce("max", (at,)), row, origin=self.gather.origin)
-
-    def _folded(self, x: Node, op: Reduce) -> Node:
-        """The same fold over other axes, of picked elements alone."""
-        inner = x.inputs[0]
-        kept = _kept(op, inner.type.rank)
-        line: list[Index] = [1] * inner.type.rank
-        for k, n in zip(kept, self.position.type.shape, strict=True):
-            line[k] = n
-        at = kept[self.axis]
-        position = build.apply(Reshape(tuple(line)), self.position)
-        found = _Pick(at, position, self.gather, self.shared).of(inner)
-        axes = tuple(a - (a > at) for a in op.axes)
-        return build.apply(replace(op, axes=axes), found, origin=x.origin)
 
     def _read(self, x: Node) -> Node:
         """A value that is stored anyway is read at the position."""
@@ -148,15 +132,14 @@ class _Pick:
 
 
 class _Made:
-    """Whether values are elementwise, or folds, in a contraction that others read too; if no
-    `shared` values are told, in any."""
+    """Whether values are elementwise in a contraction that others read too."""
 
-    def __init__(self, shared: set[Node] | None = None) -> None:
+    def __init__(self, shared: set[Node]) -> None:
         self.shared = shared
         self._known: dict[tuple[Node, int, bool], bool] = {}
 
     def __call__(self, x: Node, at: int, seen: bool = False) -> bool:
-        seen = seen or self.shared is None or x in self.shared
+        seen = seen or x in self.shared
         key = x, at, seen
         if key not in self._known:
             self._known[key] = self._look(*key)
@@ -165,9 +148,6 @@ class _Made:
     def _look(self, x: Node, at: int, seen: bool) -> bool:
         if isinstance(x.op, Contract):
             return seen and x.type.dtype.is_float
-        if isinstance(x.op, Reduce):
-            inner = x.inputs[0]
-            return self(inner, _kept(x.op, inner.type.rank)[at], seen)
         if not isinstance(x.op, (Map, Cast, Expand)):
             return False
         from_end = at - x.type.rank
@@ -188,11 +168,6 @@ def _is_scaled(x: Node) -> bool:
             return False
         (x,) = wide
     return isinstance(x.op, Contract) and x.type.dtype.is_float
-
-
-def _kept(op: Reduce, rank: int) -> list[int]:
-    """The axes that a fold leaves."""
-    return [k for k in range(rank) if k not in op.axes]
 
 
 def _unpermuted(node: Node) -> Node:
