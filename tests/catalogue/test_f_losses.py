@@ -114,7 +114,7 @@ ROWS = (
         also=(lambda xp, x, w, labels: picked(xp, x @ w.T, labels),
               lambda xp, x, w, labels: shifted(xp, x @ w.T, labels))),
     Row("F2 softcap", head_softcapped, HEAD_INPUTS, HEAD, fused="s*(r*k + c*k + r) + 8*r",
-        unfused="4*r*k + 4*c*k + 66*r*c + 130*r", bounded=True, dtypes=("f64",), layouts=()),
+        unfused="4*r*k + 4*c*k + 66*r*c + 106*r", bounded=True, dtypes=("f64",), layouts=()),
     Row("F2 smoothed, z-loss", head_smoothed, HEAD_INPUTS, HEAD,
         fused="s*(r*k + c*k + r) + 8*r", unfused="4*r*k + 4*c*k + 46*r*c + 178*r", bounded=True,
         dtypes=("f64",), layouts=()),

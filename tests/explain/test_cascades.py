@@ -39,7 +39,7 @@ CASES = [
     Case("attention", attention(sm.nn.softmax), HEADS, ("reduce.sum", "contract#8"), "F113",
          ("contract#8 is carried", "4,096 positions")),
     Case("attention, its scores", attention(sm.nn.softmax), HEADS, ("contract#0", "reduce.max"),
-         "F111", ("contract#0 is used up", "nothing of its rows is stored")),
+         "F111", ("contract#0 is used up", "as its rows are made")),
     Case("rounded attention", attention(lambda s: sm.round(sm.nn.softmax(s) * 255)), HEADS,
          ("reduce.sum", "contract#10"), "F114", (*AGAIN, "round")),
     Case("attention by sigmoids", attention(lambda s: sm.sigmoid(s - top(s))), HEADS,
@@ -51,7 +51,7 @@ CASES = [
     Case("tanh about the mean", lambda x: total(sm.tanh(x - mid(x))), LONG, ("div", "sub"), "F108",
          ("a row of 4,194,304 bytes stays in L3 and is swept 2 times",)),
     Case("a long variance", central(2), LONG, ("div", "sub"), "F111",
-         ("div#3 is used up block by block", "nothing of its rows is stored")),
+         ("div#3 is used up block by block", "as its rows are made")),
     Case("a norm of order 2.5", norm(2.5), LONG, ("reduce.max", "div"), "F108", ("faster",)),
 ]  # fmt: skip
 

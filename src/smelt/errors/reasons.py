@@ -184,7 +184,7 @@ _REFUSALS = (
     Reason(
         "F016",
         "lost-parallelism",
-        "only {tasks} independent tasks would be left for {threads} threads",
+        "independent tasks that would be left for {threads} threads: only {tasks}",
         "The axes that the two operators share are too short to keep every thread busy, while "
         "apart at least one of them spreads over all threads.",
         _MUST,
@@ -338,7 +338,7 @@ _ACCEPTED = (
     Reason(
         "F111",
         "cascade",
-        "{value} is used up block by block along {axis}, so nothing of its rows is stored",
+        "{value} is used up block by block along {axis}, as its rows are made",
         "A chain of reductions over one axis runs in one pass: earlier partial results are "
         "transported to the newest reference.",
         _NEVER,

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 
-from smelt.dataclass import dataclass
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import rebuild_from, use_counts
@@ -20,7 +19,7 @@ from smelt.ops.create import Iota
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.index import Gather
 from smelt.ops.reduce import Reduce
-from smelt.ops.view import Expand, Reshape
+from smelt.ops.view import Expand, Permute, Reshape
 from smelt.passes.compose import lifted
 from smelt.types.dtype import i64
 from smelt.types.expr import Index
@@ -59,12 +58,14 @@ def picks(graph: Graph) -> Graph:
         return graph
     counts = use_counts(graph)
     shared: set[Node] = set()
+    made = _Made(shared)
 
     def change(node: Node, old: Node) -> Node:
         if counts[old] > 1:
             shared.add(node)
-        pick = _pick(node) if isinstance(node.op, Gather) else None
-        if pick is None or not _is_made(node.inputs[0], pick.axis, shared, False):
+        node = _unpermuted(node)
+        pick = _pick(node, shared) if isinstance(node.op, Gather) else None
+        if pick is None or not made(node.inputs[0], pick.axis):
             return node
         kept = pick.of(node.inputs[0])
         return build.apply(Reshape(node.type.shape), kept, origin=node.origin) \
@@ -73,29 +74,44 @@ def picks(graph: Graph) -> Graph:
     return rebuild_from(graph, change)
 
 
-@dataclass
 class _Pick:
-    """One position along `axis` for each of the other positions of a value."""
+    """One position along `axis` for each of the other positions of a value.
 
-    axis: int
-    position: Node
-    """Of the value's rank, with extent 1 along the axis."""
-    gather: Node
+    `position` is of the value's rank, with extent 1 along the axis."""
 
-    def of(self, x: Node) -> Node:
-        """The picked elements of a value of the gathered one's rank, without the axis."""
+    def __init__(self, axis: int, position: Node, gather: Node, shared: set[Node]) -> None:
+        self.axis = axis
+        self.shared = shared
+        self.position = position
+        self.gather = gather
+        self._known: dict[tuple[Node, int], Node] = {}
+
+    def of(self, x: Node, rank: int = 0) -> Node:
+        """The picked elements of a value that is seen as one of the gathered one's rank, without
+        the axis."""
+        key = x, rank or x.type.rank
+        if key not in self._known:
+            self._known[key] = self._of(lifted(*key))
+        return self._known[key]
+
+    def _of(self, x: Node) -> Node:
         shape, at = x.type.shape, self.axis
         rest = (*shape[:at], *shape[at + 1 :])
         if shape[at] == 1:
             return build.apply(Reshape(rest), x)
+        if x in self.shared and _is_scaled(x):
+            return self._hit(x)
         if isinstance(x.op, (Map, Cast)):
-            operands = (self.of(lifted(y, x.type.rank)) for y in x.inputs)
+            operands = (self.of(y, x.type.rank) for y in x.inputs)
             return build.apply(x.op, *operands, origin=x.origin)
         if isinstance(x.op, Expand):
-            inner = self.of(lifted(x.inputs[0], x.type.rank))
+            inner = self.of(x.inputs[0], x.type.rank)
             return build.apply(Expand(rest), inner, origin=x.origin)
-        if not isinstance(x.op, Contract):
-            return self._read(x)
+        return self._hit(x) if isinstance(x.op, Contract) else self._read(x)
+
+    def _hit(self, x: Node) -> Node:
+        """All others of the row set aside."""
+        shape, at = x.type.shape, self.axis
         line = tuple(shape[at] if k == at else 1 for k in range(len(shape)))
         places = build.apply(Iota(line, at, i64))
         hit = build.map("eq", places, build.cast(self.position, i64))
@@ -115,33 +131,72 @@ class _Pick:
         return build.apply(Reshape((*shape[: self.axis], *shape[self.axis + 1 :])), found)
 
 
-def _is_made(x: Node, at: int, shared: set[Node], seen: bool) -> bool:
-    """Whether a value is elementwise in a contraction that others read too."""
-    seen = seen or x in shared
-    if isinstance(x.op, Contract):
-        return seen and x.type.dtype.is_float
-    if not isinstance(x.op, (Map, Cast, Expand)):
-        return False
-    from_end = at - x.type.rank
-    return any(
-        y.type.rank + from_end >= 0
-        and y.type.shape[from_end] != 1
-        and _is_made(y, y.type.rank + from_end, shared, seen)
-        for y in x.inputs
-    )
+class _Made:
+    """Whether values are elementwise in a contraction that others read too."""
+
+    def __init__(self, shared: set[Node]) -> None:
+        self.shared = shared
+        self._known: dict[tuple[Node, int, bool], bool] = {}
+
+    def __call__(self, x: Node, at: int, seen: bool = False) -> bool:
+        seen = seen or x in self.shared
+        key = x, at, seen
+        if key not in self._known:
+            self._known[key] = self._look(*key)
+        return self._known[key]
+
+    def _look(self, x: Node, at: int, seen: bool) -> bool:
+        if isinstance(x.op, Contract):
+            return seen and x.type.dtype.is_float
+        if not isinstance(x.op, (Map, Cast, Expand)):
+            return False
+        from_end = at - x.type.rank
+        return any(
+            y.type.rank + from_end >= 0
+            and y.type.shape[from_end] != 1
+            and self(y, y.type.rank + from_end, seen)
+            for y in x.inputs
+        )
 
 
-def _pick(node: Node) -> _Pick | None:
+def _is_scaled(x: Node) -> bool:
+    """Whether a value is a contraction's but for what numbers do to it: its other readers make it
+    anyway."""
+    while isinstance(x.op, (Map, Cast)) and x.type.dtype.is_float:
+        wide = [y for y in x.inputs if any(n != 1 for n in y.type.shape)]
+        if len(wide) != 1 or wide[0].type.shape != x.type.shape:
+            return False
+        (x,) = wide
+    return isinstance(x.op, Contract) and x.type.dtype.is_float
+
+
+def _unpermuted(node: Node) -> Node:
+    """A read of single elements asks what was permuted, with its indices in that order."""
+    op, x = node.op, node.inputs[0] if node.inputs else node
+    if not isinstance(op, Gather) or not isinstance(x.op, Permute):
+        return node
+    index = node.inputs[1:]
+    if op.first or len(index) != x.type.rank:
+        return node
+    places = sorted(range(x.type.rank), key=x.op.perm.__getitem__)
+    return build.apply(op, x.inputs[0], *(index[k] for k in places), origin=node.origin)
+
+
+def _pick(node: Node, shared: set[Node]) -> _Pick | None:
     """What a gather picks, if all its indices but one count along axes of their own."""
     op, (x, *index) = node.op, node.inputs
     assert isinstance(op, Gather)
     middle = broadcast_shapes(*(j.type.shape for j in index))
     along: dict[int, int] = {}
     free: list[int] = []
+    diagonal: int | None = None
     for k, j in enumerate(index):
         a = _counted(j, x.type.shape[op.first + k], len(middle))
         if a is None:
             free.append(k)
+        elif a in along.values():  # on a diagonal: the later one is a position
+            free.append(k)
+            diagonal = op.first + next(b for b in along if along[b] == a)
         elif a >= 0:
             along[k] = a
     if len(free) != 1:
@@ -157,7 +212,9 @@ def _pick(node: Node) -> _Pick | None:
     line: list[Index] = [1] * x.type.rank
     for k, a in along.items():
         line[op.first + k] = own[a]
-    return _Pick(op.first + f, build.apply(Reshape(tuple(line)), index[f]), node)
+    position = build.apply(Reshape(tuple(line)), index[f]) if diagonal is None \
+        else build.apply(Iota(tuple(line), diagonal, i64))  # fmt: skip
+    return _Pick(op.first + f, position, node, shared)
 
 
 def _counted(j: Node, extent: Index, rank: int) -> int | None:
