@@ -6,13 +6,12 @@ Results must be numbers, alone or repeated over a shape: the Graph has no consta
 from __future__ import annotations
 
 import math
-from collections import Counter
 
 from smelt.errors import SmeltError
 from smelt.graph import build
 from smelt.graph.interp import Array, evaluate_node
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import rebuild_from
+from smelt.graph.walk import rebuild_from, use_counts
 from smelt.ops.combine import CHOICE
 from smelt.ops.create import Input
 from smelt.ops.elementwise import Cast, Map
@@ -54,7 +53,7 @@ def fold(graph: Graph) -> Graph:
     }
     """
     values: dict[Node, Array] = {}
-    reads = Counter([*graph.outputs, *(x for node in graph.nodes() for x in node.inputs)])
+    reads = use_counts(graph)
 
     def change(node: Node, old: Node) -> Node:
         value = _value(node, values)
