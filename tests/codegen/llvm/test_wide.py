@@ -35,6 +35,7 @@ from smelt.blocks import (
 from smelt.codegen.build import form_for
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
+from smelt.codegen.llvm.products.course import EVERY
 from smelt.codegen.llvm.products.tall_packer import BELOW
 from smelt.codegen.llvm.schedule.tall import LINED_ROWS, TURNED_DEPTH
 from smelt.graph.text import parse
@@ -284,12 +285,14 @@ def test_what_is_read_beside_sums_is_asked_for(after: str) -> None:
     plain = emit(whole(PLAIN, ISAS[0]).kernel, kernel.target, form="wide").llvm
     asked = [t.count("llvm.prefetch") for t in (text, plain)]
     assert asked[0] - asked[1] >= 2 * HEIGHT
-    m, n, k = 3000, 1100, 3  # enough results for runs longer than usual
-    x, w, r = (whole_numbers(s, "f4", 1) for s in ((m, k), (k, n), (m, n)))
-    assert form_for(kernel.forms, {"m": m, "n": n, "k": k}) == "wide"
-    (found,) = run_guarded(kernel, [x, w, r], at_end=True, sizes={"m": m, "n": n, "k": k})
-    wanted = x @ w + r if "tanh" not in after else np.tanh(x @ w) + r
-    assert np.allclose(found, wanted, rtol=1e-6, atol=1e-6)
+    assert re.search(rf"and i64 [^,]*, {EVERY - 1}\n", text), "at a few positions of many"
+    # Enough results for runs longer than usual; enough positions to ask for line after line.
+    for m, n, k in ((3000, 1100, 3), (200, 300, 2 * HEIGHT * EVERY)):
+        x, w, r = (whole_numbers(s, "f4", 1) for s in ((m, k), (k, n), (m, n)))
+        assert form_for(kernel.forms, {"m": m, "n": n, "k": k}) == "wide"
+        (found,) = run_guarded(kernel, [x, w, r], at_end=True, sizes={"m": m, "n": n, "k": k})
+        wanted = x @ w + r if "tanh" not in after else np.tanh(x @ w) + r
+        assert np.allclose(found, wanted, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])

@@ -26,7 +26,7 @@ from smelt.codegen.llvm.instructions.indexing import iota, number, opaque, splat
 from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.products.before import in_runs, is_short
-from smelt.codegen.llvm.products.course import Course
+from smelt.codegen.llvm.products.course import Course, ask_in_course
 from smelt.codegen.llvm.products.tall_packer import TallPacker
 from smelt.codegen.llvm.products.thin import multiply_add
 from smelt.codegen.llvm.products.tiling import in_blocks, rounds
@@ -319,8 +319,7 @@ class TallEmitter(TallPacker):
             across = self._line(k, nth, line, column, vectors, mask)
             if nth == 0:
                 self._ask(starts, k, column)
-                for course in self.courses:
-                    course.ask(k)
+                ask_in_course(self.b, self.courses, k)
             found: list[Value] = []
             for i, start in enumerate(starts):  # broadcasts do not wait in registers for their turn
                 value = self._one(start, k, nth)
