@@ -220,9 +220,12 @@ def measure(case: Case | Around, rounds: int = ROUNDS, peers: tuple[str, ...] = 
     return Timed(case.title, floor, best_times(known, rounds, turns))
 
 
-def best_times(known: dict[str, Call], rounds: int, turns: int = 1) -> dict[str, float]:
+def best_times(
+    known: dict[str, Call], rounds: int, turns: int = 1, *, settle: bool = False
+) -> dict[str, float]:
     """Nanoseconds of processor time of each call, the best of rounds in which they take turns, of
-    so many calls at least."""
+    so many calls at least.  With `settle` one more begins each turn, and is not counted: a library
+    that took its turn before may have threads that still work."""
     best: dict[str, float] = {}
     repeat: dict[str, int] = {}
     with sm.config(threads=1, constants_extra=None):
@@ -231,6 +234,8 @@ def best_times(known: dict[str, Call], rounds: int, turns: int = 1) -> dict[str,
             repeat[name] = max(turns, _repeats(call))
         for _ in range(rounds):
             for name, call in known.items():
+                if settle:
+                    call()
                 ns = _seconds(call, repeat[name]) / repeat[name] * 1e9
                 best[name] = min(ns, best.get(name, ns))
     return best
