@@ -1,7 +1,7 @@
 """How the elements of an array lie in memory, as far as programs that read it know.
 
 >>> lies(np.ones((2, 3)).T), layout(np.ones((3, 6))[:, ::2])
-(('turned', (1, 0)), (None, 2))
+(('turned', (1, 0)), (None, None))
 """
 
 from __future__ import annotations
