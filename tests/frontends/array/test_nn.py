@@ -84,6 +84,19 @@ def test_extreme_rows() -> None:
     np.testing.assert_allclose(sm.nn.rms_norm(half), 1.0, rtol=1e-3)
 
 
+@pytest.mark.parametrize("shape", [(3, 0), (0, 3), (0,)])
+@pytest.mark.parametrize("mode", ["lazy", "jit"])
+def test_nothing_along_the_axis(mode: str, shape: tuple[int, ...]) -> None:
+    def blocks(x: sm.Array) -> tuple[sm.Array, ...]:
+        return sm.nn.softmax(x), sm.nn.log_softmax(x, axis=0), sm.nn.logsumexp(x, axis=-1)
+
+    f = sm.jit(blocks) if mode == "jit" else blocks
+    assert f(sm.ones((2, 2)))[0].shape == (2, 2)
+    soft, logs, sums = f(sm.zeros(shape))
+    assert soft.shape == logs.shape == shape
+    np.testing.assert_array_equal(sums, np.full(shape[:-1], -np.inf))
+
+
 def test_scales_and_shifts() -> None:
     w, b = rng.standard_normal(7), rng.standard_normal(7)
     np.testing.assert_allclose(

@@ -243,6 +243,8 @@ class Array(Operators):
             raise UnsupportedError(f"stream={options['stream']!r}: the CPU has no streams")
         self._leave("a DLPack export")
         data = self._read("a DLPack export")
+        if options.get("copy") is not False and min(data.strides, default=0) < 0:
+            data = data.copy()  # PyTorch ends the process over negative strides
         flush()
         self.node.share()
         try:

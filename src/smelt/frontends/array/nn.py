@@ -41,11 +41,11 @@ from smelt.frontends.array.pooling import (
     upsample,
 )
 from smelt.frontends.array.promote import cast
-from smelt.frontends.array.reduction import floating
+from smelt.frontends.array.reduction import floating, fold, is_empty
 from smelt.frontends.array.searching import take_along_axis
-from smelt.frontends.array.statistical import max as greatest
 from smelt.frontends.array.statistical import mean
 from smelt.frontends.array.statistical import sum as total
+from smelt.frontends.array.views import axes_of
 
 __all__ = [
     "adaptive_avg_pool", "adaptive_max_pool", "attention", "avg_pool", "batch_norm", "conv",
@@ -101,17 +101,26 @@ def gelu(x: Any, /, *, approximate: str = "none") -> Array:
     return _narrow(wide * 0.5 * (1 + tanh(inner)), x)
 
 
+def _greatest(x: Array, axis: Axis | None) -> Array:
+    """The greatest element along `axis`, which is kept; -inf of nothing."""
+    node = value(x, "max")
+    axes = axes_of(axis, node.type.rank, "max")
+    if any(is_empty(node, a) for a in axes):
+        return total(x, axis=axis, keepdims=True) - math.inf
+    return Array.of(fold("max", node, axes, keepdims=True))
+
+
 def softmax(x: Any, /, *, axis: Axis = -1) -> Array:
     """exp(x) over its sum along `axis`, without overflow.  Raises AxisError."""
     wide = _wide(x, "softmax")
-    grown = exp(wide - greatest(wide, axis=axis, keepdims=True))
+    grown = exp(wide - _greatest(wide, axis))
     return _narrow(grown / total(grown, axis=axis, keepdims=True), x)
 
 
 def logsumexp(x: Any, /, *, axis: Axis | None = None, keepdims: bool = False) -> Array:
     """log(sum(exp(x))) along `axis` without overflow; -inf where every element is -inf."""
     wide = _wide(x, "logsumexp")
-    top = greatest(wide, axis=axis, keepdims=True)
+    top = _greatest(wide, axis)
     top = where(abs(top) == math.inf, 0.0, top)
     found = log(total(exp(wide - top), axis=axis, keepdims=True)) + top
     if not keepdims:
@@ -122,7 +131,7 @@ def logsumexp(x: Any, /, *, axis: Axis | None = None, keepdims: bool = False) ->
 def log_softmax(x: Any, /, *, axis: Axis = -1) -> Array:
     """The logarithm of `softmax`, accurate where that is tiny."""
     wide = _wide(x, "log_softmax")
-    shifted = wide - greatest(wide, axis=axis, keepdims=True)
+    shifted = wide - _greatest(wide, axis)
     return _narrow(shifted - log(total(exp(shifted), axis=axis, keepdims=True)), x)
 
 
@@ -282,7 +291,7 @@ def attention(
         scores = where(mask, scores, -math.inf)
     if scores.shape[-1] == 0:
         return _narrow(matmul(scores, values), q)
-    top = greatest(scores, axis=-1, keepdims=True)
+    top = _greatest(scores, -1)
     if mask is not None:
         top = where(top == -math.inf, 0.0, top)
     grown = exp(scores - top)

@@ -22,7 +22,7 @@ from smelt.ops.reduce import Reduce
 from smelt.types.dtype import DType, f64
 from smelt.types.expr import Index, product
 
-__all__ = ["count", "fold", "from_host", "mean", "np", "size_value", "variance"]
+__all__ = ["count", "fold", "from_host", "is_empty", "mean", "np", "size_value", "variance"]
 
 Axes = tuple[int, ...]
 
@@ -34,14 +34,19 @@ def fold(combine: str, x: Value, axes: Axes, *, keepdims: bool) -> Value:
     row = COMBINES[combine]
     if row.has_no_empty_value:
         for a in axes:
-            known = x.scope is None or x.scope.holds(0, "<", shape[a])
-            if not known or shape[a] == 0:
+            if is_empty(x, a):
                 raise ShapeError(
                     op=combine, operands=x.told, reason=f"axis {a} is empty, it has no {combine}",
                     hint="Look at the size first, or join the array with the least value there is.",
                 )  # fmt: skip
     found = record(Reduce(combine, axes), (x,)) if axes or row.grow != "same" else x
     return reshape(found, keep(shape, axes)) if keepdims else found
+
+
+def is_empty(x: Value, axis: int) -> bool:
+    """Whether an axis has no elements; a recording holds for sizes that answer alike."""
+    size = shape_of(x)[axis]
+    return size == 0 or not (x.scope is None or x.scope.holds(0, "<", size))
 
 
 def keep(shape: tuple[Index, ...], axes: Axes) -> tuple[Index, ...]:
