@@ -84,3 +84,15 @@ def test_a_factor_that_is_put_together_is_one_factor() -> None:
     found = [{node.op.name for node in cluster.nodes} for cluster in plan.clusters]
     (product,) = (names for names in found if "contract" in names)
     assert not any(name.startswith("reduce") for name in product)
+
+
+@pytest.mark.parametrize("first", [0, 768, 1536])
+def test_heads_of_a_part_of_the_columns_are_written_by_the_product(first: int) -> None:
+    """Reading from a number on changes nothing about how columns are blocked."""
+    w = sm.ones((768, 2304), dtype=sm.float32)
+
+    def heads(x: Any) -> Any:
+        part = sm.reshape((x @ w)[:, first : first + 768], (x.shape[0], 12, 64))
+        return sm.permute_dims(part, (1, 0, 2))
+
+    assert len(made(heads, ((512, 768),)).plan.clusters) == 1

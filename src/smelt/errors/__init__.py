@@ -34,6 +34,7 @@ from smelt.errors.machine import (
     KnobError,
     KnobWarning,
     ProbeWarning,
+    SteeringWarning,
     TargetError,
 )
 from smelt.errors.memory import (
@@ -105,6 +106,7 @@ __all__ = [
     "SmeltError",
     "SmeltWarning",
     "StaticArgError",
+    "SteeringWarning",
     "StructureError",
     "TargetError",
     "TextError",

@@ -232,6 +232,28 @@ class KnobWarning(SmeltWarning):
     hint = "`smelt doctor --knobs` prints every setting."
 
 
+class SteeringWarning(SmeltWarning):
+    """`sm.fuse` was entered inside a function that `jit` records: nothing is planned there.
+
+    What it means:
+        The block has no effect. A function is recorded as a whole and planned when that is done.
+    Why:
+        Settings hold where a program is planned, which is where the function is called.
+    Example:
+        import warnings
+        from smelt.errors import SteeringWarning
+
+        warnings.warn(SteeringWarning(settings="never_fuse"))
+    How to fix:
+        Give the same to `jit`: `@sm.jit(never="exp+sum")`. Or call the function inside the block.
+    """
+
+    code = "W605"
+    title = "fusion steered while recording"
+    template = "sm.fuse inside a function that jit records has no effect ({settings})"
+    hint = "Give it to jit, `@sm.jit(must=..., never=...)`, or call the function inside the block."
+
+
 class ProbeWarning(SmeltWarning):
     """The machine could not be measured; built-in constants are used.
 

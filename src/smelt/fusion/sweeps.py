@@ -37,7 +37,7 @@ from smelt.fusion.region import Place, Region, axis_numbers
 from smelt.fusion.sets import bits
 from smelt.fusion.trace import MOVE_COST, STEP_COST, Term
 from smelt.fusion.units import STILL, Units
-from smelt.fusion.walked import WALKED_COST, packing, short_axes, side_of, walked_units
+from smelt.fusion.walked import WALKED_COST, packing, short_axes, side_of, term_at, walked_units
 from smelt.fusion.windows import bands, places_for_each
 from smelt.types.dtype import f64
 from smelt.types.expr import Expr, axes_of, evaluate
@@ -186,8 +186,7 @@ class Sweeps:
         operand, whole lines of the other."""
         place = self.region.places[u][0]
         for k, edge in enumerate(self.units.unit(u).edges):
-            terms = [place[t] if isinstance(t, int) and 0 <= t < len(place) else t
-                     for t in edge.terms]  # fmt: skip
+            terms = [term_at(place, t) for t in edge.terms]
             if not any(map(slides, terms)) or not own[0] or not own[1]:
                 continue
             *_, row = bits(own[1 - k])

@@ -25,9 +25,13 @@ from collections.abc import Set as AbstractSet
 from typing import Any, TypeAlias
 
 from smelt.blocks import THIN
-from smelt.fusion.region import Region, axis_numbers
+from smelt.fusion.region import Place, Region, axis_numbers
 from smelt.fusion.sets import bits
+from smelt.fusion.trace import Term
 from smelt.fusion.units import Edge, Unit, Units
+from smelt.ops.contract import bare_axis
+from smelt.types.affine import without_constant
+from smelt.types.expr import Expr
 
 Axes: TypeAlias = AbstractSet[Any]
 
@@ -151,3 +155,15 @@ def side_of(region: Region, u: int, edge: Edge) -> int:
             for a in axis_numbers(place[k]) if 0 <= k < len(place) else ():
                 found |= 1 << a if a >= 0 else 0
     return found
+
+
+def term_at(place: Place, term: Term) -> Term:
+    """What an operand's term is where the result's place has another expression for its axis, which
+    the operand may read from a number on; of any other expression, itself."""
+    if isinstance(term, Expr):
+        terms, _ = without_constant(term)
+        name = bare_axis(Expr(terms)) if terms else None
+        axis = term if name is None else int(name[1:])
+    else:
+        axis = term
+    return place[axis] if isinstance(axis, int) and 0 <= axis < len(place) else term

@@ -14,10 +14,17 @@ is a wish: a plan that cannot meet it is refused, with the reason.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
 from typing import Any, TypeAlias
 
+from smelt.errors import SteeringWarning
 from smelt.knobs import config
+from smelt.origin import here
+
+RECORDING: ContextVar[bool] = ContextVar("smelt_recording", default=False)
+"""Whether a function is being recorded, which is planned when that is done."""
 
 Names: TypeAlias = bool | str | Iterable[str] | Iterable[tuple[str, ...]]
 """Groups of operators by name, value or `file:line`: `"exp+sum,log+add"`, a list of tuples, or one
@@ -37,6 +44,7 @@ class fuse(config):  # noqa: N801 - used as a function: with sm.fuse(must=True):
 
     Functions made by `jit` take the same as arguments, and `torch.compile` as options.  Outside of
     them, everything that is pending when a lazy array is read inside the block is one program.
+    Inside of a function that is recorded it has no effect, and says so (`SteeringWarning`).
 
     A name is an operator's (`reduce.sum`), a value's as the graph's text has it (`v3`), or the
     user's line (`model.py:41`); names that a program does not have demand nothing of it.
@@ -58,6 +66,12 @@ class fuse(config):  # noqa: N801 - used as a function: with sm.fuse(must=True):
         more = {"max_extra_memory": max_extra_memory, "rounding": rounding}
         told = {name: value for name, value in more.items() if value is not None}
         super().__init__(steered({"must": must, "never": never, **told}))
+
+    def __enter__(self) -> None:
+        if RECORDING.get() and self.given:
+            warning = SteeringWarning(settings=", ".join(self.given), origin=here())
+            warnings.warn(warning, stacklevel=2)
+        super().__enter__()
 
 
 def steered(settings: Mapping[str, Any]) -> dict[str, Any]:

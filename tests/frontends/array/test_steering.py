@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
 import smelt as sm
-from smelt.errors import FusionError, KnobError, OutOfMemory
+from smelt.errors import FusionError, KnobError, OutOfMemory, SteeringWarning
 from smelt.knobs import REQUIRE_FUSED, values
 
 ROWS = np.linspace(-1, 1, 64 * 512, dtype=np.float32).reshape(64, 512)
@@ -153,6 +155,19 @@ def test_arguments_of_jit():
 def test_a_steered_function_inside_another_is_recorded_with_it():
     inner = sm.jit(lambda x: sm.log(sm.exp(x) + 1), never="exp+add")
     assert kernels(lambda x: inner(x) * 2, ROWS) == 1
+
+
+def test_a_block_inside_a_recorded_function_says_that_it_is_too_late():
+    def late(x):
+        with sm.fuse(never=True):
+            return softmax(x)
+
+    with pytest.warns(SteeringWarning, match="has no effect .fuse"):
+        assert kernels(sm.jit(late), ROWS) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        late(sm.asarray(ROWS))
+        sm.jit(sm.jit(softmax, never=True))(ROWS)
 
 
 def test_as_a_decorator():

@@ -139,3 +139,10 @@ def test_nothing_is_turned_where_orders_meet() -> None:
     product = parse('graph f(x: f32[n,m], y: f32[m,k]) {\n v0 = contract(x, y) '
                     '{spec="a,b; b,c -> a,c"}\n return v0\n}')  # fmt: skip
     assert turned(product, [(1, 0), None]) is None
+
+
+def test_what_runs_backwards_leaves_as_a_copy() -> None:
+    torch = pytest.importorskip("torch")
+    x = np.arange(6.0)[::-1]
+    assert torch.equal(torch.from_dlpack(sm.asarray(x)), torch.tensor(x.copy()))
+    np.testing.assert_array_equal(np.from_dlpack(sm.asarray(x)), x)

@@ -333,6 +333,8 @@ class SteeredJit(Jit[P, R]):
         return self.options, self.settings
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if STATE.scope is not None:  # as a part of what is recorded
+            return super().__call__(*args, **kwargs)
         with self.settings:
             return super().__call__(*args, **kwargs)
 

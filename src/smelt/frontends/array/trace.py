@@ -29,6 +29,7 @@ from smelt.graph import build
 from smelt.graph.inside import Looks, looked_at, refused
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import map_indices, map_type, sizes
+from smelt.knobs.steer import RECORDING
 from smelt.ops.create import Constant, Input
 from smelt.ops.extern import Extern
 from smelt.runtime.frames import roomy
@@ -220,6 +221,7 @@ def record_call(
     """
     scope = Scope(name)
     outer, STATE.scope = STATE.scope, scope
+    recording = RECORDING.set(True)
     STATE.following += 1
     try:
         _name_sizes(scope, arguments)
@@ -234,6 +236,7 @@ def record_call(
         return _finish(scope, leaves, results, outputs, tree, donate, orders)
     finally:
         STATE.scope = outer
+        RECORDING.reset(recording)
         STATE.following -= 1
         scope.close()
 
