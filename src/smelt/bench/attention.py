@@ -9,8 +9,8 @@ product.  `torch` is the shortest way that PyTorch has: scaled_dot_product_atten
 the operators one after another.  `inductor` is the plain operators behind `torch.compile`, `flex`
 the compiled `flex_attention` with the mask's blocks found before, `jax` the same text as Smelt's;
 those that store the scores are asked while these stay below 1 GiB.  Times are processor time, in
-turns, the best of the rounds; a turn begins with a call that is not counted, since threads of the
-library before may still work (JAX's do).  The floor counts two multiply-adds for each element of a
+turns, the best of the rounds; a turn begins when the threads of the library before rest (JAX's work
+on for a while), with a call that is not counted.  The floor counts two multiply-adds for each element of a
 head and each pair of a query and a key that the mask leaves, at the measured peak: a tile that a
 mask cuts counts with its visible pairs alone.
 Or it is the time in which a sum reads the queries, keys and values once, if that is longer.  The
@@ -57,7 +57,7 @@ def _read(case: Case) -> Call:
 
 def measure(case: Case, rounds: int = ROUNDS, peers: tuple[str, ...] = PEERS) -> Timed:
     """The best time of each library over rounds in which all take turns."""
-    times = best_times({**calls(case, peers), "read": _read(case)}, rounds, settle=True)
+    times = best_times({**calls(case, peers), "read": _read(case)}, rounds)
     return Timed(case.title, max(arithmetic_ns(case), times.pop("read")), times)
 
 

@@ -220,12 +220,10 @@ def measure(case: Case | Around, rounds: int = ROUNDS, peers: tuple[str, ...] = 
     return Timed(case.title, floor, best_times(known, rounds, turns))
 
 
-def best_times(
-    known: dict[str, Call], rounds: int, turns: int = 1, *, settle: bool = False
-) -> dict[str, float]:
+def best_times(known: dict[str, Call], rounds: int, turns: int = 1) -> dict[str, float]:
     """Nanoseconds of processor time of each call, the best of rounds in which they take turns, of
-    so many calls at least.  With `settle` one more begins each turn, and is not counted: a library
-    that took its turn before may have threads that still work."""
+    so many calls at least.  A turn begins when the threads of the library that had the turn before
+    rest (JAX's work on for a while), with one more call that is not counted."""
     best: dict[str, float] = {}
     repeat: dict[str, int] = {}
     with sm.config(threads=1, constants_extra=None):
@@ -234,11 +232,24 @@ def best_times(
             repeat[name] = max(turns, _repeats(call))
         for _ in range(rounds):
             for name, call in known.items():
-                if settle:
-                    call()
+                rest()
+                call()
                 ns = _seconds(call, repeat[name]) / repeat[name] * 1e9
                 best[name] = min(ns, best.get(name, ns))
     return best
+
+
+def rest(longest: float = 2.0) -> None:
+    """Waits until no thread of this process works any more, or so many seconds."""
+    ends = time.monotonic() + longest
+    while time.monotonic() < ends:
+        before = time.process_time()
+        time.sleep(_LOOK_S)
+        if time.process_time() - before < _LOOK_S / 10:
+            return
+
+
+_LOOK_S = 0.005
 
 
 def _repeats(call: Call) -> int:
