@@ -10,9 +10,9 @@ the operators one after another.  `inductor` is the plain operators behind `torc
 the compiled `flex_attention` with the mask's blocks found before, `jax` the same text as Smelt's;
 those that store the scores are asked while these stay below 1 GiB.  Times are processor time, in
 turns, the best of the rounds; a turn begins when the threads of the library before rest (JAX's work
-on for a while), with a call that is not counted.  The floor counts two multiply-adds for each element of a
-head and each pair of a query and a key that the mask leaves, at the measured peak: a tile that a
-mask cuts counts with its visible pairs alone.
+on for a while), with a call that is not counted.  The floor counts two multiply-adds for each
+element of a head and each pair of a query and a key that the mask leaves, at the measured peak: a
+tile that a mask cuts counts with its visible pairs alone.
 Or it is the time in which a sum reads the queries, keys and values once, if that is longer.  The
 last column counts what is visited: scores of the tiles that bands of 24 queries see, and weights of
 what 12 queries see, times values.  With bfloat16, of which some processors multiply twice as

@@ -222,8 +222,8 @@ def measure(case: Case | Around, rounds: int = ROUNDS, peers: tuple[str, ...] = 
 
 def best_times(known: dict[str, Call], rounds: int, turns: int = 1) -> dict[str, float]:
     """Nanoseconds of processor time of each call, the best of rounds in which they take turns, of
-    so many calls at least.  A turn begins when the threads of the library before rest (JAX's work on
-    for a while), with one more call that is not counted."""
+    so many calls at least.  A turn begins when the threads of the library before rest (JAX's work
+    on for a while), with one more call that is not counted."""
     best: dict[str, float] = {}
     repeat: dict[str, int] = {}
     with sm.config(threads=1, constants_extra=None):
