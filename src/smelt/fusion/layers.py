@@ -1,0 +1,301 @@
+"""Layers that follow one another and are equal: two of them are planned, the others are like them.
+
+The operators of a deep network come in equal runs.  *Copies* are such runs: operator by operator
+the same, reading the same places of their own copy and of the one before it, arrays of their own of
+the same types, and the same values from in front of all copies.  Behind the last copy nobody reads
+any other.  Without the copies between the first and the last one a graph is the same but shorter;
+its kernels tell those of the whole, unless the first and the last copy came out differently.
+
+>>> from smelt.graph.text import parse
+>>> graph = parse('graph f(x: f32[n,8], ' + ', '.join(f'w{k}: f32[8,8]' for k in range(9)) + ''') {
+...   y = exp(x)
+...   ''' + ' '.join(f'''
+...   m{k} = contract({f"t{k - 1}" if k else "y"}, w{k}) {{spec="m,k; k,n -> m,n"}}
+...   t{k} = tanh(m{k})''' for k in range(9)) + '''
+...   return t8
+... }''')
+>>> (layers,) = list(shortened(graph))[:1]
+>>> len(layers.copies), [node.op.name for node in layers.graph.nodes() if node.inputs]
+(9, ['exp', 'contract', 'tanh', 'contract', 'tanh'])
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from smelt.fusion.decide import renamed
+from smelt.fusion.found import Found, Part
+from smelt.fusion.units import is_free
+from smelt.graph.ir import Graph, Node
+from smelt.graph.text import name_values
+from smelt.journal import Decision
+from smelt.ops.create import Constant, Input
+
+LEAST_COPIES = 7
+"""Copies from which on most are left out: a value that all of them read has more readers than are
+ever asked about one by one, in either graph."""
+CONTEXT = 6
+"""Operators in a row by which equal places of two copies are recognized."""
+PERIODS = 3
+"""Distances between equal places that are looked at, the most frequent first."""
+BORDERS = (0, 1)
+"""Copies at either end that are planned as what stands around the others: where those at the ends
+differ, the next ones may not."""
+FIRST, LAST = 0, 1
+"""The copies of a shortened graph."""
+
+
+def shortened(graph: Graph) -> Iterator[Layers]:
+    """The ways of leaving copies out of a graph, the shortest first."""
+    copies = _copies(graph)
+    for border in BORDERS if copies else ():
+        if len(copies) - 2 * border >= LEAST_COPIES:
+            yield Layers(graph, copies[border : len(copies) - border])
+
+
+class Layers:
+    """A graph without the copies between the first and the last one."""
+
+    def __init__(self, whole: Graph, copies: Sequence[Sequence[Node]]) -> None:
+        self.whole, self.copies = whole, copies
+        first, last, before = copies[0], copies[-1], copies[-2]
+        self.left_out = {n for copy in copies[1:-1] for n in copy}
+        self.short = dict(zip(before, first, strict=True))
+        """What stands in the shorter graph for nodes of the whole that are not in it."""
+        self.behind: set[Node] = set()
+        """Nodes of the shorter graph behind the copies."""
+        nodes = whole.nodes()
+        self.order = {n: k for k, n in enumerate(nodes)}
+        start = self.order[last[0]]
+        inside = {*last}
+        for node in nodes[start:]:
+            inputs = tuple([self.short.get(x, x) for x in node.inputs])
+            made = node if inputs == node.inputs else Node(node.op, inputs, node.type, node.origin)
+            if made is not node:
+                self.short[node] = made
+            if node not in inside:
+                self.behind.add(made)
+        self.graph = replace(
+            whole, inputs=tuple([x for x in whole.inputs if x not in self.left_out]),
+            outputs=tuple([self.short.get(x, x) for x in whole.outputs if x not in self.left_out]),
+        )  # fmt: skip
+        self.long = {made: node for node, made in self.short.items() if node not in self.left_out}
+        self.places = {node: (FIRST, k) for k, node in enumerate(first)}
+        """Which copy the nodes of the shorter graph belong to, and which of its nodes they are."""
+        self.places |= {self.short.get(node, node): (LAST, k) for k, node in enumerate(last)}
+
+    @property
+    def shared(self) -> set[Node]:
+        """What stands in front of the copies and is read by each of them."""
+        found: set[Node] = set()
+        inside = {*self.copies[1], *self.copies[0]}
+        pending = [x for n in self.copies[1] for x in n.inputs if x not in inside]
+        while pending:
+            node = pending.pop()
+            if is_free(node):
+                pending += node.inputs
+            elif not isinstance(node.op, Input):
+                found.add(node)
+        return found
+
+    def at(self, node: Node, turn: int) -> Node:
+        """The node of the whole that one of the shorter graph stands for where its last copy is
+        copy number `turn`."""
+        found = self.places.get(node)
+        if found is None:
+            return self.long.get(node, node)
+        copy, k = found
+        return self.copies[turn - 1 + copy][k]
+
+    def _turns(self, nodes: Iterable[Node]) -> Sequence[int]:
+        """The numbers of copies that stand for the last one in what is said of some nodes: all of
+        them unless something is said of the first copy alone, or of what stands behind."""
+        found = {FIRST: False, LAST: False}
+        behind = False
+        for node in nodes:
+            if (place := self.places.get(node)) is not None:
+                found[place[0]] = True
+            behind = behind or node in self.behind
+        count = len(self.copies)
+        if found[LAST] and not behind:
+            return range(1, count)
+        return (1,) if found[FIRST] and not found[LAST] else (count - 1,)
+
+    def expanded(self, short: Found) -> Found | None:
+        """What was found for the whole, by what was found for the shorter graph; None where its two
+        copies differ, or a kernel is made of more than two."""
+        parts: list[Part] = []
+        sides: tuple[Counter[object], Counter[object]] = Counter(), Counter()
+        to_next: Counter[object] = Counter()
+        to_rest: Counter[object] = Counter()
+        for part in short.parts:
+            nodes = part.cluster.nodes
+            found = [self._side(part, FIRST), self._side(part, LAST)]
+            behind = any(n in self.behind for n in nodes)
+            for side, here in zip(sides, found, strict=True):
+                side.update([here] if here else ())
+            if all(found):
+                to_next[found[FIRST]] += 1
+            elif found[LAST] and behind:
+                to_rest[found[LAST]] += 1
+            turns = self._turns(nodes)
+            if (all(found) and behind) or (
+                len(turns) > 1 and any(n not in self.places for n in part.cluster.outputs)
+            ):  # fmt: skip
+                return None
+            parts += [part.at(lambda n, turn=turn: self.at(n, turn), self.order) for turn in turns]
+        if sides[FIRST] != sides[LAST] or to_next != to_rest:
+            return None
+        alone = {self.at(n, turn): nbytes for n, nbytes in short.alone.items()
+                 for turn in self._turns((n,))}  # fmt: skip
+        return Found(parts, self._decisions(short.decisions), alone)
+
+    def _side(self, part: Part, copy: int) -> tuple[tuple[int, ...], ...] | None:
+        """The nodes of a kernel that belong to one copy, those that it writes and the shapes of
+        that."""
+        inside, outputs = (
+            tuple([p[1] for n in nodes if (p := self.places.get(n)) is not None and p[0] == copy])
+            for nodes in (part.cluster.nodes, part.cluster.outputs)
+        )
+        return (inside, outputs) if inside else None
+
+    def _decisions(self, short: Sequence[Decision]) -> list[Decision]:
+        """The decisions about the whole."""
+        if not short:
+            return []
+        names = name_values(self.whole)
+        known = {name: node for node, name in name_values(self.graph).items()
+                 if not isinstance(node.op, Constant)}  # fmt: skip
+
+        def told(d: Decision, turn: int) -> Decision:
+            a, b = self.at(known[d.a], turn), self.at(known[d.b], turn)
+
+            def name(text: str) -> str:
+                node = known.get(text)
+                return text if node is None else names[self.at(node, turn)]
+
+            return renamed(d, name, a.origin, b.origin)
+
+        return [told(d, turn) for d in short for turn in self._turns((known[d.a], known[d.b]))]
+
+
+# ---- copies --------------------------------------------------------------------------------------
+
+
+def _copies(graph: Graph) -> list[list[Node]]:
+    """The nodes of each copy, in order, then the arrays that it alone reads; nothing if there are
+    too few copies."""
+    nodes = [n for n in graph.nodes() if not isinstance(n.op, Input)]
+    start, period, count = _longest(_labels(graph, nodes))
+    if count < LEAST_COPIES:
+        return []
+    place = {n: k - start for k, n in enumerate(nodes)}
+    runs = [nodes[start + k * period :][:period] for k in range(count)]
+    follows = _Follows(place, period)
+    last = next((k for k in range(1, count) if not follows.all(runs[k - 1], runs[k], k)), count)
+    runs = runs[:last]
+    if last < LEAST_COPIES or not _is_left(graph, nodes, place, period, last):
+        return []
+    return _with_arrays(graph, nodes, runs)
+
+
+def _labels(graph: Graph, nodes: Sequence[Node]) -> list[int]:
+    """A number for each node, equal for those that may stand for one another."""
+    known: dict[object, int] = {}
+    given = {x: known.setdefault(_kind(x), len(known)) for x in graph.inputs}
+    return [
+        known.setdefault((n.op, n.type, tuple([given.get(x, -1) for x in n.inputs])), len(known))
+        for n in nodes
+    ]
+
+
+def _kind(node: Node) -> tuple[object, ...]:
+    """What has to be equal of two inputs."""
+    assert isinstance(node.op, Input)
+    return (node.type, node.op.strides, node.op.constant)
+
+
+def _longest(labels: Sequence[int]) -> tuple[int, int, int]:
+    """Where labels repeat, after how many of them and how often, so that most can be left out."""
+    distances: Counter[int] = Counter()
+    seen: dict[tuple[int, ...], int] = {}
+    for k in range(len(labels) - CONTEXT + 1):
+        here = tuple(labels[k : k + CONTEXT])
+        if here in seen:
+            distances[k - seen[here]] += 1
+        seen[here] = k
+    best = 0, 1, 0
+    for period, _ in distances.most_common(PERIODS):
+        start = 0
+        for k in range(len(labels) - period + 1):
+            if k < len(labels) - period and labels[k] == labels[k + period]:
+                continue
+            count = (k - start) // period + 1
+            if (count - 2) * period > (best[2] - 2) * best[1]:
+                best = start, period, count
+            start = k + 1
+    return best
+
+
+class _Follows:
+    """Tells whether one run of nodes is a copy of the one before it."""
+
+    def __init__(self, place: dict[Node, int], period: int) -> None:
+        self.place, self.period = place, period
+        """Places of nodes that are no inputs, from the first copy's first one on."""
+
+    def all(self, before: Sequence[Node], run: Sequence[Node], number: int) -> bool:
+        """Whether a run, the copy of that number, reads as the one before it does."""
+        least = (number - 1) * self.period
+        given: dict[Node, Node] = {}
+        for old, new in zip(before, run, strict=True):
+            for x, y in zip(old.inputs, new.inputs, strict=True):
+                if isinstance(x.op, Input):
+                    if given.setdefault(x, y) is not y:
+                        return False
+                elif not self._is_read_alike(self.place[x], self.place[y], least, number):
+                    return False
+        return len({*given.values()}) == len(given)
+
+    def _is_read_alike(self, x: int, y: int, least: int, number: int) -> bool:
+        if x == y:
+            return x < 0  # it stands in front of all copies
+        if number == 1 and x < 0:
+            return 0 <= y < self.period  # the first copy begins with what others get from theirs
+        return y == x + self.period and x >= 0 and y >= least
+
+
+def _is_left(
+    graph: Graph, nodes: Sequence[Node], place: dict[Node, int], period: int, count: int
+) -> bool:
+    """Whether nobody behind the copies reads any but the last one, and all others give the same
+    results away, none of them a check."""
+    end = count * period
+    start = end - period
+    for n in nodes[len(nodes) - (max(place.values()) + 1 - end) :]:
+        if any(0 <= place.get(x, -1) < start for x in n.inputs):
+            return False
+    if any(0 <= place.get(x, -1) < end for x in graph.asked):
+        return False
+    given = {k for x in graph.outputs if 0 <= (k := place.get(x, -1)) < start}
+    return all(k % period + c * period in given for k in given for c in range(count - 1))
+
+
+def _with_arrays(
+    graph: Graph, nodes: Sequence[Node], runs: Sequence[Sequence[Node]]
+) -> list[list[Node]]:
+    """The runs with the arrays that each of them alone reads; nothing where one that differs from
+    copy to copy is read by others as well."""
+    reads = Counter([x for n in nodes for x in n.inputs if isinstance(x.op, Input)])
+    reads.update([x for x in graph.outputs if isinstance(x.op, Input)])
+    own = [Counter([x for n in run for x in n.inputs if isinstance(x.op, Input)]) for run in runs]
+    everywhere = {x for x in own[0] if all(x in o for o in own)}
+    found: list[list[Node]] = []
+    for run, given in zip(runs, own, strict=True):
+        arrays = [x for x in given if x not in everywhere]
+        if any(reads[x] != given[x] for x in arrays):
+            return []
+        found.append([*run, *arrays])
+    return found if len({*map(len, found)}) == 1 else []
