@@ -93,9 +93,7 @@ def _cluster(units: Units, group: Group, reads: int, times: Mapping[int, int]) -
 # ---- order -----------------------------------------------------------------------------------
 
 
-def _schedule(
-    graph: Graph, parts: Sequence[Part], hints: Mapping[str, int]
-) -> list[list[int]]:
+def _schedule(graph: Graph, parts: Sequence[Part], hints: Mapping[str, int]) -> list[list[int]]:
     """Steps of clusters that start together.  One whose time is free runs late if it writes more
     than it lets go, early otherwise."""
     clusters = [p.cluster for p in parts]

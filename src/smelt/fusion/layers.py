@@ -7,26 +7,29 @@ any other.  Without the copies between the first and the last one a graph is the
 its kernels tell those of the whole, unless the first and the last copy came out differently.
 
 >>> from smelt.graph.text import parse
->>> graph = parse('graph f(x: f32[n,8], ' + ', '.join(f'w{k}: f32[8,8]' for k in range(9)) + ''') {
-...   y = exp(x)
-...   ''' + ' '.join(f'''
-...   m{k} = contract({f"t{k - 1}" if k else "y"}, w{k}) {{spec="m,k; k,n -> m,n"}}
-...   t{k} = tanh(m{k})''' for k in range(9)) + '''
-...   return t8
-... }''')
->>> (layers,) = list(shortened(graph))[:1]
->>> len(layers.copies), [node.op.name for node in layers.graph.nodes() if node.inputs]
-(9, ['exp', 'contract', 'tanh', 'contract', 'tanh'])
+>>> arrays = ", ".join(f"w{k}: f32[8,8]" for k in range(1, 10))
+>>> layers = " ".join(
+...     f'''
+... m{k} = contract(t{k - 1}, w{k}) {{spec="m,k; k,n -> m,n"}}
+... t{k} = tanh(m{k})'''
+...     for k in range(1, 10)
+... )
+>>> graph = parse(f"graph f(t0: f32[n,8], {arrays}) {{ {layers} return t9 }}")
+>>> short = next(shortened(graph))
+>>> len(short.copies), [node.op.name for node in short.graph.nodes() if node.inputs]
+(9, ['contract', 'tanh', 'contract', 'tanh'])
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from smelt.fusion.decide import renamed
 from smelt.fusion.found import Found, Part
+from smelt.fusion.plan import Cluster
 from smelt.fusion.units import is_free
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import name_values
@@ -43,8 +46,8 @@ PERIODS = 3
 BORDERS = (0, 1)
 """Copies at either end that are planned as what stands around the others: where those at the ends
 differ, the next ones may not."""
-FIRST, LAST = 0, 1
-"""The copies of a shortened graph."""
+BEFORE, FIRST, LAST = -1, 0, 1
+"""The copies of a shortened graph, and what is in front of them in the place of another copy."""
 
 
 def shortened(graph: Graph) -> Iterator[Layers]:
@@ -82,7 +85,8 @@ class Layers:
             outputs=tuple([self.short.get(x, x) for x in whole.outputs if x not in self.left_out]),
         )  # fmt: skip
         self.long = {made: node for node, made in self.short.items() if node not in self.left_out}
-        self.places = {node: (FIRST, k) for k, node in enumerate(first)}
+        self.places = {x: (BEFORE, k) for x, k in _handed(first, copies[1]).items()}
+        self.places |= {node: (FIRST, k) for k, node in enumerate(first)}
         """Which copy the nodes of the shorter graph belong to, and which of its nodes they are."""
         self.places |= {self.short.get(node, node): (LAST, k) for k, node in enumerate(last)}
 
@@ -100,19 +104,18 @@ class Layers:
                 found.add(node)
         return found
 
-    def at(self, node: Node, turn: int) -> Node:
+    def _at(self, node: Node, turn: int, *, again: bool = True) -> Node:
         """The node of the whole that one of the shorter graph stands for where its last copy is
-        copy number `turn`."""
-        found = self.places.get(node)
-        if found is None:
+        copy number `turn`: `again` if what is said of other copies is said of that one."""
+        copy, k = self.places.get(node, (BEFORE, -1))
+        if copy == BEFORE and (k < 0 or turn == 1 or not again):
             return self.long.get(node, node)
-        copy, k = found
         return self.copies[turn - 1 + copy][k]
 
-    def _turns(self, nodes: Iterable[Node]) -> Sequence[int]:
-        """The numbers of copies that stand for the last one in what is said of some nodes: all of
-        them unless something is said of the first copy alone, or of what stands behind."""
-        found = {FIRST: False, LAST: False}
+    def _places(self, nodes: Iterable[Node]) -> list[Callable[[Node], Node]]:
+        """Where in the whole what is said of some nodes is true: in the place of every copy but the
+        first, unless something is said of the first copy alone, or of what stands behind."""
+        found = dict.fromkeys((BEFORE, FIRST, LAST), False)
         behind = False
         for node in nodes:
             if (place := self.places.get(node)) is not None:
@@ -120,8 +123,9 @@ class Layers:
             behind = behind or node in self.behind
         count = len(self.copies)
         if found[LAST] and not behind:
-            return range(1, count)
-        return (1,) if found[FIRST] and not found[LAST] else (count - 1,)
+            return [partial(self._at, turn=turn) for turn in range(1, count)]
+        turn = 1 if found[FIRST] and not found[LAST] else count - 1
+        return [partial(self._at, turn=turn, again=False)]
 
     def expanded(self, short: Found) -> Found | None:
         """What was found for the whole, by what was found for the shorter graph; None where its two
@@ -140,17 +144,25 @@ class Layers:
                 to_next[found[FIRST]] += 1
             elif found[LAST] and behind:
                 to_rest[found[LAST]] += 1
-            turns = self._turns(nodes)
-            if (all(found) and behind) or (
-                len(turns) > 1 and any(n not in self.places for n in part.cluster.outputs)
-            ):  # fmt: skip
+            places = self._places(nodes)
+            if (all(found) and behind) or (len(places) > 1 and not self._is_repeated(part.cluster)):
                 return None
-            parts += [part.at(lambda n, turn=turn: self.at(n, turn), self.order) for turn in turns]
+            parts += [part.at(place, self.order) for place in places]
         if sides[FIRST] != sides[LAST] or to_next != to_rest:
             return None
-        alone = {self.at(n, turn): nbytes for n, nbytes in short.alone.items()
-                 for turn in self._turns((n,))}  # fmt: skip
+        alone = {place(n): nbytes for n, nbytes in short.alone.items()
+                 for place in self._places((n,))}  # fmt: skip
         return Found(parts, self._decisions(short.decisions), alone)
+
+    def _is_repeated(self, cluster: Cluster) -> bool:
+        """Whether the kernel of other copies reads what one of the last copy reads there, and writes
+        nothing but what is theirs."""
+        inside = all(self.places.get(n, (BEFORE,))[0] != BEFORE for n in cluster.outputs)
+        return inside and all(
+            self._at(x, 2) is y
+            for n in cluster.nodes
+            for x, y in zip(n.inputs, self._at(n, 2).inputs, strict=True)
+        )
 
     def _side(self, part: Part, copy: int) -> tuple[tuple[int, ...], ...] | None:
         """The nodes of a kernel that belong to one copy, those that it writes and the shapes of
@@ -169,16 +181,26 @@ class Layers:
         known = {name: node for node, name in name_values(self.graph).items()
                  if not isinstance(node.op, Constant)}  # fmt: skip
 
-        def told(d: Decision, turn: int) -> Decision:
-            a, b = self.at(known[d.a], turn), self.at(known[d.b], turn)
-
+        def told(d: Decision, place: Callable[[Node], Node]) -> Decision:
             def name(text: str) -> str:
                 node = known.get(text)
-                return text if node is None else names[self.at(node, turn)]
+                return text if node is None else names[place(node)]
 
+            a, b = place(known[d.a]), place(known[d.b])
             return renamed(d, name, a.origin, b.origin)
 
-        return [told(d, turn) for d in short for turn in self._turns((known[d.a], known[d.b]))]
+        return [told(d, place) for d in short for place in self._places((known[d.a], known[d.b]))]
+
+
+def _handed(first: Sequence[Node], second: Sequence[Node]) -> dict[Node, int]:
+    """What the first copy reads where others read the copy before them, and which node of that."""
+    place = {n: k for k, n in enumerate(first)}
+    found: dict[Node, set[int]] = {}
+    for n, m in zip(first, second, strict=True):
+        for x, y in zip(n.inputs, m.inputs, strict=True):
+            if x not in place:
+                found.setdefault(x, set()).add(place.get(y, -1))
+    return {x: k for x, (k, *more) in found.items() if k >= 0 and not more}
 
 
 # ---- copies --------------------------------------------------------------------------------------
