@@ -8,7 +8,6 @@ of both times are in its details.  Nothing here decides anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
 from typing import Any, Protocol
@@ -305,7 +304,10 @@ def renamed(
     """The same decision about values of other names, which come from elsewhere."""
     details = {k: name(v) if isinstance(v, str) and not k.endswith("op") else v
                for k, v in d.details.items()}  # fmt: skip
-    return replace(d, a=name(d.a), b=name(d.b), details=details, a_origin=a_origin, origin=origin)
+    return Decision(
+        name(d.a), name(d.b), d.verdict, d.reason, d.saves_bytes, d.saves_ns, d.costs_bytes,
+        d.costs_ns, d.fused_ns, d.split_ns, a_origin, origin, details,
+    )  # fmt: skip
 
 
 def _numbers(saved: int, split_ns: float, fused_ns: float) -> dict[str, Any]:

@@ -4,7 +4,8 @@ The operators of a deep network come in equal runs.  *Copies* are such runs: ope
 the same, reading the same places of their own copy and of the one before it, arrays of their own of
 the same types, and the same values from in front of all copies.  Behind the last copy nobody reads
 any other.  Without the copies between the first and the last one a graph is the same but shorter;
-its kernels tell those of the whole, unless the first and the last copy came out differently.
+its kernels tell those of the whole, unless the first and the last copy came out differently.  The
+first layer is often none of the copies: it reads what no layer gives.
 
 >>> from smelt.graph.text import parse
 >>> arrays = ", ".join(f"w{k}: f32[8,8]" for k in range(1, 10))
@@ -17,13 +18,13 @@ its kernels tell those of the whole, unless the first and the last copy came out
 >>> graph = parse(f"graph f(t0: f32[n,8], {arrays}) {{ {layers} return t9 }}")
 >>> short = next(shortened(graph))
 >>> len(short.copies), [node.op.name for node in short.graph.nodes() if node.inputs]
-(9, ['contract', 'tanh', 'contract', 'tanh'])
+(8, ['contract', 'tanh', 'contract', 'tanh', 'contract', 'tanh'])
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -112,24 +113,29 @@ class Layers:
             return self.long.get(node, node)
         return self.copies[turn - 1 + copy][k]
 
-    def _places(self, nodes: Iterable[Node]) -> list[Callable[[Node], Node]]:
+    def _places(self, nodes: Sequence[Node]) -> list[Callable[[Node], Node]]:
         """Where in the whole what is said of some nodes is true: in the place of every copy but the
         first, unless something is said of the first copy alone, or of what stands behind."""
-        found = dict.fromkeys((BEFORE, FIRST, LAST), False)
-        behind = False
-        for node in nodes:
-            if (place := self.places.get(node)) is not None:
-                found[place[0]] = True
-            behind = behind or node in self.behind
+        touched = {self.places.get(n, (BEFORE,))[0] for n in nodes}
         count = len(self.copies)
-        if found[LAST] and not behind:
+        if LAST in touched and self.behind.isdisjoint(nodes):
             return [partial(self._at, turn=turn) for turn in range(1, count)]
-        turn = 1 if found[FIRST] and not found[LAST] else count - 1
+        turn = 1 if FIRST in touched and LAST not in touched else count - 1
         return [partial(self._at, turn=turn, again=False)]
 
+    def run_together(self, short: Found) -> bool:
+        """Whether a kernel is made of both copies and of what stands behind: of more copies, if
+        there were more."""
+        for part in short.parts:
+            nodes = part.cluster.nodes
+            touched = {self.places.get(n, (BEFORE,))[0] for n in nodes}
+            if touched >= {FIRST, LAST} and not self.behind.isdisjoint(nodes):
+                return True
+        return False
+
     def expanded(self, short: Found) -> Found | None:
-        """What was found for the whole, by what was found for the shorter graph; None where its two
-        copies differ, or a kernel is made of more than two."""
+        """What was found for the whole, by what was found for the shorter graph, in which no kernel
+        runs through the copies; None where the two copies differ."""
         parts: list[Part] = []
         sides: tuple[Counter[object], Counter[object]] = Counter(), Counter()
         to_next: Counter[object] = Counter()
@@ -145,7 +151,7 @@ class Layers:
             elif found[LAST] and behind:
                 to_rest[found[LAST]] += 1
             places = self._places(nodes)
-            if (all(found) and behind) or (len(places) > 1 and not self._is_repeated(part.cluster)):
+            if len(places) > 1 and not self._is_repeated(part.cluster):
                 return None
             parts += [part.at(place, self.order) for place in places]
         if sides[FIRST] != sides[LAST] or to_next != to_rest:
@@ -155,8 +161,8 @@ class Layers:
         return Found(parts, self._decisions(short.decisions), alone)
 
     def _is_repeated(self, cluster: Cluster) -> bool:
-        """Whether the kernel of other copies reads what one of the last copy reads there, and writes
-        nothing but what is theirs."""
+        """Whether the kernel in the place of other copies reads what they read, and writes nothing
+        but what is theirs."""
         inside = all(self.places.get(n, (BEFORE,))[0] != BEFORE for n in cluster.outputs)
         return inside and all(
             self._at(x, 2) is y
@@ -165,8 +171,7 @@ class Layers:
         )
 
     def _side(self, part: Part, copy: int) -> tuple[tuple[int, ...], ...] | None:
-        """The nodes of a kernel that belong to one copy, those that it writes and the shapes of
-        that."""
+        """The nodes of a kernel that belong to one copy, and those that it writes."""
         inside, outputs = (
             tuple([p[1] for n in nodes if (p := self.places.get(n)) is not None and p[0] == copy])
             for nodes in (part.cluster.nodes, part.cluster.outputs)
@@ -218,7 +223,8 @@ def _copies(graph: Graph) -> list[list[Node]]:
     follows = _Follows(place, period)
     last = next((k for k in range(1, count) if not follows.all(runs[k - 1], runs[k], k)), count)
     runs = runs[:last]
-    if last < LEAST_COPIES or not _is_left(graph, nodes, place, period, last):
+    behind = nodes[start + last * period :]
+    if last < LEAST_COPIES or not _is_left(graph, behind, place, period, last):
         return []
     return _with_arrays(graph, nodes, runs)
 
@@ -290,16 +296,14 @@ class _Follows:
 
 
 def _is_left(
-    graph: Graph, nodes: Sequence[Node], place: dict[Node, int], period: int, count: int
+    graph: Graph, behind: Sequence[Node], place: dict[Node, int], period: int, count: int
 ) -> bool:
     """Whether nobody behind the copies reads any but the last one, and all others give the same
     results away, none of them a check."""
-    end = count * period
-    start = end - period
-    for n in nodes[len(nodes) - (max(place.values()) + 1 - end) :]:
-        if any(0 <= place.get(x, -1) < start for x in n.inputs):
-            return False
-    if any(0 <= place.get(x, -1) < end for x in graph.asked):
+    start = (count - 1) * period
+    if any(0 <= place.get(x, -1) < start for n in behind for x in n.inputs):
+        return False
+    if any(0 <= place.get(x, -1) < start + period for x in graph.asked):
         return False
     given = {k for x in graph.outputs if 0 <= (k := place.get(x, -1)) < start}
     return all(k % period + c * period in given for k in given for c in range(count - 1))
@@ -310,14 +314,14 @@ def _with_arrays(
 ) -> list[list[Node]]:
     """The runs with the arrays that each of them alone reads; nothing where one that differs from
     copy to copy is read by others as well."""
+    given = [[x for n in run for x in n.inputs if isinstance(x.op, Input)] for run in runs]
+    shared = {*given[0]}.intersection(*given[1:])
+    if any([x if x in shared else None for x in g] != [x if x in shared else None for x in given[0]]
+           for g in given):  # fmt: skip
+        return []
     reads = Counter([x for n in nodes for x in n.inputs if isinstance(x.op, Input)])
     reads.update([x for x in graph.outputs if isinstance(x.op, Input)])
-    own = [Counter([x for n in run for x in n.inputs if isinstance(x.op, Input)]) for run in runs]
-    everywhere = {x for x in own[0] if all(x in o for o in own)}
-    found: list[list[Node]] = []
-    for run, given in zip(runs, own, strict=True):
-        arrays = [x for x in given if x not in everywhere]
-        if any(reads[x] != given[x] for x in arrays):
-            return []
-        found.append([*run, *arrays])
-    return found if len({*map(len, found)}) == 1 else []
+    own = [Counter([x for x in g if x not in shared]) for g in given]
+    if any(reads[x] != times for arrays in own for x, times in arrays.items()):
+        return []
+    return [[*run, *arrays] for run, arrays in zip(runs, own, strict=True)]

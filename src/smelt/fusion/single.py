@@ -89,6 +89,8 @@ class _Asked:
     fuse: bool
     thrifty: bool
     recording: bool
+    shorter: bool = False
+    """Whether it is not all of a program that they are searched for."""
     crowded: frozenset[Node] = frozenset()
     """Values that have more readers than the graph shows."""
     beside: int = 0
@@ -103,8 +105,11 @@ def _found(graph: Graph, asked: _Asked) -> Found:
             crowded = {layers.short.get(n, n) for n in asked.crowded} | layers.shared
             given = {*graph.inputs, *graph.outputs} & layers.left_out
             beside = asked.beside + sum(at_hints(n.type.nbytes, asked.sizes) for n in given)
-            less = replace(asked, crowded=frozenset(crowded), beside=beside)
-            found = layers.expanded(_found(layers.graph, less))
+            less = replace(asked, shorter=True, crowded=frozenset(crowded), beside=beside)
+            short = _found(layers.graph, less)
+            if layers.run_together(short):
+                break
+            found = layers.expanded(short)
             if found is not None and len(found.alone) > MOST_UNITS:
                 return found
     return _searched(graph, asked)
@@ -125,7 +130,7 @@ def _searched(graph: Graph, asked: _Asked) -> Found:
     search, chosen = searched(asked.sizes), Hints()
     if asked.fuse:
         search.run()
-        more = None if asked.beside else larger(
+        more = None if asked.shorter else larger(
             units, asked.sizes, min(target.l2_bytes, target.l3_bytes))  # fmt: skip
         if more is not None and may_gain(search, (other := searched(more)).model):
             other.run()
