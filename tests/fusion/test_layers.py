@@ -136,7 +136,9 @@ Behind = Callable[[Formula, list[Node]], tuple[Node, ...]]
 BEHIND: dict[str, tuple[Behind, bool]] = {
     "last": (lambda g, ys: (ys[-1],), True),
     "each": (lambda g, ys: (*ys,), True),
-    "another": (lambda g, ys: (ys[-1], ys[4]), False),
+    "most": (lambda g, ys: (*ys[2:],), True),
+    "few": (lambda g, ys: (*ys[:6], *ys[7:]), False),
+    "another": (lambda g, ys: (ys[-1], ys[6]), False),
     "summed": (lambda g, ys: (reduce(lambda a, b: g.of("add", a, b), ys),), False),
     "again": (lambda g, ys: (g.matmul(ys[-1], g.inputs[9]),), False),
 }
@@ -151,6 +153,20 @@ def test_what_is_read_outside_keeps_layers(name: str) -> None:
     graph = g.graph(*behind(g, products(g, x, 12)))
     found, whole, times = planned(graph, g)
     assert (times > 0) == left_out
+    assert text(found) == text(whole)
+
+
+@pytest.mark.parametrize("apart", [1, 2])
+def test_arrays_may_be_shared_with_the_next_layer(apart: int) -> None:
+    """As a way back reads what a layer got, and what it gave to the next one."""
+    g = Formula(n=256, m=128)
+    y, *kept = (g.input(f"x{k}", "n", "m") for k in range(15))
+    for one, other in zip(kept, kept[apart:], strict=False):
+        w = g.input(f"w{len(g.inputs)}", "m", "m")
+        y = g.of("mul", g.matmul(y, w), g.of("sub", g.of("exp", one), g.of("square", other)))
+        y = g.of("sub", y, g.fold("sum", y, 1, keep=True))
+    found, whole, times = planned(g.graph(y), g)
+    assert (times > 0) == (apart == 1)
     assert text(found) == text(whole)
 
 

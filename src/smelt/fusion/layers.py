@@ -222,11 +222,26 @@ def _copies(graph: Graph) -> list[list[Node]]:
     runs = [nodes[start + k * period :][:period] for k in range(count)]
     follows = _Follows(place, period)
     last = next((k for k in range(1, count) if not follows.all(runs[k - 1], runs[k], k)), count)
-    runs = runs[:last]
-    behind = nodes[start + last * period :]
-    if last < LEAST_COPIES or not _is_left(graph, behind, place, period, last):
+    first, last = _alike_outside(graph, runs[:last])
+    runs, end = runs[first:last], start + last * period
+    left_out = {n for run in runs[:-1] for n in run}
+    late = any(x in left_out for n in nodes[end:] for x in n.inputs)
+    if len(runs) < LEAST_COPIES or late or not left_out.isdisjoint(graph.asked):
         return []
-    return _with_arrays(graph, nodes, runs)
+    return _with_arrays(nodes[: start + first * period], runs, nodes[end:], graph.outputs)
+
+
+def _alike_outside(graph: Graph, runs: Sequence[Sequence[Node]]) -> tuple[int, int]:
+    """The longest row of runs of which all but the last give the same results away: the first, and
+    the one behind."""
+    outputs = {*graph.outputs}
+    given = [[n in outputs for n in run] for run in runs]
+    found, start = (0, 0), 0
+    for k in range(1, len(runs) + 1):
+        if k == len(runs) or given[k] != given[start]:
+            found = max(found, (start, min(k + 1, len(runs))), key=lambda f: f[1] - f[0])
+            start = k
+    return found
 
 
 def _labels(graph: Graph, nodes: Sequence[Node]) -> list[int]:
@@ -275,53 +290,52 @@ class _Follows:
         """Places of nodes that are no inputs, from the first copy's first one on."""
 
     def all(self, before: Sequence[Node], run: Sequence[Node], number: int) -> bool:
-        """Whether a run, the copy of that number, reads as the one before it does."""
-        least = (number - 1) * self.period
-        given: dict[Node, Node] = {}
-        for old, new in zip(before, run, strict=True):
-            for x, y in zip(old.inputs, new.inputs, strict=True):
-                if isinstance(x.op, Input):
-                    if given.setdefault(x, y) is not y:
-                        return False
-                elif not self._is_read_alike(self.place[x], self.place[y], least, number):
-                    return False
-        return len({*given.values()}) == len(given)
+        """Whether a run, the copy of that number, reads as the one before it does: arrays aside."""
+        place = self.place
+        return all(
+            isinstance(x.op, Input) or self._is_read_alike(place[x], place[y], number)
+            for old, new in zip(before, run, strict=True)
+            for x, y in zip(old.inputs, new.inputs, strict=True)
+        )
 
-    def _is_read_alike(self, x: int, y: int, least: int, number: int) -> bool:
+    def _is_read_alike(self, x: int, y: int, number: int) -> bool:
         if x == y:
             return x < 0  # it stands in front of all copies
         if number == 1 and x < 0:
             return 0 <= y < self.period  # the first copy begins with what others get from theirs
-        return y == x + self.period and x >= 0 and y >= least
-
-
-def _is_left(
-    graph: Graph, behind: Sequence[Node], place: dict[Node, int], period: int, count: int
-) -> bool:
-    """Whether nobody behind the copies reads any but the last one, and all others give the same
-    results away, none of them a check."""
-    start = (count - 1) * period
-    if any(0 <= place.get(x, -1) < start for n in behind for x in n.inputs):
-        return False
-    if any(0 <= place.get(x, -1) < start + period for x in graph.asked):
-        return False
-    given = {k for x in graph.outputs if 0 <= (k := place.get(x, -1)) < start}
-    return all(k % period + c * period in given for k in given for c in range(count - 1))
+        return y == x + self.period and x >= 0 and y >= (number - 1) * self.period
 
 
 def _with_arrays(
-    graph: Graph, nodes: Sequence[Node], runs: Sequence[Sequence[Node]]
-) -> list[list[Node]]:
-    """The runs with the arrays that each of them alone reads; nothing where one that differs from
-    copy to copy is read by others as well."""
-    given = [[x for n in run for x in n.inputs if isinstance(x.op, Input)] for run in runs]
-    shared = {*given[0]}.intersection(*given[1:])
-    if any([x if x in shared else None for x in g] != [x if x in shared else None for x in given[0]]
-           for g in given):  # fmt: skip
+    before: Sequence[Node], runs: Sequence[Sequence[Node]], behind: Sequence[Node],
+    outputs: Sequence[Node],
+) -> list[list[Node]]:  # fmt: skip
+    """The runs with the arrays that they bring: those that differ from copy to copy, and that at
+    most the next copy reads as well.  Nothing where one of them is read in front or behind, unless
+    it is the last copy's, or the copies do not all read them alike."""
+    given = [_arrays(run) for run in runs]
+    first = {*given[0]}
+    shared = first.intersection(*given[1:])
+    brings = [x not in first for x in given[1]]
+    own = [[*dict.fromkeys(x for x, new in zip(g, brings, strict=True) if new)] for g in given]
+    place = {x: (c, k) for c, arrays in enumerate(own) for k, x in enumerate(arrays)}
+    early, late = {*_arrays(before)}, {*_arrays(behind), *outputs}
+    if len(place) != sum(map(len, own)) or not (early | shared).isdisjoint(place):
         return []
-    reads = Counter([x for n in nodes for x in n.inputs if isinstance(x.op, Input)])
-    reads.update([x for x in graph.outputs if isinstance(x.op, Input)])
-    own = [Counter([x for x in g if x not in shared]) for g in given]
-    if any(reads[x] != times for arrays in own for x, times in arrays.items()):
+    if any(not late.isdisjoint(arrays) for arrays in own[:-1]):
+        return []
+    wanted = [p if (p := place.get(x)) is None else (1 - p[0], p[1]) for x in given[1]]
+    for c, g in enumerate(given):
+        for x, told in zip(g, wanted, strict=True):
+            if told is None and x not in shared:
+                return []
+            if told is not None and place.get(x) != (c - told[0], told[1]) and c - told[0] >= 0:
+                return []
+    if any(x in shared and y is not x for g in given for x, y in zip(given[0], g, strict=True)):
         return []
     return [[*run, *arrays] for run, arrays in zip(runs, own, strict=True)]
+
+
+def _arrays(nodes: Sequence[Node]) -> list[Node]:
+    """The inputs that some nodes read, once for each time."""
+    return [x for n in nodes for x in n.inputs if isinstance(x.op, Input)]
