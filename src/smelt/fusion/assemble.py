@@ -7,14 +7,16 @@ are started together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import field, replace
 
 from smelt.dataclass import dataclass
+from smelt.fusion.found import Part
 from smelt.fusion.plan import Cluster
-from smelt.fusion.sets import at_hints, bits
+from smelt.fusion.sets import at_hints, bits, least
 from smelt.fusion.units import Units
-from smelt.graph.ir import Node
+from smelt.graph.ir import Graph, Node
+from smelt.ops.create import Input
 from smelt.types.tensor import Shape
 
 
@@ -30,23 +32,34 @@ class Group:
     """The streamed axis: a fold, and which of the axes that end in it."""
 
 
-def clusters_of(
-    units: Units, groups: Sequence[Group], hints: Mapping[str, int]
-) -> tuple[tuple[Cluster, ...], tuple[tuple[int, ...], ...]]:
-    """Clusters in execution order, and their numbers grouped by launch."""
-    reads = [_reads(units, g) for g in groups]
-    order = _schedule(units, groups, reads, hints)
+def parts_of(
+    units: Units, groups: Sequence[Group], moved: Sequence[int],
+    reuses: Mapping[Node, Sequence[Node]],
+) -> list[Part]:  # fmt: skip
+    """A cluster for each group, told how many bytes it moves and what its results may be written
+    over."""
     times: dict[int, int] = {}
     for g in groups:
         for u in bits(g.members):
             times[u] = times.get(u, 0) + 1
+    found: list[Part] = []
+    for g, nbytes in zip(groups, moved, strict=True):
+        cluster = _cluster(units, g, _reads(units, g), times)
+        own = {n: reuses[n] for n in cluster.outputs if n in reuses}
+        found.append(Part(cluster, units.values[least(g.members)], nbytes, own))
+    return found
+
+
+def in_order(
+    graph: Graph, parts: Sequence[Part], hints: Mapping[str, int]
+) -> tuple[tuple[Cluster, ...], tuple[tuple[int, ...], ...]]:
+    """Clusters in execution order, and their numbers grouped by launch."""
     clusters: list[Cluster] = []
     launches: list[tuple[int, ...]] = []
-    for step in order:
+    for step in _schedule(graph, parts, hints):
         launches.append(tuple(range(len(clusters), len(clusters) + len(step))))
         for k in step:
-            name = f"k{len(clusters)}"
-            clusters.append(_cluster(name, units, groups[k], reads[k], times))
+            clusters.append(replace(parts[k].cluster, name=f"k{len(clusters)}"))
     return tuple(clusters), tuple(launches)
 
 
@@ -59,9 +72,7 @@ def _reads(units: Units, group: Group) -> int:
     return found & ~group.members
 
 
-def _cluster(
-    name: str, units: Units, group: Group, reads: int, times: Mapping[int, int]
-) -> Cluster:
+def _cluster(units: Units, group: Group, reads: int, times: Mapping[int, int]) -> Cluster:
     nodes: dict[Node, None] = {}
     for u in bits(group.members):
         nodes.update(dict.fromkeys(units.pulled(u)))
@@ -76,46 +87,45 @@ def _cluster(
         axes = group.walked.get(u)
         shapes.append(own if axes is None else tuple(units.extents[e] for e in axes))
     stream = None if group.stream is None else (units.values[group.stream[0]], group.stream[1])
-    return Cluster(name, inside, inputs, outputs, again, tuple(shapes), stream)
+    return Cluster("", inside, inputs, outputs, again, tuple(shapes), stream)
 
 
 # ---- order -----------------------------------------------------------------------------------
 
 
-def _schedule(
-    units: Units, groups: Sequence[Group], reads: Sequence[int], hints: Mapping[str, int]
-) -> list[list[int]]:
-    """Steps of groups that start together.  A group whose time is free runs late if it writes more
+def _schedule(graph: Graph, parts: Sequence[Part], hints: Mapping[str, int]) -> list[list[int]]:
+    """Steps of clusters that start together.  One whose time is free runs late if it writes more
     than it lets go, early otherwise."""
-    writer = {u: k for k, g in enumerate(groups) for u in bits(g.stored)}
-    before = [sorted({writer[v] for v in bits(r) if v in writer}) for r in reads]
-    after: list[list[int]] = [[] for _ in groups]
+    clusters = [p.cluster for p in parts]
+    writer = {n: k for k, c in enumerate(clusters) for n in c.outputs}
+    before = [sorted({writer[n] for n in c.inputs if n in writer}) for c in clusters]
+    after: list[list[int]] = [[] for _ in clusters]
     for k, earlier in enumerate(before):
         for e in earlier:
             after[e].append(k)
     order = _topological(before, after)
-    early = [0] * len(groups)
+    early = [0] * len(clusters)
     for k in order:
         early[k] = 1 + max((early[e] for e in before[k]), default=-1)
     depth = max(early, default=0)
-    late = [depth] * len(groups)
+    late = [depth] * len(clusters)
     for k in reversed(order):
         late[k] = min((late[a] for a in after[k]), default=depth + 1) - 1
     place: dict[int, int] = {}
+    results = set(graph.outputs)
     for k in reversed(order):
         last = min((place[a] for a in after[k]), default=late[k] + 1) - 1
-        place[k] = last if _grows(units, groups[k], reads[k], hints) else early[k]
+        place[k] = last if _grows(clusters[k], results, hints) else early[k]
     for k in order:
         place[k] = max((place[e] + 1 for e in before[k]), default=place[k])
-    return _steps(units, groups, order, place)
+    return _steps(graph, parts, order, place)
 
 
 def _topological(before: Sequence[Sequence[int]], after: Sequence[Sequence[int]]) -> list[int]:
     waits = [len(b) for b in before]
     ready = [k for k, n in enumerate(waits) if not n]
     order: list[int] = []
-    while ready:
-        k = ready.pop(0)
+    for k in ready:
         order.append(k)
         for a in after[k]:
             waits[a] -= 1
@@ -124,31 +134,26 @@ def _topological(before: Sequence[Sequence[int]], after: Sequence[Sequence[int]]
     return order
 
 
-def _grows(units: Units, group: Group, reads: int, hints: Mapping[str, int]) -> bool:
-    """Whether a group leaves more intermediates in memory than it reads."""
-    written = sum(at_hints(units.values[u].type.nbytes, hints)
-                  for u in bits(group.stored & ~units.outputs))  # fmt: skip
-    read = sum(at_hints(units.values[v].type.nbytes, hints)
-               for v in bits(reads) if v >= len(units.inputs))  # fmt: skip
+def _grows(cluster: Cluster, results: Collection[Node], hints: Mapping[str, int]) -> bool:
+    """Whether a cluster leaves more intermediates in memory than it reads."""
+    written = [n for n in cluster.outputs if n not in results]
+    read = [n for n in cluster.inputs if not isinstance(n.op, Input)]
+    written, read = (sum([at_hints(n.type.nbytes, hints) for n in ns]) for ns in (written, read))
     return written >= read
 
 
 def _steps(
-    units: Units, groups: Sequence[Group], order: Sequence[int], place: Mapping[int, int]
+    graph: Graph, parts: Sequence[Part], order: Sequence[int], place: Mapping[int, int]
 ) -> list[list[int]]:
-    """Groups by place; a library call has a step of its own."""
+    """Clusters by place; a library call has a step of its own."""
+    numbers = {n: k for k, n in enumerate(graph.nodes())}
     by_place: dict[int, list[int]] = {}
-    for k in sorted(order, key=lambda k: (place[k], groups[k].members & -groups[k].members)):
+    for k in sorted(order, key=lambda k: (place[k], numbers[parts[k].first])):
         by_place.setdefault(place[k], []).append(k)
     steps: list[list[int]] = []
     for here in by_place.values():
-        kernels = [k for k in here if not is_call(units, groups[k])]
+        kernels = [k for k in here if not parts[k].cluster.is_extern]
         if kernels:
             steps.append(kernels)
-        steps += [[k] for k in here if is_call(units, groups[k])]
+        steps += [[k] for k in here if parts[k].cluster.is_extern]
     return steps
-
-
-def is_call(units: Units, group: Group) -> bool:
-    """Whether a group is a library call."""
-    return any(units.unit(u).is_library for u in bits(group.members))

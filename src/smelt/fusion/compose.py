@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from smelt import knobs
 from smelt.blocks import DEPTH, FIRST_ROW, WHOLE, Cut, Rounds, even_rows
-from smelt.fusion import memory, search
+from smelt.fusion import memory, single
 from smelt.fusion.checks import apart, together
+from smelt.fusion.decide import renamed
 from smelt.fusion.plan import NOTHING, Body, Cluster, Donated, Plan
 from smelt.fusion.predict import costs, in_turns
 from smelt.fusion.rounds import InRounds, Narrow, NotCut, Part, block, rows_within, split
@@ -51,14 +51,14 @@ def plan(
     fuse: bool = True,
     donated: Donated = NOTHING,
 ) -> Plan:
-    """The plan of a graph, as `search.plan` says, part of it in rounds where that saves memory.
+    """The plan of a graph, as `single.plan` says, part of it in rounds where that saves memory.
 
     Nothing is cut without `fuse`, nor where operators are required to be one kernel.
     """
     found = apart(graph, Hints(hints)) if fuse else None
     if found is None:
         return _plan(graph, target, journal, hints, fuse=fuse, donated=donated)
-    looked = search.plan(found[1], target, Journal(keep=False), hints)
+    looked = single.plan(found[1], target, Journal(keep=False), hints)
     read = {n for c in looked.clusters for n in c.inputs}  # after all others: nothing stands there
     donated = {n: to for n, to in donated.items() if n not in read}
     made = together(_plan(found[0], target, journal, hints, fuse=fuse, donated=donated), looked)
@@ -72,7 +72,7 @@ def _plan(
     fuse: bool, donated: Donated,
 ) -> Plan:  # fmt: skip
     """That of a graph whose checks stay where they are."""
-    whole = search.plan(graph, target, journal, hints, fuse=fuse, donated=donated)
+    whole = single.plan(graph, target, journal, hints, fuse=fuse, donated=donated)
     known = Hints(hints)
     large = [s.node for s in whole.slots
              if s.offset is not None and at_hints(s.nbytes, known) > target.l3_bytes]  # fmt: skip
@@ -163,7 +163,7 @@ class _Composed:
         """What runs once."""
         if not part.outputs:
             return
-        made = search.plan(part, self.target, None, self.hints)
+        made = single.plan(part, self.target, None, self.hints)
         first = len(self.clusters)
         for k, c in enumerate(made.clusters):
             name = f"k{first + k}"
@@ -223,7 +223,7 @@ class _Composed:
         given = dict.fromkeys(p.given for p in parts.makes if p.given is not None)
         hints = Hints({**self.hints, parts.rows: rows})
         shared = replace(target, l3_bytes=target.l3_bytes // SHARE)
-        made = search.plan(parts.body, shared, None, hints, donated=given, thrifty=thrifty)
+        made = single.plan(parts.body, shared, None, hints, donated=given, thrifty=thrifty)
         return made, kept_between(made, hints)
 
     def _cluster(self, name: str, body: Plan, rows: int) -> Cluster:
@@ -278,12 +278,10 @@ class _Composed:
         known = {name: self.names[self._node(n)] for n, name in own.items()
                  if self._node(n) in self.names and not isinstance(n.op, Constant)}  # fmt: skip
 
-        def told(value: Any) -> Any:
-            return known.get(value, value) if isinstance(value, str) else value
-
-        for d in made.decisions:
-            details = {k: v if k.endswith("op") else told(v) for k, v in d.details.items()}
-            self.decisions.append(replace(d, a=told(d.a), b=told(d.b), details=details))
+        self.decisions += [
+            renamed(d, lambda text: known.get(text, text), d.a_origin, d.origin)
+            for d in made.decisions
+        ]
 
 
 def kept_between(body: Plan, hints: Hints) -> int:

@@ -109,9 +109,10 @@ class Cost:
 
 
 class Model:
-    """The units of a graph with their numbers: bytes, elements and work at the hints' sizes."""
+    """The units of a graph with their numbers: bytes, elements and work at the hints' sizes.
+    A call may touch bytes that are no inputs nor outputs of the graph, `beside` them."""
 
-    def __init__(self, units: Units, target: Target, hints: Hints) -> None:
+    def __init__(self, units: Units, target: Target, hints: Hints, beside: int = 0) -> None:
         self.units, self.target, self.hints = units, target, hints
         self.cores = max(1, target.cores)
         self.lanes = max(target.vector_bytes // 4, 1)
@@ -121,7 +122,7 @@ class Model:
             max(prod([at_hints(e, hints) for e in node.type.shape]), 0) for node in units.values
         ]
         self.nbytes = [n * b for n, b in zip(self.elements, self.itemsize, strict=True)]
-        outside = sum(self.nbytes[: len(units.inputs)])
+        outside = beside + sum(self.nbytes[: len(units.inputs)])
         outside += sum(self.nbytes[u] for u in bits(units.outputs))
         self.home: list[Level] = []
         """Where each value rests before a kernel reads it."""

@@ -7,7 +7,7 @@ of both times are in its details.  Nothing here decides anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations
 from typing import Any, Protocol
@@ -19,6 +19,7 @@ from smelt.fusion.sets import bits, least
 from smelt.graph.ir import Node
 from smelt.graph.text import name_values
 from smelt.journal import Decision, Verdict
+from smelt.origin import Origin
 
 Numbers = dict[str, float]
 
@@ -295,6 +296,18 @@ class Decisions:
             Decision(self.names[a], self.names[b], verdict, reason, details=named,
                      a_origin=one.origin, origin=other.origin, **numbers)
         )  # fmt: skip
+
+
+def renamed(
+    d: Decision, name: Callable[[str], str], a_origin: Origin | None, origin: Origin | None
+) -> Decision:
+    """The same decision about values of other names, which come from elsewhere."""
+    details = {k: name(v) if isinstance(v, str) and not k.endswith("op") else v
+               for k, v in d.details.items()}  # fmt: skip
+    return Decision(
+        name(d.a), name(d.b), d.verdict, d.reason, d.saves_bytes, d.saves_ns, d.costs_bytes,
+        d.costs_ns, d.fused_ns, d.split_ns, a_origin, origin, details,
+    )  # fmt: skip
 
 
 def _numbers(saved: int, split_ns: float, fused_ns: float) -> dict[str, Any]:

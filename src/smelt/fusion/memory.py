@@ -271,6 +271,7 @@ def ceiling(sums: Iterable[Index], hints: Mapping[str, int]) -> list[Index]:
     return kept
 
 
+@lru_cache(maxsize=1 << 12)
 def _covers(a: Index, b: Index) -> bool:
     """a >= b, seen by every coefficient of either: `a` may take something away that `b` has not.
 

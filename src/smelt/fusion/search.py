@@ -9,47 +9,25 @@
 
 Clusters are numbered by one of their units; sets of units and of clusters are bit masks.  The order
 of candidates is that of gains, then of numbers: equal graphs give equal plans.
-
->>> from smelt.graph.text import parse
->>> graph = parse('''graph f(x: f32[n,m]) {
-...   v0 = reduce.sum(x) {axes=(1,)}
-...   v1 = reshape(v0) {shape=(n,1)}
-...   v2 = div(x, v1)
-...   return v2
-... }''')
->>> result = plan(graph, Target.for_isa("avx2"), None, {"n": 4096, "m": 512})
->>> [[node.op.name for node in cluster.nodes] for cluster in result.clusters]
-[['reduce.sum', 'reshape', 'div']]
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
-from time import perf_counter
+from collections.abc import Iterable, Sequence
 
-from smelt import knobs
 from smelt.dataclass import dataclass
-from smelt.fusion import memory
-from smelt.fusion.assemble import clusters_of
 from smelt.fusion.carried import steps
 from smelt.fusion.chains import chains
 from smelt.fusion.cost import INLINE_LAUNCH_NS, Cost, Model
 from smelt.fusion.decide import Decisions
-from smelt.fusion.ends import larger, may_gain, serves
 from smelt.fusion.legal import Refusal, Wishes, refuse_torn
-from smelt.fusion.plan import NOTHING, Donated, Plan
 from smelt.fusion.reach import Reach
 from smelt.fusion.refine import Refinement
-from smelt.fusion.require import require
-from smelt.fusion.sets import Hints, bits, least
+from smelt.fusion.sets import bits, least
 from smelt.fusion.state import Cluster, State, Verdict
 from smelt.fusion.tries import NEVER, Tries
 from smelt.fusion.units import Units
-from smelt.fusion.verify import disjoint, verify
-from smelt.graph.ir import Graph
-from smelt.journal import Journal, Planned
-from smelt.target import Target
 from smelt.types.expr import text as expr_text
 
 MOST_COPIES = 6
@@ -84,72 +62,17 @@ class Candidate:
 NO_MOVE = Candidate(0.0)
 
 
-def plan(
-    graph: Graph,
-    target: Target,
-    journal: Journal | None,
-    hints: Mapping[str, int],
-    *,
-    fuse: bool = True,
-    donated: Donated = NOTHING,
-    thrifty: bool = False,
-) -> Plan:
-    """The plan of a graph: right for all sizes, chosen for those of `hints`.
-
-    `hints` are the sizes seen at the first call; one that is missing is guessed.  With `fuse`
-    False every operator becomes a kernel.  Results may take the place of inputs in `donated`.
-    A `thrifty` plan writes large values over others where it can, whatever time that takes.
-    Decisions go into the plan and into `journal`.
-    """
-    start = perf_counter()
-    sizes = Hints(hints)
-    units = Units(graph)
-    required = knobs.REQUIRE_FUSED.get()
-    wishes = Wishes(units, knobs.MUST_FUSE.get(), knobs.NEVER_FUSE.get(), required)
-    recording = journal is None or journal.keep or bool(required)
-
-    def searched(sizes: Hints) -> Search:
-        model = Model(units, target, sizes)
-        return Search(units, model, wishes, Decisions(model, recording=recording))
-
-    search, chosen = searched(sizes), Hints()
-    if fuse:
-        search.run()
-        more = larger(units, sizes, min(target.l2_bytes, target.l3_bytes))
-        if more is not None and may_gain(search, (other := searched(more)).model):
-            other.run()
-            if serves(search, other):
-                search, sizes, chosen = other, more, more
-        if thrifty:
-            Refinement(search, search.decisions).overwrite()
-    else:
-        search.apart()
-        search.decisions.off()
-    decisions = search.decisions
-    require(wishes, [c.members for c in search.clusters.values()], decisions)
-    clusters, launches = clusters_of(units, search.groups(), sizes)
-    slots = memory.assign(graph, clusters, launches, sizes, search.reuses(), donated)
-    result = Plan(graph, clusters, launches, tuple(decisions.found), slots, chosen)
-    disjoint(result, sizes)
-    if knobs.VERIFY.get():
-        verify(result)
-    if journal is not None:
-        for fact in (*decisions.found, *memory.facts(result, sizes)):
-            journal.record(fact)
-        moved = sum(c.cost.moved for c in search.clusters.values())
-        apart = sum(search.moved_alone(u.number) for u in units.units)
-        count, seconds = len(units.units), perf_counter() - start
-        journal.record(Planned(graph.name, count, len(clusters), moved, apart, seconds))
-    return result
-
-
 class Search(State):
     """The moves between the clusters of one graph."""
 
-    def __init__(self, units: Units, model: Model, wishes: Wishes, decisions: Decisions) -> None:
+    def __init__(
+        self, units: Units, model: Model, wishes: Wishes, decisions: Decisions, crowded: int = 0
+    ) -> None:
         super().__init__(units, model, wishes)
         decisions.views()
         self.decisions = decisions
+        self.kept = units.outputs | crowded
+        """Values that are written anyway: for the caller, or for more readers than are here."""
         self.tries = Tries()
         self.dear: dict[int, int] = {}
         """Producers that were better stored than computed again, and in how many readers."""
@@ -266,7 +189,7 @@ class Search(State):
 
     def _may_copy(self, producer: Cluster, readers: int) -> bool:
         """Whether a producer may be computed again in each of its readers."""
-        kept = producer.stored & self.units.outputs or producer.members & self.units.folds
+        kept = producer.stored & self.kept or producer.members & self.units.folds
         return 1 < readers <= MOST_COPIES and not kept
 
     def _was_dear(self, producer: Cluster, readers: int) -> bool:

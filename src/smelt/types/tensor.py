@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from smelt.dataclass import dataclass
 from smelt.errors import OverflowSizeError, ShapeError
 from smelt.errors.array import STRETCHES
@@ -14,6 +16,7 @@ from smelt.types.expr import Expr, Index, product, size, text
 
 Shape = tuple[Index, ...]
 LARGEST = 2**63 - 1
+_volume = lru_cache(maxsize=1 << 12)(product)
 
 __all__ = [
     "LARGEST",
@@ -44,11 +47,11 @@ class TensorType:
 
     @property
     def elements(self) -> Index:
-        return product(self.shape)
+        return _volume(self.shape)
 
     @property
     def nbytes(self) -> Index:
-        return product((*self.shape, self.dtype.itemsize))
+        return _volume((*self.shape, self.dtype.itemsize))
 
     def __str__(self) -> str:
         return f"{self.dtype.name}[{shape_text(self.shape)}]"
