@@ -176,6 +176,9 @@ WINDOW_COLUMNS = 512
 """Columns of 4 bytes of a product over windows that one task takes, more or less: whole lines of an
 image."""
 
+HOSTED_TASKS, HOSTED_PLACES = 2, 64
+"""Tasks at least whose lines are computed where they are packed, each of so many places or more."""
+
 HALO = 8
 """Lines of a product that a task computes for each one that its neighbour computes as well, where
 windows are folded over them."""

@@ -229,8 +229,10 @@ class Model:
             region.work = sweeps.work(self.step_ns) * sweeps.emptiness(self.lanes)
             if sweeps.packs:
                 fixed = region.grid & ~sweeps.cut_axes
-                region.packing = region_packing_ns(self.target, self.units, region, sweeps.sizes,
-                                                   fixed, sweeps.evaluations)  # fmt: skip
+                region.packing = region_packing_ns(
+                    self.target, self.units, region, sweeps.sizes, fixed, sweeps.evaluations,
+                    hosted=sweeps.hosted,
+                )  # fmt: skip
                 region.work += region.packing
         tasks = sweeps.tasks()
         inline = region.work < INLINE_NS and region.work + self._floor(region) < INLINE_NS

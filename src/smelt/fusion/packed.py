@@ -99,13 +99,14 @@ def _element_ns(target: Target, nbytes: int, itemsize: int) -> float:
 
 def region_packing_ns(
     target: Target, units: Units, region: Region, sizes: list[int], fixed: int,
-    evaluations: Callable[[int], float],
+    evaluations: Callable[[int], float], hosted: int = 0,
 ) -> float:  # fmt: skip
     """The same of all products of a region; `evaluations` tells how often all tasks together
-    compute something along axes, of which a task has one position of those that are `fixed`."""
+    compute something along axes, of which a task has one position of those that are `fixed`.  What
+    is made of `hosted` products is stored where it is packed."""
     found = 0.0
     late = {u for u, level in region.levels.items() if level > 0}
-    chained = _is_chain(units, region)
+    chained = not hosted and _is_chain(units, region)
     for unit in map(units.unit, region.ended):
         if (sides := sides_of(region, unit)) is None or _slides(region, unit):
             continue

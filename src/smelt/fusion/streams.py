@@ -41,10 +41,10 @@ from smelt.fusion.packed import summed, term_packing_ns
 from smelt.fusion.region import Region
 from smelt.fusion.sets import bits
 from smelt.fusion.shares import TOLD, Shares
-from smelt.fusion.sweeps import slides
 from smelt.fusion.trace import MOVE_COST, STEP_COST
 from smelt.fusion.visits import Visits
 from smelt.fusion.walked import WALKED_COST, walked
+from smelt.fusion.windows import slides
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
 from smelt.target import Level

@@ -31,16 +31,17 @@ from smelt.blocks import (
     whole_rows,
     window_columns,
 )
+from smelt.fusion.hosted import hosted, lines_of
 from smelt.fusion.lanes import fastest, lanes_axis, parts_for, written_out
 from smelt.fusion.parts import awaited, joining
 from smelt.fusion.region import Place, Region, axis_numbers
 from smelt.fusion.sets import bits
-from smelt.fusion.trace import MOVE_COST, STEP_COST, Term
+from smelt.fusion.trace import MOVE_COST, STEP_COST
 from smelt.fusion.units import STILL, Units
 from smelt.fusion.walked import WALKED_COST, packing, short_axes, side_of, term_at, walked_units
-from smelt.fusion.windows import bands, places_for_each
+from smelt.fusion.windows import bands, places_for_each, slides
 from smelt.types.dtype import f64
-from smelt.types.expr import Expr, axes_of, evaluate
+from smelt.types.expr import evaluate
 
 KEEP_ABOVE = 4.0
 """Row cost above which a value that a later nest needs is kept."""
@@ -74,6 +75,7 @@ class Sweeps:
         self.vector = self.apart or self.vector
         self.spread = written_out(self)
         self.packs = bool(products)
+        self.host, self.hosted = hosted(units, region) if len(products) > 1 else (-1, 0)
         self.held = self.split if self.split and self._is_rowwise() else 0
         """The split axis where a part is walked row by row, as a mask."""
         if not region.even and len(region.axes) > 2:
@@ -170,6 +172,8 @@ class Sweeps:
         if len(pairs) > 1 and not any((x ^ y) & self.region.folded for x, y in pairs.values()):
             self.beside = sum(1 << u for u in pairs)
         for u, (left, right) in pairs.items():
+            if self.hosted >> u & 1:
+                continue
             own = [left & ~right, right & ~left]
             if self._cut_windows(u, own) or u in self.region.peeked:
                 self._cut_bands(u)
@@ -184,19 +188,20 @@ class Sweeps:
     def _cut_windows(self, u: int, own: list[int]) -> bool:
         """Blocks of a product over windows, or of one whose columns two axes walk: rows of the one
         operand, whole lines of the other."""
-        place = self.region.places[u][0]
+        place, grid = self.region.places[u][0], self.region.grid
         for k, edge in enumerate(self.units.unit(u).edges):
             terms = [term_at(place, t) for t in edge.terms]
-            if not any(map(slides, terms)) or not own[0] or not own[1]:
+            walks = any(map(slides, terms)) or (u == self.host and own[k] & grid)
+            if not walks or not own[0] or not own[1]:
                 continue
             *_, row = bits(own[1 - k])
             *outer, line = list(bits(own[k]))[-2:]
             most = window_columns(self.units.values[u].type.dtype.compute.itemsize)
             width = min(self.sizes[line], most)
-            columns = max(most // width, 1)
-            blocks = {row: WINDOW_ROWS, line: width}
-            blocks |= dict.fromkeys(outer, columns)
-            self.cut |= {a: n for a, n in blocks.items() if self.region.grid >> a & 1}
+            lines = lines_of(self.sizes[outer[0]], width) if outer and u == self.host else most
+            columns = min(max(most // width, 1), lines)
+            blocks = {row: WINDOW_ROWS, line: width, **dict.fromkeys(outer, columns)}
+            self.cut |= {a: n for a, n in blocks.items() if grid >> a & 1}
             return True
         return False
 
@@ -362,7 +367,7 @@ class Sweeps:
         """Nanoseconds on one core, given those of one step of each unit."""
         region = self.region
         found = 0.0
-        slow = walked_units(self.units, region) if region.ended else set[int]()
+        slow = walked_units(self.units, region) if region.ended and not self.hosted else set[int]()
         if self.packs:
             found += packing(self.units, region, self.volume)
         whole = awaited(self.units, region, self.split) if self.split else 0
@@ -461,7 +466,7 @@ class Sweeps:
         region = self.region
         inner = region.masks[u][0] & self.own
         if u in region.ended:
-            self.kept |= 1 << u if inner else 0
+            self.kept |= 1 << u if inner and not self.hosted >> u & 1 else 0
             return True
         if not inner or region.levels.get(u, 0) >= level:
             return False
@@ -492,8 +497,3 @@ def _vote(score: list[float], place: Place, mask: int, weight: float) -> None:
     weight *= 64.0 ** mask.bit_count()
     for a in bits(mask):
         score[a] += 2 * weight if last == a else -weight
-
-
-def slides(term: Term) -> bool:
-    """Whether a term is a window: two axes that move along one dimension."""
-    return isinstance(term, Expr) and len(axes_of(term)) > 1

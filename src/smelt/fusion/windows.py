@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from smelt.blocks import band_of_windows, window_columns
 from smelt.dataclass import dataclass
+from smelt.fusion.trace import Term
 from smelt.types.affine import coefficient
 from smelt.types.expr import Expr, Index, axes_of, evaluate
 from smelt.windows import is_window
@@ -74,6 +75,11 @@ def windows_of(
     return None if plain or len({*axes}) < len(axes) or len(found) > MOST else found
 
 
+def slides(term: Term) -> bool:
+    """Whether a term is a window: two axes that move along one dimension."""
+    return isinstance(term, Expr) and len(axes_of(term)) > 1
+
+
 def bands(windows: Sequence[Window], sizes: Sequence[int], itemsize: int) -> dict[int, int]:
     """Positions of each window's axis that one task takes."""
     found: dict[int, int] = {}
@@ -96,4 +102,4 @@ def places_for_each(windows: Sequence[Window], sizes: Sequence[int], itemsize: i
     return found
 
 
-__all__ = ["Window", "bands", "places_for_each", "window_of", "windows_of"]
+__all__ = ["Window", "bands", "places_for_each", "slides", "window_of", "windows_of"]

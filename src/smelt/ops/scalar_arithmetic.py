@@ -53,14 +53,28 @@ def highest(dtype: DType) -> Number:
 # Lowerings
 
 
+def _bound_first(m: M, x: V, y: V) -> tuple[V, V] | None:
+    """The operands of an extreme, the number first, where one is a number but zero or NaN: of such
+    two the other one is what is neither less nor greater, be it NaN."""
+    for bound, other in ((y, x), (x, y)):
+        number = m.number(bound)
+        if number is not None and number == number != 0:
+            return bound, other
+    return None
+
+
 def _max(m: M, d: DType, x: V, y: V) -> V:
     if d.is_float:
+        if pair := _bound_first(m, x, y):
+            return m.greater(*pair)
         return m.select(m.compare("ne", x, x), x, m.greater(x, y))
     return m.select(m.compare("gt", x, y, signed=d.kind == "int"), x, y)
 
 
 def _min(m: M, d: DType, x: V, y: V) -> V:
     if d.is_float:
+        if pair := _bound_first(m, x, y):
+            return m.lesser(*pair)
         return m.select(m.compare("ne", x, x), x, m.lesser(x, y))
     return m.select(m.compare("lt", x, y, signed=d.kind == "int"), x, y)
 

@@ -127,10 +127,11 @@ def _is_product(x: Node) -> bool:
 
 
 def _lies_open(op: Contract, terms: tuple[Index, ...], x: Node) -> bool:
-    """Whether an operand is an array that lies along the last axis of the result, which no window
-    slides along."""
+    """Whether an operand is an array, or what a contraction's kernel stores as one, that lies along
+    the last axis of the result, which no window slides along."""
     slid = {a for t in terms for a in axes_of(t) if len(axes_of(t)) > 1}
-    return not _is_computed(x) and not _lies_apart(op, terms, x) and op.out[-1] not in slid
+    stored = not _is_computed(x) or _is_product(x)
+    return stored and not _lies_apart(op, terms, x) and op.out[-1] not in slid
 
 
 def _lies_apart(op: Contract, terms: tuple[Index, ...], x: Node) -> bool:

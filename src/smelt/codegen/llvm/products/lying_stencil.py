@@ -79,6 +79,11 @@ class LyingStencilEmitter(StencilEmitter):
             mod(axes[c.lane], c.tile.lanes) != 0,
         )
 
+    def run(self) -> None:
+        """All of it, unless a product has its lines one by one."""
+        if not self.c.within:
+            super().run()
+
     def pack_lines(self, nest: Nest) -> None:
         """Clears a line for what is outside."""
         c, dtype = self.c, self.c.item.dtype
@@ -89,7 +94,7 @@ class LyingStencilEmitter(StencilEmitter):
     def _table(self) -> None:
         """Rows have tables of their own."""
 
-    def _tiles(self) -> None:
+    def tiles(self) -> None:
         """Every tile of the task, row by row."""
 
         def lines(outer: Sequence[Slid], row: Place) -> None:
@@ -145,16 +150,25 @@ class LyingStencilEmitter(StencilEmitter):
             home.loop(number(0), sizes[c.lane], c.tile.lanes, lambda at: self.tile(
                 height, {**row, c.tall.axis: y}, at, [
                     *self.weights(at), table, self.at(RIGHT_PART, at), place, count, at,
-                    b.sub(sizes[c.lane], at), ahead,
+                    b.sub(sizes[c.lane], at), ahead, *self.more(at),
                 ]))  # fmt: skip
 
         self.each_height(sizes[c.tall.axis], tile)
 
+    def more(self, lane: Value) -> list[Value]:
+        """What else a tile is given whose vectors begin there."""
+        return []
+
     def function(self, height: int, short: DType | None) -> ir.Function:
-        ends, target = self.ends, self.home.home.target
-        more = map(str, (ends.dtype, ends.first, ends.beyond, ends.masked))
-        kind = type("LyingTile", (LyingTile,), {"ends": ends})
-        return tile_function(self.b.module, kind, height, target, short, self.c, *more)
+        kind, names = self.tile_kind()
+        target = self.home.home.target
+        return tile_function(self.b.module, kind, height, target, short, self.c, *names)
+
+    def tile_kind(self) -> tuple[type[LyingTile], list[str]]:
+        """The tiles, and what tells them from others."""
+        ends = self.ends
+        names = [str(x) for x in (ends.dtype, ends.first, ends.beyond, ends.masked)]
+        return type("LyingTile", (LyingTile,), {"ends": ends}), names
 
 
 class LyingTile(StencilTile):
@@ -167,13 +181,18 @@ class LyingTile(StencilTile):
     asks = True
     ends: Ends
 
+    def mask(self) -> Value | None:
+        """Lanes that have a channel, if not all have."""
+        if not self.ends.masked:
+            return None
+        left, lanes = self.given[4], self.c.tile.lanes
+        return self.b.icmp_signed("<", iota(lanes), splat(self.b, left, lanes))
+
     def reader(self, entry: Sequence[Value], newest: bool) -> Reader:
         b, c, ends = self.b, self.c, self.ends
-        outside, place, count, lane, left, ahead = self.given
+        outside, place, count, lane, _, ahead, *_ = self.given
         _, line, step = entry
-        mask = None
-        if ends.masked:
-            mask = b.icmp_signed("<", iota(c.tile.lanes), splat(b, left, c.tile.lanes))
+        mask = self.mask()
         first = element_address(b, line, b.add(lane, b.mul(step, place)), ends.dtype)
         places = (self.height - 1) * c.tall.step + (c.tall.taps - 1) * c.tall.dilation + 1
         more = (HEIGHTS[-1] - 1) * c.tall.step if self.height == HEIGHTS[-1] else 0

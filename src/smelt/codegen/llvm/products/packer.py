@@ -84,10 +84,13 @@ class Packer:
             low, high = ranges[c.axis]
             ranges[c.place] = (low, self.b.add(high, number(c.margin)))
 
-    def pack(self, nest: Nest, scope: Scope | None = None) -> None:
+    def pack(
+        self, nest: Nest, scope: Scope | None = None, starts: dict[str, Value] | None = None
+    ) -> None:
         """Runs the nest that packs an operand, part by part where it is joined of parts; squares of
-        it where that is turned."""
-        self.starts = {a: self.home.ranges[a][0] for a in nest.order}
+        it where that is turned.  What is packed begins at `starts`, if that is not where the ranges
+        of the nest's axes do."""
+        self.starts = starts or {a: self.home.ranges[a][0] for a in nest.order}
         inner = scope or Scope(self.home.top)
         plain = self.plain(nest)
         axes = [a for a in stretched(self.home, nest, self.unit(nest)) if a.name in plain]

@@ -39,6 +39,11 @@ class StencilEmitter(Packer):
 
     def run(self) -> None:
         """The whole stencil of this task into its scratch array."""
+        self.open()
+        self.tiles()
+
+    def open(self) -> None:
+        """What comes before all tiles: packs the operands."""
         home, c = self.home, self.c
         self.strides = self.steps(c.right_order(), c.packed(home.s.local))
         self.to, self.results = self.places()
@@ -53,7 +58,6 @@ class StencilEmitter(Packer):
         self.widen(c.columns)
         self.pack_lines(right)
         home.ranges = kept
-        self._tiles()
 
     def places(self) -> tuple[Value, dict[str, Value]]:
         """Where tiles write, and elements between neighbours along each axis but the lanes'."""
@@ -86,7 +90,7 @@ class StencilEmitter(Packer):
         for k, value in enumerate((weights, number(at.get(c.mixed, 0)), *read)):
             b.store(value, element_address(b, base, number(ENTRIES * j + k), i64))
 
-    def _tiles(self) -> None:
+    def tiles(self) -> None:
         """Every tile of the task."""
         home, c, b = self.home, self.c, self.b
         sizes = self.sizes()

@@ -114,8 +114,12 @@ class StencilTile:
         tile = Tile(self.height, 1, self.c.tile.lanes)
         places = Spot(to, row, item.dtype).places(b, tile)
         rounded = None if short is None else (later[2], Spot(later[0], later[1], short))
-        put(self.m, self.c, tile, found, places, last=rounded)
+        put(self.m, self.c, tile, self.made(found), places, last=rounded)
         b.ret_void()
+
+    def made(self, sums: list[Value]) -> list[Value]:
+        """What is stored of the sums."""
+        return sums
 
     def reader(self, entry: Sequence[Value], newest: bool) -> Reader:
         """What reads the vector at a place from the tile's first one, given as remainder and

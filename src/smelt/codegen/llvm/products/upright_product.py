@@ -18,6 +18,7 @@ from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.products.before import with_before
+from smelt.codegen.llvm.products.hosted_stencil import hosted, pack_by_lines
 from smelt.codegen.llvm.products.lines import along, lines_from
 from smelt.codegen.llvm.products.packer import Packer
 from smelt.codegen.llvm.products.sums import Spot, far, put
@@ -60,6 +61,8 @@ class UprightEmitter(Packer):
     def __init__(self, home: NestEmitter, nest: Nest, c: Upright) -> None:
         super().__init__(home, c.item)
         self.nest, self.c, self.image = nest, c, c.image
+        self.hosted = hosted(home, c.right)
+        """Stencils of which the image is made."""
         self.tap: Value = number(0)
         """The tap whose weights are packed."""
         self.firsts: dict[str, Value] = {}
@@ -119,7 +122,10 @@ class UprightEmitter(Packer):
             along = self.b.mul(low, number(c.pitch)), self.b.mul(end, number(c.pitch))
             home.ranges[c.line] = along
         self.widen(c.columns)
-        self.pack(right)
+        if self.hosted:
+            pack_by_lines(self, right, self.hosted, [k.axis for k in c.columns[:-1]])
+        else:
+            self.pack(right)
         home.ranges = kept
 
     def _taps(self, left: Nest, rest: tuple[str, ...], done: Value, scope: Scope) -> None:

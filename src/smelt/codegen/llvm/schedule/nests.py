@@ -18,6 +18,7 @@ from smelt.codegen.llvm.rows.stages import WIDE, Stage, stages
 from smelt.codegen.llvm.rows.width import keep_to_runs, lanes_of_runs, vectors_together
 from smelt.codegen.llvm.schedule.contract import Contraction, Form, contractions, packing_axes
 from smelt.codegen.llvm.schedule.cuts import fit_rows
+from smelt.codegen.llvm.schedule.hosted import over_stencils
 from smelt.codegen.llvm.schedule.nest_axes import carried_axis, lines_axis, results_axis
 from smelt.codegen.llvm.schedule.operands import runs_across
 from smelt.codegen.llvm.schedule.stencil import stencils
@@ -124,7 +125,7 @@ class Schedule:
 
 def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
     """The loops of a phase."""
-    products: Products = stencils(phase, target, form)
+    products: Products = stencils(phase, target, form) or over_stencils(phase, target)
     if not products:
         short_products(phase)
         products = {} if phase.regions() else windowed(phase, target, form)
@@ -215,12 +216,9 @@ class _Planner:
         orders = (
             packing_axes(c) if isinstance(c, Contraction) else (c.left_order(), c.right_order())
         )
-        left, right = (
-            Nest(level, order, order[-1], saves=[operand], packed=side, time=time)
-            for order, operand, side in zip(
-                orders, (c.left, c.right), ("left", "right"), strict=True
-            )
-        )
+        sides = zip(orders, (c.left, c.right), ("left", "right"), strict=True)
+        left, right = (Nest(level, order, order[-1], saves=[operand], packed=side, time=time)
+                       for order, operand, side in sides)  # fmt: skip
         right.once = not isinstance(c, Contraction)
         nest.packs = (left, right)
         self.groups[level, number] = nest

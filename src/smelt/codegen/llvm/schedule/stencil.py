@@ -86,6 +86,9 @@ class Stencil:
     """A summed axis whose positions are lanes of one group: tiles mix them."""
     group: int = 1
     """Lanes of such a group."""
+    within: int = 0
+    """Lanes at most of the one line that a product has of it while it packs what is made of that;
+    0 where it stands by itself (`smelt.codegen.llvm.schedule.hosted`)."""
 
     @property
     def n(self) -> str:
@@ -171,7 +174,10 @@ class Stencil:
     def extent(self, axis: str, local: Index) -> Index:
         """Positions in scratch along an axis of the result: room for whole tiles."""
         if axis == self.lane:
-            return mul(ceiling(local, self.tile.lanes), self.tile.lanes)
+            most = minimum(local, self.within) if self.within else local
+            return mul(ceiling(most, self.tile.lanes), self.tile.lanes)
+        if self.within and axis != self.tall.axis:
+            return 1
         if self.lines is not None:
             return local
         return add(local, HEIGHTS[-1] - 1) if axis == self.tall.axis else local
@@ -182,6 +188,8 @@ class Stencil:
 
     def blocks(self, phase: Phase) -> dict[str, Index]:
         """How the grid is cut into tasks."""
+        if self.within:
+            return {}
         itemsize = self.item.dtype.itemsize
         *others, inner = self.columns
         room = PLACES // itemsize
@@ -259,6 +267,11 @@ class _Plan:
     tall: int
     over: tuple[str, ...]
 
+    def is_whole(self, target: Target) -> bool:
+        """Whether vectors along the lanes are whole, or lanes beyond the last cost nothing."""
+        lanes = target.vector_bytes // self.item.dtype.itemsize
+        return target.isa == "avx512" or mod(self.phase.axes[self.columns[-1].axis], lanes) == 0
+
     def rewritten(self, target: Target, form: Form) -> Stencil:
         """The stencil; its operands' items are added to the phase."""
         across, lines = turnable(self.phase, self.left, self.right, self.columns) or ("", None)
@@ -279,9 +292,8 @@ class _Plan:
         else:
             inner, group = NO_AXIS, 1
         # What lanes take by turns is read so often that it had better lie side by side.
-        whole = target.isa == "avx512" or mod(self.phase.axes[n], lanes) == 0
-        once = lines is None and inner == NO_AXIS
-        lies = lying(self.phase, right, self.columns) if once and whole else None
+        once = lines is None and inner == NO_AXIS and self.is_whole(target)
+        lies = lying(self.phase, right, self.columns) if once else None
         right = placed(self.phase, self.item, right, self.columns)
         self.item.args = (left, right)
         renumber(self.phase)
@@ -290,6 +302,16 @@ class _Plan:
         return Stencil(self.item, left, right, tuple(self.columns), self.columns[tall],
                        self.over, extents, flat, Tile(rows, 1, lanes), across, lines, lies,
                        inner, group)  # fmt: skip
+
+
+def stencil_of(item: Item, phase: Phase, target: Target, n: str) -> _Plan | None:
+    """How a contraction is a stencil whose vectors run along `n` over lines that are read where
+    they lie, if it is one."""
+    found = _plan(item, phase, n)
+    if found is None or not found.is_whole(target) or found.columns[-1].axis != n:
+        return None
+    plain = mixed(phase, found.right, n, found.over) == (NO_AXIS, 1)
+    return found if plain and lying(phase, found.right, found.columns) is not None else None
 
 
 def _over(item: Item, phase: Phase) -> list[str]:
@@ -309,24 +331,27 @@ def _in_groups(item: Item, phase: Phase) -> bool:
     return bool(slid) and prod(_number(phase.axes[a]) for a in over if a not in slid) <= GROUP
 
 
-def _plan(item: Item, phase: Phase) -> _Plan | None:
-    """How a contraction could be a stencil, or None."""
+def _plan(item: Item, phase: Phase, n: str | None = None) -> _Plan | None:
+    """How a contraction could be a stencil, or None; its vectors run along `n`, or else as results
+    are stored."""
     over = _over(item, phase)
-    for left, right in (item.args, item.args[::-1]) if over else ():
-        made = _sided(item, left, right, over, phase)
+    n = n or stored_axis(phase, tuple(over))  # others may be of the weights, along what ends here
+    for left, right in (item.args, item.args[::-1]) if over and n else ():
+        made = _sided(item, left, right, over, phase, n)
         if made is not None:
             return made
     return None
 
 
-def _sided(item: Item, left: Item, right: Item, over: list[str], phase: Phase) -> _Plan | None:
+def _sided(
+    item: Item, left: Item, right: Item, over: list[str], phase: Phase, n: str | None
+) -> _Plan | None:
     """The plan for one choice of sides: the right operand is the one that is slid over."""
     own = left.axes - {*over}
     if not own <= right.axes or not {*over} <= left.axes & right.axes:
         return None
     free = [a for a in phase.axes if a in right.axes - left.axes and a not in over]
     slid = [c for c in (sliding(a, right, over, phase) for a in free) if c.tap]
-    n = stored_axis(phase, tuple(over))  # others may be of the weights, along what ends here
     if n is None or n not in right.axes or n in over:
         return None
     columns = sorted(slid, key=lambda c: c.axis == n)
@@ -348,4 +373,4 @@ def _number(e: Index) -> int:
     return e if isinstance(e, int) else MOST + 1
 
 
-__all__ = ["TURNED", "Stencil", "stencils", "turned_forms"]
+__all__ = ["TURNED", "Stencil", "stencil_of", "stencils", "turned_forms"]

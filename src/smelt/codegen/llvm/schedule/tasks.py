@@ -31,7 +31,9 @@ push one another out."""
 
 Placed = Windowed | Stencil | Upright | Tall
 """Products whose operands are packed place by place."""
-_Others = dict[Item, Stencil] | dict[Item, Upright] | dict[Item, Tall]
+_Others = (
+    dict[Item, Stencil] | dict[Item, Upright] | dict[Item, Tall] | dict[Item, Stencil | Upright]
+)
 Products = dict[Item, Contraction] | dict[Item, Windowed] | _Others
 
 

@@ -19,9 +19,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from smelt.blocks import ceiling, window_columns
+from smelt.blocks import HOSTED_PLACES, HOSTED_TASKS, ceiling, window_columns
 from smelt.codegen.llvm.schedule.contract import SKEW, Tile
 from smelt.codegen.llvm.schedule.operands import lies_in_panels, load_of
+from smelt.codegen.llvm.schedule.stencil import HEIGHTS
 from smelt.codegen.llvm.values.items import Access, Item, Phase
 from smelt.codegen.llvm.values.places import Slid, block_of, packed_order, place_extents
 from smelt.codegen.llvm.values.units import lying_pair
@@ -43,6 +44,9 @@ from smelt.types.expr import (
 
 DEPTH = 400
 """Summed positions of one block at most."""
+HOSTED_DEPTH = 128
+"""The same of what stencils make: panels, and the lines that these leave, stay in the first
+cache."""
 FEW = 4
 """Positions along `depth` for which a loop of their own costs more than it multiplies."""
 LINE = 4
@@ -118,6 +122,8 @@ class Upright:
     pairs: int = 0
     """Pairs of short numbers that a window has of a line, where these begin with any of them: the
     image is packed as it is, and its taps along the line are none of `others`."""
+    hosts: bool = False
+    """Whether its image is made of stencils, line by line (see `schedule/hosted.py`)."""
 
     @property
     def unit(self) -> DType:
@@ -156,7 +162,8 @@ class Upright:
     @property
     def block(self) -> int:
         """Positions along `depth` that are packed together."""
-        return self.pairs or self.few or block_of(self.taps, DEPTH)
+        most = HOSTED_DEPTH if self.hosts else DEPTH
+        return self.pairs or self.few or block_of(self.taps, most)
 
     @property
     def pitch(self) -> int:
@@ -230,7 +237,8 @@ class Upright:
         reach beyond it."""
         wide = self.extent(self.n, local[self.n], 1)
         vain = not self.heights(local[self.columns[-1].axis])
-        more = mul(self.tile.rows, self.pitch) if vain else 0
+        beyond = HEIGHTS[-1] if self.hosts else 0  # lowest tiles of stencils go beyond a line
+        more = mul(self.tile.rows if vain else beyond, self.pitch)
         more = add(more, 1 if self.ends else 0)
         weights = 0 if self.panels else mul(self.taps * self.block, wide)
         return weights, add(product(self.packed(local)), more)
@@ -259,7 +267,11 @@ class Upright:
         for c in self.columns[:-3:-1]:
             rows = maximum(floordiv(most, maximum(taken, 1)), 1)
             whole = phase.axes[c.axis]
-            found[c.axis] = ceiling(whole, maximum(ceiling(whole, rows), 1))
+            pieces = maximum(ceiling(whole, rows), 1)
+            if self.hosts and c is not self.columns[-1]:
+                few = floordiv(mul(whole, maximum(taken, 1)), HOSTED_PLACES)
+                pieces = maximum(pieces, minimum(few, HOSTED_TASKS))
+            found[c.axis] = ceiling(whole, pieces)
             taken = mul(taken, add(found[c.axis], c.margin))
         for c in self.columns[:-2]:
             found[c.axis] = self._images(phase.axes, c.axis, IMAGES * most)

@@ -269,9 +269,9 @@ def windowed(
     """
     found: dict[Item, Windowed] = {}
     dots = [i for i in phase.items if i.kind == "dot"]
-    plans = [_plan(i, phase, form) for i in dots]
+    plans = [window_plan(i, phase, form) for i in dots]
     if any(plans):  # ordinary products beside them have the same columns
-        plans = [p or _plan(i, phase, form, ordinary=True) for i, p in zip(dots, plans)]
+        plans = [p or window_plan(i, phase, form, ordinary=True) for i, p in zip(dots, plans)]
     if not plans or any(p is None for p in plans):
         return found
     known = [p for p in plans if p is not None]
@@ -292,7 +292,7 @@ def windowed(
 
 
 @dataclass(slots=True)
-class _Plan:
+class WindowPlan:
     """What has been found out about a contraction before anything is rewritten."""
 
     item: Item
@@ -438,7 +438,9 @@ class _Plan:
         return Dealt(access.buffer, start, steps[0] or 0, tuple(n or 0 for n in steps[1:]))
 
 
-def _plan(item: Item, phase: Phase, form: Form, *, ordinary: bool = False) -> _Plan | None:
+def window_plan(
+    item: Item, phase: Phase, form: Form, *, ordinary: bool = False
+) -> WindowPlan | None:
     """How a contraction could be a product over windows, or None; also where nothing slides, if
     `ordinary`."""
     assert isinstance(item.payload, Folding)
@@ -456,7 +458,7 @@ def _plan(item: Item, phase: Phase, form: Form, *, ordinary: bool = False) -> _P
 
 def _sided(
     item: Item, left: Item, right: Item, over: list[str], phase: Phase, *, ordinary: bool
-) -> _Plan | None:
+) -> WindowPlan | None:
     """The plan for one choice of sides: the right operand is the one that is slid over."""
     rows = [a for a in phase.axes if a in left.axes - right.axes and a not in over]
     columns = [a for a in phase.axes if a in right.axes - left.axes and a not in over]
@@ -483,7 +485,7 @@ def _sided(
     replaced = {a for c in slid if c.tap for a in (c.axis, c.tap)}
     if folds(left, set(over) if len(over) > 1 else set()) or folds(right, replaced):
         return None
-    made = _Plan(item, left, right, phase, rows[0], slid, depth, tuple(others))
+    made = WindowPlan(item, left, right, phase, rows[0], slid, depth, tuple(others))
     usual = ordinary or not blocked or any(c.tap for c in slid)
     return made if usual or made.has_patches() else None
 

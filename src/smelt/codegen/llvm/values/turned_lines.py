@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from smelt.codegen.llvm.values.items import Access, Item, Phase
-from smelt.codegen.llvm.values.places import Slid
+from smelt.codegen.llvm.values.places import NO_AXIS, Slid
 from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import bf16, f16
@@ -70,7 +70,7 @@ def lying(phase: Phase, right: Item, columns: Sequence[Slid]) -> Lines | None:
     *slid, n = columns
     if n.tap or not all(c.tap for c in slid):
         return None
-    found = _along(phase, right, slid)
+    found = _along(phase, right, slid, n.axis)
     if found is None:
         return None
     access, steps, inside = found
@@ -84,17 +84,17 @@ _Inside: TypeAlias = tuple[tuple[tuple[int, Index], ...], ...]
 
 
 def _along(
-    phase: Phase, right: Item, columns: Sequence[Slid]
+    phase: Phase, right: Item, columns: Sequence[Slid], lane: str = NO_AXIS
 ) -> tuple[Access, tuple[Index, ...], _Inside] | None:
     """How an operand is read that is a plain load: elements between neighbouring places along each
-    axis of them, and what is asked of these."""
+    axis of them, and what is asked of these; besides, it may vary along one that vectors have."""
     access = right.payload
     if not isinstance(access, Access) or right.args or access.positions:
         return None
     if phase.dtypes[access.buffer] not in (right.dtype, f16, bf16):
         return None
     slid = {a for c in columns for a in (c.axis, c.tap)}
-    if {*axes_of(access.offset)} - slid - {*phase.grid}:  # summed, and nothing slides
+    if {*axes_of(access.offset)} - slid - {*phase.grid, lane}:  # summed, and nothing slides
         return None
     steps = [coefficient(access.offset, c.tap if c.dilation == 1 else c.axis) for c in columns]
     wide = [(c, coefficient(access.offset, c.axis)) for c in columns]
