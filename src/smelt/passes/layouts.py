@@ -42,7 +42,8 @@ from smelt.passes.compose import lifted, settle
 from smelt.types.expr import Index, axes_of
 
 __all__ = [
-    "CHANNELS_LAST", "RULES", "layouts", "memory_order", "permutations", "travelled", "turned_values",
+    "CHANNELS_LAST", "RULES", "layouts", "memory_order", "permutations", "travelled",
+    "turned_values",
 ]  # fmt: skip
 
 

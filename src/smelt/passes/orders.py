@@ -27,7 +27,6 @@ from smelt.graph.walk import size_names
 from smelt.journal import Journal, OrderChosen
 from smelt.ops.contract import Contract
 from smelt.ops.create import Input
-from smelt.ops.reduce import Reduce
 from smelt.ops.view import Permute, Window
 from smelt.passes.layouts import CHANNELS_LAST, memory_order, travelled, turned_values
 from smelt.types.expr import Index, axes_of, evaluate
@@ -46,23 +45,23 @@ WORTH = 0.97
 # Nanoseconds of one core, from networks' kernels (ResNet-18, MobileNetV2; batches of 1 and 8;
 # AVX-512).  Kernels of both orders in microseconds, channels first and last:
 #
-#   each channel alone, 3 x 3           all channels, 1 x 1             all channels, 3 x 3
-#   8x32 of 112 x 112  1532   866       8x16->96 of 112²  2348  1388    64 of 56 x 56    975   900
-#   8x144 of 56 x 56   2352  1349       8x32->16 of 112²  1207   503    128 of 28 x 28   945   900
-#   8x192 of 28 x 28    354   315       8x24->144 of 56²  1232   921    256 of 14 x 14   990  1010
-#   8x576 of 14 x 14    290   225       8x144->24 of 56²  1193  1207    512 of 7 x 7    1190  1024
-#   8x960 of 7 x 7      184   115       8x96->576 of 14²   790   718
-#   96 of 56 x 56, 7²   189   204       8x960->160 of 7²   683   480
+#   each channel alone, 3 x 3     all channels, 1 x 1           all channels, 3 x 3
+#   8x32 of 112²   1532   866     8x16->96 of 112²  2348  1388  64 of 56²   975  900, 8x: 7725  7900
+#   8x144 of 56²   2352  1349     8x32->16 of 112²  1207   503  128 of 28²  945  900      7354  7140
+#   8x192 of 28²    354   315     8x24->144 of 56²  1232   921  256 of 14²  990 1010      7512  8142
+#   8x576 of 14²    290   225     8x144->24 of 56²  1193  1207  512 of 7²  1190 1024      8786  8906
+#   8x960 of 7²     184   115     8x96->576 of 14²   790   718
+#   96 of 56², 7x7  189   204     8x960->160 of 7²   683   480   (weights of 8x: packed in the call)
 FLOP = 1 / 270
 """A multiplication or an addition of a product."""
-SUMS = (1.10, 1.05)
-"""What products take of that at full vectors: channels first, last."""
+SUMS, WINDOWS = (1.10, 1.05), (1.08, 1.12)
+"""What products take of that at full vectors, channels first and last, and those of windows."""
+PARTLY = 0.85
+"""What part of vectors is filled, at least, for products of windows: more lines share them."""
 DATA_BYTE = (0.025, 0.010)
 """A byte of a product's data and results: lines apart are streams of their own."""
 STENCIL = ((0.20, 0.0088), (0.10, 0.0115))
 """An element of a sum over a window of each channel alone, and each product in it."""
-POOL = (0.10, 0.075)
-"""An element of a window that is folded."""
 PACKED, KEPT = 0.11, 0.05
 """A byte of weights of channels last: packed in the call, or read from what is kept packed."""
 SEAM = 0.6
@@ -76,7 +75,7 @@ def orders(graph: Graph, sizes: Sizes | None = None, journal: Journal | None = N
     """The graph, or the one with the channels of its windows' results last.
 
     >>> from smelt.graph.text import parse, text
-    >>> graph = parse('''graph f(x: f32[8,96,30,30], k: f32[96,3,3], w: f32[24,96]) {
+    >>> graph = parse('''graph f(x: f32[8,16,114,114], k: f32[16,3,3], w: f32[96,16]) {
     ...   v0 = window(x) {axis=2, extent=3}
     ...   v1 = window(v0) {axis=3, extent=3}
     ...   v2 = contract(v1, k) {spec="b,c,u,v,i,j; c,i,j -> b,c,u,v"}
@@ -102,18 +101,19 @@ def orders(graph: Graph, sizes: Sizes | None = None, journal: Journal | None = N
 
 
 def _predicted(graph: Graph, at: Sizes) -> float:
-    """Nanoseconds of what takes another time in another order."""
+    """Nanoseconds of what takes another time in another order.  How much may be kept between calls
+    is only known from a plan, but for what the settings allow."""
+    extra = knobs.CONSTANTS_EXTRA.get()
+    held = (x.type for x in graph.inputs if _is_constant(x))
+    kept = extra is None or sum(_count(t.shape, at) * t.dtype.itemsize for t in held) <= extra
     total = sum(TURNED * _count(x.type.shape, at) for x in turned_values(graph))
     for node in graph.nodes():
         if isinstance(node.op, Contract):
-            total += _contraction(node, at)
-        elif isinstance(node.op, Reduce) and _window(node.inputs[0]) is not None:
-            inner = memory_order(node)[-1]
-            total += POOL[_ends_in_channels(node, inner)] * _count(node.inputs[0].type.shape, at)
+            total += _contraction(node, at, kept=kept)
     return total
 
 
-def _contraction(node: Node, at: Sizes) -> float:
+def _contraction(node: Node, at: Sizes, *, kept: bool) -> float:
     op = node.op
     assert isinstance(op, Contract)
     sides = list(zip((op.left, op.right), node.inputs, strict=True))
@@ -134,19 +134,20 @@ def _contraction(node: Node, at: Sizes) -> float:
         filled = line / (ceil(line / LANES) * LANES) if line else 1.0
         inner = axes_of(terms[memory_order(x)[-1]])
         across = channels and _windowed(node) and bool(set(inner) & set(places))
-        if {*op.out} <= own:
+        if {*op.out} <= own:  # of each channel alone
             once, tap = STENCIL[channels]
             turns = TURNED * _count(_source(x).type.shape, at) * across
             return count(op.out) * (once / filled + tap * summed) + turns
         weights = sides[1 - data][1]
-        time = 2 * count(op.out) * summed * FLOP * SUMS[channels] / filled
+        rates, filled = (WINDOWS, max(filled, PARTLY)) if _windowed(node) else (SUMS, filled)
+        time = 2 * count(op.out) * summed * FLOP * rates[channels] / filled
         nbytes = node.type.dtype.itemsize
         time += DATA_BYTE[channels] * nbytes * (_count(_source(x).type.shape, at) + count(op.out))
         if not channels:
             return time
         if across:
             time += SEAM * count(op.out)
-        rate = KEPT if knobs.CONSTANTS_EXTRA.get() is None and _is_constant(weights) else PACKED
+        rate = KEPT if kept and _is_constant(weights) else PACKED
         return time + rate * nbytes * _count(weights.type.shape, at)
     return 0.0
 
@@ -163,19 +164,6 @@ def _last_run(out: tuple[str, ...], places: list[str]) -> list[str]:
             break
         run.append(a)
     return run
-
-
-def _ends_in_channels(node: Node, inner: int) -> bool:
-    """Whether what a folded window is of lies along a dimension that no window slides along."""
-    x, slid = node.inputs[0], set[int]()
-    perm = list(range(x.type.rank))
-    while isinstance(x.op, (Window, Permute)):
-        if isinstance(x.op, Window):
-            slid.add(perm[x.op.axis])
-        else:
-            perm = [perm.index(p) for p in x.op.perm]
-        x = x.inputs[0]
-    return inner not in slid
 
 
 def _window(x: Node) -> Node | None:
