@@ -58,7 +58,7 @@ SUMS, WINDOWS = (1.10, 1.05), (1.08, 1.12)
 """What products take of that at full vectors, channels first and last, and those of windows."""
 PARTLY = 0.85
 """What part of vectors is filled, at least, for products of windows: more lines share them."""
-DATA_BYTE = (0.025, 0.010)
+DATA_BYTE = (0.022, 0.010)
 """A byte of a product's data and results: lines apart are streams of their own."""
 STENCIL = ((0.20, 0.0088), (0.10, 0.0115))
 """An element of a sum over a window of each channel alone, and each product in it."""
