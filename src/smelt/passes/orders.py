@@ -75,7 +75,7 @@ def orders(graph: Graph, sizes: Sizes | None = None, journal: Journal | None = N
     """The graph, or the one with the channels of its windows' results last.
 
     >>> from smelt.graph.text import parse, text
-    >>> graph = parse('''graph f(x: f32[8,16,114,114], k: f32[16,3,3], w: f32[96,16]) {
+    >>> graph = parse('''graph f(x: f32[8,16,58,58], k: f32[16,3,3], w: f32[256,16]) {
     ...   v0 = window(x) {axis=2, extent=3}
     ...   v1 = window(v0) {axis=3, extent=3}
     ...   v2 = contract(v1, k) {spec="b,c,u,v,i,j; c,i,j -> b,c,u,v"}
