@@ -138,6 +138,9 @@ SAMPLES = {
     journal.ExternCalled("sort", 5e-7): "sort (extern): 500 ns",
     journal.CacheHit("0123456789abcdef", "memory", 1e-6): "hit 0123456789ab in memory, 1 us",
     journal.CacheStored("0123456789abcdef", 10): "stored 0123456789ab, 10 B, 0 ns",
+    journal.OrderChosen(17, True, 3.9e6, 3.6e6): (
+        "channels last behind 17 windows: 3.6 ms instead of 3.9 ms"
+    ),
     journal.ConstantWeighed("w", "packed", 4096, 2e3, False, 64): (
         "w: 4 KiB packed, not kept, saves 2 us a call, 64 B of room"
     ),

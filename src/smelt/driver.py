@@ -133,7 +133,7 @@ def _compile(
 ) -> Compiled:
     """Graph to executable under the settings in force."""
     graph, named = program.graph, program.sizes
-    graph = passes.run(graph, journal, knobs.ROUNDING.get())
+    graph = passes.run(graph, journal, knobs.ROUNDING.get(), named)
     plan, ahead = _planned(graph, program, donate, journal, target)
     hints = _hints(plan, named)
     lowered, bare = _kernels(plan.every, [{**at, **plan.sizes} for at in hints], journal)

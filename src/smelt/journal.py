@@ -81,6 +81,18 @@ class PassRan(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class OrderChosen(Fact):
+    """Whether the results of sums over `windows`, and what is made of them, lie with their channels
+    last in memory: what differs between the orders was predicted to take so long in each."""
+
+    topic: ClassVar[str] = "passes"
+    windows: int
+    last: bool
+    first_ns: float
+    last_ns: float
+
+
+@dataclass(frozen=True, slots=True)
 class Decision(Fact):
     """Whether `a` and `b` share a kernel, why, and what either way costs.
 

@@ -115,6 +115,10 @@ def _text(fact: Fact) -> str:
             return f"{fact.arrays} pending arrays computed by {fact.by}"
         case journal.PassRan():
             return f"{fact.name}: {fact.before} -> {fact.after} nodes, {_time(fact.seconds)}"
+        case journal.OrderChosen():
+            times = _time(fact.last_ns * 1e-9), _time(fact.first_ns * 1e-9)
+            name, (own, other) = ("last", times) if fact.last else ("first", times[::-1])
+            return f"channels {name} behind {fact.windows} windows: {own} instead of {other}"
         case journal.Decision():
             return _decision(fact)
         case journal.Planned():

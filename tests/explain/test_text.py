@@ -14,7 +14,7 @@ from tests.explain.programs import SIZES, TEXTS, arrays, compiled
 from smelt import knobs
 from smelt.errors import ArgumentError
 from smelt.explain import report as report_of
-from smelt.explain.data import ConstantData, ReportData, to_data
+from smelt.explain.data import ConstantData, OrderData, ReportData, to_data
 from smelt.explain.text import page, refusals
 from smelt.explain.units import show_bytes, show_count, show_rate, show_time
 
@@ -26,7 +26,7 @@ def test_page(level):
     assert page(DATA, level) + "\n" == (GOLDEN / f"embed{level}.txt").read_text()
 
 
-@pytest.mark.parametrize("version", ["1.0", "1.1", "1.2", "1.3", "1.4"])
+@pytest.mark.parametrize("version", ["1.0", "1.1", "1.2", "1.3", "1.4", "1.5"])
 def test_a_report_that_was_stored_reads_the_same(version):
     """A reader of 1.x must go on taking every one of them."""
     stored = (GOLDEN / f"embed-{version}.json").read_text()
@@ -44,6 +44,13 @@ def test_constants_without_room_are_told():
     few = replace(few, memory=replace(DATA.memory, packed=3_000_000))
     line = "once     3.00 MB packed, kept for the next calls; 6.00 MB more would save 400 us a call"
     assert line in page(few)
+
+
+def test_an_order_that_data_did_not_come_in_is_told():
+    one = OrderData(windows=2, last=True, first_ns=3e6, last_ns=2.5e6)
+    line = "order    channels last between kernels: 2.50 ms instead of 3.00 ms (predicted)"
+    assert line in page(replace(DATA, orders=(one,)))
+    assert "order " not in page(replace(DATA, orders=(replace(one, last=False),)))
 
 
 def test_lines_fit():

@@ -26,6 +26,7 @@ from smelt.explain.data import (
     MemoryData,
     NodeData,
     NodeKind,
+    OrderData,
     PassData,
     RateData,
     ReportData,
@@ -54,6 +55,7 @@ from smelt.journal import (
     Journal,
     KernelEmitted,
     KernelLowered,
+    OrderChosen,
     PassRan,
     Planned,
 )  # fmt: skip
@@ -107,6 +109,10 @@ def build(compiled: Compiled, sizes: Sizes, times: Times | None = None) -> Repor
             ConstantData(value=f.value, what=f.what, nbytes=f.bytes, saves_ns=f.saves_ns,
                          kept=f.kept, room=f.room_bytes)
             for f in journal.of(ConstantWeighed)
+        ),
+        orders=tuple(
+            OrderData(windows=f.windows, last=f.last, first_ns=f.first_ns, last_ns=f.last_ns)
+            for f in journal.of(OrderChosen)
         ),
         checks=tuple(labels.number[n] for n in plan.graph.asked),
     )  # fmt: skip

@@ -18,7 +18,7 @@ from typing import Any, Literal, cast
 from smelt.dataclass import dataclass
 
 FORMAT = "smelt-report"
-VERSION = "1.4"
+VERSION = "1.5"
 """Of the JSON form: the first number rises when a reader of the old form would go wrong, the second
 when something is added."""
 
@@ -204,6 +204,17 @@ class ConstantData:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OrderData:
+    """The order in which what sums over `windows` make lies in memory, and what is made of that:
+    channels `last` or first, with what differs between the two as it was predicted for each."""
+
+    windows: int
+    last: bool
+    first_ns: float
+    last_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionData:
     """A candidate fusion, in the planner's order.
 
@@ -334,6 +345,7 @@ class ReportData:
     constants: tuple[ConstantData, ...] = ()
     checks: tuple[int, ...] = ()
     """Nodes that tell, beside the `outputs`, whether the inputs are as they have to be."""
+    orders: tuple[OrderData, ...] = ()
 
 
 def to_data(value: Any) -> Any:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
@@ -40,7 +41,10 @@ from smelt.ops.view import Concat, Permute, Reshape, Window, split_groups
 from smelt.passes.compose import lifted, settle
 from smelt.types.expr import Index, axes_of
 
-__all__ = ["RULES", "layouts", "memory_order", "permutations", "travelled"]
+__all__ = [
+    "CHANNELS_LAST", "RULES", "layouts", "memory_order", "permutations", "travelled",
+    "turned_values",
+]  # fmt: skip
 
 
 def layouts(graph: Graph) -> Graph:
@@ -98,8 +102,13 @@ def travelled(graph: Graph, rules: Mapping[type[TensorOp], Rule]) -> Graph:
 
 def permutations(graph: Graph) -> int:
     """Permutations that somebody reads other than contractions, which walk axes in any order."""
+    return len(turned_values(graph))
+
+
+def turned_values(graph: Graph) -> list[Node]:
+    """Those permutations."""
     read = {x for node in graph.nodes() if not isinstance(node.op, Contract) for x in node.inputs}
-    return sum(isinstance(x.op, Permute) for x in {*read, *graph.outputs})
+    return [x for x in {*read, *graph.outputs} if isinstance(x.op, Permute)]
 
 
 def _turned(node: Node, perm: tuple[int, ...], op: TensorOp, *inputs: Node) -> Node:
@@ -116,7 +125,7 @@ Rule = Callable[[Node, Perm], Node]
 
 def _moved(node: Node, rules: Mapping[type[TensorOp], Rule]) -> Node:
     rule = rules.get(type(node.op))
-    if rule is not None and rule is _CHOICES.get(type(node.op)):
+    if rule is not None and rule is not RULES.get(type(node.op)):
         return rule(node, ())
     perm = _perm(node.inputs[0]) if node.inputs else None
     return node if rule is None or perm is None else rule(node, perm)
@@ -226,14 +235,14 @@ def _concat(node: Node, _: Perm) -> Node:
 # ---- contractions ----------------------------------------------------------------------------
 
 
-def _contract(node: Node, _: Perm) -> Node:
+def _contract(node: Node, _: Perm, *, sought: bool = False) -> Node:
     """A contraction whose result lies as its data does, turned or not."""
     op = node.op
     assert isinstance(op, Contract)
-    return _lying(node, [(a,) for a in op.out])
+    return _lying(node, [(a,) for a in op.out], sought)
 
 
-def _merged(node: Node, _: Perm) -> Node:
+def _merged(node: Node, _: Perm, *, sought: bool = False) -> Node:
     """Axes of a contraction that are merged: the result lies as the data does with these axes."""
     (x,) = node.inputs
     perm = _perm(x) or tuple(range(x.type.rank))
@@ -244,7 +253,7 @@ def _merged(node: Node, _: Perm) -> Node:
         for source, _target in split_groups(x.type.shape, node.type.shape):
             merged.append(tuple(out[place : place + len(source)]))
             place += len(source)
-        lying = _lying(inner, [group for group in merged if group])
+        lying = _lying(inner, [group for group in merged if group], sought)
         if lying is not inner:
             x = settle(build.apply(Permute(perm), lying, origin=x.origin))
             node = build.apply(node.op, x, origin=node.origin)
@@ -256,14 +265,14 @@ Axes = tuple[str, ...]
 Terms = tuple[Index, ...]
 
 
-def _lying(node: Node, merged: Sequence[Axes]) -> Node:
+def _lying(node: Node, merged: Sequence[Axes], sought: bool) -> Node:
     """A contraction with its result in the order of its data, if one operand is what that is;
-    axes that are merged later stay side by side."""
+    axes that are merged later stay side by side.  `sought`: with its channels last if need be."""
     op = node.op
     assert isinstance(op, Contract)
     sides = list(zip((op.left, op.right), node.inputs, strict=True))
     for data, other in (sides, sides[::-1]):
-        order = _order(node, data, other[0], merged)
+        order = _order(node, data, other[0], merged, sought)
         if order is not None and order != op.out:
             perm = tuple(order.index(a) for a in op.out)
             return _turned(node, perm, replace(op, out=order), *node.inputs)
@@ -271,9 +280,10 @@ def _lying(node: Node, merged: Sequence[Axes]) -> Node:
 
 
 def _order(
-    node: Node, data: tuple[Terms, Node], other: Terms, merged: Sequence[Axes]
+    node: Node, data: tuple[Terms, Node], other: Terms, merged: Sequence[Axes], sought: bool
 ) -> Axes | None:
-    """The axes of the result in the order of the data, if one operand is what that is."""
+    """The axes of the result in the order of the data, if one operand is what that is.  Where it is
+    `sought`, axes that both operands have come behind those that a window slides along."""
     op, (terms, x) = node.op, data
     assert isinstance(op, Contract)
     used, seen = ({a for t in side for a in axes_of(t)} for side in (terms, other))
@@ -286,9 +296,12 @@ def _order(
     if sorted(a for a in lies if a in op.out) != sorted(a for a in op.out if a in used):
         return None
     ends = lies[-1] not in op.out and lies[-1] in seen
-    if new and not ends and not (isinstance(x.op, Window) and _at_odds(node)):
+    sought = sought and isinstance(x.op, Window)
+    if new and not ends and not (sought or (isinstance(x.op, Window) and _at_odds(node))):
         return None
     own.sort(key=lambda group: next(n for n, a in enumerate(lies) if a in group))
+    if sought:
+        own.sort(key=lambda group: not set(group).isdisjoint(seen))
     return tuple(a for group in (*own, *new) for a in group)
 
 
@@ -347,3 +360,8 @@ RULES: dict[type[TensorOp], Rule] = {
 
 _CHOICES: dict[type[TensorOp], Rule] = {Concat: _concat, Contract: _contract, Reshape: _merged}
 """Operators that choose how their results lie, whether their first operand is turned or not."""
+CHANNELS_LAST = RULES | {
+    Concat: _concat, Contract: partial(_contract, sought=True),
+    Reshape: partial(_merged, sought=True),
+}  # fmt: skip
+"""Rules by which sums over windows have their channels last, however their data lies."""

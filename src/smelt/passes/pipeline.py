@@ -13,7 +13,9 @@ graph f(x: f32[n]) {
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Literal
 
@@ -35,6 +37,7 @@ from smelt.passes.layouts import layouts
 from smelt.passes.margins import margins
 from smelt.passes.nested import merged, nested
 from smelt.passes.ordered import ordered
+from smelt.passes.orders import orders
 from smelt.passes.picks import picks
 from smelt.passes.positions import positions
 from smelt.passes.precision import precision
@@ -89,6 +92,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("cse", cse),
     Pass("dce", dce),
     Pass("layouts", layouts, last=True),
+    Pass("orders", orders, last=True),
     Pass("stencils", stencils, last=True),
 )
 TIDY = ("canonicalize", "views", "cse", "dce")
@@ -96,8 +100,14 @@ TIDY = ("canonicalize", "views", "cse", "dce")
 elementwise operators that would move in front of them the next time."""
 
 
-def run(graph: Graph, journal: Journal | None = None, rounding: Rounding = "eager") -> Graph:
-    """The graph after all passes that `rounding` allows, run until nothing changes.
+def run(
+    graph: Graph,
+    journal: Journal | None = None,
+    rounding: Rounding = "eager",
+    sizes: Mapping[str, int] | None = None,
+) -> Graph:
+    """The graph after all passes that `rounding` allows, run until nothing changes; `sizes` are
+    those of a call, which the order of channels is chosen for.
 
     Inputs, the outputs' types and what the outputs hold stay: bit for bit (but for the payload of
     NaNs, and the order in which floats are summed) unless `rounding` is "fast".  Sums of windows
@@ -113,8 +123,14 @@ def run(graph: Graph, journal: Journal | None = None, rounding: Rounding = "eage
         if graph is before:
             break
     before = graph
-    graph = run_steps(graph, [step for step in PASSES if step.last], journal)
+    graph = run_steps(graph, [_for(step, sizes, journal) for step in PASSES if step.last], journal)
     return graph if graph is before else run_steps(graph, map(find, TIDY), journal)
+
+
+def _for(step: Pass, sizes: Mapping[str, int] | None, journal: Journal | None) -> Pass:
+    if step.function is not orders:
+        return step
+    return replace(step, function=partial(orders, sizes=sizes, journal=journal))
 
 
 def _wanted(step: Pass, rounding: Rounding) -> bool:
