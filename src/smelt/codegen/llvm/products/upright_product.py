@@ -22,6 +22,7 @@ from smelt.codegen.llvm.products.lines import along, lines_from
 from smelt.codegen.llvm.products.packer import Packer
 from smelt.codegen.llvm.products.sums import Spot, far, put
 from smelt.codegen.llvm.products.thin import multiply_add
+from smelt.codegen.llvm.products.share import PART, WHOLE, Share, ask, part
 from smelt.codegen.llvm.products.tiling import (
     every_tile,
     every_width,
@@ -216,6 +217,16 @@ class UprightEmitter(Packer):
         at = b.add(b.add(at, panel), b.mul(depth, number(c.tile.columns)))
         return element_address(b, home.home.buffers[access.buffer], at, c.unit)
 
+    def _following(self, column: Value, last: Value) -> Value:
+        """The address of the weights that are multiplied behind those from a column on: beside the
+        task's last ones lie those of the next block, or of the next task if this is the `last`."""
+        b, c, home = self.b, self.c, self.home
+        (low, high), (start, end) = home.ranges[c.n], home.ranges[c.depth]
+        beside, depth = b.add(column, number(c.tile.columns)), start
+        behind = b.icmp_signed(">=", beside, b.sub(high, low))
+        behind = b.and_(behind, b.not_(last))
+        return self._panel(b.select(behind, number(0), beside), b.select(behind, end, depth))
+
     def _tiles(self, depth: Value, ends: Ends) -> None:
         """Every register tile of the packed blocks; where few columns are left, of one vector."""
         b, home, c = self.b, self.home, self.c
@@ -231,8 +242,8 @@ class UprightEmitter(Packer):
         columns = b.sub(high, low)
 
         def put(tile: Tile, row: Value, column: Value) -> None:
-            image = b.mul(row, number(c.pitch))
-            self._tile(tile, [row], image, column, depth, ends)
+            image, share = b.mul(row, number(c.pitch)), Share(row, rows, tile.rows)
+            self._tile(tile, [row], image, column, depth, ends, share)
 
         every_tile(home, c.tile, c.fewer, rows, columns, put)
 
@@ -242,23 +253,25 @@ class UprightEmitter(Packer):
         *outer, _ = c.columns
         steps, parts = [self.strides[x.place] for x in c.columns], list(self._parts())
 
-        def lines(column: Value, vectors: int, at: list[Value]) -> None:
+        def lines(column: Value, vectors: int, at: list[Value], share: Share) -> None:
             if len(at) < len(outer):
                 first, last = home.ranges[outer[len(at)].axis]
-                home.loop(number(0), b.sub(last, first), 1,
-                          lambda y: lines(column, vectors, [*at, y]))  # fmt: skip
+                count = b.sub(last, first)
+                home.loop(number(0), count, 1, lambda y: lines(
+                    column, vectors, [*at, y], share.among(b, y, count)
+                ))  # fmt: skip
                 return
 
             def put(x: Value, height: int) -> None:
                 tile = replace(c.tile, rows=height, vectors=vectors)
-                self._tile(tile, [*at, x], far(b, steps, [*at, x]), column, depth, ends)
+                self._tile(tile, [*at, x], far(b, steps, [*at, x]), column, depth, ends, share)
 
             for height, start, end in parts:
                 home.loop(start, end, height, lambda x, h=height: put(x, h))
 
         low, high = home.ranges[c.n]
         every_width(home, c.tile, b.sub(high, low),
-                    lambda column, vectors: lines(column, vectors, []))  # fmt: skip
+                    lambda column, vectors: lines(column, vectors, [], WHOLE))  # fmt: skip
 
     def _parts(self) -> Iterator[tuple[int, Value, Value]]:
         """Heights of the tiles along a line, and from where to where each of them goes."""
@@ -283,7 +296,7 @@ class UprightEmitter(Packer):
 
     def _tile(
         self, tile: Tile, row: Sequence[Value], image: Value, column: Value, depth: Value,
-        ends: Ends,
+        ends: Ends, share: Share,
     ) -> None:  # fmt: skip
         """sums[rows, columns] += image[table[tap] + rows, depth] * panel[tap, depth, columns]."""
         b, c = self.b, self.c
@@ -294,6 +307,8 @@ class UprightEmitter(Packer):
         table = self.home.storage.at[c.item, TABLE_PART]
         (first, last), short = ends, None
         args = [to, self.rows[-1], image, panel, table, depth, first]
+        if c.asks:
+            args += part(b, c, self._following(column, last), depth, share)
         if (later := self.later) is not None:
             holds, spot = later.at(b, row, column, last)
             args, short = [*args, spot.address, spot.apart, holds], spot.dtype
@@ -313,9 +328,10 @@ def tile_function(
     """The register tile as a function of its own, where nothing else is kept in registers; its last
     sums may be stored as a `short` type."""
     name = f"upright.{c.unit}.{c.item.dtype}.{tile.rows}x{tile.columns}.{c.taps}x{c.block}.{c.few}"
-    name += f".{c.pitch}" + (f".{c.pairs}.{c.ends}" if c.pairs else "")
-    kind = ir.FunctionType(ir.VoidType(), TILE if short is None else [*TILE, *LAST])
-    name = name if short is None else f"{name}.{short}"
+    name += f".{c.pitch}" + (f".{c.pairs}.{c.ends}" if c.pairs else "") + ".asks" * c.asks
+    args = [*TILE, *(PART if c.asks else ()), *(LAST if short is not None else ())]
+    kind = ir.FunctionType(ir.VoidType(), args)
+    name += f".{short}" if short is not None else ""
     return function_apart(module, name, kind, lambda f: _Tile(f, c, tile, target).fill(short))
 
 
@@ -333,6 +349,8 @@ class _Tile:
         """The function's body."""
         b, f, dtype = self.b, self.f, self.c.item.dtype
         to, stride, image, panel, table, depth, fresh, *spot = f.args
+        if self.c.asks:
+            self.ask, self.rate, *spot = spot
         places = Spot(to, stride, dtype).places(b, self.tile)
         entry, zero = b.block, self.m.const(dtype, 0)
         taps, done = f.append_basic_block("taps"), f.append_basic_block("done")
@@ -349,6 +367,8 @@ class _Tile:
             counts = splat(b, b.trunc(counts, I32), self.tile.lanes)
             self.counts = b.asm(ir.FunctionType(kind, [kind]), "", "=v,0", [counts], False)
         line = element_address(b, image, line, self.c.image)
+        if self.c.asks:
+            self.asked = element_address(b, self.ask, weights, self.c.unit)
         weights = element_address(b, panel, weights, self.c.unit)
         if self.c.few:
             ended = self._step(line, weights, number(0), before)
@@ -377,6 +397,8 @@ class _Tile:
         b.position_at_end(loop)
         k, panel = b.phi(I64), b.phi(weights.type)
         sums = [b.phi(x.type) for x in before]
+        if self.c.asks:
+            ask(b, self.asked, self.rate, k)
         following = self._step(line, panel, k, sums)
         beside = element_address(b, panel, number(self.c.tile.columns), self.c.unit)
         after = b.add(k, number(1))

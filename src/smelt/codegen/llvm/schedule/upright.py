@@ -175,6 +175,11 @@ class Upright:
         return access, panel_pitch(access, self.n, self.tile.columns) or 0
 
     @property
+    def asks(self) -> bool:
+        """Whether tiles ask memory for the panel of weights that follows."""
+        return self.panels and not self.few
+
+    @property
     def fewer(self) -> int:
         """Rows of the tile for what whole ones leave."""
         return max(2 * self.tile.rows // 3, 1)
