@@ -93,9 +93,9 @@ def test_every_size_stays_inside_its_arrays(
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_lines_of_unknown_length(isa: str) -> None:
-    """Tiles end with them: whole ones, lower ones, and rows that are computed in vain."""
+    """Tiles end with them: an odd one, higher ones of even heights and lower ones."""
     kernel, apart = whole(plain(), isa), whole(AROUND, isa)
-    for line in range(1, 30):
+    for line in (*range(1, 20), 22, 27, 29):
         check(kernel, *random((2, 3, line, 2), (33 if line % 2 else 32, 3, 3, 2)))
         shapes = (1, 4, line + 2, 2), (17, 3, 3, 2), (17,), (1, 2, line, 17)
         check(apart, *random(*shapes))
@@ -159,10 +159,10 @@ def test_tiles_are_as_even_as_may_be() -> None:
     for line in range(LEAST, 100):
         ((_, heights, _),) = made(known(plain(), line))
         assert sum(heights) == line
-        assert max(heights) <= 12
+        assert max(heights) <= 14
         assert max(heights) - min(heights) <= 1
         assert list(heights) == sorted(heights, reverse=True)
-        assert len(heights) == -(-line // 12)
+        assert len(heights) == -(-line // 14)
     assert [h for _, h, _ in made(plain())] == [h for _, h, _ in made(known(plain(), 3))] == [()]
 
 

@@ -20,19 +20,18 @@ from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.products.before import with_before
 from smelt.codegen.llvm.products.lines import along, lines_from
 from smelt.codegen.llvm.products.packer import Packer
+from smelt.codegen.llvm.products.share import PART, WHOLE, Share, ask, part
 from smelt.codegen.llvm.products.sums import Spot, far, put
 from smelt.codegen.llvm.products.thin import multiply_add
-from smelt.codegen.llvm.products.share import PART, WHOLE, Share, ask, part
 from smelt.codegen.llvm.products.tiling import (
     every_tile,
     every_width,
     function_apart,
     in_blocks,
-    whole_tiles,
 )
 from smelt.codegen.llvm.schedule.contract import Tile
 from smelt.codegen.llvm.schedule.nests import Nest
-from smelt.codegen.llvm.schedule.upright import QUARTER, Upright
+from smelt.codegen.llvm.schedule.upright import Upright
 from smelt.codegen.llvm.scratch.storage import LEFT_PART, RIGHT_PART, TABLE_PART
 from smelt.codegen.llvm.scratch.turn import transpose
 from smelt.target import Target
@@ -84,8 +83,7 @@ class UprightEmitter(Packer):
         with b.if_then(b.icmp_signed(">=", low, high)):
             self._tiles(number(0), (BIT(1), BIT(1)))
 
-        deep = home.s.local[c.depth]
-        even = isinstance(deep, int) and deep % c.block == 0  # the loops that pack have no rests
+        even = self.is_even(c.depth, c.block)  # the loops that pack have no rests
 
         def block(at: Value) -> None:
             end = b.add(at, number(c.block))
@@ -99,6 +97,11 @@ class UprightEmitter(Packer):
 
         home.loop(low, high, c.block, block)
         home.ranges = kept
+
+    def is_even(self, axis: str, step: int) -> bool:
+        """Whether each task is known to have whole steps along an axis."""
+        sizes = self.home.s.local[axis], self.home.s.phase.axes[axis]
+        return all(isinstance(n, int) and n % step == 0 for n in sizes)
 
     def _pack_both(self) -> None:
         home, c = self.home, self.c
@@ -243,7 +246,8 @@ class UprightEmitter(Packer):
 
         def put(tile: Tile, row: Value, column: Value) -> None:
             image, share = b.mul(row, number(c.pitch)), Share(row, rows, tile.rows)
-            self._tile(tile, [row], image, column, depth, ends, share)
+            function = self._function(tile.rows, tile.vectors)
+            self._tile(function, [row], image, column, depth, ends, share)
 
         every_tile(home, c.tile, c.fewer, rows, columns, put)
 
@@ -252,6 +256,9 @@ class UprightEmitter(Packer):
         b, home, c = self.b, self.home, self.c
         *outer, _ = c.columns
         steps, parts = [self.strides[x.place] for x in c.columns], list(self._parts())
+        even = self.is_even(c.n, c.tile.columns)
+        tiles = {n: [self._function(rows, n) for rows, *_ in parts]
+                 for n in (c.tile.vectors, *(() if even else (1,)))}  # fmt: skip
 
         def lines(column: Value, vectors: int, at: list[Value], share: Share) -> None:
             if len(at) < len(outer):
@@ -261,19 +268,16 @@ class UprightEmitter(Packer):
                     column, vectors, [*at, y], share.among(b, y, count)
                 ))  # fmt: skip
                 return
-
-            def put(x: Value, height: int) -> None:
-                tile = replace(c.tile, rows=height, vectors=vectors)
-                self._tile(tile, [*at, x], far(b, steps, [*at, x]), column, depth, ends, share)
-
-            for height, start, end in parts:
-                home.loop(start, end, height, lambda x, h=height: put(x, h))
+            for tile, (rows, start, end) in zip(tiles[vectors], parts, strict=True):
+                home.loop(start, end, rows, lambda x, f=tile: self._tile(
+                    f, [*at, x], far(b, steps, [*at, x]), column, depth, ends, share
+                ))  # fmt: skip
 
         low, high = home.ranges[c.n]
         every_width(home, c.tile, b.sub(high, low),
-                    lambda column, vectors: lines(column, vectors, [], WHOLE))  # fmt: skip
+                    lambda column, vectors: lines(column, vectors, [], WHOLE), even)  # fmt: skip
 
-    def _parts(self) -> Iterator[tuple[int, Value, Value]]:
+    def _parts(self) -> Iterator[tuple[int | Value, Value, Value]]:
         """Heights of the tiles along a line, and from where to where each of them goes."""
         b, c, axis = self.b, self.c, self.c.columns[-1].axis
         heights, done = c.heights(self.home.s.local[axis]), 0
@@ -284,18 +288,39 @@ class UprightEmitter(Packer):
         if heights:
             return
         low, high = self.home.ranges[axis]
-        size = b.sub(high, low)
-        whole = whole_tiles(b, size, c.tile.rows, c.fewer)
-        yield c.tile.rows, number(0), whole
-        if c.fewer <= QUARTER:
-            yield c.fewer, whole, size
-            return
-        few = b.icmp_signed("<=", size, number(QUARTER))
-        yield c.fewer, whole, b.select(few, number(0), size)
-        yield QUARTER, b.select(few, number(0), size), size
+        size, odd = b.sub(high, low), number(c.odd)
+        one = b.select(b.icmp_signed("<", size, odd), number(1), odd)
+        first = b.mul(b.and_(size, number(1)), one)
+        yield one, number(0), first
+        pairs, most = b.lshr(b.sub(size, first), number(1)), number(c.tile.rows // 2)
+        count = b.udiv(b.add(pairs, b.sub(most, number(1))), most)
+        count = b.select(b.icmp_signed("<", count, number(1)), number(1), count)
+        each = b.udiv(pairs, count)
+        rows, left = b.mul(each, number(2)), b.sub(pairs, b.mul(each, count))
+        more = b.add(rows, number(2))
+        end = b.add(first, b.mul(left, more))
+        yield more, first, end
+        yield rows, end, size
+
+    def _function(self, rows: int | Value, vectors: int) -> Value:
+        """The register tile of so many rows, one of those that there are if that is not known."""
+        b, c, target = self.b, self.c, self.home.home.target
+        short = None if self.later is None else self.later.dtype
+
+        def of(height: int) -> Value:
+            tile = replace(c.tile, rows=height, vectors=vectors)
+            return tile_function(b.module, c, tile, target, short)
+
+        if isinstance(rows, int):
+            return of(rows)
+        first, *others = c.all_heights
+        found = of(first)
+        for height in others:
+            found = b.select(b.icmp_signed("<", rows, number(height)), found, of(height))
+        return found
 
     def _tile(
-        self, tile: Tile, row: Sequence[Value], image: Value, column: Value, depth: Value,
+        self, function: Value, row: Sequence[Value], image: Value, column: Value, depth: Value,
         ends: Ends, share: Share,
     ) -> None:  # fmt: skip
         """sums[rows, columns] += image[table[tap] + rows, depth] * panel[tap, depth, columns]."""
@@ -305,15 +330,14 @@ class UprightEmitter(Packer):
         image = self.at(RIGHT_PART, image)
         panel = self._panel(column, self.home.ranges[c.depth][0])
         table = self.home.storage.at[c.item, TABLE_PART]
-        (first, last), short = ends, None
+        first, last = ends
         args = [to, self.rows[-1], image, panel, table, depth, first]
         if c.asks:
             args += part(b, c, self._following(column, last), depth, share)
         if (later := self.later) is not None:
             holds, spot = later.at(b, row, column, last)
-            args, short = [*args, spot.address, spot.apart, holds], spot.dtype
-        function = tile_function(b.module, c, tile, self.home.home.target, short)
-        b.call(function, args)
+            args += [spot.address, spot.apart, holds]
+        b.call_at(function, tile_type(c, None if self.later is None else self.later.dtype), args)
 
 
 PTR = ir.PointerType()
@@ -329,10 +353,16 @@ def tile_function(
     sums may be stored as a `short` type."""
     name = f"upright.{c.unit}.{c.item.dtype}.{tile.rows}x{tile.columns}.{c.taps}x{c.block}.{c.few}"
     name += f".{c.pitch}" + (f".{c.pairs}.{c.ends}" if c.pairs else "") + ".asks" * c.asks
-    args = [*TILE, *(PART if c.asks else ()), *(LAST if short is not None else ())]
-    kind = ir.FunctionType(ir.VoidType(), args)
     name += f".{short}" if short is not None else ""
-    return function_apart(module, name, kind, lambda f: _Tile(f, c, tile, target).fill(short))
+    return function_apart(
+        module, name, tile_type(c, short), lambda f: _Tile(f, c, tile, target).fill(short)
+    )
+
+
+def tile_type(c: Upright, short: DType | None) -> ir.FunctionType:
+    """The type of all of a product's register tiles."""
+    args = [*TILE, *(PART if c.asks else ()), *(LAST if short is not None else ())]
+    return ir.FunctionType(ir.VoidType(), args)
 
 
 class _Tile:

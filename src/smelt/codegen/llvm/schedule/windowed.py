@@ -30,7 +30,7 @@ from smelt.codegen.llvm.schedule.operands import (
     runs_along,
     shares_lines,
 )
-from smelt.codegen.llvm.schedule.upright import FEW, Upright, ends_lines, in_panels
+from smelt.codegen.llvm.schedule.upright import FEW, Upright, ends_lines, in_panels, upright_tile
 from smelt.codegen.llvm.values.clone import folds, renumber
 from smelt.codegen.llvm.values.items import Folding, Item, Phase
 from smelt.codegen.llvm.values.places import (
@@ -372,7 +372,7 @@ class _Plan:
         extents = tuple(_number(self.phase.axes[a]) for a in self.others)
         depth, line = self.phase.axes[self.depth], ""
         lanes = target.vector_bytes // self.item.dtype.itemsize
-        tile, over = tile_of(target, lanes), (self.depth, self.others)
+        tile, over = upright_tile(target, lanes, odd=pairs > 0), (self.depth, self.others)
         panels = in_panels(self.left, self.item, over, self.m, tile.columns, self.phase)
         few = depth if isinstance(depth, int) and 0 < depth <= FEW else 0
         if few and folds(self.right, {self.columns[-1].axis, self.depth}):
