@@ -140,6 +140,31 @@ def test_margins_of_colours_hide_infinities_and_nothing_else(s: int) -> None:
     np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected))
 
 
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("source", [plain(), plain(s=2, d=1, p=2, u=5), plain(d=2, p=3)])
+def test_what_margins_make_of_weights(isa: str, source: str) -> None:
+    """Zeros are not multiplied above and below an image, but for weights that are not finite."""
+    kernel, u = whole(source, isa), 5 if "extent=5" in source else 3
+    for height in (1, 2, 5, 8):
+        for tap in (0, u - 1, u // 2):
+            x, k = random((2, height, 7, 3), (20, u, 3, 3))
+            k[3, tap, 0, 1], k[19, tap, 2, 2], x[-1, 0, 3, 1] = np.inf, np.nan, -np.inf
+            if kernel.expected(x, k)[0].size:
+                found, expected = kernel(x, k)[0], kernel.expected(x, k)[0]
+                np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+                np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected))
+
+
+def test_which_products_leave_taps_out() -> None:
+    def leaves(source: str) -> list[bool]:
+        return [c.lines is not None for c, *_ in made(source)]
+
+    for source in (plain(), plain(s=2), plain(d=2), colours(s=2), known(plain(), 14)):
+        assert leaves(source) == [True]
+    for source in (plain(p=0), AROUND, LINE, plain().replace("value=0", "value=1")):
+        assert leaves(source) == [False]
+
+
 def test_lines_of_colours_are_packed_as_they_lie() -> None:
     """Places and what each has are one run of the image, and of what is packed of it; all that is
     summed of the weights is another."""

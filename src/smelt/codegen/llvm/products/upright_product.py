@@ -19,6 +19,7 @@ from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.products.before import with_before
 from smelt.codegen.llvm.products.lines import along, lines_from
+from smelt.codegen.llvm.products.margins import Margins
 from smelt.codegen.llvm.products.packer import Packer
 from smelt.codegen.llvm.products.share import PART, WHOLE, Share, ask, part
 from smelt.codegen.llvm.products.sums import Spot, far, put
@@ -64,6 +65,7 @@ class UprightEmitter(Packer):
         """The tap whose weights are packed."""
         self.firsts: dict[str, Value] = {}
         """Where the block of weights begins that is packed piece by piece."""
+        self.margins: Margins | None = None
 
     def plain(self, nest: Nest) -> Collection[str]:
         return (self.c.depth,) if nest.packed == "right" else ()
@@ -95,8 +97,21 @@ class UprightEmitter(Packer):
                 b.sub(end, at), (b.icmp_signed("==", at, low), b.icmp_signed("==", end, high))
             )
 
-        home.loop(low, high, c.block, block)
+        def blocks() -> None:
+            home.loop(low, high, c.block, block)
+
+        if self.skips():
+            self.margins = Margins(home, c)
+            self.margins.around(blocks, self.to, self.rows)
+        else:
+            blocks()
         home.ranges = kept
+
+    def skips(self) -> bool:
+        """Whether taps that reach no line of the image are left out."""
+        c = self.c
+        known = c.ends_lines(self.home.s.local[c.columns[-1].axis])
+        return c.lines is not None and known and self.later is None
 
     def is_even(self, axis: str, step: int) -> bool:
         """Whether each task is known to have whole steps along an axis."""
@@ -331,7 +346,10 @@ class UprightEmitter(Packer):
         panel = self._panel(column, self.home.ranges[c.depth][0])
         table = self.home.storage.at[c.item, TABLE_PART]
         first, last = ends
-        args = [to, self.rows[-1], image, panel, table, depth, first]
+        taps = number(0), number(c.steps)
+        if self.margins is not None:
+            taps = self.margins.taps(row[-2])
+        args = [to, self.rows[-1], image, panel, table, depth, first, *taps]
         if c.asks:
             args += part(b, c, self._following(column, last), depth, share)
         if (later := self.later) is not None:
@@ -341,7 +359,7 @@ class UprightEmitter(Packer):
 
 
 PTR = ir.PointerType()
-TILE = [PTR, I64, PTR, PTR, PTR, I64, BIT]
+TILE = [PTR, I64, PTR, PTR, PTR, I64, BIT, I64, I64]
 LAST = [PTR, I64, BIT]
 """Where the last sums go and how far apart, and whether these are they."""
 
@@ -378,13 +396,13 @@ class _Tile:
     def fill(self, short: DType | None) -> None:
         """The function's body."""
         b, f, dtype = self.b, self.f, self.c.item.dtype
-        to, stride, image, panel, table, depth, fresh, *spot = f.args
+        to, stride, image, panel, table, depth, fresh, low, high, *spot = f.args
         if self.c.asks:
             self.ask, self.rate, *spot = spot
         places = Spot(to, stride, dtype).places(b, self.tile)
         entry, zero = b.block, self.m.const(dtype, 0)
         taps, done = f.append_basic_block("taps"), f.append_basic_block("done")
-        b.branch(taps)
+        b.cbranch(b.icmp_signed("<", low, high), taps, done)
         b.position_at_end(taps)
         tap = b.phi(I64)
         before = [b.phi(zero.type) for _ in places]
@@ -405,14 +423,17 @@ class _Tile:
         else:
             ended = self._channels(line, weights, depth, before)
         later = b.add(tap, number(1))
-        b.cbranch(b.icmp_signed("<", later, number(self.c.steps)), taps, done)
-        for block, value in ((entry, number(0)), (b.block, later)):
+        b.cbranch(b.icmp_signed("<", later, high), taps, done)
+        end = b.block
+        for block, value in ((entry, low), (end, later)):
             tap.add_incoming(value, block)
-        for phi, value in zip(before, ended, strict=True):
-            phi.add_incoming(zero, entry)
-            phi.add_incoming(value, b.block)
         b.position_at_end(done)
-        ended = with_before(self.m, places, dtype, ended, fresh)
+        sums = [b.phi(x.type) for x in ended]
+        for value, *phis in zip(ended, before, sums, strict=True):
+            for phi in phis:
+                phi.add_incoming(zero, entry)
+                phi.add_incoming(value, end)
+        ended = with_before(self.m, places, dtype, [*sums], fresh)
         last = None if short is None else (spot[2], Spot(spot[0], spot[1], short))
         put(self.m, self.c, self.tile, ended, places, last=last)
         b.ret_void()

@@ -33,6 +33,7 @@ from smelt.types.dtype import DType, bf16
 from smelt.types.expr import (
     Index,
     add,
+    atoms,
     axes_of,
     axis,
     floordiv,
@@ -69,6 +70,32 @@ def upright_tile(target: Target, lanes: int, *, odd: bool) -> Tile:
     a mask where pairs may end with `odd` numbers."""
     free = target.registers - (6 if odd else 3)
     return Tile(max(free // 4 * 2, 2), 2, lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Where lines of an image are: 0 <= y*step + u*dilation + start < count for a line y of results
+    and a tap u.  Beyond there is nothing but zeros."""
+
+    start: Index
+    count: Index
+
+
+def lines_of(image: Item, c: Slid, others: tuple[str, ...]) -> Lines | None:
+    """Where the lines of an image are that the windows of an axis reach, if it is 0 around them and
+    the taps of a line follow each other among all."""
+    while image.kind == "cast":
+        (image,) = image.args
+    access = image.payload
+    if others[:1] != (c.tap,) or image.args or not isinstance(access, Access):
+        return None
+    for e, n in access.limits if access.gives_zero else ():
+        start = substitute(e, {c.axis: 0, c.tap: 0})
+        steps = coefficient(e, c.axis), coefficient(e, c.tap)
+        known = all(a.kind == "size" for x in (start, n) for a in atoms(x))
+        if steps == (c.step, c.dilation) and known:
+            return Lines(start, n)
+    return None
 
 
 def in_panels(
@@ -122,6 +149,8 @@ class Upright:
     """The axis along a line of such an image, over its places and what each has."""
     flat: str = ""
     """The axis over all summed positions of such an image, along which its weights are packed."""
+    lines: Lines | None = None
+    """Where lines of the image are, if the taps that reach none need not be multiplied."""
     pairs: int = 0
     """Pairs of short numbers that a window has of a line, where these begin with any of them: the
     image is packed as it is, and its taps along the line are none of `others`."""
@@ -297,4 +326,4 @@ class Upright:
         return maximum(fitting, 1)
 
 
-__all__ = ["Upright", "ends_lines", "in_panels", "upright_tile"]
+__all__ = ["Lines", "Upright", "ends_lines", "in_panels", "lines_of", "upright_tile"]
