@@ -9,6 +9,7 @@ the panel that follows:
     share = WHOLE.among(b, y, count)               of a line among so many
     args = part(b, c, panel, depth, share)         where it begins, and its lines for each position
     ask(b, begin, rate, k)                         in the tile, for each k of a tap
+    ask_at_once(b, begin, rate, depth)             for all of a tap that is left out
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.ahead import LINE
 from smelt.codegen.llvm.access.memory import prefetch
 from smelt.codegen.llvm.instructions.indexing import I64, number
+from smelt.codegen.llvm.products.tiling import rounds
 from smelt.codegen.llvm.schedule.upright import Upright
 from smelt.dataclass import dataclass
 
@@ -60,4 +62,15 @@ def ask(b: ir.IRBuilder, begin: Value, rate: Value, k: Value) -> None:
     prefetch(b, b.gep(begin, [b.mul(line, number(LINE))], source_etype=I8))
 
 
-__all__ = ["PART", "WHOLE", "Share", "ask", "part"]
+def ask_at_once(b: ir.IRBuilder, begin: Value, rate: Value, depth: Value) -> None:
+    """Asks for all lines that fall to so many positions."""
+    count = b.lshr(b.add(b.mul(depth, rate), number((1 << FRACTION) - 1)), number(FRACTION))
+
+    def one(k: Value, _: list[Value], __: int) -> list[Value]:
+        prefetch(b, b.gep(begin, [b.mul(k, number(LINE))], source_etype=I8))
+        return []
+
+    rounds(b, (number(0), count), 1, one, [])
+
+
+__all__ = ["PART", "WHOLE", "Share", "ask", "ask_at_once", "part"]
