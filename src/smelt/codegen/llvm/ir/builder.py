@@ -381,6 +381,10 @@ class IRBuilder:
         """What a function gives."""
         return self._call(function.ref, function.function_type, args)
 
+    def call_at(self, place: Value, kind: FunctionType, args: Sequence[Value]) -> Value:
+        """What the function of a type at an address gives."""
+        return self._call(place.ref, kind, args)
+
     def asm(
         self, kind: FunctionType, text: str, constraint: str, args: Sequence[Value],
         side_effect: bool,

@@ -23,7 +23,7 @@ from smelt.codegen.llvm.products.sums import Last
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.nests import Nest, Schedule
 from smelt.codegen.llvm.schedule.stencil import HEIGHTS, Stencil
-from smelt.codegen.llvm.schedule.upright import QUARTER, Upright
+from smelt.codegen.llvm.schedule.upright import Upright
 from smelt.codegen.llvm.scratch.storage import reads
 from smelt.codegen.llvm.values.items import Item, StoreItem
 from smelt.types.affine import coefficient
@@ -71,14 +71,11 @@ class Direct:
             some = b.icmp_signed("<", first, last)
             return some if c.masks_columns() else b.and_(whole, some)
         one = b.icmp_signed("==", over, number(c.tile.lanes))  # the last columns are one vector
-        line = c.columns[-1].axis
-        first, last = ranges[line]
-        known, size = self.home.s.local[line], b.sub(last, first)
-        if isinstance(known, int):
-            even = b.icmp_signed("==", size, number(known))
-        else:
-            even = b.icmp_signed("==", b.and_(size, number(QUARTER - 1)), number(0))
-        return b.and_(b.or_(whole, one), even)
+        whole, line = b.or_(whole, one), c.columns[-1].axis
+        known, (first, last) = self.home.s.local[line], ranges[line]
+        if not isinstance(known, int):
+            return whole
+        return b.and_(whole, b.icmp_signed("==", b.sub(last, first), number(known)))
 
     def place(self, c: Contraction) -> tuple[Value, Value]:
         """The address of the first element of a task's product, and elements between its rows."""

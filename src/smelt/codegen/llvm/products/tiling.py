@@ -101,11 +101,15 @@ def every_tile(
 
 
 def every_width(
-    home: NestEmitter, tile: Tile, columns: Value, line: Callable[[Value, int], None]
-) -> None:
+    home: NestEmitter, tile: Tile, columns: Value, line: Callable[[Value, int], None],
+    even: bool = False,
+) -> None:  # fmt: skip
     """`line(column, vectors)` for every column that a tile begins at, and vectors of each: where
-    few columns are left, one."""
+    few columns are left, one, if columns are not known to be `even`."""
     b = home.b
+    if even:
+        home.loop(number(0), columns, tile.columns, lambda at: line(at, tile.vectors))
+        return
     over = b.srem(columns, number(tile.columns))
     few = b.icmp_signed("<=", over, number(tile.lanes))
     wide = b.select(few, b.sub(columns, over), columns)

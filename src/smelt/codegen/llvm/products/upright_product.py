@@ -13,31 +13,29 @@ from itertools import product as positions
 from typing import TYPE_CHECKING, TypeAlias
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.memory import element_address, load_scalar, load_vector, store_vector
-from smelt.codegen.llvm.instructions.indexing import I64, number, splat
+from smelt.codegen.llvm.access.memory import element_address, store_vector
+from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
-from smelt.codegen.llvm.products.before import with_before
 from smelt.codegen.llvm.products.hosted_stencil import hosted, pack_by_lines
 from smelt.codegen.llvm.products.lines import along, lines_from
+from smelt.codegen.llvm.products.margins import Margins
 from smelt.codegen.llvm.products.packer import Packer
-from smelt.codegen.llvm.products.sums import Spot, far, put
-from smelt.codegen.llvm.products.thin import multiply_add
+from smelt.codegen.llvm.products.share import WHOLE, Share, part
+from smelt.codegen.llvm.products.sums import far
 from smelt.codegen.llvm.products.tiling import (
     every_tile,
     every_width,
-    function_apart,
     in_blocks,
-    whole_tiles,
 )
+from smelt.codegen.llvm.products.upright_tile import BIT, ENTRY, tile_function, tile_type
 from smelt.codegen.llvm.schedule.contract import Tile
 from smelt.codegen.llvm.schedule.nests import Nest
-from smelt.codegen.llvm.schedule.upright import QUARTER, Upright
+from smelt.codegen.llvm.schedule.upright import Upright
 from smelt.codegen.llvm.scratch.storage import LEFT_PART, RIGHT_PART, TABLE_PART
 from smelt.codegen.llvm.scratch.turn import transpose
-from smelt.target import Target
 from smelt.types.affine import coefficient
-from smelt.types.dtype import DType, i64
+from smelt.types.dtype import i64
 from smelt.types.expr import substitute
 
 if TYPE_CHECKING:
@@ -48,9 +46,6 @@ LINES = 16
 stay in the first cache, since taps that follow each other in memory share its lines."""
 
 Value = ir.Value
-BIT, I32 = ir.IntType(1), ir.IntType(32)
-ENTRY = 3
-"""Numbers that a table has for each of its positions."""
 Ends: TypeAlias = tuple[Value, Value]
 """Whether a block is the first one, and whether it is the last."""
 
@@ -67,6 +62,7 @@ class UprightEmitter(Packer):
         """The tap whose weights are packed."""
         self.firsts: dict[str, Value] = {}
         """Where the block of weights begins that is packed piece by piece."""
+        self.margins: Margins | None = None
 
     def plain(self, nest: Nest) -> Collection[str]:
         return (self.c.depth,) if nest.packed == "right" else ()
@@ -86,8 +82,7 @@ class UprightEmitter(Packer):
         with b.if_then(b.icmp_signed(">=", low, high)):
             self._tiles(number(0), (BIT(1), BIT(1)))
 
-        deep = home.s.local[c.depth]
-        even = isinstance(deep, int) and deep % c.block == 0  # the loops that pack have no rests
+        even = self.is_even(c.depth, c.block)  # the loops that pack have no rests
 
         def block(at: Value) -> None:
             end = b.add(at, number(c.block))
@@ -99,8 +94,26 @@ class UprightEmitter(Packer):
                 b.sub(end, at), (b.icmp_signed("==", at, low), b.icmp_signed("==", end, high))
             )
 
-        home.loop(low, high, c.block, block)
+        def blocks() -> None:
+            home.loop(low, high, c.block, block)
+
+        if self.skips():
+            self.margins = Margins(home, c)
+            self.margins.around(blocks, self.to, self.rows)
+        else:
+            blocks()
         home.ranges = kept
+
+    def skips(self) -> bool:
+        """Whether taps that reach no line of the image are left out."""
+        c = self.c
+        known = c.ends_lines(self.home.s.local[c.columns[-1].axis])
+        return c.lines is not None and known and self.later is None
+
+    def is_even(self, axis: str, step: int) -> bool:
+        """Whether each task is known to have whole steps along an axis."""
+        sizes = self.home.s.local[axis], self.home.s.phase.axes[axis]
+        return all(isinstance(n, int) and n % step == 0 for n in sizes)
 
     def _pack_both(self) -> None:
         home, c = self.home, self.c
@@ -222,6 +235,16 @@ class UprightEmitter(Packer):
         at = b.add(b.add(at, panel), b.mul(depth, number(c.tile.columns)))
         return element_address(b, home.home.buffers[access.buffer], at, c.unit)
 
+    def _following(self, column: Value, last: Value) -> Value:
+        """The address of the weights that are multiplied behind those from a column on: beside the
+        task's last ones lie those of the next block, or of the next task if this is the `last`."""
+        b, c, home = self.b, self.c, self.home
+        (low, high), (start, end) = home.ranges[c.n], home.ranges[c.depth]
+        beside, depth = b.add(column, number(c.tile.columns)), start
+        behind = b.icmp_signed(">=", beside, b.sub(high, low))
+        behind = b.and_(behind, b.not_(last))
+        return self._panel(b.select(behind, number(0), beside), b.select(behind, end, depth))
+
     def _tiles(self, depth: Value, ends: Ends) -> None:
         """Every register tile of the packed blocks; where few columns are left, of one vector."""
         b, home, c = self.b, self.home, self.c
@@ -237,8 +260,9 @@ class UprightEmitter(Packer):
         columns = b.sub(high, low)
 
         def put(tile: Tile, row: Value, column: Value) -> None:
-            image = b.mul(row, number(c.pitch))
-            self._tile(tile, [row], image, column, depth, ends)
+            image, share = b.mul(row, number(c.pitch)), Share(row, rows, tile.rows)
+            function = self._function(tile.rows, tile.vectors)
+            self._tile(function, [row], image, column, depth, ends, share)
 
         every_tile(home, c.tile, c.fewer, rows, columns, put)
 
@@ -247,26 +271,28 @@ class UprightEmitter(Packer):
         b, home, c = self.b, self.home, self.c
         *outer, _ = c.columns
         steps, parts = [self.strides[x.place] for x in c.columns], list(self._parts())
+        even = self.is_even(c.n, c.tile.columns)
+        tiles = {n: [self._function(rows, n) for rows, *_ in parts]
+                 for n in (c.tile.vectors, *(() if even else (1,)))}  # fmt: skip
 
-        def lines(column: Value, vectors: int, at: list[Value]) -> None:
+        def lines(column: Value, vectors: int, at: list[Value], share: Share) -> None:
             if len(at) < len(outer):
                 first, last = home.ranges[outer[len(at)].axis]
-                home.loop(number(0), b.sub(last, first), 1,
-                          lambda y: lines(column, vectors, [*at, y]))  # fmt: skip
+                count = b.sub(last, first)
+                home.loop(number(0), count, 1, lambda y: lines(
+                    column, vectors, [*at, y], share.among(b, y, count)
+                ))  # fmt: skip
                 return
-
-            def put(x: Value, height: int) -> None:
-                tile = replace(c.tile, rows=height, vectors=vectors)
-                self._tile(tile, [*at, x], far(b, steps, [*at, x]), column, depth, ends)
-
-            for height, start, end in parts:
-                home.loop(start, end, height, lambda x, h=height: put(x, h))
+            for tile, (rows, start, end) in zip(tiles[vectors], parts, strict=True):
+                home.loop(start, end, rows, lambda x, f=tile: self._tile(
+                    f, [*at, x], far(b, steps, [*at, x]), column, depth, ends, share
+                ))  # fmt: skip
 
         low, high = home.ranges[c.n]
         every_width(home, c.tile, b.sub(high, low),
-                    lambda column, vectors: lines(column, vectors, []))  # fmt: skip
+                    lambda column, vectors: lines(column, vectors, [], WHOLE), even)  # fmt: skip
 
-    def _parts(self) -> Iterator[tuple[int, Value, Value]]:
+    def _parts(self) -> Iterator[tuple[int | Value, Value, Value]]:
         """Heights of the tiles along a line, and from where to where each of them goes."""
         b, c, axis = self.b, self.c, self.c.columns[-1].axis
         heights, done = c.heights(self.home.s.local[axis]), 0
@@ -277,19 +303,40 @@ class UprightEmitter(Packer):
         if heights:
             return
         low, high = self.home.ranges[axis]
-        size = b.sub(high, low)
-        whole = whole_tiles(b, size, c.tile.rows, c.fewer)
-        yield c.tile.rows, number(0), whole
-        if c.fewer <= QUARTER:
-            yield c.fewer, whole, size
-            return
-        few = b.icmp_signed("<=", size, number(QUARTER))
-        yield c.fewer, whole, b.select(few, number(0), size)
-        yield QUARTER, b.select(few, number(0), size), size
+        size, odd = b.sub(high, low), number(c.odd)
+        one = b.select(b.icmp_signed("<", size, odd), number(1), odd)
+        first = b.mul(b.and_(size, number(1)), one)
+        yield one, number(0), first
+        pairs, most = b.lshr(b.sub(size, first), number(1)), number(c.tile.rows // 2)
+        count = b.udiv(b.add(pairs, b.sub(most, number(1))), most)
+        count = b.select(b.icmp_signed("<", count, number(1)), number(1), count)
+        each = b.udiv(pairs, count)
+        rows, left = b.mul(each, number(2)), b.sub(pairs, b.mul(each, count))
+        more = b.add(rows, number(2))
+        end = b.add(first, b.mul(left, more))
+        yield more, first, end
+        yield rows, end, size
+
+    def _function(self, rows: int | Value, vectors: int) -> Value:
+        """The register tile of so many rows, one of those that there are if that is not known."""
+        b, c, target = self.b, self.c, self.home.home.target
+        short = None if self.later is None else self.later.dtype
+
+        def of(height: int) -> Value:
+            tile = replace(c.tile, rows=height, vectors=vectors)
+            return tile_function(b.module, c, tile, target, short)
+
+        if isinstance(rows, int):
+            return of(rows)
+        first, *others = c.all_heights
+        found = of(first)
+        for height in others:
+            found = b.select(b.icmp_signed("<", rows, number(height)), found, of(height))
+        return found
 
     def _tile(
-        self, tile: Tile, row: Sequence[Value], image: Value, column: Value, depth: Value,
-        ends: Ends,
+        self, function: Value, row: Sequence[Value], image: Value, column: Value, depth: Value,
+        ends: Ends, share: Share,
     ) -> None:  # fmt: skip
         """sums[rows, columns] += image[table[tap] + rows, depth] * panel[tap, depth, columns]."""
         b, c = self.b, self.c
@@ -298,125 +345,14 @@ class UprightEmitter(Packer):
         image = self.at(RIGHT_PART, image)
         panel = self._panel(column, self.home.ranges[c.depth][0])
         table = self.home.storage.at[c.item, TABLE_PART]
-        (first, last), short = ends, None
-        args = [to, self.rows[-1], image, panel, table, depth, first]
+        first, last = ends
+        taps = number(0), number(c.steps)
+        if self.margins is not None:
+            taps = self.margins.taps(row[-2])
+        args = [to, self.rows[-1], image, panel, table, depth, first, *taps]
+        if c.asks:
+            args += part(b, c, self._following(column, last), depth, share)
         if (later := self.later) is not None:
             holds, spot = later.at(b, row, column, last)
-            args, short = [*args, spot.address, spot.apart, holds], spot.dtype
-        function = tile_function(b.module, c, tile, self.home.home.target, short)
-        b.call(function, args)
-
-
-PTR = ir.PointerType()
-TILE = [PTR, I64, PTR, PTR, PTR, I64, BIT]
-LAST = [PTR, I64, BIT]
-"""Where the last sums go and how far apart, and whether these are they."""
-
-
-def tile_function(
-    module: ir.Module, c: Upright, tile: Tile, target: Target, short: DType | None
-) -> ir.Function:  # fmt: skip
-    """The register tile as a function of its own, where nothing else is kept in registers; its last
-    sums may be stored as a `short` type."""
-    name = f"upright.{c.unit}.{c.item.dtype}.{tile.rows}x{tile.columns}.{c.taps}x{c.block}.{c.few}"
-    name += f".{c.pitch}" + (f".{c.pairs}.{c.ends}" if c.pairs else "")
-    kind = ir.FunctionType(ir.VoidType(), TILE if short is None else [*TILE, *LAST])
-    name = name if short is None else f"{name}.{short}"
-    return function_apart(module, name, kind, lambda f: _Tile(f, c, tile, target).fill(short))
-
-
-class _Tile:
-    """sums[i, v] += image[table[t, 0] + i*pitch + k] * panel[table[t, 1] + k*columns + v] for all
-    taps t and k < depth."""
-
-    def __init__(self, f: ir.Function, c: Upright, tile: Tile, target: Target) -> None:
-        self.f, self.c, self.tile = f, c, tile
-        self.b = ir.IRBuilder(f.append_basic_block("entry"))
-        self.m = LLVMMachine(self.b, tile.lanes, target)
-        self.scalar = LLVMMachine(self.b, None, target)
-
-    def fill(self, short: DType | None) -> None:
-        """The function's body."""
-        b, f, dtype = self.b, self.f, self.c.item.dtype
-        to, stride, image, panel, table, depth, fresh, *spot = f.args
-        places = Spot(to, stride, dtype).places(b, self.tile)
-        entry, zero = b.block, self.m.const(dtype, 0)
-        taps, done = f.append_basic_block("taps"), f.append_basic_block("done")
-        b.branch(taps)
-        b.position_at_end(taps)
-        tap = b.phi(I64)
-        before = [b.phi(zero.type) for _ in places]
-        entries = element_address(b, table, b.mul(tap, number(ENTRY)), i64)
-        line, weights, counts = (
-            b.load(element_address(b, entries, number(k), i64), typ=I64) for k in range(ENTRY)
-        )
-        if self.c.ends:  # LLVM would compute with scalars and broadcast what comes out
-            kind = ir.VectorType(I32, self.tile.lanes)
-            counts = splat(b, b.trunc(counts, I32), self.tile.lanes)
-            self.counts = b.asm(ir.FunctionType(kind, [kind]), "", "=v,0", [counts], False)
-        line = element_address(b, image, line, self.c.image)
-        weights = element_address(b, panel, weights, self.c.unit)
-        if self.c.few:
-            ended = self._step(line, weights, number(0), before)
-        else:
-            ended = self._channels(line, weights, depth, before)
-        later = b.add(tap, number(1))
-        b.cbranch(b.icmp_signed("<", later, number(self.c.steps)), taps, done)
-        for block, value in ((entry, number(0)), (b.block, later)):
-            tap.add_incoming(value, block)
-        for phi, value in zip(before, ended, strict=True):
-            phi.add_incoming(zero, entry)
-            phi.add_incoming(value, b.block)
-        b.position_at_end(done)
-        ended = with_before(self.m, places, dtype, ended, fresh)
-        last = None if short is None else (spot[2], Spot(spot[0], spot[1], short))
-        put(self.m, self.c, self.tile, ended, places, last=last)
-        b.ret_void()
-
-    def _channels(
-        self, line: Value, weights: Value, depth: Value, before: Sequence[Value]
-    ) -> list[Value]:
-        """The sums after all channels of one tap."""
-        b, f = self.b, self.f
-        taps, loop, next_ = b.block, f.append_basic_block("loop"), f.append_basic_block("next")
-        b.cbranch(b.icmp_signed("<", number(0), depth), loop, next_)
-        b.position_at_end(loop)
-        k, panel = b.phi(I64), b.phi(weights.type)
-        sums = [b.phi(x.type) for x in before]
-        following = self._step(line, panel, k, sums)
-        beside = element_address(b, panel, number(self.c.tile.columns), self.c.unit)
-        after = b.add(k, number(1))
-        b.cbranch(b.icmp_signed("<", after, depth), loop, next_)
-        b.position_at_end(next_)
-        ended = [b.phi(x.type) for x in before]
-        k.add_incoming(number(0), taps)
-        k.add_incoming(after, loop)
-        panel.add_incoming(weights, taps)
-        panel.add_incoming(beside, loop)
-        for first, total, new, last in zip(before, sums, following, ended, strict=True):
-            total.add_incoming(first, taps)
-            total.add_incoming(new, loop)
-            last.add_incoming(first, taps)
-            last.add_incoming(new, loop)
-        return [*ended]
-
-    def _broadcast(self, place: Value) -> Value:
-        """A number of the image in all lanes, or a pair of which perhaps one counts."""
-        b, c, lanes = self.b, self.c, self.tile.lanes
-        if not c.pairs:
-            return splat(b, load_scalar(self.scalar, place, c.unit, None), lanes)
-        pair = splat(b, b.load(place, align=c.image.itemsize, typ=I32), lanes)
-        return b.and_(pair, self.counts) if c.ends else pair
-
-    def _step(self, line: Value, weights: Value, k: Value, sums: Sequence[Value]) -> list[Value]:
-        """The sums after one more channel, the kth, whose weights lie at an address."""
-        b, c, tile, dtype = self.b, self.c, self.tile, self.c.unit
-        across = [load_vector(self.m, element_address(b, weights, number(v * tile.lanes), dtype),
-                              dtype, None) for v in range(tile.vectors)]  # fmt: skip
-        first, found = element_address(b, line, k, c.image), list[Value]()
-        for i in range(tile.rows):
-            place = element_address(b, first, number(i * c.pitch), c.image)
-            one = self._broadcast(place)
-            found += [multiply_add(self.m, one, across[v], sums[i * tile.vectors + v], c.item)
-                      for v in range(tile.vectors)]  # fmt: skip
-        return found
+            args += [spot.address, spot.apart, holds]
+        b.call_at(function, tile_type(c, None if self.later is None else self.later.dtype), args)

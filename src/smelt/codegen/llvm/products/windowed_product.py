@@ -26,8 +26,8 @@ from smelt.codegen.llvm.products.thin import multiply_add
 from smelt.codegen.llvm.products.tiling import every_tile, function_apart
 from smelt.codegen.llvm.schedule.contract import Tile
 from smelt.codegen.llvm.schedule.nests import Nest
-from smelt.codegen.llvm.schedule.operands import load_of
-from smelt.codegen.llvm.schedule.windowed import DEPTH, PITCH, Dealt, Windowed
+from smelt.codegen.llvm.schedule.operands import Dealt, load_of
+from smelt.codegen.llvm.schedule.windowed import DEPTH, PITCH, Windowed
 from smelt.codegen.llvm.scratch.storage import LEFT_PART, RIGHT_PART, TABLE_PART
 from smelt.codegen.llvm.values.items import Item
 from smelt.target import Target

@@ -2,6 +2,7 @@
 
 Whether it is packed, and how, follows from that.
 
+    Dealt(..)                     steps from one element to the next along each axis
     load_of(x)                    the array that a value is, or that it converts
     lies_open(x, ..)              whether it walks two axes at fixed steps
     lies_in_panels(x, ..)         whether it lies in panels as wide as a tile already
@@ -20,6 +21,7 @@ from smelt.codegen.llvm.instructions.grouped import Group
 from smelt.codegen.llvm.instructions.indexing import steady
 from smelt.codegen.llvm.values.items import Access, Item, Phase
 from smelt.codegen.llvm.values.patterns import pattern
+from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 from smelt.types.expr import Expr, Index, axes_of, axis, mul, substitute
@@ -64,6 +66,18 @@ def lies_open(item: Item, dtype: DType, axes: tuple[str, str], unit: tuple[str, 
     steps = {a: coefficient(access.offset, a) for a in axes}
     fixed = all(s is not None and not axes_of(s) for s in steps.values())
     return fixed and any(steps[a] == 1 for a in unit)
+
+
+@dataclass(frozen=True, slots=True)
+class Dealt:
+    """Elements of a left operand that lie at `start` plus a step for each position along each axis:
+    a table says how far apart summed positions are, whatever the row."""
+
+    buffer: str
+    start: Index
+    row: Index
+    steps: tuple[Index, ...]
+    """Along `depth`, if there is one, and the other summed axes."""
 
 
 def load_of(item: Item) -> Access | None:

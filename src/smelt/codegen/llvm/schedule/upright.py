@@ -5,10 +5,11 @@ run along m, so the image gives one number for all lanes, and the rows of a regi
 of the image (`smelt.codegen.llvm.values.places`), side by side in scratch memory with their
 channels as they lie in the array: both operands and the results are read and written in long runs.
 
-Tiles end where lines do.  One of known length is cut into as few parts as fit a tile, as even as
-may be; others are walked by whole tiles and lower ones, which compute up to three rows in vain.
-Where lines are known to be very short, or have no margins, rows y, x are numbered y*pitch + x with
-the packed lines' pitch; those between lines are computed in vain and never read.
+Tiles end where lines do: each is cut into as few parts as fit a tile, as even as may be; one of
+unknown length into parts of an even number of places, with an odd one before them if need be, so
+that there are not tiles of all heights.  Where lines are known to be very short, or have no
+margins, rows y, x are numbered y*pitch + x with the packed lines' pitch; those between lines are
+computed in vain and never read.
 
 Colours and other few channels have no loop of their own: each line is packed as one run of places
 and what each has, the weights as one of all that is summed, and a table says where each of that is.
@@ -27,11 +28,13 @@ from smelt.codegen.llvm.values.items import Access, Item, Phase
 from smelt.codegen.llvm.values.places import Slid, block_of, packed_order, place_extents
 from smelt.codegen.llvm.values.units import lying_pair
 from smelt.dataclass import dataclass
+from smelt.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, bf16
 from smelt.types.expr import (
     Index,
     add,
+    atoms,
     axes_of,
     axis,
     floordiv,
@@ -52,8 +55,6 @@ FEW = 4
 LINE = 4
 """Places of a line of known length, at least, for tiles to end with it: fewer sums than two vectors
 for each would wait for each other."""
-QUARTER = 4
-"""Rows of the lowest tile: lines of unknown length end at a multiple of it."""
 IMAGES = 2
 """Times as many places of a task where it has several images, for which it packs weights once."""
 TASKS = 4
@@ -66,6 +67,39 @@ def ends_lines(line: Index, c: Slid) -> bool:
     """Whether tiles end where lines of so many places do; those of unknown length that no window
     slides along have nothing between them."""
     return line >= LINE if isinstance(line, int) else c.margin > 0
+
+
+def upright_tile(target: Target, lanes: int, *, odd: bool) -> Tile:
+    """Two vectors wide and as high as the registers allow beside two vectors and a broadcast, and
+    a mask where pairs may end with `odd` numbers."""
+    free = target.registers - (6 if odd else 3)
+    return Tile(max(free // 4 * 2, 2), 2, lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Where lines of an image are: 0 <= y*step + u*dilation + start < count for a line y of results
+    and a tap u.  Beyond there is nothing but zeros."""
+
+    start: Index
+    count: Index
+
+
+def lines_of(image: Item, c: Slid, others: tuple[str, ...]) -> Lines | None:
+    """Where the lines of an image are that the windows of an axis reach, if it is 0 around them and
+    the taps of a line follow each other among all."""
+    while image.kind == "cast":
+        (image,) = image.args
+    access = image.payload
+    if others[:1] != (c.tap,) or image.args or not isinstance(access, Access):
+        return None
+    for e, n in access.limits if access.gives_zero else ():
+        start = substitute(e, {c.axis: 0, c.tap: 0})
+        steps = coefficient(e, c.axis), coefficient(e, c.tap)
+        known = all(a.kind == "size" for x in (start, n) for a in atoms(x))
+        if steps == (c.step, c.dilation) and known:
+            return Lines(start, n)
+    return None
 
 
 def in_panels(
@@ -119,6 +153,8 @@ class Upright:
     """The axis along a line of such an image, over its places and what each has."""
     flat: str = ""
     """The axis over all summed positions of such an image, along which its weights are packed."""
+    lines: Lines | None = None
+    """Where lines of the image are, if the taps that reach none need not be multiplied."""
     pairs: int = 0
     """Pairs of short numbers that a window has of a line, where these begin with any of them: the
     image is packed as it is, and its taps along the line are none of `others`."""
@@ -182,6 +218,11 @@ class Upright:
         return access, panel_pitch(access, self.n, self.tile.columns) or 0
 
     @property
+    def asks(self) -> bool:
+        """Whether tiles ask memory for the panel of weights that follows."""
+        return self.panels and not self.few
+
+    @property
     def fewer(self) -> int:
         """Rows of the tile for what whole ones leave."""
         return max(2 * self.tile.rows // 3, 1)
@@ -198,6 +239,16 @@ class Upright:
         count = -(-line // self.tile.rows)
         low, more = divmod(line, count)
         return (low + 1,) * more + (low,) * (count - more)
+
+    @property
+    def odd(self) -> int:
+        """Rows of the tile that makes the rest of a line of unknown length even."""
+        return self.tile.rows // 2 | 1
+
+    @property
+    def all_heights(self) -> tuple[int, ...]:
+        """Rows of all tiles for lines of unknown length, the lower ones first."""
+        return tuple(sorted({1, self.odd, *range(2, self.tile.rows + 1, 2)}))
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -236,7 +287,7 @@ class Upright:
         """Elements of the packed weights, and of the packed image: rows that are computed in vain
         reach beyond it."""
         wide = self.extent(self.n, local[self.n], 1)
-        vain = not self.heights(local[self.columns[-1].axis])
+        vain = not self.ends_lines(local[self.columns[-1].axis])
         beyond = HEIGHTS[-1] if self.hosts else 0  # lowest tiles of stencils go beyond a line
         more = mul(self.tile.rows if vain else beyond, self.pitch)
         more = add(more, 1 if self.ends else 0)
@@ -250,8 +301,7 @@ class Upright:
         if axis == self.n:
             return mul(ceiling(local, self.tile.columns), self.tile.columns)
         if self.ends_lines(inner):
-            known = isinstance(inner, int) or axis != self.columns[-1].axis
-            return local if known else mul(ceiling(local, QUARTER), QUARTER)
+            return local
         pitch = add(inner, self.columns[-1].margin)
         if len(self.columns) == 1:
             return add(pitch, self.tile.rows)
@@ -288,4 +338,4 @@ class Upright:
         return maximum(fitting, 1)
 
 
-__all__ = ["Upright", "ends_lines", "in_panels"]
+__all__ = ["Lines", "Upright", "ends_lines", "in_panels", "lines_of", "upright_tile"]

@@ -24,13 +24,21 @@ from smelt.codegen.llvm.access.ahead import LINE
 from smelt.codegen.llvm.instructions.grouped import group_of
 from smelt.codegen.llvm.schedule.contract import SKEW, Tile, stored_axis, tile_of
 from smelt.codegen.llvm.schedule.operands import (
+    Dealt,
     lies_in_panels,
     lies_open,
     load_of,
     runs_along,
     shares_lines,
 )
-from smelt.codegen.llvm.schedule.upright import FEW, Upright, ends_lines, in_panels
+from smelt.codegen.llvm.schedule.upright import (
+    FEW,
+    Upright,
+    ends_lines,
+    in_panels,
+    lines_of,
+    upright_tile,
+)
 from smelt.codegen.llvm.values.clone import folds, renumber
 from smelt.codegen.llvm.values.items import Folding, Item, Phase
 from smelt.codegen.llvm.values.places import (
@@ -65,18 +73,6 @@ TINY = 10
 share weights are packed together: one alone is no whole number of vectors."""
 MANY = 32
 """Rows of a product from which packing an operand more than once costs little."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dealt:
-    """Elements of a left operand that lie at `start` plus a step for each position along each axis:
-    a table says how far apart summed positions are, whatever the row."""
-
-    buffer: str
-    start: Index
-    row: Index
-    steps: tuple[Index, ...]
-    """Along `depth`, if there is one, and the other summed axes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,7 +368,7 @@ class WindowPlan:
         extents = tuple(_number(self.phase.axes[a]) for a in self.others)
         depth, line = self.phase.axes[self.depth], ""
         lanes = target.vector_bytes // self.item.dtype.itemsize
-        tile, over = tile_of(target, lanes), (self.depth, self.others)
+        tile, over = upright_tile(target, lanes, odd=pairs > 0), (self.depth, self.others)
         panels = in_panels(self.left, self.item, over, self.m, tile.columns, self.phase)
         few = depth if isinstance(depth, int) and 0 < depth <= FEW else 0
         if few and folds(self.right, {self.columns[-1].axis, self.depth}):
@@ -380,6 +376,7 @@ class WindowPlan:
         if alone and not (panels or few):  # weights of a few channels are soon packed
             self._join_images()
         *outer, last = self.columns
+        lines = lines_of(self.right, outer[-1], self.others) if outer else None
         if few:
             right = placed(self.phase, self.item, self.right, outer)
             right, line, last = in_lines(self.phase, self.item, right, last, self.depth, few)
@@ -393,8 +390,10 @@ class WindowPlan:
             left, flat = flattened(self.phase, self.item, left, [*self.others, self.depth])
         self.item.args = (left, right)
         renumber(self.phase)
-        return Upright(self.item, left, right, self.m, tuple(self.columns), self.depth,
-                       self.others, extents, tile, panels, few, line, flat, pairs)  # fmt: skip
+        return Upright(
+            self.item, left, right, self.m, tuple(self.columns), self.depth, self.others, extents,
+            tile, panels, few, line, flat, lines, pairs,
+        )  # fmt: skip
 
     def rewritten(self, target: Target) -> Windowed:
         """The product; its operands' items are added to the phase."""
