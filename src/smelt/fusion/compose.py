@@ -8,6 +8,7 @@ own, kernels behind.  That is done for the memory; what it costs or saves in tim
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,6 +24,7 @@ from smelt.fusion.sets import Hints, at_hints
 from smelt.fusion.state import SMALL
 from smelt.fusion.trace import trace
 from smelt.fusion.traffic import moved_in_rounds
+from smelt.fusion.units import is_free
 from smelt.fusion.verify import verify
 from smelt.fusion.widened import widened
 from smelt.graph.ir import Graph, Node
@@ -156,8 +158,16 @@ class _Composed:
         slots = memory.assign(
             self.graph, self.clusters, self.launches, self.hints, self.reuses, donated
         )  # fmt: skip
-        return Plan(self.graph, tuple(self.clusters), tuple(self.launches), tuple(self.decisions),
+        return Plan(self.graph, self._marked(), tuple(self.launches), tuple(self.decisions),
                     slots)  # fmt: skip
+
+    def _marked(self) -> tuple[Cluster, ...]:
+        """The clusters, told what others compute too."""
+        times = Counter(n for c in self.clusters for n in c.nodes)
+        return tuple(
+            replace(c, recomputed=tuple(n for n in c.nodes if times[n] > 1 and not is_free(n)))
+            for c in self.clusters
+        )
 
     def _beside(self, part: Graph) -> None:
         """What runs once."""

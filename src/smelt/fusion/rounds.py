@@ -19,6 +19,7 @@ than by a sum, a product or a largest element stands outside, or nothing is cut.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import fields, replace
 from typing import Any
 
@@ -92,6 +93,15 @@ class Narrow(NotCut):
         self.sums = frozenset(sums)
 
 
+class _Waits(NotCut):
+    """Some of the rounds read what is folded over the rows of all: `folds`, which have to be made
+    before the rounds begin."""
+
+    def __init__(self, how: str, folds: AbstractSet[Node]) -> None:
+        super().__init__(how)
+        self.folds = folds
+
+
 def split(
     graph: Graph, large: Sequence[Node], hints: Mapping[str, int], least: int
 ) -> InRounds | None:
@@ -103,23 +113,35 @@ def split(
     if none does.
     """
     refused = NotCut("it has no rows")
+    idle = False
     for axis in (a for a, n in enumerate(large[0].type.shape) if n != 1):
         try:
-            return _split(graph, large, axis, Hints(hints), least)
+            found = _split(graph, large, axis, Hints(hints), least)
         except Narrow:
             raise
         except NotCut as how:
             refused = how if str(refused) == "it has no rows" else refused
+            continue
+        if found is not None:
+            return found
+        idle = True
+    if idle:
+        return None
     raise refused
 
 
 def _split(
     graph: Graph, large: Sequence[Node], axis: int, hints: Hints, least: int
 ) -> InRounds | None:
-    try:
-        found = _Rounds(graph, users(graph), hints, least).run(large[0], axis, large)
-    except SmeltError as error:
-        raise NotCut("an operator has no form for a block of rows") from error
+    early: frozenset[Node] = frozenset()
+    while True:
+        try:
+            found = _Rounds(graph, users(graph), hints, least, early).run(large[0], axis, large)
+            break
+        except _Waits as waits:
+            early |= waits.folds
+        except SmeltError as error:
+            raise NotCut("an operator has no form for a block of rows") from error
     made = sum(at_hints(p.node.type.nbytes, hints) for p in found.makes)
     if not any(p.combine for p in found.makes) and made * SMALL > least:
         return None
@@ -134,9 +156,14 @@ class _Rounds:
     """Grows a set of nodes around a large value until only small values cross its border."""
 
     def __init__(
-        self, graph: Graph, readers: Mapping[Node, list[Node]], hints: Hints, least: int
-    ) -> None:
+        self, graph: Graph, readers: Mapping[Node, list[Node]], hints: Hints, least: int,
+        early: AbstractSet[Node],
+    ) -> None:  # fmt: skip
         self.graph, self.readers, self.hints, self.least = graph, readers, hints, least
+        self.early = early
+        """Folds over rows that are made before, of what the rounds make again."""
+        self.ahead = {n for fold in early for n in Graph(graph.name, graph.inputs, (fold,)).nodes()}
+        """All that is computed for them."""
         self.order = {n: k for k, n in enumerate(graph.nodes())}
         self.axis: dict[Node, int] = {}
         """The members, and which axis of theirs is cut: of the result, or beyond its rank one that
@@ -195,7 +222,8 @@ class _Rounds:
                     self._add(reader, reader.type.rank)  # written as it is read
             if WHOLE < axis < node.type.rank and self._is_large(node):
                 for reader in self.readers[node]:
-                    self._add(reader, self._seen(reader, node, axis))
+                    if reader not in self.early:
+                        self._add(reader, self._seen(reader, node, axis))
 
     def _widens(self, node: Node) -> bool:
         """Whether a node maps what it reads to something larger."""
@@ -237,12 +265,13 @@ class _Rounds:
         after: set[Node] = set()
         for node in self.order:
             waits = [x for x in node.inputs if x in after or self._is_done(x)]
-            if self._is_done(node) and node.op.is_view:
+            if (self._is_done(node) and node.op.is_view) or node in self.early:
                 continue
             rows = [x for x in node.inputs if x in self.axis and not self._is_done(x)
                     and self.axis[x] != WHOLE and not self._is_seen(x)]  # fmt: skip
             if waits and (node in self.axis or node in reaching):
-                raise NotCut(f"{node.op.name} needs {waits[0].op.name} of all rows")
+                how = f"{node.op.name} needs {waits[0].op.name} of all rows"
+                raise _Waits(how, self._awaited(waits))
             if node in self.axis:
                 continue
             if waits:
@@ -252,6 +281,20 @@ class _Rounds:
                 self._grow()
             elif rows:
                 after.add(node)
+
+    def _awaited(self, nodes: Iterable[Node]) -> AbstractSet[Node]:
+        """The folds over rows that nodes behind the rounds are made of."""
+        found: set[Node] = set()
+        seen, pending = {*nodes}, [*nodes]
+        while pending:
+            node = pending.pop()
+            if self._is_done(node) and not node.op.is_view:
+                found.add(node)
+                continue
+            more = [x for x in node.inputs if x not in seen and (x in self.axis or x not in found)]
+            seen.update(more)
+            pending += more
+        return found
 
     def _is_seen(self, node: Node) -> bool:
         """Whether a member is a view of what no round makes: others see it without rounds."""
@@ -289,8 +332,9 @@ class _Rounds:
         made = _Body(self)
         members = sorted(self.axis, key=self.order.__getitem__)
         results = set(self.graph.outputs)
+        inside = self.axis.keys() | self.ahead
         outside = [n for n in members if n in results
-                   or any(r not in self.axis for r in self.readers[n])]  # fmt: skip
+                   or any(r not in inside for r in self.readers[n])]  # fmt: skip
         outside = [n for n in outside if self.axis[n] != WHOLE and not self._is_seen(n)]
         self._leave(members, outside)
         if narrow := [n for n in map(self._fold, outside) if self._is_narrow(n)]:
@@ -345,7 +389,8 @@ class _Rounds:
         ours = {p.node for p in makes}
         late: dict[Node, None] = {}
         for node in self.order:
-            if node not in self.axis and any(x in late or x in ours for x in node.inputs):
+            behind = any(x in late or x in ours for x in node.inputs)
+            if behind and node not in self.axis and node not in self.ahead:
                 late[node] = None
         for node in reversed(self.order):
             if (
