@@ -25,12 +25,13 @@ from smelt.fusion.state import SMALL
 from smelt.fusion.trace import trace
 from smelt.fusion.traffic import moved_in_rounds
 from smelt.fusion.units import is_free
+from smelt.fusion.untangled import untangled
 from smelt.fusion.verify import verify
 from smelt.fusion.widened import widened
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import name_values
 from smelt.journal import Decision, Journal
-from smelt.ops.create import Constant
+from smelt.ops.create import Constant, Input
 from smelt.target import Target
 from smelt.types.expr import add
 from smelt.types.expr import text as expr_text
@@ -42,6 +43,11 @@ SHARE = 4
 beyond it.  Values of a round share it with one another and with the operands that stream by."""
 WORTH = 1.04
 """By how much slower rounds may be that keep less."""
+MOST_SLOWER = 2.0
+"""The same where values are made twice that no cache holds, at most."""
+BORDERS = 8
+"""Keeping as many times the bytes of all operands and results costs as much as taking twice as
+long."""
 
 
 def plan(
@@ -76,14 +82,16 @@ def _plan(
     """That of a graph whose checks stay where they are."""
     whole = search.plan(graph, target, journal, hints, fuse=fuse, donated=donated)
     known = Hints(hints)
+    room = _room(whole, known)
+    most = target.l3_bytes if room is None else min(max(room // SHARE, 1), target.l3_bytes)
     large = [s.node for s in whole.slots
-             if s.offset is not None and at_hints(s.nbytes, known) > target.l3_bytes]  # fmt: skip
+             if s.offset is not None and at_hints(s.nbytes, known) > most]  # fmt: skip
     exact = knobs.ROUNDING.get() == "exact"  # sums over rows would be added to, block by block
     if not large or not fuse or exact or knobs.REQUIRE_FUSED.get():
         return whole
     large.sort(key=lambda n: -at_hints(n.type.nbytes, known))
     try:
-        made = _in_rounds(whole, large, target, known, donated)
+        made = _in_rounds(whole, large, target, known, donated, most, wanted=room is not None)
     except NotCut as refused:
         if not _is_summed(graph, large[0]):
             return whole
@@ -96,27 +104,63 @@ def _plan(
 
 
 def _in_rounds(
-    whole: Plan, large: Sequence[Node], target: Target, hints: Hints, donated: Donated
-) -> Plan | None:
-    """The plan around a part that makes the `large` values in rounds; None or NotCut as `split`
-    says."""
+    whole: Plan, large: Sequence[Node], target: Target, hints: Hints, donated: Donated, most: int,
+    *, wanted: bool,
+) -> Plan | None:  # fmt: skip
+    """The plan around a part that makes the `large` values in rounds, which have `most` bytes and
+    more; None or NotCut as `split` says.  Where it is `wanted` it is taken whatever its time."""
     graph, made = whole.graph, list(large)
     while True:
         try:
-            parts = split(graph, made, hints, target.l3_bytes)
+            parts = split(graph, made, hints, most)
             break
         except Narrow as found:
             graph, new = widened(graph, found.sums)
             made = [new.get(n, n) for n in made]
+        except NotCut:
+            apart = untangled(graph, hints, at_hints(made[0].type.elements, hints))
+            if apart is graph or not {*made} & {*apart.nodes()}:
+                raise
+            graph = apart
+            made = [n for n in made if n in {*apart.nodes()}]
     if parts is None:
         return None
     now = dict(zip(whole.graph.outputs, graph.outputs, strict=True))
     given = {n: to if to is None else now[to] for n, to in donated.items()}
-    plan = _Composed(graph, parts, target, hints).plan(given)
+    plan = _Composed(graph, parts, target, hints, most).plan(given)
     others = graph is not whole.graph or not {*made} <= {*parts.members}
     if others and _held(plan, hints) >= _held(whole, hints):
         raise NotCut("rounds would keep as much, in sums that are wider or values that stand apart")
+    if parts.again and not wanted:
+        _is_worth(whole, plan, target, hints)
     return plan
+
+
+def _room(whole: Plan, hints: Hints) -> int | None:
+    """Bytes that the user leaves for what stands between kernels, if the plan keeps more."""
+    limit = knobs.MAX_EXTRA_MEMORY.get()
+    if limit is None:
+        return None
+    results = {n for n in whole.graph.outputs if not isinstance(n.op, Input)}
+    room = limit - sum(at_hints(n.type.nbytes, hints) for n in results)
+    return room if 0 < room < _held(whole, hints) else None
+
+
+def _is_worth(whole: Plan, made: Plan, target: Target, hints: Hints) -> None:
+    """Raises NotCut unless rounds that compute something twice keep much less in time that pays:
+    twice the time at most, and less where little is kept beside what is read and written anyhow."""
+    graph = whole.graph
+    kept, keeps = _held(whole, hints), _held(made, hints)
+    border = sum(at_hints(n.type.nbytes, hints) for n in {*graph.inputs, *graph.outputs})
+    slower = sum(c.burden for c in costs(made, target, hints))
+    slower /= sum(c.burden for c in costs(whole, target, hints))
+    worth = min(1 + kept / (BORDERS * max(border, 1)), MOST_SLOWER)
+    if 2 * keeps > kept or slower > max(worth, WORTH):
+        raise NotCut(
+            f"sums that rounds need of all rows would have to be made before, of the same value; "
+            f"that takes {slower:.2f} times as long and keeps {keeps:,} instead of {kept:,} bytes, "
+            f"which `max_extra_memory` asks for"
+        )
 
 
 def _held(made: Plan, hints: Hints) -> int:
@@ -141,8 +185,12 @@ def _told(made: Plan, decision: Decision, journal: Journal | None) -> Plan:
 class _Composed:
     """Plans the parts of a graph and puts them together."""
 
-    def __init__(self, graph: Graph, parts: InRounds, target: Target, hints: Hints) -> None:
+    def __init__(
+        self, graph: Graph, parts: InRounds, target: Target, hints: Hints, most: int
+    ) -> None:
         self.graph, self.parts, self.target, self.hints = graph, parts, target, hints
+        self.most = most
+        """Bytes that a round keeps at most, about."""
         self.names = name_values(graph)
         self.clusters: list[Cluster] = []
         self.launches: list[tuple[int, ...]] = []
@@ -196,7 +244,7 @@ class _Composed:
         if any(map(self._keeps_several, found)):
             found += [self._cluster(name, *made) for made in self._bodies(thrifty=True)]
         burdens = {c: self._burden(c) for c in found}
-        most, step = WORTH * min(burdens.values()), self.target.l3_bytes // SMALL
+        most, step = WORTH * min(burdens.values()), max(self.most // SMALL, 1)
         fast = [c for c in found if burdens[c] <= most]
         cluster = min(fast, key=lambda c: (self._kept(c) // step, burdens[c]))
         assert cluster.body is not None
@@ -210,7 +258,7 @@ class _Composed:
         """Plans of the body, each with the rows of one round: those for which what it keeps fits
         (as many as the plan of the whole lets expect, and as many as that one leaves room for), and
         so many that it keeps about as much as it adds to, which every round reads and writes."""
-        parts, budget = self.parts, self.target.l3_bytes * 3 // 4
+        parts, budget = self.parts, self.most * 3 // 4
         rows = first = block(parts, self.hints, budget)
         half = even_rows(-(-at_hints(parts.extent, self.hints) // 2))
         made, kept = self._body(rows, thrifty)

@@ -79,6 +79,8 @@ class InRounds:
     rows: str
     row_bytes: Index
     """Bytes of large values for one row."""
+    again: bool = False
+    """Whether rounds make again what folds over all rows were made of before."""
 
 
 class NotCut(Exception):
@@ -423,7 +425,7 @@ class _Rounds:
         of |= {p.given: p.node for p in makes if p.given is not None}
         return InRounds(
             before, body, after, reads, makes, handed, self._with_sources(reads), of, self.extent,
-            rows, row_bytes,
+            rows, row_bytes, not self.ahead.isdisjoint(self.axis),
         )  # fmt: skip
 
     def _with_sources(self, reads: tuple[Part, ...]) -> tuple[Node, ...]:

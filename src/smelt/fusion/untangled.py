@@ -1,0 +1,64 @@
+"""Views of values that cost next to nothing have them for themselves.
+
+    hot = where(i == j, c, 0);  hot.T + p, hot + q    ->    copy = where(i == j, c, 0);  copy.T + p, ...
+
+Rounds cut a value along one axis.  One that is read as it is and turned would be cut along two,
+although whoever reads it could as well compute it: it is made of positions and of what is small.
+"""
+
+from __future__ import annotations
+
+from smelt.fusion.sets import Hints, at_hints
+from smelt.fusion.trace import trace
+from smelt.graph.ir import Graph, Node
+from smelt.graph.walk import rebuild_from, use_counts
+from smelt.ops.create import Input
+
+__all__ = ["untangled"]
+
+
+def untangled(graph: Graph, hints: Hints, least: int) -> Graph:
+    """The graph with a copy of each such value for each view of it that has at least as many
+    elements as told; the graph itself where there is none.
+
+    >>> from smelt.graph.text import parse, text
+    >>> graph = parse(
+    ...     "graph f(x: f32[n,1], p: f32[n,n]) {\\n"
+    ...     "  v0 = exp(x)\\n  v1 = sub(p, v0)\\n  v2 = expand(v0) {shape=(n, n)}\\n"
+    ...     "  v3 = neg(v2)\\n  v4 = permute(v3) {perm=(1, 0)}\\n"
+    ...     "  v5 = add(v3, v4)\\n  return v1, v5\\n}"
+    ... )
+    >>> print(text(untangled(graph, Hints(n=100), 1000)))
+    """
+    counts = use_counts(graph)
+
+    def is_large(node: Node) -> bool:
+        return at_hints(node.type.elements, hints) >= least
+
+    def is_cheap(node: Node) -> bool:
+        if not is_large(node):
+            return True
+        if isinstance(node.op, Input) or not node.op.fusible:
+            return False
+        found = trace(node.op, node.type, tuple((None, x.type, ()) for x in node.inputs))
+        return not (found.folds or found.dots or found.joins) and all(map(is_cheap, node.inputs))
+
+    def change(node: Node, old: Node) -> Node:
+        if not (old.op.is_view and is_large(old)):
+            return node
+        (x,) = old.inputs
+        if counts[x] == 1 or x.op.is_view or not (is_large(x) and is_cheap(x)):
+            return node
+        made: dict[Node, Node] = {}
+
+        def copy(node: Node) -> Node:
+            if not (is_large(node) or node.op.is_view):
+                return node
+            if node not in made:
+                inputs = tuple(map(copy, node.inputs))
+                made[node] = Node(node.op, inputs, node.type, node.origin)
+            return made[node]
+
+        return Node(node.op, tuple(map(copy, node.inputs)), node.type, node.origin)
+
+    return rebuild_from(graph, change)
