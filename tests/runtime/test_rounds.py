@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt import driver, fusion, knobs
+from smelt import driver, fusion, knobs, passes
 from smelt.blocks import WHOLE
 from smelt.errors import VerifyError
 from smelt.errors.reasons import REASONS
@@ -18,6 +18,7 @@ from smelt.explain.analysis import memory_analysis
 from smelt.explain.report import report
 from smelt.fusion import compose
 from smelt.fusion.plan import Plan
+from smelt.fusion.rounds import split
 from smelt.fusion.sets import Hints, at_hints
 from smelt.fusion.text import parse, text
 from smelt.fusion.verify import verify
@@ -34,6 +35,13 @@ Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(3)
 TINY = replace(Target.for_isa(driver.host().isa), l3_bytes=1 << 14)
 """A machine for which the values of small tests are large, wherever it runs."""
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time is no reason against rounds of a few hundred numbers."""
+    monkeypatch.setattr(compose, "MOST_SLOWER", 9.0)
+    monkeypatch.setattr(compose, "BORDERS", 0.01)
 
 
 def graph_of(code: Callable[..., Any], arrays: tuple[Array, ...]) -> Graph:
@@ -139,6 +147,35 @@ def picked(x: Any, w: Any, y: Any) -> Any:
     return sm.value_and_grad(loss, (0, 1))(x, w)[1]
 
 
+def both(x: Any, w: Any) -> Any:
+    """Each element waits for all rows: a softmax over columns and one over rows."""
+    z = x @ sm.matrix_transpose(w)
+    p = sm.nn.softmax(z, axis=0) * sm.nn.softmax(z, axis=1)
+    return (sm.matrix_transpose(p) @ x,)
+
+
+def both_ways(x: Any, y: Any, scale: Any) -> Any:
+    """In-batch negatives, either way, as a cross-entropy of the scores and of the scores turned:
+    the gradient of every score waits for its column's sum."""
+
+    def loss(x: Any, y: Any, scale: Any) -> Any:
+        z = x @ sm.matrix_transpose(y) * scale
+        own = sm.arange(z.shape[0])
+        return sm.nn.cross_entropy(z, own) + sm.nn.cross_entropy(sm.matrix_transpose(z), own)
+
+    value, slopes = sm.value_and_grad(loss, (0, 1, 2))(x, y, scale)
+    return value, *slopes
+
+
+def heads(q: Any, k: Any, v: Any) -> Any:
+    """Attention and its gradients: heads wait for nobody, but have too much for one round."""
+
+    def loss(q: Any, k: Any, v: Any) -> Any:
+        return sm.sum((sm.nn.softmax(q @ sm.matrix_transpose(k) * 0.2) @ v) ** 2)
+
+    return sm.value_and_grad(loss, (0, 1, 2))(q, k, v)[1]
+
+
 LABELS = RNG.integers(0, 301, 150)
 CASES: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
     "head": (head_back, (f32(150, 24), f32(301, 24), LABELS)),
@@ -149,6 +186,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
         apart,
         tuple(0.2 * f32(*s) for s in ((150, 240), (301, 240), (150, 160), (301, 160))),
     ),
+    "both": (both, (f32(150, 24), f32(301, 24))),
+    "both ways": (both_ways, (0.3 * f32(140, 24), 0.3 * f32(140, 24), f32())),
     "words": (
         words_back,
         (f32(2, 50, 24), f32(301, 24), f32(301), RNG.random((2, 50)) < 0.7, f32(2, 301)),
@@ -162,7 +201,7 @@ def test_rounds_give_what_one_visit_gives(name: str) -> None:
     made = compiled(code, *arrays)
     assert made.plan.in_rounds, "its large values are stored whole"
     ((_, body),) = made.plan.in_rounds
-    assert body.rounds.block < max(a.shape[0] for a in arrays)
+    assert body.rounds.block < max(n for a in arrays for n in a.shape[:-1])
     found = made.run(arrays, sizes_of(graph_of(code, arrays), arrays))
     whole = sm.jit(code)(*arrays)
     for got, want in zip(found, map(np.asarray, whole), strict=True):
@@ -188,6 +227,18 @@ def test_one_plan_serves_every_number_of_rows(count: int) -> None:
         np.testing.assert_allclose(value, loss, rtol=1e-5)
     np.testing.assert_allclose(dx, p @ w / max(count, 1), rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(dw, p.T @ arrays[0] / max(count, 1), rtol=1e-3, atol=1e-5)
+
+
+def test_queries_are_cut_and_not_heads() -> None:
+    """Heads come first and wait for nobody, but the scores of one are too many."""
+    graph = graph_of(heads, (f32(3, 5, 7), f32(3, 6, 7), f32(3, 6, 7)))
+    graph = passes.run(graph, Journal(), "eager")
+    scores = next(n for n in graph.nodes() if n.op.name == "contract")
+    sizes = {"n0": 12, "n1": 4096, "n2": 64, "n4": 4096, "n8": 64}
+    found = split(graph, [scores], sizes, 1 << 25)
+    assert found is not None and not found.again
+    assert found.extent == scores.type.shape[1]
+    assert [p.combine for p in found.makes].count("add") == 2  # of keys and of values
 
 
 def test_words_are_cut_and_not_texts() -> None:
@@ -392,26 +443,18 @@ def test_all_rounds_share_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [n for n in taken if n in arenas] == [max(arenas)]
 
 
-def both(x: Any, w: Any) -> Any:
-    """Each element waits for all rows: a softmax over columns and one over rows."""
-    z = x @ sm.matrix_transpose(w)
-    p = sm.nn.softmax(z, axis=0) * sm.nn.softmax(z, axis=1)
-    return sm.matrix_transpose(p) @ x
-
-
 def running(x: Any, w: Any) -> Any:
     """Rows wait for the rows before them."""
     p = sm.cumulative_sum(x @ sm.matrix_transpose(w), axis=0)
     return sm.matrix_transpose(sm.nn.softmax(p, axis=1)) @ x
 
 
-@pytest.mark.parametrize("code", [both, running])
-def test_rows_that_wait_for_others_are_not_cut(code: Callable[..., Any]) -> None:
+def test_rows_that_wait_for_others_are_not_cut() -> None:
     x, w = f32(150, 24), f32(301, 24)
-    made = compiled(code, x, w)
+    made = compiled(running, x, w)
     assert not made.plan.in_rounds
-    (found,) = made.run((x, w), sizes_of(graph_of(code, (x, w)), (x, w)))
-    np.testing.assert_allclose(found, np.asarray(sm.jit(code)(x, w)), rtol=1e-4, atol=1e-4)
+    (found,) = made.run((x, w), sizes_of(graph_of(running, (x, w)), (x, w)))
+    np.testing.assert_allclose(found, np.asarray(sm.jit(running)(x, w)), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -461,7 +504,41 @@ def test_a_report_tells_of_rounds_and_their_kernels() -> None:
 
 
 def test_values_that_are_not_cut_say_why() -> None:
-    made = compiled(both, f32(150, 24), f32(301, 24))
+    made = compiled(running, f32(150, 24), f32(301, 24))
     (refused,) = [d for d in made.plan.decisions if d.reason == "not-in-rounds"]
     assert refused.verdict == "split"
-    assert "all rows" in refused.details["how"]
+    assert "mixes rows" in refused.details["how"]
+
+
+def test_what_is_made_twice_has_to_be_worth_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums over all rows that rounds read are made before of the same value, if much is kept less
+    or the user says so; else it is stored, and the reason has the numbers."""
+    arrays = CASES["both ways"][1]
+    monkeypatch.setattr(compose, "MOST_SLOWER", 1.0)
+    made = compiled(both_ways, *arrays)
+    assert not made.plan.in_rounds
+    (refused,) = [d for d in made.plan.decisions if d.reason == "not-in-rounds"]
+    assert "times as long" in refused.details["how"]
+    with knobs.config(max_extra_memory=70_000):
+        limited = compiled(both_ways, *arrays)
+    assert limited.plan.in_rounds
+    sizes = dict(zip(made.size_names, sizes_of(made.graph, arrays), strict=True))
+    bytes_ = [memory_analysis(m, sizes).temp_size_in_bytes for m in (made, limited)]
+    assert bytes_[0] >= 140 * 140 * 4 and bytes_[1] < 140 * 140 * 2
+
+
+def test_a_limit_on_memory_is_met_where_rounds_can() -> None:
+    """Nothing is large for a machine with a large cache, but the limit says what is."""
+    code, arrays = CASES["head"]
+    graph = graph_of(code, arrays)
+    sizes = dict(zip(driver.size_names(graph), sizes_of(graph, arrays), strict=True))
+    room, results = 40_000, 4 * (1 + 150 * 24 + 301 * 24)
+    target = Target.for_isa(driver.host().isa)
+    whole = driver.compile(graph, hints=sizes, target=target)
+    with knobs.config(max_extra_memory=room + results):
+        made = driver.compile(graph, hints=sizes, target=target)
+        found = made.run(arrays, tuple(sizes.values()))
+    assert made.plan.in_rounds and not whole.plan.in_rounds
+    assert memory_analysis(made, sizes).temp_size_in_bytes <= room
+    for got, want in zip(found, whole.run(arrays, tuple(sizes.values())), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)

@@ -247,9 +247,10 @@ _REFUSALS = (
         "not-in-rounds",
         "{value} is stored whole, {bytes:,} bytes, and not made for some rows at a time: {how}",
         "Values that no cache holds are made for a block of rows at a time where rows do not wait "
-        "for one another but for sums over them. These do, or cannot be cut.",
+        "for one another but for sums over them, or for sums that can be made before. These do, "
+        "cannot be cut, or would take too long for what they keep less.",
         "Sums, products and largest elements over rows may stand behind such a value; what mixes "
-        "rows otherwise may not.",
+        "rows otherwise may not. With `max_extra_memory` time is no reason.",
     ),
     Reason(
         "F026",
@@ -370,7 +371,8 @@ _ACCEPTED = (
         "{value} is made for {rows} of {extent} rows at a time in {rounds} rounds: {bytes:,} "
         "bytes are never stored, {again:,} bytes are moved again",
         "The operators around values that no cache holds run for a block of rows after the other; "
-        "what is summed over rows is added to. It is done for the memory, whatever the time.",
+        "what is summed over rows is added to; sums over all rows that a block reads are made "
+        "before. It is done for the memory.",
         "`SMELT_FUSE=off` keeps every value.",
     ),
     Reason(

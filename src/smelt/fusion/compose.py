@@ -192,6 +192,7 @@ class _Composed:
         self.most = most
         """Bytes that a round keeps at most, about."""
         self.names = name_values(graph)
+        self.places = {n: k for k, n in enumerate(graph.nodes())}
         self.clusters: list[Cluster] = []
         self.launches: list[tuple[int, ...]] = []
         self.reuses: dict[Node, Sequence[Node]] = {}
@@ -226,7 +227,7 @@ class _Composed:
         for k, c in enumerate(made.clusters):
             name = f"k{first + k}"
             self.clusters.append(Cluster(
-                name, self._nodes(c.nodes), self._nodes(c.inputs), self._nodes(c.outputs),
+                name, self._in_order(c.nodes), self._nodes(c.inputs), self._nodes(c.outputs),
                 self._nodes(c.recomputed), c.shapes,
                 None if c.stream is None else (self._node(c.stream[0]), c.stream[1]),
             ))  # fmt: skip
@@ -329,6 +330,10 @@ class _Composed:
 
     def _nodes(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
         return tuple(map(self._node, nodes))
+
+    def _in_order(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
+        """The same in the order of the whole graph."""
+        return tuple(sorted(self._nodes(nodes), key=self.places.__getitem__))
 
     def _note(self, made: Plan) -> None:
         """The decisions about a part, in the names of the whole."""

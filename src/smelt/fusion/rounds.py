@@ -20,12 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import fields, replace
-from typing import Any
 
 from smelt.blocks import FIRST_ROW, ROUND_ROWS, WHOLE
 from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
+from smelt.fusion.rows import NotCut, Part, Rows
 from smelt.fusion.sets import Hints, at_hints
 from smelt.fusion.state import SMALL
 from smelt.fusion.trace import Trace
@@ -34,29 +33,14 @@ from smelt.fusion.units import is_free
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import renew, sizes, users
-from smelt.ops.combine import BEGINS, CHOICE, COMBINES, SAME, SUM_OF_PRODUCTS
+from smelt.ops.combine import COMBINES
 from smelt.ops.create import Constant, Input
-from smelt.types.dtype import i64
 from smelt.types.expr import Expr, Index, add, axes_of, size
 from smelt.types.tensor import TensorType
 
 _MIXES = "{} mixes rows"
 _ROUNDS = {row.scalar for row in COMBINES.values() if row.wide}
 """The scalar operators whose rounding adds up in a fold."""
-ADDED = COMBINES[SUM_OF_PRODUCTS[0]].scalar
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A value that rounds read or make, and the axis along which it is cut (or WHOLE)."""
-
-    node: Node
-    inner: Node
-    axis: int
-    combine: str = ""
-    """For a whole result, the scalar operator that joins what rounds make of it; `given` is then
-    the body's input for what there is so far."""
-    given: Node | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +67,6 @@ class InRounds:
     """Whether rounds make again what folds over all rows were made of before."""
 
 
-class NotCut(Exception):
-    """The rows of a value cannot be cut along an axis: says why, as part of a sentence."""
-
-
 class Narrow(NotCut):
     """Rounds would add to sums that are stored in a type narrower than they are summed in."""
 
@@ -111,46 +91,50 @@ def split(
     None if nothing is summed over rows and more than a little is made of them: then nothing waits
     for all of them, and other schedules serve as well.  `least` are the bytes of a large value.
 
-    Rows are those of the outermost axis that lets itself be cut into small blocks.  Raises NotCut
-    if none does.
+    Rows are those of the outermost axis that lets itself be cut into small blocks; of one along
+    which folds of all rows would have to be made before, only where there is no other.  Raises
+    NotCut if none does.
     """
     refused = NotCut("it has no rows")
-    idle = False
-    for axis in (a for a, n in enumerate(large[0].type.shape) if n != 1):
-        try:
-            found = _split(graph, large, axis, Hints(hints), least)
-        except Narrow:
-            raise
-        except NotCut as how:
-            refused = how if str(refused) == "it has no rows" else refused
-            continue
-        if found is not None:
-            return found
-        idle = True
-    if idle:
-        return None
+    for waits in (False, True):
+        idle = False
+        for axis in (a for a, n in enumerate(large[0].type.shape) if n != 1):
+            try:
+                found = _split(graph, large, axis, Hints(hints), least, waits=waits)
+            except Narrow:
+                raise
+            except NotCut as how:
+                refused = how if str(refused) == "it has no rows" else refused
+                continue
+            if found is not None:
+                return found
+            idle = True
+        if idle:
+            return None
     raise refused
 
 
 def _split(
-    graph: Graph, large: Sequence[Node], axis: int, hints: Hints, least: int
+    graph: Graph, large: Sequence[Node], axis: int, hints: Hints, least: int, *, waits: bool
 ) -> InRounds | None:
     early: frozenset[Node] = frozenset()
     while True:
         try:
             found = _Rounds(graph, users(graph), hints, least, early).run(large[0], axis, large)
             break
-        except _Waits as waits:
-            early |= waits.folds
+        except _Waits as how:
+            if not waits:
+                raise
+            early |= how.folds
         except SmeltError as error:
             raise NotCut("an operator has no form for a block of rows") from error
-    made = sum(at_hints(p.node.type.nbytes, hints) for p in found.makes)
-    if not any(p.combine for p in found.makes) and made * SMALL > least:
-        return None
     if at_hints(found.row_bytes, hints) > least * 3 // 4:
         raise NotCut("a single row is too large")
     if at_hints(found.extent, hints) <= ROUND_ROWS:
         raise NotCut("it has few rows")
+    made = sum(at_hints(p.node.type.nbytes, hints) for p in found.makes)
+    if not any(p.combine for p in found.makes) and made * SMALL > least:
+        return None
     return found
 
 
@@ -331,7 +315,7 @@ class _Rounds:
         while rows in sizes(self.graph):
             rows += "_"
         self.rows = size(rows)
-        made = _Body(self)
+        made = Rows(self)
         members = sorted(self.axis, key=self.order.__getitem__)
         results = set(self.graph.outputs)
         inside = self.axis.keys() | self.ahead
@@ -434,89 +418,6 @@ class _Rounds:
         found = set(self.axis)
         found |= {x for n in self.axis for x in n.inputs if not x.inputs and x not in read}
         return tuple(sorted(found, key=self.order.__getitem__))
-
-
-class _Body:
-    """The members again, for a block of rows."""
-
-    def __init__(self, home: _Rounds) -> None:
-        self.home = home
-        self.new: dict[Node, Node] = {}
-        self.reads: dict[tuple[Node, int], Part] = {}
-        self.start: Part | None = None
-
-    def add(self, node: Node) -> None:
-        home = self.home
-        axis = home.axis[node]
-        inputs = tuple(self._operand(node, k, x) for k, x in enumerate(node.inputs))
-        cut = WHOLE < axis < node.type.rank
-        wanted = self._type(node.type, axis) if cut else node.type
-        op = _shaped(node.op, node.type, wanted) if cut else node.op
-        made = build.apply(op, *inputs, origin=node.origin)
-        if made.type != wanted:
-            raise NotCut(f"{node.op.name} has no form for a block of rows")
-        self.new[node] = made
-
-    def _type(self, old: TensorType, axis: int) -> TensorType:
-        return TensorType(old.dtype, (*old.shape[:axis], self.home.rows, *old.shape[axis + 1 :]))
-
-    def _operand(self, node: Node, place: int, x: Node) -> Node:
-        """A member, a number, or an input of the body."""
-        if x in self.new:
-            return self.new[x]
-        if isinstance(x.op, Constant):
-            return x
-        if not x.inputs and not isinstance(x.op, Input):
-            return self._source(x, self.home.cut(node, place))
-        cut = self.home.cut(node, place)
-        key = x, cut
-        found = self.reads.get(key)
-        if found is None:
-            kind = x.type if cut == WHOLE else self._type(x.type, cut)
-            strides = x.op.strides if isinstance(x.op, Input) else None
-            if cut > 0 and strides is None:
-                last = len(kind.shape) - 1
-                strides = tuple(1 if d == last else None for d in range(last + 1))
-            inner = build.input(f"r{len(self.reads)}", kind, strides)
-            found = self.reads[key] = Part(x, inner, cut)
-        return found.inner
-
-    def _source(self, x: Node, cut: int) -> Node:
-        """What counts positions, from where the round begins."""
-        counts = self.home.trace(x).counts
-        if cut == WHOLE:
-            return x
-        wanted = self._type(x.type, cut)
-        local = build.apply(_shaped(x.op, x.type, wanted), origin=x.origin)
-        if local.type != wanted or counts < 0:
-            raise NotCut(f"{x.op.name} has no form for a block of rows")
-        if counts != cut:
-            return local
-        return build.map(ADDED, local, build.cast(self._start(x), x.type.dtype), origin=x.origin)
-
-    def _start(self, wanted: Node) -> Node:
-        """The number of the round's first row, wanted for a value."""
-        if self.start is None:
-            start = build.input("start", TensorType(i64))
-            self.start = self.reads[wanted, FIRST_ROW] = Part(wanted, start, FIRST_ROW)
-        return self.start.inner
-
-    def result(self, node: Node, combine: str) -> Part:
-        """A result of the body: rows of one, or what there is so far with this round's part."""
-        axis, made = self.home.axis[node], self.new[node]
-        if axis < node.type.rank:
-            return Part(node, made, axis)
-        given = build.input(f"so_far{len(self.reads)}_{self.home.order[node]}", node.type)
-        nothing = build.constant(BEGINS[combine](node.type.dtype), node.type.dtype)
-        begins = build.map(SAME, self._start(node), build.constant(0, i64))
-        so_far = build.map(CHOICE, begins, nothing, given)
-        return Part(node, build.map(combine, so_far, made), WHOLE, combine, given)
-
-
-def _shaped(op: Any, old: TensorType, new: TensorType) -> Any:
-    """An operator whose fields that are its result's shape say another one."""
-    found = {f.name: new.shape for f in fields(op) if getattr(op, f.name) == old.shape}
-    return replace(op, **found) if found else op
 
 
 def block(part: InRounds, hints: Mapping[str, int], budget: int) -> int:

@@ -1,6 +1,6 @@
 """Views of values that cost next to nothing have them for themselves.
 
-    hot = where(i == j, c, 0);  hot.T + p, hot + q    ->    copy = where(i == j, c, 0);  copy.T + p, ...
+    h = where(i == j, c, 0);  h, h.T    ->    g = where(i == j, c, 0);  h, g.T
 
 Rounds cut a value along one axis.  One that is read as it is and turned would be cut along two,
 although whoever reads it could as well compute it: it is made of positions and of what is small.
@@ -29,6 +29,17 @@ def untangled(graph: Graph, hints: Hints, least: int) -> Graph:
     ...     "  v5 = add(v3, v4)\\n  return v1, v5\\n}"
     ... )
     >>> print(text(untangled(graph, Hints(n=100), 1000)))
+    graph f(x: f32[n,1], p: f32[n,n]) {
+      v0 = exp(x) : f32[n,1]
+      v1 = sub(p, v0) : f32[n,n]
+      v2 = expand(v0) {shape=(n, n)} : f32[n,n]
+      v3 = neg(v2) : f32[n,n]
+      v4 = expand(v0) {shape=(n, n)} : f32[n,n]
+      v5 = neg(v4) : f32[n,n]
+      v6 = permute(v5) {perm=(1, 0)} : f32[n,n]
+      v7 = add(v3, v6) : f32[n,n]
+      return v1, v7
+    }
     """
     counts = use_counts(graph)
 
