@@ -176,6 +176,17 @@ def heads(q: Any, k: Any, v: Any) -> Any:
     return sm.value_and_grad(loss, (0, 1, 2))(q, k, v)[1]
 
 
+def biased(x: Any, w: Any, t: Any) -> Any:
+    """Scores and a number for each distance, whose gradient joins what the distances say."""
+
+    def loss(x: Any, w: Any, t: Any) -> Any:
+        z = x @ sm.matrix_transpose(w)
+        i, j = sm.arange(z.shape[0])[:, None], sm.arange(z.shape[1])
+        return sm.mean(sm.nn.logsumexp(z + t[(i * 5 + j * 3) % t.shape[0]], axis=1))
+
+    return sm.value_and_grad(loss, (0, 1, 2))(x, w, t)[1]
+
+
 LABELS = RNG.integers(0, 301, 150)
 CASES: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
     "head": (head_back, (f32(150, 24), f32(301, 24), LABELS)),
@@ -188,6 +199,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
     ),
     "both": (both, (f32(150, 24), f32(301, 24))),
     "both ways": (both_ways, (0.3 * f32(140, 24), 0.3 * f32(140, 24), f32())),
+    "biased": (biased, (f32(150, 24), f32(301, 24), f32(37))),
     "words": (
         words_back,
         (f32(2, 50, 24), f32(301, 24), f32(301), RNG.random((2, 50)) < 0.7, f32(2, 301)),

@@ -33,7 +33,7 @@ from smelt.fusion.units import is_free
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import renew, sizes, users
-from smelt.ops.combine import COMBINES
+from smelt.ops.combine import BEGINS, COMBINES
 from smelt.ops.create import Constant, Input
 from smelt.types.expr import Expr, Index, add, axes_of, size
 from smelt.types.tensor import TensorType
@@ -176,7 +176,8 @@ class _Rounds:
         if known is None:
             if not node.op.fusible or isinstance(node.op, (Input, Constant)):
                 raise NotCut(f"{node.op.name} is one call for all rows")
-            if self.trace(node).joins:
+            found = self.trace(node)
+            if found.joins and not (axis >= node.type.rank and _begins(node, found.combine)):
                 raise NotCut(f"{node.op.name} writes rows in no order")
             self.axis[node] = axis
             self.pending.append(node)
@@ -200,7 +201,8 @@ class _Rounds:
                 if not x.inputs:
                     continue  # a source of the graph's, or what counts positions
                 wide = cut != WHOLE and (self._is_large(x) or self._widens(x))
-                if (x.op.is_view and not self._is_done(node)) or wide:
+                own = not self._is_done(node) or cut == WHOLE  # rows, or what is joined to
+                if (x.op.is_view and own) or wide:
                     self._add(x, cut)
             if axis >= node.type.rank and node not in self.graph.outputs:
                 after = self.readers[node]
@@ -418,6 +420,16 @@ class _Rounds:
         found = set(self.axis)
         found |= {x for n in self.axis for x in n.inputs if not x.inputs and x not in read}
         return tuple(sorted(found, key=self.order.__getitem__))
+
+
+def _begins(node: Node, combine: str) -> bool:
+    """Whether a node joins values to what changes none of them: each round may begin with it."""
+    first = node.inputs[0]
+    while first.op.is_view:
+        (first,) = first.inputs
+    row = BEGINS.get(combine)
+    return row is not None and isinstance(first.op, Constant) \
+        and first.op.value == row(node.type.dtype)  # fmt: skip
 
 
 def block(part: InRounds, hints: Mapping[str, int], budget: int) -> int:
