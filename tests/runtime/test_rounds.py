@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 import smelt as sm
-from smelt import driver, fusion, knobs, passes
+from smelt import driver, fusion, knobs
 from smelt.blocks import WHOLE
 from smelt.errors import VerifyError
 from smelt.errors.reasons import REASONS
@@ -18,7 +19,6 @@ from smelt.explain.analysis import memory_analysis
 from smelt.explain.report import report
 from smelt.fusion import compose
 from smelt.fusion.plan import Plan
-from smelt.fusion.rounds import split
 from smelt.fusion.sets import Hints, at_hints
 from smelt.fusion.text import parse, text
 from smelt.fusion.verify import verify
@@ -37,24 +37,19 @@ TINY = replace(Target.for_isa(driver.host().isa), l3_bytes=1 << 14)
 """A machine for which the values of small tests are large, wherever it runs."""
 
 
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time is no reason against rounds of a few hundred numbers."""
-    monkeypatch.setattr(compose, "MOST_SLOWER", 9.0)
-    monkeypatch.setattr(compose, "BORDERS", 0.01)
-
-
 def graph_of(code: Callable[..., Any], arrays: tuple[Array, ...]) -> Graph:
     """What the function computes; that its labels are inside is promised."""
     with knobs.config(check_positions=False):
         return sm.jit(code).lower(*arrays).trace.graph
 
 
-def compiled(code: Callable[..., Any], *arrays: Array) -> driver.Compiled:
-    """The function compiled for a machine with hardly any cache."""
+def compiled(code: Callable[..., Any], *arrays: Array, slower: float = 9.0) -> driver.Compiled:
+    """The function compiled for a machine with hardly any cache; that some values are made twice is
+    no reason against rounds of a few hundred numbers."""
     graph = graph_of(code, arrays)
     sizes = dict(zip(driver.size_names(graph), sizes_of(graph, arrays), strict=True))
-    return driver.compile(graph, hints=sizes, target=TINY, journal=Journal())
+    with patch.multiple(compose, MOST_SLOWER=slower, BORDERS=0.01):
+        return driver.compile(graph, hints=sizes, target=TINY, journal=Journal())
 
 
 def sizes_of(graph: Graph, arrays: tuple[Array, ...]) -> tuple[int, ...]:
@@ -167,15 +162,6 @@ def both_ways(x: Any, y: Any, scale: Any) -> Any:
     return value, *slopes
 
 
-def heads(q: Any, k: Any, v: Any) -> Any:
-    """Attention and its gradients: heads wait for nobody, but have too much for one round."""
-
-    def loss(q: Any, k: Any, v: Any) -> Any:
-        return sm.sum((sm.nn.softmax(q @ sm.matrix_transpose(k) * 0.2) @ v) ** 2)
-
-    return sm.value_and_grad(loss, (0, 1, 2))(q, k, v)[1]
-
-
 def biased(x: Any, w: Any, t: Any) -> Any:
     """Scores and a number for each distance, whose gradient joins what the distances say."""
 
@@ -239,18 +225,6 @@ def test_one_plan_serves_every_number_of_rows(count: int) -> None:
         np.testing.assert_allclose(value, loss, rtol=1e-5)
     np.testing.assert_allclose(dx, p @ w / max(count, 1), rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(dw, p.T @ arrays[0] / max(count, 1), rtol=1e-3, atol=1e-5)
-
-
-def test_queries_are_cut_and_not_heads() -> None:
-    """Heads come first and wait for nobody, but the scores of one are too many."""
-    graph = graph_of(heads, (f32(3, 5, 7), f32(3, 6, 7), f32(3, 6, 7)))
-    graph = passes.run(graph, Journal(), "eager")
-    scores = next(n for n in graph.nodes() if n.op.name == "contract")
-    sizes = {"n0": 12, "n1": 4096, "n2": 64, "n4": 4096, "n8": 64}
-    found = split(graph, [scores], sizes, 1 << 25)
-    assert found is not None and not found.again
-    assert found.extent == scores.type.shape[1]
-    assert [p.combine for p in found.makes].count("add") == 2  # of keys and of values
 
 
 def test_words_are_cut_and_not_texts() -> None:
@@ -520,37 +494,3 @@ def test_values_that_are_not_cut_say_why() -> None:
     (refused,) = [d for d in made.plan.decisions if d.reason == "not-in-rounds"]
     assert refused.verdict == "split"
     assert "mixes rows" in refused.details["how"]
-
-
-def test_what_is_made_twice_has_to_be_worth_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sums over all rows that rounds read are made before of the same value, if much is kept less
-    or the user says so; else it is stored, and the reason has the numbers."""
-    arrays = CASES["both ways"][1]
-    monkeypatch.setattr(compose, "MOST_SLOWER", 1.0)
-    made = compiled(both_ways, *arrays)
-    assert not made.plan.in_rounds
-    (refused,) = [d for d in made.plan.decisions if d.reason == "not-in-rounds"]
-    assert "times as long" in refused.details["how"]
-    with knobs.config(max_extra_memory=70_000):
-        limited = compiled(both_ways, *arrays)
-    assert limited.plan.in_rounds
-    sizes = dict(zip(made.size_names, sizes_of(made.graph, arrays), strict=True))
-    bytes_ = [memory_analysis(m, sizes).temp_size_in_bytes for m in (made, limited)]
-    assert bytes_[0] >= 140 * 140 * 4 and bytes_[1] < 140 * 140 * 2
-
-
-def test_a_limit_on_memory_is_met_where_rounds_can() -> None:
-    """Nothing is large for a machine with a large cache, but the limit says what is."""
-    code, arrays = CASES["head"]
-    graph = graph_of(code, arrays)
-    sizes = dict(zip(driver.size_names(graph), sizes_of(graph, arrays), strict=True))
-    room, results = 40_000, 4 * (1 + 150 * 24 + 301 * 24)
-    target = Target.for_isa(driver.host().isa)
-    whole = driver.compile(graph, hints=sizes, target=target)
-    with knobs.config(max_extra_memory=room + results):
-        made = driver.compile(graph, hints=sizes, target=target)
-        found = made.run(arrays, tuple(sizes.values()))
-    assert made.plan.in_rounds and not whole.plan.in_rounds
-    assert memory_analysis(made, sizes).temp_size_in_bytes <= room
-    for got, want in zip(found, whole.run(arrays, tuple(sizes.values())), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)

@@ -36,7 +36,7 @@ from smelt.target import Target
 from smelt.types.expr import add
 from smelt.types.expr import text as expr_text
 
-__all__ = ["kept_between", "plan"]
+__all__ = ["held", "kept_between", "plan"]
 
 SHARE = 4
 """Into so many parts the last cache is thought to be cut in a round: what is larger counts as
@@ -129,7 +129,7 @@ def _in_rounds(
     given = {n: to if to is None else now[to] for n, to in donated.items()}
     plan = _Composed(graph, parts, target, hints, most).plan(given)
     others = graph is not whole.graph or not {*made} <= {*parts.members}
-    if others and _held(plan, hints) >= _held(whole, hints):
+    if others and held(plan, hints) >= held(whole, hints):
         raise NotCut("rounds would keep as much, in sums that are wider or values that stand apart")
     if parts.again and not wanted:
         _is_worth(whole, plan, target, hints)
@@ -143,14 +143,14 @@ def _room(whole: Plan, hints: Hints) -> int | None:
         return None
     results = {n for n in whole.graph.outputs if not isinstance(n.op, Input)}
     room = limit - sum(at_hints(n.type.nbytes, hints) for n in results)
-    return room if 0 < room < _held(whole, hints) else None
+    return room if 0 < room < held(whole, hints) else None
 
 
 def _is_worth(whole: Plan, made: Plan, target: Target, hints: Hints) -> None:
     """Raises NotCut unless rounds that compute something twice keep much less in time that pays:
     twice the time at most, and less where little is kept beside what is read and written anyhow."""
     graph = whole.graph
-    kept, keeps = _held(whole, hints), _held(made, hints)
+    kept, keeps = held(whole, hints), held(made, hints)
     border = sum(at_hints(n.type.nbytes, hints) for n in {*graph.inputs, *graph.outputs})
     slower = sum(c.burden for c in costs(made, target, hints))
     slower /= sum(c.burden for c in costs(whole, target, hints))
@@ -163,7 +163,7 @@ def _is_worth(whole: Plan, made: Plan, target: Target, hints: Hints) -> None:
         )
 
 
-def _held(made: Plan, hints: Hints) -> int:
+def held(made: Plan, hints: Hints) -> int:
     """Bytes that a plan keeps between kernels, and its rounds between theirs."""
     inside = (kept_between(body.plan, Hints({**hints, body.rounds.rows: body.rounds.block}))
               for _, body in made.in_rounds)  # fmt: skip
@@ -222,7 +222,7 @@ class _Composed:
         """What runs once."""
         if not part.outputs:
             return
-        made = search.plan(part, self.target, None, self.hints)
+        made = self._planned(part)
         first = len(self.clusters)
         for k, c in enumerate(made.clusters):
             name = f"k{first + k}"
@@ -230,12 +230,21 @@ class _Composed:
                 name, self._in_order(c.nodes), self._nodes(c.inputs), self._nodes(c.outputs),
                 self._nodes(c.recomputed), c.shapes,
                 None if c.stream is None else (self._node(c.stream[0]), c.stream[1]),
+                None if c.body is None else _named(name, c.body),
             ))  # fmt: skip
         self.launches += [tuple(first + k for k in group) for group in made.launches]
         for slot in made.slots:
             if slot.reuses is not None:
                 self.reuses[self._node(slot.node)] = (self._node(slot.reuses),)
         self._note(made)
+
+    def _planned(self, part: Graph) -> Plan:
+        """The plan of what runs once; before the rounds, there may be rounds again."""
+        if part is self.parts.before and self.parts.again:
+            made = _plan(part, self.target, None, self.hints, fuse=True, donated=NOTHING)
+            if made.graph is part:
+                return made
+        return search.plan(part, self.target, None, self.hints)
 
     def _rounds(self) -> None:
         """The cluster with a body: the one that keeps least of those that are about as fast as the
@@ -288,15 +297,14 @@ class _Composed:
     def _cluster(self, name: str, body: Plan, rows: int) -> Cluster:
         """The rounds of a body as a cluster."""
         parts = self.parts
-        body = replace(body, clusters=tuple(
-            replace(c, name=f"{name}_{k}") for k, c in enumerate(body.clusters)))  # fmt: skip
         inputs = tuple(dict.fromkeys(p.node for p in parts.reads if p.axis != FIRST_ROW))
         outputs = tuple(p.node for p in parts.makes)
         reads = tuple(_cut(p, inputs) for p in parts.reads)
         makes = tuple(_cut(p, outputs) for p in parts.makes)
         rounds = Rounds(reads, makes, parts.extent, parts.rows, rows)
         inside = {n: parts.of[n] for n in parts.body.nodes() if n in parts.of}
-        return Cluster(name, parts.members, inputs, outputs, body=Body(rounds, body, inside))
+        made = _named(name, Body(rounds, body, inside))
+        return Cluster(name, parts.members, inputs, outputs, body=made)
 
     def _kept(self, cluster: Cluster) -> int:
         """Bytes that a round keeps between its kernels."""
@@ -349,6 +357,12 @@ class _Composed:
             self.decisions.append(replace(d, a=told(d.a), b=told(d.b), details=details))
 
 
+def _named(name: str, body: Body) -> Body:
+    """The rounds of a cluster of that name, their clusters called after it."""
+    clusters = (replace(c, name=f"{name}_{k}") for k, c in enumerate(body.plan.clusters))
+    return replace(body, plan=replace(body.plan, clusters=tuple(clusters)))
+
+
 def kept_between(body: Plan, hints: Hints) -> int:
     """Bytes that a round keeps between its kernels."""
     return max((at_hints(add(s.offset, s.nbytes), hints) for s in body.slots
@@ -399,7 +413,7 @@ def _accepted(
 ) -> Decision:
     names, value = name_values(whole.graph), large[0]
     reader = _reader(whole.graph, value)
-    (number, body), *_ = made.in_rounds
+    *_, (number, body) = made.in_rounds
     cluster = made.clusters[number]
     stored = sum(at_hints(n.type.nbytes, hints) for n in large if n not in cluster.outputs)
     once = sum(at_hints(n.type.nbytes, hints) for n in (*cluster.inputs, *cluster.outputs))

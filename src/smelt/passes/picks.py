@@ -171,9 +171,15 @@ def _is_scaled(x: Node) -> bool:
 
 
 def _unpermuted(node: Node) -> Node:
-    """A read of single elements asks what was permuted, with its indices in that order."""
+    """A read of single elements asks what was permuted, with its indices in that order; what was
+    permuted and rounded then, as it is rounded."""
     op, x = node.op, node.inputs[0] if node.inputs else node
-    if not isinstance(op, Gather) or not isinstance(x.op, Permute):
+    if not isinstance(op, Gather):
+        return node
+    if isinstance(cast := x.op, Cast) and isinstance((turned := x.inputs[0]).op, Permute):
+        flat = build.apply(cast, turned.inputs[0], origin=x.origin)
+        x = Node(turned.op, (flat,), x.type, turned.origin)
+    if not isinstance(x.op, Permute):
         return node
     index = node.inputs[1:]
     if op.first or len(index) != x.type.rank:
