@@ -95,8 +95,8 @@ _REFUSALS = (
         "{op} runs outside the compiler",
         "Sorting, linear algebra and other library calls compute their result elsewhere. Their "
         "inputs and outputs are arrays in memory, so nothing fuses across them.",
-        "No setting helps; each side of the call fuses by itself, so move to one side of it what "
-        "does not need its result. " + _LEGAL,
+        "No setting helps; each side of the call fuses by itself. Move to one side of it what does "
+        "not need its result. " + _LEGAL,
     ),
     Reason(
         "F005",
