@@ -63,6 +63,38 @@ def test_half_types_are_cut_too(name: str) -> None:
         np.testing.assert_allclose(got.astype(np.float32), want, atol=most)
 
 
+def test_right_scores_of_turned_ones_are_picked_and_not_read() -> None:
+    """As PyTorch spells it: log-softmax of the scores turned, read on the diagonal, whose gradient
+    is compared with positions once for either way."""
+
+    def code(x: Any, y: Any) -> Any:
+        z = x @ sm.matrix_transpose(y)
+        n, half = z.shape[0], np.float32(-0.5)
+        hot = sm.where(sm.arange(n)[:, None] == sm.arange(n)[None, :], half, half * 0)
+        turned = sm.matrix_transpose(z)
+        low, high = (sm.nn.log_softmax(a, axis=1) for a in (z, turned))
+        dz = hot - sm.exp(low) * sm.sum(hot, axis=1, keepdims=True)
+        dt = hot - sm.exp(high) * sm.sum(hot, axis=1, keepdims=True)
+        places = sm.arange(n)
+        loss = sm.mean(high[places, places]) + sm.mean(low[places, places])
+        d = dz + sm.matrix_transpose(dt)
+        return loss, d @ y, sm.matrix_transpose(d) @ x
+
+    arrays = 0.3 * f32(140, 24), 0.3 * f32(140, 24)
+    made = compiled(code, *arrays)
+    assert made.plan.in_rounds
+    gathers = [n for n in made.graph.nodes() if n.op.name == "gather"]
+    assert all(1 in n.inputs[0].type.shape for n in gathers)  # of rows, not of scores
+    found = made.run(arrays, sizes_of(graph_of(code, arrays), arrays))
+    x, y = (a.astype(np.float64) for a in arrays)
+    e = np.exp(x @ y.T)
+    p, q = e / e.sum(axis=1, keepdims=True), e / e.sum(axis=0)
+    wanted = np.log(np.diag(p)).mean() + np.log(np.diag(q)).mean()
+    d = 0.5 * (p + q) - np.eye(140)
+    for got, want in zip(found, (wanted, d @ y, d.T @ x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6 * np.abs(want).max())
+
+
 def test_queries_are_cut_and_not_heads() -> None:
     """Heads come first and wait for nobody, but the scores of one are too many."""
     graph = graph_of(heads, (f32(3, 5, 7), f32(3, 6, 7), f32(3, 6, 7)))

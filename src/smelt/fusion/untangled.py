@@ -1,9 +1,10 @@
-"""Views of values that cost next to nothing have them for themselves.
+"""Readers of a value that costs next to nothing have it each for itself.
 
-    h = where(i == j, c, 0);  h, h.T    ->    g = where(i == j, c, 0);  h, g.T
+    h = where(i == j, c, 0);  h - p, h - q.T    ->    g = where(i == j, c, 0);  h - p, g - q.T
 
-Rounds cut a value along one axis.  One that is read as it is and turned would be cut along two,
-although whoever reads it could as well compute it: it is made of positions and of what is small.
+Rounds cut a value along one axis.  One that is read as it is here and turned there would be cut
+along two, although whoever reads it could as well compute it: it is made of positions and of what
+is small.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from smelt.ops.create import Input
 
 __all__ = ["untangled"]
 
+CHEAP = 4.0
+"""The cost of an element of an operator that is rather computed again: comparisons, selections."""
+
 
 def untangled(graph: Graph, hints: Hints, least: int) -> Graph:
-    """The graph with a copy of each such value for each view of it that has at least as many
-    elements as told; the graph itself where there is none.
+    """The graph with a copy for each reader of such a value that has at least as many elements as
+    told, and of views of less; the graph itself where there is none.
 
     >>> from smelt.graph.text import parse, text
     >>> graph = parse(
@@ -52,14 +56,15 @@ def untangled(graph: Graph, hints: Hints, least: int) -> Graph:
         if isinstance(node.op, Input) or not node.op.fusible:
             return False
         found = trace(node.op, node.type, tuple((None, x.type, ()) for x in node.inputs))
-        return not (found.folds or found.dots or found.joins) and all(map(is_cheap, node.inputs))
+        folds = found.folds or found.dots or found.joins
+        return not folds and found.cost <= CHEAP and all(map(is_cheap, node.inputs))
+
+    def is_shared(x: Node) -> bool:
+        return counts[x] > 1 and (is_cheap(x) if is_large(x) else x.op.is_view)
+
+    shared = {x for x in graph.nodes() if is_shared(x)}
 
     def change(node: Node, old: Node) -> Node:
-        if not (old.op.is_view and is_large(old)):
-            return node
-        (x,) = old.inputs
-        if counts[x] == 1 or x.op.is_view or not (is_large(x) and is_cheap(x)):
-            return node
         made: dict[Node, Node] = {}
 
         def copy(node: Node) -> Node:
@@ -70,6 +75,10 @@ def untangled(graph: Graph, hints: Hints, least: int) -> Graph:
                 made[node] = Node(node.op, inputs, node.type, node.origin)
             return made[node]
 
-        return Node(node.op, tuple(map(copy, node.inputs)), node.type, node.origin)
+        if shared.isdisjoint(old.inputs):
+            return node
+        inputs = (copy(x) if y in shared else x
+                  for x, y in zip(node.inputs, old.inputs, strict=True))  # fmt: skip
+        return Node(node.op, tuple(inputs), node.type, node.origin)
 
     return rebuild_from(graph, change)
