@@ -39,6 +39,9 @@ from smelt.types.expr import Expr, Index, add, axes_of, size
 from smelt.types.tensor import TensorType
 
 _MIXES = "{} mixes rows"
+MOST_EARLY, MOST_AGAIN = 12, 2
+"""Folds over all rows that are made before rounds at most, and products that are made twice for
+them: of a network whose layers each take moments of all rows, all would be."""
 _ROUNDS = {row.scalar for row in COMBINES.values() if row.wide}
 """The scalar operators whose rounding adds up in a fold."""
 
@@ -119,6 +122,8 @@ def _split(
 ) -> InRounds | None:
     early: frozenset[Node] = frozenset()
     while True:
+        if len(early) > MOST_EARLY:
+            raise NotCut("too many sums of all rows would have to be made before")
         try:
             found = _Rounds(graph, users(graph), hints, least, early).run(large[0], axis, large)
             break
@@ -164,6 +169,8 @@ class _Rounds:
         self._close()
         for node in self.axis:
             self._check(node)
+        if sum(self.trace(n).dots > 0 for n in self.ahead & self.axis.keys()) > MOST_AGAIN:
+            raise NotCut("too many products would be made twice")
         return self._parts([n for n in large if n in self.axis])
 
     # ---- growing -------------------------------------------------------------------------------
