@@ -39,7 +39,7 @@ from smelt.types.expr import Expr, Index, add, axes_of, size
 from smelt.types.tensor import TensorType
 
 _MIXES = "{} mixes rows"
-MOST_EARLY, MOST_AGAIN = 12, 2
+MOST_EARLY, MOST_AGAIN = 6, 2
 """Folds over all rows that are made before rounds at most, and products that are made twice for
 them: of a network whose layers each take moments of all rows, all would be."""
 _ROUNDS = {row.scalar for row in COMBINES.values() if row.wide}
@@ -120,12 +120,12 @@ def split(
 def _split(
     graph: Graph, large: Sequence[Node], axis: int, hints: Hints, least: int, *, waits: bool
 ) -> InRounds | None:
-    early: frozenset[Node] = frozenset()
+    early, readers = frozenset[Node](), users(graph)
     while True:
         if len(early) > MOST_EARLY:
             raise NotCut("too many sums of all rows would have to be made before")
         try:
-            found = _Rounds(graph, users(graph), hints, least, early).run(large[0], axis, large)
+            found = _Rounds(graph, readers, hints, least, early).run(large[0], axis, large)
             break
         except _Waits as how:
             if not waits:
