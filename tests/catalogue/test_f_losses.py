@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from tests.catalogue.harness import EveryRow
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.catalogue.harness import MACHINE, EveryRow
 from tests.catalogue.rows import Row
+
+import smelt as sm
+from smelt import fusion, passes
+from smelt.fusion.compose import held
+from smelt.fusion.sets import Hints
+from smelt.journal import Journal
 
 MATRIX = {"r": 8192, "c": 4096}
 INPUTS = ("T[r,c]", "i64[r] < c")
@@ -138,3 +148,36 @@ ROWS = (
 
 class TestRows(EveryRow):
     """Every row of section F."""
+
+
+# ---- contrastive losses: each row and each column against all others ----------------------------
+
+
+def by_sums(x: Any, y: Any, t: Any) -> Any:
+    z = x @ sm.matrix_transpose(y) * t
+    own = sm.sum(x * y, axis=1) * t
+    rows, columns = (sm.mean(sm.nn.logsumexp(z, axis=a) - own) for a in (1, 0))
+    return rows + columns
+
+
+def by_labels(x: Any, y: Any, t: Any) -> Any:
+    z, own = t * (x @ y.T), sm.arange(x.shape[0])
+    return (sm.nn.cross_entropy(z, own) + sm.nn.cross_entropy(z.T, own)) / 2
+
+
+def dual(x: Any, y: Any, t: Any) -> Any:
+    """Matches that both sides agree on."""
+    z = x @ y.T * t
+    return -sm.mean(sm.max(sm.nn.softmax(z, axis=0) * sm.nn.softmax(z, axis=1), axis=1))
+
+
+@pytest.mark.parametrize("code", [by_sums, by_labels, dual])
+def test_gradients_of_contrast_never_store_the_scores(code: Any) -> None:
+    """F4 backward: sums over columns are made before, then rows in rounds."""
+    x, t = np.ones((5, 3), np.float32), np.float32(1)
+    graph = sm.jit(sm.value_and_grad(code, (0, 1, 2))).lower(x, x, t).trace.graph
+    graph = passes.run(graph, Journal(), "eager")
+    sizes = Hints({"n0": 16384, "n1": 512, "n2": 16384, "n3": 512})
+    plan = fusion.plan(graph, MACHINE, None, sizes)
+    assert plan.in_rounds
+    assert held(plan, sizes) < 16384 * 16384 * 4 // 4

@@ -67,7 +67,8 @@ _REFUSALS = (
         "The two operators are connected by a second path through an operator that stays outside. "
         "A kernel that contained both would need its own result as an input. Clusters are joined "
         "only if the graph of clusters stays free of cycles.",
-        _LEGAL + " Fusing the operator between them as well removes the obstacle.",
+        "No setting helps; have what lies between fused as well, or computed from something else. "
+        + _LEGAL,
     ),
     Reason(
         "F002",
@@ -85,7 +86,8 @@ _REFUSALS = (
         "The producer reduces an axis that the consumer iterates over again. The reduction must be "
         "complete first. Where the row fits fast memory it is swept twice in one kernel, where the "
         "correction is known it is streamed; neither was possible here.",
-        _LEGAL,
+        "No setting helps; what reads the totals of its own row fuses (`keepdims=True`), what "
+        "reads those of others waits. " + _LEGAL,
     ),
     Reason(
         "F004",
@@ -93,15 +95,18 @@ _REFUSALS = (
         "{op} runs outside the compiler",
         "Sorting, linear algebra and other library calls compute their result elsewhere. Their "
         "inputs and outputs are arrays in memory, so nothing fuses across them.",
-        _LEGAL,
+        "No setting helps; each side of the call fuses by itself. Move to one side of it what does "
+        "not need its result. " + _LEGAL,
     ),
     Reason(
         "F005",
         "scatter-root",
-        "{op} writes to places that depend on data, so it can only end a kernel",
+        "{op} writes to places that depend on data, so it ends its kernel, alone with elementwise "
+        "operators that make its operands",
         "A scatter may write one place several times, in an order that matters. Other operators "
         "can be fused into what it reads, but nothing can be fused onto what it writes.",
-        _LEGAL,
+        "No setting helps; a sum over a comparison of places (`where(index == places, x, 0)`) "
+        "fuses with what reads it, and is worth it for few places. " + _LEGAL,
     ),
     Reason(
         "F006",
@@ -247,9 +252,10 @@ _REFUSALS = (
         "not-in-rounds",
         "{value} is stored whole, {bytes:,} bytes, and not made for some rows at a time: {how}",
         "Values that no cache holds are made for a block of rows at a time where rows do not wait "
-        "for one another but for sums over them. These do, or cannot be cut.",
+        "for one another but for sums over them, or for sums that can be made before. These do, "
+        "cannot be cut, or would take too long for what they keep less.",
         "Sums, products and largest elements over rows may stand behind such a value; what mixes "
-        "rows otherwise may not.",
+        "rows otherwise may not. With `max_extra_memory` time is no reason.",
     ),
     Reason(
         "F026",
@@ -370,7 +376,8 @@ _ACCEPTED = (
         "{value} is made for {rows} of {extent} rows at a time in {rounds} rounds: {bytes:,} "
         "bytes are never stored, {again:,} bytes are moved again",
         "The operators around values that no cache holds run for a block of rows after the other; "
-        "what is summed over rows is added to. It is done for the memory, whatever the time.",
+        "what is summed over rows is added to; sums over all rows that a block reads are made "
+        "before. It is done for the memory.",
         "`SMELT_FUSE=off` keeps every value.",
     ),
     Reason(

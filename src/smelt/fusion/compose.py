@@ -8,6 +8,7 @@ own, kernels behind.  That is done for the memory; what it costs or saves in tim
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -23,23 +24,30 @@ from smelt.fusion.sets import Hints, at_hints
 from smelt.fusion.state import SMALL
 from smelt.fusion.trace import trace
 from smelt.fusion.traffic import moved_in_rounds
+from smelt.fusion.units import is_free
+from smelt.fusion.untangled import untangled
 from smelt.fusion.verify import verify
 from smelt.fusion.widened import widened
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import name_values
 from smelt.journal import Decision, Journal
-from smelt.ops.create import Constant
+from smelt.ops.create import Constant, Input
 from smelt.target import Target
 from smelt.types.expr import add
 from smelt.types.expr import text as expr_text
 
-__all__ = ["kept_between", "plan"]
+__all__ = ["held", "kept_between", "plan"]
 
 SHARE = 4
 """Into so many parts the last cache is thought to be cut in a round: what is larger counts as
 beyond it.  Values of a round share it with one another and with the operands that stream by."""
 WORTH = 1.04
 """By how much slower rounds may be that keep less."""
+MOST_SLOWER = 2.0
+"""The same where values are made twice that no cache holds, at most."""
+BORDERS = 8
+"""Keeping as many times the bytes of all operands and results costs as much as taking twice as
+long."""
 
 
 def plan(
@@ -74,14 +82,16 @@ def _plan(
     """That of a graph whose checks stay where they are."""
     whole = single.plan(graph, target, journal, hints, fuse=fuse, donated=donated)
     known = Hints(hints)
+    room = _room(whole, known)
+    most = target.l3_bytes if room is None else min(max(room // SHARE, 1), target.l3_bytes)
     large = [s.node for s in whole.slots
-             if s.offset is not None and at_hints(s.nbytes, known) > target.l3_bytes]  # fmt: skip
+             if s.offset is not None and at_hints(s.nbytes, known) > most]  # fmt: skip
     exact = knobs.ROUNDING.get() == "exact"  # sums over rows would be added to, block by block
     if not large or not fuse or exact or knobs.REQUIRE_FUSED.get():
         return whole
     large.sort(key=lambda n: -at_hints(n.type.nbytes, known))
     try:
-        made = _in_rounds(whole, large, target, known, donated)
+        made = _in_rounds(whole, large, target, known, donated, most, wanted=room is not None)
     except NotCut as refused:
         if not _is_summed(graph, large[0]):
             return whole
@@ -94,30 +104,66 @@ def _plan(
 
 
 def _in_rounds(
-    whole: Plan, large: Sequence[Node], target: Target, hints: Hints, donated: Donated
-) -> Plan | None:
-    """The plan around a part that makes the `large` values in rounds; None or NotCut as `split`
-    says."""
+    whole: Plan, large: Sequence[Node], target: Target, hints: Hints, donated: Donated, most: int,
+    *, wanted: bool,
+) -> Plan | None:  # fmt: skip
+    """The plan around a part that makes the `large` values in rounds, which have `most` bytes and
+    more; None or NotCut as `split` says.  Where it is `wanted` it is taken whatever its time."""
     graph, made = whole.graph, list(large)
     while True:
         try:
-            parts = split(graph, made, hints, target.l3_bytes)
+            parts = split(graph, made, hints, most)
             break
         except Narrow as found:
             graph, new = widened(graph, found.sums)
             made = [new.get(n, n) for n in made]
+        except NotCut:
+            apart = untangled(graph, hints, at_hints(made[0].type.elements, hints))
+            if apart is graph or not {*made} & {*apart.nodes()}:
+                raise
+            graph = apart
+            made = [n for n in made if n in {*apart.nodes()}]
     if parts is None:
         return None
     now = dict(zip(whole.graph.outputs, graph.outputs, strict=True))
     given = {n: to if to is None else now[to] for n, to in donated.items()}
-    plan = _Composed(graph, parts, target, hints).plan(given)
+    plan = _Composed(graph, parts, target, hints, most).plan(given)
     others = graph is not whole.graph or not {*made} <= {*parts.members}
-    if others and _held(plan, hints) >= _held(whole, hints):
+    if others and held(plan, hints) >= held(whole, hints):
         raise NotCut("rounds would keep as much, in sums that are wider or values that stand apart")
+    if parts.again and not wanted:
+        _is_worth(whole, plan, target, hints)
     return plan
 
 
-def _held(made: Plan, hints: Hints) -> int:
+def _room(whole: Plan, hints: Hints) -> int | None:
+    """Bytes that the user leaves for what stands between kernels, if the plan keeps more."""
+    limit = knobs.MAX_EXTRA_MEMORY.get()
+    if limit is None:
+        return None
+    results = {n for n in whole.graph.outputs if not isinstance(n.op, Input)}
+    room = limit - sum(at_hints(n.type.nbytes, hints) for n in results)
+    return room if 0 < room < held(whole, hints) else None
+
+
+def _is_worth(whole: Plan, made: Plan, target: Target, hints: Hints) -> None:
+    """Raises NotCut unless rounds that compute something twice keep much less in time that pays:
+    twice the time at most, and less where little is kept beside what is read and written anyhow."""
+    graph = whole.graph
+    kept, keeps = held(whole, hints), held(made, hints)
+    border = sum(at_hints(n.type.nbytes, hints) for n in {*graph.inputs, *graph.outputs})
+    slower = sum(c.burden for c in costs(made, target, hints))
+    slower /= sum(c.burden for c in costs(whole, target, hints))
+    worth = min(1 + kept / (BORDERS * max(border, 1)), MOST_SLOWER)
+    if 2 * keeps > kept or slower > max(worth, WORTH):
+        raise NotCut(
+            f"sums that rounds need of all rows would have to be made before, of the same value; "
+            f"that takes {slower:.2f} times as long and keeps {keeps:,} instead of {kept:,} bytes, "
+            f"which `max_extra_memory` asks for"
+        )
+
+
+def held(made: Plan, hints: Hints) -> int:
     """Bytes that a plan keeps between kernels, and its rounds between theirs."""
     inside = (kept_between(body.plan, Hints({**hints, body.rounds.rows: body.rounds.block}))
               for _, body in made.in_rounds)  # fmt: skip
@@ -139,9 +185,14 @@ def _told(made: Plan, decision: Decision, journal: Journal | None) -> Plan:
 class _Composed:
     """Plans the parts of a graph and puts them together."""
 
-    def __init__(self, graph: Graph, parts: InRounds, target: Target, hints: Hints) -> None:
+    def __init__(
+        self, graph: Graph, parts: InRounds, target: Target, hints: Hints, most: int
+    ) -> None:
         self.graph, self.parts, self.target, self.hints = graph, parts, target, hints
+        self.most = most
+        """Bytes that a round keeps at most, about."""
         self.names = name_values(graph)
+        self.places = {n: k for k, n in enumerate(graph.nodes())}
         self.clusters: list[Cluster] = []
         self.launches: list[tuple[int, ...]] = []
         self.reuses: dict[Node, Sequence[Node]] = {}
@@ -156,27 +207,44 @@ class _Composed:
         slots = memory.assign(
             self.graph, self.clusters, self.launches, self.hints, self.reuses, donated
         )  # fmt: skip
-        return Plan(self.graph, tuple(self.clusters), tuple(self.launches), tuple(self.decisions),
+        return Plan(self.graph, self._marked(), tuple(self.launches), tuple(self.decisions),
                     slots)  # fmt: skip
+
+    def _marked(self) -> tuple[Cluster, ...]:
+        """The clusters, told what others compute too."""
+        times = Counter(n for c in self.clusters for n in c.nodes)
+        return tuple(
+            replace(c, recomputed=tuple(n for n in c.nodes if times[n] > 1 and not is_free(n)))
+            for c in self.clusters
+        )
 
     def _beside(self, part: Graph) -> None:
         """What runs once."""
         if not part.outputs:
             return
-        made = single.plan(part, self.target, None, self.hints)
+        made = self._planned(part)
         first = len(self.clusters)
         for k, c in enumerate(made.clusters):
             name = f"k{first + k}"
             self.clusters.append(Cluster(
-                name, self._nodes(c.nodes), self._nodes(c.inputs), self._nodes(c.outputs),
+                name, self._in_order(c.nodes), self._nodes(c.inputs), self._nodes(c.outputs),
                 self._nodes(c.recomputed), c.shapes,
                 None if c.stream is None else (self._node(c.stream[0]), c.stream[1]),
+                None if c.body is None else _named(name, c.body),
             ))  # fmt: skip
         self.launches += [tuple(first + k for k in group) for group in made.launches]
         for slot in made.slots:
             if slot.reuses is not None:
                 self.reuses[self._node(slot.node)] = (self._node(slot.reuses),)
         self._note(made)
+
+    def _planned(self, part: Graph) -> Plan:
+        """The plan of what runs once; before the rounds, there may be rounds again."""
+        if part is self.parts.before and self.parts.again:
+            made = _plan(part, self.target, None, self.hints, fuse=True, donated=NOTHING)
+            if made.graph is part:
+                return made
+        return single.plan(part, self.target, None, self.hints)
 
     def _rounds(self) -> None:
         """The cluster with a body: the one that keeps least of those that are about as fast as the
@@ -186,7 +254,7 @@ class _Composed:
         if any(map(self._keeps_several, found)):
             found += [self._cluster(name, *made) for made in self._bodies(thrifty=True)]
         burdens = {c: self._burden(c) for c in found}
-        most, step = WORTH * min(burdens.values()), self.target.l3_bytes // SMALL
+        most, step = WORTH * min(burdens.values()), max(self.most // SMALL, 1)
         fast = [c for c in found if burdens[c] <= most]
         cluster = min(fast, key=lambda c: (self._kept(c) // step, burdens[c]))
         assert cluster.body is not None
@@ -200,7 +268,7 @@ class _Composed:
         """Plans of the body, each with the rows of one round: those for which what it keeps fits
         (as many as the plan of the whole lets expect, and as many as that one leaves room for), and
         so many that it keeps about as much as it adds to, which every round reads and writes."""
-        parts, budget = self.parts, self.target.l3_bytes * 3 // 4
+        parts, budget = self.parts, self.most * 3 // 4
         rows = first = block(parts, self.hints, budget)
         half = even_rows(-(-at_hints(parts.extent, self.hints) // 2))
         made, kept = self._body(rows, thrifty)
@@ -229,15 +297,14 @@ class _Composed:
     def _cluster(self, name: str, body: Plan, rows: int) -> Cluster:
         """The rounds of a body as a cluster."""
         parts = self.parts
-        body = replace(body, clusters=tuple(
-            replace(c, name=f"{name}_{k}") for k, c in enumerate(body.clusters)))  # fmt: skip
         inputs = tuple(dict.fromkeys(p.node for p in parts.reads if p.axis != FIRST_ROW))
         outputs = tuple(p.node for p in parts.makes)
         reads = tuple(_cut(p, inputs) for p in parts.reads)
         makes = tuple(_cut(p, outputs) for p in parts.makes)
         rounds = Rounds(reads, makes, parts.extent, parts.rows, rows)
         inside = {n: parts.of[n] for n in parts.body.nodes() if n in parts.of}
-        return Cluster(name, parts.members, inputs, outputs, body=Body(rounds, body, inside))
+        made = _named(name, Body(rounds, body, inside))
+        return Cluster(name, parts.members, inputs, outputs, body=made)
 
     def _kept(self, cluster: Cluster) -> int:
         """Bytes that a round keeps between its kernels."""
@@ -272,6 +339,10 @@ class _Composed:
     def _nodes(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
         return tuple(map(self._node, nodes))
 
+    def _in_order(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
+        """The same in the order of the whole graph."""
+        return tuple(sorted(self._nodes(nodes), key=self.places.__getitem__))
+
     def _note(self, made: Plan) -> None:
         """The decisions about a part, in the names of the whole."""
         own = name_values(made.graph)
@@ -282,6 +353,12 @@ class _Composed:
             renamed(d, lambda text: known.get(text, text), d.a_origin, d.origin)
             for d in made.decisions
         ]
+
+
+def _named(name: str, body: Body) -> Body:
+    """The rounds of a cluster of that name, their clusters called after it."""
+    clusters = (replace(c, name=f"{name}_{k}") for k, c in enumerate(body.plan.clusters))
+    return replace(body, plan=replace(body.plan, clusters=tuple(clusters)))
 
 
 def kept_between(body: Plan, hints: Hints) -> int:
@@ -334,7 +411,7 @@ def _accepted(
 ) -> Decision:
     names, value = name_values(whole.graph), large[0]
     reader = _reader(whole.graph, value)
-    (number, body), *_ = made.in_rounds
+    *_, (number, body) = made.in_rounds
     cluster = made.clusters[number]
     stored = sum(at_hints(n.type.nbytes, hints) for n in large if n not in cluster.outputs)
     once = sum(at_hints(n.type.nbytes, hints) for n in (*cluster.inputs, *cluster.outputs))

@@ -19,12 +19,12 @@ than by a sum, a product or a largest element stands outside, or nothing is cut.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any
+from collections.abc import Set as AbstractSet
 
 from smelt.blocks import FIRST_ROW, ROUND_ROWS, WHOLE
 from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
+from smelt.fusion.rows import NotCut, Part, Rows
 from smelt.fusion.sets import Hints, at_hints
 from smelt.fusion.state import SMALL
 from smelt.fusion.trace import Trace
@@ -33,29 +33,17 @@ from smelt.fusion.units import is_free
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import renew, sizes, users
-from smelt.ops.combine import BEGINS, CHOICE, COMBINES, SAME, SUM_OF_PRODUCTS
+from smelt.ops.combine import BEGINS, COMBINES
 from smelt.ops.create import Constant, Input
-from smelt.types.dtype import i64
 from smelt.types.expr import Expr, Index, add, axes_of, size
 from smelt.types.tensor import TensorType
 
 _MIXES = "{} mixes rows"
+MOST_EARLY, MOST_AGAIN = 6, 2
+"""Folds over all rows that are made before rounds at most, and products that are made twice for
+them: of a network whose layers each take moments of all rows, all would be."""
 _ROUNDS = {row.scalar for row in COMBINES.values() if row.wide}
 """The scalar operators whose rounding adds up in a fold."""
-ADDED = COMBINES[SUM_OF_PRODUCTS[0]].scalar
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A value that rounds read or make, and the axis along which it is cut (or WHOLE)."""
-
-    node: Node
-    inner: Node
-    axis: int
-    combine: str = ""
-    """For a whole result, the scalar operator that joins what rounds make of it; `given` is then
-    the body's input for what there is so far."""
-    given: Node | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +66,8 @@ class InRounds:
     rows: str
     row_bytes: Index
     """Bytes of large values for one row."""
-
-
-class NotCut(Exception):
-    """The rows of a value cannot be cut along an axis: says why, as part of a sentence."""
+    again: bool = False
+    """Whether rounds make again what folds over all rows were made of before."""
 
 
 class Narrow(NotCut):
@@ -92,6 +78,15 @@ class Narrow(NotCut):
         self.sums = frozenset(sums)
 
 
+class _Waits(NotCut):
+    """Some of the rounds read what is folded over the rows of all: `folds`, which have to be made
+    before the rounds begin."""
+
+    def __init__(self, how: str, folds: AbstractSet[Node]) -> None:
+        super().__init__(how)
+        self.folds = folds
+
+
 def split(
     graph: Graph, large: Sequence[Node], hints: Mapping[str, int], least: int
 ) -> InRounds | None:
@@ -99,34 +94,52 @@ def split(
     None if nothing is summed over rows and more than a little is made of them: then nothing waits
     for all of them, and other schedules serve as well.  `least` are the bytes of a large value.
 
-    Rows are those of the outermost axis that lets itself be cut into small blocks.  Raises NotCut
-    if none does.
+    Rows are those of the outermost axis that lets itself be cut into small blocks; of one along
+    which folds of all rows would have to be made before, only where there is no other.  Raises
+    NotCut if none does.
     """
     refused = NotCut("it has no rows")
-    for axis in (a for a, n in enumerate(large[0].type.shape) if n != 1):
-        try:
-            return _split(graph, large, axis, Hints(hints), least)
-        except Narrow:
-            raise
-        except NotCut as how:
-            refused = how if str(refused) == "it has no rows" else refused
+    for waits in (False, True):
+        idle = False
+        for axis in (a for a, n in enumerate(large[0].type.shape) if n != 1):
+            try:
+                found = _split(graph, large, axis, Hints(hints), least, waits=waits)
+            except Narrow:
+                raise
+            except NotCut as how:
+                refused = how if str(refused) == "it has no rows" else refused
+                continue
+            if found is not None:
+                return found
+            idle = True
+        if idle:
+            return None
     raise refused
 
 
 def _split(
-    graph: Graph, large: Sequence[Node], axis: int, hints: Hints, least: int
+    graph: Graph, large: Sequence[Node], axis: int, hints: Hints, least: int, *, waits: bool
 ) -> InRounds | None:
-    try:
-        found = _Rounds(graph, users(graph), hints, least).run(large[0], axis, large)
-    except SmeltError as error:
-        raise NotCut("an operator has no form for a block of rows") from error
-    made = sum(at_hints(p.node.type.nbytes, hints) for p in found.makes)
-    if not any(p.combine for p in found.makes) and made * SMALL > least:
-        return None
+    early, readers = frozenset[Node](), users(graph)
+    while True:
+        if len(early) > MOST_EARLY:
+            raise NotCut("too many sums of all rows would have to be made before")
+        try:
+            found = _Rounds(graph, readers, hints, least, early).run(large[0], axis, large)
+            break
+        except _Waits as how:
+            if not waits:
+                raise
+            early |= how.folds
+        except SmeltError as error:
+            raise NotCut("an operator has no form for a block of rows") from error
     if at_hints(found.row_bytes, hints) > least * 3 // 4:
         raise NotCut("a single row is too large")
     if at_hints(found.extent, hints) <= ROUND_ROWS:
         raise NotCut("it has few rows")
+    made = sum(at_hints(p.node.type.nbytes, hints) for p in found.makes)
+    if not any(p.combine for p in found.makes) and made * SMALL > least:
+        return None
     return found
 
 
@@ -134,9 +147,14 @@ class _Rounds:
     """Grows a set of nodes around a large value until only small values cross its border."""
 
     def __init__(
-        self, graph: Graph, readers: Mapping[Node, list[Node]], hints: Hints, least: int
-    ) -> None:
+        self, graph: Graph, readers: Mapping[Node, list[Node]], hints: Hints, least: int,
+        early: AbstractSet[Node],
+    ) -> None:  # fmt: skip
         self.graph, self.readers, self.hints, self.least = graph, readers, hints, least
+        self.early = early
+        """Folds over rows that are made before, of what the rounds make again."""
+        self.ahead = {n for fold in early for n in Graph(graph.name, graph.inputs, (fold,)).nodes()}
+        """All that is computed for them."""
         self.order = {n: k for k, n in enumerate(graph.nodes())}
         self.axis: dict[Node, int] = {}
         """The members, and which axis of theirs is cut: of the result, or beyond its rank one that
@@ -151,6 +169,8 @@ class _Rounds:
         self._close()
         for node in self.axis:
             self._check(node)
+        if sum(self.trace(n).dots > 0 for n in self.ahead & self.axis.keys()) > MOST_AGAIN:
+            raise NotCut("too many products would be made twice")
         return self._parts([n for n in large if n in self.axis])
 
     # ---- growing -------------------------------------------------------------------------------
@@ -163,7 +183,8 @@ class _Rounds:
         if known is None:
             if not node.op.fusible or isinstance(node.op, (Input, Constant)):
                 raise NotCut(f"{node.op.name} is one call for all rows")
-            if self.trace(node).joins:
+            found = self.trace(node)
+            if found.joins and not (axis >= node.type.rank and _begins(node, found.combine)):
                 raise NotCut(f"{node.op.name} writes rows in no order")
             self.axis[node] = axis
             self.pending.append(node)
@@ -187,7 +208,8 @@ class _Rounds:
                 if not x.inputs:
                     continue  # a source of the graph's, or what counts positions
                 wide = cut != WHOLE and (self._is_large(x) or self._widens(x))
-                if (x.op.is_view and not self._is_done(node)) or wide:
+                own = not self._is_done(node) or cut == WHOLE  # rows, or what is joined to
+                if (x.op.is_view and own) or wide:
                     self._add(x, cut)
             if axis >= node.type.rank and node not in self.graph.outputs:
                 after = self.readers[node]
@@ -195,7 +217,8 @@ class _Rounds:
                     self._add(reader, reader.type.rank)  # written as it is read
             if WHOLE < axis < node.type.rank and self._is_large(node):
                 for reader in self.readers[node]:
-                    self._add(reader, self._seen(reader, node, axis))
+                    if reader not in self.early:
+                        self._add(reader, self._seen(reader, node, axis))
 
     def _widens(self, node: Node) -> bool:
         """Whether a node maps what it reads to something larger."""
@@ -237,12 +260,13 @@ class _Rounds:
         after: set[Node] = set()
         for node in self.order:
             waits = [x for x in node.inputs if x in after or self._is_done(x)]
-            if self._is_done(node) and node.op.is_view:
+            if (self._is_done(node) and node.op.is_view) or node in self.early:
                 continue
             rows = [x for x in node.inputs if x in self.axis and not self._is_done(x)
                     and self.axis[x] != WHOLE and not self._is_seen(x)]  # fmt: skip
             if waits and (node in self.axis or node in reaching):
-                raise NotCut(f"{node.op.name} needs {waits[0].op.name} of all rows")
+                how = f"{node.op.name} needs {waits[0].op.name} of all rows"
+                raise _Waits(how, self._awaited(waits))
             if node in self.axis:
                 continue
             if waits:
@@ -252,6 +276,20 @@ class _Rounds:
                 self._grow()
             elif rows:
                 after.add(node)
+
+    def _awaited(self, nodes: Iterable[Node]) -> AbstractSet[Node]:
+        """The folds over rows that nodes behind the rounds are made of."""
+        found: set[Node] = set()
+        seen, pending = {*nodes}, [*nodes]
+        while pending:
+            node = pending.pop()
+            if self._is_done(node) and not node.op.is_view:
+                found.add(node)
+                continue
+            more = [x for x in node.inputs if x not in seen and (x in self.axis or x not in found)]
+            seen.update(more)
+            pending += more
+        return found
 
     def _is_seen(self, node: Node) -> bool:
         """Whether a member is a view of what no round makes: others see it without rounds."""
@@ -286,11 +324,12 @@ class _Rounds:
         while rows in sizes(self.graph):
             rows += "_"
         self.rows = size(rows)
-        made = _Body(self)
+        made = Rows(self)
         members = sorted(self.axis, key=self.order.__getitem__)
         results = set(self.graph.outputs)
+        inside = self.axis.keys() | self.ahead
         outside = [n for n in members if n in results
-                   or any(r not in self.axis for r in self.readers[n])]  # fmt: skip
+                   or any(r not in inside for r in self.readers[n])]  # fmt: skip
         outside = [n for n in outside if self.axis[n] != WHOLE and not self._is_seen(n)]
         self._leave(members, outside)
         if narrow := [n for n in map(self._fold, outside) if self._is_narrow(n)]:
@@ -345,7 +384,8 @@ class _Rounds:
         ours = {p.node for p in makes}
         late: dict[Node, None] = {}
         for node in self.order:
-            if node not in self.axis and any(x in late or x in ours for x in node.inputs):
+            behind = any(x in late or x in ours for x in node.inputs)
+            if behind and node not in self.axis and node not in self.ahead:
                 late[node] = None
         for node in reversed(self.order):
             if (
@@ -378,7 +418,7 @@ class _Rounds:
         of |= {p.given: p.node for p in makes if p.given is not None}
         return InRounds(
             before, body, after, reads, makes, handed, self._with_sources(reads), of, self.extent,
-            rows, row_bytes,
+            rows, row_bytes, not self.ahead.isdisjoint(self.axis),
         )  # fmt: skip
 
     def _with_sources(self, reads: tuple[Part, ...]) -> tuple[Node, ...]:
@@ -389,87 +429,14 @@ class _Rounds:
         return tuple(sorted(found, key=self.order.__getitem__))
 
 
-class _Body:
-    """The members again, for a block of rows."""
-
-    def __init__(self, home: _Rounds) -> None:
-        self.home = home
-        self.new: dict[Node, Node] = {}
-        self.reads: dict[tuple[Node, int], Part] = {}
-        self.start: Part | None = None
-
-    def add(self, node: Node) -> None:
-        home = self.home
-        axis = home.axis[node]
-        inputs = tuple(self._operand(node, k, x) for k, x in enumerate(node.inputs))
-        cut = WHOLE < axis < node.type.rank
-        wanted = self._type(node.type, axis) if cut else node.type
-        op = _shaped(node.op, node.type, wanted) if cut else node.op
-        made = build.apply(op, *inputs, origin=node.origin)
-        if made.type != wanted:
-            raise NotCut(f"{node.op.name} has no form for a block of rows")
-        self.new[node] = made
-
-    def _type(self, old: TensorType, axis: int) -> TensorType:
-        return TensorType(old.dtype, (*old.shape[:axis], self.home.rows, *old.shape[axis + 1 :]))
-
-    def _operand(self, node: Node, place: int, x: Node) -> Node:
-        """A member, a number, or an input of the body."""
-        if x in self.new:
-            return self.new[x]
-        if isinstance(x.op, Constant):
-            return x
-        if not x.inputs and not isinstance(x.op, Input):
-            return self._source(x, self.home.cut(node, place))
-        cut = self.home.cut(node, place)
-        key = x, cut
-        found = self.reads.get(key)
-        if found is None:
-            kind = x.type if cut == WHOLE else self._type(x.type, cut)
-            strides = x.op.strides if isinstance(x.op, Input) else None
-            if cut > 0 and strides is None:
-                last = len(kind.shape) - 1
-                strides = tuple(1 if d == last else None for d in range(last + 1))
-            inner = build.input(f"r{len(self.reads)}", kind, strides)
-            found = self.reads[key] = Part(x, inner, cut)
-        return found.inner
-
-    def _source(self, x: Node, cut: int) -> Node:
-        """What counts positions, from where the round begins."""
-        counts = self.home.trace(x).counts
-        if cut == WHOLE:
-            return x
-        wanted = self._type(x.type, cut)
-        local = build.apply(_shaped(x.op, x.type, wanted), origin=x.origin)
-        if local.type != wanted or counts < 0:
-            raise NotCut(f"{x.op.name} has no form for a block of rows")
-        if counts != cut:
-            return local
-        return build.map(ADDED, local, build.cast(self._start(x), x.type.dtype), origin=x.origin)
-
-    def _start(self, wanted: Node) -> Node:
-        """The number of the round's first row, wanted for a value."""
-        if self.start is None:
-            start = build.input("start", TensorType(i64))
-            self.start = self.reads[wanted, FIRST_ROW] = Part(wanted, start, FIRST_ROW)
-        return self.start.inner
-
-    def result(self, node: Node, combine: str) -> Part:
-        """A result of the body: rows of one, or what there is so far with this round's part."""
-        axis, made = self.home.axis[node], self.new[node]
-        if axis < node.type.rank:
-            return Part(node, made, axis)
-        given = build.input(f"so_far{len(self.reads)}_{self.home.order[node]}", node.type)
-        nothing = build.constant(BEGINS[combine](node.type.dtype), node.type.dtype)
-        begins = build.map(SAME, self._start(node), build.constant(0, i64))
-        so_far = build.map(CHOICE, begins, nothing, given)
-        return Part(node, build.map(combine, so_far, made), WHOLE, combine, given)
-
-
-def _shaped(op: Any, old: TensorType, new: TensorType) -> Any:
-    """An operator whose fields that are its result's shape say another one."""
-    found = {f.name: new.shape for f in fields(op) if getattr(op, f.name) == old.shape}
-    return replace(op, **found) if found else op
+def _begins(node: Node, combine: str) -> bool:
+    """Whether a node joins values to what changes none of them: each round may begin with it."""
+    first = node.inputs[0]
+    while first.op.is_view:
+        (first,) = first.inputs
+    row = BEGINS.get(combine)
+    return row is not None and isinstance(first.op, Constant) \
+        and first.op.value == row(node.type.dtype)  # fmt: skip
 
 
 def block(part: InRounds, hints: Mapping[str, int], budget: int) -> int:

@@ -64,7 +64,7 @@ class Trace:
     folds: int = 0
     dots: int = 0
     combine: str = ""
-    """The scalar operator by which it folds."""
+    """The scalar operator by which it folds or joins."""
     guards: int = 0
     positional: bool = False
     """A fold whose result is a place, not a value."""
@@ -176,6 +176,7 @@ class _Tracer:
         body: Callable[[tuple[Index, ...]], tuple[tuple[tuple[Axes, Index], ...], Axes]],
     ) -> Axes:  # fmt: skip
         self.folds += 1
+        self.combine = how if how in SCALARS else ""
         self.cost += SCALARS[how].cost + MOVE_COST if how in SCALARS else MOVE_COST
         self.size += 3
 

@@ -16,6 +16,8 @@ from dataclasses import fields, replace
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import rebuild_from
+from smelt.ops.create import Constant
+from smelt.types.dtype import DType
 
 __all__ = ["widened"]
 
@@ -46,9 +48,24 @@ def widened(graph: Graph, sums: AbstractSet[Node]) -> tuple[Graph, Mapping[Node,
         if any(f.name == "dtype" for f in fields(node.op)):
             made = build.apply(replace(node.op, dtype=wide), *node.inputs, origin=node.origin)
         else:
-            inputs = (build.cast(x, wide, node.origin) for x in node.inputs)
+            inputs = [_in_type(x, wide) if x.type.dtype == old.type.dtype else x
+                      for x in node.inputs]  # fmt: skip
             made = build.apply(node.op, *inputs, origin=node.origin)
         new[old] = made
         return build.cast(made, old.type.dtype, node.origin)
 
     return rebuild_from(graph, change), new
+
+
+def _in_type(node: Node, dtype: DType) -> Node:
+    """A value in another type; of a number that views repeat, the number is."""
+    chain = [node]
+    while chain[-1].op.is_view:
+        chain.append(chain[-1].inputs[0])
+    last = chain.pop()
+    if not isinstance(last.op, Constant):
+        return build.cast(node, dtype, node.origin)
+    found = build.constant(last.op.value, dtype)
+    for view in reversed(chain):
+        found = build.apply(view.op, found, origin=view.origin)
+    return found

@@ -236,7 +236,9 @@ MAX_EXTRA_MEMORY: Knob[int | None] = Knob(
     "max_extra_memory",
     values.limit,
     None,
-    "Most bytes a call may use beyond its inputs and outputs; more is refused before it starts.",
+    "Most bytes a call may use beyond its inputs, for what stands between kernels and for results: "
+    "large values are made for some rows at a time where that keeps within it, whatever the time; "
+    "more is refused before the call starts.",
     values="none | bytes, such as 2GiB",
     changes="plan",
     show=values.show_bytes,

@@ -38,8 +38,9 @@ class fuse(config):  # noqa: N801 - used as a function: with sm.fuse(must=True):
         must: operators to have in one kernel, whatever the model says: True for all of a program,
             or groups of names, such as `[("exp", "sum", "div")]` or `"exp+sum"`.
         never: operators to keep in separate kernels: True for all, or pairs of names.
-        max_extra_memory: the most bytes that a call may use beyond its arguments and results;
-            more is refused before it starts (`OutOfMemory`).
+        max_extra_memory: the most bytes that a call may use beyond its arguments, results among
+            them: large values are made for some rows at a time where that keeps within it; more is
+            refused before it starts (`OutOfMemory`).
         rounding: "fast", "eager" or "exact", as the setting of that name.
 
     Functions made by `jit` take the same as arguments, and `torch.compile` as options.  Outside of

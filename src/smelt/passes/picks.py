@@ -15,7 +15,7 @@ from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import rebuild_from, use_counts
 from smelt.ops.contract import Contract
-from smelt.ops.create import Iota
+from smelt.ops.create import Constant, Iota
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.index import Gather
 from smelt.ops.reduce import Reduce
@@ -171,15 +171,44 @@ def _is_scaled(x: Node) -> bool:
 
 
 def _unpermuted(node: Node) -> Node:
-    """A read of single elements asks what was permuted, with its indices in that order."""
+    """A read of single elements asks what was permuted, with its indices in that order, also where
+    elementwise operators stand between."""
     op, x = node.op, node.inputs[0] if node.inputs else node
-    if not isinstance(op, Gather) or not isinstance(x.op, Permute):
+    if not isinstance(op, Gather):
         return node
     index = node.inputs[1:]
-    if op.first or len(index) != x.type.rank:
+    if op.first or len(index) != x.type.rank or (perm := _turned(x)) is None:
         return node
-    places = sorted(range(x.type.rank), key=x.op.perm.__getitem__)
-    return build.apply(op, x.inputs[0], *(index[k] for k in places), origin=node.origin)
+    places = sorted(range(x.type.rank), key=perm.__getitem__)
+    inner = _turned_back(x, perm, places)
+    if inner is None:
+        return node
+    return build.apply(op, inner, *(index[k] for k in places), origin=node.origin)
+
+
+def _turned(x: Node) -> tuple[int, ...] | None:
+    """How what elementwise operators make a value of was permuted, if it was."""
+    while isinstance(x.op, (Map, Cast)):
+        same = [y for y in x.inputs if y.type.shape == x.type.shape]
+        if not same:
+            return None
+        x = same[0]
+    return x.op.perm if isinstance(x.op, Permute) else None
+
+
+def _turned_back(x: Node, perm: tuple[int, ...], places: list[int]) -> Node | None:
+    """A value before its permutation; None where another one than that is in it."""
+    if isinstance(x.op, Permute) and x.op.perm == perm:
+        return x.inputs[0]
+    if isinstance(x.op, Constant):
+        return x
+    if isinstance(x.op, (Map, Cast)) and x.type.rank == len(perm):
+        made = [_turned_back(y, perm, places) for y in x.inputs]
+        known = [y for y in made if y is not None]
+        return build.apply(x.op, *known, origin=x.origin) if len(known) == len(made) else None
+    if x.type.rank == len(perm) and sum(n != 1 for n in x.type.shape) <= 1:
+        return build.apply(Permute(tuple(places)), x, origin=x.origin)
+    return None
 
 
 def _pick(node: Node, shared: set[Node]) -> _Pick | None:

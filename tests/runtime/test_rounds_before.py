@@ -1,0 +1,140 @@
+"""What rounds wait for is made before them, along which axis they go, and limits on memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tests.runtime.test_rounds import CASES, both_ways, compiled, f32, graph_of, sizes_of
+
+import smelt as sm
+from smelt import driver, knobs, passes
+from smelt.explain.analysis import memory_analysis
+from smelt.fusion.rounds import split
+from smelt.fusion.text import parse, text
+from smelt.fusion.verify import verify
+from smelt.journal import Journal
+from smelt.target import Target
+
+
+def heads(q: Any, k: Any, v: Any) -> Any:
+    """Attention and its gradients: heads wait for nobody, but have too much for one round."""
+
+    def loss(q: Any, k: Any, v: Any) -> Any:
+        return sm.sum((sm.nn.softmax(q @ sm.matrix_transpose(k) * 0.2) @ v) ** 2)
+
+    return sm.value_and_grad(loss, (0, 1, 2))(q, k, v)[1]
+
+
+def test_rounds_may_stand_before_rounds() -> None:
+    """The gradient of a softmax over columns waits for sums that wait for one over rows."""
+
+    def loss(x: Any, w: Any) -> Any:
+        z = x @ sm.matrix_transpose(w)
+        return sm.mean(sm.max(sm.nn.softmax(z, axis=0) * sm.nn.softmax(z, axis=1), axis=1))
+
+    def code(x: Any, w: Any) -> Any:
+        return sm.value_and_grad(loss, (0, 1))(x, w)[1]
+
+    arrays = 0.3 * f32(150, 24), 0.3 * f32(301, 24)
+    made = compiled(code, *arrays)
+    assert len(made.plan.in_rounds) == 2
+    printed = text(made.plan, graph=True)
+    assert text(verify(parse(printed)), graph=True) == printed
+    found = made.run(arrays, sizes_of(graph_of(code, arrays), arrays))
+    for got, want in zip(found, map(np.asarray, sm.jit(code)(*arrays)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("name", ["biased", "both ways"])
+def test_half_types_are_cut_too(name: str) -> None:
+    """What joins and what is summed over rows is kept in float32 between rounds."""
+    code, arrays = CASES[name]
+    given = tuple(a.astype(ml_dtypes.bfloat16) if a.dtype == np.float32 else a for a in arrays)
+    made = compiled(code, *given)
+    assert made.plan.in_rounds
+    found = made.run(given, sizes_of(graph_of(code, given), given))
+    exact = (a.astype(np.float32) if a.dtype == ml_dtypes.bfloat16 else a for a in given)
+    for got, want in zip(found, map(np.asarray, sm.jit(code)(*exact)), strict=True):
+        assert got.dtype == ml_dtypes.bfloat16
+        most = 2.0**-5 * np.abs(want).max()  # a few roundings of what is summed and of the sum
+        np.testing.assert_allclose(got.astype(np.float32), want, atol=most)
+
+
+def test_right_scores_of_turned_ones_are_picked_and_not_read() -> None:
+    """As PyTorch spells it: log-softmax of the scores turned, read on the diagonal, whose gradient
+    is compared with positions once for either way."""
+
+    def code(x: Any, y: Any) -> Any:
+        z = x @ sm.matrix_transpose(y)
+        n, half = z.shape[0], np.float32(-0.5)
+        hot = sm.where(sm.arange(n)[:, None] == sm.arange(n)[None, :], half, half * 0)
+        turned = sm.matrix_transpose(z)
+        low, high = (sm.nn.log_softmax(a, axis=1) for a in (z, turned))
+        dz = hot - sm.exp(low) * sm.sum(hot, axis=1, keepdims=True)
+        dt = hot - sm.exp(high) * sm.sum(hot, axis=1, keepdims=True)
+        places = sm.arange(n)
+        loss = sm.mean(high[places, places]) + sm.mean(low[places, places])
+        d = dz + sm.matrix_transpose(dt)
+        return loss, d @ y, sm.matrix_transpose(d) @ x
+
+    arrays = 0.3 * f32(140, 24), 0.3 * f32(140, 24)
+    made = compiled(code, *arrays)
+    assert made.plan.in_rounds
+    gathers = [n for n in made.graph.nodes() if n.op.name == "gather"]
+    assert all(1 in n.inputs[0].type.shape for n in gathers)  # of rows, not of scores
+    found = made.run(arrays, sizes_of(graph_of(code, arrays), arrays))
+    x, y = (a.astype(np.float64) for a in arrays)
+    e = np.exp(x @ y.T)
+    p, q = e / e.sum(axis=1, keepdims=True), e / e.sum(axis=0)
+    wanted = np.log(np.diag(p)).mean() + np.log(np.diag(q)).mean()
+    d = 0.5 * (p + q) - np.eye(140)
+    for got, want in zip(found, (wanted, d @ y, d.T @ x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6 * np.abs(want).max())
+
+
+def test_queries_are_cut_and_not_heads() -> None:
+    """Heads come first and wait for nobody, but the scores of one are too many."""
+    graph = graph_of(heads, (f32(3, 5, 7), f32(3, 6, 7), f32(3, 6, 7)))
+    graph = passes.run(graph, Journal(), "eager")
+    scores = next(n for n in graph.nodes() if n.op.name == "contract")
+    sizes = {"n0": 12, "n1": 4096, "n2": 64, "n4": 4096, "n8": 64}
+    found = split(graph, [scores], sizes, 1 << 25)
+    assert found is not None and not found.again
+    assert found.extent == scores.type.shape[1]
+    assert [p.combine for p in found.makes].count("add") == 2  # of keys and of values
+
+
+def test_what_is_made_twice_has_to_be_worth_its_time() -> None:
+    """Sums over all rows that rounds read are made before of the same value, if much is kept less
+    or the user says so; else it is stored, and the reason has the numbers."""
+    arrays = CASES["both ways"][1]
+    made = compiled(both_ways, *arrays, slower=1.0)
+    assert not made.plan.in_rounds
+    (refused,) = [d for d in made.plan.decisions if d.reason == "not-in-rounds"]
+    assert "times as long" in refused.details["how"]
+    with knobs.config(max_extra_memory=70_000):
+        limited = compiled(both_ways, *arrays, slower=1.0)
+    assert limited.plan.in_rounds
+    sizes = dict(zip(made.size_names, sizes_of(made.graph, arrays), strict=True))
+    bytes_ = [memory_analysis(m, sizes).temp_size_in_bytes for m in (made, limited)]
+    assert bytes_[0] >= 140 * 140 * 4 and bytes_[1] < 140 * 140 * 2
+
+
+def test_a_limit_on_memory_is_met_where_rounds_can() -> None:
+    """Nothing is large for a machine with a large cache, but the limit says what is."""
+    code, arrays = CASES["head"]
+    graph = graph_of(code, arrays)
+    sizes = dict(zip(driver.size_names(graph), sizes_of(graph, arrays), strict=True))
+    room, results = 40_000, 4 * (1 + 150 * 24 + 301 * 24)
+    target = Target.for_isa(driver.host().isa)
+    whole = driver.compile(graph, hints=sizes, target=target)
+    with knobs.config(max_extra_memory=room + results):
+        made = driver.compile(graph, hints=sizes, target=target)
+        found = made.run(arrays, tuple(sizes.values()))
+    assert made.plan.in_rounds and not whole.plan.in_rounds
+    assert memory_analysis(made, sizes).temp_size_in_bytes <= room
+    for got, want in zip(found, whole.run(arrays, tuple(sizes.values())), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
