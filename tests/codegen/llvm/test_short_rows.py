@@ -13,7 +13,7 @@ from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.whole import RUNNABLE, Whole, whole
 
 from smelt import driver
-from smelt.fusion import search, sweeps
+from smelt.fusion import single, sweeps
 from smelt.graph.text import parse
 from smelt.kernel.ir import Block, Kernel
 
@@ -136,7 +136,7 @@ def test_planner_and_lowering_agree(
         return seen[-1]
 
     monkeypatch.setattr(sweeps, "lanes_axis", spy)
-    monkeypatch.setattr(search, "larger", lambda *_: None)
+    monkeypatch.setattr(single, "larger", lambda *_: None)
     text = FEW[name].format(dtype) if name in FEW else source(name, dtype)
     compiled = driver.compile(parse(text), hints={"m": m, "k": k, "n": 3})
     (kernel,) = compiled.kernels
