@@ -85,6 +85,15 @@ def pairs_of_sums(x):
     return sm.expand_dims(r, axis=1) - sm.expand_dims(r, axis=0)
 
 
+def halves_of_a_product(x, w):
+    h, n = x @ w, w.shape[1] // 2
+    return sm.nn.silu(h[:, :n]) * h[:, n : 2 * n]
+
+
+def two_of_one(x, v, w):
+    return x @ v, x @ w
+
+
 def pairs_of_largest(x):
     r = sm.max(x, axis=1)
     return sm.expand_dims(r, axis=1) * sm.expand_dims(r, axis=0)
@@ -188,6 +197,10 @@ CASES = [
          ("extern.sort",)),
     Case("sums in pairs", pairs_of_sums, (BIG,), ("reduce.sum", "sub"), "F003",
          ("whole reduction", "test_refusals.py")),
+    Case("halves of a product", halves_of_a_product, ((512, 256), (256, 1024)),
+         ("contract", "sigmoid"), "F027", ("a part of it", "a part of the weight")),
+    Case("products of one input", two_of_one, ((256, 128), (128, 1024), (128, 64)),
+         ("contract#0", "contract#1"), "F010", ("would save", "131 kB")),
     Case("maxima in pairs", pairs_of_largest, (BIG,), ("reduce.max", "mul"), "F003"),
     Case("a sum spread", spread, (BIG,), ("reduce.sum", "exp"), "F003"),
     Case("a running sum turned", running_then_turned, (BIG,), ("scan.sum", "exp"), "F003"),

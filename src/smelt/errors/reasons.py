@@ -242,9 +242,10 @@ _REFUSALS = (
     Reason(
         "F024",
         "no-shared-data",
-        "they share no data, so there is no traffic to save",
-        "Neither reads what the other writes, and they read nothing in common. One launch is all "
-        "that could be saved, and it is cheaper than the lost parallelism.",
+        "they share little or no data, so there is no traffic to save",
+        "Neither reads what the other writes, and what they read in common is less than half of "
+        "what either reads. One launch is all that could be saved, and it is cheaper than the lost "
+        "parallelism.",
         _MUST,
     ),
     Reason(
@@ -266,6 +267,17 @@ _REFUSALS = (
         "are faster. A kernel that maps a large value alone writes its result in the same place; "
         "one that folds it as well needs a place of its own, and leaves room for half of the rows.",
         _MUST,
+    ),
+    Reason(
+        "F027",
+        "read-elsewhere",
+        "the consumer reads the product over {axis} otherwise than element by element: a part of "
+        "it, several places for one of its own, or in another order",
+        "A product is computed once for each element of its result, by the kernel whose axes these "
+        "are. What reads a slice, windows or pairs of its elements, or interleaves several, would "
+        "compute some again and skip what others need.",
+        "No setting helps; a product with a part of the weight, in place of a part of the product, "
+        "is read element by element. " + _LEGAL,
     ),
 )
 

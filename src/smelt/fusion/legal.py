@@ -108,7 +108,10 @@ def refuse_torn(units: Units, fold: int) -> Refusal:
 
 
 def refuse_fault(units: Units, reason: str, number: int) -> Refusal:
-    """What makes a set no kernel, and the unit that it is about."""
+    """What makes a set no kernel, and the unit that it is about.  A product is an array to who
+    wrote it: a reader does not wait for its sums, but reads it otherwise than one by one."""
+    if reason == CROSSING and units.unit(number).trace.dots:
+        reason = "read-elsewhere"
     op = units.values[number].op.name
     details = {"axis": _ended(units, number), "op": op, "a_axes": "", "b_axes": "",
                "size": f"over {MOST_READS}", "limit": MOST_READS}  # fmt: skip

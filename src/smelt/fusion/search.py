@@ -385,14 +385,14 @@ class Search(State):
                         found[a, b] = None
         return list(found)
 
-    def beside(self, a: int, b: int) -> Candidate:
+    def beside(self, a: int, b: int, *, asked: bool = False) -> Candidate:
         """Two kernels that share inputs as one.  They start together anyway: of their launches only
-        what a kernel of its own costs is saved."""
+        what a kernel of its own costs is saved.  For `asked` see `joined`."""
         one, other = self.clusters[a], self.clusters[b]
         shared = sum(self.model.nbytes[v] for v in bits(one.reads & other.reads))
         if 2 * shared < min(one.cost.read, other.cost.read):
             return Candidate(0.0)
-        move = self.joined(a, b)
+        move = self.joined(a, b, asked=asked)
         if not move.joined or move.gain == FORCED:
             return move
         after = move.joined[0][1].cost
@@ -412,7 +412,7 @@ class Search(State):
                 self._refuse(p, c, self.joined(p, c, asked=True), beside=False)
         for a, b in self._pairs():
             if not (self.successors(a) >> b | self.successors(b) >> a) & 1:
-                self._refuse(a, b, self.beside(a, b), beside=True)
+                self._refuse(a, b, self.beside(a, b, asked=True), beside=True)
 
     def _refuse(self, a: int, b: int, move: Candidate, *, beside: bool) -> None:
         after = move.joined[0][1].cost if move.joined else None
