@@ -141,3 +141,36 @@ def test_what_sums_about_a_column_is_right(isa: Isa) -> None:
         y = (x - x.astype("f8").sum(1, keepdims=True)) @ w.T
         np.testing.assert_allclose(found["y"], y, rtol=1e-3, atol=1e-3)
         np.testing.assert_allclose(found["z"], ((y - y[:, :1]) ** 2).sum(1), rtol=1e-4)
+
+
+SQUEEZED = """
+kernel k(x: f32[n,16,h*STEP,w*STEP], c: f32[5,16]) -> y: f32[n,16,h,w], z: f32[n,5]
+  axis n, j in 16, h, w, u in 5
+  grid n
+  v0 = x[n,j,h*STEP,w*STEP]
+  v1 = max(v0, 0)
+  y[n,j,h,w] = v1
+  v2 = sum(v1 over h, w)
+  v3 = c[u,j]
+  v4 = dot(v2, v3 over j)
+  z[n,u] = v4
+"""
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("step", [1, 2])
+def test_what_is_stored_and_summed_for_a_product_runs_along_its_lines(step: int, isa: Isa) -> None:
+    """However the results of the product lie: here its columns are the images of a batch, which
+    lie far apart (squeeze and excitation)."""
+    kernel = parse(SQUEEZED.replace("*STEP", f"*{step}" * (step > 1)))
+    (phase,) = program(kernel).phases
+    made = schedule(phase, Target.for_isa(isa))
+    (vector,) = [n.vector for n in made.nests if n.stores and n.folds]
+    assert vector not in ("n", "j")
+    rng = np.random.default_rng(1)
+    x = rng.integers(-9, 9, (19, 16, 7 * step, 9 * step)).astype(np.float32)
+    c = rng.integers(-9, 9, (5, 16)).astype(np.float32)
+    found = native_kernel(kernel, isa)({"x": x, "c": c}, {"h": 7, "w": 9})
+    expected = np.maximum(x[:, :, ::step, ::step], 0)
+    np.testing.assert_array_equal(found["y"], expected)
+    np.testing.assert_array_equal(found["z"], expected.sum((2, 3)) @ c.T)

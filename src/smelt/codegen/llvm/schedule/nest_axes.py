@@ -3,30 +3,42 @@ the results of the phase's products."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from smelt.codegen.llvm.access.memory import FARTHEST_STEP
 from smelt.codegen.llvm.values.items import Access, Item, Phase
 from smelt.types.affine import coefficient
-from smelt.types.expr import axes_of
+from smelt.types.expr import Index, axes_of
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.schedule.nests import Nest
 
 
 def lines_axis(nest: Nest, v: str) -> str | None:
-    """The axis that all loads run along, where a nest only folds what it loads far apart along
-    `v`, and what else it reads does not vary along that: how the results of products lie is nothing
-    to it."""
+    """The axis that memory is walked along, where a nest folds or stores what it loads, and all of
+    it lies far apart along `v`, and what else it reads does not vary along that: how the results of
+    products lie is nothing to it."""
     inside = {*nest.items}
     others = [a for i in (*nest.items, *nest.folds) for a in i.args if a not in inside]
-    if nest.stores or nest.settings or nest.saves or any(v in a.axes for a in others):
+    others += [s.value for s in nest.stores if s.value not in inside]
+    if nest.settings or nest.saves or any(v in a.axes for a in others):
         return None
     loads = [i.payload.offset for i in nest.items
              if isinstance(i.payload, Access) and v in i.axes]  # fmt: skip
-    if not loads or any(coefficient(x, v) in (0, 1) for x in loads):
+    stored = [s.access.offset for s in nest.stores]
+    if not loads or any(coefficient(x, v) in (0, 1) for x in loads + stored):
         return None
-    return next((a for a in nest.order if all(coefficient(x, a) == 1 for x in loads)), None)
+    return next((a for a in nest.order if _are_lines(loads, stored, a)), None)
+
+
+def _are_lines(loads: Sequence[Index], stored: Sequence[Index], a: str) -> bool:
+    """Whether an axis runs along lines of memory: side by side, or loads in short steps."""
+    steps = [coefficient(x, a) for x in loads]
+    if not all(coefficient(x, a) == 1 for x in stored):
+        return False
+    near = all(isinstance(n, int) and 0 < n <= FARTHEST_STEP for n in steps)
+    return near and (bool(stored) or set(steps) == {1})
 
 
 def results_axis(nest: Nest, v: str) -> str | None:
