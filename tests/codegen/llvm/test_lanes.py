@@ -174,3 +174,34 @@ def test_what_is_stored_and_summed_for_a_product_runs_along_its_lines(step: int,
     expected = np.maximum(x[:, :, ::step, ::step], 0)
     np.testing.assert_array_equal(found["y"], expected)
     np.testing.assert_array_equal(found["z"], expected.sum((2, 3)) @ c.T)
+
+
+CENTRED = """
+kernel k(x: f32[n,40], c: f32[3,40]) -> y: f32[n], z: f32[n,3]
+  axis n, j in 40, u in 3
+  grid n
+  v0 = x[n,j]
+  v1 = max(v0 over j)
+  v2 = v0 - v1
+  v3 = square(v2)
+  v4 = sum(v3 over j)
+  y[n] = v4
+  v5 = c[u,j]
+  v6 = dot(v2, v5 over j)
+  z[n,u] = v6
+"""
+
+
+def test_a_number_of_each_row_does_not_turn_folds_to_the_columns_of_a_product() -> None:
+    """What is folded less a fold of its row: one number is read for all lanes of a line."""
+    kernel = parse(CENTRED)
+    (phase,) = program(kernel).phases
+    made = schedule(phase, Target.for_isa("avx512"))
+    assert [n.vector for n in made.nests if n.folds] == ["j", "j"]
+    rng = np.random.default_rng(1)
+    x = rng.integers(-9, 9, (67, 40)).astype(np.float32)
+    c = rng.integers(-9, 9, (3, 40)).astype(np.float32)
+    found = native_kernel(kernel, RUNNABLE[0])({"x": x, "c": c})
+    less = x - x.max(1, keepdims=True)
+    np.testing.assert_array_equal(found["y"], (less * less).sum(1))
+    np.testing.assert_array_equal(found["z"], less @ c.T)

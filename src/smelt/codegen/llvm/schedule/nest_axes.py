@@ -17,19 +17,22 @@ if TYPE_CHECKING:
 
 def lines_axis(nest: Nest, v: str) -> str | None:
     """The axis that memory is walked along, where a nest folds or stores what it loads, and all of
-    it lies far apart along `v`, and what else it reads does not vary along that: how the results of
+    it lies far apart along `v`, and what else it reads does not vary along both: how the results of
     products lie is nothing to it."""
     inside = {*nest.items}
     others = [a for i in (*nest.items, *nest.folds) for a in i.args if a not in inside]
     others += [s.value for s in nest.stores if s.value not in inside]
-    if nest.settings or nest.saves or any(v in a.axes for a in others):
+    if nest.settings or nest.saves:
         return None
     loads = [i.payload.offset for i in nest.items
              if isinstance(i.payload, Access) and v in i.axes]  # fmt: skip
     stored = [s.access.offset for s in nest.stores]
     if not loads or any(coefficient(x, v) in (0, 1) for x in loads + stored):
         return None
-    return next((a for a in nest.order if _are_lines(loads, stored, a)), None)
+    both = [x.axes for x in others if v in x.axes]
+    return next((a for a in nest.order
+                 if _are_lines(loads, stored, a) and not any(a in axes for axes in both)),
+                None)  # fmt: skip
 
 
 def _are_lines(loads: Sequence[Index], stored: Sequence[Index], a: str) -> bool:
