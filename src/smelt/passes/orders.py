@@ -39,7 +39,7 @@ GUESS = 64
 """A size that nobody gives."""
 LANES = 16
 """Elements of a vector, for what part of the last one is filled."""
-WORTH = 0.97
+WORTH = 0.95
 """Time of the turned graph, at most, as a part of the other's: predictions are not exact."""
 
 # Nanoseconds of one core, from single kernels of networks (ResNet-18, MobileNetV2; batches of 1
