@@ -39,32 +39,40 @@ GUESS = 64
 """A size that nobody gives."""
 LANES = 16
 """Elements of a vector, for what part of the last one is filled."""
-WORTH = 0.97
+WORTH = 0.95
 """Time of the turned graph, at most, as a part of the other's: predictions are not exact."""
 
-# Nanoseconds of one core, from networks' kernels (ResNet-18, MobileNetV2; batches of 1 and 8;
-# AVX-512).  Kernels of both orders in microseconds, channels first and last:
+# Nanoseconds of one core, from single kernels of networks (ResNet-18, MobileNetV2; batches of 1
+# and 8; AVX-512).  In microseconds, channels first and last; the third is last with weights that
+# are packed in the call:
 #
 #   each channel alone, 3 x 3     all channels, 1 x 1           all channels, 3 x 3
-#   8x32 of 112²   1532   866     8x16->96 of 112²  2348  1388  64 of 56²   975  900, 8x: 7725  7900
-#   8x144 of 56²   2352  1349     8x32->16 of 112²  1207   503  128 of 28²  945  900      7354  7140
-#   8x192 of 28²    354   315     8x24->144 of 56²  1232   921  256 of 14²  990 1010      7512  8142
-#   8x576 of 14²    290   225     8x144->24 of 56²  1193  1207  512 of 7²  1190 1024      8786  8906
-#   8x960 of 7²     184   115     8x96->576 of 14²   790   718
-#   96 of 56², 7x7  189   204     8x960->160 of 7²   683   480   (weights of 8x: packed in the call)
+#   8x32 of 112²   1191  1004     8x16->96 of 112²  2802  1639  64 of 56²  1030  930  1011, 8x:
+#   8x144 of 56²   1483  1390     8x32->16 of 112²  1265   552             8245 7673  8378
+#   8x192 of 28²    372   339     8x24->144 of 56²   806   793  128 of 28²  978  894   944
+#   8x576 of 14²/2  431   148     8x144->24 of 56²   982  1259             7669 7103  7165
+#   8x960 of 7²     297   155     8x160->960 of 7²   791   490  256 of 14² 1013  856   972
+#   96 of 56², 7x7  243   234     8x576->160 of 7²   465   302             7870 6782  6904
+#   144 of 56²      194   151     160->960 of 7²     137    87  512 of 7²  1288  927  2043
+#   576 of 14²/2     85    53     .. in the call             148             9485 6866  7947
+#
+# 3 colours to 64 channels, 7 x 7 by 2: 1074 and 976, 1219 from an image with its colours first;
+# a batch of 8: 8432, 8123, 9402.
 FLOP = 1 / 270
 """A multiplication or an addition of a product."""
-SUMS, WINDOWS = (1.10, 1.05), (1.08, 1.12)
+SUMS, WINDOWS = (1.10, 1.05), (1.08, 0.99)
 """What products take of that at full vectors, channels first and last, and those of windows."""
-PARTLY = 0.85
+PARTLY = 0.75
 """What part of vectors is filled, at least, for products of windows: more lines share them."""
-DATA_BYTE = (0.022, 0.010)
-"""A byte of a product's data and results: lines apart are streams of their own."""
-STENCIL = ((0.20, 0.0088), (0.10, 0.0115))
-"""An element of a sum over a window of each channel alone, and each product in it."""
-PACKED, KEPT = 0.11, 0.05
-"""A byte of weights of channels last: packed in the call, or read from what is kept packed."""
-SEAM = 0.6
+SUMS_BYTE, WINDOWS_BYTE = (0.022, 0.010), (0.040, 0.050)
+"""A byte of such a product's data and results: lines apart are streams of their own."""
+STENCIL = ((0.25, 0.0088), (0.12, 0.0115))
+"""An element of a sum over a window of each channel alone, or of its data if these are more, and
+each product in it."""
+PACKED, KEPT = (0.06, 0.11), 0.01
+"""A byte of weights of channels last: packed in the call (those of windows lie apart), or read from
+what is kept packed."""
+SEAM = 0.25
 """An element of a product of windows whose data has its channels first: sums lie in lines of places
 and are gathered."""
 TURNED = 0.4
@@ -133,21 +141,24 @@ def _contraction(node: Node, at: Sizes, *, kept: bool) -> float:
         line = count(_last_run(op.out, places)) if not channels else max(fresh, each)
         filled = line / (ceil(line / LANES) * LANES) if line else 1.0
         inner = axes_of(terms[memory_order(x)[-1]])
+        read = _count(_source(x).type.shape, at)
         across = channels and _windowed(node) and bool(set(inner) & set(places))
         if {*op.out} <= own:  # of each channel alone
             once, tap = STENCIL[channels]
-            turns = TURNED * _count(_source(x).type.shape, at) * across
-            return count(op.out) * (once / filled + tap * summed) + turns
-        weights = sides[1 - data][1]
-        rates, filled = (WINDOWS, max(filled, PARTLY)) if _windowed(node) else (SUMS, filled)
+            most = max(read, count(op.out))
+            return most * once / filled + count(op.out) * tap * summed + TURNED * read * across
+        weights, windowed = sides[1 - data][1], _windowed(node)
+        if windowed:
+            filled = max(filled, PARTLY)
+        rates, byte = (WINDOWS, WINDOWS_BYTE) if windowed else (SUMS, SUMS_BYTE)
         time = 2 * count(op.out) * summed * FLOP * rates[channels] / filled
         nbytes = node.type.dtype.itemsize
-        time += DATA_BYTE[channels] * nbytes * (_count(_source(x).type.shape, at) + count(op.out))
+        time += byte[channels] * nbytes * (read + count(op.out))
         if not channels:
             return time
         if across:
             time += SEAM * count(op.out)
-        rate = KEPT if kept and _is_constant(weights) else PACKED
+        rate = KEPT if kept and _is_constant(weights) else PACKED[windowed]
         return time + rate * nbytes * _count(weights.type.shape, at)
     return 0.0
 

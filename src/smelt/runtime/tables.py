@@ -99,7 +99,11 @@ class Builder:
         self.parallel = False
 
     def build(self, launches: Sequence[Sequence[Step]], arena: Sequence[Index]) -> Prepared:
-        """The tables of `launches`; `arena` lists where the plan's values end, in bytes."""
+        """The tables of `launches`; `arena` lists where the plan's values end, in bytes.  Where all
+        results are empty nothing runs: expressions take sizes for 1 or more, and blocks of none of
+        them could not be counted."""
+        if not any(self._nbytes(n) for n, v in enumerate(self.values) if v.place == "output"):
+            launches = ()
         groups: list[list[Step]] = []
         known: set[int] = set()
         for group in launches:

@@ -33,7 +33,7 @@ def pool(fold: str = "max", u: int = 3, s: int = 2, p: int = 1, t: str = "f32") 
 def kinds(text: str) -> set[str]:
     """What kinds of values the code of a graph is made of."""
     (phase,) = program(
-        lower.run(one_cluster(parse(text)), "eager", dict.fromkeys("bhwn", 64))
+        lower.run(one_cluster(parse(text)), "eager", dict.fromkeys("bhwnc", 64))
     ).phases
     return {i.kind for i in phase.items}
 
@@ -51,6 +51,21 @@ def test_small_windows_are_elementwise(u: int, s: int, p: int, isa: Isa) -> None
         for at_end in (False, True):
             (found,) = run_guarded(kernel, [x], at_end=at_end)
             np.testing.assert_array_equal(found, kernel.expected(x)[0])
+
+
+@pytest.mark.parametrize(("u", "s", "p", "written"), [(3, 2, 1, True), (2, 2, 0, True),
+                                                       (4, 4, 0, False)])  # fmt: skip
+def test_windows_beside_which_results_lie(u: int, s: int, p: int, written: bool) -> None:
+    """Channels last: vectors run along them, and every step is a load or what is beyond."""
+    text = pool(u=u, s=s, p=p).replace("[b,h,w]", "[b,h,w,c]")
+    text = text.replace(f"(0, {p}, {p})", f"(0, {p}, {p}, 0)").replace("(3, 4)", "(4, 5)")
+    assert ("fold" not in kinds(text)) == written
+    kernel = whole(text)
+    for c in (1, 5, 16, 67):
+        x = np.random.default_rng(c).standard_normal((2, 7, 9, c)).astype(np.float32)
+        x.flat[[0, -1]] = np.nan, np.inf
+        (found,) = run_guarded(kernel, [x], at_end=True)
+        np.testing.assert_array_equal(found, kernel.expected(x)[0])
 
 
 @pytest.mark.parametrize(("u", "s", "fold"), [(2, 2, "max"), (3, 1, "max"), (2, 2, "sum")])

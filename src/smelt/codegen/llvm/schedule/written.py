@@ -37,7 +37,7 @@ from smelt.ops.combine import AS_GOOD, CHOICE, COMBINES, SUM_OF_PRODUCTS, Combin
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, bool_, f32, f64, i32
-from smelt.types.expr import Index
+from smelt.types.expr import Index, mul
 
 STEPS = 25
 """Elements of a window that is written out at most: 5 by 5."""
@@ -103,10 +103,16 @@ def _is_free(fold: Item, folding: Folding) -> bool:
 
 
 def _slides(offset: Index, over: set[str], kept: set[str]) -> bool:
-    """Whether neighbouring results read neighbouring elements, with steps of the fold between."""
+    """Whether neighbouring results read neighbouring elements, with steps of the fold between: of
+    their own, or whole rows of results' elements where these lie side by side."""
     steps = [coefficient(offset, a) for a in kept]
     near = any(isinstance(s, int) and 1 <= s <= NEAREST for s in steps)
-    return near and any(coefficient(offset, a) == 1 for a in over)
+    if near and any(coefficient(offset, a) == 1 for a in over):
+        return True
+    between = [coefficient(offset, a) for a in over]
+    return 1 in steps and all(
+        t is not None and any(mul(t, k) in steps for k in range(1, NEAREST + 1)) for t in between
+    )
 
 
 def _follow(offset: Index, phase: Phase, over: tuple[str, ...], most: int) -> bool:
