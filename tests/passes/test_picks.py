@@ -38,18 +38,28 @@ def beside_sums(xp: Any, x: Any, w: Any, labels: Any) -> Any:
     return xp.take_along_axis(scaled, labels[:, None], axis=1) + xp.max(z, axis=1, keepdims=True)
 
 
-def deep(xp: Any, x: Any, w: Any, labels: Any) -> Any:
+def doubled(xp: Any, z: Any) -> Any:
     """Each line reads the one before twice."""
-    z = x @ w.T
     for _ in range(40):
         z = 0.5 * (z + xp.tanh(z))
+    return z
+
+
+def deep(xp: Any, x: Any, w: Any, labels: Any) -> Any:
+    z = doubled(xp, x @ w.T)
     return xp.take_along_axis(z, labels[:, None], axis=1) + xp.sum(z, axis=1, keepdims=True)
+
+
+def deep_turned(xp: Any, x: Any, w: Any, labels: Any) -> Any:
+    z = doubled(xp, (x @ w.T).T)
+    return z[labels, xp.arange(x.shape[0])] + xp.sum(z, axis=0)
 
 
 CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], int]] = {
     "both ways": (both_ways, (X, Y), 0),
     "beside sums": (beside_sums, (X, W, LABELS), 1),
     "deep": (deep, (X, W, LABELS), 0),
+    "deep, turned": (deep_turned, (X, W, LABELS), 0),
 }
 
 

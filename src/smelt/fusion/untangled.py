@@ -9,6 +9,8 @@ is small.
 
 from __future__ import annotations
 
+from functools import cache
+
 from smelt.fusion.sets import Hints, at_hints
 from smelt.fusion.trace import trace
 from smelt.graph.ir import Graph, Node
@@ -19,11 +21,13 @@ __all__ = ["untangled"]
 
 CHEAP = 4.0
 """The cost of an element of an operator that is rather computed again: comparisons, selections."""
+MOST_COPIES = 16
+"""For each node of a graph: lines that read the one before twice have as many readers as paths."""
 
 
 def untangled(graph: Graph, hints: Hints, least: int) -> Graph:
     """The graph with a copy for each reader of such a value that has at least as many elements as
-    told, and of views of less; the graph itself where there is none.
+    told, and of views of less; the graph itself where there is none, or where it would be many.
 
     >>> from smelt.graph.text import parse, text
     >>> graph = parse(
@@ -50,6 +54,7 @@ def untangled(graph: Graph, hints: Hints, least: int) -> Graph:
     def is_large(node: Node) -> bool:
         return at_hints(node.type.elements, hints) >= least
 
+    @cache
     def is_cheap(node: Node) -> bool:
         if not is_large(node):
             return True
@@ -63,22 +68,27 @@ def untangled(graph: Graph, hints: Hints, least: int) -> Graph:
         return counts[x] > 1 and (is_cheap(x) if is_large(x) else x.op.is_view)
 
     shared = {x for x in graph.nodes() if is_shared(x)}
+    most = MOST_COPIES * len(graph.nodes())
+    copies = 0
 
     def change(node: Node, old: Node) -> Node:
         made: dict[Node, Node] = {}
 
         def copy(node: Node) -> Node:
+            nonlocal copies
             if not (is_large(node) or node.op.is_view):
                 return node
             if node not in made:
+                copies += 1
                 inputs = tuple(map(copy, node.inputs))
                 made[node] = Node(node.op, inputs, node.type, node.origin)
             return made[node]
 
-        if shared.isdisjoint(old.inputs):
+        if shared.isdisjoint(old.inputs) or copies > most:
             return node
         inputs = (copy(x) if y in shared else x
                   for x, y in zip(node.inputs, old.inputs, strict=True))  # fmt: skip
         return Node(node.op, tuple(inputs), node.type, node.origin)
 
-    return rebuild_from(graph, change)
+    made = rebuild_from(graph, change)
+    return graph if copies > most else made

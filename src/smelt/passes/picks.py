@@ -180,7 +180,7 @@ def _unpermuted(node: Node) -> Node:
     if op.first or len(index) != x.type.rank or (perm := _turned(x)) is None:
         return node
     places = sorted(range(x.type.rank), key=perm.__getitem__)
-    inner = _turned_back(x, perm, places)
+    inner = _TurnedBack(perm, places)(x)
     if inner is None:
         return node
     return build.apply(op, inner, *(index[k] for k in places), origin=node.origin)
@@ -196,19 +196,31 @@ def _turned(x: Node) -> tuple[int, ...] | None:
     return x.op.perm if isinstance(x.op, Permute) else None
 
 
-def _turned_back(x: Node, perm: tuple[int, ...], places: list[int]) -> Node | None:
-    """A value before its permutation; None where another one than that is in it."""
-    if isinstance(x.op, Permute) and x.op.perm == perm:
-        return x.inputs[0]
-    if isinstance(x.op, Constant):
-        return x
-    if isinstance(x.op, (Map, Cast)) and x.type.rank == len(perm):
-        made = [_turned_back(y, perm, places) for y in x.inputs]
-        known = [y for y in made if y is not None]
-        return build.apply(x.op, *known, origin=x.origin) if len(known) == len(made) else None
-    if x.type.rank == len(perm) and sum(n != 1 for n in x.type.shape) <= 1:
-        return build.apply(Permute(tuple(places)), x, origin=x.origin)
-    return None
+class _TurnedBack:
+    """Values before their permutation; None where another one than that is in it."""
+
+    def __init__(self, perm: tuple[int, ...], places: list[int]) -> None:
+        self.perm, self.places = perm, places
+        self._known: dict[Node, Node | None] = {}
+
+    def __call__(self, x: Node) -> Node | None:
+        if x not in self._known:
+            self._known[x] = self._of(x)
+        return self._known[x]
+
+    def _of(self, x: Node) -> Node | None:
+        if isinstance(x.op, Permute) and x.op.perm == self.perm:
+            return x.inputs[0]
+        if isinstance(x.op, Constant):
+            return x
+        rank = x.type.rank
+        if isinstance(x.op, (Map, Cast)) and rank == len(self.perm):
+            made = [self(y) for y in x.inputs]
+            known = [y for y in made if y is not None]
+            return build.apply(x.op, *known, origin=x.origin) if len(known) == len(made) else None
+        if rank == len(self.perm) and sum(n != 1 for n in x.type.shape) <= 1:
+            return build.apply(Permute(tuple(self.places)), x, origin=x.origin)
+        return None
 
 
 def _pick(node: Node, shared: set[Node]) -> _Pick | None:
