@@ -148,13 +148,15 @@ def _room(whole: Plan, hints: Hints) -> int | None:
 
 def _is_worth(whole: Plan, made: Plan, target: Target, hints: Hints) -> None:
     """Raises NotCut unless rounds that compute something twice keep much less in time that pays:
-    twice the time at most, and less where little is kept beside what is read and written anyhow."""
+    twice the time at most, and less where little is kept that no cache holds, beside what is read
+    and written anyhow."""
     graph = whole.graph
     kept, keeps = held(whole, hints), held(made, hints)
     border = sum(at_hints(n.type.nbytes, hints) for n in {*graph.inputs, *graph.outputs})
     slower = sum(c.burden for c in costs(made, target, hints))
     slower /= sum(c.burden for c in costs(whole, target, hints))
-    worth = min(1 + kept / (BORDERS * max(border, 1)), MOST_SLOWER)
+    beyond = max(kept - target.l3_bytes, 0)
+    worth = min(1 + beyond / (BORDERS * max(border, 1)), MOST_SLOWER)
     if 2 * keeps > kept or slower > max(worth, WORTH):
         raise NotCut(
             f"sums that rounds need of all rows would have to be made before, of the same value; "
