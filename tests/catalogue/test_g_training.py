@@ -35,7 +35,8 @@ def softmax_back(g, x):
 
 
 def log_softmax_back(g, x):
-    return (g - softmax(np, x) * np.sum(g, axis=-1, keepdims=True),)
+    soft = softmax(np, x) if x.size else x  # of nothing it is nothing, as in PyTorch
+    return (g - soft * np.sum(g, axis=-1, keepdims=True),)
 
 
 def layer_norm(xp, x, w, b):

@@ -109,7 +109,7 @@ def _in_rounds(
 ) -> Plan | None:  # fmt: skip
     """The plan around a part that makes the `large` values in rounds, which have `most` bytes and
     more; None or NotCut as `split` says.  Where it is `wanted` it is taken whatever its time."""
-    graph, made = whole.graph, list(large)
+    graph, made, tangled = whole.graph, list(large), True
     while True:
         try:
             parts = split(graph, made, hints, most)
@@ -119,9 +119,9 @@ def _in_rounds(
             made = [new.get(n, n) for n in made]
         except NotCut:
             apart = untangled(graph, hints, at_hints(made[0].type.elements, hints))
-            if apart is graph or not {*made} & {*apart.nodes()}:
+            if not tangled or apart is graph or not {*made} & {*apart.nodes()}:
                 raise
-            graph = apart
+            graph, tangled = apart, False
             made = [n for n in made if n in {*apart.nodes()}]
     if parts is None:
         return None
