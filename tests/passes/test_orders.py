@@ -114,6 +114,15 @@ def test_gradients_of_weights_are_left() -> None:
     assert orders(graph, {"b": 8, "n": 58}) is graph
 
 
+def test_one_product_alone_has_nothing_between_kernels() -> None:
+    """What it makes is written in the order that is asked for, whatever lies faster."""
+    lowered = sm.jit(lambda x: sm.nn.relu(sm.nn.conv(x, drawn(64, 64, 3, 3), padding=1)))
+    journal = Journal()
+    graph = lowered.lower(sm.spec((1, 64, 7, 7), np.float32)).trace.graph
+    passes.run(graph, journal, "eager")
+    assert not [x for x in journal.facts if isinstance(x, OrderChosen)]
+
+
 def test_graphs_without_windows_are_not_asked_about() -> None:
     journal = Journal()
     graph = parse("""graph f(x: f32[m,k], w: f32[k,n]) {

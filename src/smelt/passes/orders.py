@@ -27,6 +27,7 @@ from smelt.graph.walk import size_names
 from smelt.journal import Journal, OrderChosen
 from smelt.ops.contract import Contract
 from smelt.ops.create import Input
+from smelt.ops.reduce import Reduce
 from smelt.ops.view import Permute, Window
 from smelt.passes.layouts import CHANNELS_LAST, memory_order, travelled, turned_values
 from smelt.types.expr import Index, axes_of, evaluate
@@ -95,7 +96,7 @@ def orders(graph: Graph, sizes: Sizes | None = None, journal: Journal | None = N
     ['b,c,u,v,i,j; c,i,j -> b,u,v,c', 'b,c,u,v; o,c -> b,u,v,o']
     """
     windowed = [x for x in graph.nodes() if isinstance(x.op, Contract) and _windowed(x)]
-    if not windowed or any(all(map(_is_computed, x.inputs)) for x in windowed):
+    if not _is_read(graph, windowed) or any(all(map(_is_computed, x.inputs)) for x in windowed):
         return graph
     turned = travelled(graph, CHANNELS_LAST)
     if turned is graph:
@@ -106,6 +107,18 @@ def orders(graph: Graph, sizes: Sizes | None = None, journal: Journal | None = N
     if journal is not None:
         journal.record(OrderChosen(len(windowed), chosen, first, last))
     return turned if chosen else graph
+
+
+def _is_read(graph: Graph, windowed: Sequence[Node]) -> bool:
+    """Whether a sum or fold reads what windows make: else nothing of it lies between kernels, and
+    the one that makes it writes it in the order that is asked for."""
+    made = {*windowed}
+    for node in graph.nodes() if made else ():
+        if not made.isdisjoint(node.inputs):
+            if isinstance(node.op, (Contract, Reduce)):
+                return True
+            made.add(node)
+    return False
 
 
 def _predicted(graph: Graph, at: Sizes) -> float:
