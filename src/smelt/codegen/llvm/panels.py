@@ -14,6 +14,7 @@ from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.contract import Contraction, contractions
 from smelt.codegen.llvm.schedule.nests import Schedule, schedule
 from smelt.codegen.llvm.schedule.operands import load_of, packs_as_it_is
+from smelt.codegen.llvm.schedule.turning import UPRIGHT
 from smelt.codegen.llvm.schedule.upright import Upright
 from smelt.codegen.llvm.schedule.windowed import Windowed
 from smelt.codegen.llvm.values.items import Item
@@ -77,6 +78,9 @@ def _candidates(kernel: Kernel, target: Target) -> Iterator[_Panelled]:
     would be if their right operand lay in panels along the last one."""
     for number, phase in enumerate(program(kernel).phases):
         found = schedule(phase, target)
+        if found.products and all(isinstance(p, Windowed) for p in found.products.values()):
+            upright = schedule(program(kernel).phases[number], target, UPRIGHT)
+            yield from _panelled(upright)
         if found.blocked or not _walked_by_two(found):
             yield from _panelled(found)
         else:  # the schedule has rewritten the phase

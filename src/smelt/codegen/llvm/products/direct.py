@@ -24,7 +24,7 @@ from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.nests import Nest, Schedule
 from smelt.codegen.llvm.schedule.stencil import HEIGHTS, Stencil
 from smelt.codegen.llvm.schedule.upright import Upright
-from smelt.codegen.llvm.scratch.storage import reads
+from smelt.codegen.llvm.scratch.storage import SUMS_PART, reads
 from smelt.codegen.llvm.values.items import Item, StoreItem
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
@@ -91,6 +91,8 @@ class Direct:
         for a in _rows(c)[::-1]:
             strides.insert(0, step)
             step = home.b.mul(step, home.home.index(home.storage.extent(c.item, a)))
+        if isinstance(c, Upright) and c.across:
+            return home.storage.at[c.item, SUMS_PART], strides
         return self._place(c, _rows(c), strides)
 
     def last(self, c: Tiled) -> Last | None:
@@ -181,7 +183,7 @@ def _is_plain(c: Tiled, s: Schedule) -> bool:
     if isinstance(c, Stencil):
         return c.lines is None
     if isinstance(c, Upright):
-        return c.ends_lines(s.local[c.columns[-1].axis])
+        return c.ends_lines(s.local[c.columns[-1].axis]) and not c.across
     return c.kind != "thin" and c.m is not None and not c.outer
 
 

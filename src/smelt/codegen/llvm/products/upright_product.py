@@ -28,6 +28,7 @@ from smelt.codegen.llvm.products.tiling import (
     every_width,
     in_blocks,
 )
+from smelt.codegen.llvm.products.turned_upright import pack_turned, turn_back
 from smelt.codegen.llvm.products.upright_tile import BIT, ENTRY, tile_function, tile_type
 from smelt.codegen.llvm.schedule.contract import Tile
 from smelt.codegen.llvm.schedule.nests import Nest
@@ -70,7 +71,7 @@ class UprightEmitter(Packer):
     def run(self) -> None:
         """The whole product of this task into its scratch array."""
         home, c, b = self.home, self.c, self.b
-        self.strides = self.steps(c.right_order(), c.packed(home.s.local))
+        self.strides = self.steps(c.packed_axes(), c.packed(home.s.local))
         last = c.columns[-1]
         if c.few:
             self.strides |= {last.place: number(c.pitch), last.rest: number(c.few)}
@@ -102,6 +103,8 @@ class UprightEmitter(Packer):
             self.margins.around(blocks, self.to, self.rows)
         else:
             blocks()
+        if c.across:
+            turn_back(self)
         home.ranges = kept
 
     def skips(self) -> bool:
@@ -137,6 +140,8 @@ class UprightEmitter(Packer):
         self.widen(c.columns)
         if self.hosted:
             pack_by_lines(self, right, self.hosted, [k.axis for k in c.columns[:-1]])
+        elif c.image_across:
+            pack_turned(self, right)
         else:
             self.pack(right)
         home.ranges = kept

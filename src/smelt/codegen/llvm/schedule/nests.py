@@ -22,7 +22,14 @@ from smelt.codegen.llvm.schedule.hosted import over_stencils
 from smelt.codegen.llvm.schedule.nest_axes import carried_axis, lines_axis, results_axis
 from smelt.codegen.llvm.schedule.operands import runs_across
 from smelt.codegen.llvm.schedule.stencil import stencils
-from smelt.codegen.llvm.schedule.tasks import Placed, Products, gathers, task_blocks, turned_side
+from smelt.codegen.llvm.schedule.tasks import (
+    Placed,
+    Products,
+    gathers,
+    lane_of,
+    task_blocks,
+    turned_side,
+)
 from smelt.codegen.llvm.schedule.windowed import windowed
 from smelt.codegen.llvm.schedule.written import short_products
 from smelt.codegen.llvm.values.clone import FOLDS
@@ -143,7 +150,7 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
     if products and phase.stores:
         stored = {a for s in phase.stores for a in s.axes}
         # What a stream sums about is a product of one column: its rows are no lines of memory.
-        last = [products[i].n for i in sorted(products, key=lambda i: -len(i.axes))]
+        last = [lane_of(products[i]) for i in sorted(products, key=lambda i: -len(i.axes))]
         vector = next((n for n in last if n in stored), last[0])
     cut = task_blocks(phase, products, vector, target)
     local = {a: n for a, n in phase.axes.items() if a not in phase.grid}
@@ -336,7 +343,7 @@ class _Planner:
         v = self.vector if self.vector in domain else self._product_axis(domain) or \
             vector_axis(self.phase, set(domain))  # fmt: skip
         if self.products and v is not None:
-            across = {i: c.n for i, c in self.products.items()}
+            across = {i: lane_of(c) for i, c in self.products.items()}
             v = lines_axis(nest, v) or results_axis(nest, v) or \
                 carried_axis(nest, v, self.phase, across) or v  # fmt: skip
         serial = _serial(nest)
@@ -345,7 +352,7 @@ class _Planner:
 
     def _product_axis(self, domain: tuple[str, ...]) -> str | None:
         """The axis along which the result of a contraction lies in scratch."""
-        found = [c.n for c in self.products.values() if {c.m, c.n} <= set(domain)]
+        found = [lane_of(c) for c in self.products.values() if {c.m, lane_of(c)} <= set(domain)]
         return found[0] if found else None
 
     def _need(self, item: Item, nest: Nest, wanted: set[Item]) -> None:

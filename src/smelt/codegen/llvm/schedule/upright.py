@@ -160,6 +160,10 @@ class Upright:
     image is packed as it is, and its taps along the line are none of `others`."""
     hosts: bool = False
     """Whether its image is made of stencils, line by line (see `schedule/hosted.py`)."""
+    image_across: bool = False
+    """Whether the image lies along its lines, so that squares of it are turned on the way."""
+    across: bool = False
+    """Whether the results do, so that squares of the sums are turned when all are there."""
 
     @property
     def unit(self) -> DType:
@@ -253,7 +257,13 @@ class Upright:
     @property
     def axes(self) -> tuple[str, ...]:
         """The result's axes in scratch, outer to inner."""
-        return (*(c.axis for c in self.columns), self.n)
+        columns = tuple(c.axis for c in self.columns)
+        return (self.n, *columns) if self.across else (*columns, self.n)
+
+    @property
+    def lane(self) -> str:
+        """The last of them, which vectors run along."""
+        return self.axes[-1]
 
     @property
     def turned(self) -> bool:
@@ -268,20 +278,25 @@ class Upright:
         return order[::-1] if self.turned else order
 
     def right_order(self) -> tuple[str, ...]:
-        """Loops of the nest that packs the image, which are its axes in memory too."""
+        """Loops of the nest that packs the image."""
+        *outer, last, depth = self.packed_axes()
+        return (*outer, depth, last) if self.image_across else (*outer, last, depth)
+
+    def packed_axes(self) -> tuple[str, ...]:
+        """The packed image's axes in scratch, outer to inner."""
         if self.few:
             others = [a for a in self.others if a != self.columns[-1].tap]
             return (*packed_order(self.columns[:-1], others), self.line)
         return (*packed_order(self.columns, self.others), self.depth)
 
     def packed(self, local: dict[str, Index]) -> list[Index]:
-        """Extents of the packed image along `right_order`."""
+        """Extents of the packed image along `packed_axes`."""
         sizes: dict[str, Index] = dict(zip(self.others, self.extents, strict=True))
         sizes |= {self.depth: self.pitch, **place_extents(self.columns, local)}
         if self.few:
             last = self.columns[-1]
             sizes[self.line] = mul(add(local[last.axis], last.margin), self.pitch)
-        return [sizes[a] for a in self.right_order()]
+        return [sizes[a] for a in self.packed_axes()]
 
     def room(self, local: dict[str, Index]) -> tuple[Index, Index]:
         """Elements of the packed weights, and of the packed image: rows that are computed in vain
@@ -290,7 +305,7 @@ class Upright:
         vain = not self.ends_lines(local[self.columns[-1].axis])
         beyond = HEIGHTS[-1] if self.hosts else 0  # lowest tiles of stencils go beyond a line
         more = mul(self.tile.rows if vain else beyond, self.pitch)
-        more = add(more, 1 if self.ends else 0)
+        more = add(more, 1 if self.ends else self.tile.lanes * self.pitch * self.image_across)
         weights = 0 if self.panels else mul(self.taps * self.block, wide)
         return weights, add(product(self.packed(local)), more)
 

@@ -17,6 +17,7 @@ moves back by s.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from math import gcd, prod
 
 from smelt.blocks import WINDOW_ROWS, ceiling, window_columns
@@ -31,6 +32,7 @@ from smelt.codegen.llvm.schedule.operands import (
     runs_along,
     shares_lines,
 )
+from smelt.codegen.llvm.schedule.turning import turned_sides
 from smelt.codegen.llvm.schedule.upright import (
     FEW,
     Upright,
@@ -281,6 +283,10 @@ def windowed(
     if all(p.stands_upright() for p in known):
         alone = len(known) == 1
         return {u.item: u for u in (p.upright(target, alone=alone) for p in known)}
+    sides = turned_sides(known[0], target, form) if len(known) == 1 else None
+    if sides is not None:
+        made = replace(known[0].upright(target, alone=False), image_across=sides[0], across=sides[1])
+        return {made.item: made}
     for plan in known:
         made = plan.rewritten(target)
         found[made.item] = made

@@ -204,6 +204,10 @@ class Storage:
         self._reserve((c.item, LEFT_PART), left, c.unit)
         self._reserve((c.item, RIGHT_PART), right, c.image)
         self._reserve((c.item, TABLE_PART), 3 * c.steps, i64)
+        if c.across:
+            places = product(self.extent(c.item, x.axis) for x in c.columns)
+            sums = mul(add(places, c.tile.lanes), self.extent(c.item, c.n))
+            self._reserve((c.item, SUMS_PART), sums, c.item.dtype)
 
     def extent(self, owner: Item | Carried, axis: str) -> Index:
         """Positions that an array has along an axis: whole register tiles for products."""

@@ -1,0 +1,59 @@
+"""Products over windows that stand upright though their image or result has its channels first.
+
+Squares of the image change rows with columns while they are packed, and squares of the sums when
+all are there.  Between them tiles multiply as with channels last, without the margins between lines
+that the other form computes in vain, and with weights that lie in panels.  Weights that do not
+would be packed by every task: such products stay as they are.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+from smelt.codegen.llvm.instructions.grouped import group_of
+from smelt.codegen.llvm.schedule.contract import stored_axis
+from smelt.codegen.llvm.schedule.operands import runs_along
+from smelt.codegen.llvm.schedule.upright import CHANNELS, FEW, in_panels, upright_tile
+from smelt.target import Target
+from smelt.types.dtype import f32
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.schedule.windowed import WindowPlan
+
+TURNED = 12
+"""Products that take as long as to turn one element and to store it again."""
+SAVED = 0.07
+"""What part of its products the usual form takes longer."""
+UPRIGHT = "upright"
+"""The form of a phase whose weights are taken to lie in panels, to see whether they had better."""
+
+
+def turned_sides(plan: WindowPlan, target: Target, form: str) -> tuple[bool, bool] | None:
+    """Whether squares of the image are turned, and of the results, if the only product of a phase
+    had better stand upright so; None if not."""
+    phase, last = plan.phase, plan.columns[-1]
+    if not plan.depth or phase.places or phase.regions() or plan.item.dtype != f32:
+        return None
+    if group_of(plan.item, plan.left, plan.right, phase.dtypes, target) is not None:
+        return None
+    deep, wide = phase.axes[plan.depth], phase.axes[plan.m]
+    if not isinstance(deep, int) or not isinstance(wide, int) or deep <= FEW:
+        return None
+    lying = runs_along(plan.right, (last.axis, last.tap or last.axis, plan.depth))
+    stored = stored_axis(phase)
+    if stored not in (plan.m, last.axis):
+        return None
+    image, result = lying != plan.depth, stored != plan.m
+    over = plan.depth, plan.others
+    width = upright_tile(target, target.vector_bytes // 4, odd=False).columns
+    panels = in_panels(plan.left, plan.item, over, plan.m, width, phase)
+    if not panels and form != UPRIGHT:
+        return None
+    taps = prod(n for a in plan.others if isinstance(n := phase.axes[a], int))
+    places = prod(c.step for c in plan.columns)
+    turned = deep * places * -(-wide // CHANNELS) * image + wide * result
+    return (image, result) if turned * TURNED < SAVED * deep * wide * taps else None
+
+
+__all__ = ["UPRIGHT", "turned_sides"]
