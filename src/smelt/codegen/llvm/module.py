@@ -12,12 +12,12 @@ from smelt.codegen.llvm.prepacked import packed_limits, packed_program
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.contract import forms, near_forms
 from smelt.codegen.llvm.schedule.disjoint import disjoint
+from smelt.codegen.llvm.schedule.line_forms import line_forms
 from smelt.codegen.llvm.schedule.nests import schedule
 from smelt.codegen.llvm.schedule.price import cycles
 from smelt.codegen.llvm.schedule.stencil import turned_forms
 from smelt.codegen.llvm.schedule.tall import few_forms, panel_forms, tall_forms, wide_forms
 from smelt.codegen.llvm.schedule.tall_nests import scheduled
-from smelt.codegen.llvm.schedule.windowed import line_forms
 from smelt.codegen.llvm.values.flat import stride_name
 from smelt.codegen.llvm.values.items import Access
 from smelt.dataclass import dataclass

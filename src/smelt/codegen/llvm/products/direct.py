@@ -22,6 +22,7 @@ from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.products.sums import Last
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.nests import Nest, Schedule
+from smelt.codegen.llvm.schedule.sides import lane_of
 from smelt.codegen.llvm.schedule.stencil import HEIGHTS, Stencil
 from smelt.codegen.llvm.schedule.upright import Upright
 from smelt.codegen.llvm.scratch.storage import SUMS_PART, reads
@@ -60,6 +61,8 @@ class Direct:
     def _is_whole(self, c: Tiled) -> Value:
         """Whether this task's results of a product are whole tiles, and nothing beside them."""
         b, ranges = self.home.b, self.home.ranges
+        if isinstance(c, Upright) and c.across:
+            return ir.IntType(1)(1)  # squares of sums are cut at any place
         low, high = ranges[c.n]
         over = b.and_(b.sub(high, low), number(c.tile.columns - 1))
         whole = b.icmp_signed("==", over, number(0))
@@ -95,6 +98,26 @@ class Direct:
             return home.storage.at[c.item, SUMS_PART], strides
         return self._place(c, _rows(c), strides)
 
+    def turned(self, c: Upright) -> tuple[Value, dict[str, Value]]:
+        """Where squares of a product's sums go, and elements between neighbours along each axis."""
+        home, apart, step = self.home, dict[str, Value](), number(1)
+        for a in reversed(c.axes):
+            apart[a], step = step, home.b.mul(step, home.home.index(home.storage.extent(c.item, a)))
+        order = [*_rows(c), c.n]
+        base, steps = self._place(c, _rows(c), [apart[a] for a in order[:-1]])
+        if c.item in self.stores:
+            access = self.stores[c.item].access
+            there = home.home.index(coefficient(access.offset, c.n) or 0)
+            apart[c.n] = home.b.select(self.holds, there, apart[c.n])
+        return base, apart | dict(zip(order[:-1], steps, strict=True))
+
+    def is_run(self, c: Upright) -> bool:
+        """Whether the lines of a product's results go on where others end, wherever they go."""
+        if c.item not in self.stores or len(c.columns) < 2:
+            return len(c.columns) > 1
+        offset, (outer, line) = self.stores[c.item].access.offset, c.axes[-2:]
+        return coefficient(offset, outer) == self.home.s.local[line]
+
     def last(self, c: Tiled) -> Last | None:
         """Where a product's sums go that are rounded as they are stored, once all are added."""
         if c.item not in self.short:
@@ -117,9 +140,10 @@ class Direct:
         home, b, access = self.home, self.home.b, self.stores[c.item].access
         origin = home.index(substitute(access.offset, dict.fromkeys((*rows, c.n), 0)), home.top)
         apart = [home.index(coefficient(access.offset, a) or 0, home.top) for a in rows]
+        column = home.index(coefficient(access.offset, c.n) or 0, home.top)
         for a, step in zip(rows, apart, strict=True):
             origin = b.add(origin, b.mul(home.scratch.start(c.item, a), step))
-        origin = b.add(origin, home.scratch.start(c.item, c.n))
+        origin = b.add(origin, b.mul(home.scratch.start(c.item, c.n), column))
         return element_address(b, home.home.buffers[access.buffer], origin, self._dtype(c)), apart
 
     def _dtype(self, c: Tiled) -> DType:
@@ -183,12 +207,14 @@ def _is_plain(c: Tiled, s: Schedule) -> bool:
     if isinstance(c, Stencil):
         return c.lines is None
     if isinstance(c, Upright):
-        return c.ends_lines(s.local[c.columns[-1].axis]) and not c.across
+        return c.ends_lines(s.local[c.columns[-1].axis])
     return c.kind != "thin" and c.m is not None and not c.outer
 
 
 def _is_written(c: Tiled, dtype: DType) -> bool:
     """Whether tiles write sums as a type: their own, or one that they are rounded to."""
+    if isinstance(c, Upright) and c.across:
+        return dtype == c.item.dtype
     matrix = isinstance(c, Contraction) and c.group is not None and c.group.matrix
     return dtype == c.item.dtype or (
         dtype.is_float and dtype.compute == c.item.dtype and not matrix
@@ -210,7 +236,8 @@ def _lies_along(store: StoreItem, c: Tiled) -> bool:
     several = not c.item.axes.issuperset(axes_of(offset))
     if store.where is not None or store.access.limits or several:
         return False
-    return coefficient(offset, c.n) == 1 and None not in [coefficient(offset, a) for a in _rows(c)]
+    steps = [coefficient(offset, a) for a in (*_rows(c), c.n)]
+    return coefficient(offset, lane_of(c)) == 1 and None not in steps
 
 
 __all__ = ["Direct", "stored"]

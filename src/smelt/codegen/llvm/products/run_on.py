@@ -1,6 +1,6 @@
 """Lines that follow one another are one run.
 
-Results of a stencil whose lines are turned lie in scratch line behind line, without gaps, and so do
+Results whose lines are turned lie in scratch line behind line, without gaps, and so do
 most arrays that are read or written beside them.  A loop over lines of 7 would fill half a vector
 for each; where everything goes on from one line to the next as it does inside of a line, the axis
 of lines stays at its first position, and the one along them goes through all of them:
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.rows.straight import is_straight
 from smelt.codegen.llvm.schedule.stencil import Stencil
+from smelt.codegen.llvm.schedule.upright import Upright
 from smelt.codegen.llvm.values.items import Item, accesses_of
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, mul, product
@@ -42,7 +43,8 @@ def run_on(home: NestEmitter, nest: Nest, run: Callable[[], None]) -> None:
 
 def _joined(home: NestEmitter, nest: Nest) -> Iterator[str]:
     """The axes that go on where the one that vectors run along ends, inner to outer."""
-    ours = [c for c in home.s.products.values() if isinstance(c, Stencil) and c.lines is not None]
+    ours = [c for c in home.s.products.values() if (isinstance(c, Stencil) and c.lines is not None)
+            or (isinstance(c, Upright) and c.across)]  # fmt: skip
     if not ours or nest.product is not None or nest.packed or not _is_plain(home, nest):
         return
     line, axes = nest.vector or "", ours[0].axes

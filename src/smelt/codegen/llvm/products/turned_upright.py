@@ -10,14 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.memory import load_vector, store_vector
+from smelt.codegen.llvm.access.memory import element_address, load_vector, store_vector
 from smelt.codegen.llvm.instructions.indexing import iota, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.schedule.nests import Nest
 from smelt.codegen.llvm.scratch.storage import RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.scratch.turn import transpose
-from smelt.types.expr import product
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.products.upright_product import UprightEmitter
@@ -74,26 +73,40 @@ def pack_turned(packer: UprightEmitter, nest: Nest) -> None:
 
 
 def turn_back(packer: UprightEmitter) -> None:
-    """The sums, from place by place to channel by channel."""
+    """The sums, from place by place to channel by channel, where they are read or stored."""
     b, home, c, lanes = packer.b, packer.home, packer.c, packer.c.tile.lanes
-    m, storage = LLVMMachine(b, lanes, home.home.target), home.storage
-    wide = home.home.index(storage.extent(c.item, c.n))
-    inner = home.home.index(product(storage.extent(c.item, k.axis) for k in c.columns[1:]))
-    apart = home.home.index(product(storage.extent(c.item, k.axis) for k in c.columns))
-    first, end = home.ranges[c.columns[0].axis]
-    places = b.mul(b.sub(end, first), inner)
-    low, high = home.ranges[c.n]
+    m, dtype = LLVMMachine(b, lanes, home.home.target), c.item.dtype
+    base, apart = home.direct.turned(c)
+    columns = [k.axis for k in c.columns]
+    spans = {a: b.sub(high, low) for a in (c.n, *columns) for low, high in (home.ranges[a],)}
+    line = spans[columns[-1]]
+    if home.direct.is_run(c):
+        line = b.mul(spans[columns[-2]], packer.rows[-2])
+        line = b.udiv(line, packer.rows[-1])
+        columns.pop(-2)
 
-    def square(n: Value, at: Value) -> None:
-        rows = [load_vector(m, packer.at(SUMS_PART, b.add(b.mul(b.add(at, number(k)), wide), n)),
-                            c.item.dtype, None) for k in range(lanes)]  # fmt: skip
-        mask = b.icmp_signed("<", iota(lanes), splat(b, b.sub(places, at), lanes))
+    def square(n: Value, source: Value, to: Value, at: Value) -> None:
+        rows = [load_vector(m, packer.at(SUMS_PART, b.add(b.add(source, n), b.mul(
+                    b.add(at, number(k)), packer.rows[-1]))), dtype, None)
+                for k in range(lanes)]  # fmt: skip
+        end = spans[c.n]
+        inside = b.icmp_signed("<", iota(lanes), splat(b, b.sub(line, at), lanes))
         for k, row in enumerate(transpose(b, rows)):
-            to = b.add(b.mul(b.add(n, number(k)), apart), at)
-            store_vector(m, packer.at(0, to), row, c.item.dtype, mask)
+            channel = b.add(n, number(k))
+            mask = b.and_(inside, splat(b, b.icmp_signed("<", channel, end), lanes))
+            place = b.add(b.add(to, at), b.mul(channel, apart[c.n]))
+            store_vector(m, element_address(b, base, place, dtype), row, dtype, mask)
 
-    home.loop(number(0), b.sub(high, low), lanes, lambda n: home.loop(
-        number(0), places, lanes, lambda at: square(n, at)))  # fmt: skip
+    def lines(rest: list[str], n: Value, source: Value, to: Value) -> None:
+        if len(rest) > 1:
+            step = packer.rows[[k.axis for k in c.columns].index(rest[0])]
+            home.loop(number(0), spans[rest[0]], 1, lambda at: lines(
+                rest[1:], n, b.add(source, b.mul(at, step)), b.add(to, b.mul(at, apart[rest[0]]))
+            ))  # fmt: skip
+            return
+        home.loop(number(0), line, lanes, lambda at: square(n, source, to, at))
+
+    home.loop(number(0), spans[c.n], lanes, lambda n: lines(columns, n, number(0), number(0)))
 
 
 __all__ = ["pack_turned", "turn_back"]

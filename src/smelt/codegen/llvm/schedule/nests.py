@@ -21,15 +21,9 @@ from smelt.codegen.llvm.schedule.cuts import fit_rows
 from smelt.codegen.llvm.schedule.hosted import over_stencils
 from smelt.codegen.llvm.schedule.nest_axes import carried_axis, lines_axis, results_axis
 from smelt.codegen.llvm.schedule.operands import runs_across
+from smelt.codegen.llvm.schedule.sides import lane_of
 from smelt.codegen.llvm.schedule.stencil import stencils
-from smelt.codegen.llvm.schedule.tasks import (
-    Placed,
-    Products,
-    gathers,
-    lane_of,
-    task_blocks,
-    turned_side,
-)
+from smelt.codegen.llvm.schedule.tasks import Placed, Products, gathers, task_blocks, turned_side
 from smelt.codegen.llvm.schedule.windowed import windowed
 from smelt.codegen.llvm.schedule.written import short_products
 from smelt.codegen.llvm.values.clone import FOLDS

@@ -37,11 +37,6 @@ _Others = (
 Products = dict[Item, Contraction] | dict[Item, Windowed] | _Others
 
 
-def lane_of(c: Contraction | Placed) -> str:
-    """The axis along which a product's results lie in scratch."""
-    return c.lane if isinstance(c, Upright) else c.n
-
-
 @dataclass(frozen=True, slots=True)
 class Cut:
     """How the grid is cut."""

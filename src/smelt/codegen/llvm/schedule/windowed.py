@@ -16,7 +16,7 @@ moves back by s.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import gcd, prod
 
@@ -55,7 +55,7 @@ from smelt.codegen.llvm.values.places import (
 )
 from smelt.codegen.llvm.values.units import united, units_of
 from smelt.dataclass import dataclass
-from smelt.kernel.built import Form, Limits
+from smelt.kernel.built import Form
 from smelt.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, f32, f64
@@ -68,13 +68,6 @@ BLOCK = 256
 for the next one."""
 PITCH = DEPTH + SKEW
 """Elements between rows of the packed left operand."""
-NARROW = 64
-"""Columns of a line for which it is packed once for each tap of the windows along it."""
-TINY = 10
-"""Lines, and columns of each, for which what every tap reads is packed by itself, and images that
-share weights are packed together: one alone is no whole number of vectors."""
-MANY = 32
-"""Rows of a product from which packing an operand more than once costs little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,31 +221,7 @@ class Windowed:
         return {a: n for a, n in found.items() if a in phase.grid}
 
 
-def line_forms(phase: Phase, products: Iterable[object]) -> Iterator[tuple[Form, Limits]]:
-    """The forms for short lines, where margins between them are a large part of all columns: what
-    each tap of a line reads is packed by itself, so that there are no margins."""
-    slid = [c for c in products if isinstance(c, Windowed)]
-    few = any(_has_few_rows(c, phase) for c in slid)
-    if few or not any(k.tap for c in slid for k in c.columns):
-        return
-    sides = dict.fromkeys(phase.axes[k.axis] for k in slid[0].columns)
-    batched = all(_beside(c.item, c.left, c.columns, phase) for c in slid)
-    batched &= len(slid[0].columns) == 2
-    if batched and not any(isinstance(n, int) and n > TINY for n in sides):
-        yield "tiny", tuple((n, TINY) for n in sides)
-    line = phase.axes[slid[0].n]
-    if not isinstance(line, int) or line <= NARROW:
-        yield "narrow", ((line, NARROW),)
-
-
-def _has_few_rows(c: Windowed, phase: Phase) -> bool:
-    """Whether a packed element meets few rows: by number, or since groups have their own."""
-    rows = phase.axes[c.m]
-    groups = c.left.axes & c.right.axes & c.item.axes
-    return bool(groups) or (isinstance(rows, int) and rows < MANY)
-
-
-def _beside(item: Item, left: Item, columns: Iterable[Slid], phase: Phase) -> list[str]:
+def beside(item: Item, left: Item, columns: Iterable[Slid], phase: Phase) -> list[str]:
     """Axes of the result that the right operand has beside its columns: images of a batch."""
     own = item.axes - left.axes - {k.axis for k in columns}
     return [a for a in phase.axes if a in own and a in phase.grid]
@@ -285,7 +254,9 @@ def windowed(
         return {u.item: u for u in (p.upright(target, alone=alone) for p in known)}
     sides = turned_sides(known[0], target, form) if len(known) == 1 else None
     if sides is not None:
-        made = replace(known[0].upright(target, alone=False), image_across=sides[0], across=sides[1])
+        made = replace(
+            known[0].upright(target, alone=False), image_across=sides[0], across=sides[1]
+        )
         return {made.item: made}
     for plan in known:
         made = plan.rewritten(target)
@@ -361,7 +332,7 @@ class WindowPlan:
 
     def _join_images(self) -> None:
         """Takes images of a batch among the columns: a task packs its weights once for them."""
-        last, batch = self.columns[-1], _beside(self.item, self.left, self.columns, self.phase)
+        last, batch = self.columns[-1], beside(self.item, self.left, self.columns, self.phase)
         if batch and not self.phase.places and ends_lines(self.phase.axes[last.axis], last):
             self.columns.insert(0, Slid(batch[-1], batch[-1]))
 
