@@ -14,7 +14,8 @@ from smelt import lower
 from smelt.blocks import ROWS
 from smelt.blocks import WINDOW_COLUMNS as COLUMNS
 from smelt.codegen.build import asm_text
-from smelt.codegen.llvm.schedule.windowed import DEPTH, NARROW, TINY, Windowed
+from smelt.codegen.llvm.schedule.line_forms import NARROW, TINY
+from smelt.codegen.llvm.schedule.windowed import DEPTH, Windowed
 from smelt.graph.text import parse
 from smelt.kernel.built import form_for
 from smelt.target import Target

@@ -21,8 +21,8 @@ from smelt.codegen.llvm.access.memory import element_address
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.products.sums import Last
 from smelt.codegen.llvm.schedule.contract import Contraction
+from smelt.codegen.llvm.schedule.lanes import lane_of
 from smelt.codegen.llvm.schedule.nests import Nest, Schedule
-from smelt.codegen.llvm.schedule.sides import lane_of
 from smelt.codegen.llvm.schedule.stencil import HEIGHTS, Stencil
 from smelt.codegen.llvm.schedule.upright import Upright
 from smelt.codegen.llvm.scratch.storage import SUMS_PART, reads

@@ -42,4 +42,4 @@ def _has_few_rows(c: Windowed, phase: Phase) -> bool:
     return bool(groups) or (isinstance(rows, int) and rows < MANY)
 
 
-__all__ = ["line_forms"]
+__all__ = ["NARROW", "TINY", "line_forms"]

@@ -19,9 +19,9 @@ from smelt.codegen.llvm.rows.width import keep_to_runs, lanes_of_runs, vectors_t
 from smelt.codegen.llvm.schedule.contract import Contraction, Form, contractions, packing_axes
 from smelt.codegen.llvm.schedule.cuts import fit_rows
 from smelt.codegen.llvm.schedule.hosted import over_stencils
+from smelt.codegen.llvm.schedule.lanes import lane_of
 from smelt.codegen.llvm.schedule.nest_axes import carried_axis, lines_axis, results_axis
 from smelt.codegen.llvm.schedule.operands import runs_across
-from smelt.codegen.llvm.schedule.sides import lane_of
 from smelt.codegen.llvm.schedule.stencil import stencils
 from smelt.codegen.llvm.schedule.tasks import Placed, Products, gathers, task_blocks, turned_side
 from smelt.codegen.llvm.schedule.windowed import windowed

@@ -1,4 +1,4 @@
-"""Which operand of a product had better be packed in rows, and which in panels, and how results lie.
+"""Which operand of a product had better be packed in rows, and which in panels.
 
 Rows hold what is summed side by side, panels hold lines of what is not.  An operand that is
 computed comes in vectors along one of its axes, and is packed well only where they stay whole.
@@ -7,16 +7,10 @@ computed comes in vectors along one of its axes, and is packed well only where t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from smelt.codegen.llvm.schedule.upright import Upright
 from smelt.codegen.llvm.values.items import Item
 
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.schedule.contract import Contraction
-    from smelt.codegen.llvm.schedule.tasks import Placed
-
-__all__ = ["lane_of", "lies_along", "scatters"]
+__all__ = ["lies_along", "scatters"]
 
 
 def scatters(left: Item, right: Item, rows: str | None, across: Mapping[Item, str]) -> bool:
@@ -42,8 +36,3 @@ def lies_along(item: Item, axis: str | None, across: Mapping[Item, str]) -> bool
         pending += fresh
         seen.update(fresh)
     return False
-
-
-def lane_of(c: Contraction | Placed) -> str:
-    """The axis along which a product's results lie in scratch."""
-    return c.lane if isinstance(c, Upright) else c.n
