@@ -105,7 +105,13 @@ def products(kernel: Kernel, target: Target) -> list[object]:
         (plain(20, 9, to=LAST, s=2), ((2, 9, 5, 18), (20, 9, 3, 3))),
         (lasting(20, 9), ((2, 5, 18, 9), (20, 9, 3, 3))),
         (lasting(37, 70, s=2), ((1, 5, 18, 70), (37, 70, 3, 3))),
+        (plain(20, 3), ((2, 3, 7, 9), (20, 3, 3, 3))),  # colours
+        (plain(33, 3, s=2, u=7, v=7, p=3), ((1, 3, 19, 40), (33, 3, 7, 7))),
+        (plain(37, 4, d=2, p=2), ((1, 4, 7, 9), (37, 4, 3, 3))),
+        (plain(37, 2, s=3, u=4, v=5, to=LAST), ((2, 2, 13, 17), (37, 2, 4, 5))),
+        (lasting(20, 3), ((2, 5, 18, 3), (20, 3, 3, 3))),
         (LINE, ((2, 6, 70), (20, 6, 5))),
+        (LINE.replace("6", "3"), ((2, 3, 70), (20, 3, 5))),
         (LINE, ((1, 6, WINDOW_COLUMNS + 30), (20, 6, 5))),
         (AROUND, ((2, 9, 6, 7), (20, 9, 3, 3), (20, 1, 1), (2, 20, 4, 5))),
     ],
@@ -120,7 +126,7 @@ def test_every_size_stays_inside_its_arrays(
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize("line", [1, 3, 4, 7, 14, 15, 16, 17, 33])
 def test_lines_of_known_length(isa: str, line: int) -> None:
-    for o, c, s in ((20, 9, 1), (64, 32, 1), (16, 40, 2)):
+    for o, c, s in ((20, 9, 1), (64, 32, 1), (16, 40, 2), (32, 3, 2)):
         source = plain(o, c, s=s).replace("h,w]", f"{line},{line}]", 1)
         check(made(source, isa), *random((2, c, line, line), (o, c, 3, 3)))
 
@@ -154,9 +160,17 @@ def test_what_is_saved_decides() -> None:
             assert after.panels and after.across and after.image_across
 
 
-def test_double_precision_and_few_colours_stay() -> None:
-    for text in (plain(64, 64).replace("f32", "f64"), plain(64, 3)):
-        kernel = lower.run(one_cluster(parse(text)), "eager", {})
-        (c,) = products(kernel, Target.for_isa("avx512"))
-        assert isinstance(c, Windowed)
-        assert not panels(kernel, Target.for_isa("avx512"), frozenset({"k"}))
+def test_double_precision_stays() -> None:
+    kernel = lower.run(one_cluster(parse(plain(64, 64).replace("f32", "f64"))), "eager", {})
+    (c,) = products(kernel, Target.for_isa("avx512"))
+    assert isinstance(c, Windowed)
+    assert not panels(kernel, Target.for_isa("avx512"), frozenset({"k"}))
+
+
+def test_few_colours_need_no_panels() -> None:
+    kernel = lower.run(one_cluster(parse(plain(64, 3, s=2, u=7, v=7, p=3))), "eager", {})
+    (c,) = products(kernel, Target.for_isa("avx512"))
+    assert isinstance(c, Upright)
+    assert c.few == 3
+    assert c.across
+    assert c.image_across

@@ -29,47 +29,88 @@ def pack_turned(packer: UprightEmitter, nest: Nest) -> None:
     by the next one, and behind the last one there is room."""
     b, home, c, lanes = packer.b, packer.home, packer.c, packer.c.tile.lanes
     *outer, depth, last = nest.order
-    top, m = home.open(nest, Scope(home.top)), LLVMMachine(b, lanes, home.home.target)
     packer.starts = {a: home.ranges[a][0] for a in nest.order}
-    known = home.s.local[c.columns[-1].axis]
-    line = known + c.columns[-1].margin if isinstance(known, int) else None
-
-    def square(scope: Scope, k: Value, at: Value, count: int) -> None:
-        end = b.sub(home.ranges[depth][1], number(1))
-        high, rows = home.ranges[last][1], list[Value]()
-        mask = b.icmp_signed("<", iota(lanes), splat(b, b.sub(high, at), lanes))
-        for i in range(lanes):
-            here = b.add(k, number(i))
-            here = b.select(b.icmp_signed("<", here, end), here, end)
-            channel = Scope(scope, {depth: here})
-            home.enter(channel, len(nest.order) - 1)
-            inner = Scope(channel, {last: at}, lanes=Lanes(last, at, lanes, mask))
-            home.enter(inner, len(nest.order))
-            rows.append(home.get(c.right, inner, True))
-        for i, found in enumerate(transpose(b, rows)[:count]):
-            place = Scope(scope, {depth: k, last: b.add(at, number(i))})
-            to = packer.at(RIGHT_PART, packer.offset(nest, place))
-            store_vector(m, to, found, c.unit, None)
+    known, column = home.s.local[c.columns[-1].axis], c.columns[-1]
+    line = (known + column.margin) * (column.step if c.few else 1) if isinstance(known, int) else 0
+    piece = _Piece(packer, nest)
 
     def lines(scope: Scope, rest: list[str], done: int) -> None:
         if rest:
             home.loop(*home.ranges[rest[0]], 1, lambda at: step(scope, rest, at, done))
             return
-        low, high = home.ranges[last]
-        whole = high if line is None else b.add(low, number(line // lanes * lanes))
-        home.loop(*home.ranges[depth], lanes, lambda k: squares(scope, k, low, whole))
+        home.loop(*home.ranges[depth], c.few or lanes, lambda k: pieces(scope, k))
 
     def step(scope: Scope, rest: list[str], at: Value, done: int) -> None:
         inner = Scope(scope, {rest[0]: at})
         home.enter(inner, done + 1)
         lines(inner, rest[1:], done + 1)
 
-    def squares(scope: Scope, k: Value, low: Value, whole: Value) -> None:
-        home.loop(low, whole, lanes, lambda at: square(scope, k, at, lanes))
-        if line is not None and line % lanes:
-            square(scope, k, whole, line % lanes)
+    def pieces(scope: Scope, k: Value) -> None:
+        low, high = home.ranges[last]
+        whole = b.add(low, b.and_(b.sub(high, low), number(-lanes)))
+        home.loop(low, whole, lanes, lambda at: piece.put(scope, k, at, None, lanes))
+        home.loop(whole, high, lanes, lambda at: piece.put(
+            scope, k, at, b.icmp_signed("<", iota(lanes), splat(b, b.sub(high, at), lanes)),
+            line % lanes or lanes,
+        ))  # fmt: skip
 
-    lines(top, [*outer], 0)
+    lines(home.open(nest, Scope(home.top)), [*outer], 0)
+
+
+class _Piece:
+    """A vector of places of a line, and all that a task packs of them at once."""
+
+    def __init__(self, packer: UprightEmitter, nest: Nest) -> None:
+        self.packer, self.nest, self.c = packer, nest, packer.c
+        self.home, self.b, self.lanes = packer.home, packer.b, packer.c.tile.lanes
+        self.depth, self.last = nest.order[-2:]
+        self.m = LLVMMachine(self.b, self.lanes, self.home.home.target)
+
+    def put(self, scope: Scope, k: Value, at: Value, mask: Value | None, count: int) -> None:
+        """Packs channels from the kth on of so many places."""
+        if self.c.few:
+            self._colours(scope, at, self._rows(scope, (k, at), mask, self.c.few))
+            return
+        for i, found in enumerate(transpose(self.b, self._rows(scope, (k, at), mask, self.lanes))):
+            place = Scope(scope, {self.depth: k, self.last: self.b.add(at, number(i))})
+            if i < count:
+                self._store(self.packer.offset(self.nest, place), found)
+
+    def _store(self, offset: Value, found: Value) -> None:
+        store_vector(self.m, self.packer.at(RIGHT_PART, offset), found, self.c.unit, None)
+
+    def _rows(
+        self, scope: Scope, at: tuple[Value, Value], mask: Value | None, count: int
+    ) -> list[Value]:
+        """Vectors along the line of so many channels; those beyond the last one are again that."""
+        b, home, (k, place), found = self.b, self.home, at, list[Value]()
+        end = b.sub(home.ranges[self.depth][1], number(1))
+        for i in range(count):
+            here = b.add(k, number(i))
+            here = b.select(b.icmp_signed("<", here, end), here, end)
+            channel = Scope(scope, {self.depth: here})
+            home.enter(channel, len(self.nest.order) - 1)
+            inner = Scope(
+                channel, {self.last: place}, lanes=Lanes(self.last, place, self.lanes, mask)
+            )
+            home.enter(inner, len(self.nest.order))
+            found.append(home.get(self.c.right, inner, True))
+        return found
+
+    def _colours(self, scope: Scope, at: Value, rows: list[Value]) -> None:
+        """Few channels go side by side, place after place."""
+        b, packer, lanes, few = self.b, self.packer, self.lanes, self.c.few
+        far = b.mul(b.sub(at, packer.starts[self.last]), number(few))
+        for a in self.nest.order[:-2]:
+            far = b.add(far, b.mul(b.sub(scope.axis(a), packer.starts[a]), packer.strides[a]))
+        for j in range(few):
+            spots, found = [divmod(j * lanes + i, few) for i in range(lanes)], rows[0]
+            for k in range(1, few):
+                taken = [lanes + x if y == k else x if k == 1 else i
+                         for i, (x, y) in enumerate(spots)]  # fmt: skip
+                mask = ir.Constant(ir.VectorType(ir.IntType(32), lanes), taken)
+                found = b.shuffle_vector(found, rows[k], mask)
+            self._store(b.add(far, number(j * lanes)), found)
 
 
 def turn_back(packer: UprightEmitter) -> None:

@@ -135,8 +135,8 @@ class UprightEmitter(Packer):
         if c.few:  # all that the line has from the first place to the last one that is reached
             low, high = home.ranges[c.columns[-1].axis]
             end = self.b.add(high, number(c.columns[-1].margin))
-            along = self.b.mul(low, number(c.pitch)), self.b.mul(end, number(c.pitch))
-            home.ranges[c.line] = along
+            each = number(c.columns[-1].step if c.image_across else c.pitch)
+            home.ranges[c.line] = self.b.mul(low, each), self.b.mul(end, each)
         self.widen(c.columns)
         if self.hosted:
             pack_by_lines(self, right, self.hosted, [k.axis for k in c.columns[:-1]])

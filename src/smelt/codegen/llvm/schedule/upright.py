@@ -279,8 +279,11 @@ class Upright:
 
     def right_order(self) -> tuple[str, ...]:
         """Loops of the nest that packs the image."""
-        *outer, last, depth = self.packed_axes()
-        return (*outer, depth, last) if self.image_across else (*outer, last, depth)
+        found = self.packed_axes()
+        if not self.image_across:
+            return found
+        *outer, last = found if self.few else found[:-1]
+        return (*outer, self.depth, last)
 
     def packed_axes(self) -> tuple[str, ...]:
         """The packed image's axes in scratch, outer to inner."""

@@ -17,7 +17,6 @@ moves back by s.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from math import gcd, prod
 
 from smelt.blocks import WINDOW_ROWS, ceiling, window_columns
@@ -32,7 +31,7 @@ from smelt.codegen.llvm.schedule.operands import (
     runs_along,
     shares_lines,
 )
-from smelt.codegen.llvm.schedule.turning import turned_sides
+from smelt.codegen.llvm.schedule.turning import Sides, turned_sides
 from smelt.codegen.llvm.schedule.upright import (
     FEW,
     Upright,
@@ -46,6 +45,7 @@ from smelt.codegen.llvm.values.items import Folding, Item, Phase
 from smelt.codegen.llvm.values.places import (
     NO_AXIS,
     Slid,
+    along_lines,
     flattened,
     in_lines,
     packed_order,
@@ -254,9 +254,7 @@ def windowed(
         return {u.item: u for u in (p.upright(target, alone=alone) for p in known)}
     sides = turned_sides(known[0], target, form) if len(known) == 1 else None
     if sides is not None:
-        made = replace(
-            known[0].upright(target, alone=False), image_across=sides[0], across=sides[1]
-        )
+        made = known[0].upright(target, alone=False, sides=sides)
         return {made.item: made}
     for plan in known:
         made = plan.rewritten(target)
@@ -336,9 +334,9 @@ class WindowPlan:
         if batch and not self.phase.places and ends_lines(self.phase.axes[last.axis], last):
             self.columns.insert(0, Slid(batch[-1], batch[-1]))
 
-    def upright(self, target: Target, *, alone: bool) -> Upright:
+    def upright(self, target: Target, *, alone: bool, sides: Sides = (False, False)) -> Upright:
         """The product with rows of places; its image's items are added to the phase, of which it
-        may be the one product."""
+        may be the one product.  Squares are turned on some `sides`: of the image, of results."""
         pairs = self._pair_lines(target)
         if not pairs:
             self._pair(target)
@@ -356,7 +354,10 @@ class WindowPlan:
         lines = lines_of(self.right, outer[-1], self.others) if outer else None
         if few:
             right = placed(self.phase, self.item, self.right, outer)
-            right, line, last = in_lines(self.phase, self.item, right, last, self.depth, few)
+            if sides[0]:
+                right, line, last = along_lines(self.phase, self.item, right, last)
+            else:
+                right, line, last = in_lines(self.phase, self.item, right, last, self.depth, few)
             self.columns = [*outer, last]
         else:
             right = placed(self.phase, self.item, self.right, self.columns)
@@ -369,7 +370,7 @@ class WindowPlan:
         renumber(self.phase)
         return Upright(
             self.item, left, right, self.m, tuple(self.columns), self.depth, self.others, extents,
-            tile, panels, few, line, flat, lines, pairs,
+            tile, panels, few, line, flat, lines, pairs, image_across=sides[0], across=sides[1],
         )  # fmt: skip
 
     def rewritten(self, target: Target) -> Windowed:

@@ -193,6 +193,22 @@ def in_lines(
     return found, name, Slid(c.axis, c.axis, c.tap, c.step, c.dilation, rest, c.taps)
 
 
+def along_lines(phase: Phase, user: Item, operand: Item, c: Slid) -> tuple[Item, str, Slid]:
+    """The operand with one axis for all places of a line, also where windows step over some; that
+    axis, and what the column becomes: its own axis counts places."""
+    wide = mul(add(phase.axes[c.axis], c.margin), c.step)
+    name = fresh(phase, f"{c.axis}.in", wide)
+    at: dict[str, Index] = {c.axis: 0, **({c.tap: 0} if c.tap else {})}
+    at[c.tap if c.step > 1 else c.axis] = axis(name, wide)
+    limits: dict[str, tuple[Index, Index]] = {}
+    if c.step > 1:
+        last = add(mul(sub(phase.axes[c.axis], 1), c.step), (c.taps - 1) * c.dilation + 1)
+        limits[c.axis] = (axis(name, wide), last)
+    found = Cloner(phase, user, at, limits).of(operand)
+    rest = f"{c.axis}.by" if c.step > 1 else NO_AXIS
+    return found, name, Slid(c.axis, c.axis, c.tap, c.step, c.dilation, rest, c.taps)
+
+
 def _of_lines(
     pair: tuple[Index, Index], q: Index, name: str, few: int
 ) -> tuple[Index, Index]:  # fmt: skip
