@@ -29,8 +29,10 @@ from smelt.codegen.llvm.products.tiling import (
     in_blocks,
 )
 from smelt.codegen.llvm.products.upright_tile import BIT, ENTRY, tile_function, tile_type
+from smelt.codegen.llvm.products.weight_squares import WeightSquares
 from smelt.codegen.llvm.schedule.contract import Tile
 from smelt.codegen.llvm.schedule.nests import Nest
+from smelt.codegen.llvm.schedule.runs import lies_in_runs
 from smelt.codegen.llvm.schedule.upright import Upright
 from smelt.codegen.llvm.scratch.storage import LEFT_PART, RIGHT_PART, TABLE_PART
 from smelt.codegen.llvm.scratch.turn import transpose
@@ -63,6 +65,7 @@ class UprightEmitter(Packer):
         self.firsts: dict[str, Value] = {}
         """Where the block of weights begins that is packed piece by piece."""
         self.margins: Margins | None = None
+        self.squares: WeightSquares | None = None
 
     def plain(self, nest: Nest) -> Collection[str]:
         return (self.c.depth,) if nest.packed == "right" else ()
@@ -77,6 +80,8 @@ class UprightEmitter(Packer):
         self.to, self.rows = home.direct.places(c)
         self.later = home.direct.last(c)
         self._table()
+        if lies_in_runs(c) is not None:
+            self.squares = WeightSquares(home, self.nest.packs[0], c)
         kept = dict(home.ranges)
         low, high = home.ranges[c.depth]
         with b.if_then(b.icmp_signed(">=", low, high)):
@@ -124,6 +129,8 @@ class UprightEmitter(Packer):
         kept = dict(home.ranges)
         if c.flat:
             in_blocks(home, c.n, c.tile.columns, lambda: self.pack(left))
+        elif self.squares is not None:
+            self.squares.pack()
         elif not c.panels:
             in_blocks(home, c.n, c.tile.columns, lambda: in_blocks(
                 home, c.depth, LINES, lambda: self._taps(left, c.others, number(0), Scope(home.top))
