@@ -7,8 +7,9 @@ Tiles read panels where what lies side by side is m:
     scratch   t0       c0: m m m .., c1: m m m .., ..      then t1, and so on
 
 Whole vectors are read of neighbouring runs and turned in registers.  A table says to which line of
-the panel each position of a run belongs.  Runs are too short for the processor to foresee the next
-ones, so these are asked for.
+the panel each position of a run belongs.  There is one panel at a time, which is packed before its
+tiles, so that these find it in a near cache, as those who pack do.  Runs are too short for the
+processor to foresee the next ones, so these are asked for: of the next panel before these tiles.
 """
 
 from __future__ import annotations
@@ -22,34 +23,39 @@ from smelt.codegen.llvm.instructions.indexing import I64, iota, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.products.tall_packer import converted
+from smelt.codegen.llvm.products.tiling import function_apart, rounds
 from smelt.codegen.llvm.schedule.nests import Nest
 from smelt.codegen.llvm.schedule.runs import lies_in_runs
 from smelt.codegen.llvm.schedule.upright import Upright
 from smelt.codegen.llvm.scratch.storage import LEFT_PART, RUNS_PART
 from smelt.codegen.llvm.scratch.turn import transpose
+from smelt.target import Target
 from smelt.types.affine import coefficient
-from smelt.types.dtype import i64
+from smelt.types.dtype import DType, i64
 from smelt.types.expr import substitute
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
+PTR = ir.PointerType()
+PACK_TYPE = ir.FunctionType(ir.VoidType(), [PTR, PTR, I64, I64, I64, PTR, PTR])
+"""The panel's vector of columns, the first run, elements between runs, how many runs there are,
+positions of each, the table, and the first run that is packed after these."""
 
 
 class WeightSquares:
-    """The weights of one product on their way to panels, block by block."""
+    """The weights of one product on their way to panels, one after the other."""
 
     def __init__(self, home: NestEmitter, nest: Nest, c: Upright) -> None:
         self.home, self.b, self.c = home, home.b, c
         access = lies_in_runs(c)
         assert access is not None
         self.dtype, self.base = home.home.dtypes[access.buffer], home.home.buffers[access.buffer]
-        self.top = home.open(nest, Scope(home.top))
-        self.m = LLVMMachine(self.b, c.tile.lanes, home.home.target)
+        top = home.open(nest, Scope(home.top))
         still = dict.fromkeys((c.n, c.depth, *c.others), 0)
-        self.origin = home.index(substitute(access.offset, still), self.top)
-        self.apart = home.index(coefficient(access.offset, c.n) or 0, self.top)
+        self.origin = home.index(substitute(access.offset, still), top)
+        self.apart = home.index(coefficient(access.offset, c.n) or 0, top)
         self._fill_table([coefficient(access.offset, a) for a in c.others])
 
     def _fill_table(self, steps: Sequence[object]) -> None:
@@ -66,67 +72,96 @@ class WeightSquares:
         def channel(k: Value) -> None:
             first, line = b.mul(k, number(c.taps)), b.mul(k, number(c.tile.columns))
             for place, tap in enumerate(taps):
-                to = self._entry(b.add(first, number(place)))
+                to = element_address(b, self._table(), b.add(first, number(place)), i64)
                 b.store(b.add(line, number(tap * c.block * c.tile.columns)), to)
 
         self.home.loop(number(0), number(c.block), 1, channel)
 
-    def _entry(self, position: Value) -> Value:
-        table = self.home.storage.at[self.c.item, RUNS_PART]
-        return element_address(self.b, table, position, i64)
+    def _table(self) -> Value:
+        return self.home.storage.at[self.c.item, RUNS_PART]
 
-    def pack(self) -> None:
-        """Packs the block at hand."""
+    def pack(self, column: Value, vectors: int) -> None:
+        """Packs the panel of a task's columns from one on, in the block of channels at hand."""
         b, c, home, lanes = self.b, self.c, self.home, self.c.tile.lanes
         (first, last), (low, high) = home.ranges[c.n], home.ranges[c.depth]
-        start = b.add(self.origin, b.mul(low, number(c.taps)))
-        length, side = b.mul(b.sub(high, low), number(c.taps)), number(lanes)
-        whole = b.icmp_signed(">=", length, side)
-        end = b.sub(length, side)
+        length = b.mul(b.sub(high, low), number(c.taps))
+        n, after = b.add(first, column), b.add(first, b.add(column, number(vectors * lanes)))
+        behind = b.icmp_signed(">=", after, last)
+        later = self._run(b.select(behind, first, after), b.select(behind, high, low))
+        function = pack_function(b.module, c, self.dtype, home.home.target)
+        for v in range(vectors):
+            begin, panel = self._run(n, low), home.storage.at[c.item, LEFT_PART]
+            n = b.add(n, number(lanes))
+            to = element_address(b, panel, number(v * lanes), c.unit)
+            following = self._run(n, low) if v + 1 < vectors else later
+            left = b.sub(last, b.sub(n, number(lanes)))
+            args = [to, begin, self.apart, left, length, self._table(), following]
+            b.call(function, args)
 
-        def rows(n: Value) -> None:
-            left = b.sub(b.sub(last, n), number(1))
-            begins = [self._begin(start, n, left, i) for i in range(lanes)]
-            column = b.sub(n, first)
-            inside = b.and_(column, number(c.tile.columns - 1))
-            panel = b.mul(b.sub(column, inside), number(c.taps * c.block))
-            to = element_address(b, home.storage.at[c.item, LEFT_PART], b.add(panel, inside),
-                                 c.unit)  # fmt: skip
-
-            def square(at: Value, mask: Value | None) -> None:
-                self._square(begins, at, to, mask)
-
-            with b.if_else(whole) as (then, otherwise):
-                with then:  # the last square has some of the one before it again
-                    home.loop(number(0), length, lanes, lambda at: square(
-                        b.select(b.icmp_signed("<", at, end), at, end), None
-                    ))  # fmt: skip
-                with otherwise:
-                    mask = b.icmp_signed("<", iota(lanes), splat(b, length, lanes))
-                    square(number(0), mask)
-
-        home.loop(first, last, lanes, rows)
-
-    def _begin(self, start: Value, n: Value, left: Value, i: int) -> Value:
-        """Where the run of the ith row from one on begins; rows beyond the last are that again."""
+    def _run(self, n: Value, k: Value) -> Value:
+        """The address of the run of a column, from a channel on."""
         b = self.b
-        row = b.select(b.icmp_signed("<", left, number(i)), left, number(i)) if i else I64(0)
-        at = b.add(start, b.mul(b.add(n, row), self.apart))
+        at = b.add(self.origin, b.add(b.mul(n, self.apart), b.mul(k, number(self.c.taps))))
         return element_address(b, self.base, at, self.dtype)
 
-    def _square(self, begins: Sequence[Value], at: Value, to: Value, mask: Value | None) -> None:
+
+def pack_function(module: ir.Module, c: Upright, dtype: DType, target: Target) -> ir.Function:
+    """The function that packs a vector's runs: each product of a module has the same ones."""
+    types = [dtype]
+    item = c.left
+    while item.kind == "cast":
+        types.insert(1, item.dtype)
+        item = item.args[0]
+    name = f"squares.{'.'.join(map(str, types))}.{c.tile.lanes}"
+    return function_apart(module, name, PACK_TYPE, lambda f: _Pack(f, c, dtype, target).fill())
+
+
+class _Pack:
+    def __init__(self, f: ir.Function, c: Upright, dtype: DType, target: Target) -> None:
+        self.f, self.c, self.dtype = f, c, dtype
+        self.b = ir.IRBuilder(f.append_basic_block("entry"))
+        self.m = LLVMMachine(self.b, c.tile.lanes, target)
+
+    def fill(self) -> None:
+        """The function's body."""
+        b, lanes = self.b, self.c.tile.lanes
+        _, first, apart, rows, length, *_ = self.f.args
+        last = b.sub(rows, number(1))
+        begins = [first]
+        for i in range(1, lanes):  # those beyond the last one are that again
+            row = b.select(b.icmp_signed("<", last, number(i)), last, number(i))
+            begins.append(element_address(b, first, b.mul(row, apart), self.dtype))
+        side = number(lanes)
+        end = b.sub(length, side)
+
+        def square(nth: Value, *_: object) -> list[Value]:
+            at = b.mul(nth, side)
+            at = b.select(b.icmp_signed("<", at, end), at, end)
+            self._square(begins, at, None)  # the last one has some of the one before it again
+            return []
+
+        with b.if_else(b.icmp_signed(">=", length, side)) as (then, otherwise):
+            with then:
+                count = b.udiv(b.add(length, number(lanes - 1)), side)
+                rounds(b, (number(0), count), 1, square, [])
+            with otherwise:
+                mask = b.icmp_signed("<", iota(lanes), splat(b, length, lanes))
+                self._square(begins, number(0), mask)
+        b.ret_void()
+
+    def _square(self, begins: Sequence[Value], at: Value, mask: Value | None) -> None:
         """As many positions of as many runs."""
-        b, c = self.b, self.c
+        b, c, (to, _, apart, _, _, table, later) = self.b, self.c, self.f.args
         lines: list[Value] = []
-        ahead = b.mul(self.apart, number(len(begins)))
-        for begin in begins:
-            place = element_address(b, begin, at, self.dtype)
-            found = load_vector(self.m, place, self.dtype, mask)
-            prefetch(b, element_address(b, place, ahead, self.dtype))
+        for i, begin in enumerate(begins):
+            found = load_vector(self.m, element_address(b, begin, at, self.dtype), self.dtype, mask)
+            ahead = b.add(at, b.mul(apart, number(i)))
+            prefetch(b, element_address(b, later, ahead, self.dtype))
             lines.append(converted(self.m, found, c.left))
         for k, column in enumerate(transpose(b, lines)):
-            line = b.load(self._entry(b.add(at, number(k))), typ=I64)
-            store_vector(self.m, element_address(b, to, line, c.unit), column, c.unit, None)
+            entry = element_address(b, table, b.add(at, number(k)), i64)
+            place = element_address(b, to, b.load(entry, typ=I64), c.unit)
+            store_vector(self.m, place, column, c.unit, None)
 
 
-__all__ = ["WeightSquares"]
+__all__ = ["WeightSquares", "pack_function"]

@@ -202,11 +202,12 @@ class Storage:
 
     def _reserve_upright(self, c: Upright) -> None:
         left, right = c.room(self.s.local)
+        if lies_in_runs(c) is not None:  # one panel at a time
+            left = c.taps * c.block * c.tile.columns
+            self._reserve((c.item, RUNS_PART), c.taps * c.block, i64)
         self._reserve((c.item, LEFT_PART), left, c.unit)
         self._reserve((c.item, RIGHT_PART), right, c.image)
         self._reserve((c.item, TABLE_PART), 3 * c.steps, i64)
-        if lies_in_runs(c) is not None:
-            self._reserve((c.item, RUNS_PART), c.taps * c.block, i64)
 
     def extent(self, owner: Item | Carried, axis: str) -> Index:
         """Positions that an array has along an axis: whole register tiles for products."""
