@@ -85,14 +85,17 @@ def function_apart(
 
 def every_tile(
     home: NestEmitter, tile: Tile, fewer: int, rows: Value, columns: Value,
-    put: Callable[[Tile, Value, Value], None],
+    put: Callable[[Tile, Value, Value], None], begin: Callable[[Value, int], None] | None = None,
 ) -> None:  # fmt: skip
     """`put(tile, row, column)` for every tile of a block: whole ones, then those of `fewer` rows;
-    where few columns are left, of one vector."""
+    where few columns are left, of one vector.  Before those of a column, `begin(column, vectors)`.
+    """
     b = home.b
     whole = whole_tiles(b, rows, tile.rows, fewer)
 
     def line(column: Value, vectors: int) -> None:
+        if begin is not None:
+            begin(column, vectors)
         for height, start, end in ((tile.rows, number(0), whole), (fewer, whole, rows)):
             low = replace(tile, rows=height, vectors=vectors)
             home.loop(start, end, height, lambda row, low=low: put(low, row, column))

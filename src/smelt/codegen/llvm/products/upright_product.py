@@ -7,7 +7,7 @@ that it reads, for each channel it broadcasts a number of each and multiplies a 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import product as positions
 from typing import TYPE_CHECKING, TypeAlias
@@ -30,8 +30,10 @@ from smelt.codegen.llvm.products.tiling import (
 )
 from smelt.codegen.llvm.products.turned_upright import pack_turned, turn_back
 from smelt.codegen.llvm.products.upright_tile import BIT, ENTRY, tile_function, tile_type
+from smelt.codegen.llvm.products.weight_squares import WeightSquares
 from smelt.codegen.llvm.schedule.contract import Tile
 from smelt.codegen.llvm.schedule.nests import Nest
+from smelt.codegen.llvm.schedule.runs import lies_in_runs
 from smelt.codegen.llvm.schedule.upright import Upright
 from smelt.codegen.llvm.scratch.storage import LEFT_PART, RIGHT_PART, TABLE_PART
 from smelt.codegen.llvm.scratch.turn import transpose
@@ -49,6 +51,8 @@ stay in the first cache, since taps that follow each other in memory share its l
 Value = ir.Value
 Ends: TypeAlias = tuple[Value, Value]
 """Whether a block is the first one, and whether it is the last."""
+Begin: TypeAlias = Callable[[Value, int], None]
+"""What is done before the tiles of a column: so many vectors of weights from there on are packed."""
 
 
 class UprightEmitter(Packer):
@@ -64,6 +68,7 @@ class UprightEmitter(Packer):
         self.firsts: dict[str, Value] = {}
         """Where the block of weights begins that is packed piece by piece."""
         self.margins: Margins | None = None
+        self.squares: WeightSquares | None = None
 
     def plain(self, nest: Nest) -> Collection[str]:
         return (self.c.depth,) if nest.packed == "right" else ()
@@ -78,10 +83,12 @@ class UprightEmitter(Packer):
         self.to, self.rows = home.direct.places(c)
         self.later = home.direct.last(c)
         self._table()
+        if lies_in_runs(c) is not None:
+            self.squares = WeightSquares(home, self.nest.packs[0], c)
         kept = dict(home.ranges)
         low, high = home.ranges[c.depth]
         with b.if_then(b.icmp_signed(">=", low, high)):
-            self._tiles(number(0), (BIT(1), BIT(1)))
+            self._tiles(number(0), (BIT(1), BIT(1)), lambda *_: None)
 
         even = self.is_even(c.depth, c.block)  # the loops that pack have no rests
 
@@ -91,9 +98,8 @@ class UprightEmitter(Packer):
                 end = b.select(b.icmp_signed("<", end, high), end, high)
             home.ranges[c.depth] = (at, end)
             self._pack_both()
-            self._tiles(
-                b.sub(end, at), (b.icmp_signed("==", at, low), b.icmp_signed("==", end, high))
-            )
+            ends = (b.icmp_signed("==", at, low), b.icmp_signed("==", end, high))
+            self._tiles(b.sub(end, at), ends, self.squares.pack if self.squares else lambda *_: None)
 
         def blocks() -> None:
             home.loop(low, high, c.block, block)
@@ -127,7 +133,7 @@ class UprightEmitter(Packer):
         kept = dict(home.ranges)
         if c.flat:
             in_blocks(home, c.n, c.tile.columns, lambda: self.pack(left))
-        elif not c.panels:
+        elif not c.panels and self.squares is None:
             in_blocks(home, c.n, c.tile.columns, lambda: in_blocks(
                 home, c.depth, LINES, lambda: self._taps(left, c.others, number(0), Scope(home.top))
             ))  # fmt: skip
@@ -230,6 +236,8 @@ class UprightEmitter(Packer):
     def _panel(self, column: Value, depth: Value) -> Value:
         """The address of the weights for the columns from one on, in a block that begins there."""
         b, c, home = self.b, self.c, self.home
+        if self.squares is not None:  # one panel at a time
+            return self.at(LEFT_PART, number(0))
         if not c.panels:
             return self.at(LEFT_PART, b.mul(column, number(c.taps * c.block)))
         access, pitch = c.weights()
@@ -250,11 +258,11 @@ class UprightEmitter(Packer):
         behind = b.and_(behind, b.not_(last))
         return self._panel(b.select(behind, number(0), beside), b.select(behind, end, depth))
 
-    def _tiles(self, depth: Value, ends: Ends) -> None:
+    def _tiles(self, depth: Value, ends: Ends, begin: Begin) -> None:
         """Every register tile of the packed blocks; where few columns are left, of one vector."""
         b, home, c = self.b, self.home, self.c
         if c.ends_lines(home.s.local[c.columns[-1].axis]):
-            self._lines(depth, ends)
+            self._lines(depth, ends, begin)
             return
         sizes = [b.sub(end, start) for start, end in (home.ranges[k.axis] for k in c.columns)]
         rows = sizes[-1]
@@ -269,9 +277,9 @@ class UprightEmitter(Packer):
             function = self._function(tile.rows, tile.vectors)
             self._tile(function, [row], image, column, depth, ends, share)
 
-        every_tile(home, c.tile, c.fewer, rows, columns, put)
+        every_tile(home, c.tile, c.fewer, rows, columns, put, begin)
 
-    def _lines(self, depth: Value, ends: Ends) -> None:
+    def _lines(self, depth: Value, ends: Ends, begin: Begin) -> None:
         """Every register tile, where they end with the lines of the image."""
         b, home, c = self.b, self.home, self.c
         *outer, _ = c.columns
@@ -293,9 +301,12 @@ class UprightEmitter(Packer):
                     f, [*at, x], far(b, steps, [*at, x]), column, depth, ends, share
                 ))  # fmt: skip
 
+        def panel(column: Value, vectors: int) -> None:
+            begin(column, vectors)
+            lines(column, vectors, [], WHOLE)
+
         low, high = home.ranges[c.n]
-        every_width(home, c.tile, b.sub(high, low),
-                    lambda column, vectors: lines(column, vectors, [], WHOLE), even)  # fmt: skip
+        every_width(home, c.tile, b.sub(high, low), panel, even)
 
     def _parts(self) -> Iterator[tuple[int | Value, Value, Value]]:
         """Heights of the tiles along a line, and from where to where each of them goes."""

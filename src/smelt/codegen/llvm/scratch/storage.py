@@ -22,6 +22,7 @@ from smelt.codegen.llvm.schedule.nests import Nest, Schedule
 from smelt.codegen.llvm.schedule.stencil import Stencil
 from smelt.codegen.llvm.schedule.tall import Tall
 from smelt.codegen.llvm.schedule.tasks import turned_side
+from smelt.codegen.llvm.schedule.runs import lies_in_runs
 from smelt.codegen.llvm.schedule.upright import Upright
 from smelt.codegen.llvm.schedule.windowed import DEPTH as WINDOWED_DEPTH
 from smelt.codegen.llvm.schedule.windowed import PITCH, Windowed
@@ -40,7 +41,7 @@ from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul, produc
 Value = ir.Value
 Key = tuple[Item | Carried, int]
 TURNED_PART = 200
-LEFT_PART, RIGHT_PART, TABLE_PART, SUMS_PART = 300, 301, 302, 303
+LEFT_PART, RIGHT_PART, TABLE_PART, SUMS_PART, RUNS_PART = 300, 301, 302, 303, 304
 STAGED_PART = 400
 STAMP = 64
 """Bytes at the beginning that say how everything lies, where operands are cleared for it."""
@@ -201,6 +202,9 @@ class Storage:
 
     def _reserve_upright(self, c: Upright) -> None:
         left, right = c.room(self.s.local)
+        if lies_in_runs(c) is not None:  # one panel at a time
+            left = c.taps * c.block * c.tile.columns
+            self._reserve((c.item, RUNS_PART), c.taps * c.block, i64)
         self._reserve((c.item, LEFT_PART), left, c.unit)
         self._reserve((c.item, RIGHT_PART), right, c.image)
         self._reserve((c.item, TABLE_PART), 3 * c.steps, i64)
