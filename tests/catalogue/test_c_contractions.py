@@ -46,6 +46,17 @@ def gated_otherwise(xp, x, gate, up):
     return xp.tensordot(x, up, axes=((1,), (1,))) * (g * xp.sigmoid(g))
 
 
+def gated_once(xp, x, w):
+    h, n = x @ xp.matrix_transpose(w), w.shape[0] // 2
+    return silu(xp, h[:, :n]) * h[:, n:]
+
+
+def gated_once_otherwise(xp, t, both):
+    h, n = xp.tensordot(t, both, axes=((1,), (1,))), both.shape[0] // 2
+    g = h[:, :n]
+    return h[:, n:] * (g * xp.sigmoid(g))
+
+
 def three(xp, x, q, k, v):
     return x @ q, x @ k, x @ v
 
@@ -140,6 +151,9 @@ ROWS = (
         also=(lambda xp, t, u, c, r: r + linear_otherwise(xp, t, u, c),)),
     Row("C4", gated, ("T[m,k]", "T[n,k]", "T[n,k]"), LINEAR, fused="s*(m*k + 2*n*k + m*n)",
         unfused="s*(2*m*k + 14*m*n + 2*n*k)", also=(gated_otherwise,)),
+    Row("C4 one weight", gated_once, ("T[m,k]", "T[2*n,k]"), LINEAR,
+        fused="s*(m*k + 2*n*k + m*n)", unfused="s*(2*m*k + 14*m*n + 2*n*k)",
+        also=(gated_once_otherwise,)),
     Row("C5 equal", three, ("T[m,k]", "T[k,n]", "T[k,p]", "T[k,p]"),
         {"m": 8192, "n": 384, "p": 384, "k": 384}, fused="s*(m*k + k*(n + 2*p) + m*(n + 2*p))",
         unfused="s*(2*k*p + 3*m*k + m*n + 2*m*p + n*k)", also=(three_otherwise,)),

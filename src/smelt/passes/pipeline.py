@@ -30,6 +30,7 @@ from smelt.passes.canonicalize import canonicalize
 from smelt.passes.cse import cse
 from smelt.passes.dce import dce
 from smelt.passes.decided import decided
+from smelt.passes.divided import divided
 from smelt.passes.fold import fold
 from smelt.passes.joined import joined
 from smelt.passes.laid import laid
@@ -91,6 +92,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("merged", merged, resums=True),
     Pass("cse", cse),
     Pass("dce", dce),
+    Pass("divided", divided, last=True),
     Pass("layouts", layouts, last=True),
     Pass("orders", orders, last=True),
     Pass("stencils", stencils, last=True),
@@ -128,6 +130,8 @@ def run(
 
 
 def _for(step: Pass, sizes: Mapping[str, int] | None, journal: Journal | None) -> Pass:
+    if step.function is divided:
+        return replace(step, function=partial(divided, sizes=sizes))
     if step.function is not orders:
         return step
     return replace(step, function=partial(orders, sizes=sizes, journal=journal))

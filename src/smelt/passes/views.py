@@ -151,7 +151,8 @@ def _reaches_inputs(x: Node, uses: Uses) -> bool:
 # fewer dimensions than x, and dimensions of 1 where x has more.
 
 
-def _slice(node: Node, x: Node, z: Node) -> Node | None:
+def sliced(node: Node, x: Node, z: Node) -> Node:
+    """The part of an operand z of x that the slice `node` of x amounts to."""
     op = node.op
     assert isinstance(op, Slice)
     lead = x.type.rank - z.type.rank
@@ -188,7 +189,7 @@ _MOVES: dict[type[TensorOp], Callable[[Node, Node, Node], Node | None]] = {
     Flip: _flip,
     Permute: _permute,
     Reshape: _reshape,
-    Slice: _slice,
+    Slice: sliced,
 }
 
 
