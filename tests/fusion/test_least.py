@@ -56,6 +56,41 @@ def test_no_kernel_takes_less(block: int) -> None:
     assert pairs > 50
 
 
+PLACES = [f"{{shape=(m,n), axis={a}, dtype=i64}}" for a in (0, 1)]
+MASKS = {
+    "given": ("mask: bool[m,n]", "vm = not(mask)"),
+    "of data": ("y: f32[m,n]", "vm = gt(y, 0.0:f32)"),
+    "of positions": ("", f"vi = iota() {PLACES[0]} vj = iota() {PLACES[1]} vm = lt(vi, vj)"),
+}
+
+
+@pytest.mark.parametrize("sizes", [(256, 128, 64), (512, 512, 64), (2048, 300, 32), (33, 5000, 8)])
+@pytest.mark.parametrize("mask", MASKS)
+def test_masks_leave_no_less(mask: str, sizes: tuple[int, int, int]) -> None:
+    """Attention with all that its mask may rule out: most is done that positions do not decide."""
+    more, condition = MASKS[mask]
+    more = more and f", {more}"
+    units = Units(passes.run(parse(f"""graph f(q: f32[m,d], k: f32[n,d], v: f32[n,d]{more}) {{
+        s = contract(q, k) {{spec="m,d; n,d -> m,n"}}
+        {condition}
+        t = select(vm, -inf:f32, s)
+        a = reduce.max(t) {{axes=(1,)}} b = reshape(a) {{shape=(m,1)}}
+        c = sub(t, b) e = exp(c) z = reduce.sum(e) {{axes=(1,)}} w = reshape(z) {{shape=(m,1)}}
+        p = div(e, w) o = contract(p, v) {{spec="m,n; n,d -> m,d"}}
+        return o
+    }}"""), Journal(), "eager"))  # fmt: skip
+    model = Model(units, MACHINE, Hints(zip("mnd", sizes, strict=True)))
+    state, bounds = State(units, model, Wishes(units, (), ())), Bounds(model)
+    members = sum(1 << u.number for u in units.units)
+    whole = state.judge(members, units.outputs)
+    assert whole.cost is not None
+    least = bounds.alone(whole.region, 1)
+    assert least <= whole.cost.burden * (1 + 1e-9)
+    products = sum(model.step_ns[u.number] * model.elements[u.number] * model.extents[u.ended[0]]
+                   for u in units.units if u.trace.dots)  # fmt: skip
+    assert (least > 0.7 * products / model.cores) == (mask != "of positions")
+
+
 @pytest.mark.parametrize("n", [0, 1, 64, 4096])
 def test_results_that_share_a_value_may_be_taken_apart(n: int) -> None:
     """Regions that are joined of flat ones know the places of results only."""

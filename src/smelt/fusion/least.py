@@ -6,8 +6,10 @@ neither taking them apart nor joining parts of them otherwise can gain, and the 
 
     least = starts + work + traffic - what is not charged of the shorter of the two
 
-A kernel in the calling thread has one core, any other one all of them.  Masks may rule out work of
-folds, by as much as nobody knows before a stream is derived: there only the traffic counts.
+A kernel in the calling thread has one core, any other one all of them.  A stream may skip blocks
+that masks rule out, if the units have what a stream needs, a fold that another one of them reads.
+What positions rule out nobody knows before the stream is derived: there only the traffic counts.
+Of what data rule out, the model knows a part that is visited, and charges little for masks.
 
 >>> from smelt.fusion.region import look
 >>> from smelt.fusion.sets import Hints
@@ -31,6 +33,9 @@ from smelt.fusion.along import is_masked
 from smelt.fusion.cost import CHARGED, INLINE_LAUNCH_NS, INLINE_NS, Model
 from smelt.fusion.region import Region
 from smelt.fusion.sets import bits
+from smelt.fusion.shares import TOLD
+from smelt.graph.ir import Node
+from smelt.types.dtype import bool_
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +47,8 @@ class Least:
     """Nanoseconds of each unit on one core."""
     total: float
     """Those of all."""
+    told: float
+    """Those of the units that no mask is made of."""
     read: int
     """Values that are read from outside."""
     reads: dict[int, tuple[float, float]]
@@ -63,6 +70,11 @@ class Bounds:
         self.model = model
         self.known: dict[tuple[int, int], Least] = {}
         self.start = min(model.target.launch_ns, INLINE_LAUNCH_NS)
+        units = model.units
+        self.ruling = sum(1 << u.number for u in units.units if _is_ruling(u.node))
+        """Conditions that positions may decide for a whole block."""
+        self.plain = sum(1 << u.number for u in units.units if _is_plain(u.node))
+        """Units that are made of floating-point numbers alone: no part of a mask."""
 
     def of(self, region: Region) -> Least:
         """What the units of a region do at least."""
@@ -76,8 +88,8 @@ class Bounds:
         """Nanoseconds of so many kernels, at least, that are all of a region together; of values
         that are `kept` one of them writes each and another one reads it."""
         found = self.of(region)
-        works = not (found.is_masked and found.members & self.model.units.folds)
-        work = found.total if works else 0.0
+        share = self._share(found.members, is_masked=found.is_masked)
+        work = found.total if share == 1.0 else share * found.told
         alone, every = self._again(region, kept)
         alone, every = found.one + alone, found.every + every
         return self._burden(work, alone, every, found.whole, found.written | kept, kernels)
@@ -96,12 +108,21 @@ class Bounds:
         for x, y in ((a, b), (b, a)):
             for v in bits(x.read & y.members):
                 alone, every = alone - x.reads[v][0], every - x.reads[v][1]
-        work = 0.0
-        if not (a.is_masked or b.is_masked) or not (a.members | b.members) & self.model.units.folds:
-            work = a.total + b.total
-            for u in bits(a.members & b.members):
-                work -= min(a.work.get(u, 0.0), b.work.get(u, 0.0))
+        share = self._share(a.members | b.members, is_masked=a.is_masked or b.is_masked)
+        work, both = a.told + b.told, a.members & b.members & self.plain
+        if share == 1.0:
+            work, both = a.total + b.total, a.members & b.members
+        for u in bits(both) if share else ():
+            work -= min(a.work.get(u, 0.0), b.work.get(u, 0.0))
+        work *= share
         return self._burden(work, alone, every, a.whole + b.whole, written | kept, kernels)
+
+    def _share(self, members: int, *, is_masked: bool) -> float:
+        """The least part of the work of some units that masks leave of it."""
+        units = self.model.units
+        if not is_masked or not any(units.users[f] & members for f in bits(members & units.folds)):
+            return 1.0
+        return 0.0 if members & self.ruling else TOLD
 
     def _again(self, region: Region, kept: int) -> tuple[float, float]:
         """Nanoseconds of reading some members of a region, by one core and by all."""
@@ -155,10 +176,21 @@ class Bounds:
         whole = sum([model.read_ns(v, model.nbytes[v], 1) for v in bits(read | region.members)])
         whole += sum([model.write_ns(u, 1) for u in bits(region.members)])
         return Least(
-            region.members, work, sum(work.values()), read, reads,
+            region.members, work, sum(work.values()),
+            sum([ns for u, ns in work.items() if self.plain >> u & 1]), read, reads,
             sum([x for x, _ in reads.values()]), sum([x for _, x in reads.values()]),
             region.stored, whole, is_masked(model, region),
         )  # fmt: skip
+
+
+def _is_ruling(node: Node) -> bool:
+    """Whether a condition compares integers, as positions are."""
+    return node.type.dtype == bool_ and any(x.type.dtype.kind == "int" for x in node.inputs)
+
+
+def _is_plain(node: Node) -> bool:
+    """Whether an operator reads and makes nothing but floating-point numbers."""
+    return node.type.dtype.is_float and all(x.type.dtype.is_float for x in node.inputs)
 
 
 def _charged(work: float, traffic: float) -> float:

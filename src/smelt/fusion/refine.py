@@ -67,6 +67,8 @@ class Refinement:
         """Clusters that were given up: none comes again, so that moves cannot go in a circle."""
         self.hopeless: set[tuple[object, ...]] = set()
         """What clusters that are best left as they are look like, with their neighbours."""
+        self.places: dict[int, int] = {}
+        """Where clusters stand in a row, producers before readers; empty until that is asked."""
 
     def run(self) -> list[int]:
         """Takes the moves that gain; returns the clusters that came of them."""
@@ -285,14 +287,17 @@ class Refinement:
             return None
         for cut in self._cuts(cluster):
             sets = self._sets(cluster, cut)
-            kept = sets[0][1] & ~cluster.stored if sets else 0
+            if not sets:
+                continue
+            kept = sets[0][1] & ~cluster.stored
             able = [n for n in near if self._may_gain(c, n, kept)] if kept else near
-            if not sets or (kept and not able and not self._may_gain(c, kept=kept)):
+            ways = list(self._ways(c, able, sets))
+            if not ways and not self._may_gain(c, kept=kept):
                 continue
             one, other = (self._judge(*part) for part in sets)
             if one is None or other is None:
                 continue
-            for move in self._moves(c, able, one, other, 0.0 if best is None else best.gain):
+            for move in self._moves(c, ways, (one, other), 0.0 if best is None else best.gain):
                 before = sum(self.state.clusters[k].cost.burden for k in move.old)
                 enough = ENOUGH if len(move.new) <= len(move.old) else MORE
                 if self.gone.intersection([v.key for v in move.new]):
@@ -361,41 +366,56 @@ class Refinement:
             pending = (pending | self.units.operands[u] & members) & ~found
         return found
 
+    def _ways(
+        self, c: int, near: Sequence[int], sets: Sequence[tuple[int, int]]
+    ) -> Iterator[tuple[int, int, int]]:
+        """How one of two parts of a cluster may be joined with a neighbour: with which one, what is
+        written then, and the number of the part.  Only where they share something, and where no
+        kernels wait for one another in a circle."""
+        clusters, reads = self.state.clusters, self.state.reads
+        for n in near:
+            cluster = clusters[n]
+            for k, (members, own) in enumerate(sets):
+                read = reads(members)
+                if not (cluster.stored & read | own & cluster.reads | read & cluster.reads):
+                    continue
+                left = sets[1 - k]
+                stored = self._stored(own | cluster.stored, 1 << c | 1 << n, reads(left[0]))
+                if not self._is_circle(c, n, (members | cluster.members, stored), left):
+                    yield n, stored, k
+
     def _moves(
-        self, c: int, near: Sequence[int], one: Verdict, other: Verdict, most: float
-    ) -> Iterator[Move]:
+        self, c: int, ways: Sequence[tuple[int, int, int]], parts: tuple[Verdict, Verdict],
+        most: float,
+    ) -> Iterator[Move]:  # fmt: skip
         """The two parts as they are, and either joined with a neighbour where that may gain more
         than `most`."""
         clusters, state = self.state.clusters, self.state
+        one, other = parts
         assert one.cost is not None and other.cost is not None
         apart = one.cost.burden + other.cost.burden
         before = clusters[c].cost.burden
         more = (one.region.stored | other.region.stored) & ~clusters[c].stored
-        yield Move(before - apart - state.held(more, other.region.stored), (c,), (one, other))
-        for n in near:
-            cluster = clusters[n]
-            both = clusters[c].stored | cluster.stored
-            for part, left in ((one, other), (other, one)):
-                assert part.cost is not None and left.cost is not None
-                region, reads = part.region, self.state.reads(part.region.members)
-                crossing = cluster.stored & reads | region.stored & cluster.reads
-                if not crossing and not reads & cluster.reads:
-                    continue
-                stored = self._stored(region.stored | cluster.stored, 1 << c | 1 << n,
-                                      self.state.reads(left.region.members))  # fmt: skip
-                gain = before + cluster.cost.burden - left.cost.burden + state.held(both)
-                gain -= self.least.both(region, cluster.region, stored, 1)
-                if gain <= max(most, ENOUGH * (before + cluster.cost.burden)):
-                    continue
-                found = self._judge(region.members | cluster.members, stored)
-                if found is not None and found.cost is not None:
-                    gain = before + cluster.cost.burden - left.cost.burden - found.cost.burden
-                    gone = both & ~left.region.stored & ~found.region.stored
-                    gain += state.held(gone, found.region.stored)
-                    if not crossing:  # they start together anyway
-                        saved = part.cost.launch + cluster.cost.launch - found.cost.launch
-                        gain -= max(0.0, saved - INLINE_LAUNCH_NS)
-                    yield Move(gain, (c, n), (left, found))
+        yield Move(before - apart - state.held(more, other.region.stored), (c,), parts)
+        for n, stored, k in ways:
+            cluster, part, left = clusters[n], parts[k], parts[1 - k]
+            assert part.cost is not None and left.cost is not None
+            region, both = part.region, clusters[c].stored | cluster.stored
+            gain = before + cluster.cost.burden - left.cost.burden + state.held(both)
+            gain -= self.least.both(region, cluster.region, stored, 1)
+            if gain <= max(most, ENOUGH * (before + cluster.cost.burden)):
+                continue
+            found = self._judge(region.members | cluster.members, stored)
+            if found is not None and found.cost is not None:
+                gain = before + cluster.cost.burden - left.cost.burden - found.cost.burden
+                gone = both & ~left.region.stored & ~found.region.stored
+                gain += state.held(gone, found.region.stored)
+                reads = state.reads(region.members)
+                if not (cluster.stored & reads | region.stored & cluster.reads):
+                    # they start together anyway
+                    saved = part.cost.launch + cluster.cost.launch - found.cost.launch
+                    gain -= max(0.0, saved - INLINE_LAUNCH_NS)
+                yield Move(gain, (c, n), (left, found))
 
     def _neighbours(self, c: int) -> list[int]:
         """Clusters that share much traffic with one, the most first."""
@@ -416,6 +436,29 @@ class Refinement:
         return sorted(found, key=lambda n: -shared[n])[:MOST_NEIGHBOURS]
 
     # ---- carrying out --------------------------------------------------------------------------
+
+    def _is_circle(
+        self, c: int, n: int, joined: tuple[int, int], left: tuple[int, int]
+    ) -> bool:  # fmt: skip
+        """Whether a part of cluster `c` as one kernel with `n` would wait for itself, by way of
+        what is left of `c` or of other clusters: told from what each computes and writes."""
+        state = self.state
+        if not self.places:
+            row = in_order({k: state.successors(k) for k in state.clusters})
+            self.places = {k: place for place, k in enumerate(row)}
+        last = max(self.places[c], self.places[n])  # who comes later does not lead back
+        wanted, needed = state.reads(joined[0]), state.reads(left[0])
+        written = everything = joined[1]
+        seen = 1 << c | 1 << n
+        while written and not written & wanted:
+            more = left[1] if written & needed else 0
+            for v in bits(written):
+                for k in bits(state.readers[v] & ~seen):
+                    seen |= 1 << k
+                    more |= state.clusters[k].stored if self.places[k] < last else 0
+            written = more & ~everything
+            everything |= more
+        return bool(written)
 
     def _is_acyclic(self, move: Move) -> bool:
         """Whether the clusters still wait for one another in one direction after a move."""
@@ -448,6 +491,7 @@ class Refinement:
             self.gone.add((cluster.members, cluster.stored))
             self.state.remove(c)
         fresh: list[int] = []
+        self.places = {}
         for found in move.new:
             self.state.put(self.next, found)
             fresh.append(self.next)

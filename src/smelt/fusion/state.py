@@ -332,6 +332,8 @@ class State:
             return None
         if not beyond and not along.worth_asking(self.model, region, cost):
             return None
+        if not beyond and self.least.alone(region, 1) > cost.burden:
+            return None
         found = streams.streamed(self.model, region, beyond=beyond)
         if found is None or (not beyond and found.burden > cost.burden):
             return None

@@ -95,6 +95,9 @@ class _Collector:
         self.out = Collected(Terms())
         self.terms = self.out.terms
         self.extents = {f"a{k}": units.extents[e] for k, e in enumerate(region.axes)}
+        self.axes = {name: axis(name, extent) for name, extent in self.extents.items()}
+        self.numbered: list[Index] = [*self.axes.values()]
+        """The region's axes: places made of the very same are told from one another at once."""
         self.known: dict[tuple[Node, Place], Term] = {}
         self.current: list[int] = []
         self.picks: dict[str, Term] = {}
@@ -106,7 +109,7 @@ class _Collector:
         found: list[Index] = []
         for t in place:
             if isinstance(t, int):
-                found.append(0 if t == STILL else axis(f"a{t}", self.extents[f"a{t}"]))
+                found.append(0 if t == STILL else self.numbered[t])
             else:
                 found.append(t)  # type: ignore[arg-type]
         return tuple(found)
@@ -202,7 +205,7 @@ class _Collector:
         if len(numbers) != len(extents):
             raise NotCollected("fold")
         names = tuple(f"a{k}" for k in numbers)
-        return names, body(tuple(axis(n, self.extents[n]) for n in names))
+        return names, body(tuple([self.axes[n] for n in names]))
 
     def scan(
         self, combine: Combine, dtype: DType, extent: Index, at: Index,

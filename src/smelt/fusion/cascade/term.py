@@ -16,6 +16,7 @@ True
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from math import prod
 from typing import Any, Literal, TypeAlias
 
@@ -119,7 +120,7 @@ class Terms:
 
     def apply(self, op: str, *args: Term) -> Term:
         """A scalar operator; the result type follows from its row."""
-        dtype = SCALARS[op].result(*(a.dtype for a in args)).compute
+        dtype = _result(op, tuple([a.dtype for a in args]))
         return self.make("apply", op, args, _axes(args), dtype)
 
     def cast(self, arg: Term, dtype: DType) -> Term:
@@ -275,6 +276,12 @@ class Terms:
         gone = frozenset(t.over) if t.kind == "first" else NO_AXES
         kept = t.axes - _axes(t.args)  # axes of its own
         return self.make(t.kind, t.op, args, (_axes(args) | kept) - gone, t.dtype, t.value, t.over)
+
+
+@lru_cache(maxsize=1024)
+def _result(op: str, dtypes: tuple[DType, ...]) -> DType:
+    """The type that a scalar operator computes in."""
+    return SCALARS[op].result(*dtypes).compute
 
 
 def _axes(terms: Iterable[Term]) -> frozenset[str]:
