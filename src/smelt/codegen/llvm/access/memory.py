@@ -23,6 +23,13 @@ def element_address(b: ir.IRBuilder, base: Value, offset: Value, dtype: DType) -
     return b.gep(base, [offset], source_etype=memory_type(dtype))
 
 
+def lie_in_lines(b: ir.IRBuilder, first: Value, apart: Value, size: int) -> Value:
+    """Whether vectors of so many bytes, whose rows begin at `first` and so many bytes `apart`, lie
+    in one line of the cache each: those in two are loaded twice."""
+    inside = b.and_(b.or_(b.ptrtoint(first, I64), apart), I64(size - 1))
+    return b.icmp_signed("==", inside, I64(0))
+
+
 def intrinsic(b: ir.IRBuilder, name: str, result: ir.Type, args: Sequence[Value]) -> Value:
     """A call of one of LLVM's own functions."""
     module = b.module

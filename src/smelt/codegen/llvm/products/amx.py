@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 from smelt.blocks import COLUMNS as MOST
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.memory import PTR, element_address, intrinsic
+from smelt.codegen.llvm.access.memory import PTR, element_address, intrinsic, lie_in_lines
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.products.tiling import function_apart
 from smelt.types.dtype import i8, i32, i64
@@ -86,8 +86,7 @@ def loads_well(b: ir.IRBuilder, first: Value, apart: Value) -> Value:
     """Whether tiles had better be loaded from rows where they lie, so many bytes apart, than from
     packed ones: each row of a tile is one line of a cache, and neighbouring rows are not all in the
     same few sets of it."""
-    lines = b.or_(b.ptrtoint(first, I64), apart)
-    whole = b.icmp_signed("==", b.and_(lines, number(LINE - 1)), number(0))
+    whole = lie_in_lines(b, first, apart, LINE)
     return b.and_(whole, b.icmp_signed("!=", b.and_(apart, number(PAGE - 1)), number(0)))
 
 

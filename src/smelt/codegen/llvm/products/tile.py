@@ -13,6 +13,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.ahead import LINE, next_task
 from smelt.codegen.llvm.access.memory import (
     element_address,
+    lie_in_lines,
     load_scalar,
     load_vector,
     prefetch,
@@ -138,8 +139,8 @@ class TileEmitter:
                            self.c.unit, True, (access, top))  # fmt: skip
 
     def open_short(self, nest: Nest, scope: Scope) -> Value:
-        """Whether the right operand's rows are short and whole panels wide: then they are read
-        where they lie, or else in panels."""
+        """Whether the right operand's rows are short and whole panels wide, and their vectors lie
+        in one line of the cache each: then they are read where they lie, or else in panels."""
         b, c, packed = self.b, self.c, self.right
         place = self._open(nest, c.right, (c.k, c.n), scope)
         if place.dtype != packed.dtype:  # they are converted as they are packed
@@ -147,8 +148,10 @@ class TileEmitter:
         (low, high), apart = self.home.ranges[c.n], place.steps[0]
         left_over = b.and_(b.sub(high, low), number(c.tile.columns - 1))
         short = b.icmp_unsigned("<=", apart, number(SHORT * c.tile.columns))
-        self.short = b.and_(short, b.icmp_signed("==", left_over, number(0)))
+        short = b.and_(short, b.icmp_signed("==", left_over, number(0)))
         first = element_address(b, place.base, place.origin, place.dtype)
+        far = b.mul(apart, number(place.dtype.itemsize))
+        self.short = b.and_(short, lie_in_lines(b, first, far, c.tile.lanes * c.unit.itemsize))
         steps = b.select(self.short, apart, packed.steps[0]), packed.steps[1]
         packed.base, packed.steps = b.select(self.short, first, packed.base), steps
         if self.home.s.region(c.item):  # its blocks are met but a few times
@@ -163,9 +166,8 @@ class TileEmitter:
         self.most, vectors = (tile or c.tile).rows, (tile or c.tile).vectors
         lanes, wide = c.tile.lanes, c.tile.lanes * vectors
         low, high = home.ranges[c.n]
-        self.fresh, self.column = fresh, b.sub(low, home.scratch.start(c.item, c.n))
-        self.last = last
-        columns = b.sub(high, low)
+        self.fresh, self.last, columns = fresh, last, b.sub(high, low)
+        self.column = b.sub(low, home.scratch.start(c.item, c.n))
         if c.group is not None and c.group.matrix and self.bands is None:
             self._matrices(number(0), self.rows, number(0), columns)
             return
@@ -295,8 +297,7 @@ class TileEmitter:
 
     def _clear(self, rows: tuple[Value, Value], column: Value, vectors: int) -> None:
         """Rows that see nothing of the first block begin with zero."""
-        dtype = self.c.item.dtype
-        m = LLVMMachine(self.b, self.c.tile.lanes, self.home.home.target)
+        m, dtype = LLVMMachine(self.b, self.c.tile.lanes, self.home.home.target), self.c.item.dtype
 
         def line(row: Value) -> None:
             for place in self._places(1, vectors, row, column):
@@ -490,10 +491,9 @@ class TileEmitter:
             one = splat(b, load_scalar(scalar, at, unit, None), self.c.tile.lanes)
             for v, line in enumerate(across):
                 total = totals[i * len(across) + v]
-                found.append(
-                    multiply_add(m, one, line, total, self.c.item) if self.c.group is None
-                    else step(m, self.c.group, one, line, total)
-                )  # fmt: skip
+                more = multiply_add(m, one, line, total, self.c.item) if self.c.group is None \
+                    else step(m, self.c.group, one, line, total)  # fmt: skip
+                found.append(more)
         return found
 
 
