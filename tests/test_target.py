@@ -280,3 +280,13 @@ def test_pairs_of_bfloats_are_for_processors_that_are_faster_with_them(cpu: str)
     assert not target.multiplies_bfloats
     target = replace(target, features=(*target.features, "avx512bf16"))
     assert target.multiplies_bfloats == (cpu in ("znver5", "x86-64-v4"))
+
+
+@pytest.mark.parametrize(("cpu", "few"), [("znver5", False), ("cascadelake", True)])
+def test_processors_that_start_few_instructions(cpu: str, few: bool) -> None:
+    assert replace(Target.for_isa("avx512"), cpu=cpu).starts_few is few
+
+
+@pytest.mark.parametrize(("nbytes", "ways"), [(48 << 10, 12), (32 << 10, 8), (1 << 10, 1)])
+def test_first_caches_have_a_page_for_each_way(nbytes: int, ways: int) -> None:
+    assert replace(Target.for_isa("avx512"), l1_bytes=nbytes).ways == ways

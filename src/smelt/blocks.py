@@ -279,9 +279,9 @@ WIDE_COLUMNS = 64
 WIDE_ACROSS = 160_000
 """Elements up to which a left operand that lies along its rows is multiplied as it lies: more do
 not stay in L2."""
-DEEP, DEEP_PITCH = 192, 208
-"""Summed positions that a deep product takes at once, and elements between packed rows of them: no
-power of two, which would share a cache's sets."""
+DEEP, LONG_DEEP, DEEP_PITCH, LONG_PITCH = 192, 256, 208, 272
+"""Summed positions that a deep product takes at once, and where few instructions start in a cycle;
+elements between packed rows of them: no power of two, which would share a cache's sets."""
 FEW_DEEP, FEW_PITCH = 96, 112
 """The same of one of few rows, whose panels stay in the first cache beside a tile's rows."""
 DEEP_ROWS, DEEP_COLUMNS, DEEP_EVEN = 288, 384, 48

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, field, fields, replace
 from functools import cache
@@ -104,6 +105,15 @@ _FAST_DIVISIONS = frozenset(("znver5",))
 instruction for what takes thirteen by a reciprocal.  Others take 10 to 16, and a hundred where
 numbers are subnormal, of which these take seven."""
 
+_NARROW = frozenset(("skylake-avx512", "cascadelake", "cooperlake"))
+"""Processors, in LLVM's names, that start four instructions a cycle, two of which may multiply and
+add vectors of 16 numbers: a tile that does much else beside, such as asking for lines that the
+second cache holds, starts fewer of these."""
+
+PAGE = 4096
+"""Bytes of a page.  First caches are as many pages as they have ways, so that the place of a line
+is known before its page is: lines that lie whole pages apart share a set of so many lines."""
+
 MOST_TASKS = 8
 """Tasks that a product is cut into for the sake of cores: with more of these it is large or soon
 done."""
@@ -187,6 +197,31 @@ class Target:
     def divides_fast(self) -> bool:
         """Whether to divide a vector is less work than to multiply by a reciprocal exactly."""
         return self.cpu in _FAST_DIVISIONS
+
+    @property
+    def starts_few(self) -> bool:
+        """Whether the instructions that are started in a cycle bound products, rather than the
+        multiply-adds among them."""
+        return self.cpu in _NARROW
+
+    @property
+    def ways(self) -> int:
+        """Lines that lie whole pages apart which the first cache holds at once."""
+        return max(1, self.l1_bytes // PAGE)
+
+    def holds(self, lines: int, apart: int | None) -> bool:
+        """Whether the first cache holds so many lines that lie so many bytes apart, or if that is
+        not known, however far.
+
+        >>> target = replace(Target.for_isa("avx512"), l1_bytes=32 << 10)
+        >>> [target.holds(12, apart) for apart in (4096, 3072, 2048, None)]
+        [False, True, True, False]
+        """
+        if lines <= self.ways or apart is None:
+            return lines <= self.ways
+        sets = PAGE // self.line_bytes
+        taken = Counter(i * apart // self.line_bytes % sets for i in range(lines))
+        return max(taken.values()) <= self.ways
 
     def lanes(self, itemsize: int) -> int:
         """How many elements of `itemsize` bytes fill one vector register."""

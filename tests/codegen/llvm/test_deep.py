@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from smelt.blocks import (
     DEEP_EVEN,
     DEEP_PITCH,
     DEEP_ROWS,
+    LONG_DEEP,
     ROOMY_COLUMNS,
     ROOMY_DEPTH,
     ROOMY_ROWS,
@@ -234,3 +236,77 @@ def test_larger_blocks_where_the_second_cache_has_room(isa: str) -> None:
         x, y = (rng.integers(-5, 5, s).astype("f4") for s in ((m, k), (k, n)))
         (found,) = run_guarded(kernel, [x, y], at_end=True)
         assert np.array_equal(found, x @ y), (m, n, k)
+
+
+FEW_WAYS, NARROW = {"l1_bytes": 32 << 10}, {"l1_bytes": 32 << 10, "cpu": "skylake-avx512"}
+"""Machines whose first cache holds fewer lines that lie whole pages apart than a tile has rows, and
+which start few instructions in a cycle as well."""
+
+
+def elsewhere(code: str, isa: str, **changed: Any) -> Whole:
+    """A kernel in blocks, whatever the sizes, as a machine has it that differs in some fields."""
+    plain = whole(code, isa)
+    target = replace(plain.target, **changed)
+    made = build(plain.kernel, target, form="deep")
+    loaded = load(made.code, [f.symbol for f in made.functions])
+    return replace(plain, target=target, built=made, loaded=loaded, forms=())
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_form_follows_from_the_ways_of_the_first_cache(isa: str) -> None:
+    """Rows a page apart share a set: where it has fewer places than a tile has rows, these are
+    copied first; few columns keep to the form that copies none."""
+    plain = whole(PLAIN, isa)
+    large = {"m": SMALL + 1, "n": TALL_COLUMNS + 1, "k": WIDE_DEPTH}
+    found = forms(plain.kernel, replace(plain.target, **FEW_WAYS))
+    assert form_for(forms(plain.kernel, plain.target), large) == "wide"
+    assert form_for(found, large) == "deep"
+    assert form_for(found, {**large, "n": TALL_COLUMNS}) == "wide"
+
+
+@pytest.mark.parametrize(("k", "copied"), [(1024, True), (2048, True), (768, False), (512, False)])
+@pytest.mark.parametrize("isa", ISAS)
+def test_rows_are_copied_that_share_a_set(isa: str, k: int, copied: bool) -> None:
+    """Rows of known lengths, whose places in the first cache are known."""
+    code = PLAIN.replace("f32[m,k]", f"f32[m,{k}]").replace("f32[k,n]", f"f32[{k},n]")
+    assert str(k) in code
+    scratch = [
+        evaluate(elsewhere(code, isa, **changed).built.functions[0].scratch, {"m": 288, "n": 384})
+        for changed in ({}, FEW_WAYS)
+    ]
+    assert (scratch[1] > scratch[0]) is copied
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_what_a_tile_asks_for_follows_from_the_machine(isa: str) -> None:
+    """On a narrow one for its panel alone."""
+    plain = whole(PLAIN, isa)
+    texts = [emit(plain.kernel, replace(plain.target, **changed), form="deep").llvm
+             for changed in ({}, FEW_WAYS, NARROW)]  # fmt: skip
+    open_, copied, narrow = (text.count("llvm.prefetch") for text in texts)
+    assert open_ < copied and narrow < copied
+    assert "192" in texts[1] and str(LONG_DEEP) in texts[2]
+
+
+@pytest.mark.parametrize("changed", [FEW_WAYS, NARROW], ids=["ways", "narrow"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("isa", ISAS)
+def test_numbers_where_rows_are_copied(
+    isa: str, layout: tuple[str, str], changed: dict[str, Any]
+) -> None:
+    """Whole numbers, whose sums are exact, across the borders of blocks in every direction; what is
+    no number reaches its own row and column alone."""
+    left, right = layout
+    kernel = elsewhere(matrices("f32", f"{left}; {right} -> m,n"), isa, **changed)
+    rng = np.random.default_rng(8)
+    for m, n, k in ((1, 1, 1), (13, 300, LONG_DEEP + 1), (DEEP_ROWS + 5, 19, 6), (24, 64, 0),
+                    (300, DEEP_COLUMNS + 33, 2 * LONG_DEEP + 3), (12, 32, DEEP)):  # fmt: skip
+        x, y = (rng.integers(-5, 5, s).astype("f4") for s in ((m, k), (k, n)))
+        if k > 3:
+            x[m // 2, 3], y[2, n // 2] = np.inf, np.nan
+        given = [np.ascontiguousarray(a.T) if turned else a
+                 for a, turned in ((x, left == "k,m"), (y, right == "n,k"))]  # fmt: skip
+        (found,) = run_guarded(kernel, given, at_end=True)
+        with np.errstate(invalid="ignore"):
+            wanted = x.astype("f8") @ y.astype("f8")
+        assert np.array_equal(found, wanted, equal_nan=True), (m, n, k)

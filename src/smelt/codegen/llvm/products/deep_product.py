@@ -19,6 +19,7 @@ from what happens to lie behind the packed ones, and those that are asked for ar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
@@ -34,7 +35,7 @@ from smelt.codegen.llvm.schedule.nests import Nest
 from smelt.codegen.llvm.schedule.operands import load_of
 from smelt.codegen.llvm.schedule.tall import Tall
 from smelt.codegen.llvm.scratch.storage import LEFT_PART, RIGHT_PART
-from smelt.codegen.llvm.values.items import Item
+from smelt.codegen.llvm.values.items import Access, Item
 from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import axes_of
@@ -49,6 +50,9 @@ ROWS_AHEAD = 8
 """Rows by which packing runs behind what it has asked memory for.  These are short: four of them
 are packed before memory has answered.  They are asked into the first cache, since what is packed
 pushes nothing out of it that is needed before (gradients of large heads take 0.96 of the time)."""
+PANEL_AHEAD = 1024
+"""Bytes of a panel between what a tile multiplies and what it asks for into the first cache, where
+it asks for nothing else: all that it reads and adds to lies in the second one."""
 UNROLLED = 4
 """Positions that the loop of the tile takes at once: what it counts takes a tenth of the slots for
 instructions otherwise, which the other thread of a core wants too."""
@@ -130,9 +134,11 @@ class DeepEmitter(TallEmitter):
 
     def _foresee(self) -> None:
         """How the operands lie that the next block packs: packing would wait for both of them.
-        One alone is soon packed, and tiles that read rows where they lie need all registers."""
+        One alone is soon packed, and tiles that read rows where they lie need all registers; a
+        narrow machine has no instructions to spare."""
         c, packs = self.c, self.nest.packs
-        sides = () if c.direct or c.panels else ((c.right, packs[1], c.n), (c.left, packs[0], c.m))
+        none = c.direct or c.panels or c.narrow
+        sides = () if none else ((c.right, packs[1], c.n), (c.left, packs[0], c.m))
         found = (self._runs(*side) for side in sides)
         self.later = [runs for runs in found if runs is not None]
 
@@ -237,17 +243,11 @@ class DeepEmitter(TallEmitter):
         origins = self._origins(row)
 
         def panel(at: Value) -> None:
-            some = self.later or c.panels
+            some = self.later or (c.panels and not c.narrow)
             asked = self._asked(b.sub(row, self.first), b.sub(at, low)) if some else []
             kept = self._kept(row, at, c.tile.rows, c.tile.vectors)
-            for place in self._kept(
-                row, b.add(at, number(c.tile.columns)), c.tile.rows, c.tile.vectors
-            ):
-                prefetch(b, place, near=True)
-            if origins:
-                with b.if_then(self.final):
-                    for course in self._courses(origins, at, c.tile.rows, c.tile.vectors):
-                        course.at_once()
+            if not c.narrow:
+                self._ask_beside(row, at, origins)
             totals = self._total(starts, b.sub(at, low), asked)
             totals = with_before(self.m, kept, c.item.dtype, totals, self.fresh)
             if c.late:
@@ -261,6 +261,17 @@ class DeepEmitter(TallEmitter):
                     self._keep(kept, totals)
 
         home.loop(low, high, c.tile.columns, panel)
+
+    def _ask_beside(self, row: Value, column: Value, origins: Mapping[Access, Value]) -> None:
+        """Has the processor fetch the sums of the next tile of these rows, and in a last block what
+        stands beside the results of this one, and these."""
+        b, tile = self.b, self.c.tile
+        for place in self._kept(row, b.add(column, number(tile.columns)), tile.rows, tile.vectors):
+            prefetch(b, place, near=True)
+        if origins:
+            with b.if_then(self.final):
+                for course in self._courses(origins, column, tile.rows, tile.vectors):
+                    course.at_once()
 
     def _read_tile(
         self, row: Value, count: int, column: Value, mask: Value | None, totals: list[Value]
@@ -296,6 +307,9 @@ class DeepEmitter(TallEmitter):
 
         def one(k: Value, totals: list[Value], nth: int) -> list[Value]:
             places = self._panel(k, nth, first, c.tile.vectors)
+            for place in places if c.narrow else ():
+                there = b.gep(place, [number(PANEL_AHEAD)], source_etype=ir.IntType(8))
+                prefetch(b, there, near=True)
             across = [load_vector(self.m, place, c.item.dtype, None) for place in places]
             return self._multiplied(starts, k, nth, across, totals)
 

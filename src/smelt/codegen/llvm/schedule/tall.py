@@ -33,6 +33,8 @@ from smelt.blocks import (
     FEW_ACROSS,
     FEW_DEEP,
     FEW_PITCH,
+    LONG_DEEP,
+    LONG_PITCH,
     LONG_SUM,
     ROOMY_COLUMNS,
     ROOMY_DEPTH,
@@ -123,16 +125,23 @@ class Tall:
     """Whether its sums stay in scratch for what reads those of the last product."""
     others: tuple[tuple[Item, str], ...] = ()
     """The other products of the same rows and columns, with the axes that they sum over."""
+    narrow: bool = False
+    """Whether the instructions of a deep one count that do not multiply."""
+    copied: bool = False
+    """Whether its left operand's rows are packed that could be multiplied where they lie: those of
+    a tile may push one another out of the first cache there."""
 
     @property
     def depth(self) -> int:
         """Summed positions that a deep one takes at once."""
-        return FEW_DEEP if self.few else ROOMY_DEPTH if self.roomy else DEEP
+        if self.few:
+            return FEW_DEEP
+        return ROOMY_DEPTH if self.roomy else LONG_DEEP if self.narrow else DEEP
 
     @property
     def pitch(self) -> int:
         """Elements between packed rows of them."""
-        return FEW_PITCH if self.few else DEEP_PITCH
+        return FEW_PITCH if self.few else LONG_PITCH if self.narrow else DEEP_PITCH
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -264,6 +273,9 @@ def _tall(phase: Phase, target: Target, form: Form, item: Item, dots: list[Item]
         direct = picked = False  # rows of a copy, a known way apart, leave registers to a tile
     if form == "deep" or turned:
         direct = direct and isinstance(access, Access) and coefficient(access.offset, k) == 1
+    copied = form == "deep" and direct and not _is_held(left, m, item, rows, target)
+    if copied:
+        direct = picked = False
     deep, tile = form == "deep" or (form == "few" and not turned), Tile(rows, vectors, lanes)
     panels = form == "deep" and _lies_in_panels(right, item, (k, n), tile.columns, phase)
     return Tall(
@@ -271,7 +283,8 @@ def _tall(phase: Phase, target: Target, form: Form, item: Item, dots: list[Item]
         panels=panels, roomy=form == "deep" and direct and not panels and _has_room(target),
         dense=not wide and all(s == phase.axes[n] for s in steps),
         late=_cost(readers(phase, dots)) > LONGEST, deep=deep,
-        few=form == "few", tasks=target.tasks,
+        few=form == "few", tasks=target.tasks, narrow=form == "deep" and target.starts_few,
+        copied=copied,
         across=deep and not direct
         and any(runs_across(i, k, m, lanes) for i in needed(phase, [left], ())),
     )  # fmt: skip
@@ -325,10 +338,12 @@ def wide_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
     if _has_room(target):  # one pass where panels stay in L1
         line = found[0].tile.columns * found[0].item.dtype.itemsize
         near = *near, (found[0].summed(phase), target.l1_bytes // line)
-    if _fit(near) and _lie_open(found, phase) and not any(c.panels for c in found):
-        yield "wide", near
+    once = _fit(near) and _lie_open(found, phase) and not any(c.panels for c in found)
+    every: list[tuple[Form, Limits]] = [("wide", near)] if once else []
     if _fit((rows, columns)):
-        yield "deep", (rows, columns)
+        every.append(("deep", (rows, columns)))
+    # Where rows of a tile may push one another out of the first cache, copies of them are better.
+    yield from every if target.ways >= found[0].tile.rows else reversed(every)
 
 
 def _has_room(target: Target) -> bool:
@@ -364,13 +379,14 @@ def panel_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
 def _in_one_pass(found: Collection[Tall], phase: Phase) -> Limits:
     """Up to how many summed positions, and rows of them, products are wide."""
     (first, *_), m = found, phase.axes[next(iter(found)).m]
-    across = (mul(m, phase.axes[c.k]) for c in found if not c.direct)
+    across = (mul(m, phase.axes[c.k]) for c in found if not (c.direct or c.copied))
     return (first.summed(phase), WIDE_DEPTH), *((e, WIDE_ACROSS) for e in dict.fromkeys(across))
 
 
 def _lie_open(found: Collection[Tall], phase: Phase) -> bool:
     """Whether the rows of all left operands can be multiplied as they lie."""
-    return all(c.picked or _lies_open(c.left, c.item, (c.m, c.k), phase) for c in found)
+    return all(c.picked or c.copied or _lies_open(c.left, c.item, (c.m, c.k), phase)
+               for c in found)  # fmt: skip
 
 
 def _is_grouped(found: tuple[Tall, ...], phase: Phase, target: Target) -> bool:
@@ -423,6 +439,14 @@ def _lies_in_panels(
     if access is None or not lies_in_panels(right, item, None, axes, width, phase):
         return False
     return panel_step(access, axes[0], 1) == width
+
+
+def _is_held(left: Item, m: str, item: Item, rows: int, target: Target) -> bool:
+    """Whether the first cache holds a tile's rows of an operand where they lie."""
+    access = left.payload
+    apart = coefficient(access.offset, m) if isinstance(access, Access) else None
+    nbytes = apart * item.dtype.itemsize if isinstance(apart, int) and apart else None
+    return target.holds(rows, nbytes)
 
 
 def _is_picked(left: Item, item: Item, axes: tuple[str, str, str], phase: Phase) -> bool:
