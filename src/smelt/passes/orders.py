@@ -74,8 +74,13 @@ PACKED, KEPT = (0.06, 0.11), 0.01
 """A byte of weights of channels last: packed in the call (those of windows lie apart), or read from
 what is kept packed."""
 SEAM = 0.25
-"""An element of a product of windows whose data has its channels first: sums lie in lines of places
-and are gathered."""
+"""An element of a product of windows whose data has its channels first, and whose weights are
+packed in the call: sums lie in lines of places and are gathered."""
+SQUARE = 0.15
+"""An element of such data where weights are kept packed, or channels are few: it is turned while it
+is packed."""
+COLOURS = 4
+"""Channels, at most, that are few."""
 TURNED = 0.4
 """An element that is turned."""
 
@@ -169,9 +174,11 @@ def _contraction(node: Node, at: Sizes, *, kept: bool) -> float:
         time += byte[channels] * nbytes * (read + count(op.out))
         if not channels:
             return time
+        held = kept and _is_constant(weights)
         if across:
-            time += SEAM * count(op.out)
-        rate = KEPT if kept and _is_constant(weights) else PACKED[windowed]
+            turned = held or summed <= COLOURS * _taps(x)
+            time += SQUARE * read if turned else SEAM * count(op.out)
+        rate = KEPT if held else PACKED[windowed]
         return time + rate * nbytes * _count(weights.type.shape, at)
     return 0.0
 
@@ -201,6 +208,15 @@ def _source(x: Node) -> Node:
     while isinstance(x.op, (Window, Permute)):
         x = x.inputs[0]
     return x
+
+
+def _taps(x: Node) -> int:
+    """Positions of the windows that a value is of."""
+    found = 1
+    while isinstance(x.op, (Window, Permute)):
+        found *= x.op.extent if isinstance(x.op, Window) else 1
+        x = x.inputs[0]
+    return found
 
 
 def _windowed(node: Node) -> bool:

@@ -140,10 +140,12 @@ class Direct:
         home, b, access = self.home, self.home.b, self.stores[c.item].access
         origin = home.index(substitute(access.offset, dict.fromkeys((*rows, c.n), 0)), home.top)
         apart = [home.index(coefficient(access.offset, a) or 0, home.top) for a in rows]
-        column = home.index(coefficient(access.offset, c.n) or 0, home.top)
         for a, step in zip(rows, apart, strict=True):
             origin = b.add(origin, b.mul(home.scratch.start(c.item, a), step))
-        origin = b.add(origin, b.mul(home.scratch.start(c.item, c.n), column))
+        column, start = coefficient(access.offset, c.n), home.scratch.start(c.item, c.n)
+        if column != 1:
+            start = b.mul(start, home.index(column or 0, home.top))
+        origin = b.add(origin, start)
         return element_address(b, home.home.buffers[access.buffer], origin, self._dtype(c)), apart
 
     def _dtype(self, c: Tiled) -> DType:

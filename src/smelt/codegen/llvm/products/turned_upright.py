@@ -126,7 +126,9 @@ def turn_back(packer: UprightEmitter) -> None:
         line = b.udiv(line, packer.rows[-1])
         columns.pop(-2)
 
-    def square(n: Value, source: Value, to: Value, at: Value) -> None:
+    even = packer.is_even(c.n, lanes)
+
+    def square(n: Value, source: Value, to: Value, at: Value, whole: bool) -> None:
         rows = [load_vector(m, packer.at(SUMS_PART, b.add(b.add(source, n), b.mul(
                     b.add(at, number(k)), packer.rows[-1]))), dtype, None)
                 for k in range(lanes)]  # fmt: skip
@@ -134,7 +136,10 @@ def turn_back(packer: UprightEmitter) -> None:
         inside = b.icmp_signed("<", iota(lanes), splat(b, b.sub(line, at), lanes))
         for k, row in enumerate(transpose(b, rows)):
             channel = b.add(n, number(k))
-            mask = b.and_(inside, splat(b, b.icmp_signed("<", channel, end), lanes))
+            mask: Value | None = None if whole else inside
+            if not even:
+                some = splat(b, b.icmp_signed("<", channel, end), lanes)
+                mask = some if mask is None else b.and_(mask, some)
             place = b.add(b.add(to, at), b.mul(channel, apart[c.n]))
             store_vector(m, element_address(b, base, place, dtype), row, dtype, mask)
 
@@ -145,7 +150,9 @@ def turn_back(packer: UprightEmitter) -> None:
                 rest[1:], n, b.add(source, b.mul(at, step)), b.add(to, b.mul(at, apart[rest[0]]))
             ))  # fmt: skip
             return
-        home.loop(number(0), line, lanes, lambda at: square(n, source, to, at))
+        middle = b.and_(line, number(-lanes))
+        home.loop(number(0), middle, lanes, lambda at: square(n, source, to, at, True))
+        home.loop(middle, line, lanes, lambda at: square(n, source, to, at, False))
 
     home.loop(number(0), spans[c.n], lanes, lambda n: lines(columns, n, number(0), number(0)))
 
