@@ -14,6 +14,7 @@ from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.contract import Contraction, contractions
 from smelt.codegen.llvm.schedule.nests import Schedule, schedule
 from smelt.codegen.llvm.schedule.operands import load_of, packs_as_it_is
+from smelt.codegen.llvm.schedule.runs import lies_in_runs
 from smelt.codegen.llvm.schedule.turning import UPRIGHT
 from smelt.codegen.llvm.schedule.upright import Upright
 from smelt.codegen.llvm.schedule.windowed import Windowed
@@ -101,6 +102,8 @@ def _panel(
     """How the operand of a product is to be packed, if it can be."""
     access, operand = load_of(_operand(c)), _operand(c)
     packs = isinstance(c, Upright) or c.kind == "packed"
+    if open_sizes and isinstance(c, Upright) and lies_in_runs(c) is not None:
+        return None  # a task that packs squares soon has what its tiles read, and has it near
     if not packs or c.panels or access is None or access.buffer not in constant:
         return None
     group, together = (None, 1) if isinstance(c, Upright) else (c.group, c.together)

@@ -52,7 +52,7 @@ Value = ir.Value
 Ends: TypeAlias = tuple[Value, Value]
 """Whether a block is the first one, and whether it is the last."""
 Begin: TypeAlias = Callable[[Value, int], None]
-"""What is done before the tiles of a column: so many vectors of weights from there on are packed."""
+"""What is done before the tiles of a column: so many vectors of weights from it on are packed."""
 
 
 class UprightEmitter(Packer):
@@ -99,7 +99,9 @@ class UprightEmitter(Packer):
             home.ranges[c.depth] = (at, end)
             self._pack_both()
             ends = (b.icmp_signed("==", at, low), b.icmp_signed("==", end, high))
-            self._tiles(b.sub(end, at), ends, self.squares.pack if self.squares else lambda *_: None)
+            self._tiles(
+                b.sub(end, at), ends, self.squares.pack if self.squares else lambda *_: None
+            )
 
         def blocks() -> None:
             home.loop(low, high, c.block, block)

@@ -127,7 +127,7 @@ class _Pack:
         b, lanes = self.b, self.c.tile.lanes
         _, first, apart, rows, length, *_ = self.f.args
         last = b.sub(rows, number(1))
-        begins = [first]
+        begins: list[Value] = [first]
         for i in range(1, lanes):  # those beyond the last one are that again
             row = b.select(b.icmp_signed("<", last, number(i)), last, number(i))
             begins.append(element_address(b, first, b.mul(row, apart), self.dtype))

@@ -1,6 +1,6 @@
 """Weights of which a product over windows packs squares: all that is summed lies as one run.
 
-    w[m,c,u,v] of a dense array:   m*C*U*V + (c*U*V + u*V + v),   a run for each m
+w[m,c,u,v] of a dense array:   m*C*U*V + (c*U*V + u*V + v),   a run for each m
 """
 
 from __future__ import annotations

@@ -19,10 +19,10 @@ from smelt.codegen.llvm.instructions.indexing import opaque
 from smelt.codegen.llvm.rows.stages import STAGE_PART, STRIP
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.nests import Nest, Schedule
+from smelt.codegen.llvm.schedule.runs import lies_in_runs
 from smelt.codegen.llvm.schedule.stencil import Stencil
 from smelt.codegen.llvm.schedule.tall import Tall
 from smelt.codegen.llvm.schedule.tasks import turned_side
-from smelt.codegen.llvm.schedule.runs import lies_in_runs
 from smelt.codegen.llvm.schedule.upright import Upright
 from smelt.codegen.llvm.schedule.windowed import DEPTH as WINDOWED_DEPTH
 from smelt.codegen.llvm.schedule.windowed import PITCH, Windowed
