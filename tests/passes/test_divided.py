@@ -87,7 +87,7 @@ def test_parts_that_meet(body: str) -> None:
         part("p", "h", 0, 6, step=2) + part("q", "h", 1, 6, step=2) + " y = mul(p, q)\n return y",
         part("p", "h", 0, 6, first=1) + part("q", "h", 6, 6, first=1)
         + " y = mul(p, q)\n return y",  # of fewer rows, too
-        " z = contract(x, w) {spec=\"n,k; k,c -> n,c\"}\n e = exp(z)\n s = add(h, e)\n"
+        ' z = contract(x, w) {spec="n,k; k,c -> n,c"}\n e = exp(z)\n s = add(h, e)\n'
         + part("p", "s", 0, 6) + part("q", "s", 6, 6)
         + " y = mul(p, q)\n return y",  # a sum of two products
         " y = exp(h)\n return y",
