@@ -87,6 +87,9 @@ def test_parts_that_meet(body: str) -> None:
         part("p", "h", 0, 6, step=2) + part("q", "h", 1, 6, step=2) + " y = mul(p, q)\n return y",
         part("p", "h", 0, 6, first=1) + part("q", "h", 6, 6, first=1)
         + " y = mul(p, q)\n return y",  # of fewer rows, too
+        ' z = contract(x, w) {spec="n,k; k,c -> n,c"}\n e = exp(z)\n s = add(h, e)\n'
+        + part("p", "s", 0, 6) + part("q", "s", 6, 6)
+        + " y = mul(p, q)\n return y",  # a sum of two products
         " y = exp(h)\n return y",
         part("p", "h", 0, 6) + " y = exp(p)\n return y",
     ],
@@ -98,7 +101,7 @@ def test_what_stays(body: str) -> None:
 
 def test_few_rows_stay_together() -> None:
     graph = parse(f"{HEAD}{BOTH} y = mul(p, q)\n return y\n}}")
-    assert divided(graph, {"n": 8}) is graph
+    assert divided(graph, {"n": 100}) is graph
     assert products(divided(graph, {"n": 4096})) == 2
 
 

@@ -138,3 +138,34 @@ def test_a_limit_on_memory_is_met_where_rounds_can() -> None:
     assert memory_analysis(made, sizes).temp_size_in_bytes <= room
     for got, want in zip(found, whole.run(arrays, tuple(sizes.values())), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+
+
+def test_a_limit_that_rounds_do_not_reach_is_told_with_one_that_they_do() -> None:
+    """The error names what would do: with that much the same program runs.  What a round keeps
+    counts, and the limit is met."""
+    code, arrays = CASES["head"]
+    made = sm.jit(code)
+    made(*arrays)
+    with sm.config(max_extra_memory=1), pytest.raises(sm.errors.OutOfMemory) as told:
+        made(*arrays)
+    number, unit = str(told.value.fields["needed"]).split()
+    least = int(float(number) * {"KiB": 2**10, "MiB": 2**20}[unit] * 1.01)
+    results = 4 * (1 + 150 * 24 + 301 * 24)
+    assert results < least < results + 150 * 301 * 4
+    with sm.config(max_extra_memory=least):
+        found = made(*arrays)
+    for got, want in zip(map(np.asarray, found), map(np.asarray, made(*arrays)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+
+
+def test_what_a_round_takes_counts_for_the_limit() -> None:
+    code, arrays = CASES["head"]
+    graph = graph_of(code, arrays)
+    sizes = dict(zip(driver.size_names(graph), sizes_of(graph, arrays), strict=True))
+    results = 4 * (1 + 150 * 24 + 301 * 24)
+    target = Target.for_isa(driver.host().isa)
+    with knobs.config(max_extra_memory=results + 40_000):
+        made = driver.compile(graph, hints=sizes, target=target)
+        prepared = made.executable.prepared(tuple(sizes.values()))
+    assert made.plan.in_rounds and prepared.beside > 0
+    assert prepared.beside + prepared.arena_bytes <= 40_000

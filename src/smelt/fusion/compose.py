@@ -45,6 +45,9 @@ WORTH = 1.04
 """By how much slower rounds may be that keep less."""
 MOST_SLOWER = 2.0
 """The same where values are made twice that no cache holds, at most."""
+LITTLE, STEPS = 64, 4
+"""The part of what is kept that rounds keep where there is no room at all; and by what it grows
+where no round is so small."""
 BORDERS = 8
 """Keeping as many times the bytes of all operands and results costs as much as taking twice as
 long."""
@@ -82,33 +85,53 @@ def _plan(
     """That of a graph whose checks stay where they are."""
     whole = single.plan(graph, target, journal, hints, fuse=fuse, donated=donated)
     known = Hints(hints)
-    room = _room(whole, known)
-    most = target.l3_bytes if room is None else min(max(room // SHARE, 1), target.l3_bytes)
-    large = [s.node for s in whole.slots
-             if s.offset is not None and at_hints(s.nbytes, known) > most]  # fmt: skip
     exact = knobs.ROUNDING.get() == "exact"  # sums over rows would be added to, block by block
-    if not large or not fuse or exact or knobs.REQUIRE_FUSED.get():
+    if not fuse or exact or knobs.REQUIRE_FUSED.get():
         return whole
-    large.sort(key=lambda n: -at_hints(n.type.nbytes, known))
-    try:
-        made = _in_rounds(whole, large, target, known, donated, most, wanted=room is not None)
-    except NotCut as refused:
-        if not _is_summed(graph, large[0]):
-            return whole
-        return _told(whole, _refused(whole, large[0], str(refused), known), journal)
+    made: Plan | Decision | None = None
+    for room in _rooms(whole, known):
+        made = _tried(whole, target, known, donated, room)
+        if isinstance(made, Plan):
+            break
+    if isinstance(made, Decision):
+        return _told(whole, made, journal)
     if made is None:
         return whole
     if knobs.VERIFY.get():
         verify(made)
-    return _told(made, _accepted(whole, made, large, target, known), journal)
+    last = made.decisions[-1]
+    return _told(replace(made, decisions=made.decisions[:-1]), last, journal)
+
+
+def _tried(
+    whole: Plan, target: Target, hints: Hints, donated: Donated, room: int | None
+) -> Plan | Decision | None:
+    """The plan with rounds that keep no more than `room` bytes, or why there is none, if anybody
+    would want to know; the last of its decisions tells of the rounds."""
+    most = target.l3_bytes if room is None else min(max(room // SHARE, 1), target.l3_bytes)
+    large = [s.node for s in whole.slots
+             if s.offset is not None and at_hints(s.nbytes, hints) > most]  # fmt: skip
+    if not large:
+        return None
+    large.sort(key=lambda n: -at_hints(n.type.nbytes, hints))
+    try:
+        made = _in_rounds(whole, large, target, hints, donated, most, room)
+    except NotCut as refused:
+        if not _is_summed(whole.graph, large[0]):
+            return None
+        return _refused(whole, large[0], str(refused), hints)
+    if made is None:
+        return None
+    return replace(made, decisions=(*made.decisions, _accepted(whole, made, large, target, hints)))
 
 
 def _in_rounds(
     whole: Plan, large: Sequence[Node], target: Target, hints: Hints, donated: Donated, most: int,
-    *, wanted: bool,
+    room: int | None,
 ) -> Plan | None:  # fmt: skip
     """The plan around a part that makes the `large` values in rounds, which have `most` bytes and
-    more; None or NotCut as `split` says.  Where it is `wanted` it is taken whatever its time."""
+    more; None or NotCut as `split` says.  Where no more than `room` bytes may be kept, it is taken
+    whatever its time."""
     graph, made, tangled = whole.graph, list(large), True
     while True:
         try:
@@ -127,23 +150,31 @@ def _in_rounds(
         return None
     now = dict(zip(whole.graph.outputs, graph.outputs, strict=True))
     given = {n: to if to is None else now[to] for n, to in donated.items()}
-    plan = _Composed(graph, parts, target, hints, most).plan(given)
+    plan = _Composed(graph, parts, target, hints, most, room).plan(given)
     others = graph is not whole.graph or not {*made} <= {*parts.members}
     if others and held(plan, hints) >= held(whole, hints):
         raise NotCut("rounds would keep as much, in sums that are wider or values that stand apart")
-    if parts.again and not wanted:
+    if parts.again and room is None:
         _is_worth(whole, plan, target, hints)
     return plan
 
 
-def _room(whole: Plan, hints: Hints) -> int | None:
-    """Bytes that the user leaves for what stands between kernels, if the plan keeps more."""
+def _rooms(whole: Plan, hints: Hints) -> Iterator[int | None]:
+    """Bytes that the user leaves for what stands between kernels, if the plan keeps more; then
+    more, for rounds that need more: the error then tells what would do.  So does what takes little
+    where results alone are more than the limit."""
     limit = knobs.MAX_EXTRA_MEMORY.get()
-    if limit is None:
-        return None
     results = {n for n in whole.graph.outputs if not isinstance(n.op, Input)}
-    room = limit - sum(at_hints(n.type.nbytes, hints) for n in results)
-    return room if 0 < room < held(whole, hints) else None
+    kept = held(whole, hints) if limit is not None else 0
+    room = kept if limit is None else \
+        limit - sum(at_hints(n.type.nbytes, hints) for n in results)  # fmt: skip
+    if room >= kept:
+        yield None
+        return
+    room = max(room, kept // LITTLE, 1)
+    while room < kept:
+        yield room
+        room *= STEPS
 
 
 def _is_worth(whole: Plan, made: Plan, target: Target, hints: Hints) -> None:
@@ -188,11 +219,12 @@ class _Composed:
     """Plans the parts of a graph and puts them together."""
 
     def __init__(
-        self, graph: Graph, parts: InRounds, target: Target, hints: Hints, most: int
-    ) -> None:
+        self, graph: Graph, parts: InRounds, target: Target, hints: Hints, most: int,
+        room: int | None,
+    ) -> None:  # fmt: skip
         self.graph, self.parts, self.target, self.hints = graph, parts, target, hints
-        self.most = most
-        """Bytes that a round keeps at most, about."""
+        self.most, self.room = most, room
+        """Bytes that a round keeps at most, about; and those that it may not go beyond."""
         self.names = name_values(graph)
         self.places = {n: k for k, n in enumerate(graph.nodes())}
         self.clusters: list[Cluster] = []
@@ -255,6 +287,9 @@ class _Composed:
         found = [self._cluster(name, *made) for made in self._bodies(thrifty=False)]
         if any(map(self._keeps_several, found)):
             found += [self._cluster(name, *made) for made in self._bodies(thrifty=True)]
+        if self.room is not None:
+            small = [c for c in found if self._kept(c) <= self.room]
+            found = small or [min(found, key=self._kept)]
         burdens = {c: self._burden(c) for c in found}
         most, step = WORTH * min(burdens.values()), max(self.most // SMALL, 1)
         fast = [c for c in found if burdens[c] <= most]

@@ -23,8 +23,9 @@ from smelt.ops.extern import Extern
 from smelt.ops.spec import dims_at
 from smelt.origin import Origin
 from smelt.types.dtype import DType
+from smelt.types.tensor import TensorType
 
-__all__ = ["caller", "largest"]
+__all__ = ["caller", "largest", "told"]
 
 
 def caller(call: object, graph: Graph, arrays: Sequence[Any]) -> Origin | None:
@@ -54,3 +55,19 @@ def largest(
         if x.inputs and x.origin is not None and kind in stored and nbytes > most:
             found, most = x, nbytes
     return found
+
+
+def told(x: Node, sizes: Mapping[str, int]) -> str:
+    """A value and what it is computed from, with their shapes.
+
+    >>> from smelt.graph.text import parse
+    >>> graph = parse("graph f(x: f32[n,1], y: f32[m]) {\\n v0 = add(x, y)\\n return v0\\n}")
+    >>> told(graph.outputs[0], {"n": 3, "m": 70000})
+    'the largest value is f32[3,70000], add of f32[3,1] and f32[70000]'
+    """
+
+    def shown(y: Node) -> str:
+        return str(TensorType(y.type.dtype, dims_at(y.type.shape, sizes)))
+
+    operands = " and ".join(map(shown, x.inputs[:4])) + " .." * (len(x.inputs) > 4)
+    return f"the largest value is {shown(x)}, {x.op.name} of {operands}"

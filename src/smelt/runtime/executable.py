@@ -73,6 +73,8 @@ class Executable:
         self.outputs = tuple(outputs)
         self.prelude = prelude
         self.graph = graph
+        self.inside = False
+        """Whether it runs inside of another one, which answers for the memory of both."""
         announce()
         self._prepared: dict[tuple[int, ...], Prepared] = {}
         self._lock = threading.Lock()
@@ -232,9 +234,10 @@ class Executable:
 
     def _within_limit(self, p: Prepared) -> None:
         """Raises OutOfMemory if a call needs more than the knob MAX_EXTRA_MEMORY allows."""
-        limit = knobs.MAX_EXTRA_MEMORY.get()
+        limit = None if self.inside else knobs.MAX_EXTRA_MEMORY.get()
         largest = max((nbytes for *_, nbytes, _ in p.results), default=0)
-        needed = p.arena_bytes + sum(nbytes for *_, nbytes, over in p.results if over < 0)
+        needed = p.arena_bytes + p.beside
+        needed += sum(nbytes for *_, nbytes, over in p.results if over < 0)
         if limit is not None and needed > limit:
             raise OutOfMemory(
                 needed=show_bytes(needed),

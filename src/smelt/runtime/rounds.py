@@ -29,6 +29,7 @@ class Turns:
 
     def __init__(self, rounds: Rounds, body: Executable) -> None:
         self.rounds, self.body = rounds, body
+        body.inside = True
         self.sums = [c for c in rounds.makes if c.axis == WHOLE]
         kinds = [body.values[n].dtype for n in body.outputs]
         self.first = [
@@ -56,10 +57,16 @@ class Turns:
                 if c.axis == WHOLE and part is not outputs[c.place]:
                     outputs[c.place][...] = part  # not written where it was read
 
-    def prepare(self, sizes: Mapping[str, int]) -> None:
-        """Makes ready all that rounds need at these sizes."""
+    def prepare(self, sizes: Mapping[str, int]) -> int:
+        """Makes ready all that rounds need at these sizes; tells the bytes that one of them takes
+        beside what it reads and makes."""
+        most = 0
         for rows in {high - low for low, high in self.rounds.each(sizes)}:
-            self.body.prepared(self._sizes(sizes, rows))
+            p = self.body.prepared(self._sizes(sizes, rows))
+            sums = (nbytes for c, (*_, nbytes, over) in zip(self.rounds.makes, p.results)
+                    if c.axis == WHOLE and over < 0)  # fmt: skip
+            most = max(most, p.arena_bytes + sum(sums))
+        return most
 
     def _sizes(self, sizes: Mapping[str, int], rows: int) -> tuple[int, ...]:
         """The body's sizes for so many rows."""

@@ -67,13 +67,14 @@ class KernelStep:
 
 class CallStep(NamedTuple):
     """A library call on arrays: call(sizes, inputs, outputs) writes its outputs.  What it needs for
-    sizes is made ready by `prepare`, before anything runs."""
+    sizes is made ready by `prepare`, before anything runs, which tells the bytes that it takes
+    while it runs."""
 
     name: str
     call: Callable[[Sizes, list[Array], list[Array]], None]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    prepare: Callable[[Sizes], None] | None = None
+    prepare: Callable[[Sizes], int] | None = None
 
 
 Step = KernelStep | CallStep

@@ -75,6 +75,8 @@ class Prepared:
     """Predicted time in ns."""
     parallel: bool = False
     """Whether a launch is meant for several threads."""
+    beside: int = 0
+    """Bytes that a call among the kernels takes while it runs, the most of any."""
 
 
 class Builder:
@@ -97,6 +99,7 @@ class Builder:
         self.scratch = 0
         self.work = 0.0
         self.parallel = False
+        self.beside = 0
 
     def build(self, launches: Sequence[Sequence[Step]], arena: Sequence[Index]) -> Prepared:
         """The tables of `launches`; `arena` lists where the plan's values end, in bytes.  Where all
@@ -117,7 +120,7 @@ class Builder:
         return Prepared(
             self.named, array("q", self.frame), self.addresses, self.arena, self.strides,
             self.segments, self.places.nbytes, self.scratch, self.code, work=self.work,
-            parallel=self.parallel,
+            parallel=self.parallel, beside=self.beside,
         )  # fmt: skip
 
     def number(self, e: Index, named: Sizes | None = None) -> int:
@@ -141,7 +144,7 @@ class Builder:
         for s in steps:
             if isinstance(s, CallStep):
                 if s.prepare is not None:
-                    s.prepare(self.named)
+                    self.beside = max(self.beside, s.prepare(self.named))
                 self._flush()
                 given, made = (tuple(map(self._operand, n)) for n in (s.inputs, s.outputs))
                 self.segments.append(Segment(s, given, made))

@@ -63,6 +63,20 @@ def test_memory_that_does_not_suffice_names_the_line_of_the_largest_value(wrap: 
         with sm.config(max_extra_memory=1000):
             error = told(sm.errors.OutOfMemory, lambda n=n: wrap(_tall)(np.zeros(n)))
         assert error.origin.text.startswith("wide ="), error
+        assert f"the largest value is f64[3,{n}], concat of f64[1,{n}] and" in error.message
+
+
+def test_sizes_beyond_64_bits_are_told_with_the_operands_they_come_of() -> None:
+    def outer(x: Any, y: Any) -> Any:
+        wide = x[:, None, None] + y[None, :, None] + sm.zeros((1, 1, 1 << 30))
+        return wide * 2
+
+    error = told(sm.errors.OutOfMemory, lambda: sm.jit(outer)(np.ones(1 << 20), np.ones(1 << 21)))
+    assert error.origin.text.startswith("wide ="), error
+    assert (
+        "the largest value is f64[1048576,2097152,1073741824], add of f64[1048576,2097152,1] and "
+        "f64[1,1,1073741824]" in error.message
+    )
 
 
 def test_values_that_outlived_their_recording_say_so_to_numpy_too() -> None:

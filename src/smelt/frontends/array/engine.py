@@ -79,7 +79,17 @@ def blame(
         stored = {(dims_at(v.shape, known), v.dtype) for v in values}
         node = failed.largest(graph.outputs, sizes, stored)
         origin = None if node is None else node.origin
+        if node is not None:
+            _tell(error, failed.told(node, sizes))
     error.origin = origin or error.origin
+
+
+def _tell(error: SmeltError, what: str) -> None:
+    """Has an error about memory say which value it is about."""
+    if error.detail:
+        error.detail = f"{error.detail}; {what}"
+    else:
+        error.fields = {**error.fields, "largest": what}
 
 
 def turned(
