@@ -146,9 +146,6 @@ class Units:
         """Index expressions of edges at places, as regions have found them."""
         self.behind: dict[tuple[Node, tuple[Index, ...]], tuple[Node, tuple[Index, ...]]] = {}
         """Elements of views, and the elements that they are."""
-        self.looked: dict[tuple[int, int], tuple[Region, Mapping[int, tuple[int, ...]] | None]] = {}
-        """Sets of units as regions, with the shapes that their results are walked under: a search
-        at other sizes finds them here."""
         self.masks: dict[tuple[Term, ...], int] = {}
         """The axes that places depend on, as regions have found them."""
         self.expressed: set[tuple[Term, ...]] = set()
@@ -181,6 +178,12 @@ class Units:
         self.size += [t.size + t.cost + DOT_CODE * t.dots for t in traces]
         results = (n for n in graph.outputs if not isinstance(n.op, Input))
         self.outputs = sum({1 << self.number[n] for n in results})
+
+    @cached_property
+    def looked(self) -> dict[tuple[int, int], tuple[Region, Mapping[int, tuple[int, ...]] | None]]:
+        """Sets of units as regions, with the shapes that their results are walked under: a search
+        at other sizes finds them here."""
+        return {}
 
     @cached_property
     def ties(self) -> list[tuple[tuple[int, tuple[tuple[int, int], ...]], ...]]:
