@@ -245,14 +245,14 @@ class _Pull:
         """Which dimensions are the same axis by the edges from `producers` to members
         (union-find)."""
         parent: dict[int, int] = {}
+        ties = self.units.ties
         for u in bits(self.region.members):
-            for edge in self.units.unit(u).edges:
-                if not producers >> edge.producer & 1:
-                    continue
-                for d, term in enumerate(edge.terms):
-                    if isinstance(term, int) and term >= 0:
-                        a, b = _find(parent, u * 32 + term), _find(parent, edge.producer * 32 + d)
-                        parent[b] = a
+            for v, pairs in ties[u]:
+                if producers >> v & 1:
+                    for one, other in pairs:
+                        a, b = _find(parent, one), _find(parent, other)
+                        if a != b:
+                            parent[b] = a
         return parent
 
     # ---- places --------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ is found once for each set and remembered.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 from smelt import knobs
@@ -377,8 +378,18 @@ class State:
                 for u in bits(one.members & other.members):
                     found.work -= self.model.step_ns[u] * self.model.elements[u]
                 return found
-        region = look(self.units, members, stored)
-        return self._walked_otherwise(region) if region.fault == CROSSING else region
+        key = members, stored
+        known = self.units.looked.get(key)
+        if known is None:
+            region = look(self.units, members, stored)
+            if region.fault == CROSSING:
+                region = self._walked_otherwise(region)
+            self.units.looked[key] = region, self.walked.get(key)
+            return region
+        region, walked = known  # at other sizes
+        if walked is not None:
+            self.walked[key] = walked
+        return replace(region, work=-1.0, packing=0.0)
 
     def _walked_otherwise(self, region: Region) -> Region:
         """The region with its results walked under the shape of a member with as many elements,

@@ -100,7 +100,6 @@ class Sweeps:
         self.own = self.local | self.vector | self.cut_axes
         """The axes that one task walks itself."""
         self.times: dict[int, float] = {}
-        self.lengths: dict[int, int] = {}
         self.kept = 0
         self.needs: dict[Nest, int] = {}
         """The units that each nest computes."""
@@ -143,15 +142,12 @@ class Sweeps:
 
     def row(self, axes: int) -> int:
         """Elements of something along `axes` that one task holds."""
-        known = self.lengths.get(axes)
-        if known is None:
-            inner = self.inner(axes) & ~self.held
-            found = self.volume(inner & ~self.cut_axes)
-            for a, block in self.cut.items():
-                if inner >> a & 1:
-                    found *= min(self.sizes[a], block)
-            known = self.lengths[axes] = -(-found // self.parts) if self.split & inner else found
-        return known
+        inner = self.inner(axes) & ~self.held
+        found = self.volume(inner & ~self.cut_axes)
+        for a, block in self.cut.items():
+            if inner >> a & 1:
+                found *= min(self.sizes[a], block)
+        return -(-found // self.parts) if self.split & inner else found
 
     def _rows_together(self) -> dict[int, int]:
         """How many rows a task takes where nothing is folded: of the axis beside the vector one."""

@@ -21,8 +21,9 @@ those that end in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from smelt.dataclass import dataclass
 from smelt.fusion.trace import Read, Term, Trace, trace
@@ -31,6 +32,9 @@ from smelt.ops.create import Input
 from smelt.types.affine import coefficient
 from smelt.types.dtype import bool_
 from smelt.types.expr import Expr, Index, add, axes_of, axis, mul, product
+
+if TYPE_CHECKING:
+    from smelt.fusion.region import Region
 
 TESTS, PACKED = 200, 20
 """Tests of positions for one element of a view, by all who read it, from which on it is a unit; and
@@ -174,6 +178,25 @@ class Units:
         self.size += [t.size + t.cost + DOT_CODE * t.dots for t in traces]
         results = (n for n in graph.outputs if not isinstance(n.op, Input))
         self.outputs = sum({1 << self.number[n] for n in results})
+
+    @cached_property
+    def looked(self) -> dict[tuple[int, int], tuple[Region, Mapping[int, tuple[int, ...]] | None]]:
+        """Sets of units as regions, with the shapes that their results are walked under: a search
+        at other sizes finds them here."""
+        return {}
+
+    @cached_property
+    def ties(self) -> list[tuple[tuple[int, tuple[tuple[int, int], ...]], ...]]:
+        """For each unit the values that it reads, and the dimensions of either that are one axis:
+        32 numbers for each value."""
+        found: list[tuple[tuple[int, tuple[tuple[int, int], ...]], ...]] = [()] * len(self.inputs)
+        for unit in self.units:
+            own = unit.number * 32
+            pairs = [[(own + t, e.producer * 32 + d) for d, t in enumerate(e.terms)
+                      if isinstance(t, int) and t >= 0] for e in unit.edges]  # fmt: skip
+            found.append(tuple([(e.producer, tuple(p))
+                                for e, p in zip(unit.edges, pairs, strict=True)]))  # fmt: skip
+        return found
 
     @cached_property
     def picked(self) -> int:
