@@ -13,7 +13,6 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.ahead import LINE, next_task
 from smelt.codegen.llvm.access.memory import (
     element_address,
-    lie_in_lines,
     load_scalar,
     load_vector,
     prefetch,
@@ -31,7 +30,7 @@ from smelt.codegen.llvm.products.grouping import panel_units
 from smelt.codegen.llvm.products.sums import Spot, put
 from smelt.codegen.llvm.products.thin import multiply_add
 from smelt.codegen.llvm.products.tile_ahead import TileAhead
-from smelt.codegen.llvm.products.tiling import heights, whole_units
+from smelt.codegen.llvm.products.tiling import heights, lies_well, whole_units
 from smelt.codegen.llvm.schedule.contract import Contraction, Tile
 from smelt.codegen.llvm.schedule.nests import Nest
 from smelt.codegen.llvm.schedule.operands import load_of, panel_step
@@ -139,8 +138,8 @@ class TileEmitter:
                            self.c.unit, True, (access, top))  # fmt: skip
 
     def open_short(self, nest: Nest, scope: Scope) -> Value:
-        """Whether the right operand's rows are short and whole panels wide, and their vectors lie
-        in one line of the cache each: then they are read where they lie, or else in panels."""
+        """Whether the right operand's rows are short and whole panels wide, and tiles load them
+        well: then they are read where they lie, or else in panels."""
         b, c, packed = self.b, self.c, self.right
         place = self._open(nest, c.right, (c.k, c.n), scope)
         if place.dtype != packed.dtype:  # they are converted as they are packed
@@ -150,8 +149,7 @@ class TileEmitter:
         short = b.icmp_unsigned("<=", apart, number(SHORT * c.tile.columns))
         short = b.and_(short, b.icmp_signed("==", left_over, number(0)))
         first = element_address(b, place.base, place.origin, place.dtype)
-        far = b.mul(apart, number(place.dtype.itemsize))
-        self.short = b.and_(short, lie_in_lines(b, first, far, c.tile.lanes * c.unit.itemsize))
+        self.short = b.and_(short, lies_well(self.home, c, (first, apart), self.rows))
         steps = b.select(self.short, apart, packed.steps[0]), packed.steps[1]
         packed.base, packed.steps = b.select(self.short, first, packed.base), steps
         if self.home.s.region(c.item):  # its blocks are met but a few times

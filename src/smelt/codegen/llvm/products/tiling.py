@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.memory import lie_in_lines
 from smelt.codegen.llvm.instructions.counting import count_on, counted
 from smelt.codegen.llvm.instructions.indexing import number, opaque
 from smelt.codegen.llvm.schedule.contract import Contraction, Tile
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
+FEW = 2
+"""Tiles one below the other up to which loading what two lines hold costs less than packing it."""
 
 
 def blocks(
@@ -135,6 +138,20 @@ def whole_tiles(b: ir.IRBuilder, rows: Value, high: int, low: int) -> Value:
     many = b.icmp_signed(">", over, number(low))
     whole = b.select(few, b.sub(whole, number(high)), whole)
     return b.select(many, b.add(whole, number(high)), whole)
+
+
+def lies_well(
+    home: NestEmitter, c: Contraction, lines: tuple[Value, Value], rows: Value
+) -> Value:  # fmt: skip
+    """Whether tiles of so many rows had better read short lines of a right operand where they lie
+    than packed ones: from what address on, and elements apart.  Where vectors lie in two lines of
+    the cache each tile loads them twice; a stream's blocks are packed once for all rows, if these
+    are more than packing costs."""
+    b, size = home.b, c.unit.itemsize
+    if home.s.region(c.item) is None:
+        return ir.IntType(1)(1)
+    whole = lie_in_lines(b, lines[0], b.mul(lines[1], number(size)), c.tile.lanes * size)
+    return b.or_(whole, b.icmp_signed("<=", rows, number(FEW * c.tile.rows)))
 
 
 def whole_units(home: NestEmitter, c: Contraction) -> Value:
