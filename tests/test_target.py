@@ -284,7 +284,8 @@ def test_pairs_of_bfloats_are_for_processors_that_are_faster_with_them(cpu: str)
 
 @pytest.mark.parametrize(("cpu", "few"), [("znver5", False), ("cascadelake", True)])
 def test_processors_that_start_few_instructions(cpu: str, few: bool) -> None:
-    assert replace(Target.for_isa("avx512"), cpu=cpu).starts_few is few
+    target = replace(Target.for_isa("avx512"), cpu=cpu)
+    assert target.starts_few is few and target.foresees_pages is not few
 
 
 @pytest.mark.parametrize(("nbytes", "ways"), [(48 << 10, 12), (32 << 10, 8), (1 << 10, 1)])

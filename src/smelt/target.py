@@ -105,10 +105,11 @@ _FAST_DIVISIONS = frozenset(("znver5",))
 instruction for what takes thirteen by a reciprocal.  Others take 10 to 16, and a hundred where
 numbers are subnormal, of which these take seven."""
 
-_NARROW = frozenset(("skylake-avx512", "cascadelake", "cooperlake"))
-"""Processors, in LLVM's names, that start four instructions a cycle, two of which may multiply and
-add vectors of 16 numbers: a tile that does much else beside, such as asking for lines that the
-second cache holds, starts fewer of these."""
+_SKYLAKE = frozenset(("skylake-avx512", "cascadelake", "cooperlake"))
+"""Processors of one design, in LLVM's names.  They start four instructions a cycle, two of which
+may multiply and add vectors of 16 numbers: a tile that does much else beside, such as asking for
+lines that the second cache holds, starts fewer of these.  And they foresee no line beyond the end
+of a page: what is read in one stream waits at each."""
 
 PAGE = 4096
 """Bytes of a page.  First caches are as many pages as they have ways, so that the place of a line
@@ -202,7 +203,12 @@ class Target:
     def starts_few(self) -> bool:
         """Whether the instructions that are started in a cycle bound products, rather than the
         multiply-adds among them."""
-        return self.cpu in _NARROW
+        return self.cpu in _SKYLAKE
+
+    @property
+    def foresees_pages(self) -> bool:
+        """Whether one stream is read as fast as several: the processor foresees the next page."""
+        return self.cpu not in _SKYLAKE
 
     @property
     def ways(self) -> int:

@@ -310,3 +310,20 @@ def test_numbers_where_rows_are_copied(
         with np.errstate(invalid="ignore"):
             wanted = x.astype("f8") @ y.astype("f8")
         assert np.array_equal(found, wanted, equal_nan=True), (m, n, k)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_numbers_of_rows_that_lie_a_known_way_apart(isa: str) -> None:
+    """They are multiplied where they lie, whole tiles of them from one address; no row beyond the
+    last one is read."""
+    rng = np.random.default_rng(9)
+    for k in (1, 40, LONG_DEEP + 6):
+        code = PLAIN.replace("f32[m,k]", f"f32[m,{k}]").replace("f32[k,n]", f"f32[{k},n]")
+        kernel = elsewhere(code, isa, **NARROW)
+        for m, n in ((1, 1), (12, 32), (13, 33), (25, 300), (DEEP_ROWS + 11, 64)):
+            x, y = (rng.integers(-5, 5, s).astype("f4") for s in ((m, k), (k, n)))
+            x[m - 1, 0] = np.inf
+            (found,) = run_guarded(kernel, [x, y], at_end=True)
+            with np.errstate(invalid="ignore"):
+                wanted = x.astype("f8") @ y.astype("f8")
+            assert np.array_equal(found, wanted, equal_nan=True), (m, n, k)

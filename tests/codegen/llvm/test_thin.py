@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -14,11 +15,12 @@ from tests.codegen.llvm.test_contractions import inner_loops, matrices, whole_nu
 from tests.codegen.llvm.whole import RUNNABLE, Whole, whole
 
 from smelt.blocks import SMALL_DEPTH, THIN, THIN_COLUMNS, THIN_DEPTH, THIN_LINES
-from smelt.codegen.build import asm_text, form_for
+from smelt.codegen.build import asm_text, build, form_for
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.runtime.loader import load
 from smelt.target import Target
 from smelt.types.expr import evaluate
 
@@ -160,6 +162,26 @@ def test_a_single_row_meets_long_lines_one_by_one() -> None:
     alone = [body for body in loops if re.search(r"\svmovups\s+-?192\(", body)]
     assert [len(re.findall("fmadd", body)) for body in alone] == [4]
     assert "prefetch" in alone[0]
+
+
+def test_a_single_row_meets_lines_side_by_side_where_one_waits_at_pages() -> None:
+    """Of any length, with parts of vectors at the end and lines that are left over."""
+    kernel = whole(matrices("f32", "k; n,k -> n"))
+    target = replace(Target.for_isa("avx512"), cpu="skylake-avx512")
+    loops = [body for body in inner_loops(asm_text(kernel.kernel, target)) if "fmadd" in body]
+    assert loops and not [x for x in loops if re.search(r"\svmovups\s+-?192\(", x)]
+    if "avx512" not in RUNNABLE:
+        return
+    made = build(kernel.kernel, target)
+    there = replace(kernel, built=made, loaded=load(made.code, [f.symbol for f in made.functions]),
+                    target=target, forms=())  # fmt: skip
+    for n, k in ((1, 1), (7, 1536), (4, 2049), (9, 4096), (5, 0)):
+        x, y = whole_numbers((k,), "f4", 3), whole_numbers((n, k), "f4", 4)
+        if k > 3:
+            x[3], y[n - 1, 2] = np.inf, np.nan
+        with np.errstate(invalid="ignore"):
+            wanted = y.astype("f8") @ x.astype("f8")
+        assert np.array_equal(run_guarded(there, [x, y], at_end=True)[0], wanted, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])

@@ -124,7 +124,11 @@ class DeepEmitter(TallEmitter):
         self._know_steps()
         low, high = home.ranges[c.m]
         end = b.sub(high, b.urem(b.sub(high, low), number(c.tile.rows)))
-        home.loop(low, high, c.tile.rows, self._tiles)
+        if self._is_spaced():
+            home.loop(low, end, c.tile.rows, lambda row: self._tiles(row, whole=True))
+            home.loop(end, high, c.tile.rows, self._tiles)
+        else:
+            home.loop(low, high, c.tile.rows, self._tiles)
         if c.kept:
             return
         with b.if_then(self.final):
@@ -212,6 +216,19 @@ class DeepEmitter(TallEmitter):
         value = splat(b, value, c.tile.lanes)
         store_vector(self.m, self.at(LEFT_PART, at), value, c.item.dtype, None)
 
+    def _is_spaced(self) -> bool:
+        """Whether rows lie a known way apart where whole tiles of them are to be addressed by one
+        register: a narrow machine has no slots for what more registers than there are take."""
+        c, apart = self.c, self.left_steps[0]
+        return c.narrow and c.direct and not c.picked and isinstance(apart, ir.Constant)
+
+    def _spaced(self, row: Value, count: int) -> list[Value]:
+        """Where such rows of a whole tile begin."""
+        b, apart = self.b, self.left_steps[0]
+        first = element_address(b, self.base, b.mul(row, apart), self.stored)
+        return [element_address(b, first, b.mul(number(i), apart), self.stored)
+                for i in range(count)]  # fmt: skip
+
     def _starts(self, row: Value, count: int) -> list[Value]:
         """Where the rows of a tile begin; rows beyond the last one are the last one, or what lies
         behind it in scratch."""
@@ -233,10 +250,10 @@ class DeepEmitter(TallEmitter):
 
     # ---- the tile --------------------------------------------------------------------------------
 
-    def _tiles(self, row: Value) -> None:
+    def _tiles(self, row: Value, whole: bool = False) -> None:
         """All columns of the rows of a tile, panel by panel."""
         b, c, home = self.b, self.c, self.home
-        starts = self._starts(row, c.tile.rows)
+        starts = (self._spaced if whole else self._starts)(row, c.tile.rows)
         low, high = home.ranges[c.n]
         lower = b.icmp_signed("<=", b.add(row, number(c.tile.rows)), home.ranges[c.m][1])
         read = b.and_(lower, self.final)

@@ -262,7 +262,8 @@ class ThinEmitter:
         """sum[i, n] += the dot product of row i and line n, for a few of both side by side: as many
         rows as may be, since each visit to a line takes all of its bytes again."""
         b, wide = self.b, self.home.home.target.registers >= 32
-        if self.c.m is None and self.c.group is not None:
+        alone = self.c.group is None and self.home.home.target.foresees_pages
+        if self.c.m is None and not alone:
             self._sweep(1, FEW)
             return
         if self.c.m is None:
