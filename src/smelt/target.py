@@ -112,8 +112,8 @@ lines that the second cache holds, starts fewer of these.  And they foresee no l
 of a page: what is read in one stream waits at each."""
 
 PAGE = 4096
-"""Bytes of a page.  First caches are as many pages as they have ways, so that the place of a line
-is known before its page is: lines that lie whole pages apart share a set of so many lines."""
+"""Bytes of a page.  First caches of x86 are as many pages as they have ways, so that the place of a
+line is known before its page is: lines that lie whole pages apart share a set of so many lines."""
 
 MOST_TASKS = 8
 """Tasks that a product is cut into for the sake of cores: with more of these it is large or soon

@@ -17,15 +17,16 @@ from smelt.ops.contract import Contract
 from smelt.ops.view import Slice
 from smelt.passes.divided import divided
 
-HEAD = """graph f(x: f32[n,k], w: f32[k,12], b: f32[12], c: f32[n,1], v: f32[k,m]) {
+HEAD = """graph f(x: f32[n,k], w: f32[k,192], b: f32[192], c: f32[n,1], v: f32[k,m]) {
  h = contract(x, w) {spec="n,k; k,c -> n,c"}
 """
 
 
 def part(name: str, of: str, start: int, width: int, first: int = 0, step: int = 1) -> str:
-    rows = "n" if first == 0 else f"n - {first}"
+    """A part of a row, in units of 16 columns."""
+    rows, start = "n" if first == 0 else f"n - {first}", start if step > 1 else 16 * start
     return (
-        f" {name} = slice({of}) {{starts=({first}, {start}), sizes=({rows}, {width}), "
+        f" {name} = slice({of}) {{starts=({first}, {start}), sizes=({rows}, {16 * width}), "
         f"steps=(1, {step})}}\n"
     )
 
@@ -41,7 +42,7 @@ def agree(graph: Graph, new: Graph, seed: int, *, special: bool = False) -> None
     rng = np.random.default_rng(seed)
     for n, k in ((0, 3), (1, 1), (5, 0), (7, 4)):
         arrays = [rng.standard_normal(s).astype(np.float32)
-                  for s in ((n, k), (k, 12), (12,), (n, 1), (k, 2))]  # fmt: skip
+                  for s in ((n, k), (k, 192), (192,), (n, 1), (k, 2))]  # fmt: skip
         if special:
             for a in arrays:
                 a.flat[:: max(a.size // 3, 1)] = [np.nan, np.inf, -np.inf, 0.0][seed % 4]
@@ -68,7 +69,7 @@ def test_parts_that_meet(body: str) -> None:
     graph = parse(f"{HEAD}{body}\n}}")
     new = divided(graph, {"n": 256})
     assert products(new) == sum(isinstance(x.op, Slice) for x in graph.nodes())
-    wide = [x for x in new.nodes() if isinstance(x.op, Contract) and 12 in x.type.shape]
+    wide = [x for x in new.nodes() if isinstance(x.op, Contract) and 192 in x.type.shape]
     assert not wide
     for seed in range(4):
         agree(graph, new, seed)
@@ -105,6 +106,22 @@ def test_few_rows_stay_together() -> None:
     assert products(divided(graph, {"n": 4096})) == 2
 
 
+def test_narrow_parts_stay_together() -> None:
+    for width in (1, 2, 3, 4):
+        body = part("p", "h", 0, width) + part("q", "h", 12 - width, width)
+        graph = parse(f"{HEAD}{body} y = mul(p, q)\n return y\n}}")
+        assert products(divided(graph, {"n": 4096})) == (1 if width < 4 else 2)
+    graph = parse("""graph f(x: f32[n,k], w: f32[k,2*m]) {
+ h = contract(x, w) {spec="n,k; k,c -> n,c"}
+ p = slice(h) {starts=(0, 0), sizes=(n, m), steps=(1, 1)}
+ q = slice(h) {starts=(0, m), sizes=(n, m), steps=(1, 1)}
+ y = mul(p, q)
+ return y
+}""")
+    assert divided(graph, {"n": 4096, "m": 63}) is graph
+    assert products(divided(graph, {"n": 4096, "m": 64})) == 2
+
+
 def test_an_axis_of_both_factors_stays() -> None:
     """Heads that both factors have: parts of them are parts of both."""
     graph = parse("""graph f(x: f32[4,n,k], w: f32[4,k,m]) {
@@ -128,9 +145,9 @@ def gated(xp: Any, *given: Any) -> Any:
 @pytest.mark.parametrize(
     ("shape", "constant", "dtype"),
     [
-        ((256, 64, 48), False, np.float32),
-        ((256, 64, 48), True, np.float64),
-        ((3, 150, 33, 31), True, np.float32),
+        ((256, 64, 80), False, np.float32),
+        ((256, 64, 80), True, np.float64),
+        ((3, 150, 33, 67), True, np.float32),
         ((129, 7, 1), False, np.float32),
     ],
 )
@@ -158,7 +175,7 @@ def test_other_sizes_in_one_plan() -> None:
     """Rows, depth and width that the recording knows nothing of, down to nothing."""
     rng = np.random.default_rng(1)
     made = sm.jit(lambda *a: gated(sm, *a))
-    for m, k, n in ((300, 40, 24), (1, 40, 24), (0, 3, 5), (17, 1, 1), (200, 65, 130)):
+    for m, k, n in ((300, 40, 72), (1, 40, 24), (0, 3, 5), (17, 1, 1), (200, 65, 130)):
         x, w, b = (rng.standard_normal(s).astype(np.float32) for s in
                    ((m, k), (k, 2 * n), (2 * n,)))  # fmt: skip
         want = gated(np, *(a.astype(np.float64) for a in (x, w, b)))
