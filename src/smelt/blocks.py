@@ -288,6 +288,10 @@ DEEP_ROWS, DEEP_COLUMNS, DEEP_EVEN = 288, 384, 48
 """Rows and columns of float32 that one task takes of such a product at most, and what its rows are
 a multiple of: whole tiles, and whole vectors of packed rows.  What it packs and its sums take 1 MiB
 together; with fewer rows and columns it would pack more often what comes from L3 or from memory."""
+LONG_ROWS, LONG_COLUMNS = 528, 512
+"""The same where few instructions start in a cycle and packing takes a good part of them: what is
+packed of the right operand stays in L2, which a tile's columns are read from again and again, and
+rows and sums, of which each tile reads some lines once, may come from L3."""
 ROOMY_DEPTH, ROOMY_ROWS, ROOMY_COLUMNS = 512, 672, 256
 """Summed positions, rows and columns of float32 where the left operand is multiplied as it lies and
 L2 has room for what is packed and for the sums: larger blocks pack less often."""
@@ -368,16 +372,28 @@ def wide_blocks(
 
 def deep_blocks(
     rows: Index, columns: Index, positions: Index, itemsize: int, tile: int, tasks: int, *,
-    direct: bool, roomy: bool = False, panels: bool = False, products: int = 1,
+    direct: bool, roomy: bool = False, panels: bool = False, products: int = 1, long: bool = False,
 ) -> tuple[Index, Index]:  # fmt: skip
     """Rows and columns that one task takes of a product whose summed positions are taken in blocks,
     whose result has so many independent positions: blocks of about the same size.  There are to be
     so many tasks before one takes more than `ROWS`.  Of several products the sums lie beside one
-    another: those of fewer columns each."""
+    another: those of fewer columns each.
+
+    >>> deep_blocks(1024, 1024, 1 << 20, 4, 32, 4, direct=False)
+    (288, 352)
+    >>> deep_blocks(1024, 1024, 1 << 20, 4, 32, 4, direct=False, long=True)
+    (528, 512)
+    >>> deep_blocks(512, 512, 1 << 18, 4, 32, 8, direct=False, long=True)
+    (144, 256)
+    """
     size, high, wide = itemsize // 4, DEEP_ROWS * (2 if direct else 1), DEEP_COLUMNS
     if roomy or panels:
         high, wide = (PANEL_ROWS, PANEL_COLUMNS) if panels else (ROOMY_ROWS, ROOMY_COLUMNS)
-    fitting = max(wide // (size * products), tile)
+    fitting: Index = max(wide // (size * products), tile)
+    if long:  # as far as this leaves so many tasks
+        high = max(high, LONG_ROWS)
+        most = max(LONG_COLUMNS // (size * products), tile)
+        fitting = maximum(fitting, minimum(most, floordiv(positions, tasks * ROWS)))
     across = mul(tile, ceiling(_even(columns, ceiling(columns, fitting)), tile))
     most = high // size // DEEP_EVEN * DEEP_EVEN
     least = minimum(most, maximum(floordiv(positions, mul(tasks, across)), ROWS))

@@ -201,7 +201,7 @@ class Tall:
             rows, columns = (
                 deep_blocks(m, n, free, size, self.tile.columns, self.tasks, direct=self.direct,
                             roomy=self.roomy, panels=self.panels,
-                            products=1 + len(self.others))
+                            products=1 + len(self.others), long=self.narrow)
                 if self.deep else wide_blocks(m, n, depth, free, size, self.tile.columns)
             )  # fmt: skip
             return {self.m: rows, self.n: columns}
