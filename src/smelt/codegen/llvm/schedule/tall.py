@@ -53,12 +53,11 @@ from smelt.blocks import (
     WIDE_COLUMNS,
     WIDE_DEPTH,
     WIDE_STAGED,
-    deep_blocks,
-    few_columns,
     wide_blocks,
 )
 from smelt.codegen.llvm.instructions.grouped import group_of
 from smelt.codegen.llvm.schedule.contract import Tile, stored_axis
+from smelt.codegen.llvm.schedule.deep_blocks import deep_blocks, few_columns
 from smelt.codegen.llvm.schedule.operands import (
     lies_in_panels,
     load_of,
