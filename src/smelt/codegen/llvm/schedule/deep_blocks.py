@@ -58,7 +58,7 @@ def few_columns(columns: Index, rows: Index, positions: Index, tasks: int, step:
     """Columns, a multiple of `step`, that one task takes of a product whose few rows are packed by
     every task, whose result has so many independent positions: as many tasks as there are to be.
 
-    >>> from smelt.types.expr import size
+    >>> from smelt.types.expr import evaluate, size
     >>> taken = few_columns(size("n"), size("m"), mul(size("m"), size("n")), 4, 48)
     >>> [int(evaluate(taken, {"m": 64, "n": n})) for n in (30, 768, 3000)]
     [48, 192, 768]
