@@ -188,6 +188,7 @@ def test_blocks_are_larger_where_few_instructions_start() -> None:
     for direct, panels, tasks in product((False, True), (False, True), (2, 4, 8)):
         usual, larger = (deep_blocks(m, n, mul(m, n), 4, 32, tasks, direct=direct, panels=panels,
                                      long=long) for long in (False, True))  # fmt: skip
+        assert (usual == larger) == (direct and panels)  # where nothing is packed
         for sizes in product((200, 512, 520, 3000, 10**5), (130, 512, 1024, 3072)):
             named = dict(zip("mn", sizes, strict=True))
             (before, _), (high, wide) = ([int(evaluate(e, named)) for e in x]

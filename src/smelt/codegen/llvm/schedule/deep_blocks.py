@@ -43,7 +43,7 @@ def deep_blocks(
     if roomy or panels:
         high, wide = (PANEL_ROWS, PANEL_COLUMNS) if panels else (ROOMY_ROWS, ROOMY_COLUMNS)
     fitting: Index = max(wide // (size * products), tile)
-    if long:  # as far as this leaves so many tasks
+    if long and not (direct and panels):  # what is packed is shared, as far as tasks are left
         high = max(high, LONG_ROWS)
         most = max(LONG_COLUMNS // (size * products), tile)
         fitting = maximum(fitting, minimum(most, floordiv(positions, tasks * ROWS)))
