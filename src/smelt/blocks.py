@@ -288,6 +288,10 @@ DEEP_ROWS, DEEP_COLUMNS, DEEP_EVEN = 288, 384, 48
 """Rows and columns of float32 that one task takes of such a product at most, and what its rows are
 a multiple of: whole tiles, and whole vectors of packed rows.  What it packs and its sums take 1 MiB
 together; with fewer rows and columns it would pack more often what comes from L3 or from memory."""
+LONG_ROWS, LONG_COLUMNS = 528, 512
+"""The same where few instructions start in a cycle, and packing takes a fifth of them: what is
+packed of the right operand, which each row of tiles reads again, takes half of 1 MiB of L2; packed
+rows and sums, which a tile or a row of tiles reads once, may come from L3."""
 ROOMY_DEPTH, ROOMY_ROWS, ROOMY_COLUMNS = 512, 672, 256
 """Summed positions, rows and columns of float32 where the left operand is multiplied as it lies and
 L2 has room for what is packed and for the sums: larger blocks pack less often."""
@@ -358,49 +362,15 @@ def wide_blocks(
     fitting = floordiv(WIDE_PANEL // (itemsize * tile), maximum(depth, 16))
     run = maximum(TALL_COLUMNS, minimum(WIDE_RUN, floordiv(positions, TASKS * WIDE_LEAST)))
     most = minimum(mul(tile, maximum(fitting, 1)), run)
-    across = mul(tile, maximum(ceiling(_even(columns, ceiling(columns, most)), tile), 1))
+    across = mul(tile, maximum(ceiling(evenly(columns, ceiling(columns, most)), tile), 1))
     least = minimum(WIDE_ROWS, floordiv(positions, mul(WIDE_TASKS, across)))
     more = floordiv(positions, mul(TASKS, across))
     taken = minimum(maximum(maximum(more, least), WIDE_LEAST), TALL_ROWS)
     blocks = minimum(ceiling(rows, taken), floordiv(rows, WIDE_LEAST))
-    return mul(HEIGHT, maximum(ceiling(_even(rows, blocks), HEIGHT), 1)), across
+    return mul(HEIGHT, maximum(ceiling(evenly(rows, blocks), HEIGHT), 1)), across
 
 
-def deep_blocks(
-    rows: Index, columns: Index, positions: Index, itemsize: int, tile: int, tasks: int, *,
-    direct: bool, roomy: bool = False, panels: bool = False, products: int = 1,
-) -> tuple[Index, Index]:  # fmt: skip
-    """Rows and columns that one task takes of a product whose summed positions are taken in blocks,
-    whose result has so many independent positions: blocks of about the same size.  There are to be
-    so many tasks before one takes more than `ROWS`.  Of several products the sums lie beside one
-    another: those of fewer columns each."""
-    size, high, wide = itemsize // 4, DEEP_ROWS * (2 if direct else 1), DEEP_COLUMNS
-    if roomy or panels:
-        high, wide = (PANEL_ROWS, PANEL_COLUMNS) if panels else (ROOMY_ROWS, ROOMY_COLUMNS)
-    fitting = max(wide // (size * products), tile)
-    across = mul(tile, ceiling(_even(columns, ceiling(columns, fitting)), tile))
-    most = high // size // DEEP_EVEN * DEEP_EVEN
-    least = minimum(most, maximum(floordiv(positions, mul(tasks, across)), ROWS))
-    blocks = ceiling(rows, least)
-    return mul(DEEP_EVEN, ceiling(_even(rows, blocks), DEEP_EVEN)), across
-
-
-def few_columns(columns: Index, rows: Index, positions: Index, tasks: int, step: int) -> Index:
-    """Columns, a multiple of `step`, that one task takes of a product whose few rows are packed by
-    every task, whose result has so many independent positions: as many tasks as there are to be.
-
-    >>> from smelt.types.expr import size
-    >>> taken = few_columns(size("n"), size("m"), mul(size("m"), size("n")), 4, 48)
-    >>> [int(evaluate(taken, {"m": 64, "n": n})) for n in (30, 768, 3000)]
-    [48, 192, 768]
-    """
-    fair = floordiv(positions, mul(maximum(rows, 16), tasks))
-    most = mul(step, maximum(ceiling(fair, step), 2))
-    even = _even(columns, ceiling(columns, most))
-    return mul(step, maximum(ceiling(even, step), 1))
-
-
-def _even(size: Index, blocks: Index) -> Index:
+def evenly(size: Index, blocks: Index) -> Index:
     """Positions of each of so many blocks, or of one."""
     return ceiling(size, maximum(blocks, 1))
 
@@ -415,7 +385,7 @@ def matrix_block(rows: Index, positions: Index) -> tuple[Index, Index]:
     """
     across = mul(COLUMNS, maximum(1, minimum(2, floordiv(positions, 1 << 19))))
     fair = minimum(floordiv(positions, mul(LEAST_TASKS, across)), MATRIX_ROWS)
-    even = _even(rows, ceiling(rows, maximum(fair, MATRIX_LEAST)))
+    even = evenly(rows, ceiling(rows, maximum(fair, MATRIX_LEAST)))
     return mul(MATRIX_HEIGHT, ceiling(even, MATRIX_HEIGHT)), across
 
 
@@ -439,7 +409,7 @@ def grouped_block(
     across = mul(COLUMNS, add(wide, 1))
     most = MATRIX_ROWS if in_place else ROW_BYTES // 4 // HEIGHT * HEIGHT
     least = maximum(minimum(floordiv(fair, across), most), ROWS)
-    return mul(HEIGHT, ceiling(_even(rows, ceiling(rows, least)), HEIGHT)), across
+    return mul(HEIGHT, ceiling(evenly(rows, ceiling(rows, least)), HEIGHT)), across
 
 
 def whole_rows(rows: Index, columns: Index, itemsize: int, products: int = 1) -> Index:

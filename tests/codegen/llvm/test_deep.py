@@ -23,21 +23,23 @@ from smelt.blocks import (
     DEEP_EVEN,
     DEEP_PITCH,
     DEEP_ROWS,
+    LONG_COLUMNS,
     LONG_DEEP,
+    LONG_ROWS,
     ROOMY_COLUMNS,
     ROOMY_DEPTH,
     ROOMY_ROWS,
     SMALL,
     TALL_COLUMNS,
     WIDE_DEPTH,
-    deep_blocks,
 )
 from smelt.codegen.build import build, form_for, forms
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
+from smelt.codegen.llvm.schedule.deep_blocks import deep_blocks
 from smelt.graph.text import parse
 from smelt.runtime.loader import load
-from smelt.target import Target
+from smelt.target import CACHE_SHARE, Target
 from smelt.types.expr import evaluate, mul, size
 
 PLAIN = matrices("f32", "m,k; k,n -> m,n")
@@ -177,6 +179,46 @@ def test_blocks_are_even_many_and_stay_in_cache() -> None:
             assert wide % 32 == 0 and wide <= DEEP_COLUMNS
             left = 0 if direct else high * DEEP_PITCH
             assert 4 * (left + wide * DEEP + high * wide) <= 1.25 * 2**20
+
+
+def test_blocks_are_larger_where_few_instructions_start() -> None:
+    """As far as this leaves as many tasks; what is packed of the right operand stays in L2."""
+    m, n = (size(name) for name in "mn")
+    most = list[tuple[int, int]]()
+    for direct, panels, tasks in product((False, True), (False, True), (2, 4, 8)):
+        usual, larger = (deep_blocks(m, n, mul(m, n), 4, 32, tasks, direct=direct, panels=panels,
+                                     long=long) for long in (False, True))  # fmt: skip
+        assert (usual == larger) == (direct and panels)  # where nothing is packed
+        for sizes in product((200, 512, 520, 3000, 10**5), (130, 512, 1024, 3072)):
+            named = dict(zip("mn", sizes, strict=True))
+            (before, _), (high, wide) = ([int(evaluate(e, named)) for e in x]
+                                         for x in (usual, larger))  # fmt: skip
+            down, across = -(-sizes[0] // high), -(-sizes[1] // wide)
+            assert down * across >= tasks - 1 or high <= max(3 * DEEP_EVEN, before)
+            assert high % DEEP_EVEN == 0 and wide % 32 == 0
+            assert 4 * wide * LONG_DEEP <= CACHE_SHARE * 2**20
+            most.append((high, wide))
+    assert (LONG_ROWS, LONG_COLUMNS) in most
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_numbers_in_larger_blocks(isa: str) -> None:
+    """Whole numbers, whose sums are exact, at the borders of blocks as large as they become."""
+    plain, kernel = elsewhere(PLAIN, isa, **FEW_WAYS), elsewhere(PLAIN, isa, **NARROW)
+    sizes = {"m": 3000, "n": 3000, "k": 700}
+    few, more = (evaluate(x.built.functions[0].tasks, sizes) for x in (kernel, plain))
+    assert few < more
+    rng = np.random.default_rng(10)
+    for m, n, k in ((2 * LONG_ROWS + 5, 2 * LONG_COLUMNS + 33, LONG_DEEP + 1), (1100, 1000, 0),
+                    (LONG_ROWS, LONG_COLUMNS, 2 * LONG_DEEP), (1, 3001, 5),
+                    (2003, 33, 9)):  # fmt: skip
+        x, y = (rng.integers(-5, 5, s).astype("f4") for s in ((m, k), (k, n)))
+        if k:
+            x[m // 2, 3], y[2, n // 2] = np.inf, np.nan
+        (found,) = run_guarded(kernel, [x, y], at_end=True)
+        with np.errstate(invalid="ignore"):
+            wanted = x.astype("f8") @ y.astype("f8")
+        assert np.array_equal(found, wanted, equal_nan=True), (m, n, k)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])

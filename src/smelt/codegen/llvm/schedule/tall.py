@@ -53,12 +53,11 @@ from smelt.blocks import (
     WIDE_COLUMNS,
     WIDE_DEPTH,
     WIDE_STAGED,
-    deep_blocks,
-    few_columns,
     wide_blocks,
 )
 from smelt.codegen.llvm.instructions.grouped import group_of
 from smelt.codegen.llvm.schedule.contract import Tile, stored_axis
+from smelt.codegen.llvm.schedule.deep_blocks import deep_blocks, few_columns
 from smelt.codegen.llvm.schedule.operands import (
     lies_in_panels,
     load_of,
@@ -201,7 +200,7 @@ class Tall:
             rows, columns = (
                 deep_blocks(m, n, free, size, self.tile.columns, self.tasks, direct=self.direct,
                             roomy=self.roomy, panels=self.panels,
-                            products=1 + len(self.others))
+                            products=1 + len(self.others), long=self.narrow)
                 if self.deep else wide_blocks(m, n, depth, free, size, self.tile.columns)
             )  # fmt: skip
             return {self.m: rows, self.n: columns}
