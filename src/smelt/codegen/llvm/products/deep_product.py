@@ -117,10 +117,10 @@ class DeepEmitter(TallEmitter):
         for all that a long one packs."""
         b, most = self.b, number(self.c.depth)
         pieces = b.udiv(b.add(depth, b.sub(most, number(1))), most)
-        pieces = b.select(b.icmp_signed("==", pieces, number(0)), number(1), pieces)
+        none = b.icmp_signed("==", pieces, number(0))
+        pieces, depth = (b.select(none, number(1), x) for x in (pieces, depth))
         each = b.udiv(b.add(depth, b.sub(pieces, number(1))), pieces)
-        each = self._whole(b.add(each, number(UNROLLED - 1)), UNROLLED)
-        return b.select(b.icmp_signed("<", each, number(1)), number(UNROLLED), each)
+        return self._whole(b.add(each, number(UNROLLED - 1)), UNROLLED)
 
     def _later(self) -> Value:
         """Positions of the block that follows this one, if one does."""
