@@ -151,6 +151,16 @@ def test_what_is_left_over_of_tiles(isa: str) -> None:
                     assert np.array_equal(run_guarded(kernel, given, at_end=at_end)[0], x @ y)
 
 
+@pytest.mark.parametrize("isa", ISAS)
+def test_blocks_are_about_as_long(isa: str) -> None:
+    """Ones that are added to a large number are lost, as many as its block has beside it."""
+    x, y = np.ones((24, 1000), "f4"), np.ones((1000, 70), "f4")
+    x[:, 0] = 2.0**25
+    (found,) = run_guarded(forced(PLAIN, isa, "deep"), [x, y], at_end=True)
+    lost = {round(1000 - n) for n in np.unique(found.astype("f8") - 2.0**25)}
+    assert lost <= {168, 252, 500}  # of 6 blocks, of 4, of 2
+
+
 def test_same_bits_for_any_threads_and_strides() -> None:
     rng = np.random.default_rng(7)
     x, y = (rng.standard_normal(s).astype("f4") for s in ((2600, 1040), (2600, 412)))

@@ -65,6 +65,18 @@ def test_every_layout(isa: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("k", [FEW_DEEP + 4, FEW_DEEP + 32, 2 * FEW_DEEP + 1])
+def test_blocks_are_about_as_long(isa: str, k: int) -> None:
+    """Ones that are added to a large number are lost, as many as its block has beside it."""
+    x, y = np.ones((24, k), "f4"), np.ones((k, 70), "f4")
+    x[:, 0] = 2.0**25
+    (found,) = run_guarded(forced(PLAIN, isa, "few"), [x, y], at_end=True)
+    blocks = -(-k // FEW_DEEP)
+    first = (-(-k // blocks) + 3) // 4 * 4
+    assert np.array_equal(found, np.full_like(found, np.float32(2.0**25 + k - first)))
+
+
+@pytest.mark.parametrize("isa", ISAS)
 def test_what_is_left_over_of_tiles(isa: str) -> None:
     """Every number of rows that whole tiles leave, at either end of what may be touched."""
     kernel = forced(PLAIN, isa, "few")

@@ -83,18 +83,21 @@ class DeepEmitter(TallEmitter):
         self.fresh: Value = ir.IntType(1)(0)
         self.final: Value = ir.IntType(1)(0)
         """Whether the block at hand is the first one, or the last one."""
-        self.low = number(0)
-        """The first of all summed positions."""
+        self.low = self.high = number(0)
+        """The first of all summed positions, and the end of them."""
+        self.each = number(c.depth)
+        """Positions of a block."""
 
     def run(self) -> None:
         """All summed positions of this task, block by block: one block at least, for empty sums."""
         home, b, c = self.home, self.b, self.c
         low, high = home.ranges[c.k]
         home.foresees = False
-        self.low, self.first = low, home.ranges[c.m][0]
+        self.low, self.high, self.first = low, high, home.ranges[c.m][0]
+        self.each = self._even(b.sub(high, low))
 
         def block(at: Value) -> None:
-            end = b.add(at, number(self.c.depth))
+            end = b.add(at, self.each)
             end = b.select(b.icmp_signed("<", end, high), end, high)
             home.ranges[c.k] = at, end
             self.depth = b.sub(end, at)
@@ -105,8 +108,25 @@ class DeepEmitter(TallEmitter):
             home.ranges[c.k] = low, high
 
         once = b.add(low, number(1))
-        home.loop(low, b.select(b.icmp_signed("<", high, once), once, high), c.depth, block)
+        home.loop(low, b.select(b.icmp_signed("<", high, once), once, high), self.each, block)
         home.foresees = True
+
+    def _even(self, depth: Value) -> Value:
+        """Positions of each block, whole rounds of a tile's loop, so that all are about as large: a
+        short last one would read and write all sums for few products, and have to ask in its course
+        for all that a long one packs."""
+        b, most = self.b, number(self.c.depth)
+        pieces = b.udiv(b.add(depth, b.sub(most, number(1))), most)
+        none = b.icmp_signed("==", pieces, number(0))
+        pieces, depth = (b.select(none, number(1), x) for x in (pieces, depth))
+        each = b.udiv(b.add(depth, b.sub(pieces, number(1))), pieces)
+        return self._whole(b.add(each, number(UNROLLED - 1)), UNROLLED)
+
+    def _later(self) -> Value:
+        """Positions of the block that follows this one, if one does."""
+        b = self.b
+        left = b.sub(self.high, self.home.ranges[self.c.k][1])
+        return b.select(b.icmp_signed("<", left, self.each), left, self.each)
 
     def _block(self) -> None:
         """One block of summed positions: packs, multiplies, and reads the sums of the last one."""
@@ -161,7 +181,7 @@ class DeepEmitter(TallEmitter):
         (first, last), end = home.ranges[across], home.ranges[k][1]
         at = b.add(b.add(top.offset(access), b.mul(first, apart[across])), b.mul(end, apart[k]))
         base = element_address(b, home.home.buffers[access.buffer], at, dtype)
-        length, count = b.sub(last, first), number(self.c.depth)
+        length, count = b.sub(last, first), self._later()
         if along == k:
             length, count = count, length
         size, other = number(dtype.itemsize), k if along == across else across
