@@ -160,7 +160,12 @@ def test_what_is_saved_decides() -> None:
     for o, c, u, upright in ((64, 64, 3, True), (64, 8, 3, False), (64, 256, 1, False)):
         text = plain(o, c, u=u, v=u, p=u // 2)
         kernel = lower.run(one_cluster(parse(text)), "eager", {})
-        assert not any(isinstance(c, Upright) for c in products(kernel, target))
+        (before,) = products(kernel, target)  # squares of its weights are turned as well
+        assert isinstance(before, Upright) == upright
+        apart = text.replace(f"k: f32[{o},{c},{u},{u}]", f"k: f32[{c},{u},{u},{o}]")
+        apart = apart.replace("o,c,u,v ->", "c,u,v,o ->")
+        other = lower.run(one_cluster(parse(apart)), "eager", {})
+        assert not any(isinstance(c, Upright) for c in products(other, target))
         found = panels(kernel, target, frozenset({"k"}))
         assert bool(found) == upright
         if found:
