@@ -18,6 +18,8 @@ from smelt.explain import as_text, cost_analysis, memory_analysis
 from smelt.explain import report as report_of
 from smelt.explain.data import ReportData
 from smelt.graph.interp import solve_sizes
+from smelt.graph.text import parse
+from smelt.journal import Journal
 from smelt.kernel import interp
 from smelt.ops.spec import dims_at
 from smelt.runtime import code
@@ -222,6 +224,21 @@ def test_every_step_is_measured_on_its_own_data(name):
         assert k.measured.runs >= 6 and 0 <= k.measured.least_ns <= k.measured.median_ns
     assert report.data.total.measured.median_ns > 0
     assert all(np.array_equal(a, b) for a, b in zip(given_, before, strict=True))
+
+
+def test_kernels_without_results_run_when_they_are_measured():
+    """A kernel between others, whose values nobody is given, takes the time that it takes."""
+    source = """graph f(x: f32[r,512], w: f32[512,512], v: f32[512,8]) {
+      v0 = contract(x, w) {spec="m,k; k,n -> m,n"}
+      v1 = reduce.sum(v0) {axes=(0,)}
+      v2 = div(v0, v1)
+      v3 = contract(v2, v) {spec="m,k; k,n -> m,n"}
+      return v3
+    }"""
+    made = driver.compile(parse(source), hints={"r": 256}, journal=Journal())
+    report = report_of(made, {"r": 256}, arrays(made.graph.inputs, {"r": 256}))
+    assert len(report.data.kernels) > 1
+    assert report.data.kernels[0].measured.median_ns > 20_000  # 134 million operations
 
 
 def test_steps_alone_compute_what_they_compute_together():

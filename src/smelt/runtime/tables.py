@@ -104,8 +104,9 @@ class Builder:
     def build(self, launches: Sequence[Sequence[Step]], arena: Sequence[Index]) -> Prepared:
         """The tables of `launches`; `arena` lists where the plan's values end, in bytes.  Where all
         results are empty nothing runs: expressions take sizes for 1 or more, and blocks of none of
-        them could not be counted."""
-        if not any(self._nbytes(n) for n, v in enumerate(self.values) if v.place == "output"):
+        them could not be counted.  Launches without results are run for their time."""
+        results = [n for n, v in enumerate(self.values) if v.place == "output"]
+        if results and not any(map(self._nbytes, results)):
             launches = ()
         groups: list[list[Step]] = []
         known: set[int] = set()

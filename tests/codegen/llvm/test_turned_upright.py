@@ -132,6 +132,16 @@ def test_lines_of_known_length(isa: str, line: int) -> None:
 
 
 @pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_tasks_with_pieces_of_a_known_line_that_differ(isa: str) -> None:
+    """The last piece is two places shorter: a vector less, and all but one of the next."""
+    for c in (5, 3):
+        line = 3 * (WINDOW_COLUMNS - 1) - 2
+        source = plain(4, c).replace("h,w]", f"2,{line}]", 1)
+        check(made(source, isa), *random((1, c, 2, line), (4, c, 3, 3)))
+
+
+@pytest.mark.usefixtures("always")
 def test_margins_hide_infinities_and_nothing_else() -> None:
     for source in (plain(3, 5), plain(3, 5).replace("h,w]", "5,6]", 1)):
         x, k = random((1, 5, 5, 6), (3, 5, 3, 3))
@@ -150,7 +160,12 @@ def test_what_is_saved_decides() -> None:
     for o, c, u, upright in ((64, 64, 3, True), (64, 8, 3, False), (64, 256, 1, False)):
         text = plain(o, c, u=u, v=u, p=u // 2)
         kernel = lower.run(one_cluster(parse(text)), "eager", {})
-        assert not any(isinstance(c, Upright) for c in products(kernel, target))
+        (before,) = products(kernel, target)  # squares of its weights are turned as well
+        assert isinstance(before, Upright) == upright
+        apart = text.replace(f"k: f32[{o},{c},{u},{u}]", f"k: f32[{c},{u},{u},{o}]")
+        apart = apart.replace("o,c,u,v ->", "c,u,v,o ->")
+        other = lower.run(one_cluster(parse(apart)), "eager", {})
+        assert not any(isinstance(c, Upright) for c in products(other, target))
         found = panels(kernel, target, frozenset({"k"}))
         assert bool(found) == upright
         if found:

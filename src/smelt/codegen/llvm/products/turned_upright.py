@@ -30,8 +30,11 @@ def pack_turned(packer: UprightEmitter, nest: Nest) -> None:
     b, home, c, lanes = packer.b, packer.home, packer.c, packer.c.tile.lanes
     *outer, depth, last = nest.order
     packer.starts = {a: home.ranges[a][0] for a in nest.order}
-    known, column = home.s.local[c.columns[-1].axis], c.columns[-1]
-    line = (known + column.margin) * (column.step if c.few else 1) if isinstance(known, int) else 0
+    column = c.columns[-1]
+    known, size = home.s.local[column.axis], home.s.phase.axes[column.axis]
+    line = 0  # where all tasks have lines of one length it is known what is left of each
+    if isinstance(known, int) and isinstance(size, int) and known and size % known == 0:
+        line = (known + column.margin) * (column.step if c.few else 1)
     piece = _Piece(packer, nest)
 
     def lines(scope: Scope, rest: list[str], done: int) -> None:

@@ -2,8 +2,9 @@
 
 Squares of the image change rows with columns while they are packed, and squares of the sums when
 all are there.  Between them tiles multiply as with channels last, without the margins between lines
-that the other form computes in vain, and with weights that lie in panels.  Weights that do not
-would be packed by every task: such products stay as they are, but for those of few channels.
+that the other form computes in vain, and with weights that lie in panels, or whose squares are
+turned as well.  Others would be gathered by every task: such products stay as they are, but for
+those of few channels.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from smelt.codegen.llvm.instructions.grouped import group_of
 from smelt.codegen.llvm.schedule.contract import stored_axis
 from smelt.codegen.llvm.schedule.operands import runs_along
+from smelt.codegen.llvm.schedule.runs import run_of
 from smelt.codegen.llvm.schedule.upright import CHANNELS, FEW, in_panels, upright_tile
 from smelt.target import Target
 from smelt.types.dtype import f32
@@ -52,9 +54,11 @@ def turned_sides(plan: WindowPlan, target: Target, form: str) -> Sides | None:
     over = plan.depth, plan.others
     width = upright_tile(target, target.vector_bytes // 4, odd=False).columns
     panels = in_panels(plan.left, plan.item, over, plan.m, width, phase)
-    if not (panels or form == UPRIGHT or 0 < deep <= FEW):  # those of colours are soon packed
-        return None
-    taps = prod(n for a in plan.others if isinstance(n := phase.axes[a], int))
+    extents = {a: n for a in plan.others if isinstance(n := phase.axes[a], int)}
+    runs = deep > FEW and run_of(plan.left, plan.m, plan.depth, extents) is not None
+    if not (panels or runs or form == UPRIGHT or 0 < deep <= FEW):
+        return None  # those of colours, and in squares, are soon packed
+    taps = prod(extents.values())
     places = prod(c.step for c in plan.columns)
     turned = deep * places * -(-wide // CHANNELS) * image + wide * result
     return (image, result) if turned * TURNED < SAVED * deep * wide * taps else None
