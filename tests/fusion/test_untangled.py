@@ -23,3 +23,18 @@ def test_lines_that_read_the_one_before_twice(lines: int, copied: bool) -> None:
     found = untangled(graph, Hints(n=100), 1000)
     assert (found is not graph) == copied
     assert len(found.nodes()) <= (1 + MOST_COPIES) * len(graph.nodes())
+
+
+def test_views_of_what_is_dear_are_copied_without_it() -> None:
+    """A part of an input, and of a product, that two read: there is one of either still."""
+    graph = parse("""graph f(x: f32[n,n], w: f32[n,n], p: f32[n,n]) {
+      z = contract(x, w) {spec="i,k; k,j -> i,j"}
+      a = slice(x) {starts=(0, 0), sizes=(1, n), steps=(1, 1)}
+      b = slice(z) {starts=(0, 0), sizes=(1, n), steps=(1, 1)}
+      c = add(p, a) d = sub(p, a) e = add(p, b) f = sub(p, b)
+      return c, d, e, f
+    }""")
+    found = untangled(graph, Hints(n=100), 1000)
+    inputs = [x for x in found.nodes() if x.op.name == "input"]
+    assert found is not graph and {*inputs} == {*found.inputs}
+    assert [x.op.name for x in found.nodes()].count("contract") == 1

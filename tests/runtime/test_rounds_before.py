@@ -169,3 +169,22 @@ def test_what_a_round_takes_counts_for_the_limit() -> None:
         prepared = made.executable.prepared(tuple(sizes.values()))
     assert made.plan.in_rounds and prepared.beside > 0
     assert prepared.beside + prepared.arena_bytes <= 40_000
+
+
+def needed(code: Any, arrays: tuple[Any, ...], limit: int) -> int:
+    """Bytes that a plan made under a limit needs beyond its inputs."""
+    with knobs.config(max_extra_memory=limit):
+        made = compiled(code, *arrays)
+    with knobs.config(max_extra_memory=None):
+        found = made.executable.prepared(sizes_of(made.graph, arrays))
+    results = sum(nbytes for *_, nbytes, over in found.results if over < 0)
+    return found.arena_bytes + found.beside + results
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_a_plan_under_a_lower_limit_needs_is_enough(name: str) -> None:
+    """A limit that leaves more room is no reason for a plan that does not fit."""
+    code, arrays = CASES[name]
+    least = needed(code, arrays, 1)
+    for limit in (least, least + 4000, 2 * least):
+        assert needed(code, arrays, limit) <= limit

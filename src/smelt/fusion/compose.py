@@ -45,9 +45,10 @@ WORTH = 1.04
 """By how much slower rounds may be that keep less."""
 MOST_SLOWER = 2.0
 """The same where values are made twice that no cache holds, at most."""
-LITTLE, STEPS = 64, 4
-"""The part of what is kept that rounds keep where there is no room at all; and by what it grows
-where no round is so small."""
+PARTS = (4, 16, 64, 1)
+"""Parts of what is kept that rounds may keep where those for the room that there is keep more."""
+ALIGNED = 128
+"""Bytes that the arenas of a plan and of its rounds take beyond what is in them, at most."""
 BORDERS = 8
 """Keeping as many times the bytes of all operands and results costs as much as taking twice as
 long."""
@@ -85,14 +86,18 @@ def _plan(
     """That of a graph whose checks stay where they are."""
     whole = single.plan(graph, target, journal, hints, fuse=fuse, donated=donated)
     known = Hints(hints)
+    return _cut_down(whole, target, journal, known, donated, _room(whole, known), fuse=fuse)
+
+
+def _cut_down(
+    whole: Plan, target: Target, journal: Journal | None, hints: Hints, donated: Donated,
+    room: int | None, *, fuse: bool = True,
+) -> Plan:  # fmt: skip
+    """A plan, part of it in rounds if that serves: the user leaves `room` bytes, if too few."""
     exact = knobs.ROUNDING.get() == "exact"  # sums over rows would be added to, block by block
     if not fuse or exact or knobs.REQUIRE_FUSED.get():
         return whole
-    made: Plan | Decision | None = None
-    for room in _rooms(whole, known):
-        made = _tried(whole, target, known, donated, room)
-        if isinstance(made, Plan):
-            break
+    made = _least(whole, target, hints, donated, room)
     if isinstance(made, Decision):
         return _told(whole, made, journal)
     if made is None:
@@ -101,6 +106,29 @@ def _plan(
         verify(made)
     last = made.decisions[-1]
     return _told(replace(made, decisions=made.decisions[:-1]), last, journal)
+
+
+def _least(
+    whole: Plan, target: Target, hints: Hints, donated: Donated, room: int | None
+) -> Plan | Decision | None:
+    """What `_tried` finds within the room that the user leaves; else, of plans that are the same
+    for every limit, the first one that fits, or the one that keeps least: the error then tells what
+    would do, since with that much it is found again."""
+    if room is None:
+        return _tried(whole, target, hints, donated, None)
+    found = _tried(whole, target, hints, donated, room) if room > 0 else None
+    if isinstance(found, Plan) and held(found, hints) + ALIGNED <= room:
+        return found
+    kept, least = held(whole, hints), None
+    for part in PARTS:
+        made = _tried(whole, target, hints, donated, max(kept // part, 1))
+        if not isinstance(made, Plan):
+            found = made or found
+        elif held(made, hints) + ALIGNED <= room:
+            return made
+        elif least is None or held(made, hints) < held(least, hints):
+            least = made
+    return least or found
 
 
 def _tried(
@@ -159,22 +187,15 @@ def _in_rounds(
     return plan
 
 
-def _rooms(whole: Plan, hints: Hints) -> Iterator[int | None]:
-    """Bytes that the user leaves for what stands between kernels, if the plan keeps more; then
-    more, for rounds that need more: the error then tells what would do.  So does what takes little
-    where results alone are more than the limit."""
+def _room(whole: Plan, hints: Hints) -> int | None:
+    """Bytes that the user leaves for what stands between kernels, if the plan keeps more; none or
+    less where results alone are more than the limit."""
     limit = knobs.MAX_EXTRA_MEMORY.get()
+    if limit is None:
+        return None
     results = {n for n in whole.graph.outputs if not isinstance(n.op, Input)}
-    kept = held(whole, hints) if limit is not None else 0
-    room = kept if limit is None else \
-        limit - sum(at_hints(n.type.nbytes, hints) for n in results)  # fmt: skip
-    if room >= kept:
-        yield None
-        return
-    room = max(room, kept // LITTLE, 1)
-    while room < kept:
-        yield room
-        room *= STEPS
+    room = limit - sum(at_hints(n.type.nbytes, hints) for n in results)
+    return room if room < held(whole, hints) else None
 
 
 def _is_worth(whole: Plan, made: Plan, target: Target, hints: Hints) -> None:
@@ -275,10 +296,16 @@ class _Composed:
     def _planned(self, part: Graph) -> Plan:
         """The plan of what runs once; before the rounds, there may be rounds again."""
         if part is self.parts.before and self.parts.again:
-            made = _plan(part, self.target, None, self.hints, fuse=True, donated=NOTHING)
+            made = single.plan(part, self.target, None, self.hints)
+            made = _cut_down(made, self.target, None, self.hints, NOTHING, self._room_before(made))
             if made.graph is part:
                 return made
         return single.plan(part, self.target, None, self.hints)
+
+    def _room_before(self, made: Plan) -> int | None:
+        """The room for what runs before the rounds, if it takes more."""
+        fits = self.room is None or held(made, self.hints) <= self.room
+        return None if fits else self.room
 
     def _rounds(self) -> None:
         """The cluster with a body: the one that keeps least of those that are about as fast as the

@@ -76,8 +76,8 @@ def untangled(graph: Graph, hints: Hints, least: int) -> Graph:
 
         def copy(node: Node) -> Node:
             nonlocal copies
-            if not (is_large(node) or node.op.is_view):
-                return node
+            if not (is_cheap(node) if is_large(node) else node.op.is_view):
+                return node  # inputs stay what they are, and what is dear stays one
             if node not in made:
                 copies += 1
                 inputs = tuple(map(copy, node.inputs))
