@@ -189,3 +189,13 @@ def test_few_colours_need_no_panels() -> None:
     assert c.few == 3
     assert c.across
     assert c.image_across
+
+
+def test_places_of_each_tap_by_themselves_stay_as_they_are() -> None:
+    """In the form for tiny images what a tap reads is packed apart, and taps along the line last:
+    their vectors are no places of the line."""
+    kernel = lower.run(one_cluster(parse(plain(96, 16, s=2))), "eager", {})
+    (phase,) = program(kernel).phases
+    found = schedule(phase, Target.for_isa("avx512"), "tiny").products.values()
+    assert found
+    assert not any(isinstance(c, Upright) and c.across for c in found)

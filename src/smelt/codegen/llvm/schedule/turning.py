@@ -41,6 +41,8 @@ def turned_sides(plan: WindowPlan, target: Target, form: str) -> Sides | None:
     phase, last = plan.phase, plan.columns[-1]
     if not plan.depth or phase.places or phase.regions() or plan.item.dtype != f32:
         return None
+    if not {*plan.others} <= {c.tap for c in plan.columns}:
+        return None  # each tap's places are packed by themselves, taps along the line last
     if group_of(plan.item, plan.left, plan.right, phase.dtypes, target) is not None:
         return None
     deep, wide = phase.axes[plan.depth], phase.axes[plan.m]
