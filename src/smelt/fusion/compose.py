@@ -86,18 +86,10 @@ def _plan(
     """That of a graph whose checks stay where they are."""
     whole = single.plan(graph, target, journal, hints, fuse=fuse, donated=donated)
     known = Hints(hints)
-    return _cut_down(whole, target, journal, known, donated, _room(whole, known), fuse=fuse)
-
-
-def _cut_down(
-    whole: Plan, target: Target, journal: Journal | None, hints: Hints, donated: Donated,
-    room: int | None, *, fuse: bool = True,
-) -> Plan:  # fmt: skip
-    """A plan, part of it in rounds if that serves: the user leaves `room` bytes, if too few."""
     exact = knobs.ROUNDING.get() == "exact"  # sums over rows would be added to, block by block
     if not fuse or exact or knobs.REQUIRE_FUSED.get():
         return whole
-    made = _least(whole, target, hints, donated, room)
+    made = _least(whole, target, known, donated, _room(whole, known))
     if isinstance(made, Decision):
         return _told(whole, made, journal)
     if made is None:
@@ -296,10 +288,13 @@ class _Composed:
     def _planned(self, part: Graph) -> Plan:
         """The plan of what runs once; before the rounds, there may be rounds again."""
         if part is self.parts.before and self.parts.again:
-            made = single.plan(part, self.target, None, self.hints)
-            made = _cut_down(made, self.target, None, self.hints, NOTHING, self._room_before(made))
+            whole = single.plan(part, self.target, None, self.hints)
+            room = self._room_before(whole)  # tried once: there may be rounds before these, too
+            made = _tried(whole, self.target, self.hints, NOTHING, room)
+            if not isinstance(made, Plan):
+                return whole
             if made.graph is part:
-                return made
+                return replace(made, decisions=made.decisions[:-1])
         return single.plan(part, self.target, None, self.hints)
 
     def _room_before(self, made: Plan) -> int | None:
