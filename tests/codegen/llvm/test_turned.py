@@ -21,12 +21,12 @@ from smelt.blocks import (
     THIN,
     TURNED_BYTES,
     TURNED_COLUMNS,
-    few_columns,
 )
 from smelt.codegen.build import form_for
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.schedule.deep_blocks import few_columns
 from smelt.codegen.llvm.schedule.tall import talls
 from smelt.codegen.llvm.scratch.turn import butterfly
 from smelt.graph.text import parse
