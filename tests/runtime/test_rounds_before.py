@@ -12,6 +12,7 @@ from tests.runtime.test_rounds import CASES, both_ways, compiled, f32, graph_of,
 import smelt as sm
 from smelt import driver, knobs, passes
 from smelt.explain.analysis import memory_analysis
+from smelt.fusion import rounds
 from smelt.fusion.rounds import split
 from smelt.fusion.text import parse, text
 from smelt.fusion.verify import verify
@@ -188,3 +189,42 @@ def test_what_a_plan_under_a_lower_limit_needs_is_enough(name: str) -> None:
     least = needed(code, arrays, 1)
     for limit in (least, least + 4000, 2 * least):
         assert needed(code, arrays, limit) <= limit
+
+
+def test_folds_that_are_waited_for_though_made_before_end_the_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Heads of one word: what is summed over rows is read by what is made before it."""
+
+    def loss(x: Any, w: Any, d: Any) -> Any:
+        one, other = (x * d @ sm.matrix_transpose(w) for _ in range(2))
+        turned = sm.exp(sm.minimum(sm.matrix_transpose(other), np.float32(2)))
+        back = sm.matrix_transpose(turned)
+        squares = (v * v for v in (back, back @ w * 0.1, w, sm.nn.logsumexp(one, axis=1)))
+        return sum(sm.mean(v) for v in squares)
+
+    def code(x: Any, w: Any, d: Any) -> Any:
+        return sm.value_and_grad(loss, (0, 1))(x, w, d)
+
+    looks = 0
+
+    class Counted(rounds._Rounds):  # pyright: ignore[reportPrivateUsage]
+        def run(self, *args: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            assert looks < 1000, "planning does not end"
+            return super().run(*args)
+
+    monkeypatch.setattr(rounds, "_Rounds", Counted)
+    arrays = 0.3 * f32(17, 24), 0.3 * f32(1, 24), f32(24)
+    with knobs.config(max_extra_memory=1):
+        made = compiled(code, *arrays)
+    with knobs.config(max_extra_memory=None):
+        found = made.run(arrays, sizes_of(made.graph, arrays))
+    for got, want in zip(found, _flat(sm.jit(code)(*arrays)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+
+
+def _flat(found: Any) -> list[Any]:
+    value, gradients = found
+    return [np.asarray(v) for v in (value, *gradients)]

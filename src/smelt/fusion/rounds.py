@@ -128,7 +128,7 @@ def _split(
             found = _Rounds(graph, readers, hints, least, early).run(large[0], axis, large)
             break
         except _Waits as how:
-            if not waits:
+            if not waits or how.folds <= early:  # made before already, and still waited for
                 raise
             early |= how.folds
         except SmeltError as error:
