@@ -56,6 +56,10 @@ it asks for nothing else: all that it reads and adds to lies in the second one."
 UNROLLED = 4
 """Positions that the loop of the tile takes at once: what it counts takes a tenth of the slots for
 instructions otherwise, which the other thread of a core wants too."""
+WHOLE = 32
+"""Positions that blocks begin at a multiple of: lanes of the widest vectors of two bytes each.
+What lies in pieces along the sum (heads) is read by vectors that must not reach from one to the
+next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +116,16 @@ class DeepEmitter(TallEmitter):
         home.foresees = True
 
     def _even(self, depth: Value) -> Value:
-        """Positions of each block, whole rounds of a tile's loop, so that all are about as large: a
-        short last one would read and write all sums for few products, and have to ask in its course
-        for all that a long one packs."""
+        """Positions of each block, so that all are about as large: a short last one would read and
+        write all sums for few products, and have to ask in its course for all that a long one
+        packs.  Blocks begin at whole vectors: an axis of 64 taken apart has no vector that is cut."""
         b, most = self.b, number(self.c.depth)
         pieces = b.udiv(b.add(depth, b.sub(most, number(1))), most)
         none = b.icmp_signed("==", pieces, number(0))
         pieces, depth = (b.select(none, number(1), x) for x in (pieces, depth))
         each = b.udiv(b.add(depth, b.sub(pieces, number(1))), pieces)
-        return self._whole(b.add(each, number(UNROLLED - 1)), UNROLLED)
+        each = self._whole(b.add(each, number(WHOLE - 1)), WHOLE)
+        return b.select(b.icmp_signed("<", each, most), each, most)
 
     def _later(self) -> Value:
         """Positions of the block that follows this one, if one does."""
