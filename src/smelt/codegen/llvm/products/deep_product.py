@@ -118,7 +118,7 @@ class DeepEmitter(TallEmitter):
     def _even(self, depth: Value) -> Value:
         """Positions of each block, so that all are about as large: a short last one would read and
         write all sums for few products, and have to ask in its course for all that a long one
-        packs.  Blocks begin at whole vectors: an axis of 64 taken apart has no vector that is cut."""
+        packs.  Blocks begin at whole vectors: none is cut where an axis is taken apart."""
         b, most = self.b, number(self.c.depth)
         pieces = b.udiv(b.add(depth, b.sub(most, number(1))), most)
         none = b.icmp_signed("==", pieces, number(0))
