@@ -29,6 +29,14 @@ kernel pairs(
     t' = t + dot(a, k[m,d] over m)
   z[n,d] = t
 """
+SCALED = """
+kernel scaled(q: f32[n,d], g: f32[d], k: f32[m,d]) -> top: f32[n]
+  p = q[n,d] * g[d]
+  stream m/128 with t = -inf [n]
+    w = dot(p, k[m,d] over d)
+    t' = max(t, max(w over m))
+  top[n] = t
+"""
 AGAIN = """
 kernel again(q: f32[n,d], k: f32[m,d]) -> y: f32[m,d]
   stream m/128
@@ -65,6 +73,17 @@ def test_the_same_numbers(isa: str, block: int) -> None:
         for name, want in wanted.items():
             near = max(np.abs(want).max(), 1.0) * 2e-5
             np.testing.assert_allclose(found[name], want, rtol=0, atol=near)
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx2"])
+def test_what_is_computed_before_a_stream_lies_in_panels_of_its_own_block(isa: str) -> None:
+    """Packed in squares, which take blocks of columns apart: each begins where its block does."""
+    kernel, rng = native(SCALED, isa), np.random.default_rng(0)
+    for n, m, d in ((64, 300, 24), (65, 300, 24), (130, 128, 64), (191, 257, 300)):
+        q, g, k = (rng.standard_normal(s).astype(np.float32) for s in ((n, d), (d,), (m, d)))
+        found = kernel({"q": q, "g": g, "k": k})
+        want = ((q * g).astype(np.float64) @ k.T).max(1)
+        np.testing.assert_allclose(found["top"], want, rtol=0, atol=2e-4)
 
 
 def test_rows_are_visited_in_swaths() -> None:

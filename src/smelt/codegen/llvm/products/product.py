@@ -262,10 +262,11 @@ class ProductEmitter:
         """One operand of the present block, part by part where it is joined of parts."""
         self.pack_starts = {a: self.home.ranges[a][0] for a in pack.order}
         c = self._of(pack)
+        self.pack_base = self._right(c)  # here: parts of the block narrow the ranges on the way
         plain = pack.packed == "left" and c.group is None
         if pack.packed == "right" and c.group is None:
             b, (low, high), (first, end) = self.b, self.home.ranges[c.n], self.home.ranges[c.k]
-            panels = self._right(c), c.item.dtype
+            panels = self.pack_base, c.item.dtype
             clear_beyond(self.home, panels, c.tile, b.sub(high, low), number(c.packed_units),
                          b.sub(end, first))  # fmt: skip
         axes = stretched(self.home, pack, 1 if plain else c.tile.columns)
@@ -337,7 +338,7 @@ class ProductEmitter:
             base = home.storage.at[c.item, LEFT_PART]
             offset = b.add(b.mul(row, number(c.pitch * c.together)), second)
         else:
-            base = self._right(c)
+            base = self.pack_base
             inside = b.and_(second, number(c.tile.columns - 1))
             panel = b.mul(b.sub(second, inside), number(c.packed_units))
             offset = b.add(b.add(panel, b.mul(row, number(c.tile.columns))), inside)
