@@ -197,7 +197,7 @@ CASES = [
          ("extern.sort",)),
     Case("sums in pairs", pairs_of_sums, (BIG,), ("reduce.sum", "sub"), "F003",
          ("whole reduction", "test_refusals.py")),
-    Case("halves of a product", halves_of_a_product, ((512, 256), (256, 1024)),
+    Case("halves of a product", halves_of_a_product, ((128, 256), (256, 1024)),
          ("contract", "sigmoid"), "F027", ("a part of it", "a part of the weight")),
     Case("products of one input", two_of_one, ((256, 128), (128, 1024), (128, 64)),
          ("contract#0", "contract#1"), "F010", ("would save", "131 kB")),

@@ -59,7 +59,9 @@ def _head(data: ReportData) -> list[str]:
     title = f"{data.name}: {show_count(t.operators, 'operator')} in {found}"
     sizes = " ".join(f"{name}={n}" for name, n in data.sizes.items())
     m = data.target
-    machine = f"{m.name.partition(' (')[0]}, {show_count(m.cores, 'core')}, {m.isa}"
+    maker = m.name.replace("(R)", "").replace("(TM)", "").partition(" (")[0]
+    name = maker.replace(" Processor", "").partition(" @")[0]
+    machine = f"{name}, {show_count(m.cores, 'core')}, {m.isa}"
     return [
         "   ".join(part for part in (title, sizes, machine) if part),
         f"moves    {_memory(data)}",

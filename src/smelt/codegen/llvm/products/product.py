@@ -262,8 +262,9 @@ class ProductEmitter:
         """One operand of the present block, part by part where it is joined of parts."""
         self.pack_starts = {a: self.home.ranges[a][0] for a in pack.order}
         c = self._of(pack)
-        self.pack_base = self._right(c)  # here: parts of the block narrow the ranges on the way
         plain = pack.packed == "left" and c.group is None
+        if pack.packed == "right":  # here: parts of the block narrow the ranges on the way
+            self.pack_base = self._right(c)
         if pack.packed == "right" and c.group is None:
             b, (low, high), (first, end) = self.b, self.home.ranges[c.n], self.home.ranges[c.k]
             panels = self.pack_base, c.item.dtype
