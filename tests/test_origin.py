@@ -9,6 +9,7 @@ import timeit
 import traceback
 
 import pytest
+from tests.pace import pace
 
 from smelt import origin
 from smelt.origin import UNKNOWN, Origin, here
@@ -98,4 +99,4 @@ def test_recording_costs_less_than_a_microsecond():
     # Processor time, of many short turns: what else the machine does changes that least.
     times = timeit.repeat(record, timer=time.thread_time, number=2_000, repeat=50)
     best = min(times) / 2_000
-    assert best < 1e-6, f"{best * 1e9:.0f} ns"
+    assert best < 1e-6 * pace(), f"{best * 1e9:.0f} ns"
