@@ -10,7 +10,7 @@ import time
 import timeit
 
 # One call of a Python function on the processor for which the bounds were set.
-CALL = 25e-9
+CALL = 16e-9
 
 
 def pace() -> float:
