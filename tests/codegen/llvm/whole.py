@@ -10,7 +10,7 @@ array([2., 2., 2.], dtype=float32)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -71,6 +71,7 @@ class Whole:
     executable: Executable
     target: Target
     forms: Forms
+    made: dict[str, tuple[Built, Loaded]] = field(default_factory=dict, init=False)
 
     @property
     def size_names(self) -> tuple[str, ...]:
@@ -91,8 +92,10 @@ class Whole:
         form = form_for(self.forms, sizes)
         if not form:
             return self.built, self.loaded
-        made = build(self.kernel, self.target, form=form)
-        return made, load(made.code, [f.symbol for f in made.functions])
+        if form not in self.made:  # sizes by the hundred share a few forms
+            made = build(self.kernel, self.target, form=form)
+            self.made[form] = made, load(made.code, [f.symbol for f in made.functions])
+        return self.made[form]
 
     def run(self, arrays: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
         """The same where the sizes are known."""
