@@ -82,7 +82,7 @@ class Compiled:
     def code(self, use: KernelUse, form: Form, streaming: bool) -> Code:
         """The code of a form of one of the kernels, made now unless it is known."""
         (named,) = (n for n in self.named if n is not None and n.kernel.name == use.name)
-        return _code(named, self.target, self.journal, form, streaming=streaming)
+        return code_of(named, self.target, self.journal, form, streaming=streaming)
 
     def run(
         self,
@@ -329,7 +329,7 @@ def _forms(
     )
 
 
-def _code(
+def code_of(
     named: Named, target: Target, journal: Journal, form: Form, *, streaming: bool = False
 ) -> Code:
     """One form of a kernel's code, generated unless it is known."""
@@ -394,7 +394,7 @@ def assemble(
     by_name = {m.named.kernel.name: m for m in made.values()}
 
     def look_up(use: KernelUse, form: Form, streaming: bool) -> Code:
-        return _code(by_name[use.name].named, target, journal, form, streaming=streaming)
+        return code_of(by_name[use.name].named, target, journal, form, streaming=streaming)
 
     codes = [by_name[use.name].code for use in recipe.kernels]
     return recipe, recipe.executable(codes, look_up, compiler, graph)

@@ -11,9 +11,6 @@ from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.test_contractions import matrices, whole_numbers
 from tests.codegen.llvm.whole import Whole, whole
 
-from smelt.codegen.build import build
-from smelt.runtime.loader import load
-
 TYPES = {"f32": "f4", "f64": "f8", "i32": "i4"}
 
 
@@ -22,8 +19,7 @@ def forced(code: str, isa: str, form: str = "wide") -> Whole:
     """The kernel in one of these forms whatever the sizes: for calls that see its functions."""
     kernel = whole(code, isa)
     assert form in [name for name, _ in kernel.forms]
-    made = build(kernel.kernel, kernel.target, form=form)
-    loaded = load(made.code, [f.symbol for f in made.functions])
+    made, loaded = kernel.form(form)
     return replace(kernel, built=made, loaded=loaded, forms=())
 
 

@@ -10,7 +10,7 @@ array([2., 2., 2.], dtype=float32)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from smelt import driver, lower
 from smelt.ahead import Ahead, Room
-from smelt.codegen.build import Built, Forms, build, form_for, forms
+from smelt.codegen.build import Built, Form, Forms, build, form_for, forms
 from smelt.fusion.plan import Cluster, Plan
 from smelt.graph.interp import run as interpret
 from smelt.graph.interp import solve_sizes
@@ -71,7 +71,7 @@ class Whole:
     executable: Executable
     target: Target
     forms: Forms
-    made: dict[str, tuple[Built, Loaded]] = field(default_factory=dict, init=False)
+    named: driver.Named
 
     @property
     def size_names(self) -> tuple[str, ...]:
@@ -90,12 +90,12 @@ class Whole:
     def code(self, sizes: Mapping[str, int]) -> tuple[Built, Loaded]:
         """What runs for these sizes: the kernel's usual code, or a form of it."""
         form = form_for(self.forms, sizes)
-        if not form:
-            return self.built, self.loaded
-        if form not in self.made:  # sizes by the hundred share a few forms
-            made = build(self.kernel, self.target, form=form)
-            self.made[form] = made, load(made.code, [f.symbol for f in made.functions])
-        return self.made[form]
+        return self.form(form) if form else (self.built, self.loaded)
+
+    def form(self, form: Form) -> tuple[Built, Loaded]:
+        """The code of a form, made once: `executable` has it from the same place."""
+        code = driver.code_of(self.named, self.target, Journal(), form)
+        return code.built, code.loaded
 
     def run(self, arrays: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
         """The same where the sizes are known."""
@@ -116,12 +116,12 @@ def whole_graph(
     target = Target.for_isa(isa)  # type: ignore[arg-type]
     target = replace(target, features=(*target.features, *features))
     cluster = one_cluster(graph)
-    named = dict.fromkeys(driver.size_names(graph), hint) | dict(hints or {})
-    kernel = verify(lower.run(cluster, rounding, named))
+    likely = dict.fromkeys(driver.size_names(graph), hint) | dict(hints or {})
+    kernel = verify(lower.run(cluster, rounding, likely))
     made = build(kernel, target, streaming=streaming)
     loaded = load(made.code, [f.symbol for f in made.functions])
     plan = Plan(graph, (cluster,), ((0,),))
-    known = () if usual else forms(kernel, target, named)
+    known = () if usual else forms(kernel, target, likely)
     plain = Plain(kernel, kernel_text(kernel))  # its own names
     stem = driver.identify(kernel, target).stem + plain.text.encode()
     named = driver.Named(kernel, plain, {}, stem)
@@ -131,7 +131,7 @@ def whole_graph(
         Ahead(graph, Split(graph, ()), Room(0, 0)),
         lambda part, sizes: driver.compile(part, hints=sizes),
     )  # fmt: skip
-    return Whole(graph, kernel, made, loaded, executable, target, known)
+    return Whole(graph, kernel, made, loaded, executable, target, known, named)
 
 
 @cache
