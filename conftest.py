@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Set before anything reads them: a developer's cache must neither help nor be filled.
@@ -38,3 +41,12 @@ settings.register_profile(
 )
 settings.register_profile("nightly", settings.get_profile("smelt"), derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "smelt"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _heap() -> Iterator[None]:
+    """What a file of tests leaves behind is looked through once: kernels that are kept for other
+    tests come to millions of objects, which every later collection would follow again."""
+    yield
+    gc.collect()
+    gc.freeze()
