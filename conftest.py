@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.narrower import put_off
 
 # Set before anything reads them: a developer's cache must neither help nor be filled.
 _CACHE = tempfile.TemporaryDirectory(prefix="smelt-tests-", ignore_cleanup_errors=True)
@@ -41,6 +42,13 @@ settings.register_profile(
 )
 settings.register_profile("nightly", settings.get_profile("smelt"), derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "smelt"))
+
+
+@pytest.hookimpl(tryfirst=True)  # before the marks are looked at
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what is for the night."""
+    for item in put_off(items, _TARGET.Target.host().isa):
+        item.add_marker(pytest.mark.nightly)
 
 
 @pytest.fixture(scope="module", autouse=True)
