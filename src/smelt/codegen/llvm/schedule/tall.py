@@ -129,6 +129,9 @@ class Tall:
     copied: bool = False
     """Whether its left operand's rows are packed that could be multiplied where they lie: those of
     a tile may push one another out of the first cache there."""
+    leader: Item | None = None
+    """Of several, the first one that packs the same left operand, if a deep one reads what that one
+    has packed."""
 
     @property
     def depth(self) -> int:
@@ -223,9 +226,15 @@ def talls(phase: Phase, target: Target, form: Form = "tall") -> tuple[Tall, ...]
     last = len(made) - 1
     return tuple(
         replace(c, others=tuple((o.item, o.k) for o in made if o is not c), kept=n < last,
-                late=c.late or n < last, dense=c.dense and n == last)
+                late=c.late or n < last, dense=c.dense and n == last, leader=_leader(c, made[:n]))
         for n, c in enumerate(made)
     ) if several else tuple(made)  # fmt: skip
+
+
+def _leader(c: Tall, before: list[Tall]) -> Item | None:
+    """The first of some products that packs a deep one's left operand as it would itself."""
+    packs = c.deep and not c.direct
+    return next((o.item for o in before if packs and (o.left, o.k) == (c.left, c.k)), None)
 
 
 def _alike(made: list[Tall], phase: Phase) -> bool:

@@ -188,7 +188,7 @@ class Storage:
         columns = add(columns, c.tile.columns - 1)
         if not c.panels:
             self._reserve((c.item, RIGHT_PART), add(mul(columns, c.depth), beyond), c.item.dtype)
-        if not c.direct:
+        if not c.direct and c.leader is None:
             self._reserve((c.item, LEFT_PART), mul(rows, c.pitch), c.item.dtype)
         self._reserve((c.item, SUMS_PART), mul(rows, columns), c.item.dtype)
 
