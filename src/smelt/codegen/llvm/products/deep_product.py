@@ -123,12 +123,11 @@ class DeepEmitter(TallEmitter):
 
     def _sharing(self) -> list[Self]:
         """This one and the others that read the same packed left operand, in order."""
-        def leader(c: Tall) -> Item:
-            return c.leader or c.item
-
-        beside = ((n, n.product) for n in self.home.s.nests if isinstance(n.product, Tall))
-        return [self if n is self.nest else type(self)(self.home, n, c) for n, c in beside
-                if isinstance(c, Tall) and leader(c) is leader(self.c)]  # fmt: skip
+        first = self.c.leader or self.c.item
+        every = [*self._others(), self]
+        order = [n.product for n in self.home.s.nests]
+        found = [one for one in every if (one.c.leader or one.c.item) is first]
+        return sorted(found, key=lambda one: order.index(one.c))
 
     def _even(self, depth: Value) -> Value:
         """Positions of each block, so that all are about as large: a short last one would read and

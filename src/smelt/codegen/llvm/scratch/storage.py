@@ -195,7 +195,8 @@ class Storage:
     def _reserve_turned(self, c: Tall) -> None:
         depth, rows = self.s.local[c.k], add(self.s.local[c.n], c.tile.columns - 1)
         beyond = c.tile.lanes * c.tile.columns  # turned squares may reach so far
-        self._reserve((c.item, RIGHT_PART), add(mul(rows, depth), beyond), c.item.dtype)
+        if c.leader is None:
+            self._reserve((c.item, RIGHT_PART), add(mul(rows, depth), beyond), c.item.dtype)
         if not c.direct:
             self._reserve((c.item, LEFT_PART), add(mul(c.tile.rows, depth), beyond), c.item.dtype)
         self._reserve((c.item, SUMS_PART), mul(rows, TURNED_PITCH), c.item.dtype)
