@@ -107,8 +107,9 @@ class DeepEmitter(TallEmitter):
             end = b.add(at, each)
             end = b.select(b.icmp_signed("<", end, high), end, high)
             home.ranges[c.k] = at, end
-            place = b.sub(end, at), *(
-                b.icmp_signed("==", *pair) for pair in ((at, low), (end, high))
+            place = (
+                b.sub(end, at),
+                *(b.icmp_signed("==", *pair) for pair in ((at, low), (end, high))),
             )
             for one in every:
                 home.products = one

@@ -133,7 +133,7 @@ class Tall:
     """Whether its left operand's rows are packed that could be multiplied where they lie: those of
     a tile may push one another out of the first cache there."""
     leader: Item | None = None
-    """Of several, the first one that packs the same rows, if this one reads what that has packed."""
+    """Of several, the first one that packs the same rows, if this one reads what that packs."""
 
     @property
     def depth(self) -> int:
