@@ -58,6 +58,7 @@ from smelt.blocks import (
 from smelt.codegen.llvm.instructions.grouped import group_of
 from smelt.codegen.llvm.schedule.contract import Tile, stored_axis
 from smelt.codegen.llvm.schedule.deep_blocks import deep_blocks, few_columns
+from smelt.codegen.llvm.schedule.needed import cost_of, needed
 from smelt.codegen.llvm.schedule.operands import (
     lies_in_panels,
     load_of,
@@ -68,7 +69,6 @@ from smelt.codegen.llvm.values.clone import FOLDS
 from smelt.codegen.llvm.values.items import Access, Folding, Item, Phase
 from smelt.dataclass import dataclass
 from smelt.kernel.built import Form, Limits
-from smelt.ops.scalar import SCALARS
 from smelt.target import CACHE_SHARE, Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import f32, f64, i32
@@ -300,7 +300,7 @@ def _tall(phase: Phase, target: Target, form: Form, item: Item, dots: list[Item]
         item, left, right, m, n, k, tile, direct=direct, picked=picked, wide=wide, turned=turned,
         panels=panels, roomy=form == "deep" and direct and not panels and _has_room(target),
         dense=not wide and all(s == phase.axes[n] for s in steps),
-        late=_cost(readers(phase, dots)) > LONGEST, deep=deep,
+        late=cost_of(readers(phase, dots)) > LONGEST, deep=deep,
         few=form == "few", tasks=target.tasks, narrow=form == "deep" and target.starts_few,
         copied=copied,
         across=deep and not direct
@@ -337,7 +337,7 @@ def few_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
     else:  # of more there were more blocks than a block is long
         most = tuple(dict.fromkeys((phase.axes[c.k], LONG_SUM) for c in every))
     # Every task computes them again.
-    cheap = _cost(needed(phase, [c.rows for c in every], ())) <= LONGEST
+    cheap = cost_of(needed(phase, [c.rows for c in every], ())) <= LONGEST
     panel = max(THIN + 1, found.tile.columns)
     rows = TURNED_SEVERAL if found.turned and len(every) > 1 else SMALL
     limits = (m, rows), (sub(THIN + 1, m), 0), (sub(panel, n), 0), *most
@@ -428,19 +428,6 @@ def _fit(limits: Limits) -> bool:
     return not any(isinstance(e, int) and e > most for e, most in limits)
 
 
-def needed(phase: Phase, roots: list[Item], ends: Collection[Item]) -> list[Item]:
-    """What some values are computed from, in order; of `ends` only these."""
-    wanted, pending = set[Item](), list(roots)
-    while pending:
-        item = pending.pop()
-        if item not in wanted:
-            wanted.add(item)
-            named = item.payload.positions if isinstance(item.payload, Access) else ()
-            pending += [phase.positions[name] for name in named]
-            pending += () if item in ends else item.args
-    return [i for i in phase.items if i in wanted]
-
-
 def readers(phase: Phase, products: Collection[Item]) -> list[Item]:
     """What the results are computed from, in order, from some products on."""
     roots = [s.value for s in phase.stores]
@@ -485,7 +472,7 @@ def _is_picked(left: Item, item: Item, axes: tuple[str, str, str], phase: Phase)
     found = [phase.positions[name] for name in access.positions]
     fixed = all({n, k}.isdisjoint(i.axes) for i in found) and coefficient(access.offset, k) == 1
     made = needed(phase, found, ())
-    plain = fixed and not any(i.kind in FOLDS for i in made) and _cost(made) <= LONGEST
+    plain = fixed and not any(i.kind in FOLDS for i in made) and cost_of(made) <= LONGEST
     return bool(found) and plain and phase.dtypes[access.buffer] == item.dtype
 
 
@@ -502,9 +489,3 @@ def _goes_on(phase: Phase, x: Item, m: str, k: str) -> bool:
     loads = [i for i in needed(phase, [x], ()) if {m, k} <= i.axes]
     offsets = [i.payload.offset for i in loads if isinstance(i.payload, Access)]
     return all(any(coefficient(e, a) is not None for a in (m, k)) for e in offsets)
-
-
-def _cost(items: list[Item]) -> float:
-    """Cycles a vector of some operators."""
-    applied = (i.payload for i in items if i.kind == "apply")
-    return sum(SCALARS[name].cost for name in applied if isinstance(name, str))
