@@ -263,7 +263,8 @@ class Named:
     names: Mapping[str, str]
     """What the plain kernel's names are in this one."""
     stem: bytes
-    """What decides its machine code: its text, the generator, LLVM, the processor and its cores."""
+    """What decides its machine code: its text, the generator, LLVM, the processor, its cores and
+    caches."""
 
 
 def identify(
@@ -274,7 +275,8 @@ def identify(
     plain, names = bare or canonical(kernel)
     parts = (
         plain.text, generator(), str(ABI_VERSION), llvmlite.__version__,
-        target.fingerprint(), str(target.tasks), knobs.code_fingerprint(),
+        target.fingerprint(), f"{target.tasks} {target.l1_bytes} {target.l2_bytes}",
+        knobs.code_fingerprint(),
     )  # fmt: skip
     stem = hashlib.sha256("\0".join(parts).encode()).digest()
     return Named(kernel, plain, names, stem)

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.codegen.llvm.forms import forced
 from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.test_contractions import matrices, whole_numbers
-from tests.codegen.llvm.whole import RUNNABLE, whole
+from tests.codegen.llvm.whole import RUNNABLE, Whole, whole
 
 import smelt as sm
 from smelt import driver
-from smelt.blocks import SMALL, TALL_COLUMNS, WIDE_DEPTH
-from smelt.codegen.build import form_for
+from smelt.blocks import (
+    FEW_DEEP,
+    LONG_DEEP,
+    LONG_ROWS,
+    SMALL,
+    TALL_COLUMNS,
+    THIN,
+    WIDE_DEPTH,
+)
+from smelt.codegen.build import build, form_for, forms
 from smelt.codegen.llvm.module import emit
+from smelt.codegen.llvm.schedule.tall import TURNED_SEVERAL
 from smelt.fusion import plan
 from smelt.graph.text import parse
+from smelt.kernel.built import Form
+from smelt.runtime.loader import load
+from smelt.types.expr import evaluate
 
 PLAIN = matrices("f32", "m,k; k,n -> m,n")
 ISAS = [isa for isa in RUNNABLE if any(form == "wide" for form, _ in whole(PLAIN, isa).forms)]
@@ -65,9 +79,10 @@ def test_beside_one_another(form: str) -> None:
 
 
 @pytest.mark.parametrize("reads", READS)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [*FORMS, "few"])
 def test_together(form: str, reads: str) -> None:
-    for a, b in (("k,n", "n,j"), ("n,k", "j,n")):
+    mixed, alike = (("k,n", "n,j"), ("n,k", "j,n")), (("k,n", "j,n"), ("n,k", "n,j"))
+    for a, b in alike if form == "few" else mixed:
         kernel = forced(TOGETHER.format(a=a, b=b, reads=READS[reads]), ISAS[0], form)
         for m, n, k, j in SIZES:
             at = {"m": m, "n": n, "k": k, "j": j}
@@ -76,6 +91,62 @@ def test_together(form: str, reads: str) -> None:
             found = run_guarded(kernel, _in_order(kernel, arrays), at_end=True, sizes=at)
             for got, wanted in zip(found, kernel.expected(*arrays), strict=True):
                 assert np.array_equal(got, wanted), (a, b, m, n, k, j)
+
+
+@pytest.mark.parametrize("weights", ["k,n", "n,k"])
+@pytest.mark.parametrize("form", ["few", "deep"])
+def test_rows_are_packed_once_for_all_that_read_them(form: str, weights: str) -> None:
+    """Also where another product stands between, and for sums of several blocks."""
+    three, apart = (_shared(weights, second, form) for second in ("x", "z"))
+    at = {"m": 96, "n": 300, "k": 700}
+    scratch = [evaluate(c.built.functions[0].scratch, at) for c in (three, apart)]
+    assert scratch[1] - scratch[0] >= 4 * 96 * 90  # the rows of a block at least
+    for m, n, k in (*(s[:3] for s in SIZES), (97, 150, 0), (13, 33, 2 * LONG_DEEP + 1),
+                    (SMALL, 40, FEW_DEEP + 3), (LONG_ROWS + 5, 19, 6)):  # fmt: skip
+        if form == "few" and m > SMALL:
+            continue
+        at = {"m": m, "n": n, "k": k}
+        for kernel in (three, apart):
+            shapes = (*["m,k"] * 3, *[weights] * 3)
+            arrays = [whole_numbers(tuple(at[d] for d in shape.split(",")), "f4", i)
+                      for i, shape in enumerate(shapes)]  # fmt: skip
+            read = _in_order(kernel, arrays)
+            found = run_guarded(kernel, read, at_end=True, sizes=at)
+            for got, wanted in zip(found, kernel.expected(*arrays), strict=True):
+                assert np.array_equal(got, wanted), (m, n, k)
+
+
+SHARED = """graph f(x: f32[m,k], y: f32[m,k], z: f32[m,k], a: f32[{w}], b: f32[{w}], c: f32[{w}]) {{
+  q = contract(x, a) {{spec="m,k; {w} -> m,n"}}
+  s = contract(y, b) {{spec="m,k; {w} -> m,n"}}
+  u = contract({second}, c) {{spec="m,k; {w} -> m,n"}}
+  v = mul(q, s)
+  t = sub(v, u)
+  return t, q
+}}"""
+
+
+def _shared(weights: str, second: str, form: Form) -> Whole:
+    """Three products, two of the same rows if `second` is "x", on a machine that starts few
+    instructions and copies rows."""
+    plain = whole(SHARED.format(w=weights, second=second), ISAS[0])
+    target = replace(plain.target, l1_bytes=32 << 10, cpu="skylake-avx512")
+    assert form in [name for name, _ in forms(plain.kernel, target)]
+    made = build(plain.kernel, target, form=form)
+    loaded = load(made.code, [f.symbol for f in made.functions])
+    return replace(plain, target=target, built=made, loaded=loaded, forms=())
+
+
+def test_few_rows_of_those_together() -> None:
+    """Up to fewer where rows and columns change places, of those that lie alike."""
+    for w, most in (("k,n", SMALL), ("n,k", TURNED_SEVERAL)):
+        found = whole(SHARED.format(w=w, second="x"), ISAS[0]).forms
+        least = {"m": THIN + 1, "n": 300, "k": 500}
+        assert form_for(found, least) == form_for(found, {**least, "m": most}) == "few"
+        assert form_for(found, {**least, "m": THIN}) != "few"
+        assert form_for(found, {**least, "m": most + 1}) != "few"
+    mixed = whole(TOGETHER.format(a="k,n", b="n,j", reads=READS["soon"]), ISAS[0])
+    assert "few" not in [form for form, _ in mixed.forms]
 
 
 def test_limits_of_those_together_count_all_sums() -> None:

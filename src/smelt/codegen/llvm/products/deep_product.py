@@ -20,7 +20,7 @@ from what happens to lie behind the packed ones, and those that are asked for ar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.ahead import LINE, ask_ahead
@@ -93,27 +93,42 @@ class DeepEmitter(TallEmitter):
         """Positions of a block."""
 
     def run(self) -> None:
-        """All summed positions of this task, block by block: one block at least, for empty sums."""
+        """All summed positions of this task, block by block: one block at least, for empty sums.
+        Those that share a packed operand take each block one after the other."""
         home, b, c = self.home, self.b, self.c
+        every = self._sharing()
+        if every[-1].c is not c:
+            return
         low, high = home.ranges[c.k]
         home.foresees = False
-        self.low, self.high, self.first = low, high, home.ranges[c.m][0]
-        self.each = self._even(b.sub(high, low))
+        each = self._even(b.sub(high, low))
 
         def block(at: Value) -> None:
-            end = b.add(at, self.each)
+            end = b.add(at, each)
             end = b.select(b.icmp_signed("<", end, high), end, high)
             home.ranges[c.k] = at, end
-            self.depth = b.sub(end, at)
-            self.fresh, self.final = (
-                b.icmp_signed("==", *pair) for pair in ((at, low), (end, high))
+            place = (
+                b.sub(end, at),
+                *(b.icmp_signed("==", *pair) for pair in ((at, low), (end, high))),
             )
-            self._block()
+            for one in every:
+                home.products = one
+                one.low, one.high, one.each, one.first = low, high, each, home.ranges[c.m][0]
+                one.depth, one.fresh, one.final = place
+                one._block()
             home.ranges[c.k] = low, high
 
         once = b.add(low, number(1))
-        home.loop(low, b.select(b.icmp_signed("<", high, once), once, high), self.each, block)
+        home.loop(low, b.select(b.icmp_signed("<", high, once), once, high), each, block)
         home.foresees = True
+
+    def _sharing(self) -> list[Self]:
+        """This one and the others that read the same packed left operand, in order."""
+        first = self.c.leader or self.c.item
+        every = [*self._others(), self]
+        order = [n.product for n in self.home.s.nests]
+        found = [one for one in every if (one.c.leader or one.c.item) is first]
+        return sorted(found, key=lambda one: order.index(one.c))
 
     def _even(self, depth: Value) -> Value:
         """Positions of each block, so that all are about as large: a short last one would read and
@@ -140,7 +155,7 @@ class DeepEmitter(TallEmitter):
             self._clear_beyond()
             self._pack_right()
         self._open_left()
-        if not c.direct:
+        if not c.direct and c.leader is None:
             self.pack(self.nest.packs[0])
         self._foresee()
         if c.panels:
@@ -168,7 +183,7 @@ class DeepEmitter(TallEmitter):
         c, packs = self.c, self.nest.packs
         none = c.direct or c.panels or c.narrow
         sides = () if none else ((c.right, packs[1], c.n), (c.left, packs[0], c.m))
-        found = (self._runs(*side) for side in sides)
+        found = (self._runs(*side) for side in sides[: 2 if c.leader is None else 1])
         self.later = [runs for runs in found if runs is not None]
 
     def _runs(self, item: Item, nest: Nest, across: str) -> Runs | None:

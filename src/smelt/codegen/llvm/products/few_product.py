@@ -92,7 +92,8 @@ class FewEmitter(DeepEmitter):
         self.lines = self._lie()
         self._pack_right()
         self._open_left()
-        self.pack(self.nest.packs[0])
+        if c.leader is None:
+            self.pack(self.nest.packs[0])
         self.top = home.open(self.nest, Scope(home.top))
         self._know_steps()
         self._results(low, high)
@@ -120,7 +121,7 @@ class FewEmitter(DeepEmitter):
         self.before = self.packing = None
         self._beside(low, ends[2])
         home.loop(ends[2], high, 1, lambda row: self._rows(row, 1, "rest"))
-        if c.late:
+        if c.late and not c.kept:
             with b.if_then(self.final):
                 home.loop(low, high, 1, self._late)
 

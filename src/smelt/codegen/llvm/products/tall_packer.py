@@ -84,7 +84,7 @@ class TallPacker(Packer):
         home, b, c = self.home, self.b, self.c
         self.along, self.stored = "", c.item.dtype
         if not c.direct:
-            self.base = home.storage.at[c.item, LEFT_PART]
+            self.base = home.storage.at[c.item if c.turned else c.leader or c.item, LEFT_PART]
             self.left_steps = [self.depth, number(1)]
             return
         if c.picked:

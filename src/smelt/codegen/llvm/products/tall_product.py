@@ -10,7 +10,7 @@ overwrite operands.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.ahead import LINE
@@ -66,10 +66,10 @@ class TallEmitter(TallPacker):
         in_blocks(home, c.m, c.staged, some)
         home.foresees = True
 
-    def _others(self) -> list[TallEmitter]:
+    def _others(self) -> list[Self]:
         """The other products, whose sums are kept for what reads those of this one."""
         kept = ((n, n.product) for n in self.home.s.nests if n is not self.nest)
-        return [TallEmitter(self.home, n, c) for n, c in kept if isinstance(c, Tall)]
+        return [type(self)(self.home, n, c) for n, c in kept if isinstance(c, Tall)]
 
     def _open(self) -> None:
         """What stands before all rows."""

@@ -17,7 +17,8 @@ columns are left, the last one stands for the others: nobody reads their sums.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Self
 
 from smelt.blocks import TURNED_COLUMNS, TURNED_PITCH
 from smelt.codegen.llvm import ir
@@ -46,28 +47,42 @@ class TurnedEmitter(TallEmitter):
     def __init__(self, home: NestEmitter, nest: Nest, c: Tall) -> None:
         super().__init__(home, nest, c)
         self.rate = number(0)
+        self.beneath = list[Self]()
+        """The other products, whose sums what reads those of this one reads as well."""
         self.start = number(0)
         """The first column of those that are read together."""
 
     def run(self) -> None:
-        """All columns of this task, some at a time."""
+        """All columns of this task, some at a time, of all products that are taken together."""
         home, b, c = self.home, self.b, self.c
+        if c.kept:
+            return
+        self.beneath = self._others()
+        every = [*self.beneath, self]
         low, high = home.ranges[c.m]
-        self._clear_beyond()
-        self._pack_right()
-        self._open_left()
-        self.rate = self._lines_asked()
+        for one in every:
+            one._open()
         home.foresees = False
 
         def some(at: Value) -> None:
             end = b.add(at, number(TURNED_COLUMNS))
             end = b.select(b.icmp_signed("<", end, high), end, high)
-            self.start = at
-            home.loop(at, end, c.tile.rows, lambda row: self._columns(row, end))
+            for one in every:
+                home.products, one.start = one, at
+                home.loop(at, end, c.tile.rows, partial(one._columns, end))
             self._read_rows(at, end)
 
         home.loop(low, high, TURNED_COLUMNS, some)
         home.foresees = True
+
+    def _open(self) -> None:
+        """What stands before all columns."""
+        self.home.products = self
+        if self.c.leader is None:
+            self._clear_beyond()
+            self._pack_right()
+        self._open_left()
+        self.rate = self._lines_asked()
 
     def _lines_asked(self) -> Value:
         """How many pairs of lines of the next columns a round of a tile asks for, so that they are
@@ -82,7 +97,7 @@ class TurnedEmitter(TallEmitter):
 
     # ---- tiles -----------------------------------------------------------------------------------
 
-    def _columns(self, row: Value, end: Value) -> None:
+    def _columns(self, end: Value, row: Value) -> None:
         """All rows of the columns of a tile: converts these, if need be, and multiplies them."""
         b, c, home = self.b, self.c, self.home
         kept, next_ = home.ranges[c.m], b.add(row, number(c.tile.rows))
@@ -100,10 +115,15 @@ class TurnedEmitter(TallEmitter):
         before = b.mul(panels, b.udiv(self.depth, number(UNROLLED)))
         function = tile_function(b.module, c, vectors, self.home.home.target)
         b.call(function, [
-            self._sum(at, row), self.at(RIGHT_PART, self._packed(number(0), at)),
+            self._sum(at, row), self._panel_of(at),
             self._there(row), b.mul(self.left_steps[0], size), b.sub(end, row), self.depth,
             self._there(b.add(row, number(c.tile.rows))), b.mul(before, self.rate), self.rate,
         ])  # fmt: skip
+
+    def _panel_of(self, row: Value) -> Value:
+        """Where a panel of rows is packed."""
+        at, item = self._packed(number(0), row), self.c.leader or self.c.item
+        return element_address(self.b, self.home.storage.at[item, RIGHT_PART], at, item.dtype)
 
     def _there(self, row: Value) -> Value:
         """Where a column's elements begin, as they lie or as they have been converted."""
@@ -129,9 +149,10 @@ class TurnedEmitter(TallEmitter):
             home.enter(place, 1)
 
             def read(at: Value, mask: Value | None) -> None:
-                total = load_vector(self.m, self._sum(b.sub(row, first), at), c.item.dtype, None)
                 inner = Scope(place, {c.m: at}, lanes=Lanes(c.m, at, lanes, mask))
-                inner.values[c.item] = total
+                for one in (*self.beneath, self):
+                    there = one._sum(b.sub(row, first), at)
+                    inner.values[one.c.item] = load_vector(self.m, there, one.c.item.dtype, None)
                 home.enter(inner, 2)
                 home.body(inner)
 

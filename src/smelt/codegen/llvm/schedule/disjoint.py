@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from smelt.codegen.llvm.rows.flatten import is_map
-from smelt.codegen.llvm.schedule.tall import needed
+from smelt.codegen.llvm.schedule.needed import needed
 from smelt.codegen.llvm.values.clone import FOLDS
 from smelt.codegen.llvm.values.items import Item, Phase, StoreItem
 from smelt.ops.scalar import SCALARS

@@ -58,6 +58,7 @@ from smelt.blocks import (
 from smelt.codegen.llvm.instructions.grouped import group_of
 from smelt.codegen.llvm.schedule.contract import Tile, stored_axis
 from smelt.codegen.llvm.schedule.deep_blocks import deep_blocks, few_columns
+from smelt.codegen.llvm.schedule.needed import cost_of, needed
 from smelt.codegen.llvm.schedule.operands import (
     lies_in_panels,
     load_of,
@@ -68,7 +69,6 @@ from smelt.codegen.llvm.values.clone import FOLDS
 from smelt.codegen.llvm.values.items import Access, Folding, Item, Phase
 from smelt.dataclass import dataclass
 from smelt.kernel.built import Form, Limits
-from smelt.ops.scalar import SCALARS
 from smelt.target import CACHE_SHARE, Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import f32, f64, i32
@@ -80,6 +80,9 @@ again as they lie: the last vectors of each in part."""
 TURNED_DEPTH = 3
 """Times as many summed positions as rows from which on turning an operand costs more than that rows
 and columns change places, which takes their sums through scratch."""
+TURNED_SEVERAL = 96
+"""Rows of several products up to which these and columns change places (measured on AVX-512: 32
+rows take 0.73 of the time, 64 rows 0.89, 96 rows as much, 128 rows 1.06)."""
 LONGEST = 6.0
 """Cycles a vector of what reads the sums up to which it is written out for every row of a tile, and
 of what each task of few rows computes of the left operand again."""
@@ -129,6 +132,8 @@ class Tall:
     copied: bool = False
     """Whether its left operand's rows are packed that could be multiplied where they lie: those of
     a tile may push one another out of the first cache there."""
+    leader: Item | None = None
+    """Of several, the first one that packs the same rows, if this one reads what that packs."""
 
     @property
     def depth(self) -> int:
@@ -158,6 +163,11 @@ class Tall:
         if self.few:
             return (self.tile.rows, 8, 4, 1)
         return (self.tile.rows, 4, 1) if self.wide else (self.tile.rows, 1)
+
+    @property
+    def rows(self) -> Item:
+        """The operand that has the result's rows."""
+        return self.right if self.turned else self.left
 
     outer = ()
     """Summed axes beside `k`: none."""
@@ -195,7 +205,8 @@ class Tall:
             return {self.m: taken, self.n: SMALL}
         if self.few:
             taken = few_columns(n, m, free, self.tasks, self.tile.columns)
-            return {self.m: SMALL, self.n: minimum(taken, FEW_ACROSS)}
+            most = FEW_ACROSS // (1 + len(self.others)) // self.tile.columns * self.tile.columns
+            return {self.m: SMALL, self.n: minimum(taken, max(most, self.tile.columns))}
         if self.wide:
             rows, columns = (
                 deep_blocks(m, n, free, size, self.tile.columns, self.tasks, direct=self.direct,
@@ -218,14 +229,22 @@ def talls(phase: Phase, target: Target, form: Form = "tall") -> tuple[Tall, ...]
     found = [_tall(phase, target, form, i, dots) for i in dots]
     made = [c for c in found if c is not None]
     several = len(dots) > 1
-    if len(made) != len(dots) or (several and (form == "few" or not _alike(made, phase))):
+    if len(made) != len(dots) or (several and not _alike(made, phase)):
         return ()
     last = len(made) - 1
     return tuple(
         replace(c, others=tuple((o.item, o.k) for o in made if o is not c), kept=n < last,
-                late=c.late or n < last, dense=c.dense and n == last)
+                late=c.late or n < last, dense=c.dense and n == last, leader=_leader(c, made[:n]))
         for n, c in enumerate(made)
     ) if several else tuple(made)  # fmt: skip
+
+
+def _leader(c: Tall, before: list[Tall]) -> Item | None:
+    """The first of some products that packs the rows of this one, as long as it needs them.  Deep
+    ones take their blocks in turn then, which pays where packing counts."""
+    if not c.few and (c.direct or not c.narrow):
+        return None
+    return next((o.item for o in before if (o.rows, o.k) == (c.rows, c.k)), None)
 
 
 def _alike(made: list[Tall], phase: Phase) -> bool:
@@ -233,8 +252,8 @@ def _alike(made: list[Tall], phase: Phase) -> bool:
     first, dots = made[0], {c.item for c in made}
     free = all(dots.isdisjoint(needed(phase, [c.left, c.right], ())) for c in made)
     return free and all(
-        (c.m, c.n, c.item.axes, c.item.dtype)
-        == (first.m, first.n, first.item.axes, first.item.dtype)
+        (c.m, c.n, c.item.axes, c.item.dtype, c.turned)
+        == (first.m, first.n, first.item.axes, first.item.dtype, first.turned)
         for c in made
     )
 
@@ -281,7 +300,7 @@ def _tall(phase: Phase, target: Target, form: Form, item: Item, dots: list[Item]
         item, left, right, m, n, k, tile, direct=direct, picked=picked, wide=wide, turned=turned,
         panels=panels, roomy=form == "deep" and direct and not panels and _has_room(target),
         dense=not wide and all(s == phase.axes[n] for s in steps),
-        late=_cost(readers(phase, dots)) > LONGEST, deep=deep,
+        late=cost_of(readers(phase, dots)) > LONGEST, deep=deep,
         few=form == "few", tasks=target.tasks, narrow=form == "deep" and target.starts_few,
         copied=copied,
         across=deep and not direct
@@ -307,21 +326,31 @@ def tall_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
 def few_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
     """The form for few rows, whose right operand is packed as it is multiplied first."""
     every = talls(phase, target, "few")
-    if len(every) != 1 or target.registers < 32 or _is_grouped(every, phase, target):
+    if not every or target.registers < 32 or _is_grouped(every, phase, target):
         return
-    (found,) = every
-    m, n, k = (phase.axes[a] for a in (found.m, found.n, found.k))
+    found = every[0]
+    m, n = (phase.axes[a] for a in (found.m, found.n))
     if found.turned:
         m, n = n, m
-        most = mul(m, k), TURNED_BYTES // found.item.dtype.itemsize
-    else:
-        most = k, LONG_SUM  # of more there were more blocks than a block is long
-    packed = found.right if found.turned else found.left
-    cheap = _cost(needed(phase, [packed], ())) <= LONGEST  # every task computes it again
+        packed = mul(m, _packed(every, phase))
+        most: Limits = ((packed, TURNED_BYTES // found.item.dtype.itemsize),)
+    else:  # of more there were more blocks than a block is long
+        most = tuple(dict.fromkeys((phase.axes[c.k], LONG_SUM) for c in every))
+    # Every task computes them again.
+    cheap = cost_of(needed(phase, [c.rows for c in every], ())) <= LONGEST
     panel = max(THIN + 1, found.tile.columns)
-    limits = (m, SMALL), (sub(THIN + 1, m), 0), (sub(panel, n), 0), most
+    rows = TURNED_SEVERAL if found.turned and len(every) > 1 else SMALL
+    limits = (m, rows), (sub(THIN + 1, m), 0), (sub(panel, n), 0), *most
     if _fit(limits) and cheap:
         yield "few", limits
+
+
+def _packed(every: Collection[Tall], phase: Phase) -> Index:
+    """Summed positions of the operands that some products pack for a row."""
+    found: Index = 0
+    for c in every:
+        found = add(found, phase.axes[c.k] if c.leader is None else 0)
+    return found
 
 
 def wide_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
@@ -399,19 +428,6 @@ def _fit(limits: Limits) -> bool:
     return not any(isinstance(e, int) and e > most for e, most in limits)
 
 
-def needed(phase: Phase, roots: list[Item], ends: Collection[Item]) -> list[Item]:
-    """What some values are computed from, in order; of `ends` only these."""
-    wanted, pending = set[Item](), list(roots)
-    while pending:
-        item = pending.pop()
-        if item not in wanted:
-            wanted.add(item)
-            named = item.payload.positions if isinstance(item.payload, Access) else ()
-            pending += [phase.positions[name] for name in named]
-            pending += () if item in ends else item.args
-    return [i for i in phase.items if i in wanted]
-
-
 def readers(phase: Phase, products: Collection[Item]) -> list[Item]:
     """What the results are computed from, in order, from some products on."""
     roots = [s.value for s in phase.stores]
@@ -456,7 +472,7 @@ def _is_picked(left: Item, item: Item, axes: tuple[str, str, str], phase: Phase)
     found = [phase.positions[name] for name in access.positions]
     fixed = all({n, k}.isdisjoint(i.axes) for i in found) and coefficient(access.offset, k) == 1
     made = needed(phase, found, ())
-    plain = fixed and not any(i.kind in FOLDS for i in made) and _cost(made) <= LONGEST
+    plain = fixed and not any(i.kind in FOLDS for i in made) and cost_of(made) <= LONGEST
     return bool(found) and plain and phase.dtypes[access.buffer] == item.dtype
 
 
@@ -473,9 +489,3 @@ def _goes_on(phase: Phase, x: Item, m: str, k: str) -> bool:
     loads = [i for i in needed(phase, [x], ()) if {m, k} <= i.axes]
     offsets = [i.payload.offset for i in loads if isinstance(i.payload, Access)]
     return all(any(coefficient(e, a) is not None for a in (m, k)) for e in offsets)
-
-
-def _cost(items: list[Item]) -> float:
-    """Cycles a vector of some operators."""
-    applied = (i.payload for i in items if i.kind == "apply")
-    return sum(SCALARS[name].cost for name in applied if isinstance(name, str))

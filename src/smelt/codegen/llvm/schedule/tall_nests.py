@@ -4,9 +4,10 @@ made."""
 from __future__ import annotations
 
 from smelt.codegen.llvm.schedule.disjoint import disjoint, without_small
+from smelt.codegen.llvm.schedule.needed import needed
 from smelt.codegen.llvm.schedule.nests import Nest, Schedule, schedule
 from smelt.codegen.llvm.schedule.operands import runs_across
-from smelt.codegen.llvm.schedule.tall import Tall, needed, readers, talls
+from smelt.codegen.llvm.schedule.tall import Tall, readers, talls
 from smelt.codegen.llvm.values.items import Phase, accesses_of
 from smelt.kernel.built import Form
 from smelt.target import Target

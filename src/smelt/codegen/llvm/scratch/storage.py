@@ -188,14 +188,15 @@ class Storage:
         columns = add(columns, c.tile.columns - 1)
         if not c.panels:
             self._reserve((c.item, RIGHT_PART), add(mul(columns, c.depth), beyond), c.item.dtype)
-        if not c.direct:
+        if not c.direct and c.leader is None:
             self._reserve((c.item, LEFT_PART), mul(rows, c.pitch), c.item.dtype)
         self._reserve((c.item, SUMS_PART), mul(rows, columns), c.item.dtype)
 
     def _reserve_turned(self, c: Tall) -> None:
         depth, rows = self.s.local[c.k], add(self.s.local[c.n], c.tile.columns - 1)
         beyond = c.tile.lanes * c.tile.columns  # turned squares may reach so far
-        self._reserve((c.item, RIGHT_PART), add(mul(rows, depth), beyond), c.item.dtype)
+        if c.leader is None:
+            self._reserve((c.item, RIGHT_PART), add(mul(rows, depth), beyond), c.item.dtype)
         if not c.direct:
             self._reserve((c.item, LEFT_PART), add(mul(c.tile.rows, depth), beyond), c.item.dtype)
         self._reserve((c.item, SUMS_PART), mul(rows, TURNED_PITCH), c.item.dtype)
