@@ -11,6 +11,7 @@ from tests.fusion.formulas import MACHINE
 
 import smelt as sm
 from smelt import driver, knobs
+from smelt.blocks import WINDOW_ROWS
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.nests import schedule
 from smelt.kernel.ir import Dot
@@ -96,3 +97,26 @@ def test_heads_of_a_part_of_the_columns_are_written_by_the_product(first: int) -
         return sm.permute_dims(part, (1, 0, 2))
 
     assert len(made(heads, ((512, 768),)).plan.clusters) == 1
+
+
+def separable(x: Any, d: Any, p: Any) -> Any:
+    """A sum over a window of each channel alone, and one over channels of what is made of it."""
+    inner = sm.nn.relu(sm.nn.conv(x, d, padding=1, groups=x.shape[1]))
+    return sm.nn.relu(sm.nn.conv(inner, p))
+
+
+@pytest.mark.parametrize(("rows", "kernels"), [(WINDOW_ROWS, 1), (2 * WINDOW_ROWS, 2)])
+def test_a_product_of_lines_makes_them_for_each_block_of_its_rows(rows: int, kernels: int) -> None:
+    """What a product reads line by line is one over windows to the code generator: whatever its
+    operand is made of is made again for every so many rows, which the planner charges."""
+    shapes = ((1, 256, 28, 28), (256, 1, 3, 3), (rows, 256, 1, 1))
+    arrays = [np.random.default_rng(k).standard_normal(s).astype("f") for k, s in enumerate(shapes)]
+    assert len(sm.explain(separable, *arrays).kernels) == kernels
+    x, d, p = (a.astype("d") for a in arrays)
+    windows = np.lib.stride_tricks.sliding_window_view(
+        np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), (2, 3)
+    )
+    inner = np.maximum(np.einsum("bcyxuv,couv->bcyx", windows, d), 0.0)
+    known = np.maximum(np.einsum("bcyx,ocuv->boyx", inner, p), 0.0)
+    found = np.asarray(sm.jit(separable)(*arrays))
+    np.testing.assert_allclose(found, known, rtol=1e-4, atol=1e-3)

@@ -88,4 +88,12 @@ def _inside_of(region: Region, axis: int) -> int:
     return found
 
 
-__all__ = ["lanes_axis", "written_out"]
+def vote(score: list[float], place: tuple[Term, ...], mask: int, weight: float) -> None:
+    """Counts an access for the axis it walks in unit steps, against the others it walks."""
+    last = fastest(place[-1]) if place else -1
+    weight *= 64.0 ** mask.bit_count()
+    for a in bits(mask):
+        score[a] += 2 * weight if last == a else -weight
+
+
+__all__ = ["lanes_axis", "vote", "written_out"]

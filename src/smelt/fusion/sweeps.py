@@ -32,13 +32,21 @@ from smelt.blocks import (
     window_columns,
 )
 from smelt.fusion.hosted import hosted, lines_of
-from smelt.fusion.lanes import fastest, lanes_axis, parts_for, written_out
+from smelt.fusion.lanes import lanes_axis, parts_for, vote, written_out
 from smelt.fusion.parts import awaited, joining
 from smelt.fusion.region import Place, Region, axis_numbers
 from smelt.fusion.sets import bits
 from smelt.fusion.trace import MOVE_COST, STEP_COST
 from smelt.fusion.units import STILL, Units
-from smelt.fusion.walked import WALKED_COST, packing, short_axes, side_of, term_at, walked_units
+from smelt.fusion.walked import (
+    WALKED_COST,
+    in_lines,
+    packing,
+    short_axes,
+    side_of,
+    term_at,
+    walked_units,
+)
 from smelt.fusion.windows import bands, places_for_each, slides
 from smelt.types.dtype import f64
 from smelt.types.expr import evaluate
@@ -192,6 +200,7 @@ class Sweeps:
         for k, edge in enumerate(self.units.unit(u).edges):
             terms = [term_at(place, t) for t in edge.terms]
             walks = any(map(slides, terms)) or (u == self.host and own[k] & grid)
+            walks = walks or in_lines(self.region, u, own[k], self.sizes)
             if not walks or not own[0] or not own[1]:
                 continue
             *_, row = bits(own[1 - k])
@@ -249,9 +258,9 @@ class Sweeps:
         score = [0.0] * len(region.axes)
         for v, places in region.loads.items():
             for place, mask in zip(places, region.load_masks[v], strict=True):
-                _vote(score, place, mask, 1.0)
+                vote(score, place, mask, 1.0)
         for u in bits(region.stored):
-            _vote(score, region.places[u][0], region.masks[u][0], 1.5)
+            vote(score, region.places[u][0], region.masks[u][0], 1.5)
         for a in bits(self.split):
             score[a] *= CUT_SCORE if score[a] > 0 else 1.0
         return 1 << max(range(len(score)), key=lambda a: (score[a], a))
@@ -489,11 +498,3 @@ class Sweeps:
                     cost += sum([costs[v] for v in bits(operands & members & ~kept)])
                 costs[p] = cost
         return self.costs[u]
-
-
-def _vote(score: list[float], place: Place, mask: int, weight: float) -> None:
-    """Counts an access for the axis it walks in unit steps, against the others it walks."""
-    last = fastest(place[-1]) if place else -1
-    weight *= 64.0 ** mask.bit_count()
-    for a in bits(mask):
-        score[a] += 2 * weight if last == a else -weight
