@@ -9,8 +9,9 @@ from smelt.errors import UnknownNameError, VerifyError
 from smelt.graph import build
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse, text
+from smelt.graph.verify import verify
 from smelt.journal import Journal, PassRan
-from smelt.passes import PASSES, Pass
+from smelt.passes import PASSES, Pass, pipeline
 from smelt.passes.canonicalize import holds
 from smelt.passes.pipeline import run_steps
 from smelt.types.dtype import COMPUTABLE, DType, f32
@@ -122,3 +123,20 @@ def test_passes_run_until_nothing_changes() -> None:
 }""")
     after = passes.run(graph)
     assert "add(v0, 3:i64)" in text(after) and text(passes.run(after)) == text(after)
+
+
+def test_what_passes_leave_alone_is_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verifying a graph again after each pass that had nothing to do took 0.8 of verification."""
+    graph = parse("graph f(x: f32[4]) {\n  v0 = exp(x) : f32[4]\n  return v0\n}")
+    other = parse("graph f(x: f32[4]) {\n  v0 = sin(x) : f32[4]\n  return v0\n}")
+    seen: list[Graph] = []
+
+    def noted(found: Graph) -> Graph:
+        seen.append(found)
+        return verify(found)
+
+    monkeypatch.setattr(pipeline, "verify", noted)
+    kept, changed = Pass("kept", lambda g: g), Pass("changed", lambda _: other)
+    with knobs.config(verify=True):
+        pipeline.run_steps(graph, [kept, kept, changed, kept, kept])
+    assert [id(g) for g in seen] == [id(graph), id(other)]

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from time import thread_time
+from typing import Any
 
 import pytest
 
+from smelt.codegen.llvm import optimize
 from smelt.codegen.llvm.module import emit
-from smelt.codegen.llvm.optimize import machine_for, optimise
+from smelt.codegen.llvm.optimize import is_tangled, machine_for, object_code, optimise
 from smelt.kernel.text import parse
+from smelt.llvm import machine_code
 from smelt.target import Target
 
 MACHINE = Target.for_isa("avx512")
@@ -129,3 +134,61 @@ def test_what_llvm_was_told_is_told_once() -> None:
     code = "import sys, smelt.llvm; del sys.modules['smelt.llvm']; import smelt.llvm; print(1)"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.stdout == "1\n", done.stderr[-500:]
+
+
+def test_machines_outlive_the_threads_that_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kernel of a program is compiled by a thread that ends with it: each made LLVM's machine
+    anew.  Threads at the same time have one each."""
+    made: list[object] = []
+    first, together = threading.Barrier(2), threading.Event()
+    make = optimize._made  # pyright: ignore[reportPrivateUsage]
+
+    def counted(*key: Any) -> Any:
+        made.append(make(*key))
+        return made[-1]
+
+    def emitted(machine: Any, module: Any) -> bytes:
+        used.append(machine)
+        if not together.is_set():
+            first.wait(10)
+        return machine_code(machine, module)
+
+    used: list[object] = []
+    monkeypatch.setattr(optimize, "_IDLE", {})
+    monkeypatch.setattr(optimize, "_made", counted)
+    monkeypatch.setattr(optimize, "machine_code", emitted)
+    text = "define void @f() { ret void }"
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(object_code, [text] * 2, [MACHINE] * 2)
+    together.set()
+    assert one == other
+    assert used[0] is not used[1]
+    for _ in range(3):
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(object_code, text, MACHINE).result() == one
+    assert len(made) == 2
+    with pytest.raises(RuntimeError):
+        object_code("nonsense", MACHINE)
+    object_code(text, MACHINE)
+    assert len(made) == 2
+
+
+def function(name: str, loops: int, more: int = 0) -> str:
+    """The text of a function of some loops and many characters more."""
+    lines = [
+        "",
+        f"define void @{name}() {{",
+        *["  %i = phi i64 [ 0, %a ]"] * loops,
+        "; " + "-" * more,
+    ]
+    return "\n".join([*lines, "}", ""])
+
+
+def test_loops_count_in_each_function_apart() -> None:
+    """Common values are looked for in one function at a time: convolutions' modules of eleven are
+    as quick to serve as small ones, and were combined first, which took twice as long."""
+    apart = "".join(function(f"f{i}", 100, 40_000) for i in range(11))
+    assert len(apart) * apart.count(" = phi ") > 4e8
+    assert not is_tangled(apart)
+    assert is_tangled(function("f", 1100, 440_000))
+    assert not is_tangled("")
