@@ -19,14 +19,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.instructions.indexing import I64, number, steady
+from smelt.codegen.llvm.instructions.indexing import I64, is_repeated, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.schedule.tasks import turned_side
 from smelt.codegen.llvm.values.items import Access, Item
 from smelt.dataclass import dataclass
 from smelt.types.dtype import DType
-from smelt.types.expr import Index, axes_of
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -45,11 +43,11 @@ class Held:
     """The position of the first of several; None where there is one."""
 
 
-def hold(home: NestEmitter, row: str, *, wide: bool = False) -> dict[Item, Held]:
-    """The loads of a nest whose vectors several rows share, those of a whole square for one that is
-    `wide`; nothing of them is known yet."""
+def hold(home: NestEmitter, row: str, side: int = 0) -> dict[Item, Held]:
+    """The loads of a nest whose vectors several rows share, of which there are several side by side
+    in a square of a `side`; nothing of them is known yet."""
     b, found, lanes, v = home.b, dict[Item, Held](), home.s.lanes, home.nest.vector or ""
-    many = {n: turned_side(lanes) // n if wide else 1 for n in {lanes, lanes * home.nest.wide}}
+    many = {n: max(side // n, 1) for n in {lanes, lanes * home.nest.wide}}
     for item in home.items:
         if item in home.nest.turned or not _is_shared(home, item, row):
             continue
@@ -57,10 +55,11 @@ def hold(home: NestEmitter, row: str, *, wide: bool = False) -> dict[Item, Held]
         for count, places in sorted(many.items()):
             kind = LLVMMachine(b, count, home.home.target).register_type(item.dtype)
             with b.goto_entry_block():
-                vectors[count] = tuple(b.alloca(t, size=number(places)) for t in (kind, I64))
+                place, offset = (b.alloca(t, size=number(places)) for t in (kind, I64))
+            vectors[count] = place, offset
             for k in range(places):
-                b.store(I64(NOWHERE), _nth(b, vectors[count][1], number(k), I64))
-        found[item] = Held(vectors, home.ranges[v][0] if wide else None)
+                b.store(I64(NOWHERE), _nth(b, offset, number(k), I64))
+        found[item] = Held(vectors, home.ranges[v][0] if side else None)
     return found
 
 
@@ -71,19 +70,14 @@ def _is_shared(home: NestEmitter, item: Item, row: str) -> bool:
         return False
     dtype = home.home.dtypes[access.buffer]
     return (
-        not access.limits and is_whole(dtype, item.dtype) and v in item.axes
+        not access.limits and _is_whole(dtype, item.dtype) and v in item.axes
         and is_repeated(access.offset, row) and home.step(access, v) not in (None, 0, 1)
     )  # fmt: skip
 
 
-def is_whole(stored: DType, dtype: DType) -> bool:
+def _is_whole(stored: DType, dtype: DType) -> bool:
     """Whether elements are in registers as they are in memory."""
     return stored == dtype == dtype.compute and dtype.kind != "bool"
-
-
-def is_repeated(offset: Index, row: str) -> bool:
-    """Whether an offset is the same for neighbours along an axis, in pairs at least."""
-    return row in axes_of(offset) and row not in axes_of(steady(offset, row, 2))
 
 
 def read_held(
@@ -111,4 +105,4 @@ def _nth(b: ir.IRBuilder, first: Value, nth: Value, kind: ir.Type) -> Value:
     return b.gep(first, [nth], source_etype=kind)
 
 
-__all__ = ["Held", "hold", "is_repeated", "is_whole", "read_held"]
+__all__ = ["Held", "hold", "read_held"]

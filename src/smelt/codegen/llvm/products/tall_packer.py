@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.ahead import fresh
-from smelt.codegen.llvm.access.limits import known_limits
 from smelt.codegen.llvm.access.held import hold
+from smelt.codegen.llvm.access.limits import known_limits
 from smelt.codegen.llvm.access.memory import (
     element_address,
     load_vector,

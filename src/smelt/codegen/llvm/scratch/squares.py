@@ -40,7 +40,7 @@ def in_squares(home: NestEmitter, scope: Scope, loops: Callable[[], None]) -> No
     def by_tiles() -> None:
         for item in filter(home.here.__contains__, home.nest.turned):
             turn(home, item, scope)
-        home.held = hold(home, home.nest.order[-2], wide=True)
+        home.held = hold(home, home.nest.order[-2], turned_side(home.s.lanes))
         loops()
         home.held = {}
 
