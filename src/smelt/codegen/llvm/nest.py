@@ -11,6 +11,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.ahead import RowAhead
 from smelt.codegen.llvm.access.bypass import claim_ahead, peeled_loop
 from smelt.codegen.llvm.access.gaps import compared
+from smelt.codegen.llvm.access.held import Held, read_held
 from smelt.codegen.llvm.access.limits import Limit, clamped, inside_limits
 from smelt.codegen.llvm.access.memory import (
     element_address,
@@ -107,6 +108,8 @@ class NestEmitter:
         self.here: frozenset[Item] = frozenset()
         self.items: list[Item] = []
         self.saves: list[Item] = []
+        self.held: dict[Item, Held] = {}
+        """Loads whose vectors several rows of the loops that are emitted share."""
         self.taken: dict[Item, bool] = {}
         """Conditions of whole blocks whose answer is known in the version that is emitted."""
         self.starts: dict[tuple[Region | None, str], Value] = {
@@ -425,6 +428,9 @@ class NestEmitter:
             at = scope.offset(access) or self.index(access.offset, scope)
             address = element_address(self.b, base, at, dtype)
             found = load_scalar(m, address, dtype, inside and inside.mask)
+        elif item in self.held:
+            return read_held(self, item, scope, m,
+                             lambda: read_lanes(self, access, scope, m, dtype, None))  # fmt: skip
         else:
             found = read_lanes(self, access, scope, m, dtype, inside)
         if inside is not None and not access.gives_zero:

@@ -168,6 +168,11 @@ def steady(e: Index, axis: str, lanes: int) -> Index:
     return total
 
 
+def is_repeated(offset: Index, row: str) -> bool:
+    """Whether an offset is the same for neighbours along an axis, in pairs at least."""
+    return row in axes_of(offset) and row not in axes_of(steady(offset, row, 2))
+
+
 def multiple_of(e: Index) -> int:
     """A number that `e` is a multiple of, whatever sizes are; 0 for zero itself.
 

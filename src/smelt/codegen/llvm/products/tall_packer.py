@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.ahead import fresh
+from smelt.codegen.llvm.access.held import hold
 from smelt.codegen.llvm.access.limits import known_limits
 from smelt.codegen.llvm.access.memory import (
     element_address,
@@ -167,6 +168,7 @@ class TallPacker(Packer):
             outer = Scope(top, {column: at}, lanes=Lanes(column, at, lanes, mask))
             home.enter(outer, 1)
             known = known_limits(home, outer)
+            home.held = hold(home, k)
             here = Lanes(column, at, lanes, mask, inside=known)
 
             def inside(position: Value) -> None:
@@ -179,6 +181,7 @@ class TallPacker(Packer):
                     prefetch(b, element_address(b, buffer, place, home.home.dtypes[access.buffer]))
 
             home.loop(*home.ranges[k], 1, inside)
+            home.held = {}
 
         home.loop(low, whole, lanes, lambda at: vector(at, None))
         home.loop(whole, high, lanes, lambda at: vector(at, rest_mask(home, high, at, lanes)))

@@ -3,6 +3,7 @@ made."""
 
 from __future__ import annotations
 
+from smelt.codegen.llvm.instructions.indexing import is_repeated
 from smelt.codegen.llvm.schedule.disjoint import disjoint, without_small
 from smelt.codegen.llvm.schedule.needed import needed
 from smelt.codegen.llvm.schedule.nests import Nest, Schedule, schedule
@@ -12,7 +13,7 @@ from smelt.codegen.llvm.values.items import Phase, accesses_of
 from smelt.kernel.built import Form
 from smelt.target import Target
 from smelt.types.affine import coefficient
-from smelt.types.expr import axes_of
+from smelt.types.expr import Index, axes_of
 
 
 def scheduled(phase: Phase, target: Target, form: Form) -> list[Schedule]:
@@ -52,9 +53,15 @@ def _nest(phase: Phase, c: Tall) -> Nest:
     right.turned = [i for i in right.items if runs_across(i, c.n, c.k)]
     loads = accesses_of(right.items)
     even = all(coefficient(a.offset, c.n) is not None for a in loads)
-    if not right.turned and even and any(c.n in axes_of(e) for a in loads for e, _ in a.limits):
-        right.order = right.order[::-1]  # what is outside is tested once for each of the columns
+    outside = any(c.n in axes_of(e) for a in loads for e, _ in a.limits)
+    if not right.turned and even and (outside or any(_is_held(a.offset, c) for a in loads)):
+        right.order = right.order[::-1]  # what is outside is tested, what is shared is gathered
     if c.deep:
         outer, inner = left.order
         left.turned = [i for i in left.items if runs_across(i, inner, outer)]
     return Nest(0, order, order[-1], product=c, packs=(left, right))
+
+
+def _is_held(offset: Index, c: Tall) -> bool:
+    """Whether lanes of a vector of columns lie apart, and summed positions have the same ones."""
+    return coefficient(offset, c.n) not in (0, 1) and is_repeated(offset, c.k)

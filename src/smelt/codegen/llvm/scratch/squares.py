@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.ahead import LINE
+from smelt.codegen.llvm.access.held import hold
 from smelt.codegen.llvm.access.memory import element_address, load_vector
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
@@ -39,7 +40,9 @@ def in_squares(home: NestEmitter, scope: Scope, loops: Callable[[], None]) -> No
     def by_tiles() -> None:
         for item in filter(home.here.__contains__, home.nest.turned):
             turn(home, item, scope)
+        home.held = hold(home, home.nest.order[-2], turned_side(home.s.lanes))
         loops()
+        home.held = {}
 
     if not _is_plain(home):
         by_tiles()
