@@ -22,7 +22,7 @@ import smelt as sm
 
 Array = np.ndarray[Any, Any]
 LETTERS = "nmde"
-SIZES = (1, 2, 3, 7, 15, 16, 17, 31, 33, 48, 63, 64, 65, 66, 97, 128, 129, 160, 193, 257)
+SIZES = (1, 2, 3, 7, 15, 16, 17, 33, 48, 63, 64, 65, 97, 128, 129, 160, 193, 257, 300, 520)
 TYPES = (np.float32, np.float32, np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
 
 
@@ -71,6 +71,19 @@ def _attended(number: float, q: Any, k: Any, v: Any) -> Any:
     return sm.nn.softmax(_causal(number, scores) if number < 0.2 else scores, axis=1) @ v
 
 
+def _scored(number: float, x: Any, y: Any, v: Any) -> Any:
+    """A fold of a product that is never whole, whose operands are computed before the stream."""
+    x = PROLOGUES[int(number * 16) % len(PROLOGUES)](x, v)
+    y = PROLOGUES[int(number * 256) % len(PROLOGUES)](y, v)
+    scores = (x @ sm.matrix_transpose(y)) * 0.25
+    fold = FOLDS[int(number * 4096) % len(FOLDS)]
+    return fold(sm.tanh(scores) if number < 0.3 else scores, axis=1)
+
+
+PROLOGUES: tuple[Callable[[Any, Any], Any], ...] = (
+    lambda x, _: x, lambda x, v: x * v, lambda x, v: x + v, lambda x, _: _centred(0.0, x),
+)  # fmt: skip
+FOLDS: tuple[Callable[..., Any], ...] = (sm.nn.logsumexp, sm.max, sm.sum)
 MAPS: tuple[Callable[[Any], Any], ...] = (
     sm.tanh, _bounded, sm.abs, sm.nn.relu, sm.square, sm.nn.gelu, lambda x: x * 0.5 - 0.25,
 )  # fmt: skip
@@ -78,6 +91,7 @@ STEPS: dict[str, Callable[..., Any]] = {
     "product": lambda c, x, y: (x @ y) * c,
     "turned": lambda c, x, y: (x @ sm.matrix_transpose(y)) * c,
     "attended": _attended,
+    "scored": _scored,
     "map": lambda c, x: MAPS[int(c * len(MAPS))](x),
     "add": lambda _, x, y: x + y,
     "mul": lambda _, x, y: x * y,
@@ -93,8 +107,8 @@ STEPS: dict[str, Callable[..., Any]] = {
     "max": lambda _, x: sm.max(x, axis=1),
     "down": lambda _, x: sm.sum(x, axis=0),
 }
-WEIGHTS = {"product": 3, "turned": 3, "attended": 2, "map": 3, "columns": 2, "softmax": 2,
-           "logsumexp": 2}  # fmt: skip
+WEIGHTS = {"product": 3, "turned": 3, "attended": 2, "scored": 4, "map": 3, "columns": 2,
+           "softmax": 2, "logsumexp": 2}  # fmt: skip
 KINDS = [kind for kind in STEPS for _ in range(WEIGHTS.get(kind, 1))]
 
 
@@ -137,6 +151,10 @@ class _Drawer:
             operands += [keys, self.value(lambda p: len(p) == 2 and p[0] == keys[0])]
             letters = letters[0] + operands[2][1]
             number = float(self.extent[x[1]] ** -0.5)
+        elif kind == "scored":
+            operands.append(self.value(lambda p: len(p) == 2 and p[1] == letters[1]))
+            operands.append(self.value(lambda p: p == letters[1]))
+            letters = letters[0]
         elif kind in ("add", "mul"):
             operands.append(self.value(lambda p: p == letters))
         elif kind in ("rows", "columns"):
