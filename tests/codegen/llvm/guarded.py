@@ -49,8 +49,9 @@ class Guarded:
             _C.munmap(address, length)
         self.maps.clear()
 
-    def block(self, nbytes: int, *, at_end: bool) -> int:
-        """Address of so many bytes that end (or begin) at a forbidden page."""
+    def block(self, nbytes: int, *, at_end: bool, fill: int = 0xFF) -> int:
+        """Address of so many bytes that end (or begin) at a forbidden page, all of them `fill`:
+        as numbers of any floating type a NaN, which shows wherever it is read."""
         page = mmap.PAGESIZE
         inner = -(-max(nbytes, 1) // page) * page
         length = inner + 2 * page
@@ -58,7 +59,7 @@ class Guarded:
         assert base not in (None, ctypes.c_void_p(-1).value)
         assert _C.mprotect(base + page, inner, _BOTH) == 0
         self.maps.append((base, length))
-        ctypes.memset(base + page, 0xA5, inner)
+        ctypes.memset(base + page, fill, inner)
         return base + page + (inner - nbytes if at_end else 0)
 
     def array(self, shape: Sequence[int], dtype: np.dtype[Any], *, at_end: bool) -> Array:
