@@ -4,8 +4,8 @@ Results, memory between kernels and scratch hold one pattern before the call and
 pages: an element that is not written shows, a lane that is read before it is written changes the
 result from pattern to pattern, and a byte outside of what was asked for ends the process.
 
->>> program.run(arrays, sizes)  # as calls do it
->>> run_poisoned(program, arrays, sizes, NAN)  # the same bits, or there is a mistake
+    program.run(arrays, sizes)                   # as calls do it
+    run_poisoned(program, arrays, sizes, NAN)    # the same bits, or there is a mistake
 """
 
 from __future__ import annotations
