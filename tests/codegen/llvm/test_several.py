@@ -202,3 +202,12 @@ def test_what_another_product_s_tasks_read_is_not_written_over() -> None:
         expected = [np.array(x) for x in wanted.run(arrays, known)]
         got = driver.compile(graph, hints=sizes, donate=(3, 4)).run(arrays, known)
         assert all(map(np.array_equal, got, expected))
+
+
+def test_code_is_found_by_what_decides_its_forms() -> None:
+    """Caches among it, whose sizes are not part of the instruction set."""
+    made = whole(PLAIN, ISAS[0])
+    stem = driver.identify(made.kernel, made.target).stem
+    for name in ("l1_bytes", "l2_bytes"):
+        other = replace(made.target, **{name: getattr(made.target, name) // 2})
+        assert driver.identify(made.kernel, other).stem != stem
