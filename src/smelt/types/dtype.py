@@ -119,7 +119,11 @@ def parse(name: str) -> DType:
     try:
         return _BY_NAME[name]
     except KeyError:
-        raise DTypeError(f"unknown element type {name!r}; known: {', '.join(_BY_NAME)}") from None
+        known = ", ".join(n for n, row in _BY_NAME.items() if row.kind != "complex")
+        raise DTypeError(
+            f"unknown element type {name!r}; known: {known}",
+            hint="Choose one of the names above; arrays have theirs in x.dtype.",
+        ) from None
 
 
 def from_numpy(dtype: object) -> DType:

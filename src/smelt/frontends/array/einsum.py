@@ -81,7 +81,8 @@ def _read(subscripts: str, operands: Sequence[Value]) -> tuple[list[str], str]:
     left, arrow, out = told.partition("->")
     sides = left.split(",")
     if not operands or len(sides) != len(operands):
-        raise _unfit(subscripts, f"{len(operands)} operands, separated by commas")
+        count = "1 array" if len(operands) == 1 else f"{len(operands)} arrays"
+        raise _unfit(subscripts, f"letters for {count}, with commas between")
     for side in (*sides, out):
         bare = side.replace(DOTS, "", 1)
         if not all(c in string.ascii_letters for c in bare):
