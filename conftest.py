@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import importlib.util
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
@@ -49,12 +47,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks what is for the night."""
     for item in put_off(items, _TARGET.Target.host().isa):
         item.add_marker(pytest.mark.nightly)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _heap() -> Iterator[None]:
-    """What a file of tests leaves behind is looked through once: kernels that are kept for other
-    tests come to millions of objects, which every later collection would follow again."""
-    yield
-    gc.collect()
-    gc.freeze()
