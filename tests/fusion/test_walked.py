@@ -120,3 +120,12 @@ def test_a_product_of_lines_makes_them_for_each_block_of_its_rows(rows: int, ker
     known = np.maximum(np.einsum("bcyx,ocuv->boyx", inner, p), 0.0)
     found = np.asarray(sm.jit(separable)(*arrays))
     np.testing.assert_allclose(found, known, rtol=1e-4, atol=1e-3)
+
+
+def test_lines_of_a_weight_that_is_only_read_are_no_windows() -> None:
+    """Nothing is made again for them: heads of a product are written by a kernel of their own."""
+
+    def heads(x: Any, w: Any) -> Any:
+        return sm.permute_dims(sm.tensordot(x, w, axes=1), (1, 0, 2))
+
+    assert len(made(heads, ((512, 768), (768, 12, 64))).plan.clusters) == 2

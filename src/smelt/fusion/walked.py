@@ -146,13 +146,13 @@ def sides_of(region: Region, unit: Unit) -> tuple[int, int] | None:
     return found[0], found[1]
 
 
-def in_lines(region: Region, u: int, own: int, sizes: Sequence[int]) -> bool:
+def in_lines(region: Region, u: int, edge: Edge, own: int, sizes: Sequence[int]) -> bool:
     """Whether two axes walk the columns of a product, of which the last one is that of its lines in
-    memory: what it reads is made line by line, as sums of neighbours are, and the code generator
-    takes it as one over windows."""
-    last = region.places[u][0][-1:]
+    memory: what is made for it is made line by line, as sums of neighbours are, and the code
+    generator takes it as one over windows."""
+    last, made = region.places[u][0][-1:], region.members >> edge.producer & 1
     axes = [a for a in bits(own & region.grid) if sizes[a] > 1]
-    return len(axes) > 1 and bool(last) and last[0] == axes[-1]
+    return bool(made) and len(axes) > 1 and bool(last) and last[0] == axes[-1]
 
 
 def side_of(region: Region, u: int, edge: Edge) -> int:
