@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import sys
 import tempfile
@@ -47,3 +48,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks what is for the night."""
     for item in put_off(items, _TARGET.Target.host().isa):
         item.add_marker(pytest.mark.nightly)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _traces() -> None:  # pyright: ignore[reportUnusedFunction]
+    """PyTorch writes a trace of all that it compiles, graphs in full, where its logger for them has
+    a handler; pytest gives one to every logger that does not propagate."""
+    if "torch" in sys.modules:
+        logging.getLogger("torch.__trace").propagate = True
