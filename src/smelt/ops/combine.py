@@ -126,3 +126,7 @@ CHOICE = "select"
 COMBINES: dict[str, Combine] = {row.name: row for row in _ROWS}
 BEGINS = {row.scalar: row.identity for row in _ROWS if not row.positional}
 """What is there before anything has been joined, by the scalar operator that joins."""
+
+POWERS_OF_TWO = ("log2", "exp2_moved")
+"""The binary logarithm, and what brings a sum from the whole power of 2 nearest one logarithm to
+that of another."""

@@ -34,6 +34,7 @@ from smelt.fusion.cascade.forms import (
     check_range,
     is_odd,
     linear,
+    narrow,
     products,
     same,
     scaled,
@@ -44,6 +45,7 @@ from smelt.fusion.cascade.monotone import outside
 from smelt.fusion.cascade.powers import greatest, moved, over
 from smelt.fusion.cascade.states import States
 from smelt.fusion.cascade.term import Term, folds_in
+from smelt.fusion.cascade.weighed import weighed
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.reduce import accumulator
 from smelt.ops.scalar import SCALARS
@@ -134,7 +136,7 @@ class Carrier(States):
             pairs = every(*sides)
             parts = (_Sum(self, fold, sorts, gauges, sweep).of_products(pair) for pair in pairs)
         else:
-            whole = products(_narrow(fold), sorts)
+            whole = products(narrow(fold), sorts)
             own = [q for p in whole for q in in_parts(self.terms, p, sorts, fold.dtype)]
             parts = (_Sum(self, fold, sorts, gauges, sweep).of(product) for product in own)
         found: Term | None = None
@@ -149,15 +151,6 @@ class Carrier(States):
         return self.terms.add(self.terms.cast(one, wide), self.terms.cast(other, wide))
 
 
-def _narrow(fold: Term) -> Term:
-    """The elements of a sum before they are made as wide as what it is carried in anyway."""
-    (x,) = fold.args
-    wide = accumulator(COMBINES[fold.op], fold.dtype)
-    while x.kind == "cast" and x.value is None and x.dtype == wide and x.args[0].dtype.is_float:
-        (x,) = x.args
-    return x
-
-
 class _Sum:
     """One sum of one product."""
 
@@ -170,6 +163,8 @@ class _Sum:
         self.rescaling: Term | None = None
         self.made_up: Term | None = None
         """What brings a sum under powers of 2 to the gauges themselves, at the end."""
+        self.power: Term | None = None
+        """The power of 2 of weights: applied with what has left the sum, at the end."""
         self.bare: dict[Gauge, bool] = {}
         self.hoisted: list[tuple[Term, int]] = []
         self.followed: list[Followed] = []
@@ -205,11 +200,13 @@ class _Sum:
             if product.sums:
                 raise NotSeparable(self.fold.kind)
             growing = self._under_gauges(product, alone=False)
-            if product.hoisted and not growing:
-                raise NotSeparable(self.fold.kind)
             self.hoisted += product.hoisted
             factors = [*((g, 1) for g in growing), *product.plain]
             sides.append(self._element(factors, product.masks, side))
+            if product.hoisted and not growing:  # only that has kept the element in range
+                by = weighed(self.terms, product, sides[-1], self.fold.over, self._plain)
+                self.rescaling = self._with(self.rescaling, by.moved)
+                self.power, sides[-1] = self._with(self.power, by.power), by.element
             whole = whole.times(product)
         block = self.terms.dot(
             sides[0], sides[1], self.fold.over, self.fold.value or self.fold.dtype
@@ -259,11 +256,7 @@ class _Sum:
 
     def _followed(self, t: Term, alone: bool) -> Term:
         """The element of a factor that has been derived; notes how sums move with it."""
-
-        def state(block: Term, combine: str) -> Term:
-            return self.carrier.state(block, combine, None, block.dtype, self.sweep, self.fold)
-
-        by = follow(self.terms, t, self.fold, self.sorts, state, alone=alone)
+        by = follow(self.terms, t, self.fold, self.sorts, self._plain, alone=alone)
         self.rescaling = self._with(self.rescaling, by.moved)
         self.followed.append(by)
         return by.element
@@ -447,6 +440,9 @@ class _Sum:
         combine = SUM_OF_PRODUCTS[0] if block.kind == "dot" else block.op
         return self.carrier.state(block, combine, carry, dtype, self.sweep, self.fold)
 
+    def _plain(self, block: Term) -> Term:
+        return self._state(block, None, block.dtype)
+
     def _binomial(
         self, e: tuple[int, ...], states: dict[tuple[int, ...], Term], shifts: list[Term | None]
     ) -> Term:
@@ -485,10 +481,12 @@ class _Sum:
             found = terms.mul(found, terms.cast(once, found.dtype))
         if product.number != 1.0:
             found = terms.mul(found, terms.const(product.number, found.dtype))
+        left = found if self.power is None else terms.cast(self.power, found.dtype)
         for t, p in self.hoisted:
             wide = terms.cast(t, found.dtype)
             for _ in range(abs(p)):
-                found = terms.mul(found, wide) if p > 0 else terms.div(found, wide)
+                left = terms.mul(left, wide) if p > 0 else terms.div(left, wide)
+        found = left if self.power is None else terms.mul(found, left)
         for by in self.followed:
             found = finished(terms, found, by)
         for gauge, bare in self.bare.items():

@@ -28,8 +28,8 @@ MOST_PARTS = 6
 
 UNPROVED = "without a proof, for which `pip install 'smelt[derive]'` would look"
 """Said of a factor that numbers speak for."""
-MakeState = Callable[[Term, str], Term]
-"""Gives the state of a plain fold: the fold, and by what it is combined."""
+MakeState = Callable[[Term], Term]
+"""Gives the state of a plain fold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def _under(
     v, slot = f.varying, known.slot
     dtype = v.dtype.compute
     held = {t: terms.const(HELD, t.dtype) for t in f.moving if t is not slot}
-    last = state(terms.fold(combine, v, fold.over, dtype), combine)
+    last = state(terms.fold(combine, v, fold.over, dtype))
     new = terms.state(last.value, last.axes, dtype, new=True)
     unit = terms.const(known.unit, dtype)
 

@@ -22,6 +22,8 @@ from typing import TypeAlias
 
 from smelt.dataclass import dataclass
 from smelt.fusion.cascade.term import Term, Terms, cone
+from smelt.ops.combine import COMBINES
+from smelt.ops.reduce import accumulator
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import DType, f64
 
@@ -187,6 +189,15 @@ def multiplied(terms: Terms, base: Term, c: Coefficient) -> Term:
         for _ in range(abs(p)):
             found = terms.mul(found, t) if p > 0 else terms.div(found, t)
     return found
+
+
+def narrow(fold: Term) -> Term:
+    """The elements of a sum before they are made as wide as what it is carried in anyway."""
+    (x,) = fold.args
+    wide = accumulator(COMBINES[fold.op], fold.dtype)
+    while x.kind == "cast" and x.value is None and x.dtype == wide and x.args[0].dtype.is_float:
+        (x,) = x.args
+    return x
 
 
 # ---- products ----------------------------------------------------------------------------------
