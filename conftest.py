@@ -51,8 +51,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _traces() -> None:  # pyright: ignore[reportUnusedFunction]
+def _traces() -> None:
     """PyTorch writes a trace of all that it compiles, graphs in full, where its logger for them has
-    a handler; pytest gives one to every logger that does not propagate."""
+    a handler; pytest gives some to every logger that does not propagate."""
     if "torch" in sys.modules:
-        logging.getLogger("torch.__trace").propagate = True
+        traces = logging.getLogger("torch.__trace")
+        traces.propagate = True
+        traces.handlers.clear()
