@@ -353,8 +353,8 @@ def test_products_of_mixed_heads_are_blocked() -> None:
 
 
 SPLIT_COLUMNS = pytest.mark.xfail(
-    reason="a gain of 4 us of 570 is told and not taken: the product was tried with its reader while"
-    " it had neither its scores nor their maximum, and is not tried again when it has both"
+    reason="a gain of 4 us of 570 is told and not taken: joining does not pay while the attention"
+    " grows, and is not asked for again when it is whole"
 )
 
 
