@@ -12,7 +12,7 @@ TORCH_PACKAGE := torch==2.13.0+cpu
 PIP   := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model torch format check-format lint types layers tests clock docs pages counters \
+.PHONY: help setup model torch format check-format lint types layers static tests clock docs pages counters \
         test nightly demo bench wheel clean
 
 help: ## this list
@@ -82,7 +82,12 @@ counters: $(SETUP) ## accept the kernels, bytes and sizes of the stored corpus a
 docs: $(SETUP) ## the documentation in docs/_build/html; a warning is an error
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 
-test: check-format lint types layers tests clock docs ## everything that must be green
+static: check-format lint types layers docs ## what runs no test: each takes one processor at most
+
+test: $(SETUP) $(MODEL) $(TORCH) ## everything that must be green
+	$(MAKE) --jobs $(JOBS) static
+	$(MAKE) tests
+	$(MAKE) clock
 
 nightly: $(SETUP) ## the long forms: whole float32 sweeps, tens of thousands of random programs
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -q -n $(JOBS) -m nightly --timeout 3600

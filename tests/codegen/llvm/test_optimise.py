@@ -13,7 +13,7 @@ import pytest
 
 from smelt.codegen.llvm import optimize
 from smelt.codegen.llvm.module import emit
-from smelt.codegen.llvm.optimize import is_tangled, machine_for, object_code, optimise
+from smelt.codegen.llvm.optimize import borrowed, is_tangled, object_code, optimise
 from smelt.kernel.text import parse
 from smelt.llvm import machine_code
 from smelt.target import Target
@@ -35,14 +35,14 @@ GRADIENT = """kernel k(a: f32[128], y: f32[256,500], x: f32[4,64,128]) -> z: f32
 def test_what_is_decided_goes_before_common_values_are_looked_for() -> None:
     """NewGVN took three times as long as machine code, over tiles that these sizes never need."""
     text = emit(parse(GRADIENT), MACHINE, form="tall").llvm
-    machine = machine_for(MACHINE.triple, MACHINE.cpu, MACHINE.feature_string, 2)
     found: list[tuple[float, float]] = []
-    for _ in range(3):
-        start = thread_time()
-        module = optimise(text, MACHINE)
-        middle = thread_time()
-        machine.emit_object(module)
-        found.append((middle - start, thread_time() - middle))
+    with borrowed(MACHINE) as machine:
+        for _ in range(3):
+            start = thread_time()
+            module = optimise(text, MACHINE, machine)
+            middle = thread_time()
+            machine.emit_object(module)
+            found.append((middle - start, thread_time() - middle))
     optimising, emitting = map(min, zip(*found, strict=True))
     print(f"{optimising:.4f} s, then {emitting:.4f} s")
     assert optimising < emitting
@@ -109,14 +109,15 @@ loop.11:
 
 SHARE = f"""
 from smelt import driver
-from smelt.codegen.llvm.optimize import machine_for
+from smelt.codegen.llvm.optimize import borrowed
 from smelt.llvm import llvm, newpassmanagers, run_passes
 host = driver.host()
-machine = machine_for(host.triple, host.cpu, host.feature_string, 2)
 passes = newpassmanagers.create_new_module_pass_manager()
 passes.add_new_gvn_pass()
 module = llvm.parse_assembly({SETTLED!r}, llvm.create_context())
-run_passes(passes, module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options()))
+with borrowed(host) as machine:
+    options = llvm.create_pipeline_tuning_options()
+    run_passes(passes, module, llvm.create_pass_builder(machine, options))
 print("shared")
 """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import cache
@@ -32,19 +31,8 @@ def _initialise(native: bool) -> None:
         llvm.initialize_all_asmprinters()
 
 
-_OWN = threading.local()
 _IDLE: dict[tuple[str, str, str, int], list[Any]] = {}
 """Target machines that no thread is using: those of threads that have ended are not made anew."""
-
-
-def machine_for(triple: str, cpu: str, features: str, opt_level: int) -> Any:
-    """LLVM's target machine, made once for each description: each thread has its own, for LLVM
-    keeps what it finds out in it."""
-    known: dict[tuple[str, str, str, int], Any] = _OWN.__dict__.setdefault("machines", {})
-    key = triple, cpu, features, opt_level
-    if key not in known:
-        known[key] = _made(*key)
-    return known[key]
 
 
 def _made(triple: str, cpu: str, features: str, opt_level: int) -> Any:
@@ -57,9 +45,10 @@ def _made(triple: str, cpu: str, features: str, opt_level: int) -> Any:
 
 
 @contextmanager
-def _borrowed(target: Target, opt_level: int) -> Generator[Any]:
-    """A target machine that no other thread uses meanwhile.  Threads that compile come and go with
-    what they compile, and each machine takes milliseconds to make and to find its way."""
+def borrowed(target: Target, opt_level: int = 2) -> Generator[Any]:
+    """LLVM's target machine, which no other thread uses meanwhile: LLVM keeps what it finds out in
+    it.  Threads that compile come and go with what they compile, and each machine takes
+    milliseconds to make and to find its way."""
     key = target.triple, target.cpu, target.feature_string, opt_level
     with alone():
         idle = _IDLE.setdefault(key, [])
@@ -80,7 +69,7 @@ def is_tangled(text: str) -> bool:
     return any(len(f) * f.count(" = phi ") > _LOOPED for f in functions)
 
 
-def optimise(text: str, target: Target, opt_level: int = 2) -> Any:
+def optimise(text: str, target: Target, machine: Any) -> Any:
     """The parsed module, in a context of its own, its variables in registers and common values
     shared.
 
@@ -89,11 +78,6 @@ def optimise(text: str, target: Target, opt_level: int = 2) -> Any:
     then has no use and no way to it goes, before common values are looked for: NewGVN told sums and
     places apart in loops that never run, which took it up to nine tenths of all that LLVM did.
     """
-    machine = machine_for(target.triple, target.cpu, target.feature_string, opt_level)
-    return _optimised(text, target, machine)
-
-
-def _optimised(text: str, target: Target, machine: Any) -> Any:
     module = llvm.parse_assembly(text, llvm.create_context())
     module.triple = target.triple
     module.data_layout = str(machine.target_data)
@@ -114,11 +98,11 @@ def _optimised(text: str, target: Target, machine: Any) -> Any:
 
 def object_code(text: str, target: Target, opt_level: int = 2) -> bytes:
     """Machine code of a module.  Raises RuntimeError with LLVM's message for bad text."""
-    with _borrowed(target, opt_level) as machine:
-        return machine_code(machine, _optimised(text, target, machine))
+    with borrowed(target, opt_level) as machine:
+        return machine_code(machine, optimise(text, target, machine))
 
 
 def assembly(text: str, target: Target, opt_level: int = 2) -> str:
     """The same as assembler text."""
-    with _borrowed(target, opt_level) as machine:
-        return str(machine.emit_assembly(_optimised(text, target, machine)))
+    with borrowed(target, opt_level) as machine:
+        return str(machine.emit_assembly(optimise(text, target, machine)))
