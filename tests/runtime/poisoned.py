@@ -19,7 +19,7 @@ from unittest.mock import patch
 import numpy as np
 from tests.codegen.llvm.guarded import KERNEL, Guarded
 
-from smelt.runtime import executable
+from smelt.runtime import executable, rounds
 from smelt.runtime.executable import Executable
 from smelt.runtime.threads import Pool
 
@@ -37,10 +37,11 @@ class Place:
         self.nbytes = nbytes
         self.address = memory.block(-(-nbytes // 64) * 64, at_end=True, fill=fill)
 
-    def array(self, shape: Sequence[int], dtype: Any) -> Array:
-        """The array at its beginning."""
+    def array(self, shape: Sequence[int], dtype: Any, *, offset: int = 0) -> Array:
+        """The array that many bytes after its beginning."""
         nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        raw = (ctypes.c_uint8 * nbytes).from_address(self.address)
+        assert 0 <= offset <= self.nbytes - nbytes, (offset, nbytes, self.nbytes)
+        raw = (ctypes.c_uint8 * nbytes).from_address(self.address + offset)
         return np.frombuffer(raw, np.uint8).view(dtype).reshape(shape)
 
 
@@ -70,6 +71,7 @@ def poisoned(fill: int, *, one_by_one: bool = False) -> Iterator[Guarded]:
 
         with (
             patch.object(executable, "allocate", allocate),
+            patch.object(rounds, "allocate", allocate),
             patch.object(Pool, "run_addresses", run),
         ):
             yield memory

@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.runtime.poisoned import LARGE, NAN, run_poisoned, same_bits
 from tests.runtime.test_rounds import CASES, both_ways, compiled, f32, graph_of, sizes_of
 
 import smelt as sm
@@ -228,3 +229,15 @@ def test_folds_that_are_waited_for_though_made_before_end_the_search(
 def _flat(found: Any) -> list[Any]:
     value, gradients = found
     return [np.asarray(v) for v in (value, *gradients)]
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("fill", [NAN, LARGE])
+def test_rounds_in_poisoned_memory(name: str, fill: int) -> None:
+    """What a round waits for holds what nobody wrote before the first, and stands apart."""
+    code, arrays = CASES[name]
+    made = compiled(code, *arrays)
+    order = sizes_of(graph_of(code, arrays), arrays)
+    wanted = [np.array(a) for a in made.run(arrays, order)]
+    problem = same_bits(wanted, run_poisoned(made.executable, arrays, order, fill))
+    assert not problem, problem

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -84,7 +84,7 @@ def native_kernel(kernel: ir.Kernel, isa: str | Target, form: Form = "") -> Nati
     return Native(kernel, target, built, load(built.code, [f.symbol for f in built.functions]))
 
 
-@cache
+@lru_cache(maxsize=128)
 def native(source: str, isa: str = "avx512") -> Native:
     """The same for a text; made once."""
     return native_kernel(parse(source), isa)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -134,7 +134,8 @@ def whole_graph(
     return Whole(graph, kernel, made, loaded, executable, target, known, named)
 
 
-@cache
+# Of the last hundred or so: what a test module no longer asks for, the collector need not look at.
+@lru_cache(maxsize=128)
 def _kept(
     source: str, isa: str, rounding: str, hints: Any, streaming: bool, usual: bool,
     features: tuple[str, ...],

@@ -155,3 +155,18 @@ def test_attributes_of_a_function_are_kept() -> None:
 
     f.mine = 7  # type: ignore[attr-defined]
     assert sm.jit(f).mine == 7  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("lists", "wanted"),
+    [
+        ([[1, 2], [3]], "length 2 at obj[0], length 1 at obj[1]"),
+        ([1, [2]], "no list at obj[0], length 1 at obj[1]"),
+        ([[[1], [2, 3]], [[1], [2]]], "length 1 at obj[0][0], length 2 at obj[0][1]"),
+        ([[[1], [2]], [[1], []]], "length 1 at obj[0][0], length 0 at obj[1][1]"),
+    ],
+)
+def test_ragged_lists_are_named_by_their_places(lists: Any, wanted: str) -> None:
+    error = told(sm.errors.ArgumentError, lambda: sm.asarray(lists))
+    assert wanted in str(error)
+    assert "sm.concat" in str(error)

@@ -133,9 +133,30 @@ def _from_lists(obj: Any, wanted: DType | None) -> Array:
     except RangeError:
         raise
     except (ValueError, TypeError, OverflowError) as error:
-        raise ArgumentError(f"asarray: {error}") from error
+        raise _ragged(obj) or ArgumentError(f"asarray: {error}") from error
     node = leaf(usable(data))
     return Array.of(cast(node, wanted) if wanted is not None else node)
+
+
+def _ragged(obj: Any) -> ArgumentError | None:
+    """What is wrong with lists of lists whose lengths differ, named by their places; None else."""
+    level, places = [obj], [""]
+    while level:
+        sizes = [len(x) if isinstance(x, (list, tuple)) else None for x in level]
+        for place, size in zip(places, sizes, strict=True):
+            if size != sizes[0]:
+                told = ["no list" if n is None else f"length {n}" for n in (sizes[0], size)]
+                return ArgumentError(
+                    op="asarray", argument="obj",
+                    value=f"lists ({told[0]} at obj{places[0]}, {told[1]} at obj{place})",
+                    expected="lists of one length at each depth",
+                    hint="Fill the shorter ones up, or make an array of each and sm.concat them.",
+                )  # fmt: skip
+        if sizes[0] is None:
+            return None
+        places = [f"{p}[{k}]" for p in places for k in range(sizes[0])]
+        level = [x for one in level for x in one]
+    return None
 
 
 def _whole_numbers(obj: Any, plain: Any, wanted: DType) -> Any:
