@@ -306,6 +306,8 @@ class Search(State):
                 self.readers[v] |= 1 << c
             cluster.members, cluster.stored, cluster.reads = members, stored, reads
             cluster.found, cluster.cost = found, found.cost or Cost()
+            if cluster.cost.stream >= 0:
+                self.tries.renew(c)
             cluster.size = self.size(members)
             changed |= 1 << c
         if move.copies:

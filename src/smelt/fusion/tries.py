@@ -1,7 +1,8 @@
 """What joining two clusters can gain at most, where they were tried before.
 
 A try's gain holds until one of the two changes; where that takes up a third cluster, it can gain at
-most that one's whole time more.  So most pairs of a large graph are not tried again.
+most that one's whole time more.  So most pairs of a large graph are not tried again.  Only one that
+begins to stream, or something that was too large for fast memory as a whole, is as good as new.
 
 >>> tries = Tries()
 >>> tries.tried(1, 2, -50.0)
@@ -67,6 +68,13 @@ class Tries:
             for c, own in grown.items():
                 if third != c:
                     self.note(third, c, min(self.most(third, c), most + own))
+
+    def renew(self, c: int) -> None:
+        """A cluster visits its rows in another way than when it was tried: what a third one loses
+        as a part of it is no more what it lost then."""
+        for third, most in self.gains.get(c, {}).items():
+            if most != NEVER:
+                self.note(third, c, UNTRIED)
 
     def forget(self) -> None:
         """Begins again, with clusters of other numbers."""
