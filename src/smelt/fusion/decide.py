@@ -233,8 +233,8 @@ class Decisions:
         self, producer: Joinable, reader: Joinable, after: Cost | None, refusal: Refusal | None,
         gain: float = 0.0, *, beside: bool,
     ) -> None:  # fmt: skip
-        """Two clusters stay apart.  `gain` is what the search would have of joining them: of two that
-        start together anyway, one launch is not that."""
+        """Two clusters stay apart.  `gain` is what the search would have of joining them: two that
+        start together anyway save no launch."""
         if not self.recording:
             return
         a, b, value = self._subjects(producer, reader, beside)
@@ -258,7 +258,7 @@ class Decisions:
     ) -> tuple[str, dict[str, Any]]:  # fmt: skip
         """The term that makes the joined kernel slower, by so much."""
         cores = self.model.cores
-        idle = after.arithmetic * (1 - after.tasks / cores)
+        idle = after.burden * (1 - after.tasks / cores)
         most = max(producer.cost.tasks, reader.cost.tasks)
         if after.tasks < cores <= most and 0 < slower <= idle:
             return "lost-parallelism", {"tasks": after.tasks, "threads": cores}

@@ -1,9 +1,9 @@
 """What joining two clusters can gain at most, where they were tried before.
 
-A try's gain holds until one of the two changes; where that takes up a third cluster, it is taken to
-gain at most that one's whole time more.  So most pairs of a large graph are not tried again.  It may
-gain more than that where a stream is only possible with all of its parts, and now and then by the
-way in which rows are visited: what has changed since it was tried is tried again in the end.
+A try's gain holds until one of the two changes; where that takes up a third cluster, it is taken
+to gain at most that one's whole time more.  So most pairs of a large graph are not tried again.  It
+may gain more than that where a stream is only possible with all of its parts, and now and then by
+the way in which rows are visited: what has changed since it was tried is tried again in the end.
 
 >>> tries = Tries()
 >>> tries.tried(1, 2, -50.0)
@@ -74,8 +74,8 @@ class Tries:
                     self.note(third, c, min(self.most(third, c), most + own))
 
     def renew(self) -> list[int]:
-        """Forgets what pairs that have changed since they were tried can gain at most, but for those
-        that no kernel holds; returns the clusters of the others."""
+        """Forgets what pairs can gain at most that have changed since they were tried, but for
+        those that no kernel holds; returns the clusters of the others."""
         found: dict[int, None] = {}
         for a, others in self.gains.items():
             for b in [b for b, most in others.items() if most != NEVER]:
