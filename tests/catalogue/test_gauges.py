@@ -15,11 +15,14 @@ from tests.catalogue import test_f_losses as losses
 from tests.catalogue.harness import make
 from tests.catalogue.rows import Row, draw
 from tests.catalogue.test_e_attention import VARIANTS, Array, Variant, arguments, made
-from tests.lower.test_gauges import changed, forget, gauges, jump
+from tests.catalogue.test_e_weights import WEIGHTS, attention, operands
+from tests.lower.test_gauges import changed, forget, gauges, jump, power, unmoved
 
+import smelt as sm
 from smelt.kernel import interp
 from smelt.kernel.ir import Kernel, Stream
-from smelt.kernel.walk import statements
+from smelt.kernel.text import parse
+from smelt.kernel.walk import map_values, statements, transform
 
 CARRIED = [r for r in losses.ROWS if r.id in ("F2", "F2 softcap", "F2 smoothed, z-loss")]
 """Rows of one kernel whose maximum is a gauge and nothing else."""
@@ -79,3 +82,18 @@ def test_a_missing_rescaling_is_caught(name: str) -> None:
     kernel, arrays, sizes = of_attention(next(v for v in VARIANTS if v.name == name))
     without = changed(kernel, lambda u, s: jump(forget(u, s), s))
     assert not agree(kernel, without, arrays, sizes)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("weight", [w for w in WEIGHTS if w != "signed"])
+def test_weights_under_any_power(weight: str, masked: bool) -> None:
+    """Weights over their sum are carried under a power of 2 near it: any other power does too, if
+    sums are brought from one to the next."""
+    arrays = [a[:, :23] for a in operands(40)]
+    (made,) = sm.explain(attention(weight, masked), *[sm.spec("f32[h,n,16]")] * 3).kernels
+    kernel = parse(made.text)
+    sizes = {"h": len(arrays[0]), "n": 23}
+    other = map_values(kernel, lambda v: transform(v, power))
+    assert other != kernel
+    assert agree(kernel, other, arrays, sizes)
+    assert not agree(kernel, unmoved(other), arrays, sizes)

@@ -77,6 +77,22 @@ def attention_divided_last(q: Any, k: Any, v: Any) -> Any:
     return (e @ v) / sm.sum(e, axis=-1, keepdims=True)
 
 
+def weights(e: Any) -> Any:
+    return e / sm.sum(e, axis=-1, keepdims=True)
+
+
+def weighed(q: Any, k: Any, v: Any) -> Any:
+    return weights(sm.exp(sm.matmul(q, sm.matrix_transpose(k)) * 0.125)) @ v
+
+
+def weighed_signed(q: Any, k: Any, v: Any) -> Any:
+    return weights(sm.matmul(q, sm.matrix_transpose(k)) + 20.0) @ v
+
+
+def weighed_by_distance(x: Any, y: Any, v: Any) -> Any:
+    return weights(1.0 / (1.0 + sm.abs(x - sm.matrix_transpose(y)))) @ v
+
+
 def causal(q: Any, k: Any, v: Any) -> Any:
     s = sm.matmul(q, sm.matrix_transpose(k)) * 0.125
     n = s.shape[-1]
@@ -253,6 +269,9 @@ CASES = (
     Case("attention", attention, QKV, (3,)),
     Case("attention scale first", attention_scale_first, QKV, (3,)),
     Case("attention divided last", attention_divided_last, QKV, (3,)),
+    Case("weighed", weighed, QKV, (2,)),
+    Case("weighed signed", weighed_signed, QKV, (3,)),
+    Case("weighed by distance", weighed_by_distance, ((9, 1), (23, 1), (23, 2)), (2,)),
     Case("causal", causal, SQUARE, (3,)),
     Case("causal added", causal_added, SQUARE, (3,)),
     Case("window", window, SQUARE, (3,)),

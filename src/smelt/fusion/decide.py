@@ -231,9 +231,10 @@ class Decisions:
 
     def split(
         self, producer: Joinable, reader: Joinable, after: Cost | None, refusal: Refusal | None,
-        *, beside: bool,
+        gain: float = 0.0, *, beside: bool,
     ) -> None:  # fmt: skip
-        """Two clusters stay apart."""
+        """Two clusters stay apart.  `gain` is what the search would have of joining them: two that
+        start together anyway save no launch."""
         if not self.recording:
             return
         a, b, value = self._subjects(producer, reader, beside)
@@ -244,19 +245,22 @@ class Decisions:
             self._record(a, b, "split", refusal.reason, dict(refusal.details), **fused)
             return
         saved = producer.cost.moved + reader.cost.moved - after.moved
-        reason, details = self._losing(producer, reader, after, value, beside)
+        split_ns = after.burden + gain
+        reason, details = self._losing(producer, reader, after, value, -gain, beside)
         self._record(a, b, "split", reason, details | {"terms": after.terms()},
                      **_numbers(saved, split_ns, after.burden))  # fmt: skip
 
     # ---- parts ---------------------------------------------------------------------------------
 
     def _losing(
-        self, producer: Joinable, reader: Joinable, after: Cost, value: int, beside: bool
-    ) -> tuple[str, dict[str, Any]]:
-        """The term that makes the joined kernel slower."""
+        self, producer: Joinable, reader: Joinable, after: Cost, value: int, slower: float,
+        beside: bool,
+    ) -> tuple[str, dict[str, Any]]:  # fmt: skip
+        """The term that makes the joined kernel slower, by so much."""
         cores = self.model.cores
-        slower = after.burden - producer.cost.burden - reader.cost.burden
-        if after.tasks < cores <= max(producer.cost.tasks, reader.cost.tasks):
+        idle = after.burden * (1 - after.tasks / cores)
+        most = max(producer.cost.tasks, reader.cost.tasks)
+        if after.tasks < cores <= most and 0 < slower <= idle:
             return "lost-parallelism", {"tasks": after.tasks, "threads": cores}
         alone, own, joined = (c.arithmetic - c.packing for c in (producer.cost, reader.cost, after))
         more = joined - alone - own

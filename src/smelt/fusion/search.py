@@ -95,6 +95,7 @@ class Search(State):
             self.tries.forget()
             near = (p for c in fresh for p in bits(self.producers(c)))
             self._join(dict.fromkeys((*fresh, *near)))
+        self._join(self.tries.renew())  # what a try promised at most is no proof
         self._carried()
         self._refusals()
 
@@ -418,4 +419,5 @@ class Search(State):
         after = move.joined[0][1].cost if move.joined else None
         if after is None and move.refusal is None:
             return
-        self.decisions.split(self.clusters[a], self.clusters[b], after, move.refusal, beside=beside)
+        one, other = self.clusters[a], self.clusters[b]
+        self.decisions.split(one, other, after, move.refusal, move.gain, beside=beside)

@@ -1,7 +1,9 @@
 """What joining two clusters can gain at most, where they were tried before.
 
-A try's gain holds until one of the two changes; where that takes up a third cluster, it can gain at
-most that one's whole time more.  So most pairs of a large graph are not tried again.
+A try's gain holds until one of the two changes; where that takes up a third cluster, it is taken
+to gain at most that one's whole time more.  So most pairs of a large graph are not tried again.  It
+may gain more than that where a stream is only possible with all of its parts, and now and then by
+the way in which rows are visited: what has changed since it was tried is tried again in the end.
 
 >>> tries = Tries()
 >>> tries.tried(1, 2, -50.0)
@@ -27,6 +29,8 @@ class Tries:
     def __init__(self) -> None:
         self.gains: dict[int, dict[int, float]] = {}
         """For each cluster, those that it was tried with: known to both of them."""
+        self.exact: dict[tuple[int, int], float] = {}
+        """What pairs gained when they were tried last, the lower number first."""
         self.last: dict[int, dict[int, float]] = {}
         """What they gained when they, or parts of them, were tried last."""
 
@@ -41,6 +45,7 @@ class Tries:
     def tried(self, a: int, b: int, gain: float) -> None:
         """Remembers a try."""
         self.note(a, b, gain)
+        self.exact[(a, b) if a < b else (b, a)] = gain
         self.last.setdefault(a, {})[b] = gain
         self.last.setdefault(b, {})[a] = gain
 
@@ -68,7 +73,19 @@ class Tries:
                 if third != c:
                     self.note(third, c, min(self.most(third, c), most + own))
 
+    def renew(self) -> list[int]:
+        """Forgets what pairs can gain at most that have changed since they were tried, but for
+        those that no kernel holds; returns the clusters of the others."""
+        found: dict[int, None] = {}
+        for a, others in self.gains.items():
+            for b in [b for b, most in others.items() if most != NEVER]:
+                if self.exact.get((a, b) if a < b else (b, a)) != others[b]:
+                    others[b] = UNTRIED
+                    found[a] = found[b] = None
+        return list(found)
+
     def forget(self) -> None:
         """Begins again, with clusters of other numbers."""
         self.gains.clear()
+        self.exact.clear()
         self.last.clear()
