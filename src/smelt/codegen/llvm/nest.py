@@ -53,6 +53,7 @@ from smelt.codegen.llvm.rows.stacked import run_stacked
 from smelt.codegen.llvm.rows.stages import run_stages
 from smelt.codegen.llvm.rows.straight import is_straight, rest_mask, vectors_of
 from smelt.codegen.llvm.rows.versions import answered, is_choice, needed, question_of
+from smelt.codegen.llvm.rows.within import in_range
 from smelt.codegen.llvm.schedule.bands import BandEmitter, bands_of, for_each_band
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.copies import copied
@@ -134,6 +135,10 @@ class NestEmitter:
         if nest.product is not None:
             self.products = placed_emitter(self, nest, nest.product)
             self.products.run()
+            return
+        if nest.within is not None:
+            part = partial(in_range, self, nest.within, lambda: self._versions(nest, scope))
+            self.direct.unless(nest, part)
             return
         found = copied(nest, self.s.phase)
         if found is None:

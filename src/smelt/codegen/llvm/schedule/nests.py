@@ -7,7 +7,7 @@ later nest needs is computed again when that is cheap and kept in scratch memory
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 
 from smelt.codegen.llvm.access.vectors import candidates, lanes_of, picks, turned_axis, vector_axis
 from smelt.codegen.llvm.rows.flatten import flatten, is_map
@@ -22,6 +22,7 @@ from smelt.codegen.llvm.schedule.hosted import over_stencils
 from smelt.codegen.llvm.schedule.lanes import lane_of
 from smelt.codegen.llvm.schedule.nest_axes import carried_axis, lines_axis, results_axis
 from smelt.codegen.llvm.schedule.operands import runs_across
+from smelt.codegen.llvm.schedule.ranges import Range, stored_range
 from smelt.codegen.llvm.schedule.stencil import stencils
 from smelt.codegen.llvm.schedule.tasks import Placed, Products, gathers, task_blocks, turned_side
 from smelt.codegen.llvm.schedule.windowed import windowed
@@ -86,6 +87,9 @@ class Nest:
     """The segment that the nest runs in."""
     stages: tuple[Stage, ...] = ()
     """Loops one after another over strips of the innermost one, where a single body is too long."""
+
+    within: Range | None = None
+    """The range of an axis that is all it walks, so that its stores ask nothing."""
 
     def in_registers(self, fold: Item) -> bool:
         """Whether a fold's result axes are all outside of the axes that it ends."""
@@ -182,7 +186,12 @@ class _Planner:
             self._contraction(number, item)
         for s in self.phase.stores:
             level = max(self.first[s.time], *(self.levels[i] for i in (s.value, s.where) if i))
-            self._group(level, s.axes & self._local(s.time)).stores.append(s)
+            domain = s.axes & self._local(s.time)
+            within = stored_range(s) if self.products else None
+            if within is not None and within.axis in domain:
+                self._group(level, domain, within).stores.append(replace(s, where=None))
+            else:
+                self._group(level, domain).stores.append(s)
         for setting in self.phase.settings:
             domain = setting.state.axes & self._local(setting.time)
             self._group(self.last[setting.time], domain).settings.append(setting)
@@ -286,12 +295,12 @@ class _Planner:
         axes = item.axes.union(*(a.axes for a in item.args if item.kind == "fold"), over)
         return axes & self._local(item.time)
 
-    def _group(self, level: int, domain: frozenset[str]) -> Nest:
-        key = (level, domain)
+    def _group(self, level: int, domain: frozenset[str], within: Range | None = None) -> Nest:
+        key = (level, domain if within is None else (domain, within))
         if key not in self.groups:
             order = tuple(a for a in self.phase.axes if a in domain)
             time = next(t for t, last in enumerate(self.last) if level <= last)
-            self.groups[key] = Nest(level, order, None, time=time)
+            self.groups[key] = Nest(level, order, None, time=time, within=within)
         return self.groups[key]
 
     def _close(self, nest: Nest) -> None:
