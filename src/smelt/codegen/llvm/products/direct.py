@@ -25,11 +25,11 @@ from smelt.codegen.llvm.rows.within import ends
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.lanes import lane_of
 from smelt.codegen.llvm.schedule.nests import Nest, Schedule
-from smelt.codegen.llvm.schedule.ranges import stored_range
 from smelt.codegen.llvm.schedule.stencil import HEIGHTS, Stencil
 from smelt.codegen.llvm.schedule.upright import Upright
 from smelt.codegen.llvm.scratch.storage import SUMS_PART, reads
 from smelt.codegen.llvm.values.items import Item, StoreItem
+from smelt.codegen.llvm.values.ranges import stored_range
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, axes_of, substitute
@@ -169,9 +169,7 @@ class Direct:
             apart = [b.select(here, x, y) for x, y in zip(steps, apart, strict=True)]
         return base, apart
 
-    def _at(
-        self, c: Tiled, rows: Sequence[str], store: StoreItem
-    ) -> tuple[Value, list[Value]]:
+    def _at(self, c: Tiled, rows: Sequence[str], store: StoreItem) -> tuple[Value, list[Value]]:
         """The same of one store."""
         home, b, access = self.home, self.home.b, store.access
         origin = home.index(substitute(access.offset, dict.fromkeys((*rows, c.n), 0)), home.top)

@@ -1,4 +1,4 @@
-"""A nest that walks the range of an axis alone in which its stores write."""
+"""Stores in a range of an axis: nests that walk that range alone, vectors that have some of it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.instructions.indexing import number
-from smelt.codegen.llvm.schedule.ranges import Range
+from smelt.codegen.llvm.instructions.indexing import iota, number, splat
+from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.values.items import StoreItem
+from smelt.codegen.llvm.values.ranges import Range, stored_range
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -25,6 +27,26 @@ def in_range(home: NestEmitter, within: Range, run: Callable[[], None]) -> None:
     with b.if_then(b.icmp_signed("<", low, high)):
         run()
     home.ranges = kept
+
+
+def stored_in_range(home: NestEmitter, s: StoreItem, value: ir.Value, scope: Scope) -> bool:
+    """Stores those lanes of a vector that lie in the range of a store, if it has one along them:
+    nothing is done for others than the few vectors that have some."""
+    b, lanes, within = home.b, scope.lanes, stored_range(s)
+    if lanes is None or within is None or within.axis != lanes.axis:
+        return False
+    first, stop = ends(home, within)
+    some = b.icmp_signed("<", first, b.add(lanes.base, number(lanes.count)))
+    if stop is not None:
+        some = b.and_(some, b.icmp_signed("<", lanes.base, stop))
+    with b.if_then(some):
+        at = iota(lanes.count)
+        mask = b.icmp_signed(">=", at, splat(b, b.sub(first, lanes.base), lanes.count))
+        if stop is not None:
+            low = splat(b, b.sub(stop, lanes.base), lanes.count)
+            mask = b.and_(mask, b.icmp_signed("<", at, low))
+        home.put(s, value, mask, scope)
+    return True
 
 
 def ends(home: NestEmitter, within: Range) -> tuple[ir.Value, ir.Value | None]:
