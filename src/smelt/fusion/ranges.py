@@ -65,20 +65,25 @@ def _key(node: Node, base: Node) -> tuple[object, ...]:
 
 
 def _dims(terms: Sequence[Term], shape: Shape, base: Shape) -> tuple[Dim, ...] | None:
+    """Each dimension of a value as a range; one element of several is told by a dimension of one
+    element, or nothing would say which."""
     found: list[Dim] = []
-    for term in terms:
-        at = axis(f"a{term}", shape[term]) if isinstance(term, int) and term >= 0 else term
+    single = [k for k, n in enumerate(shape) if n == 1]
+    for term, whole in zip(terms, base, strict=True):
+        at: Index = term
+        if isinstance(term, int):
+            at = axis(f"a{term}", shape[term]) if term >= 0 else 0
         names = axes_of(at) if isinstance(at, Expr) else ()
-        if isinstance(at, int):
+        if not names and whole == 1:
             found.append((-1, 0, 1))
-        elif not names:
-            found.append((-1, at, 1))
+        elif not names and single:
+            found.append((single.pop(0), at, 1))
         elif len(names) == 1 and coefficient(at, names[0]) == 1:
             k = int(names[0][1:])
             found.append((k, sub(at, axis(names[0], shape[k])), shape[k]))
         else:
             return None
-    walked = Counter(k for k, _, _ in found if k >= 0)
+    walked = Counter(k for k, _, n in found if k >= 0 and n != 1)
     wanted = {k for k, n in enumerate(shape) if n != 1}
     if set(walked) != wanted or any(count > 1 for count in walked.values()):
         return None
