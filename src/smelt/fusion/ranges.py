@@ -7,7 +7,7 @@ walks the whole value and stores each element in the result whose range it lies 
 >>> from smelt.graph.text import parse
 >>> graph = parse('''graph f(x: f32[4,6]) {
 ...   v0 = exp(x)
-...   v1 = slice(v0) {starts=(0, 2), stops=(4, 5), steps=(1, 1)}
+...   v1 = slice(v0) {starts=(0, 2), sizes=(4, 3), steps=(1, 1)}
 ...   return v1
 ... }''')
 >>> part_of(graph.outputs[0]).dims
