@@ -38,7 +38,7 @@ from smelt.kernel.ir import (
     Value,
 )  # fmt: skip
 from smelt.lower.deep import deep
-from smelt.ops.combine import SUM_OF_PRODUCTS, Combine
+from smelt.ops.combine import BOTH, SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.create import Input
 from smelt.ops.scalar import SCALARS
@@ -478,7 +478,7 @@ def _define_part(pull: Pullback, name: str, node: Node, part: Part) -> None:
             tests.append(Apply("lt", (IndexValue(place, i64), _number(add(first, length)))))
     where = None
     for test in tests:
-        where = test if where is None else Apply("and", (where, test))
+        where = test if where is None else Apply(BOTH, (where, test))
     found = pull.element(part.base, at)
     _stored(pull, name, node, node.type.shape, tuple(index), found, where)
 

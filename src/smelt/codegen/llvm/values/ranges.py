@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from smelt.codegen.llvm.values.items import Item, StoreItem
 from smelt.dataclass import dataclass
+from smelt.ops.combine import BOTH
 from smelt.ops.contract import bare_axis
 from smelt.types.expr import Expr, Index, axes_of, maximum, minimum
 
@@ -42,7 +43,7 @@ def stored_range(store: StoreItem) -> Range | None:
 
 def _tests(item: Item) -> Iterator[Item]:
     """What a conjunction asks."""
-    if item.kind == "apply" and item.payload == "and":
+    if item.kind == "apply" and item.payload == BOTH:
         for a in item.args:
             yield from _tests(a)
     else:
