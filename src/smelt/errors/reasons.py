@@ -275,7 +275,8 @@ _REFUSALS = (
         "it, several places for one of its own, or in another order",
         "A product is computed once for each element of its result, by the kernel whose axes these "
         "are. What reads a slice, windows or pairs of its elements, or interleaves several, would "
-        "compute some again and skip what others need.",
+        "compute some again and skip what others need. Slices of one value that are results as "
+        "they are, two or more, are stored where it is computed.",
         "No setting helps; a product with a part of the weight, in place of a part of the product, "
         "is read element by element. " + _LEGAL,
     ),

@@ -29,7 +29,8 @@ from typing import TypeAlias
 
 from smelt.dataclass import dataclass
 from smelt.fusion.plan import Cluster
-from smelt.fusion.sets import bits
+from smelt.fusion.ranges import stored_parts
+from smelt.fusion.sets import bits, find
 from smelt.fusion.space import regrouped
 from smelt.fusion.trace import Term
 from smelt.fusion.units import STILL, Edge, Unit, Units
@@ -145,9 +146,13 @@ class _Pull:
 
     def run(self) -> Region:
         region, units = self.region, self.units
+        parts = stored_parts(units, region.members, region.stored) if not self.walked else {}
         for u in bits(region.stored):
-            place = self._own_place(units.unit(u))
+            place = self._own_place(units.unit(parts.get(u, u)))
             region.places[u] = [place]
+            if u in parts:
+                region.places[parts[u]] = [place]
+                self.seen.add((parts[u], place))
             self.seen.add((u, place))
             if place in self.expressed:
                 self.odd |= 1 << u
@@ -165,7 +170,10 @@ class _Pull:
                     return region.refuse("reduction-crossing", u)
                 region.masks[u] = []
                 for place in places:
-                    self._follow(unit, place)
+                    if u in parts:  # it is stored where the whole is computed
+                        region.masks[u].append(self.mask(place))
+                    else:
+                        self._follow(unit, place)
         self._levels()
         return self._judge()
 
@@ -218,9 +226,9 @@ class _Pull:
         if len(free) > 1:
             if self.classes is None:
                 self.classes = self._classes(self.units.everything)
-            kind = _find(self.classes, key)
+            kind = find(self.classes, key)
             for a in free:
-                if _find(self.classes, self.origins[a]) == kind:
+                if find(self.classes, self.origins[a]) == kind:
                     return a
         return free[0]
 
@@ -234,10 +242,10 @@ class _Pull:
                 same = combinations(enumerate(self.units.unit(u).axes), 2)
                 pairs = [(u * 32 + d, u * 32 + k) for (d, e), (k, n) in same if e == n]
                 for one, other in pairs:
-                    a, b = _find(self.own, one), _find(self.own, other)
+                    a, b = find(self.own, one), find(self.own, other)
                     self.beside |= {(a, b), (b, a)}
-        kind = _find(self.own, key)
-        kinds = {a: _find(self.own, self.origins[a]) for a in free}
+        kind = find(self.own, key)
+        kinds = {a: find(self.own, self.origins[a]) for a in free}
         alike = [a for a in free if kinds[a] == kind]
         return alike or [a for a in free if (kinds[a], kind) not in self.beside]
 
@@ -250,7 +258,7 @@ class _Pull:
             for v, pairs in ties[u]:
                 if producers >> v & 1:
                     for one, other in pairs:
-                        a, b = _find(parent, one), _find(parent, other)
+                        a, b = find(parent, one), find(parent, other)
                         if a != b:
                             parent[b] = a
         return parent
@@ -483,15 +491,6 @@ def _keeps_apart(place: Place) -> bool:
             return False
         seen.update(axes)
     return True
-
-
-def _find(parent: dict[int, int], key: int) -> int:
-    root = key
-    while (above := parent.get(root, root)) != root:
-        root = above
-    while key != root:
-        parent[key], key = root, parent.get(key, root)
-    return root
 
 
 @lru_cache(maxsize=4096)

@@ -54,3 +54,13 @@ class Hints(dict[str, int]):
 def at_hints(e: Index, hints: Mapping[str, int]) -> int:
     """An expression over sizes as a number."""
     return e if isinstance(e, int) else int(evaluate(e, hints))
+
+
+def find(parent: dict[int, int], key: int) -> int:
+    """What stands for a key among those that `parent` has put together (union-find)."""
+    root = key
+    while (above := parent.get(root, root)) != root:
+        root = above
+    while key != root:
+        parent[key], key = root, parent.get(key, root)
+    return root

@@ -204,6 +204,11 @@ class Units:
         return sum(1 << u.number for u in self.units if u.trace.picks)
 
     @cached_property
+    def views(self) -> int:
+        """Views that are units, as somebody wants them written."""
+        return sum(1 << u.number for u in self.units if u.node.op.is_view)
+
+    @cached_property
     def conditions(self) -> frozenset[int]:
         """The values that are conditions."""
         return frozenset(v for v, node in enumerate(self.values) if node.type.dtype == bool_)

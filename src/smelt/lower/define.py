@@ -15,6 +15,7 @@ from typing import TypeVar
 from smelt.dataclass import dataclass
 from smelt.errors import VerifyError
 from smelt.fusion.plan import Cluster
+from smelt.fusion.ranges import Part, cluster_parts
 from smelt.fusion.space import axis_classes, own_classes, reads, regrouped
 from smelt.graph.ir import Node
 from smelt.kernel.bounds import proves_inside
@@ -37,7 +38,7 @@ from smelt.kernel.ir import (
     Value,
 )  # fmt: skip
 from smelt.lower.deep import deep
-from smelt.ops.combine import SUM_OF_PRODUCTS, Combine
+from smelt.ops.combine import BOTH, SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.create import Input
 from smelt.ops.scalar import SCALARS
@@ -46,13 +47,17 @@ from smelt.types.dtype import DType, f64, i64
 from smelt.types.expr import (
     Expr,
     Index,
+    add,
     atoms,
     axes_of,
+    mul,
     nonnegative,
     sizes_of,
+    sub,
     substitute,
 )
 from smelt.types.expr import value as position_index
+from smelt.types.tensor import Shape
 
 Position_ = tuple[Index, ...]
 T = TypeVar("T")
@@ -419,22 +424,64 @@ def _longest(cluster: Cluster) -> int:
 
 def _define(cluster: Cluster, rounding: str) -> Definition:
     pull = Pullback(cluster, rounding)
+    parts = cluster_parts(cluster)
     for number, node in enumerate(cluster.outputs):
-        pull.busy.append(set())
-        index: list[Index] = []
+        name = "y" if len(cluster.outputs) == 1 else f"y{number}"
         shape = cluster.shape(number)
+        if node in parts:
+            _define_part(pull, name, node, parts[node])
+            continue
         own = shape == node.type.shape
-        for d, extent in enumerate(shape):
-            if extent == 1:
-                index.append(0)
-                continue
-            kinds = (pull.classes[node, d], pull.own[node, f"o{d}"]) if own else (-1, -1)
-            index.append(pull.new_axis(extent, *kinds))
-            pull.busy[-1].add(bare_axis(index[-1]) or "")
-        pull.busy.pop()
-        at = tuple(index)
+        at = _walked(pull, node, shape)
         found = pull.element(node, at if own else regrouped(shape, node.type.shape, at))
-        name = pull.fresh("y" if len(cluster.outputs) == 1 else f"y{number}")
-        pull.out.outputs.append(Param(name, node.type.dtype, shape))
-        pull.out.body.append(Store(name, at, found))
+        _stored(pull, name, node, shape, at, found)
     return pull.out
+
+
+def _walked(pull: Pullback, node: Node, shape: Shape) -> Position_:
+    """Axes along which a result is walked under a shape."""
+    own = shape == node.type.shape
+    pull.busy.append(set())
+    index: list[Index] = []
+    for d, extent in enumerate(shape):
+        if extent == 1:
+            index.append(0)
+            continue
+        kinds = (pull.classes[node, d], pull.own[node, f"o{d}"]) if own else (-1, -1)
+        index.append(pull.new_axis(extent, *kinds))
+        pull.busy[-1].add(bare_axis(index[-1]) or "")
+    pull.busy.pop()
+    return tuple(index)
+
+
+def _stored(
+    pull: Pullback, name: str, node: Node, shape: Shape, at: Position_, found: Value,
+    where: Value | None = None,
+) -> None:  # fmt: skip
+    name = pull.fresh(name)
+    pull.out.outputs.append(Param(name, node.type.dtype, shape))
+    pull.out.body.append(Store(name, at, found, where))
+
+
+def _define_part(pull: Pullback, name: str, node: Node, part: Part) -> None:
+    """A result that is a range of a value: stored where that is computed, as far as it goes."""
+    whole = part.base.type.shape
+    at = _walked(pull, part.base, whole)
+    index: list[Index] = [0] * node.type.rank
+    tests: list[Value] = []
+    for place, extent, (d, first, length) in zip(at, whole, part.dims, strict=True):
+        if d >= 0:
+            index[d] = sub(place, first)
+        if not nonnegative(mul(first, -1)):
+            tests.append(Apply("ge", (IndexValue(place, i64), _number(first))))
+        if not nonnegative(sub(add(first, length), extent)):
+            tests.append(Apply("lt", (IndexValue(place, i64), _number(add(first, length)))))
+    where = None
+    for test in tests:
+        where = test if where is None else Apply(BOTH, (where, test))
+    found = pull.element(part.base, at)
+    _stored(pull, name, node, node.type.shape, tuple(index), found, where)
+
+
+def _number(e: Index) -> Value:
+    return Const(e, i64) if isinstance(e, int) else IndexValue(e, i64)

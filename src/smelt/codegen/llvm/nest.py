@@ -53,6 +53,7 @@ from smelt.codegen.llvm.rows.stacked import run_stacked
 from smelt.codegen.llvm.rows.stages import run_stages
 from smelt.codegen.llvm.rows.straight import is_straight, rest_mask, vectors_of
 from smelt.codegen.llvm.rows.versions import answered, is_choice, needed, question_of
+from smelt.codegen.llvm.rows.within import in_range, stored_in_range
 from smelt.codegen.llvm.schedule.bands import BandEmitter, bands_of, for_each_band
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.copies import copied
@@ -134,6 +135,10 @@ class NestEmitter:
         if nest.product is not None:
             self.products = placed_emitter(self, nest, nest.product)
             self.products.run()
+            return
+        if nest.within is not None:
+            part = partial(in_range, self, nest.within, lambda: self._versions(nest, scope))
+            self.direct.unless(nest, part)
             return
         found = copied(nest, self.s.phase)
         if found is None:
@@ -438,11 +443,16 @@ class NestEmitter:
         return found
 
     def _store(self, s: StoreItem, scope: Scope) -> None:
-        dtype, base = self.home.dtypes[s.access.buffer], self.home.buffers[s.access.buffer]
         vector = scope.lanes is not None
-        m = self.machine(scope, vector)
         value = self.get(s.value, scope, vector)
-        where = None if s.where is None else self.get(s.where, scope, vector)
+        if not stored_in_range(self, s, value, scope):
+            where = None if s.where is None else self.get(s.where, scope, vector)
+            self.put(s, value, where, scope)
+
+    def put(self, s: StoreItem, value: Value, where: Value | None, scope: Scope) -> None:
+        """Writes a value, or its lanes, where a condition holds."""
+        dtype, base = self.home.dtypes[s.access.buffer], self.home.buffers[s.access.buffer]
+        m = self.machine(scope, scope.lanes is not None)
         if scope.lanes is None:
             address = element_address(self.b, base, scope.offset(s.access), dtype)
             store_scalar(m, address, value, dtype, where)

@@ -1,8 +1,9 @@
-"""Products that are stored as they are: register tiles write where the result goes.
+"""Products that are stored as they are: register tiles write where the results go.
 
 A product's result is an array in scratch that later nests read, whatever they make of it.  Where
 one nest does nothing but store it, the tiles may write there themselves, if columns come in whole
-tiles; that is known when the task starts, and the nest is left out then.
+tiles; that is known when the task starts, and the nest is left out then.  Where ranges of its
+columns go to arrays of their own, that is also if all of a task's columns lie in one of them.
 
     direct = Direct(home)                 what may be stored so, and whether it is, here
     direct.place(c)                       where a product's tiles write, and their rows' distance
@@ -20,6 +21,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.products.sums import Last
+from smelt.codegen.llvm.rows.within import ends
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.lanes import lane_of
 from smelt.codegen.llvm.schedule.nests import Nest, Schedule
@@ -27,6 +29,7 @@ from smelt.codegen.llvm.schedule.stencil import HEIGHTS, Stencil
 from smelt.codegen.llvm.schedule.upright import Upright
 from smelt.codegen.llvm.scratch.storage import SUMS_PART, reads
 from smelt.codegen.llvm.values.items import Item, StoreItem
+from smelt.codegen.llvm.values.ranges import stored_range
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, axes_of, substitute
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 Tiled: TypeAlias = Contraction | Upright | Stencil
+Stores: TypeAlias = dict[Item, tuple[StoreItem, ...]]
+"""Products with the stores that write them as they are."""
 
 
 class Direct:
@@ -46,8 +51,8 @@ class Direct:
         streamed = home.home.streaming or home.bands
         self.stores = {} if streamed else dict(stored(home.s, home.home.dtypes))
         self.nests = {id(n) for n, found in _nests(home.s, self.stores) if found}
-        self.short = {item for item, store in self.stores.items()
-                      if home.home.dtypes[store.access.buffer] != item.dtype}  # fmt: skip
+        self.short = {item for item, found in self.stores.items()
+                      if home.home.dtypes[found[0].access.buffer] != item.dtype}  # fmt: skip
         """Those that are rounded as they are stored: until then their sums are in scratch."""
         self.holds: Value = ir.IntType(1)(1)
         """Whether the tiles of this task write results in place."""
@@ -57,6 +62,8 @@ class Direct:
             if c.item in self.stores:
                 assert isinstance(c, Tiled)
                 self.holds = home.b.and_(self.holds, self._is_whole(c))
+                if len(self.stores[c.item]) > 1:
+                    self.holds = home.b.and_(self.holds, self._is_inside(c))
 
     def _is_whole(self, c: Tiled) -> Value:
         """Whether this task's results of a product are whole tiles, and nothing beside them."""
@@ -79,6 +86,22 @@ class Direct:
         if not isinstance(known, int):
             return whole
         return b.and_(whole, b.icmp_signed("==", b.sub(last, first), number(known)))
+
+    def _is_inside(self, c: Tiled) -> Value:
+        """Whether this task's columns lie in the range of one of a product's results."""
+        b, found = self.home.b, ir.IntType(1)(0)
+        for store in self.stores[c.item]:
+            found = b.or_(found, self._holds_all(c, store))
+        return found
+
+    def _holds_all(self, c: Tiled, store: StoreItem) -> Value:
+        """Whether this task's columns lie in the range of a result."""
+        b, (low, high) = self.home.b, self.home.ranges[c.n]
+        within = stored_range(store)
+        assert within is not None
+        first, stop = ends(self.home, within)
+        begins = b.icmp_signed("<=", first, low)
+        return begins if stop is None else b.and_(begins, b.icmp_signed("<=", high, stop))
 
     def place(self, c: Contraction) -> tuple[Value, Value]:
         """The address of the first element of a task's product, and elements between its rows."""
@@ -106,7 +129,7 @@ class Direct:
         order = [*_rows(c), c.n]
         base, steps = self._place(c, _rows(c), [apart[a] for a in order[:-1]])
         if c.item in self.stores:
-            access = self.stores[c.item].access
+            (access,) = (s.access for s in self.stores[c.item])
             there = home.home.index(coefficient(access.offset, c.n) or 0)
             apart[c.n] = home.b.select(self.holds, there, apart[c.n])
         return base, apart | dict(zip(order[:-1], steps, strict=True))
@@ -115,7 +138,7 @@ class Direct:
         """Whether the lines of a product's results go on where others end, wherever they go."""
         if c.item not in self.stores or len(c.columns) < 2:
             return len(c.columns) > 1
-        offset, (outer, line) = self.stores[c.item].access.offset, c.axes[-2:]
+        offset, (outer, line) = self.stores[c.item][0].access.offset, c.axes[-2:]
         return coefficient(offset, outer) == self.home.s.local[line]
 
     def last(self, c: Tiled) -> Last | None:
@@ -136,8 +159,19 @@ class Direct:
         return b.select(self.holds, there, base), [b.select(self.holds, x, y) for x, y in both]
 
     def _there(self, c: Tiled, rows: Sequence[str]) -> tuple[Value, list[Value]]:
-        """The address of a task's first result, and elements between its rows."""
-        home, b, access = self.home, self.home.b, self.stores[c.item].access
+        """The address of a task's first result, and elements between its rows: of several ranges
+        where that one goes which the task's columns lie in."""
+        b, (one, *others) = self.home.b, self.stores[c.item]
+        base, apart = self._at(c, rows, one)
+        for store in others:
+            here, (there, steps) = self._holds_all(c, store), self._at(c, rows, store)
+            base = b.select(here, there, base)
+            apart = [b.select(here, x, y) for x, y in zip(steps, apart, strict=True)]
+        return base, apart
+
+    def _at(self, c: Tiled, rows: Sequence[str], store: StoreItem) -> tuple[Value, list[Value]]:
+        """The same of one store."""
+        home, b, access = self.home, self.home.b, store.access
         origin = home.index(substitute(access.offset, dict.fromkeys((*rows, c.n), 0)), home.top)
         apart = [home.index(coefficient(access.offset, a) or 0, home.top) for a in rows]
         for a, step in zip(rows, apart, strict=True):
@@ -150,7 +184,7 @@ class Direct:
 
     def _dtype(self, c: Tiled) -> DType:
         """The type that a product is stored as."""
-        return self.home.home.dtypes[self.stores[c.item].access.buffer]
+        return self.home.home.dtypes[self.stores[c.item][0].access.buffer]
 
     def unless(self, nest: Nest, run: Callable[[], None]) -> None:
         """Runs a nest, but for one whose results are in place already."""
@@ -161,7 +195,7 @@ class Direct:
             run()
 
 
-def _nests(s: Schedule, stores: dict[Item, StoreItem]) -> Iterator[tuple[Nest, bool]]:
+def _nests(s: Schedule, stores: Stores) -> Iterator[tuple[Nest, bool]]:
     """Every nest, and whether it does nothing but store such products."""
     for nest in s.nests:
         other = nest.saves or nest.folds or nest.settings or nest.fixed or nest.product
@@ -169,21 +203,29 @@ def _nests(s: Schedule, stores: dict[Item, StoreItem]) -> Iterator[tuple[Nest, b
             nest,
             bool(nest.stores)
             and not other
-            and all(s.value in stores and stores[s.value] is s for s in nest.stores),
+            and all(_is_among(x, stores.get(x.value, ())) for x in nest.stores),
         )
 
 
-def stored(s: Schedule, dtypes: dict[str, Any]) -> Iterator[tuple[Item, StoreItem]]:
-    """Products whose only readers are nests that store them as they are."""
-    found: dict[Item, StoreItem] = {}
+def _is_among(store: StoreItem, stores: Sequence[StoreItem]) -> bool:
+    """Whether a nest's store is one of those of a product, or does what it does in its range."""
+    return any(x.access == store.access for x in stores)
+
+
+def stored(s: Schedule, dtypes: dict[str, Any]) -> Iterator[tuple[Item, tuple[StoreItem, ...]]]:
+    """Products whose only readers are nests that store them as they are, with these stores: several
+    where ranges of their columns are results of their own."""
+    found: Stores = {}
     for c in s.products.values():
         if not isinstance(c, Tiled):
             continue
         users = [x for x in s.phase.stores if x.value is c.item]
-        if _is_plain(c, s) and s.region(c.item) is None and len(users) == 1:
-            (store,) = users
-            if _lies_along(store, c) and _is_written(c, dtypes[store.access.buffer]):
-                found[c.item] = store
+        if not users or not _is_plain(c, s) or s.region(c.item) is not None:
+            continue
+        types = {dtypes[x.access.buffer] for x in users}
+        if len(types) == 1 and _are_one_or_ranges(users, c) and \
+                all(_lies_along(x, c) and _is_written(c, *types) for x in users):  # fmt: skip
+            found[c.item] = tuple(users)
     while True:
         homes = [n for n, alone in _nests(s, found) if alone]
         wrong = [i for i in found if not _is_alone(s, i, homes)]
@@ -192,6 +234,21 @@ def stored(s: Schedule, dtypes: dict[str, Any]) -> Iterator[tuple[Item, StoreIte
         for item in wrong:
             del found[item]
     yield from found.items()
+
+
+def _are_one_or_ranges(stores: Sequence[StoreItem], c: Tiled) -> bool:
+    """Whether there is one store of a product, or its columns are cut into ranges that each go
+    somewhere else: no element is stored twice."""
+    if len(stores) == 1:
+        return stores[0].where is None
+    found = [stored_range(x) for x in stores]
+    if isinstance(c, Upright) or any(r is None or r.axis != c.n for r in found):
+        return False
+    known = sorted((r for r in found if r is not None), key=lambda r: r.stop is None)
+    starts = {r.first for r in known}
+    # One begins at 0, one has no end, and each of the others begins where one stops.
+    stops = {r.stop for r in known if r.stop is not None}
+    return len(starts) == len(stores) and starts == stops | {0} and known[-1].stop is None
 
 
 def _rows(c: Tiled) -> tuple[str, ...]:
@@ -224,11 +281,11 @@ def _is_written(c: Tiled, dtype: DType) -> bool:
 
 
 def _is_alone(s: Schedule, item: Item, homes: list[Nest]) -> bool:
-    """Whether one of these nests is all that looks at an item, and nothing is made of it there."""
+    """Whether these nests are all that look at an item, and nothing is made of it there."""
     readers = [n for n in s.nests if reads(n, item)]
-    if len(readers) != 1 or not any(readers[0] is h for h in homes):
+    if not readers or not all(any(n is h for h in homes) for n in readers):
         return False
-    return not any(item in i.args for i in readers[0].items)
+    return not any(item in i.args for n in readers for i in n.items)
 
 
 def _lies_along(store: StoreItem, c: Tiled) -> bool:
@@ -236,7 +293,7 @@ def _lies_along(store: StoreItem, c: Tiled) -> bool:
     each of them once."""
     offset: Index = store.access.offset
     several = not c.item.axes.issuperset(axes_of(offset))
-    if store.where is not None or store.access.limits or several:
+    if store.access.limits or several:
         return False
     steps = [coefficient(offset, a) for a in (*_rows(c), c.n)]
     return coefficient(offset, lane_of(c)) == 1 and None not in steps

@@ -62,7 +62,7 @@ def _joined(home: NestEmitter, nest: Nest) -> Iterator[str]:
 
 
 def _is_plain(home: NestEmitter, nest: Nest) -> bool:
-    others = nest.folds or nest.settings or nest.fixed or nest.turned or nest.stages
+    others = nest.folds or nest.settings or nest.fixed or nest.turned or nest.stages or nest.within
     kinds = all(i.kind in KINDS for i in nest.items)
     tested = any(a.limits or a.positions for a in accesses_of(nest.items))
     masked = any(s.where is not None or s.access.positions for s in nest.stores)

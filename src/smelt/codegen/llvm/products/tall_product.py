@@ -103,7 +103,7 @@ class TallEmitter(TallPacker):
         steps = {a: coefficient(a.offset, self.c.m) for a in home.accesses if not a.positions}
         self.rows_apart = {a: home.index(s, self.top) for a, s in steps.items() if s is not None}
         loads = {i.payload: None for i in home.items if {self.c.m, self.c.n} <= i.axes}
-        stores = dict.fromkeys(s.access for s in self.nest.stores)
+        stores = dict.fromkeys(s.access for s in self.nest.stores if s.where is None)
         self.beside, self.results = (
             [a for a in found if isinstance(a, Access) and a in self.rows_apart
              and coefficient(a.offset, self.c.n) == 1] for found in (loads, stores)

@@ -45,7 +45,7 @@ def is_straight(s: Schedule, nest: Nest, items: Sequence[Item] = ()) -> bool:
         return False
     if name in s.phase.cut.keys() | cut_axes(s.phase.segments[nest.time]):
         return False
-    if nest.packed or nest.once or nest.turned:
+    if nest.packed or nest.once or nest.turned or nest.within:
         return False
     if not nest.folds and extent % (s.lanes * nest.wide) == 0:  # a loop without a rest
         return False

@@ -7,7 +7,7 @@ later nest needs is computed again when that is cheap and kept in scratch memory
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 
 from smelt.codegen.llvm.access.vectors import candidates, lanes_of, picks, turned_axis, vector_axis
 from smelt.codegen.llvm.rows.flatten import flatten, is_map
@@ -20,7 +20,13 @@ from smelt.codegen.llvm.schedule.contract import Contraction, Form, contractions
 from smelt.codegen.llvm.schedule.cuts import fit_rows
 from smelt.codegen.llvm.schedule.hosted import over_stencils
 from smelt.codegen.llvm.schedule.lanes import lane_of
-from smelt.codegen.llvm.schedule.nest_axes import carried_axis, lines_axis, results_axis
+from smelt.codegen.llvm.schedule.nest_axes import (
+    carried_axis,
+    ended_by,
+    lines_axis,
+    results_axis,
+    serial_axes,
+)
 from smelt.codegen.llvm.schedule.operands import runs_across
 from smelt.codegen.llvm.schedule.stencil import stencils
 from smelt.codegen.llvm.schedule.tasks import Placed, Products, gathers, task_blocks, turned_side
@@ -40,6 +46,7 @@ from smelt.codegen.llvm.values.items import (
     visited_axes,
 )
 from smelt.codegen.llvm.values.peeks import covered, finish_sums
+from smelt.codegen.llvm.values.ranges import Range, stored_range
 from smelt.dataclass import dataclass
 from smelt.ops.scalar import SCALARS
 from smelt.target import Target
@@ -77,7 +84,7 @@ class Nest:
     packed: str = ""
     """This nest packs the operand "left" or "right" (its one save)."""
     once: bool = False
-    """Nearly every element of the operand is packed once: nothing is dear."""
+    """Nearly every element is packed once: nothing is dear."""
     settings: list[Setting] = field(default_factory=list)
     """States that get their new values here, after all else that the segment reads of them."""
     fixed: list[Item] = field(default_factory=list)
@@ -86,6 +93,9 @@ class Nest:
     """The segment that the nest runs in."""
     stages: tuple[Stage, ...] = ()
     """Loops one after another over strips of the innermost one, where a single body is too long."""
+
+    within: Range | None = None
+    """The range of an axis that is all it walks, so that its stores ask nothing."""
 
     def in_registers(self, fold: Item) -> bool:
         """Whether a fold's result axes are all outside of the axes that it ends."""
@@ -182,7 +192,12 @@ class _Planner:
             self._contraction(number, item)
         for s in self.phase.stores:
             level = max(self.first[s.time], *(self.levels[i] for i in (s.value, s.where) if i))
-            self._group(level, s.axes & self._local(s.time)).stores.append(s)
+            domain = s.axes & self._local(s.time)
+            within = stored_range(s) if self.products else None
+            if within is not None and within.axis in domain:
+                self._group(level, domain, within).stores.append(replace(s, where=None))
+                continue
+            self._group(level, domain).stores.append(s)
         for setting in self.phase.settings:
             domain = setting.state.axes & self._local(setting.time)
             self._group(self.last[setting.time], domain).settings.append(setting)
@@ -211,8 +226,7 @@ class _Planner:
     def _contraction(self, number: int, item: Item) -> None:
         """A nest that stands for a contraction, and the nests that pack its operands."""
         c = self.products[item]
-        level = self.levels[item] - 1
-        time = item.time
+        level, time = self.levels[item] - 1, item.time
         nest = Nest(level, (), None, product=c, time=time)
         orders = (
             packing_axes(c) if isinstance(c, Contraction) else (c.left_order(), c.right_order())
@@ -286,12 +300,12 @@ class _Planner:
         axes = item.axes.union(*(a.axes for a in item.args if item.kind == "fold"), over)
         return axes & self._local(item.time)
 
-    def _group(self, level: int, domain: frozenset[str]) -> Nest:
-        key = (level, domain)
+    def _group(self, level: int, domain: frozenset[str], within: Range | None = None) -> Nest:
+        key = (level, domain if within is None else (domain, within))
         if key not in self.groups:
             order = tuple(a for a in self.phase.axes if a in domain)
             time = next(t for t, last in enumerate(self.last) if level <= last)
-            self.groups[key] = Nest(level, order, None, time=time)
+            self.groups[key] = Nest(level, order, None, time=time, within=within)
         return self.groups[key]
 
     def _close(self, nest: Nest) -> None:
@@ -317,7 +331,7 @@ class _Planner:
         chain: list[set[str]] = []
         other = Nest(nest.level, nest.order, None, time=nest.time)
         for fold in nest.folds:
-            over = _ended_by(fold)
+            over = ended_by(fold)
             if v in over and not all(over <= o or o <= over for o in chain):
                 other.folds.append(fold)
             elif v in over:
@@ -325,8 +339,8 @@ class _Planner:
         if not other.folds:
             return [nest]
         nest.folds = [f for f in nest.folds if f not in other.folds]
-        self._close(nest)
-        self._close(other)
+        for one in (nest, other):
+            self._close(one)
         return [*self._apart(nest), *self._apart(other)]
 
     def _vector_of(self, nest: Nest) -> str | None:
@@ -340,7 +354,7 @@ class _Planner:
             across = {i: lane_of(c) for i, c in self.products.items()}
             v = lines_axis(nest, v) or results_axis(nest, v) or \
                 carried_axis(nest, v, self.phase, across) or v  # fmt: skip
-        serial = _serial(nest)
+        serial = serial_axes(nest)
         others = [a for a in domain if a not in serial]
         return v if v not in serial or serial == {v} else others[-1] if others else None
 
@@ -443,10 +457,9 @@ class _Planner:
         domain = nest.order
         if not domain:
             return
-        v, serial = self._vector_of(nest), _serial(nest)
-        rest = [a for a in domain if a != v]
+        v, serial = self._vector_of(nest), serial_axes(nest)
+        rest, ended = [a for a in domain if a != v], self._ended(nest, v)
         nest.vector = v
-        ended = self._ended(nest, v)
         nest.order = (*(a for a in rest if a not in ended and a not in serial),
                       *(a for a in rest if a in serial and a not in ended),
                       *(a for a in ended if a != v), *((v,) if v is not None else ()))  # fmt: skip
@@ -458,7 +471,7 @@ class _Planner:
         if not cut and not has_usual_sides(nest):
             nest.stages = stages(nest)
         visited = visited_axes(self.phase.segments[nest.time])
-        nest.pairs = not any(visited & _ended_by(f) for f in nest.folds)
+        nest.pairs = not any(visited & ended_by(f) for f in nest.folds)
         nest.wide = (
             WIDE if nest.stages else 2 if v in serial else vectors_together(nest, self.lanes)
         )
@@ -481,19 +494,7 @@ class _Planner:
     def _ended(self, nest: Nest, v: str | None) -> list[str]:
         """Axes to run innermost: those ended by the folds that end the vector axis, if any do;
         the more folds end an axis the further in it is."""
-        overs = [_ended_by(f) for f in nest.folds]
+        overs = [ended_by(f) for f in nest.folds]
         overs = [o for o in overs if v in o] or overs
         found = [a for a in nest.order if any(a in o for o in overs)]
         return sorted(found, key=lambda a: sum(a in o for o in overs))
-
-
-def _ended_by(fold: Item) -> set[str]:
-    """The axes that a fold ends."""
-    assert isinstance(fold.payload, Folding)
-    return set(fold.payload.over)
-
-
-def _serial(nest: Nest) -> set[str]:
-    """The axes that a nest's scans run along."""
-    scans = [i.payload for i in nest.items if i.kind == "scan"]
-    return {a for s in scans if isinstance(s, Folding) for a in s.over}

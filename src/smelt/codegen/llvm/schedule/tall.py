@@ -67,6 +67,7 @@ from smelt.codegen.llvm.schedule.operands import (
 )
 from smelt.codegen.llvm.values.clone import FOLDS
 from smelt.codegen.llvm.values.items import Access, Folding, Item, Phase
+from smelt.codegen.llvm.values.ranges import stored_range
 from smelt.dataclass import dataclass
 from smelt.kernel.built import Form, Limits
 from smelt.target import CACHE_SHARE, Target
@@ -269,7 +270,9 @@ def _tall(phase: Phase, target: Target, form: Form, item: Item, dots: list[Item]
     if not own or (form == "tall" and len(own) > 1):
         return None
     m, (k,) = own[-1], item.payload.over
-    grid, apart = {*phase.grid}, [s for s in phase.stores if s.axes != item.axes or s.where]
+    grid, apart = {*phase.grid}, [s for s in phase.stores if s.axes != item.axes]
+    cut = [s for s in phase.stores if s.where]
+    apart += [s for s in cut if (r := stored_range(s)) is None or r.axis != n]
     if n is None or apart or not item.axes <= grid or k in grid:
         return None
     if item.dtype not in (f32, f64, i32):
@@ -280,6 +283,7 @@ def _tall(phase: Phase, target: Target, form: Form, item: Item, dots: list[Item]
     if wide and target.registers >= 32:
         rows = 12  # a panel comes from L2: more rows share what is read of it
     turned = form == "few" and _runs_along(phase, right, n, k) and _goes_on(phase, left, m, k)
+    turned &= not cut
     if item.axes - left.axes - {n}:  # for each of their positions rows would be packed anew
         columns = phase.axes[n]
         turned &= not isinstance(columns, int) or columns > TALL_COLUMNS
@@ -299,7 +303,7 @@ def _tall(phase: Phase, target: Target, form: Form, item: Item, dots: list[Item]
     return Tall(
         item, left, right, m, n, k, tile, direct=direct, picked=picked, wide=wide, turned=turned,
         panels=panels, roomy=form == "deep" and direct and not panels and _has_room(target),
-        dense=not wide and all(s == phase.axes[n] for s in steps),
+        dense=not wide and not cut and all(s == phase.axes[n] for s in steps),
         late=cost_of(readers(phase, dots)) > LONGEST, deep=deep,
         few=form == "few", tasks=target.tasks, narrow=form == "deep" and target.starts_few,
         copied=copied,

@@ -1,0 +1,55 @@
+"""Stores in a range of an axis: nests that walk that range alone, vectors that have some of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.instructions.indexing import iota, number, splat
+from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.values.items import StoreItem
+from smelt.codegen.llvm.values.ranges import Range, stored_range
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+
+def in_range(home: NestEmitter, within: Range, run: Callable[[], None]) -> None:
+    """Emits by `run` what a nest does between the ends of a range, if the task has any of it."""
+    b, kept = home.b, dict(home.ranges)
+    low, high = kept[within.axis]
+    first, stop = ends(home, within)
+    low = b.select(b.icmp_signed("<", low, first), first, low)
+    if stop is not None:
+        high = b.select(b.icmp_signed("<", stop, high), stop, high)
+    home.ranges[within.axis] = low, high
+    with b.if_then(b.icmp_signed("<", low, high)):
+        run()
+    home.ranges = kept
+
+
+def stored_in_range(home: NestEmitter, s: StoreItem, value: ir.Value, scope: Scope) -> bool:
+    """Stores those lanes of a vector that lie in the range of a store, if it has one along them:
+    nothing is done for others than the few vectors that have some."""
+    b, lanes, within = home.b, scope.lanes, stored_range(s)
+    if lanes is None or within is None or within.axis != lanes.axis:
+        return False
+    first, stop = ends(home, within)
+    some = b.icmp_signed("<", first, b.add(lanes.base, number(lanes.count)))
+    if stop is not None:
+        some = b.and_(some, b.icmp_signed("<", lanes.base, stop))
+    with b.if_then(some):
+        at = iota(lanes.count)
+        mask = b.icmp_signed(">=", at, splat(b, b.sub(first, lanes.base), lanes.count))
+        if stop is not None:
+            low = splat(b, b.sub(stop, lanes.base), lanes.count)
+            mask = b.and_(mask, b.icmp_signed("<", at, low))
+        home.put(s, value, mask, scope)
+    return True
+
+
+def ends(home: NestEmitter, within: Range) -> tuple[ir.Value, ir.Value | None]:
+    """Where a range begins and where it stops; None for the axis' end."""
+    first = home.home.index(within.first) if within.first != 0 else number(0)
+    return first, None if within.stop is None else home.home.index(within.stop)

@@ -1,0 +1,145 @@
+"""Results that are ranges of one value: slices that are returned, stored where they are computed.
+
+A product is computed once for each element of its result.  Where several results are slices of it
+(the queries, keys and values of one projection, the halves of a gate that are both kept), a kernel
+walks the whole value and stores each element in the result whose range it lies in.
+
+>>> from smelt.graph.text import parse
+>>> graph = parse('''graph f(x: f32[4,6]) {
+...   v0 = exp(x)
+...   v1 = slice(v0) {starts=(0, 2), sizes=(4, 3), steps=(1, 1)}
+...   return v1
+... }''')
+>>> part_of(graph.outputs[0]).dims
+((0, 0, 4), (1, 2, 3))
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+
+from smelt.dataclass import dataclass
+from smelt.fusion.plan import Cluster
+from smelt.fusion.sets import bits
+from smelt.fusion.trace import Term, trace
+from smelt.fusion.units import Units, is_contraction
+from smelt.graph.ir import Node
+from smelt.types.affine import coefficient
+from smelt.types.expr import Expr, Index, axes_of, axis, sub
+from smelt.types.tensor import Shape
+
+Dim = tuple[int, Index, Index]
+"""For a dimension of a value: the result's dimension that walks it (-1: none, as it is one
+element), where it begins and how long it is."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A result as a range of a value, along each dimension of that."""
+
+    base: Node
+    dims: tuple[Dim, ...]
+
+
+def part_of(node: Node) -> Part | None:
+    """The value that a view is a range of, if it is one: nothing broadcast, padded or turned
+    round, and each position once."""
+    base = node
+    while base.op.is_view and len(base.inputs) == 1:
+        base = base.inputs[0]
+    if base is node or base.op.is_view or base.op.is_source:
+        return None
+    found = trace(node.op, node.type, tuple(_key(x, base) for x in node.inputs))
+    if found.guards or found.picks or len(found.reads) != 1:
+        return None
+    dims = _dims(found.reads[0].terms, node.type.shape, base.type.shape)
+    return None if dims is None else Part(base, dims)
+
+
+def _key(node: Node, base: Node) -> tuple[object, ...]:
+    """A chain of views as `trace` is told of it."""
+    if node is base:
+        return (None, node.type, ())
+    return (node.op, node.type, tuple(_key(x, base) for x in node.inputs))
+
+
+def _dims(terms: Sequence[Term], shape: Shape, base: Shape) -> tuple[Dim, ...] | None:
+    """Each dimension of a value as a range; one element of several is told by a dimension of one
+    element, or nothing would say which."""
+    found: list[Dim] = []
+    single = [k for k, n in enumerate(shape) if n == 1]
+    for term, whole in zip(terms, base, strict=True):
+        at: Index = term
+        if isinstance(term, int):
+            at = axis(f"a{term}", shape[term]) if term >= 0 else 0
+        names = axes_of(at) if isinstance(at, Expr) else ()
+        if not names and whole == 1:
+            found.append((-1, 0, 1))
+        elif not names and single:
+            found.append((single.pop(0), at, 1))
+        elif len(names) == 1 and coefficient(at, names[0]) == 1:
+            k = int(names[0][1:])
+            found.append((k, sub(at, axis(names[0], shape[k])), shape[k]))
+        else:
+            return None
+    walked = Counter(k for k, _, n in found if k >= 0 and n != 1)
+    wanted = {k for k, n in enumerate(shape) if n != 1}
+    if set(walked) != wanted or any(count > 1 for count in walked.values()):
+        return None
+    return tuple(found)
+
+
+def shared_parts(
+    results: Collection[Node], holds_product: Callable[[Node], bool]
+) -> dict[Node, Part]:
+    """The results that are ranges of values which are results in several places, or as a whole as
+    well, and take a product of the same kernel to compute."""
+    parts = {node: part for node in results if (part := part_of(node)) is not None}
+    times = Counter([*results, *(part.base for part in parts.values())])
+    several = {base for base in {p.base for p in parts.values()} if times[base] > 1}
+    several = {base for base in several if holds_product(base)}
+    return {node: part for node, part in parts.items() if part.base in several}
+
+
+def stored_parts(units: Units, members: int, stored: int) -> dict[int, int]:
+    """The stored units of a set that are ranges of another one of it, which is computed whole."""
+    views = stored & units.views
+    if not views or stored == views & -views:
+        return {}
+
+    def holds_product(base: Node) -> bool:
+        pending, seen = [units.number[base]] if base in units.number else [], 0
+        while pending:
+            u = pending.pop()
+            if not members >> u & 1 or seen >> u & 1:
+                continue
+            seen |= 1 << u
+            if units.unit(u).trace.dots:
+                return True
+            pending += [e.producer for e in units.unit(u).edges]
+        return False
+
+    found = shared_parts([units.values[u] for u in bits(stored)], holds_product)
+    return {units.number[node]: units.number[part.base] for node, part in found.items()}
+
+
+def cluster_parts(cluster: Cluster) -> dict[Node, Part]:
+    """The same of a cluster: its results that are ranges of a value which is computed whole."""
+    if any(cluster.shape(k) != node.type.shape for k, node in enumerate(cluster.outputs)):
+        return {}
+    inside = set(cluster.nodes)
+
+    def holds_product(base: Node) -> bool:
+        pending, seen = [base], set[Node]()
+        while pending:
+            node = pending.pop()
+            if node not in inside or node in seen:
+                continue
+            seen.add(node)
+            if is_contraction(node):
+                return True
+            pending += node.inputs
+        return False
+
+    return shared_parts(cluster.outputs, holds_product)
