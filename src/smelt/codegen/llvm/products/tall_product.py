@@ -9,7 +9,7 @@ overwrite operands.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from smelt.codegen.llvm import ir
@@ -262,19 +262,43 @@ class TallEmitter(TallPacker):
             put(at, 1, b.icmp_signed("<", iota(lanes), splat(b, left, lanes)))
 
         if part == "rest":
-            full = (vectors - 1) * lanes
-            left = opaque(b, b.sub(b.sub(high, many), number(full)))
-            with b.if_else(b.icmp_signed(">", left, number(0))) as (most, few):
-                with most:
-                    put(many, vectors, first_lanes(b, left, lanes))
-                with few:
-                    home.loop(many, high, lanes, masked)
+            self._beside_panels(put, many, vectors, lambda: home.loop(many, high, lanes, masked))
             return
         if not part:
             home.loop(whole, high, lanes, masked)
         home.loop(low, many, wide, lambda at: put(at, vectors, None))
         if wide > lanes and not part:
             home.loop(many, whole, lanes, lambda at: put(at, 1, None))
+
+    def _beside_panels(
+        self, put: Any, many: Value, vectors: int, single: Callable[[], None]
+    ) -> None:
+        """`put` for columns beside whole panels, where they take as many vectors; or else `single`,
+        by which these are done one by one.  Neither is emitted that no task needs."""
+        b, lanes = self.b, self.c.tile.lanes
+        full, rests = (vectors - 1) * lanes, self._rests(vectors * lanes)
+        near = vectors > 1 and (not rests or max(rests) > full)
+        few = not near or not rests or any(0 < n <= full for n in rests)
+        left = opaque(b, b.sub(b.sub(self.home.ranges[self.c.n][1], many), number(full)))
+        some = b.icmp_signed(">", left, number(0))
+        if near and few:
+            with b.if_else(some) as (most, fewer):
+                with most:
+                    put(many, vectors, first_lanes(b, left, lanes))
+                with fewer:
+                    single()
+        elif near:
+            with b.if_then(some):
+                put(many, vectors, first_lanes(b, left, lanes))
+        elif not rests or max(rests):
+            single()
+
+    def _rests(self, wide: int) -> set[int]:
+        """Columns that a task may have beside whole panels; none where that is not known."""
+        total, local = (found[self.c.n] for found in (self.home.s.phase.axes, self.home.s.local))
+        if self.home.bands or not isinstance(total, int) or not isinstance(local, int) or not local:
+            return set()
+        return {min(local, total) % wide, total % local % wide}
 
     # ---- what reads the sums ---------------------------------------------------------------------
 
