@@ -109,17 +109,33 @@ def separable(x: Any, d: Any, p: Any) -> Any:
 def test_a_product_of_lines_makes_them_for_each_block_of_its_rows(rows: int, kernels: int) -> None:
     """What a product reads line by line is one over windows to the code generator: whatever its
     operand is made of is made again for every so many rows, which the planner charges."""
-    shapes = ((1, 256, 28, 28), (256, 1, 3, 3), (rows, 256, 1, 1))
+    found, known, count = lines(rows, 32)
+    assert count == kernels
+    np.testing.assert_allclose(found, known, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(("width", "kernels"), [(14, 2), (28, 2), (32, 1), (64, 1)])
+def test_lines_that_fill_no_tiles_are_charged(width: int, kernels: int) -> None:
+    """A product that takes an image line by line multiplies whole tiles, and has a line of 28 as
+    one of 32: one that takes all of the image at once has no such ends."""
+    found, known, count = lines(128, width)
+    assert count == kernels
+    np.testing.assert_allclose(found, known, rtol=1e-4, atol=1e-3)
+
+
+def lines(rows: int, width: int) -> tuple[Any, Any, int]:
+    """What the pair of convolutions gives for lines of so many places, what it should, and in how
+    many kernels."""
+    shapes = ((1, 256, 28, width), (256, 1, 3, 3), (rows, 256, 1, 1))
     arrays = [np.random.default_rng(k).standard_normal(s).astype("f") for k, s in enumerate(shapes)]
-    assert len(sm.explain(separable, *arrays).kernels) == kernels
     x, d, p = (a.astype("d") for a in arrays)
     windows = np.lib.stride_tricks.sliding_window_view(
         np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), (2, 3)
     )
     inner = np.maximum(np.einsum("bcyxuv,couv->bcyx", windows, d), 0.0)
     known = np.maximum(np.einsum("bcyx,ocuv->boyx", inner, p), 0.0)
-    found = np.asarray(sm.jit(separable)(*arrays))
-    np.testing.assert_allclose(found, known, rtol=1e-4, atol=1e-3)
+    count = len(sm.explain(separable, *arrays).kernels)
+    return np.asarray(sm.jit(separable)(*arrays)), known, count
 
 
 def test_lines_of_a_weight_that_is_only_read_are_no_windows() -> None:

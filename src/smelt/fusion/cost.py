@@ -28,6 +28,7 @@ from smelt.fusion.sets import Hints, at_hints, bits
 from smelt.fusion.sweeps import Sweeps
 from smelt.fusion.trace import Term
 from smelt.fusion.units import STILL, Unit, Units
+from smelt.fusion.walked import unfilled
 from smelt.target import Kind, Level, Target
 from smelt.types.affine import without_constant
 from smelt.types.expr import Expr, Index, axis
@@ -234,6 +235,10 @@ class Model:
                     hosted=sweeps.hosted,
                 )  # fmt: skip
                 region.work += region.packing
+                region.work += unfilled(
+                    self.units, region, sweeps.sizes, self.target.vector_bytes,
+                    lambda u, axes: self.step_ns[u] * sweeps.evaluations(axes),
+                )  # fmt: skip
         tasks = sweeps.tasks()
         inline = region.work < INLINE_NS and region.work + self._floor(region) < INLINE_NS
         threads = 1 if inline else min(tasks, self.cores)

@@ -39,6 +39,9 @@ WALKED_COST = 28.0
 """Row cost of a step of such a product: a cycle and a half for each element alone, not for a vector
 (measured: 0.40 ns where a blocked product takes 0.007)."""
 
+LONE = 1.6
+"""What multiplying a lone vector takes, of half a tile of two (measured: 1.5 to 1.9)."""
+
 PACKED_NS = 300.0
 """Packing both operands of a product by code of their own, and calling its tiles, however few there
 are (measured: 400 to 1000 ns for factors of 3 × 3 to 8 × 8, read as they lie 20)."""
@@ -153,6 +156,41 @@ def in_lines(region: Region, u: int, edge: Edge, own: int, sizes: Sequence[int])
     last, made = region.places[u][0][-1:], region.members >> edge.producer & 1
     axes = [a for a in bits(own & region.grid) if sizes[a] > 1]
     return bool(made) and len(axes) > 1 and bool(last) and last[0] == axes[-1]
+
+
+def filled(line: int, lanes: int) -> float:
+    """Columns that tiles of two vectors compute for each one of a line: of the last tile all, or a
+    vector, which each element of the other operand is read for as for two.
+
+    >>> filled(64, 16), filled(28, 16) < 1.2, filled(14, 16) > 1.5
+    (1.0, True, True)
+    """
+    over = line % (2 * lanes)
+    last = 2 * lanes if over > lanes else LONE * lanes if over else 0
+    return (line - over + last) / line
+
+
+def unfilled(
+    units: Units, region: Region, sizes: Sequence[int], vector: int,
+    work: Callable[[int, int], float],
+) -> float:  # fmt: skip
+    """Nanoseconds of what products of lines multiply beside these, where `work(u, axes)` are those
+    of all that a unit multiplies along its axes, and vectors have so many bytes: nothing fills a
+    tile across the ends of lines."""
+    found = 0.0
+    for u, over in region.ended.items():
+        unit, mask = units.unit(u), region.masks[u][0]
+        if len(unit.edges) != 2 or not unit.trace.dots:
+            continue
+        sides = [side_of(region, u, edge) for edge in unit.edges]
+        own = sides[0] & ~sides[1], sides[1] & ~sides[0]
+        if any(in_lines(region, u, e, o, sizes) for e, o in zip(unit.edges, own, strict=True)):
+            line = region.places[u][0][-1]
+            assert isinstance(line, int)
+            size = units.values[u].type.dtype.compute.itemsize
+            fill = filled(sizes[line], max(vector // size, 1))
+            found += work(u, mask | over) * (fill - 1.0)
+    return found
 
 
 def side_of(region: Region, u: int, edge: Edge) -> int:

@@ -188,10 +188,10 @@ def test_inner_loops_stay_in_registers(dtype: str) -> None:
     assert not any(re.search(spilled, x) for x in (*loops[24], *loops[96]))
     stores = {n: sorted(len(re.findall(r"%zmm\d+, -?\d*\(%r", x)) for x in found)
               for n, found in loops.items()}  # fmt: skip
-    assert stores == {96: [0], 24: [0, 2]}
+    assert stores == {96: [0], 24: [0, 0, 2]}, "also of what has as many vectors of a panel"
     # A round of four positions asks for four lines of the next block, one that packs for one.
     assert [x.count("prefetch") for x in loops[96]] == [4]
-    assert sorted(x.count("prefetch") for x in loops[24]) == [1, 4]
+    assert sorted(x.count("prefetch") for x in loops[24]) == [0, 1, 4]
 
 
 @pytest.mark.parametrize("shapes", ["x: f32[m,k], w: f32[n,k]", "x: f32[m,768], w: f32[768,768]"])

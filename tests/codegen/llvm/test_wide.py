@@ -240,8 +240,10 @@ def test_such_rows_are_not_copied() -> None:
     kernel = lower.run(one_cluster(parse(PICKED)), "eager", {})
     target = Target.for_isa("avx512")
     text = assembly(emit(kernel, target, form="wide").llvm, target, 2)
-    (body,) = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 24]
-    assert not re.search(r"vmov\w+\s+-?\d*\(%rsp", body), "sums stay in registers"
+    bodies = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 24]
+    assert len(bodies) == 2, "whole panels, and what has as many vectors of one"
+    for body in bodies:
+        assert not re.search(r"vmov\w+\s+-?\d*\(%rsp", body), "sums stay in registers"
 
 
 def test_same_bits_for_any_threads_and_strides() -> None:
@@ -302,8 +304,25 @@ def test_the_inner_loop_stays_in_registers(right: str, dtype: str) -> None:
     kernel = lower.run(one_cluster(parse(matrices(dtype, f"m,k; {right} -> m,n"))), "eager", {})
     target = Target.for_isa("avx512")
     text = assembly(emit(kernel, target, form="wide").llvm, target, 2)
-    (body,) = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 24]
-    assert not re.search(r"\(%rsp|mul[sp]", body), body
+    bodies = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 24]
+    assert len(bodies) == 2, "whole panels, and what has as many vectors of one"
+    for body in bodies:
+        assert not re.search(r"\(%rsp|mul[sp]", body), body
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_lines_of_nearly_a_panel_are_one_tile(isa: str) -> None:
+    """Every number of columns that whole panels leave, at either end of what may be touched: NaN
+    and infinity beside them stay there."""
+    kernel = forced(PLAIN, isa)
+    for n in (1, 7, 15, 16, 17, 24, 28, 31, 32, 33, 49, 56, 63, 64, 95):
+        x, y = whole_numbers((17, 40), "f4", n), whole_numbers((40, n), "f4", n)
+        y[:, -1], y[3, 0] = np.nan, np.inf
+        with np.errstate(invalid="ignore"):
+            wanted = kernel.expected(x, y)[0]
+        for at_end in (False, True):
+            found = run_guarded(kernel, [x, y], at_end=at_end)[0]
+            assert np.array_equal(found, wanted, equal_nan=True), n
 
 
 @pytest.mark.parametrize("isa", ISAS)

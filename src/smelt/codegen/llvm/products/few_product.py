@@ -30,6 +30,7 @@ from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.products.before import with_before
 from smelt.codegen.llvm.products.deep_product import DeepEmitter
 from smelt.codegen.llvm.products.tall_packer import converted
+from smelt.codegen.llvm.products.tall_product import last_of
 from smelt.codegen.llvm.products.tiling import rounds
 from smelt.codegen.llvm.schedule.nests import Nest
 from smelt.codegen.llvm.schedule.operands import load_of
@@ -259,7 +260,8 @@ class FewEmitter(DeepEmitter):
                 self._fetch(k, step)
             places = self._panel(k, nth, *panel)
             if packed is None:
-                across = [load_vector(self.m, at, c.item.dtype, mask) for at in places]
+                across = [load_vector(self.m, at, c.item.dtype, last_of(mask, v, panel[1]))
+                          for v, at in enumerate(places)]  # fmt: skip
             else:
                 across = self._read_line(k, packed, panel[1])  # one position in a round
             found = self._multiplied(starts, k, nth, across, totals)

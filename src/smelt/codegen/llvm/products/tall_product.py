@@ -9,7 +9,7 @@ overwrite operands.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from smelt.codegen.llvm import ir
@@ -22,7 +22,7 @@ from smelt.codegen.llvm.access.memory import (
     store_vector,
 )
 from smelt.codegen.llvm.instructions.counting import stepped, times
-from smelt.codegen.llvm.instructions.indexing import iota, number, opaque, splat
+from smelt.codegen.llvm.instructions.indexing import first_lanes, iota, number, opaque, splat
 from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.products.before import in_runs, is_short
@@ -43,6 +43,11 @@ if TYPE_CHECKING:
 Value = ir.Value
 AHEAD = 8192
 """Bytes between what is read of long rows and what is asked for."""
+
+
+def last_of(mask: Value | None, nth: int, vectors: int) -> Value | None:
+    """The mask of the nth of some vectors: all of them but the last one are whole."""
+    return mask if nth == vectors - 1 else None
 
 
 class TallEmitter(TallPacker):
@@ -126,7 +131,7 @@ class TallEmitter(TallPacker):
             loop(low, high, 1, self._late)
 
     def _beside(self, low: Value, high: Value) -> None:
-        """Columns beside whole panels: tiles of a vector, as high as others and lower ones."""
+        """Columns beside whole panels: tiles as high as others and lower ones."""
         done, (full, *_, lower, _) = low, self.c.heights
         for size in (full, lower):
             end = self.b.sub(high, self.b.urem(self.b.sub(high, done), number(size)))
@@ -183,7 +188,7 @@ class TallEmitter(TallPacker):
                     to = self._sum(b.add(row, number(i)), here)
                     store_vector(self.m, to, total, c.item.dtype, None)
                 else:
-                    self._read(places[i], here, mask, total)
+                    self._read(places[i], here, last_of(mask, v, vectors), total)
 
         return columns
 
@@ -245,7 +250,8 @@ class TallEmitter(TallPacker):
     ) -> None:  # fmt: skip
         """`put(column, vectors, mask)` for all columns, so many vectors at once where there are:
         first for what is less than a vector, which may be stored over the begin of the next row.
-        Of `part` "whole" only where there are so many, of "rest" the others, one by one."""
+        Of `part` "whole" only where there are so many, of "rest" the others: at once too where
+        they take as many vectors.  A mask is that of the last vector."""
         b, home, c = self.b, self.home, self.c
         (low, high), lanes, wide = home.ranges[c.n], c.tile.lanes, c.tile.lanes * vectors
         size = b.sub(high, low)
@@ -255,12 +261,44 @@ class TallEmitter(TallPacker):
             left = opaque(b, b.sub(high, at))
             put(at, 1, b.icmp_signed("<", iota(lanes), splat(b, left, lanes)))
 
-        if part != "whole":
-            home.loop(many if part == "rest" else whole, high, lanes, masked)
-        if part != "rest":
-            home.loop(low, many, wide, lambda at: put(at, vectors, None))
+        if part == "rest":
+            self._beside_panels(put, many, vectors, lambda: home.loop(many, high, lanes, masked))
+            return
+        if not part:
+            home.loop(whole, high, lanes, masked)
+        home.loop(low, many, wide, lambda at: put(at, vectors, None))
         if wide > lanes and not part:
             home.loop(many, whole, lanes, lambda at: put(at, 1, None))
+
+    def _beside_panels(
+        self, put: Any, many: Value, vectors: int, single: Callable[[], None]
+    ) -> None:
+        """`put` for columns beside whole panels, where they take as many vectors; or else `single`,
+        by which these are done one by one.  Neither is emitted that no task needs."""
+        b, lanes = self.b, self.c.tile.lanes
+        full, rests = (vectors - 1) * lanes, self._rests(vectors * lanes)
+        near = vectors > 1 and (not rests or max(rests) > full)
+        few = not near or not rests or any(0 < n <= full for n in rests)
+        left = opaque(b, b.sub(b.sub(self.home.ranges[self.c.n][1], many), number(full)))
+        some = b.icmp_signed(">", left, number(0))
+        if near and few:
+            with b.if_else(some) as (most, fewer):
+                with most:
+                    put(many, vectors, first_lanes(b, left, lanes))
+                with fewer:
+                    single()
+        elif near:
+            with b.if_then(some):
+                put(many, vectors, first_lanes(b, left, lanes))
+        elif not rests or max(rests):
+            single()
+
+    def _rests(self, wide: int) -> set[int]:
+        """Columns that a task may have beside whole panels; none where that is not known."""
+        total, local = (found[self.c.n] for found in (self.home.s.phase.axes, self.home.s.local))
+        if self.home.bands or not isinstance(total, int) or not isinstance(local, int) or not local:
+            return set()
+        return {min(local, total) % wide, total % local % wide}
 
     # ---- what reads the sums ---------------------------------------------------------------------
 
@@ -282,7 +320,7 @@ class TallEmitter(TallPacker):
             for v in range(vectors):
                 here = b.add(at, number(v * c.tile.lanes)) if v else at
                 total = load_vector(self.m, self._sum(row, here), c.item.dtype, None)
-                self._read(place, here, mask, total)
+                self._read(place, here, last_of(mask, v, vectors), total)
 
         # What is read after long sums need not be written out more than once.
         self._across(columns, 1 if c.wide else c.tile.vectors)
@@ -338,7 +376,8 @@ class TallEmitter(TallPacker):
     ) -> list[Value]:  # fmt: skip
         """Some vectors of one line of the right operand: of the nth after the kth."""
         places = self._panel(k, nth, first, vectors)
-        return [load_vector(self.m, place, self.c.item.dtype, mask) for place in places]
+        return [load_vector(self.m, place, self.c.item.dtype, last_of(mask, v, vectors))
+                for v, place in enumerate(places)]  # fmt: skip
 
     def _panel(self, k: Value, nth: int, first: Value, vectors: int) -> list[Value]:
         """Where they are packed, `first` being the place of the first line."""
@@ -372,4 +411,4 @@ class TallEmitter(TallPacker):
         return splat(self.b, load_scalar(self.scalar, at, self.stored, None), self.c.tile.lanes)
 
 
-__all__ = ["TallEmitter"]
+__all__ = ["TallEmitter", "last_of"]
