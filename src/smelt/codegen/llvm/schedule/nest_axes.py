@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm.access.memory import FARTHEST_STEP
-from smelt.codegen.llvm.values.items import Access, Item, Phase
+from smelt.codegen.llvm.values.items import Access, Folding, Item, Phase
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, axes_of
 
@@ -70,4 +70,16 @@ def carried_axis(nest: Nest, v: str, phase: Phase, across: Mapping[Item, str]) -
     return found.pop() if len(found) == 1 and found <= {*nest.order} - {v} else None
 
 
-__all__ = ["carried_axis", "lines_axis", "results_axis"]
+def ended_by(fold: Item) -> set[str]:
+    """The axes that a fold ends."""
+    assert isinstance(fold.payload, Folding)
+    return set(fold.payload.over)
+
+
+def serial_axes(nest: Nest) -> set[str]:
+    """The axes that a nest's scans run along."""
+    scans = [i.payload for i in nest.items if i.kind == "scan"]
+    return {a for s in scans if isinstance(s, Folding) for a in s.over}
+
+
+__all__ = ["carried_axis", "ended_by", "lines_axis", "results_axis", "serial_axes"]

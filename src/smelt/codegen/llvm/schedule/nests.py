@@ -20,9 +20,16 @@ from smelt.codegen.llvm.schedule.contract import Contraction, Form, contractions
 from smelt.codegen.llvm.schedule.cuts import fit_rows
 from smelt.codegen.llvm.schedule.hosted import over_stencils
 from smelt.codegen.llvm.schedule.lanes import lane_of
-from smelt.codegen.llvm.schedule.nest_axes import carried_axis, lines_axis, results_axis
+from smelt.codegen.llvm.schedule.nest_axes import (
+    carried_axis,
+    ended_by,
+    lines_axis,
+    results_axis,
+    serial_axes,
+)
 from smelt.codegen.llvm.schedule.operands import runs_across
 from smelt.codegen.llvm.schedule.stencil import stencils
+from smelt.codegen.llvm.schedule.strips import across_strips
 from smelt.codegen.llvm.schedule.tasks import Placed, Products, gathers, task_blocks, turned_side
 from smelt.codegen.llvm.schedule.windowed import windowed
 from smelt.codegen.llvm.schedule.written import short_products
@@ -86,6 +93,8 @@ class Nest:
     """The segment that the nest runs in."""
     stages: tuple[Stage, ...] = ()
     """Loops one after another over strips of the innermost one, where a single body is too long."""
+    strips: bool = False
+    """Rows are taken in strips, for which all columns of what is turned are turned at once."""
 
     def in_registers(self, fold: Item) -> bool:
         """Whether a fold's result axes are all outside of the axes that it ends."""
@@ -317,7 +326,7 @@ class _Planner:
         chain: list[set[str]] = []
         other = Nest(nest.level, nest.order, None, time=nest.time)
         for fold in nest.folds:
-            over = _ended_by(fold)
+            over = ended_by(fold)
             if v in over and not all(over <= o or o <= over for o in chain):
                 other.folds.append(fold)
             elif v in over:
@@ -340,7 +349,7 @@ class _Planner:
             across = {i: lane_of(c) for i, c in self.products.items()}
             v = lines_axis(nest, v) or results_axis(nest, v) or \
                 carried_axis(nest, v, self.phase, across) or v  # fmt: skip
-        serial = _serial(nest)
+        serial = serial_axes(nest)
         others = [a for a in domain if a not in serial]
         return v if v not in serial or serial == {v} else others[-1] if others else None
 
@@ -443,7 +452,7 @@ class _Planner:
         domain = nest.order
         if not domain:
             return
-        v, serial = self._vector_of(nest), _serial(nest)
+        v, serial = self._vector_of(nest), serial_axes(nest)
         rest = [a for a in domain if a != v]
         nest.vector = v
         ended = self._ended(nest, v)
@@ -454,15 +463,18 @@ class _Planner:
             nest.order = (*(a for a in rest if a != self.across), self.across or "", v)
             nest.turned = [i for i in nest.items
                            if turned_axis(i, self.phase, v) == self.across]  # fmt: skip
+        elif self.products:
+            nest.turned = across_strips(nest, {*self.kept}, self.local, self.lanes)
+            nest.strips = bool(nest.turned)
         cut = any(pieces(nest, a, self.phase.axes[a]) for a in nest.order)
         if not cut and not has_usual_sides(nest):
             nest.stages = stages(nest)
         visited = visited_axes(self.phase.segments[nest.time])
-        nest.pairs = not any(visited & _ended_by(f) for f in nest.folds)
+        nest.pairs = not any(visited & ended_by(f) for f in nest.folds)
         nest.wide = (
             WIDE if nest.stages else 2 if v in serial else vectors_together(nest, self.lanes)
         )
-        if nest.turned:
+        if nest.turned and not nest.strips:
             nest.wide = min(nest.wide, turned_side(self.lanes) // self.lanes)
 
     def _arrange_pack(self, pack: Nest, c: Contraction | Placed | None) -> None:
@@ -481,19 +493,7 @@ class _Planner:
     def _ended(self, nest: Nest, v: str | None) -> list[str]:
         """Axes to run innermost: those ended by the folds that end the vector axis, if any do;
         the more folds end an axis the further in it is."""
-        overs = [_ended_by(f) for f in nest.folds]
+        overs = [ended_by(f) for f in nest.folds]
         overs = [o for o in overs if v in o] or overs
         found = [a for a in nest.order if any(a in o for o in overs)]
         return sorted(found, key=lambda a: sum(a in o for o in overs))
-
-
-def _ended_by(fold: Item) -> set[str]:
-    """The axes that a fold ends."""
-    assert isinstance(fold.payload, Folding)
-    return set(fold.payload.over)
-
-
-def _serial(nest: Nest) -> set[str]:
-    """The axes that a nest's scans run along."""
-    scans = [i.payload for i in nest.items if i.kind == "scan"]
-    return {a for s in scans if isinstance(s, Folding) for a in s.over}

@@ -21,6 +21,7 @@ from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.nests import Nest, Schedule
 from smelt.codegen.llvm.schedule.runs import lies_in_runs
 from smelt.codegen.llvm.schedule.stencil import Stencil
+from smelt.codegen.llvm.schedule.strips import pitches, strip_rows
 from smelt.codegen.llvm.schedule.tall import Tall
 from smelt.codegen.llvm.schedule.tasks import turned_side
 from smelt.codegen.llvm.schedule.upright import Upright
@@ -119,8 +120,11 @@ class Storage:
             count = product(s.span(state.region, a) for a in axes)
             self._reserve((state, 0), count, state.dtype)
         packs = [pack for nest in s.nests for pack in nest.packs]
+        self.pitches = pitches(s)
         for item in (i for nest in (*s.nests, *packs) for i in nest.turned):
-            self._reserve((item, TURNED_PART), turned_side(s.lanes) ** 2, item.dtype)
+            strip = mul(strip_rows(item.dtype, s.lanes), self.pitches.get(item, 0))
+            count = maximum(turned_side(s.lanes) ** 2, strip)
+            self._reserve((item, TURNED_PART), count, item.dtype)
         staged = (i for nest in s.nests for stage in nest.stages for i in stage.keeps)
         for item in dict.fromkeys(staged):
             self._reserve((item, STAGE_PART), STRIP, item.dtype)
