@@ -34,7 +34,9 @@ def across_strips(
 ) -> list[Item]:
     """The loads of a nest that gather along its vectors and lie along its rows, if all that it does
     is done row by row and a task may have as many rows as there are lanes."""
-    if len(nest.order) < 2 or nest.vector != nest.order[-1] or nest.settings or nest.fixed:
+    if len(nest.order) < 2 or nest.vector != nest.order[-1]:
+        return []
+    if nest.stores or nest.settings or nest.fixed:  # what is stored after a product is met once
         return []
     row, rows = nest.order[-2], local[nest.order[-2]]
     apart = all(row in f.axes and f in kept and nest.in_registers(f) for f in nest.folds)
