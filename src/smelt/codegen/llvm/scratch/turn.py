@@ -251,7 +251,7 @@ def _ask(
     b, lanes = home.b, home.s.lanes
     side, dtype = turned_side(lanes), home.home.dtypes[access.buffer]
     if home.nest.strips:  # the next strip
-        side = strip_rows(item.dtype, lanes)
+        side = max(strip_rows(item.dtype, lanes), LINE // dtype.itemsize)
     lines, each = (n * dtype.itemsize // LINE for n in (side, lanes * step))
     (u_low, _), (v_low, v_high) = (home.ranges[a] for a in home.nest.order[-2:])
     u, v = b.udiv(b.sub(at[0], u_low), number(step)), b.udiv(b.sub(at[1], v_low), number(lanes))
