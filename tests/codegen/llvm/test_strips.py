@@ -101,3 +101,12 @@ def test_numbers_of_masks_of_bytes_and_of_rows_that_lie_apart(sizes: tuple[int, 
     around = np.full((bias.shape[0] + 3, bias.shape[1] + 5), np.nan, np.float32)
     around[: bias.shape[0], : bias.shape[1]] = bias
     agrees(biased, [*rest, around[: bias.shape[0], : bias.shape[1]]])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.int8])
+def test_numbers_of_what_is_converted(dtype: Any) -> None:
+    def code(xp: Any, q: Any, k: Any, v: Any, bias: Any) -> Any:
+        return biased(xp, q, k, v, xp.astype(bias, q.dtype) if xp is sm else bias)
+
+    *rest, bias = operands(129, 300, np.float32)
+    agrees(code, [*rest, bias.astype(dtype)])
