@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 
-from smelt.blocks import BLOCK
+from smelt.blocks import BLOCK, SHORT_ROW
 from smelt.dataclass import dataclass
 from smelt.fusion.gathered import GATHERED_NS, is_gathered
 from smelt.fusion.joined import joined_work
@@ -56,6 +56,11 @@ FAR_NS = 1.5
 """Nanoseconds for each element that lanes take from lines of their own, or put there, where folds
 leave no squares to turn: in every sweep (measured: 0.5 where the lines stay in L2, 4 to 8 where
 rows lie a power of two apart)."""
+FEW_NS = 20.0
+"""Nanoseconds for each row of a product that is folded along a few columns: what follows waits for
+a vector that is not full (measured for softmax, two folds: 45 of 2 columns, 80 of 16)."""
+FEW = 2 * SHORT_ROW
+"""Columns up to which that is so."""
 NEAR = 16
 """Positions that two reads may be apart to find the same lines in the first cache."""
 SERIAL = 32
@@ -249,7 +254,7 @@ class Model:
         count = len(region.loads) + region.stored.bit_count()
         streams = max(0.0, count / STREAMS - 1.0) * traffic.touch
         memory = traffic.touch + traffic.sweeps + traffic.scratch + partials + streams
-        arithmetic = (region.work + traffic.lanes_ns) / threads
+        arithmetic = (region.work + traffic.lanes_ns + FEW_NS * _rows_of_few(sweeps)) / threads
         hidden = min(arithmetic, memory)
         total = launch + arithmetic + memory - OVERLAP * hidden
         burden = total + (OVERLAP - CHARGED) * hidden
@@ -340,6 +345,17 @@ class _Traffic:
 
 
 @lru_cache(maxsize=1024)
+def _rows_of_few(sweeps: Sweeps) -> int:
+    """Rows that are folded along all of a few columns in which a product lies, for each fold: alone
+    they are written out, and vectors run along rows."""
+    if not sweeps.packs or sweeps.split or not 1 < sweeps.volume(sweeps.vector) <= FEW:
+        return 0
+    region = sweeps.region
+    folds = [u for u, over in region.ended.items() if over == sweeps.vector
+             and not sweeps.units.unit(u).trace.dots]  # fmt: skip
+    return sum(sweeps.volume(region.masks[u][0]) for u in folds)
+
+
 def _axis(t: int) -> Index:
     return axis(f"a{t}", 0)
 

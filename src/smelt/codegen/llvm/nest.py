@@ -58,6 +58,7 @@ from smelt.codegen.llvm.schedule.bands import BandEmitter, bands_of, for_each_ba
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.copies import copied
 from smelt.codegen.llvm.schedule.nests import Nest
+from smelt.codegen.llvm.schedule.strips import in_strips
 from smelt.codegen.llvm.scratch.scratch import ScratchEmitter
 from smelt.codegen.llvm.scratch.squares import in_squares, turned_row
 from smelt.codegen.llvm.streams import edge
@@ -152,7 +153,7 @@ class NestEmitter:
     def _versions(self, nest: Nest, scope: Scope | None) -> None:
         question = None if nest.turned else question_of(nest)
         if question is None:
-            self._nest(nest, scope)
+            in_strips(self, nest, lambda: self._nest(nest, scope))
         else:
             inside = Scope(scope or self.top)
             answered(self, question, inside, lambda: self._nest(nest, inside))

@@ -161,7 +161,9 @@ def band_rows(products: Iterable[Contraction]) -> tuple[int, int]:
 
 def _is_plain(nest: Nest, m: str, n: str, s: Schedule) -> bool:
     """Whether a nest computes along columns what is known for each row apart."""
-    if nest.stores or nest.settings or nest.fixed or nest.turned or nest.product is not None:
+    if nest.stores or nest.settings or nest.fixed or nest.product is not None:
+        return False
+    if nest.turned and not nest.strips:
         return False
     if nest.order.index(m) > nest.order.index(n) or any(i.kind == "scan" for i in nest.items):
         return False

@@ -70,16 +70,25 @@ def carried_axis(nest: Nest, v: str, phase: Phase, across: Mapping[Item, str]) -
     return found.pop() if len(found) == 1 and found <= {*nest.order} - {v} else None
 
 
-__all__ = ["carried_axis", "lines_axis", "results_axis"]
-
-
 def ended_by(fold: Item) -> set[str]:
     """The axes that a fold ends."""
     assert isinstance(fold.payload, Folding)
     return set(fold.payload.over)
 
 
+def innermost(nest: Nest, v: str | None) -> list[str]:
+    """Axes to run innermost: those ended by the folds that end the vector axis, if any do; the
+    more folds end an axis the further in it is."""
+    overs = [ended_by(f) for f in nest.folds]
+    overs = [o for o in overs if v in o] or overs
+    found = [a for a in nest.order if any(a in o for o in overs)]
+    return sorted(found, key=lambda a: sum(a in o for o in overs))
+
+
 def serial_axes(nest: Nest) -> set[str]:
     """The axes that a nest's scans run along."""
     scans = [i.payload for i in nest.items if i.kind == "scan"]
     return {a for s in scans if isinstance(s, Folding) for a in s.over}
+
+
+__all__ = ["carried_axis", "ended_by", "innermost", "lines_axis", "results_axis", "serial_axes"]

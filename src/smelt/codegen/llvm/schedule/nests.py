@@ -23,12 +23,14 @@ from smelt.codegen.llvm.schedule.lanes import lane_of
 from smelt.codegen.llvm.schedule.nest_axes import (
     carried_axis,
     ended_by,
+    innermost,
     lines_axis,
     results_axis,
     serial_axes,
 )
 from smelt.codegen.llvm.schedule.operands import runs_across
 from smelt.codegen.llvm.schedule.stencil import stencils
+from smelt.codegen.llvm.schedule.strips import across_strips
 from smelt.codegen.llvm.schedule.tasks import Placed, Products, gathers, task_blocks, turned_side
 from smelt.codegen.llvm.schedule.windowed import windowed
 from smelt.codegen.llvm.schedule.written import short_products
@@ -93,7 +95,8 @@ class Nest:
     """The segment that the nest runs in."""
     stages: tuple[Stage, ...] = ()
     """Loops one after another over strips of the innermost one, where a single body is too long."""
-
+    strips: bool = False
+    """Rows are taken in strips, for which all columns of what is turned are turned at once."""
     within: Range | None = None
     """The range of an axis that is all it walks, so that its stores ask nothing."""
 
@@ -458,7 +461,7 @@ class _Planner:
         if not domain:
             return
         v, serial = self._vector_of(nest), serial_axes(nest)
-        rest, ended = [a for a in domain if a != v], self._ended(nest, v)
+        rest, ended = [a for a in domain if a != v], innermost(nest, v)
         nest.vector = v
         nest.order = (*(a for a in rest if a not in ended and a not in serial),
                       *(a for a in rest if a in serial and a not in ended),
@@ -467,6 +470,9 @@ class _Planner:
             nest.order = (*(a for a in rest if a != self.across), self.across or "", v)
             nest.turned = [i for i in nest.items
                            if turned_axis(i, self.phase, v) == self.across]  # fmt: skip
+        elif self.products:
+            nest.turned = across_strips(nest, {*self.kept}, self.local, self.lanes)
+            nest.strips = bool(nest.turned)
         cut = any(pieces(nest, a, self.phase.axes[a]) for a in nest.order)
         if not cut and not has_usual_sides(nest):
             nest.stages = stages(nest)
@@ -475,7 +481,7 @@ class _Planner:
         nest.wide = (
             WIDE if nest.stages else 2 if v in serial else vectors_together(nest, self.lanes)
         )
-        if nest.turned:
+        if nest.turned and not nest.strips:
             nest.wide = min(nest.wide, turned_side(self.lanes) // self.lanes)
 
     def _arrange_pack(self, pack: Nest, c: Contraction | Placed | None) -> None:
@@ -490,11 +496,3 @@ class _Planner:
         pack.turned = [i for i in pack.items if runs_across(i, vector, other, whole)]
         if pack.turned:
             pack.wide = min(pack.wide, turned_side(self.lanes) // self.lanes)
-
-    def _ended(self, nest: Nest, v: str | None) -> list[str]:
-        """Axes to run innermost: those ended by the folds that end the vector axis, if any do;
-        the more folds end an axis the further in it is."""
-        overs = [ended_by(f) for f in nest.folds]
-        overs = [o for o in overs if v in o] or overs
-        found = [a for a in nest.order if any(a in o for o in overs)]
-        return sorted(found, key=lambda a: sum(a in o for o in overs))

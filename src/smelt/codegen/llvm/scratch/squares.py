@@ -20,7 +20,7 @@ from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.schedule.tasks import turned_side
 from smelt.codegen.llvm.scratch.storage import TURNED_PART
-from smelt.codegen.llvm.scratch.turn import turn, turned
+from smelt.codegen.llvm.scratch.turn import turn, turned, turned_pitch
 from smelt.codegen.llvm.values.items import Access, Item
 from smelt.ops.scalar import SCALARS
 
@@ -40,11 +40,12 @@ def in_squares(home: NestEmitter, scope: Scope, loops: Callable[[], None]) -> No
     def by_tiles() -> None:
         for item in filter(home.here.__contains__, home.nest.turned):
             turn(home, item, scope)
-        home.held = hold(home, home.nest.order[-2], turned_side(home.s.lanes))
+        if not home.nest.strips:
+            home.held = hold(home, home.nest.order[-2], turned_side(home.s.lanes))
         loops()
         home.held = {}
 
-    if not _is_plain(home):
+    if home.nest.strips or not _is_plain(home):
         by_tiles()
         return
     b, (item,) = home.b, home.nest.turned
@@ -109,7 +110,7 @@ def turned_row(home: NestEmitter, item: Item, scope: Scope) -> Value:
     """The vector of a turned tile at the current position."""
     b = home.b
     u, v = home.nest.order[-2:]
-    row = b.mul(b.sub(scope.axis(u), home.ranges[u][0]), number(turned_side(home.s.lanes)))
+    row = b.mul(b.sub(scope.axis(u), home.ranges[u][0]), turned_pitch(home, item))
     column = b.sub(scope.axis(v), home.ranges[v][0])
     at = element_address(b, home.storage.at[item, TURNED_PART], b.add(row, column), item.dtype)
     return load_vector(home.machine(scope, True), at, item.dtype,

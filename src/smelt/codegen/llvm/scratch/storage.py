@@ -21,6 +21,7 @@ from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.nests import Nest, Schedule
 from smelt.codegen.llvm.schedule.runs import lies_in_runs
 from smelt.codegen.llvm.schedule.stencil import Stencil
+from smelt.codegen.llvm.schedule.strips import pitches, strip_rows
 from smelt.codegen.llvm.schedule.tall import Tall
 from smelt.codegen.llvm.schedule.tasks import turned_side
 from smelt.codegen.llvm.schedule.upright import Upright
@@ -118,9 +119,8 @@ class Storage:
             axes = self.state_axes(state)
             count = product(s.span(state.region, a) for a in axes)
             self._reserve((state, 0), count, state.dtype)
-        packs = [pack for nest in s.nests for pack in nest.packs]
-        for item in (i for nest in (*s.nests, *packs) for i in nest.turned):
-            self._reserve((item, TURNED_PART), turned_side(s.lanes) ** 2, item.dtype)
+        self.pitches = pitches(s)
+        self._reserve_tiles()
         staged = (i for nest in s.nests for stage in nest.stages for i in stage.keeps)
         for item in dict.fromkeys(staged):
             self._reserve((item, STAGE_PART), STRIP, item.dtype)
@@ -148,6 +148,15 @@ class Storage:
                 self._reserve((c.item, RIGHT_PART), panels, c.unit)
             if c.group is not None and c.group.moved:
                 self._reserve((c.item, SUMS_PART), COLUMNS, i32)
+
+    def _reserve_tiles(self) -> None:
+        """What is turned before nests read it: squares, or strips of rows."""
+        s = self.s
+        packs = [pack for nest in s.nests for pack in nest.packs]
+        for item in (i for nest in (*s.nests, *packs) for i in nest.turned):
+            strip = mul(strip_rows(item.dtype, s.lanes), self.pitches.get(item, 0))
+            count = maximum(turned_side(s.lanes) ** 2, strip)
+            self._reserve((item, TURNED_PART), count, item.dtype)
 
     def _reserve_windowed(self, c: Windowed) -> None:
         rows = self.extent(c.item, c.m)

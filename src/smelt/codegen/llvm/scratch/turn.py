@@ -23,6 +23,7 @@ from smelt.codegen.llvm.access.memory import element_address, load_vector, prefe
 from smelt.codegen.llvm.instructions.indexing import iota, number, opaque, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.schedule.strips import strip_rows
 from smelt.codegen.llvm.schedule.tasks import turned_side
 from smelt.codegen.llvm.scratch.storage import TURNED_PART
 from smelt.codegen.llvm.values.items import Access, Item
@@ -45,13 +46,21 @@ def turn(home: NestEmitter, item: Item, scope: Scope) -> None:
     place = home.storage.at[item, TURNED_PART]
     m = LLVMMachine(b, home.s.lanes, home.home.target)
 
+    pitch = turned_pitch(home, item)
+
     def put(row: Value, first: Value, column: Value) -> None:
-        offset = b.add(b.mul(b.sub(row, home.ranges[u][0]), number(turned_side(home.s.lanes))),
+        offset = b.add(b.mul(b.sub(row, home.ranges[u][0]), pitch),
                        b.sub(first, home.ranges[v][0]))  # fmt: skip
         to = element_address(b, place, offset, item.dtype)
         store_vector(m, to, column, item.dtype, None)
 
     turned(home, item, scope, put, across=True)
+
+
+def turned_pitch(home: NestEmitter, item: Item) -> Value:
+    """Elements from one row of a turned tile to the next."""
+    pitch = home.storage.pitches[item] if home.nest.strips else turned_side(home.s.lanes)
+    return home.home.index(pitch)
 
 
 def turned(
@@ -241,6 +250,8 @@ def _ask(
         return  # lines of the next tile lie anywhere
     b, lanes = home.b, home.s.lanes
     side, dtype = turned_side(lanes), home.home.dtypes[access.buffer]
+    if home.nest.strips:  # the next strip
+        side = max(strip_rows(item.dtype, lanes), LINE // dtype.itemsize)
     lines, each = (n * dtype.itemsize // LINE for n in (side, lanes * step))
     (u_low, _), (v_low, v_high) = (home.ranges[a] for a in home.nest.order[-2:])
     u, v = b.udiv(b.sub(at[0], u_low), number(step)), b.udiv(b.sub(at[1], v_low), number(lanes))
