@@ -16,7 +16,7 @@ from smelt.codegen.llvm.products.direct import stored
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.nests import schedule
 from smelt.codegen.llvm.values.ranges import Range, stored_range
-from smelt.fusion.ranges import cluster_parts
+from smelt.fusion.ranges import MOST_PARTS, cluster_parts
 from smelt.graph.text import parse
 from smelt.kernel.interp import run as interpret
 from smelt.kernel.text import parse as parse_kernel
@@ -201,3 +201,18 @@ def test_ranges_may_have_no_elements() -> None:
         for one, other in zip(sm.jit(_projections)(*arrays), _projections(*arrays), strict=True):
             assert one.shape == other.shape
             np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+@pytest.mark.parametrize("parts", [MOST_PARTS, MOST_PARTS + 1, 64])
+def test_values_cut_into_many_ranges_are_copied(parts: int) -> None:
+    """Each is code of its own in every tile: many narrow ones took longer than the copies."""
+
+    def cut(x: Any, w: Any) -> Any:
+        h = x @ w
+        n = h.shape[-1] // parts
+        return tuple(h[:, k * n : (k + 1) * n] for k in range(parts))
+
+    arrays = [random((512, 64)), random((64, 4 * parts), seed=1)]
+    assert (len(sm.explain(cut, *arrays).kernels) == 1) == (parts <= MOST_PARTS)
+    for one, other in zip(sm.jit(cut)(*arrays), cut(*arrays), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-3)
