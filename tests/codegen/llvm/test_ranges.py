@@ -216,3 +216,17 @@ def test_values_cut_into_many_ranges_are_copied(parts: int) -> None:
     assert (len(sm.explain(cut, *arrays).kernels) == 1) == (parts <= MOST_PARTS)
     for one, other in zip(sm.jit(cut)(*arrays), cut(*arrays), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-3)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("shape", [(32, 64, 16), (33, 20, 40), (70, 8, 50)])
+def test_ranges_of_running_sums_begin_where_these_do(axis: int, shape: tuple[int, ...]) -> None:
+    def running(x: Any, w: Any, total: Any = sm.cumulative_sum) -> Any:
+        h = total(x @ w, axis=axis)
+        return h[:, 8:16], h[16:30, 5:], h[20:], h
+
+    m, k, n = shape
+    arrays = [random((m, k)), random((k, n), seed=1)]
+    assert len(sm.explain(running, *arrays).kernels) == 1
+    for one, other in zip(sm.jit(running)(*arrays), running(*arrays, np.cumsum), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-3)
