@@ -228,5 +228,7 @@ def test_ranges_of_running_sums_begin_where_these_do(axis: int, shape: tuple[int
     m, k, n = shape
     arrays = [random((m, k)), random((k, n), seed=1)]
     assert len(sm.explain(running, *arrays).kernels) == 1
-    for one, other in zip(sm.jit(running)(*arrays), running(*arrays, np.cumsum), strict=True):
+    for one, other in zip(
+        sm.jit(running)(*arrays), running(arrays[0], arrays[1], np.cumsum), strict=True
+    ):
         np.testing.assert_allclose(one, other, atol=1e-3)
