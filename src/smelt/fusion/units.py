@@ -34,6 +34,7 @@ from smelt.types.dtype import bool_
 from smelt.types.expr import Expr, Index, add, axes_of, axis, mul, product
 
 if TYPE_CHECKING:
+    from smelt.fusion.ranges import Part
     from smelt.fusion.region import Region
 
 TESTS, PACKED = 200, 20
@@ -207,6 +208,11 @@ class Units:
     def views(self) -> int:
         """Views that are units, as somebody wants them written."""
         return sum(1 << u.number for u in self.units if u.node.op.is_view)
+
+    @cached_property
+    def ranges(self) -> dict[int, Part | None]:
+        """Views that are ranges of a value, or none, as regions have found them."""
+        return {}
 
     @cached_property
     def conditions(self) -> frozenset[int]:

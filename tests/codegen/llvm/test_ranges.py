@@ -16,7 +16,7 @@ from smelt.codegen.llvm.products.direct import stored
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.nests import schedule
 from smelt.codegen.llvm.values.ranges import Range, stored_range
-from smelt.fusion.ranges import cluster_parts
+from smelt.fusion.ranges import MOST_PARTS, cluster_parts
 from smelt.graph.text import parse
 from smelt.kernel.interp import run as interpret
 from smelt.kernel.text import parse as parse_kernel
@@ -201,3 +201,34 @@ def test_ranges_may_have_no_elements() -> None:
         for one, other in zip(sm.jit(_projections)(*arrays), _projections(*arrays), strict=True):
             assert one.shape == other.shape
             np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+@pytest.mark.parametrize("parts", [MOST_PARTS, MOST_PARTS + 1, 64])
+def test_values_cut_into_many_ranges_are_copied(parts: int) -> None:
+    """Each is code of its own in every tile: many narrow ones took longer than the copies."""
+
+    def cut(x: Any, w: Any) -> Any:
+        h = x @ w
+        n = h.shape[-1] // parts
+        return tuple(h[:, k * n : (k + 1) * n] for k in range(parts))
+
+    arrays = [random((512, 64)), random((64, 4 * parts), seed=1)]
+    assert (len(sm.explain(cut, *arrays).kernels) == 1) == (parts <= MOST_PARTS)
+    for one, other in zip(sm.jit(cut)(*arrays), cut(*arrays), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-3)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("shape", [(32, 64, 16), (33, 20, 40), (70, 8, 50)])
+def test_ranges_of_running_sums_begin_where_these_do(axis: int, shape: tuple[int, ...]) -> None:
+    def running(x: Any, w: Any, total: Any = sm.cumulative_sum) -> Any:
+        h = total(x @ w, axis=axis)
+        return h[:, 8:16], h[16:30, 5:], h[20:], h
+
+    m, k, n = shape
+    arrays = [random((m, k)), random((k, n), seed=1)]
+    assert len(sm.explain(running, *arrays).kernels) == 1
+    for one, other in zip(
+        sm.jit(running)(*arrays), running(arrays[0], arrays[1], np.cumsum), strict=True
+    ):
+        np.testing.assert_allclose(one, other, atol=1e-3)

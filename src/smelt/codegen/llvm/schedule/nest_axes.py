@@ -85,9 +85,10 @@ def innermost(nest: Nest, v: str | None) -> list[str]:
     return sorted(found, key=lambda a: sum(a in o for o in overs))
 
 
-def serial_axes(nest: Nest) -> set[str]:
-    """The axes that a nest's scans run along."""
-    scans = [i.payload for i in nest.items if i.kind == "scan"]
+def serial_axes(of: Nest | Phase) -> set[str]:
+    """The axes that the scans of a nest, or a phase, run along: these are walked from the first
+    position on, whatever part of them is stored."""
+    scans = [i.payload for i in of.items if i.kind == "scan"]
     return {a for s in scans if isinstance(s, Folding) for a in s.over}
 
 

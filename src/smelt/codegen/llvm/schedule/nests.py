@@ -197,7 +197,7 @@ class _Planner:
             level = max(self.first[s.time], *(self.levels[i] for i in (s.value, s.where) if i))
             domain = s.axes & self._local(s.time)
             within = stored_range(s) if self.products else None
-            if within is not None and within.axis in domain:
+            if within is not None and within.axis in domain - serial_axes(self.phase):
                 self._group(level, domain, within).stores.append(replace(s, where=None))
                 continue
             self._group(level, domain).stores.append(s)
