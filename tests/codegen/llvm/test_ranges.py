@@ -205,7 +205,7 @@ def test_ranges_may_have_no_elements() -> None:
 
 @pytest.mark.parametrize("parts", [MOST_PARTS, MOST_PARTS + 1, 64])
 def test_values_cut_into_many_ranges_are_copied(parts: int) -> None:
-    """Each is code of its own in every tile: many narrow ones took longer than the copies."""
+    """Each is code of its own in every tile: many took far longer to compile than the copies."""
 
     def cut(x: Any, w: Any) -> Any:
         h = x @ w
