@@ -74,10 +74,8 @@ class Region:
     """Flat, and at every position of it: nothing is broadcast inside."""
     work: float = -1.0
     """Nanoseconds of arithmetic on one core; -1 until the model has counted."""
-    fault: str | None = None
-    """The reason for which this is no kernel."""
-    at: int = -1
-    """The unit that the fault is about."""
+    fault: str | None = None  # the reason for which this is no kernel
+    at: int = -1  # the unit that the fault is about
     ends: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     """The same axes as `ended` in the order in which a fold ends them, where it stands first."""
     peeked: dict[int, list[Window]] = field(default_factory=dict[int, "list[Window]"])
@@ -86,6 +84,8 @@ class Region:
     """The part of `work` that packs operands of products again."""
     picks: dict[str, int] = field(default_factory=dict[str, int])
     """The axes of each position that data decide."""
+    parts: dict[int, int] = field(default_factory=dict[int, int])
+    """Results that are ranges of a unit, stored at its places."""
 
     @property
     def all_axes(self) -> int:
@@ -146,13 +146,14 @@ class _Pull:
 
     def run(self) -> Region:
         region, units = self.region, self.units
-        parts = stored_parts(units, region.members, region.stored) if not self.walked else {}
+        if not self.walked:
+            region.parts = stored_parts(units, region.members, region.stored)
         for u in bits(region.stored):
-            place = self._own_place(units.unit(parts.get(u, u)))
+            place = self._own_place(units.unit(region.parts.get(u, u)))
             region.places[u] = [place]
-            if u in parts:
-                region.places[parts[u]] = [place]
-                self.seen.add((parts[u], place))
+            if (whole := region.parts.get(u)) is not None:
+                region.places[whole] = [place]
+                self.seen.add((whole, place))
             self.seen.add((u, place))
             if place in self.expressed:
                 self.odd |= 1 << u
@@ -170,7 +171,7 @@ class _Pull:
                     return region.refuse("reduction-crossing", u)
                 region.masks[u] = []
                 for place in places:
-                    if u in parts:  # it is stored where the whole is computed
+                    if u in region.parts:  # it is stored where the whole is computed
                         region.masks[u].append(self.mask(place))
                     else:
                         self._follow(unit, place)

@@ -182,7 +182,7 @@ class State:
             products = all(self.units.unit(u).trace.dots for u in region.ended)
             for u in bits(region.stored):
                 joins = self.units.unit(u).trace.joins
-                if u not in region.places:
+                if u not in region.places or u in region.parts:
                     continue
                 place, kind = region.places[u], values[u].type
                 first = any(t != STILL for t in place[0][:joins])

@@ -232,3 +232,49 @@ def test_ranges_of_running_sums_begin_where_these_do(axis: int, shape: tuple[int
         sm.jit(running)(*arrays), running(arrays[0], arrays[1], np.cumsum), strict=True
     ):
         np.testing.assert_allclose(one, other, atol=1e-3)
+
+
+def _total(x: Any, w: Any) -> Any:
+    """A number and the same under another shape: a range of all there is, of another rank."""
+    found = sm.sum(sm.exp(sm.nn.softmax(x @ w) @ sm.matrix_transpose(w)))
+    return found, sm.reshape(found, (1,))
+
+
+def _attended(x: Any, w: Any) -> Any:
+    found = sm.nn.softmax(x @ w) @ sm.matrix_transpose(w)
+    return found[:, :8], found[:, 8:], found
+
+
+def _lower(x: Any, w: Any) -> Any:
+    found = sm.nn.softmax(x @ w) @ sm.matrix_transpose(w)
+    return sm.matrix_transpose(found)[8:], sm.reshape(found, (-1, 1)), found[3:5, None, 2:7]
+
+
+@pytest.mark.parametrize("f", [_total, _attended, _lower])
+def test_what_is_streamed_is_cut_into_ranges(f: Any) -> None:
+    rng = np.random.default_rng(3)
+    x, w = (0.3 * rng.standard_normal(s).astype("f4") for s in ((40, 16), (16, 300)))
+    weights = np.exp((x @ w).astype("f8"))
+    whole = weights / weights.sum(1, keepdims=True) @ w.T
+    wanted = {
+        _total: (np.exp(whole).sum(), np.exp(whole).sum(keepdims=True).ravel()),
+        _attended: (whole[:, :8], whole[:, 8:], whole),
+        _lower: (whole.T[8:], whole.reshape(-1, 1), whole[3:5, None, 2:7]),
+    }[f]
+    for got, want in zip(sm.jit(f)(x, w), wanted, strict=True):
+        assert got.shape == want.shape
+        np.testing.assert_allclose(np.asarray(got), want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_turned_copy_is_not_written_over_what_is_read_in_place() -> None:
+    rng = np.random.default_rng(4)
+    x, w, r = (rng.standard_normal((48, 48)).astype("f4") for _ in range(3))
+
+    def f(x: Any, w: Any, r: Any) -> Any:
+        h = x @ w + r
+        return sm.matrix_transpose(h), h
+
+    wanted = x @ w + r
+    turned, h = sm.jit(f, donate=("r",))(*map(sm.asarray, (x, w)), sm.asarray(r, copy=True))
+    np.testing.assert_allclose(np.asarray(h), wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(np.asarray(turned), np.asarray(h).T)

@@ -66,9 +66,10 @@ def collect(units: Units, region: Region, a: int, rounding: str) -> Collected:
     for u in reversed(region.masks):  # operands before readers: chains need no deep stack
         for place in region.places[u]:
             if all(isinstance(t, int) for t in place):
-                made.element(units.values[u], made.index_of(place))
-    for u in bits(region.stored):
-        made.out.roots[u] = made.element(units.values[u], made.index_of(region.places[u][0]))
+                made.element(units.values[region.parts.get(u, u)], made.index_of(place))
+    for u in bits(region.stored):  # a range is stored where the value is that it is a range of
+        whole = units.values[region.parts.get(u, u)]
+        made.out.roots[u] = made.element(whole, made.index_of(region.places[u][0]))
     return made.out
 
 
