@@ -166,7 +166,11 @@ def filled(line: int, lanes: int) -> float:
 
     >>> filled(64, 16), filled(28, 16) < 1.2, filled(14, 16) > 1.5
     (1.0, True, True)
+    >>> filled(0, 16)  # an empty image
+    1.0
     """
+    if line == 0:
+        return 1.0
     over = line % (2 * lanes)
     last = 2 * lanes if over > lanes else LONE * lanes if over else 0
     return (line - over + last) / line
