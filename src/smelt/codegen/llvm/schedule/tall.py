@@ -137,6 +137,11 @@ class Tall:
     """Of several, the first one that packs the same rows, if this one reads what that packs."""
 
     @property
+    def by_tiles(self) -> bool:
+        """Whether the rows of a tile are packed when its turn comes, and not all before."""
+        return self.narrow and not (self.direct or self.across or self.others)
+
+    @property
     def depth(self) -> int:
         """Summed positions that a deep one takes at once."""
         if self.few:

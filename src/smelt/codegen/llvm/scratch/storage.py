@@ -198,7 +198,8 @@ class Storage:
         if not c.panels:
             self._reserve((c.item, RIGHT_PART), add(mul(columns, c.depth), beyond), c.item.dtype)
         if not c.direct and c.leader is None:
-            self._reserve((c.item, LEFT_PART), mul(rows, c.pitch), c.item.dtype)
+            packed = c.tile.rows + 1 if c.by_tiles else rows
+            self._reserve((c.item, LEFT_PART), mul(packed, c.pitch), c.item.dtype)
         self._reserve((c.item, SUMS_PART), mul(rows, columns), c.item.dtype)
 
     def _reserve_turned(self, c: Tall) -> None:
