@@ -288,10 +288,10 @@ DEEP_ROWS, DEEP_COLUMNS, DEEP_EVEN = 288, 384, 48
 """Rows and columns of float32 that one task takes of such a product at most, and what its rows are
 a multiple of: whole tiles, and whole vectors of packed rows.  What it packs and its sums take 1 MiB
 together; with fewer rows and columns it would pack more often what comes from L3 or from memory."""
-LONG_ROWS, LONG_COLUMNS = 528, 512
+LONG_ROWS, LONG_COLUMNS = 1056, 512
 """The same where few instructions start in a cycle, and packing takes a fifth of them: what is
-packed of the right operand, which each row of tiles reads again, takes half of 1 MiB of L2; packed
-rows and sums, which a tile or a row of tiles reads once, may come from L3."""
+packed of the right operand, which each row of tiles reads again, takes half of 1 MiB of L2; sums,
+which a tile reads once, may come from L3 (2048 cubed takes 0.98 of the time that 528 rows take)."""
 ROOMY_DEPTH, ROOMY_ROWS, ROOMY_COLUMNS = 512, 672, 256
 """Summed positions, rows and columns of float32 where the left operand is multiplied as it lies and
 L2 has room for what is packed and for the sums: larger blocks pack less often."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from tests.codegen.llvm.forms import TYPES, forced, is_right_in_every_layout
@@ -42,6 +43,7 @@ from smelt.runtime.loader import load
 from smelt.target import CACHE_SHARE, Target
 from smelt.types.expr import evaluate, mul, size
 
+NAMED = {"f32": "f4", "f64": "f8", "i8": "i1", "bf16": ml_dtypes.bfloat16}
 PLAIN = matrices("f32", "m,k; k,n -> m,n")
 ISAS = [isa for isa in RUNNABLE if any(form == "deep" for form, _ in whole(PLAIN, isa).forms)]
 LAYOUTS = [*product(("m,k", "k,m"), ("k,n", "n,k"))]
@@ -331,13 +333,44 @@ def test_rows_are_copied_that_share_a_set(isa: str, k: int, copied: bool) -> Non
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_what_a_tile_asks_for_follows_from_the_machine(isa: str) -> None:
-    """On a narrow one for its panel alone."""
+    """On a narrow one for its panel, and for the rows that it packs next."""
     plain = whole(PLAIN, isa)
     texts = [emit(plain.kernel, replace(plain.target, **changed), form="deep").llvm
              for changed in ({}, FEW_WAYS, NARROW)]  # fmt: skip
     open_, copied, narrow = (text.count("llvm.prefetch") for text in texts)
     assert open_ < copied and narrow < copied
     assert "192" in texts[1] and str(LONG_DEEP) in texts[2]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_narrow_machines_pack_the_rows_of_one_tile(isa: str) -> None:
+    """More rows take more scratch for their sums alone."""
+    taken = [
+        [evaluate(elsewhere(PLAIN, isa, **changed).built.functions[0].scratch,
+                  {"m": m, "n": 64, "k": 1000}) for m in (48, 96)]
+        for changed in (FEW_WAYS, NARROW)
+    ]  # fmt: skip
+    (all_rows, tile) = (more - few for few, more in taken)
+    assert 48 * 64 * 4 <= tile < 48 * 100 * 4 < 48 * DEEP_PITCH * 4 <= all_rows
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16", "i8"])
+@pytest.mark.parametrize("isa", ISAS)
+def test_numbers_of_rows_that_narrow_machines_compute_while_packing(isa: str, dtype: str) -> None:
+    """Casts, a scale and an offset for each row or position, an absolute value: as by the
+    interpreter, for one tile of rows or many, whole or in part."""
+    to = "f64" if dtype == "f64" else "f32"
+    code = (f"graph f(x: {dtype}[m,k], s: {to}[m,1], t: {to}[k], y: {to}[k,n]) {{\n"
+            f" a = cast(x) {{dtype={to}}}\n b = mul(a, s)\n c = sub(b, t)\n d = abs(c)\n"
+            " v = contract(d, y) {spec=\"m,k; k,n -> m,n\"}\n return v\n}")  # fmt: skip
+    kernel, rng = elsewhere(code, isa, **NARROW), np.random.default_rng(11)
+    for m, n, k in ((1, 1, 1), (13, 300, LONG_DEEP + 1), (50, 33, 3), (24, 64, 0), (12, 530, 700)):
+        shapes = ((m, k), (m, 1), (k,), (k, n))
+        given = [rng.integers(-5, 5, shape).astype(NAMED[d])
+                 for shape, d in zip(shapes, (dtype, to, to, to), strict=True)]  # fmt: skip
+        (found,) = run_guarded(kernel, given, at_end=True)
+        (wanted,) = kernel.expected(*given)
+        assert np.array_equal(found, wanted), (m, n, k)
 
 
 @pytest.mark.parametrize("changed", [FEW_WAYS, NARROW], ids=["ways", "narrow"])
