@@ -362,7 +362,7 @@ def test_numbers_of_rows_that_narrow_machines_compute_while_packing(isa: str, dt
     to = "f64" if dtype == "f64" else "f32"
     code = (f"graph f(x: {dtype}[m,k], s: {to}[m,1], t: {to}[k], y: {to}[k,n]) {{\n"
             f" a = cast(x) {{dtype={to}}}\n b = mul(a, s)\n c = sub(b, t)\n d = abs(c)\n"
-            " v = contract(d, y) {spec=\"m,k; k,n -> m,n\"}\n return v\n}")  # fmt: skip
+            ' v = contract(d, y) {spec="m,k; k,n -> m,n"}\n return v\n}')  # fmt: skip
     kernel, rng = elsewhere(code, isa, **NARROW), np.random.default_rng(11)
     for m, n, k in ((1, 1, 1), (13, 300, LONG_DEEP + 1), (50, 33, 3), (24, 64, 0), (12, 530, 700)):
         shapes = ((m, k), (m, 1), (k,), (k, n))

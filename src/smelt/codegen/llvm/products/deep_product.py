@@ -10,10 +10,10 @@ ask memory for what the next block packs.  A left operand that lies along its ro
 strips of a vector's rows, position by position: whole vectors of it are stored as they are read,
 and nothing is turned.
 
-Where few instructions start in a cycle, packing counts as much as what it waits for.  There the rows
-of a tile are packed when their turn comes: they are in the first cache then, leave the second one to
-the right operand, and each panel of the tile before asks memory for one of them (products of 1024
-to 2048 take 0.93 of the time).
+Where few instructions start in a cycle, packing counts as much as what it waits for.  There the
+rows of a tile are packed when their turn comes: they are in the first cache then, leave the second
+one to the right operand, and each panel of the tile before asks memory for one of them (products of
+1024 to 2048 take 0.93 of the time).
 
 A right operand that lies in panels already is read there; all tiles of a panel share in asking for
 the part of it that the next block, or the next task, reads first.
