@@ -258,6 +258,33 @@ def test_fewer_rows_share_what_is_wider_for_all_of_them_than_for_one() -> None:
         assert {schedule(phase(e), target, form).block["m"] for e in ends} == {288}
 
 
+LOOKED_UP = """
+kernel documents(q: f32[m,d], k: f32[n,d], v: f32[n,e], a: i64[m], b: i64[n]) -> o: f32[m,e]
+  grid m/64
+  w0 = a[m]
+  w1 = min(select((b[n] >= least(w0)) & (most(w0) >= b[n]), n, size(n)) over n)
+  w2 = max(select((b[n] >= least(w0)) & (most(w0) >= b[n]), index(n + 1), index(0)) over n)
+  stream n/512 from w1 to w2 with r = -inf [m], l = 0 [m], acc = 0 [m,e]
+    s = dot(q[m,d], k[n,d] over d)
+    t = select(w0 == b[n], s, -inf)
+    r' = max(r, max(t over n))
+    w = exp(t - r')
+    l' = l * exp(r - r') + sum(w over n)
+    acc' = acc * exp(r - r') + dot(w, v[n,e] over n)
+  o[m,e] = acc / l"""
+
+
+def test_fewer_rows_look_for_what_each_of_them_sees() -> None:
+    """Ends that are looked for are found again for the rows of each band, in all that the rows of a
+    task see; those that follow from positions are not."""
+    (found,) = program(parse(LOOKED_UP)).phases
+    placed = GOLDENS["causal_attention"].replace(" to last(m) + 1", " from first(m) - 9 to last(m)")
+    (other,) = program(parse(placed)).phases
+    target = Target.for_isa("avx512")
+    assert schedule(found, target, "").block["m"] == 144
+    assert schedule(other, target, "").block["m"] == 288
+
+
 # ---- small streams -------------------------------------------------------------------------------
 
 SMALL = {

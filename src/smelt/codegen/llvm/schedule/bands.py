@@ -80,6 +80,12 @@ def follows(bound: Item | None, rows: Collection[str]) -> bool:
     return any(_tells(i, rows) for i in _cone(bound))
 
 
+def is_searched(bound: Item | None, columns: str) -> bool:
+    """Whether an end of a stream along columns is found by looking at what is known of each."""
+    folds = (i.payload for i in _cone(bound) if isinstance(i.payload, Folding))
+    return any(columns in f.over for f in folds)
+
+
 def _tells(item: Item, rows: Collection[str]) -> bool:
     match item.payload:
         case Edge(axis=name):
@@ -348,4 +354,5 @@ def _greater(b: ir.IRBuilder, x: Value, y: Value) -> Value:
     return b.select(b.icmp_signed(">", x, y), x, y)
 
 
-__all__ = ["BandEmitter", "Bands", "bands_of", "follows", "for_each_band", "rows_in_bands"]
+__all__ = ["BandEmitter", "Bands", "bands_of", "follows", "for_each_band", "is_searched",
+           "rows_in_bands"]  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from smelt.blocks import STREAM_BYTES, STREAM_ROWS, SUM_BYTES, WHOLE_ROWS
 from smelt.blocks import fold_columns as columns_of
-from smelt.codegen.llvm.schedule.bands import follows, rows_in_bands
+from smelt.codegen.llvm.schedule.bands import follows, is_searched, rows_in_bands
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.values.items import Access, Edge, Phase
 from smelt.target import CACHE_SHARE, Target
@@ -43,7 +43,8 @@ def streamed_rows(phase: Phase, products: Iterable[object], target: Target) -> i
     """Rows for which a stream packs its operands anew: as many as L2 holds a block of, where that
     is multiplied where it lies.  Where it stops at the last of them, they are taken in bands, or
     else fewer, and fewer still where it starts at the first as well: what all of them see is wider
-    than what one does."""
+    than what one does.  Half as many where each few rows look for what they see in all that the
+    task's rows do."""
     blocked = [c for c in products if isinstance(c, Contraction)]
     bytes_of_row = max((c.direct * c.item.dtype.itemsize for c in blocked), default=0)
     visits = [v for r in phase.regions() for v in r.visits]
@@ -55,4 +56,6 @@ def streamed_rows(phase: Phase, products: Iterable[object], target: Target) -> i
     if not bytes_of_row:
         return STREAM_ROWS
     fitting = int(CACHE_SHARE * target.l2_bytes) // bytes_of_row
+    if any(is_searched(end, v.axis) for v in visits for end in (v.start, v.stop)):
+        fitting //= 2
     return min(max(fitting // WHOLE_ROWS, 1) * WHOLE_ROWS, 2 * STREAM_ROWS)
