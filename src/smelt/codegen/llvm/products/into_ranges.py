@@ -5,13 +5,14 @@ then begin at one address and lie one distance apart, chosen by comparing where 
 and end; vectors are stored there as if there were one result.  Of a tile that lies in several, or
 in none, the sums go to the stack, and a loop over its vectors asks for each range.
 
-    into = IntoRanges(home, c.n, rows_apart)     the ranges of the nest that is open
-    into.run(places, (column, count), each, one) what reads the sums of a tile
+    into = IntoRanges(home, c.n, rows_apart)    the ranges of the nest that is open
+    aimed = into.aimed(column, end, top)        whether columns lie in one of them, and in which
+    into.in_one(aimed, row, count, line)        emits what reads the sums of a tile that does
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.rows.within import Aim, ends
 from smelt.codegen.llvm.values.items import Access, Item, StoreItem
 from smelt.codegen.llvm.values.ranges import Range, stored_range
+from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
 
 if TYPE_CHECKING:
@@ -29,6 +31,16 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 Ranges = list[tuple[StoreItem, Range]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Aimed:
+    """Where some columns go."""
+
+    inside: Value
+    """Whether they lie in one range of each value, and touch no other of it."""
+    aims: list[Aim]
+    """For each value its range then, from row 0 on."""
 
 
 class IntoRanges:
@@ -81,37 +93,41 @@ class IntoRanges:
         before = b.icmp_signed("<=", high, first)
         return before if stop is None else b.or_(before, b.icmp_signed("<=", stop, low))
 
-    def aims(self, place: Scope, low: Value, high: Value) -> list[Aim]:
-        """Where the stores of each value go for columns that lie in one range of it, from a row
-        on."""
-        return [self._aim(group, place, low, high) for group in self.groups]
+    def aimed(self, low: Value, high: Value, top: Scope) -> Aimed:
+        """Where columns go if they lie in one range of each value; `top` is what is known before
+        all rows."""
+        aims = [self._aim(group, low, high, top) for group in self.groups]
+        return Aimed(self.inside(low, high), aims)
 
-    def _aim(self, group: Ranges, place: Scope, low: Value, high: Value) -> Aim:
+    def _aim(self, group: Ranges, low: Value, high: Value, top: Scope) -> Aim:
         b, found = self.home.b, list[tuple[Value, Value]]()
         dtype = self.home.home.dtypes[group[0][0].access.buffer]
         for store, _ in group:
             base = self.home.home.buffers[store.access.buffer]
-            line = element_address(b, base, place.offset(store.access), dtype)
-            found.append((line, self.apart[store.access]))
-        line, apart = found[0]
+            first = element_address(b, base, top.offset(store.access), dtype)
+            found.append((first, self.apart[store.access]))
+        first, apart = found[0]
         for (_, within), (other, far) in zip(group[1:], found[1:], strict=True):
             here = self._holds(within, low, high)
-            line, apart = b.select(here, other, line), b.select(here, far, apart)
-        return Aim([store for store, _ in group], line, apart, dtype)
+            first, apart = b.select(here, other, first), b.select(here, far, apart)
+        return Aim([store for store, _ in group], first, apart, dtype)
 
-    def in_one(self, aims: Sequence[Aim], count: int, run: Callable[[int], None]) -> None:
-        """Emits by `run` what reads the sums of each of `count` rows, whose stores have such
-        aims."""
-        home, kept = self.home, self.home.accesses
+    def in_one(
+        self, aimed: Aimed, row: Value, count: int, run: Callable[[int], None]
+    ) -> None:  # fmt: skip
+        """Emits by `run` what reads the sums of each of `count` rows, from one on, of columns that
+        lie in one range of each value."""
+        home, b, kept = self.home, self.home.b, self.home.accesses
         home.accesses = [a for a in kept if a not in self.accesses]
-        for row in range(count):
+        firsts = [element_address(b, aim.line, b.mul(row, aim.apart), aim.dtype)
+                  for aim in aimed.aims]  # fmt: skip
+        for i in range(count):
             home.aims = [
-                replace(aim, line=element_address(
-                    home.b, aim.line, home.b.mul(number(row), aim.apart), aim.dtype))
-                for aim in aims
+                replace(aim, line=element_address(b, x, b.mul(number(i), aim.apart), aim.dtype))
+                for aim, x in zip(aimed.aims, firsts, strict=True)
             ]  # fmt: skip
-            run(row)
+            run(i)
         home.aims, home.accesses = [], kept
 
 
-__all__ = ["IntoRanges"]
+__all__ = ["Aimed", "IntoRanges"]

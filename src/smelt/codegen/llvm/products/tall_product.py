@@ -27,7 +27,7 @@ from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.products.before import in_runs, is_short
 from smelt.codegen.llvm.products.course import Course, ask_in_course
-from smelt.codegen.llvm.products.into_ranges import IntoRanges
+from smelt.codegen.llvm.products.into_ranges import Aimed, IntoRanges
 from smelt.codegen.llvm.products.tall_packer import TallPacker
 from smelt.codegen.llvm.products.thin import multiply_add
 from smelt.codegen.llvm.products.tiling import in_blocks, rounds
@@ -111,6 +111,8 @@ class TallEmitter(TallPacker):
         loads = {i.payload: None for i in home.items if {self.c.m, self.c.n} <= i.axes}
         stores = dict.fromkeys(s.access for s in self.nest.stores if s.where is None)
         self.into = IntoRanges(home, self.c.n, self.rows_apart)
+        self.aimed: Aimed | None = None
+        """Where columns of a tile go, where that is asked for several tiles at once."""
         self.beside, self.results = (
             [a for a in found if isinstance(a, Access) and a in self.rows_apart
              and coefficient(a.offset, self.c.n) == 1] for found in (loads, stores)
@@ -316,16 +318,19 @@ class TallEmitter(TallPacker):
                 at = b.add(column, number(v * lanes)) if v else column
                 self._read(places[i], at, last_of(mask, v, vectors), total)
 
+        if self.aimed is not None:
+            self.into.in_one(self.aimed, row, len(places), line)
+            return
         if not self.into.groups or len(totals) == 1:
             for i in range(len(places)):
                 line(i)
             return
         end, high = b.add(column, number(vectors * lanes)), home.ranges[self.c.n][1]
         end = end if mask is None else b.select(b.icmp_signed("<", end, high), end, high)
-        with b.if_else(self.into.inside(column, end)) as (one, several):
+        aimed = self.into.aimed(column, end, self.top)
+        with b.if_else(aimed.inside) as (one, several):
             with one:
-                aims = self.into.aims(places[0], column, end)
-                self.into.in_one(aims, len(places), line)
+                self.into.in_one(aimed, row, len(places), line)
             with several:
                 self._read_apart(row, len(places), (column, end), totals)
 
