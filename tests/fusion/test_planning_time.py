@@ -21,7 +21,7 @@ from tests.pace import pace
 import smelt as sm
 from smelt import driver, passes
 from smelt.demo import minilm
-from smelt.fusion import plan, region, state, streams
+from smelt.fusion import derived, plan, region, state
 from smelt.fusion.cost import Model
 from smelt.fusion.units import Units
 from smelt.graph.ir import Graph
@@ -306,7 +306,7 @@ def test_work_grows_with_the_graph(name: str) -> None:
     for graph in (make(length), make(2 * length)):
         with pytest.MonkeyPatch.context() as patch:
             work: list[int] = []
-            look, collect = state.look, streams.collect
+            look, collect = state.look, derived.collect
 
             def counted(units: Any, members: int, *args: Any, k: Any = work, f: Any = look) -> Any:
                 k.append(members.bit_count())
@@ -318,7 +318,7 @@ def test_work_grows_with_the_graph(name: str) -> None:
                 return made
 
             patch.setattr(state, "look", counted)
-            patch.setattr(streams, "collect", counted_terms)
+            patch.setattr(derived, "collect", counted_terms)
             plan(graph, MACHINE, Journal(), dict.fromkeys(driver.size_names(graph), 512))
             found.append(sum(work) / len(Units(graph).units))
     print(f"{name}: {found[0]:.1f}, then {found[1]:.1f} for each operator")

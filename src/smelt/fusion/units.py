@@ -149,6 +149,8 @@ class Units:
         """Elements of views, and the elements that they are."""
         self.masks: dict[tuple[Term, ...], int] = {}
         """The axes that places depend on, as regions have found them."""
+        self.derived: dict[tuple[object, ...], object] = {}
+        """What streams compute, as `smelt.fusion.derived` has found it."""
         self.expressed: set[tuple[Term, ...]] = set()
         """Places with index expressions, as regions have found them."""
         self.one = self.extent_number(1)
