@@ -83,6 +83,8 @@ class Terms:
 
     def __init__(self) -> None:
         self.known: dict[Hashable, Term] = {}
+        self.nothing: dict[Hashable, bool] = {}
+        """Whether folds take up nothing, by elements and answers, as `visible.py` has found it."""
 
     def make(
         self, kind: Kind, op: str, args: tuple[Term, ...], axes: Iterable[str], dtype: DType,

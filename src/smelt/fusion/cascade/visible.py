@@ -76,7 +76,7 @@ def visible(terms: Terms, states: Iterable[State], name: str, fixed: frozenset[s
     block has one position."""
     blocks = [s.block for s in states]
     found = Visible()
-    narrowed(found, terms, blocks, _masks(blocks, name), name, fixed)
+    narrowed(found, terms, blocks, _masks(terms, blocks, name), name, fixed)
     for leaf in _minus_infinities(blocks, name):
         found.where = _joined(terms.both, found.where, terms.fails(terms.equals(leaf, -math.inf)))
     return found
@@ -111,7 +111,7 @@ def bounds(
     start: Term | None = None
     stop: Term | None = None
     rules = Blocks(terms, name, fixed)
-    for condition, answer in _masks(blocks, name):
+    for condition, answer in _masks(terms, blocks, name):
         hull = rules.hull(condition, not answer)
         start = _joined(terms.greater, start, hull.start)
         stop = _joined(terms.lesser, stop, hull.stop)
@@ -129,20 +129,25 @@ def _told(t: Term) -> Term | None:
     return None if t.kind == "const" and t.value else t
 
 
-def _masks(blocks: list[Term], name: str) -> Iterator[tuple[Term, bool]]:
+def _masks(terms: Terms, blocks: list[Term], name: str) -> Iterator[tuple[Term, bool]]:
     """Conditions with the answer for which nothing is taken up, none inside another one."""
     asked = conditions(blocks)
     parts = {b: {t for a in b.args for t in cone(a)} for b in blocks}
 
-    @cache
-    def is_idle(block: Term) -> bool:
-        return _is_nothing(block, {})
+    def is_nothing(block: Term, told: Mapping[Term, bool]) -> bool:
+        # along which axes it folds says nothing: sweeps along several ask of the same elements
+        key = block.op or block.kind, block.args, frozenset(told.items())
+        found = terms.nothing.get(key)
+        if found is None:
+            found = terms.nothing[key] = _is_nothing(block, told)
+        return found
 
     def rules_out(condition: Term, answer: bool) -> bool:
         told = following(asked, condition, answer)
-        apart = [b for b in blocks if parts[b].isdisjoint(told)]  # cheap: no answer changes them
-        return all(is_idle(b) for b in apart) and all(
-            _is_nothing(b, told) for b in blocks if b not in apart
+        mine = {b: {t: x for t, x in told.items() if t in parts[b]} for b in blocks}
+        cheap = [b for b in blocks if not mine[b]]  # no answer changes them
+        return all(is_nothing(b, {}) for b in cheap) and all(
+            is_nothing(b, mine[b]) for b in blocks if mine[b]
         )
 
     return outermost(blocks, name, rules_out)
