@@ -149,8 +149,6 @@ class Units:
         """Elements of views, and the elements that they are."""
         self.masks: dict[tuple[Term, ...], int] = {}
         """The axes that places depend on, as regions have found them."""
-        self.derived: dict[tuple[object, ...], object] = {}
-        """What streams compute, as `smelt.fusion.derived` has found it."""
         self.expressed: set[tuple[Term, ...]] = set()
         """Places with index expressions, as regions have found them."""
         self.one = self.extent_number(1)
@@ -186,6 +184,11 @@ class Units:
     def looked(self) -> dict[tuple[int, int], tuple[Region, Mapping[int, tuple[int, ...]] | None]]:
         """Sets of units as regions, with the shapes that their results are walked under: a search
         at other sizes finds them here."""
+        return {}
+
+    @cached_property
+    def derived(self) -> dict[tuple[object, ...], object]:
+        """What streams compute, as `smelt.fusion.derived` has found it."""
         return {}
 
     @cached_property
