@@ -7,6 +7,8 @@ network cost little more than one of them.  Times are generous: they catch what 
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import process_time
@@ -21,11 +23,12 @@ from tests.pace import pace
 import smelt as sm
 from smelt import driver, passes
 from smelt.demo import minilm
-from smelt.fusion import plan, region, state, streams
+from smelt.fusion import derived, ends, plan, region, state
 from smelt.fusion.cost import Model
 from smelt.fusion.units import Units
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse
+from smelt.graph.text import text as to_text
 from smelt.journal import Journal
 from smelt.runtime.garbage import set_aside
 
@@ -190,6 +193,63 @@ def test_planning_an_operator_takes_little_time(name: str) -> None:
     assert spent / count < 10e-3 * pace()  # a first stream is derived with nothing cached
 
 
+def masked(length: int) -> Graph:
+    """Attention that sees what came before."""
+
+    def run(q: Any, k: Any, v: Any) -> Any:
+        scores = q @ sm.matrix_transpose(k)
+        places = sm.arange(scores.shape[-1])
+        seen = places <= sm.expand_dims(places, axis=1)
+        return sm.nn.softmax(sm.where(seen, scores, -sm.inf), axis=-1) @ v
+
+    return recorded(run, *(np.zeros((4, length, 32), np.float32) for _ in range(3)))
+
+
+def test_a_stream_is_derived_once_for_all_sizes() -> None:
+    """A small first call has kernels looked for at larger sizes too, of the same operators."""
+    asked: list[tuple[int, int, int]] = []
+    collect = derived.collect
+
+    def counted(units: Any, region: Any, a: int, rounding: str) -> Any:
+        asked.append((region.members, region.stored, a))
+        return collect(units, region, a, rounding)
+
+    graph = masked(64)
+    hints = dict.fromkeys(driver.size_names(graph), 64)
+    found: list[int] = []
+    for most in (ends.SMALL_CALL, 0):  # both sizes, the first call's alone
+        asked.clear()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(derived, "collect", counted)
+            patch.setattr(ends, "SMALL_CALL", most)
+            plan(graph, MACHINE, Journal(), hints)
+        assert len(asked) == len(set(asked))
+        found.append(len(asked))
+    assert found[0] >= found[1] > 0
+
+
+_WITHOUT = """
+import sys
+from smelt import driver
+from smelt.fusion import plan
+from smelt.graph.text import parse
+from smelt.graph.text import text as to_text
+from smelt.target import Target
+graph = parse(sys.stdin.read())
+plan(graph, Target.for_isa("avx512"), None, dict.fromkeys(driver.size_names(graph), 512))
+print([name for name in ("numpy.ma", "numpy.random") if name in sys.modules])
+"""
+
+
+def test_planning_imports_nothing_of_numpy() -> None:
+    """Which takes as long as planning attention."""
+    line = [sys.executable, "-c", _WITHOUT]
+    done = subprocess.run(
+        line, input=to_text(masked(64)), text=True, capture_output=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
 def test_more_layers_ask_no_more() -> None:
     """Questions grow much less than the number of equal layers."""
     found: list[int] = []
@@ -306,7 +366,7 @@ def test_work_grows_with_the_graph(name: str) -> None:
     for graph in (make(length), make(2 * length)):
         with pytest.MonkeyPatch.context() as patch:
             work: list[int] = []
-            look, collect = state.look, streams.collect
+            look, collect = state.look, derived.collect
 
             def counted(units: Any, members: int, *args: Any, k: Any = work, f: Any = look) -> Any:
                 k.append(members.bit_count())
@@ -318,7 +378,7 @@ def test_work_grows_with_the_graph(name: str) -> None:
                 return made
 
             patch.setattr(state, "look", counted)
-            patch.setattr(streams, "collect", counted_terms)
+            patch.setattr(derived, "collect", counted_terms)
             plan(graph, MACHINE, Journal(), dict.fromkeys(driver.size_names(graph), 512))
             found.append(sum(work) / len(Units(graph).units))
     print(f"{name}: {found[0]:.1f}, then {found[1]:.1f} for each operator")

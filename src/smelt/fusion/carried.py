@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from smelt import knobs
 from smelt.dataclass import dataclass
-from smelt.fusion.cascade.analyse import analyse
-from smelt.fusion.cascade.collect import collect
 from smelt.fusion.cost import Model
+from smelt.fusion.derived import derived
 from smelt.fusion.region import Region
 
 
@@ -32,8 +30,8 @@ _HOW = {
 
 def steps(model: Model, region: Region, a: int) -> Iterator[Step]:
     """Each dependency between the folds over a streamed axis, and what becomes of it."""
-    found = collect(model.units, region, a, knobs.ROUNDING.get())
-    cascade = analyse(found.terms, found.roots.values(), f"a{a}")
+    made = derived(model.units, region, a)
+    found, cascade = made.found, made.cascade
     for fold, how in cascade.how.items():
         for read in how.reads:
             again = how.action == "recompute"

@@ -95,7 +95,9 @@ def serves(first: State, other: State) -> bool:
 def _spent(model: Model, state: State) -> float:
     """Nanoseconds of all kernels at the sizes of a model.  Starts are not charged for the sake of
     other sizes, which are looked at."""
-    found = [_cost(model, c) for c in state.clusters.values()]
+    own = model is state.model
+    found = [c.cost if own and c.cost.stream >= 0 else _cost(model, c)
+             for c in state.clusters.values()]  # fmt: skip
     inline = sum(c.launch for c in found if c.launch <= 2 * INLINE_LAUNCH_NS)
     return sum(c.burden for c in found) - inline * (1 - INLINE_START_NS / INLINE_LAUNCH_NS)
 

@@ -34,8 +34,8 @@ Dim = tuple[int, Index, Index]
 element), where it begins and how long it is."""
 
 MOST_PARTS = 8
-"""Ranges of one value beyond which each is copied: every one is code of its own wherever the value
-is computed (64 of them took 10 s to compile instead of 3).  A guard, not where the two are even."""
+"""Ranges of one value beyond which each is copied: every tile asks about each, and every vector of
+a tile that lies in several.  A guard, not where the two are even."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

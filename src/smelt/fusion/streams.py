@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
-from smelt import knobs
 from smelt.blocks import (
     COLUMN_BLOCK,
     LEAST_TASKS,
@@ -27,14 +26,14 @@ from smelt.blocks import (
     rows_visited,
 )
 from smelt.fusion.along import has_products, is_masked, streamable
-from smelt.fusion.cascade.analyse import Cascade, analyse
-from smelt.fusion.cascade.collect import Collected, NotCollected, collect
+from smelt.fusion.cascade.collect import NotCollected
 from smelt.fusion.cascade.columns import columns
 from smelt.fusion.cascade.faint import faint
 from smelt.fusion.cascade.states import State
-from smelt.fusion.cascade.term import Term
+from smelt.fusion.cascade.term import Term, width
 from smelt.fusion.cascade.visible import Visible, visible
 from smelt.fusion.cost import CHARGED, INLINE_LAUNCH_NS, INLINE_NS, OVERLAP, Cost, Model
+from smelt.fusion.derived import Derived, derived
 from smelt.fusion.gathered import GATHERED_NS, gathered
 from smelt.fusion.lanes import parts_for
 from smelt.fusion.packed import summed, term_packing_ns
@@ -121,9 +120,7 @@ def streamed_along(model: Model, region: Region, a: int) -> Cost | None:
 
 
 def _price(model: Model, region: Region, a: int) -> _Price:
-    found = collect(model.units, region, a, knobs.ROUNDING.get())
-    cascade = analyse(found.terms, found.roots.values(), f"a{a}")
-    return _Price(model, region, a, found, cascade)
+    return _Price(model, region, a, derived(model.units, region, a))
 
 
 def _products_terms(model: Model, region: Region) -> Iterator[int | Expr]:
@@ -137,11 +134,9 @@ def _products_terms(model: Model, region: Region) -> Iterator[int | Expr]:
 class _Price:
     """The cost of one streamed axis."""
 
-    def __init__(
-        self, model: Model, region: Region, a: int, found: Collected, cascade: Cascade
-    ) -> None:
-        self.model, self.region, self.a = model, region, a
-        self.found, self.cascade = found, cascade
+    def __init__(self, model: Model, region: Region, a: int, made: Derived) -> None:
+        self.model, self.region, self.a, self.made = model, region, a, made
+        self.found, self.cascade = found, cascade = made.found, made.cascade
         self.name = f"a{a}"
         self.sizes = {f"a{k}": model.extents[e] for k, e in enumerate(region.axes)}
         inside = columns(cascade.states, found.roots.values(), self.name, self.sizes)
@@ -149,8 +144,6 @@ class _Price:
         self.cut: dict[str, int] = {}
         """Grid axes that tasks take in blocks."""
         self.is_single = all(t.dtype.itemsize < 8 for t in found.loads if t.dtype.is_float)
-        self.looked: dict[tuple[Term, ...], Visible] = {}
-        """What sweeps visit, by what their states fold."""
         self.extra = self._extra()
         self.block = self._blocks()
         self.visits = -(-self.sizes[self.name] // self.block)
@@ -226,15 +219,15 @@ class _Price:
 
     def _visible(self, states: Sequence[State]) -> Visible:
         """What the sweep of some states visits."""
-        key = tuple(s.block for s in states)
-        found = self.looked.get(key)
+        key = tuple(s.block for s in states), self.still, bool(self.held)
+        found = self.made.looked.get(key)
         if found is None:
             terms, sweep = self.found.terms, states[0].sweep
             found = visible(terms, states, self.name, self.still)
             tried = faint(terms, self.cascade.states, sweep, found, self.name, self.still)
             if tried is not None and not self.held:
                 found = tried.seen  # few rows have nothing visible
-            self.looked[key] = found
+            self.made.looked[key] = found
         return found
 
     def _extra(self) -> set[Term]:
@@ -274,15 +267,15 @@ class _Price:
             self.cut[rows], block = TAKEN if taken else MADE
             return block
         local = {n: s for n, s in self.sizes.items() if n not in self.grid}
-        width = self.found.terms.width(self.name, local)
+        wide = width(self.made.own, self.name, local)
         if any(units.unit(u).trace.dots for u in self.region.ended):
-            return rows_taken(TAKEN[1], width)
+            return rows_taken(TAKEN[1], wide)
         most = max((len(p) for found in self.region.loads.values() for p in found), default=0)
         lasts = {f"a{p[-1]}" for found in self.region.loads.values() for p in found
                  if p and len(p) == most}  # fmt: skip
         last = max(self.grid, key=lambda n: int(n[1:]), default="")
         if self.name in lasts or last not in lasts:
-            return rows_visited(width)
+            return rows_visited(wide)
         self.cut[last] = STREAM_COLUMNS
         return COLUMN_BLOCK
 
@@ -450,7 +443,7 @@ class _Price:
     def _slow(self) -> set[Term]:
         """Products that are walked rather than blocked."""
         found: dict[Term, tuple[frozenset[str], frozenset[str]]] = {}
-        for t in self.found.terms.known.values():
+        for t in self.made.own:
             if (over := summed(t)) and len(t.args) == 2:
                 one, other = (a.axes - {*over} for a in t.args)
                 found[t] = one, other

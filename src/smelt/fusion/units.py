@@ -187,6 +187,11 @@ class Units:
         return {}
 
     @cached_property
+    def derived(self) -> dict[tuple[object, ...], object]:
+        """What streams compute, as `smelt.fusion.derived` has found it."""
+        return {}
+
+    @cached_property
     def ties(self) -> list[tuple[tuple[int, tuple[tuple[int, int], ...]], ...]]:
         """For each unit the values that it reads, and the dimensions of either that are one axis:
         32 numbers for each value."""

@@ -12,6 +12,7 @@ from tests.codegen.llvm.whole import RUNNABLE, Whole, whole
 
 import smelt as sm
 from smelt import lower
+from smelt.codegen.build import build
 from smelt.codegen.llvm.products.direct import stored
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.nests import schedule
@@ -156,6 +157,49 @@ def test_tiles_write_into_the_range_they_lie_in() -> None:
     assert phase.axes[ranges[0].axis] == axis
 
 
+def _cut(parts: int, between: str = "") -> str:
+    """A biased product of so many ranges of n columns each, with something left out between."""
+    wide = f"{parts}*n + {parts}" if between else f"{parts}*n"
+    starts = [f"{j}*n + {j}" if between else f"{j}*n" for j in range(parts)]
+    slices = "".join(
+        f"  r{j} = slice(v1) {{starts=(0, {at}), sizes=(m, n), steps=(1, 1)}}\n"
+        for j, at in enumerate(starts)
+    )
+    results = ", ".join(f"r{j}" for j in range(parts))
+    return f"""graph f(x: f32[m,k], w: f32[k,{wide}], b: f32[{wide}]) {{
+  v0 = contract(x, w) {{spec="m,k; k,n -> m,n"}}
+  v1 = add(v0, b)
+{slices}  return {results}
+}}"""
+
+
+FORMS = ["", "few", "deep", "wide", "tall"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_ranges_are_little_code(form: str) -> None:
+    """Each is a few comparisons for a tile and one store beside all tiles, none at each vector."""
+    target = Target.for_isa("avx512")
+    lines: dict[int, int] = {}
+    for parts in (1, 2, 8):
+        cluster = one_cluster(parse(_cut(parts)))
+        kernel = lower.run(cluster, "eager", {"m": 512, "k": 256, "n": 256})
+        lines[parts] = build(kernel, target, form=form).ir_size
+    print(form, lines)
+    assert lines[8] - lines[2] < 6 * 450
+    assert lines[2] < 1.6 * lines[1]
+
+
+@pytest.mark.parametrize("between", ["", "gaps"])
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_tiles_lie_in_one_range_in_several_or_in_none(isa: str, between: str) -> None:
+    """Rows and columns of every form of code, whose tiles are whole, broken, or cut by ranges."""
+    kernel = whole(_cut(3, between), isa)
+    for m, k, n in ((40, 300, 64), (29, 200, 37), (130, 520, 33), (512, 40, 96), (300, 300, 50),
+                    (17, 130, 3), (1, 130, 33), (1000, 9, 5)):  # fmt: skip
+        _check(kernel, _inputs(kernel, m, k, n))
+
+
 def test_only_whole_runs_are_ranges() -> None:
     source = """graph f(x: f32[m,k], w: f32[k,2*n]) {
       v0 = contract(x, w) {spec="m,k; k,n -> m,n"}
@@ -205,7 +249,7 @@ def test_ranges_may_have_no_elements() -> None:
 
 @pytest.mark.parametrize("parts", [MOST_PARTS, MOST_PARTS + 1, 64])
 def test_values_cut_into_many_ranges_are_copied(parts: int) -> None:
-    """Each is code of its own in every tile: many took far longer to compile than the copies."""
+    """Each is asked about by every tile."""
 
     def cut(x: Any, w: Any) -> Any:
         h = x @ w

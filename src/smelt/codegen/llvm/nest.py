@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import gcd
 from typing import TYPE_CHECKING
@@ -53,7 +53,7 @@ from smelt.codegen.llvm.rows.stacked import run_stacked
 from smelt.codegen.llvm.rows.stages import run_stages
 from smelt.codegen.llvm.rows.straight import is_straight, rest_mask, vectors_of
 from smelt.codegen.llvm.rows.versions import answered, is_choice, needed, question_of
-from smelt.codegen.llvm.rows.within import in_range, stored_in_range
+from smelt.codegen.llvm.rows.within import Aim, in_range, stored_in_range
 from smelt.codegen.llvm.schedule.bands import BandEmitter, bands_of, for_each_band
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.copies import copied
@@ -122,6 +122,8 @@ class NestEmitter:
         self.bands = [BandEmitter(self, bands) for bands in bands_of(self.s)]
         self.scratch = ScratchEmitter(self)
         self.folds = FoldEmitter(self)
+        self.aims: Sequence[Aim] = ()
+        """Where stores of ranges go in the tile that is emitted."""
         self.direct = Direct(self)
         self.products: ProductEmitter | PlacedEmitter = ProductEmitter(self)
 

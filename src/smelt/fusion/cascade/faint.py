@@ -34,6 +34,7 @@ from smelt.fusion.cascade.visible import (
     Drawn,
     Visible,
     answered,
+    conditions,
     following,
     narrowed,
     outermost,
@@ -101,6 +102,7 @@ class _Mask:
         self.terms = terms
         self.state, self.dtype = state, state.dtype
         self.others = [s for k, s in own.items() if k != number]
+        self.asked = conditions([state.block, *(s.block for s in self.others)])
         self.new = terms.state(number, state.block.axes, state.dtype, new=True)
         row = COMBINES.get(state.combine)
         self.none = 0.0
@@ -123,15 +125,15 @@ class _Mask:
 
     def told(self, condition: Term, answer: bool) -> dict[Term, Any]:
         """What conditions say where one has an answer."""
-        return dict(following([self.state.block, *(s.block for s in self.others)],
-                              condition, answer))  # fmt: skip
+        return dict(following(self.asked, condition, answer))
 
     def number(self, condition: Term, answer: bool) -> float | None:
         """The one number that such elements are, but for those of which there are none."""
         (element,) = self.state.block.args
         told = self.told(condition, answer)
         values = np.asarray(_evaluated(element, told, [element], _Strange), np.float64)
-        numbers = {float(x) for x in np.unique(values) if x != self.none}
+        # `np.unique` imports masked arrays, which takes as long as planning attention
+        numbers = {x for x in set(values.ravel().tolist()) if x != self.none}
         return numbers.pop() if len(numbers) == 1 and np.isfinite([*numbers]).all() else None
 
     def shifted(self, condition: Term, answer: bool) -> float | None:

@@ -13,6 +13,7 @@ operator on truth values, from its table (ALGORITHMS 1.8; R. Moore, "Interval An
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import product as every
 from typing import Any, TypeAlias
 
@@ -291,16 +292,24 @@ def _folded(
 
 def _signs(t: Term, wanted: bool) -> frozenset[int] | None:
     """The signs of the difference of two integers for which a comparison is `wanted`."""
-    row = SCALARS[t.op] if t.kind == "apply" else None
-    if row is None or row.arity != 2 or any(a.dtype.kind != "int" for a in t.args):
+    if t.kind != "apply" or t.dtype != bool_ or len(t.args) != 2:
         return None
-    answers = {
-        (sign, bool(row.numpy(np.int64(sign * far + at), np.int64(at))))
-        for sign, far, at in every((-1, 0, 1), (1, 2, 9), (0, 7, -3))
-    }
-    if t.dtype != bool_ or len(answers) != len((-1, 0, 1)):
+    if any(a.dtype.kind != "int" for a in t.args):
+        return None
+    answers = _answers(t.op)
+    if len(answers) != len((-1, 0, 1)):
         return None
     return frozenset(sign for sign, answer in answers if answer == wanted)
+
+
+@cache
+def _answers(op: str) -> frozenset[tuple[int, bool]]:
+    """What an operator on two integers says for signs of their difference."""
+    row = SCALARS[op]
+    return frozenset(
+        (sign, bool(row.numpy(np.int64(sign * far + at), np.int64(at))))
+        for sign, far, at in every((-1, 0, 1), (1, 2, 9), (0, 7, -3))
+    )
 
 
 def implied(t: Term, condition: Term, answer: bool) -> bool | None:

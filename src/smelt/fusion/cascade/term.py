@@ -83,6 +83,8 @@ class Terms:
 
     def __init__(self) -> None:
         self.known: dict[Hashable, Term] = {}
+        self.nothing: dict[Hashable, bool] = {}
+        """Whether folds take up nothing, by elements and answers, as `visible.py` has found it."""
 
     def make(
         self, kind: Kind, op: str, args: tuple[Term, ...], axes: Iterable[str], dtype: DType,
@@ -255,8 +257,7 @@ class Terms:
 
     def width(self, name: str, sizes: Mapping[str, int]) -> int:
         """The most elements that any term has at one position of an axis, along axes of `sizes`."""
-        return max((prod(sizes[a] for a in t.axes if a in sizes and a != name)
-                    for t in self.known.values() if name in t.axes), default=1)  # fmt: skip
+        return width(self.known.values(), name, sizes)
 
     def swap(self, term: Term, new: Mapping[Term, Term]) -> Term:
         """`term` with terms in it replaced; what folds read is left alone."""
@@ -276,6 +277,13 @@ class Terms:
         gone = frozenset(t.over) if t.kind == "first" else NO_AXES
         kept = t.axes - _axes(t.args)  # axes of its own
         return self.make(t.kind, t.op, args, (_axes(args) | kept) - gone, t.dtype, t.value, t.over)
+
+
+def width(terms: Iterable[Term], name: str, sizes: Mapping[str, int]) -> int:
+    """The same of some terms."""
+    found = {t.axes for t in terms if name in t.axes}
+    return max((prod(sizes[a] for a in axes if a in sizes and a != name) for axes in found),
+               default=1)  # fmt: skip
 
 
 @lru_cache(maxsize=1024)

@@ -76,7 +76,7 @@ def visible(terms: Terms, states: Iterable[State], name: str, fixed: frozenset[s
     block has one position."""
     blocks = [s.block for s in states]
     found = Visible()
-    narrowed(found, terms, blocks, _masks(blocks, name), name, fixed)
+    narrowed(found, terms, blocks, _masks(terms, blocks, name), name, fixed)
     for leaf in _minus_infinities(blocks, name):
         found.where = _joined(terms.both, found.where, terms.fails(terms.equals(leaf, -math.inf)))
     return found
@@ -111,7 +111,7 @@ def bounds(
     start: Term | None = None
     stop: Term | None = None
     rules = Blocks(terms, name, fixed)
-    for condition, answer in _masks(blocks, name):
+    for condition, answer in _masks(terms, blocks, name):
         hull = rules.hull(condition, not answer)
         start = _joined(terms.greater, start, hull.start)
         stop = _joined(terms.lesser, stop, hull.stop)
@@ -129,12 +129,26 @@ def _told(t: Term) -> Term | None:
     return None if t.kind == "const" and t.value else t
 
 
-def _masks(blocks: list[Term], name: str) -> Iterator[tuple[Term, bool]]:
+def _masks(terms: Terms, blocks: list[Term], name: str) -> Iterator[tuple[Term, bool]]:
     """Conditions with the answer for which nothing is taken up, none inside another one."""
+    asked = conditions(blocks)
+    parts = {b: {t for a in b.args for t in cone(a)} for b in blocks}
+
+    def is_nothing(block: Term, told: Mapping[Term, bool]) -> bool:
+        # along which axes it folds says nothing: sweeps along several ask of the same elements
+        key = block.op or block.kind, block.args, frozenset(told.items())
+        found = terms.nothing.get(key)
+        if found is None:
+            found = terms.nothing[key] = _is_nothing(block, told)
+        return found
 
     def rules_out(condition: Term, answer: bool) -> bool:
-        told = following(blocks, condition, answer)
-        return all(_is_nothing(b, told) for b in blocks)
+        told = following(asked, condition, answer)
+        mine = {b: {t: x for t, x in told.items() if t in parts[b]} for b in blocks}
+        cheap = [b for b in blocks if not mine[b]]  # no answer changes them
+        return all(is_nothing(b, {}) for b in cheap) and all(
+            is_nothing(b, mine[b]) for b in blocks if mine[b]
+        )
 
     return outermost(blocks, name, rules_out)
 
@@ -214,10 +228,16 @@ def is_asked(t: Term) -> bool:
     return t.kind != "apply" or any(a.dtype != bool_ for a in t.args)
 
 
-def following(blocks: Iterable[Term], condition: Term, answer: bool) -> dict[Term, bool]:
-    """What the conditions of folds say where one of them has an answer, as far as that is plain."""
+def conditions(blocks: Iterable[Term]) -> list[Term]:
+    """The conditions that the elements of folds are made of."""
+    parts = dict.fromkeys(t for b in blocks for a in b.args for t in cone(a))
+    return [t for t in parts if is_asked(t)]
+
+
+def following(asked: Iterable[Term], condition: Term, answer: bool) -> dict[Term, bool]:
+    """What conditions say where one of them has an answer, as far as that is plain."""
     found = {condition: answer}
-    for t in {t for b in blocks for a in b.args for t in cone(a) if is_asked(t)}:
+    for t in asked:
         if t is not condition and (other := implied(t, condition, answer)) is not None:
             found[t] = other
     return found
@@ -257,11 +277,15 @@ def _alone(
     """What a fold that is read, here or by way of memory, may be where it has met elements alone
     that a mask rules out: the number that the mask has put there, such as -1e9.  Of nothing but
     -inf a program makes NaN."""
-    parts = dict.fromkeys(t for a in block.args for t in cone(a) if t.dtype.is_float)
-    read = [t for t in parts if t.kind not in _COMPUTED and t not in told]
+    parts = dict.fromkeys(t for a in block.args for t in cone(a))
+    moved = set(told)
+    for t in sorted(parts, key=lambda t: t.number):  # operands come first
+        if not t.is_fold and not moved.isdisjoint(t.args):
+            moved.add(t)
+    read = [t for t in parts if t.dtype.is_float and t.kind not in _COMPUTED and t not in told]
     seen: set[bytes] = set()
     for t in parts:
-        if t in told or t in read or told.keys().isdisjoint(cone(t)):
+        if not t.dtype.is_float or t.kind not in _COMPUTED or t in told or t not in moved:
             continue
         values = np.asarray(given.get(t, 0.0))
         put = np.isfinite(values) & (values != 0)

@@ -33,7 +33,7 @@ from smelt.codegen.llvm.access.memory import element_address, load_vector, prefe
 from smelt.codegen.llvm.instructions.indexing import iota, number, opaque, splat
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.products.before import with_before
-from smelt.codegen.llvm.products.tall_product import TallEmitter, last_of
+from smelt.codegen.llvm.products.tall_product import TallEmitter
 from smelt.codegen.llvm.products.thin import multiply_add
 from smelt.codegen.llvm.products.tiling import rounds
 from smelt.codegen.llvm.schedule.nests import Nest
@@ -375,11 +375,7 @@ class DeepEmitter(TallEmitter):
         self, row: Value, count: int, column: Value, mask: Value | None, totals: list[Value]
     ) -> None:  # fmt: skip
         """What reads all sums of a tile, from registers."""
-        b, places, vectors = self.b, self._places(row, count), len(totals) // count
-        for j, total in enumerate(totals):
-            i, v = divmod(j, vectors)
-            at = b.add(column, number(v * self.c.tile.lanes)) if v else column
-            self._read(places[i], at, last_of(mask, v, vectors), total)
+        self._read_all(row, self._places(row, count), column, mask, totals)
 
     def _kept(self, row: Value, column: Value, count: int, vectors: int) -> list[Value]:
         """Where the sums of a tile are between blocks."""

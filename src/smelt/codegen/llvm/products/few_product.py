@@ -25,7 +25,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.ahead import LINE
 from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
 from smelt.codegen.llvm.instructions.counting import times
-from smelt.codegen.llvm.instructions.indexing import number
+from smelt.codegen.llvm.instructions.indexing import first_lanes, number, opaque
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.products.before import with_before
 from smelt.codegen.llvm.products.deep_product import DeepEmitter
@@ -114,17 +114,49 @@ class FewEmitter(DeepEmitter):
             self._tile(row, size)(at, c.tile.vectors, None)
 
         def panel(at: Value) -> None:
+            self._aim(at)
             for size, (start, end) in zip(c.heights, pairwise((low, *ends)), strict=True):
                 home.loop(start, end, size, lambda row, size=size: tile(row, size, at))
+            self._read_left(at)
 
         (begin, _), wide = home.ranges[c.n], c.tile.columns
-        home.loop(begin, b.add(begin, self._whole(self.columns, wide)), wide, panel)
+        many = b.add(begin, self._whole(self.columns, wide))
+        home.loop(begin, many, wide, panel)
         self.before = self.packing = None
+        self._aim(many)
         self._beside(low, ends[2])
         home.loop(ends[2], high, 1, lambda row: self._rows(row, 1, "rest"))
+        self._read_left(many)
         if c.late and not c.kept:
             with b.if_then(self.final):
                 home.loop(low, high, 1, self._late)
+
+    def _aim(self, column: Value) -> None:
+        """Asks in which range the columns of a panel lie, for all tiles of them."""
+        some = self.into.groups and not self.c.late
+        self.aimed = self.into.aimed(column, self._end(column), self.top) if some else None
+
+    def _end(self, column: Value) -> Value:
+        """Where a panel ends."""
+        b, high = self.b, self.home.ranges[self.c.n][1]
+        end = b.add(column, number(self.c.tile.columns))
+        return b.select(b.icmp_signed("<", end, high), end, high)
+
+    def _read_left(self, column: Value) -> None:
+        """Reads the sums of a panel that lies in several ranges, from scratch, vector by vector."""
+        b, c, home, aimed = self.b, self.c, self.home, self.aimed
+        if aimed is None:
+            return
+        self.aimed, (low, high), end = None, home.ranges[c.m], self._end(column)
+
+        def vector(row: Value, at: Value) -> None:
+            total = load_vector(self.m, self._sum(row, at), c.item.dtype, None)
+            mask = first_lanes(b, opaque(b, b.sub(end, at)), c.tile.lanes)
+            self._read(self._places(row, 1)[0], at, mask, total)
+
+        with b.if_then(b.and_(self.final, b.not_(aimed.inside))):
+            home.loop(low, high, 1, lambda row: home.loop(
+                column, end, c.tile.lanes, lambda at: vector(row, at)))  # fmt: skip
 
     def _ends(self, low: Value, high: Value) -> list[Value]:
         """Where the tiles of each height end.  Of low ones each reads a whole panel as well: four
@@ -151,7 +183,8 @@ class FewEmitter(DeepEmitter):
             if c.late:
                 self._keep(kept, totals)
                 return
-            with b.if_else(self.final) as (last, earlier):
+            read = self.final if self.aimed is None else b.and_(self.final, self.aimed.inside)
+            with b.if_else(read) as (last, earlier):
                 with last:
                     self._read_tile(row, count, at, mask, totals)
                 with earlier:

@@ -27,6 +27,7 @@ from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.products.before import in_runs, is_short
 from smelt.codegen.llvm.products.course import Course, ask_in_course
+from smelt.codegen.llvm.products.into_ranges import Aimed, IntoRanges
 from smelt.codegen.llvm.products.tall_packer import TallPacker
 from smelt.codegen.llvm.products.thin import multiply_add
 from smelt.codegen.llvm.products.tiling import in_blocks, rounds
@@ -109,6 +110,9 @@ class TallEmitter(TallPacker):
         self.rows_apart = {a: home.index(s, self.top) for a, s in steps.items() if s is not None}
         loads = {i.payload: None for i in home.items if {self.c.m, self.c.n} <= i.axes}
         stores = dict.fromkeys(s.access for s in self.nest.stores if s.where is None)
+        self.into = IntoRanges(home, self.c.n, self.rows_apart)
+        self.aimed: Aimed | None = None
+        """Where columns of a tile go, where that is asked for several tiles at once."""
         self.beside, self.results = (
             [a for a in found if isinstance(a, Access) and a in self.rows_apart
              and coefficient(a.offset, self.c.n) == 1] for found in (loads, stores)
@@ -181,14 +185,14 @@ class TallEmitter(TallPacker):
             if c.picked and count == c.heights[0]:
                 self._ask_picked(b.add(row, number(count)), at)
             totals = self._sums(starts, b.sub(at, self.column), vectors, mask)
+            if not c.late:
+                self._read_all(row, places, at, mask, totals)
+                return
             for j, total in enumerate(totals):
                 i, v = divmod(j, vectors)
                 here = b.add(at, number(v * lanes)) if v else at
-                if c.late:
-                    to = self._sum(b.add(row, number(i)), here)
-                    store_vector(self.m, to, total, c.item.dtype, None)
-                else:
-                    self._read(places[i], here, last_of(mask, v, vectors), total)
+                to = self._sum(b.add(row, number(i)), here)
+                store_vector(self.m, to, total, c.item.dtype, None)
 
         return columns
 
@@ -301,6 +305,55 @@ class TallEmitter(TallPacker):
         return {min(local, total) % wide, total % local % wide}
 
     # ---- what reads the sums ---------------------------------------------------------------------
+
+    def _read_all(
+        self, row: Value, places: list[Scope], column: Value, mask: Value | None,
+        totals: list[Value],
+    ) -> None:  # fmt: skip
+        """Computes and stores what reads the sums of a tile from a row on, from registers."""
+        b, home, lanes, vectors = self.b, self.home, self.c.tile.lanes, len(totals) // len(places)
+
+        def line(i: int) -> None:
+            for v, total in enumerate(totals[i * vectors : (i + 1) * vectors]):
+                at = b.add(column, number(v * lanes)) if v else column
+                self._read(places[i], at, last_of(mask, v, vectors), total)
+
+        if self.aimed is not None:
+            self.into.in_one(self.aimed, row, len(places), line)
+            return
+        if not self.into.groups or len(totals) == 1:
+            for i in range(len(places)):
+                line(i)
+            return
+        end, high = b.add(column, number(vectors * lanes)), home.ranges[self.c.n][1]
+        end = end if mask is None else b.select(b.icmp_signed("<", end, high), end, high)
+        aimed = self.into.aimed(column, end, self.top)
+        with b.if_else(aimed.inside) as (one, several):
+            with one:
+                self.into.in_one(aimed, row, len(places), line)
+            with several:
+                self._read_apart(row, len(places), (column, end), totals)
+
+    def _read_apart(
+        self, row: Value, count: int, columns: tuple[Value, Value], totals: list[Value]
+    ) -> None:
+        """The same vector by vector, of a tile that lies in several ranges."""
+        b, home, lanes, dtype = self.b, self.home, self.c.tile.lanes, self.c.item.dtype
+        vectors, (low, high) = len(totals) // count, columns
+        with b.goto_entry_block():
+            room = b.alloca(ir.ArrayType(totals[0].type, len(totals)))
+        for j, total in enumerate(totals):
+            b.store(total, b.gep(room, [number(j)], source_etype=total.type))
+
+        def vector(i: Value, at: Value) -> None:
+            nth = b.add(b.mul(b.sub(i, row), number(vectors * lanes)), b.sub(at, low))
+            total = b.load(element_address(b, room, nth, dtype), typ=totals[0].type)
+            (place,) = self._places(i, 1)
+            mask = first_lanes(b, opaque(b, b.sub(high, at)), lanes)
+            self._read(place, at, mask, total)
+
+        home.loop(row, b.add(row, number(count)), 1, lambda i: home.loop(
+            low, high, lanes, lambda at: vector(i, at)))  # fmt: skip
 
     def _sum(self, row: Value, column: Value) -> Value:
         """Address of a sum in scratch."""

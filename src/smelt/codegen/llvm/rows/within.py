@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.bypass import claim_ahead
+from smelt.codegen.llvm.access.memory import element_address, store_vector
 from smelt.codegen.llvm.instructions.indexing import iota, number, splat
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.values.items import StoreItem
 from smelt.codegen.llvm.values.ranges import Range, stored_range
+from smelt.dataclass import dataclass
+from smelt.types.dtype import DType
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Aim:
+    """Where stores of ranges go whose columns are known to lie in one of them."""
+
+    stores: Sequence[StoreItem]
+    line: ir.Value
+    """The address where column 0 of the present row would be."""
+    apart: ir.Value
+    """Elements between rows."""
+    dtype: DType
 
 
 def in_range(home: NestEmitter, within: Range, run: Callable[[], None]) -> None:
@@ -32,6 +48,11 @@ def in_range(home: NestEmitter, within: Range, run: Callable[[], None]) -> None:
 def stored_in_range(home: NestEmitter, s: StoreItem, value: ir.Value, scope: Scope) -> bool:
     """Stores those lanes of a vector that lie in the range of a store, if it has one along them:
     nothing is done for others than the few vectors that have some."""
+    for aim in home.aims:
+        if any(s is x for x in aim.stores):
+            if s is aim.stores[0]:
+                _put(home, aim, value, scope)
+            return True
     b, lanes, within = home.b, scope.lanes, stored_range(s)
     if lanes is None or within is None or within.axis != lanes.axis:
         return False
@@ -53,3 +74,13 @@ def ends(home: NestEmitter, within: Range) -> tuple[ir.Value, ir.Value | None]:
     """Where a range begins and where it stops; None for the axis' end."""
     first = home.home.index(within.first) if within.first != 0 else number(0)
     return first, None if within.stop is None else home.home.index(within.stop)
+
+
+def _put(home: NestEmitter, aim: Aim, value: ir.Value, scope: Scope) -> None:
+    """Stores a vector in the range that its columns lie in."""
+    assert scope.lanes is not None
+    address = element_address(home.b, aim.line, scope.lanes.base, aim.dtype)
+    if home.claims and scope.lanes.mask is None:
+        claim_ahead(home, address, aim.dtype, scope.lanes.count)
+    store_vector(home.machine(scope, True), address, value, aim.dtype, scope.lanes.mask,
+                 bypass=home.bypass)  # fmt: skip
