@@ -56,7 +56,6 @@ class TileEmitter(TileRounds):
         self.home, self.b, self.c = home, home.b, c
         self.short: Value | None = None
         """Whether a right operand is read as it lies that would be packed with longer rows."""
-        self.far = self.asks_far()
         self.rows = number(1)
         if c.m is not None:
             low, high = home.ranges[c.m]
@@ -72,6 +71,7 @@ class TileEmitter(TileRounds):
         if c.group is not None:
             self.depth = self.b.add(self.depth, number(c.together - 1))
             self.depth = self.b.udiv(self.depth, number(c.together))
+        self.far = self.asks_far()
         self.panel_units = panel_units(home, c)
         self.base, self.stride = home.direct.place(c)
         self.later = home.direct.last(c)

@@ -79,13 +79,14 @@ class TileRounds:
 
     def asks_far(self) -> Value | None:
         """Bytes from what a tile multiplies of the right operand to what it asks memory for."""
-        c = self.c
-        panel = c.packed_units * c.tile.columns * c.unit.itemsize
+        b, c, target = self.b, self.c, self.home.home.target
         if c.deep:
             return number(FAR)
-        target = self.home.home.target
-        far = c.kind == "packed" and target.starts_few and panel >= target.l1_bytes
-        return number(PANEL_FAR) if far and not c.panels else None
+        if c.kind != "packed" or c.panels or not target.starts_few:
+            return None
+        fill = target.l1_bytes // (c.tile.columns * c.unit.itemsize)
+        fills = b.icmp_signed(">=", self.depth, number(fill))
+        return b.select(fills, number(PANEL_FAR), number(0))
 
     far: Value | None
     """The same of the block at hand."""
