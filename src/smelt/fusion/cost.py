@@ -56,6 +56,9 @@ FAR_NS = 1.5
 """Nanoseconds for each element that lanes take from lines of their own, or put there, where folds
 leave no squares to turn: in every sweep (measured: 0.5 where the lines stay in L2, 4 to 8 where
 rows lie a power of two apart)."""
+STEP_NS = 0.03
+"""Nanoseconds for each element that lanes take from short rows, one each: whole lines are read and
+sorted (measured)."""
 FEW_NS = 20.0
 """Nanoseconds for each row of a product that is folded along a few columns: what follows waits for
 a vector that is not full (measured for softmax, two folds: 45 of 2 columns, 80 of 16)."""
@@ -316,7 +319,9 @@ class _Traffic:
                         rate = model.ns_per_byte(level, "read", threads)
                         around += (walked - distinct) * itemsize * rate
                 times = 1 if sweep is None else sweep[k]
-                if not turned and sweeps.is_far(place):
+                if sweeps.apart and axis in place[:-1]:
+                    self.lanes_ns += sweeps.evaluations(mask) * times * STEP_NS
+                elif not turned and sweeps.is_far(place):
                     self.lanes_ns += walked * times * FAR_NS
                 elif region.picks and is_gathered(place, region.picks, mask):
                     self.lanes_ns += walked * times * GATHERED_NS
