@@ -209,7 +209,7 @@ def test_means_weighed_by_distance_store_no_weights(distance: str, bell: str, me
     shapes = (600, 5), (2001, 5), (2001, 2)
     arrays: list[Array] = [rng.standard_normal(shape).astype(dtype) / 2 for shape in shapes]
     report = sm.explain(code, *arrays)
-    assert len(report.kernels) == 1 + (distance == "product")  # whose squares are summed once
+    assert len(report.kernels) <= 1 + (distance == "product")  # its squares may be summed once
     want, rough = plain(code, arrays, np.float64), plain(code, arrays, dtype)
     got = np.asarray(sm.jit(code)(*arrays))
     assert np.abs(got - want).max() <= 4 * np.abs(rough - want).max() + 16 * np.finfo(dtype).eps
