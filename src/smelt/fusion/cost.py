@@ -56,6 +56,9 @@ FAR_NS = 1.5
 """Nanoseconds for each element that lanes take from lines of their own, or put there, where folds
 leave no squares to turn: in every sweep (measured: 0.5 where the lines stay in L2, 4 to 8 where
 rows lie a power of two apart)."""
+STEP_NS = 0.03
+"""Nanoseconds for each element that lanes take from short rows, one each: whole lines are read and
+sorted (measured)."""
 FEW_NS = 20.0
 """Nanoseconds for each row of a product that is folded along a few columns: what follows waits for
 a vector that is not full (measured for softmax, two folds: 45 of 2 columns, 80 of 16)."""
@@ -316,10 +319,8 @@ class _Traffic:
                         rate = model.ns_per_byte(level, "read", threads)
                         around += (walked - distinct) * itemsize * rate
                 times = 1 if sweep is None else sweep[k]
-                if not turned and sweeps.is_far(place):
-                    self.lanes_ns += walked * times * FAR_NS
-                elif region.picks and is_gathered(place, region.picks, mask):
-                    self.lanes_ns += walked * times * GATHERED_NS
+                far = _lane_ns(sweeps, place, mask, walked, packs=turned)
+                self.lanes_ns += times * far
                 if times == 1 and beside[k]:
                     continue
                 rows += max(times - (k == 0), 0) * walked * itemsize
@@ -342,6 +343,16 @@ class _Traffic:
             if not turned and sweeps.is_far(region.places[u][0]):
                 self.lanes_ns += model.elements[u] * FAR_NS
         self.sweeps += max(0.0, around - OVERLAP * self.touch)
+
+
+def _lane_ns(sweeps: Sweeps, place: Place, mask: int, walked: float, *, packs: bool) -> float:
+    """Nanoseconds of one sweep over what lanes take element by element at a place."""
+    picks = sweeps.region.picks
+    if sweeps.apart and sweeps.apart.bit_length() - 1 in place[:-1]:
+        return sweeps.evaluations(mask) * STEP_NS
+    if not packs and sweeps.is_far(place):
+        return walked * FAR_NS
+    return walked * GATHERED_NS if picks and is_gathered(place, picks, mask) else 0.0
 
 
 @lru_cache(maxsize=1024)

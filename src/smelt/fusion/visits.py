@@ -7,14 +7,10 @@ lies along it is taken from a line of its own for each lane.
 
 from __future__ import annotations
 
-from smelt.fusion.cost import FAR_NS, Model
+from smelt.fusion.cost import FAR_NS, STEP_NS, Model
 from smelt.fusion.region import Place, Region
 from smelt.fusion.sets import bits
 from smelt.fusion.sweeps import Sweeps
-
-STEP_NS = 0.03
-"""Nanoseconds for each element that lanes take from short rows, one each: whole lines are read and
-sorted (measured)."""
 
 
 class Visits:

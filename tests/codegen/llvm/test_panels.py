@@ -74,7 +74,7 @@ def test_tiles_ask_for_the_panel_that_follows():
     """A line for each summed position, beside one of the next rows; and keep sums in registers."""
     made = whole(source(250, 32), "avx512")
     text = assembly(emit(made.kernel, made.target).llvm, made.target, 2)
-    loops = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 16]
+    loops = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 24]
     assert [x.count("prefetch") for x in loops] == [2]
     assert not re.search(r"(?m)zmm\d+, -?\d*\(%rsp|-?\d*\(%rsp\), %zmm", loops[0])
 

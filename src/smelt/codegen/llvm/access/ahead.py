@@ -94,7 +94,9 @@ def _is_run(home: NestEmitter, access: Access, *, masked: bool = False) -> bool:
     if next(n for n in s.nests if any(i.payload == access for i in n.items)) is not nest:
         return False  # what an earlier nest has read lies in a cache
     parts = {number for number, _ in s.phase.cut.values()}
-    around = [a for a in s.phase.grid if a not in s.local and a not in parts] + [*nest.order[:-1]]
+    around = [a for a in s.phase.grid if a not in s.local and a not in parts]
+    visits = [v for r in chain(s.phase.segments[nest.time]) for v in r.visits]
+    around += [v.axis for v in visits if v.size == 1] + [*nest.order[:-1]]
     row = s.phase.axes[nest.order[-1]]
     return coefficient(access.offset, around[-1]) == row if around else not masked
 

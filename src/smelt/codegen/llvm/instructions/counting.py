@@ -6,6 +6,7 @@ each round would count, do it themselves:
     k = counted(b, low, step, before)   at the head of the loop, which is entered from `before`
     times(b, k, factor)                 anywhere in it: a sum, of which the loop adds the next part
     stepped(b, first, k, step, kind)    the same of addresses
+    abreast(b, starts, apart, k, step, kind)    of rows that lie a known way apart
     after = count_on(b, k)              at its end
 
 Factors, steps and first addresses are known before the loop.
@@ -13,12 +14,15 @@ Factors, steps and first addresses are known before the loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import I64
 
 Value = ir.Value
+TOGETHER = 6
+"""Rows that are addressed from one register and a multiple of what they lie apart."""
 
 
 class Counted(ir.Phi):
@@ -68,6 +72,24 @@ def stepped(b: ir.IRBuilder, first: Value, k: Value, step: Value, kind: ir.Type)
     return k.beside[key][0]
 
 
+def abreast(
+    b: ir.IRBuilder, starts: Sequence[Value], apart: tuple[Value, ir.Type], k: Value, step: Value,
+    kind: ir.Type,
+) -> list[Value]:  # fmt: skip
+    """The addresses so many steps behind those at which rows begin, each `apart` from the one
+    before: so many elements of a type.  A dozen addresses are more than there are registers, and
+    each that waits on the stack is loaded in every round, beside what is multiplied."""
+    size, unit = apart
+    with b.goto_block(k.before) if isinstance(k, Counted) else nullcontext():
+        far = [b.mul(size, I64(i)) for i in range(min(TOGETHER, len(starts)))]
+    found: list[Value] = []
+    for i in range(0, len(starts), TOGETHER):
+        first = stepped(b, starts[i], k, step, kind)
+        more = far[1 : len(starts) - i]
+        found += [first, *(b.gep(first, [x], source_etype=unit) for x in more)]
+    return found
+
+
 def _phi(b: ir.IRBuilder, k: Counted, first: Value) -> ir.Phi:
     with b.goto_block(k.body, first=True):
         phi = b.phi(first.type)
@@ -84,4 +106,4 @@ def count_on(b: ir.IRBuilder, k: Counted) -> Value:
     return after
 
 
-__all__ = ["Counted", "count_on", "counted", "stepped", "times"]
+__all__ = ["Counted", "abreast", "count_on", "counted", "stepped", "times"]

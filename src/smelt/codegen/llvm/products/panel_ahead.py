@@ -23,7 +23,7 @@ from smelt.codegen.llvm.schedule.contract import Contraction
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.products.tile import Place
+    from smelt.codegen.llvm.products.tile_rounds import Place
 
 Value = ir.Value
 Part = tuple[Value, Value, Value]

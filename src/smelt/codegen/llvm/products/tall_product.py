@@ -21,7 +21,7 @@ from smelt.codegen.llvm.access.memory import (
     prefetch,
     store_vector,
 )
-from smelt.codegen.llvm.instructions.counting import stepped, times
+from smelt.codegen.llvm.instructions.counting import abreast, stepped, times
 from smelt.codegen.llvm.instructions.indexing import first_lanes, iota, number, opaque, splat
 from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
@@ -412,8 +412,9 @@ class TallEmitter(TallPacker):
                 self._ask(starts, k, column)
                 ask_in_course(self.b, self.courses, k)
             found: list[Value] = []
-            for i, start in enumerate(starts):  # broadcasts do not wait in registers for their turn
-                value = self._one(start, k, nth)
+            for i, at in enumerate(self._rows_at(starts, k)):
+                # Broadcasts do not wait in registers for their turn.
+                value = splat(self.b, load_scalar(self.scalar, at, self.stored, None), c.tile.lanes)
                 found += [multiply_add(self.m, value, x, totals[i * vectors + v], c.item)
                           for v, x in enumerate(across)]  # fmt: skip
             return found
@@ -455,8 +456,15 @@ class TallEmitter(TallPacker):
             ahead = number(AHEAD // self.stored.itemsize)
             if self.c.wide:  # the next rows, while the tiles of these use theirs
                 ahead = b.mul(self.left_steps[0], number(len(starts)))
-            at = b.add(times(b, k, number(len(starts))), ahead)
-            prefetch(b, element_address(b, starts[0], at, self.stored), near=not self.c.wide)
+            at = stepped(b, starts[0], k, number(len(starts)), memory_type(self.stored))
+            prefetch(b, element_address(b, at, ahead, self.stored), near=not self.c.wide)
+
+    def _rows_at(self, starts: list[Value], k: Value) -> list[Value]:
+        """Where a tile's rows are at a position."""
+        step, kind = self.left_steps[1], memory_type(self.stored)
+        if self.c.picked:  # anywhere
+            return [self._on(start, k, 0, step, self.stored) for start in starts]
+        return abreast(self.b, starts, (self.left_steps[0], kind), k, step, kind)
 
     def _one(self, start: Value, k: Value, nth: int) -> Value:
         """An element of the left operand in all lanes: of its row the nth after the kth."""

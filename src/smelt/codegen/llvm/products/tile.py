@@ -6,21 +6,18 @@ Each operand is either packed or read as it lies: an origin and two steps say wh
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smelt.blocks import RUN
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.ahead import LINE, next_task
+from smelt.codegen.llvm.access.ahead import next_task
 from smelt.codegen.llvm.access.memory import (
     element_address,
-    load_scalar,
     load_vector,
-    prefetch,
     store_vector,
 )
-from smelt.codegen.llvm.instructions.counting import count_on, counted, times
 from smelt.codegen.llvm.instructions.grouped import ones, step
-from smelt.codegen.llvm.instructions.indexing import first_lanes, number, opaque, splat
+from smelt.codegen.llvm.instructions.indexing import first_lanes, number, opaque
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.products.amx import COLUMNS as AMX_COLUMNS
@@ -28,17 +25,16 @@ from smelt.codegen.llvm.products.amx import loads_well, multiply, panel_places
 from smelt.codegen.llvm.products.before import Masks, with_before
 from smelt.codegen.llvm.products.grouping import panel_units
 from smelt.codegen.llvm.products.sums import Spot, put
-from smelt.codegen.llvm.products.thin import multiply_add
 from smelt.codegen.llvm.products.tile_ahead import TileAhead
+from smelt.codegen.llvm.products.tile_rounds import Place, TileRounds
 from smelt.codegen.llvm.products.tiling import heights, lies_well, whole_units
 from smelt.codegen.llvm.schedule.contract import Contraction, Tile
 from smelt.codegen.llvm.schedule.nests import Nest
 from smelt.codegen.llvm.schedule.operands import load_of, panel_step
 from smelt.codegen.llvm.scratch.storage import LEFT_PART, RIGHT_PART, SUMS_PART, may_be_long
 from smelt.codegen.llvm.values.items import Access, Item, seen_axes
-from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
-from smelt.types.dtype import DType, i8, i32
+from smelt.types.dtype import i8, i32
 from smelt.types.expr import floordiv
 
 if TYPE_CHECKING:
@@ -49,38 +45,17 @@ Value = ir.Value
 SHORT = 4
 """Panels of a right operand whose rows lie side by side up to which it is not packed: its panels
 take few more pages than packed ones would."""
-FAR = 8192
-"""Bytes between what few rows multiply of panels and what is asked for: the processor guesses no
-further than to the end of a page."""
 LINES = 24
 """Short rows by which tiles run behind what they have asked memory for: as long as L3 takes."""
 
 
-@dataclass
-class Place:
-    """Where an operand lies: element (i, k) or (k, column) at origin + first*a + second*b."""
-
-    base: Any
-    origin: Value
-    steps: tuple[Value, Value]
-    dtype: DType
-    packed: bool
-    panels: tuple[Access, Scope] | None = None
-    """Of a right operand that lies in panels: where, and what is known there."""
-    unit: DType | None = None  # what is read there, if not an element; k counts units
-    later: Value | None = None
-    """Elements to the same place in the next task, where that is small and worth asking for."""
-
-
-class TileEmitter:
+class TileEmitter(TileRounds):
     """The tiles of one contraction in the task that `home` is emitting, for one block of k."""
 
     def __init__(self, home: NestEmitter, c: Contraction, left: Nest, scope: Scope) -> None:
         self.home, self.b, self.c = home, home.b, c
         self.short: Value | None = None
         """Whether a right operand is read as it lies that would be packed with longer rows."""
-        self.far = number(FAR) if c.deep else None
-        """Bytes from what a tile multiplies of the right operand to what it asks memory for."""
         self.rows = number(1)
         if c.m is not None:
             low, high = home.ranges[c.m]
@@ -96,6 +71,7 @@ class TileEmitter:
         if c.group is not None:
             self.depth = self.b.add(self.depth, number(c.together - 1))
             self.depth = self.b.udiv(self.depth, number(c.together))
+        self.far = self.asks_far()
         self.panel_units = panel_units(home, c)
         self.base, self.stride = home.direct.place(c)
         self.later = home.direct.last(c)
@@ -215,14 +191,6 @@ class TileEmitter:
     def _later(self, access: Access) -> Value | None:
         step = next_task(self.home, access) if self.c.kind == "small" else None
         return None if step is None else self.home.home.index(step)
-
-    def _ask(self, place: Place, address: Value, lines: int) -> None:
-        """Has the processor fetch what the next task reads where this one reads an address."""
-        if place.later is None:
-            return
-        there = element_address(self.b, address, place.later, place.dtype)
-        for line in range(lines):
-            prefetch(self.b, element_address(self.b, there, number(line * LINE), i8))
 
     def sum_columns(self) -> None:
         """What tiles start from where the left operand was moved: minus the sums of the right one's
@@ -380,38 +348,16 @@ class TileEmitter:
         m = LLVMMachine(b, lanes, self.home.home.target)
         starts = self._starts(height, row)
         for start in starts:
-            self._ask(self.left, start, 2)
-        line = b.add(self._line(column), b.mul(self.first, self.right.steps[0]))
+            self.ask(self.left, start, 2)
+        line = element_address(b, self.right.base, self._line(column), self.right.dtype)
         places = self._places(height, vectors, row, column)
         full = height * vectors == self.c.tile.rows * self.c.tile.vectors
         part = self.ahead.tile((row, self.column, column), height, vectors) if full else None
         masks = self._masks(height, vectors, mask)
         begin = self._begin(m, places, masks, vectors, column)
-        begins = element_address(b, self.right.base, line, self.right.dtype)
         rows = self.ahead.rows(starts, self.first) if full else None
-        before = b.block
-        loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
-        b.branch(loop)
-        b.position_at_end(loop)
-        k = counted(b, self.first, number(1), before)
-        (there := b.phi(begins.type)).add_incoming(begins, before)
-        totals = [b.phi(x.type) for x in begin]
-        if rows is not None:
-            (asked := b.phi(begins.type)).add_incoming(rows[0], before)
-            prefetch(b, asked)
-            asked.add_incoming(b.gep(asked, [rows[1]], source_etype=ir.IntType(8)), loop)
-        self.ahead.panel(part, k)
-        across = self._across(m, there, vectors, mask)
-        along = times(b, k, self.left.steps[1])
-        following = self._step(m, height, along, starts, across, [*totals])
-        after = count_on(b, k)
-        beyond = element_address(b, there, self.right.steps[0], self.right.dtype)
-        there.add_incoming(beyond, loop)
-        for phi, first, value in zip(totals, begin, following, strict=True):
-            phi.add_incoming(first, before)
-            phi.add_incoming(value, loop)
-        b.cbranch(b.icmp_signed("<", after, self.depth), loop, done)
-        b.position_at_end(done)
+        across, asks = (vectors, mask), (rows, part)
+        following = self.multiplied(m, starts, line, begin, across, asks)
         if self.joined:
             following = with_before(m, places, item.dtype, following, self.fresh, masks)
         later = self.later and self.later.at(b, [row], b.add(self.column, column), self.last)
@@ -423,8 +369,7 @@ class TileEmitter:
         return [*[None] * (vectors - 1), last] * height
 
     def _starts(self, height: int, row: Value) -> list[Value]:
-        """Addresses of the tile's rows in the left operand: of the first one alone where the others
-        stand at fixed distances, which take no registers."""
+        """Addresses of the tile's rows in the left operand, or of the first of packed ones."""
         b, place = self.b, self.left
         at = b.add(place.origin, b.mul(row, place.steps[0]))
         first = element_address(b, place.base, opaque(b, at), place.dtype)
@@ -457,42 +402,6 @@ class TileEmitter:
         sums = [load_vector(m, element_address(b, first, number(v * c.tile.lanes), c.unit), c.unit,
                             None) for v in range(vectors)]  # fmt: skip
         return [m.add(x, sums[k % vectors]) for k, x in enumerate(begin)]
-
-    def _across(
-        self, m: LLVMMachine, first: Value, vectors: int, mask: Value | None
-    ) -> list[Value]:  # fmt: skip
-        """One line of the right operand, from its address on."""
-        b, place = self.b, self.right
-        self._ask(place, first, vectors)
-        if self.far is not None:
-            for v in range(vectors):
-                at = b.gep(first, [b.add(self.far, number(v * LINE))], source_etype=ir.IntType(8))
-                prefetch(b, at, near=True)
-        steps = [number(v * self.c.tile.lanes) for v in range(vectors)]
-        masks = [*[None] * (vectors - 1), None if place.packed else mask]
-        return [load_vector(m, element_address(b, first, step, place.dtype), place.dtype, part)
-                for step, part in zip(steps, masks, strict=True)]  # fmt: skip
-
-    def _step(
-        self, m: LLVMMachine, height: int, k: Value, starts: list[Value], across: list[Value],
-        totals: list[Value],
-    ) -> list[Value]:  # fmt: skip
-        """The sums after one more summed position."""
-        b, place = self.b, self.left
-        scalar = LLVMMachine(b, None, self.home.home.target)
-        unit = place.unit or place.dtype
-        lines = [element_address(b, start, k, unit) for start in starts]
-        found: list[Value] = []
-        for i in range(height):
-            at = lines[i] if len(lines) > 1 else \
-                element_address(b, lines[0], number(i * self.c.steps[0]), unit)  # fmt: skip
-            one = splat(b, load_scalar(scalar, at, unit, None), self.c.tile.lanes)
-            for v, line in enumerate(across):
-                total = totals[i * len(across) + v]
-                more = multiply_add(m, one, line, total, self.c.item) if self.c.group is None \
-                    else step(m, self.c.group, one, line, total)  # fmt: skip
-                found.append(more)
-        return found
 
 
 __all__ = ["TileEmitter"]

@@ -26,7 +26,7 @@ from smelt.types.expr import axes_of, substitute
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.products.tile import Place
+    from smelt.codegen.llvm.products.tile_rounds import Place
 
 Value = ir.Value
 

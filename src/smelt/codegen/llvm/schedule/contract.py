@@ -348,7 +348,8 @@ def _usable(
         units = lies_in_units(left, item, group, (m, k), phase)
         return replace(made, group=group, along=runs_along(right, (n, k)), units=units,
                        tile=_open_tile(target, tile.lanes) if units else tile)  # fmt: skip
-    return replace(made, tile=_open_tile(target, tile.lanes)) if made.reads_left() else made
+    few = made.kind == "small" and made.reads_left()
+    return replace(made, tile=_open_tile(target, tile.lanes)) if few else made
 
 
 def _pitch(left: Item, item: Item, axis: str, tile: Tile, phase: Phase) -> int:
