@@ -23,7 +23,7 @@ from smelt.dataclass import dataclass
 from smelt.fusion.plan import Cluster
 from smelt.fusion.sets import bits
 from smelt.fusion.trace import Term, trace
-from smelt.fusion.units import Units, is_contraction
+from smelt.fusion.units import Units, is_contraction, trace_of
 from smelt.graph.ir import Node
 from smelt.types.affine import coefficient
 from smelt.types.expr import Expr, Index, axes_of, axis, sub
@@ -97,12 +97,38 @@ def _dims(terms: Sequence[Term], shape: Shape, base: Shape) -> tuple[Dim, ...] |
 def shared_parts(
     results: Collection[Node], parts: Mapping[Node, Part], holds_product: Callable[[Node], bool]
 ) -> dict[Node, Part]:
-    """The results that are ranges of values which are results in several places, or as a whole as
-    well, and take a product of the same kernel to compute."""
-    times = Counter([*results, *(part.base for part in parts.values())])
-    several = {base for base in {p.base for p in parts.values()} if times[base] > 1}
-    several = {base for base in several if holds_product(base)}
-    return {node: part for node, part in parts.items() if part.base in several}
+    """The results that are ranges of values which take a product of the same kernel to compute,
+    where other results are ranges of the same, or all of it, or what is made of its elements one by
+    one."""
+    bases = dict.fromkeys([*results, *(part.base for part in parts.values())])
+    made = {base: _made_of(base) for base in bases if not base.op.is_view}
+    times = Counter(x for node in results if node not in parts for x in made.get(node, ()))
+    times.update(x for part in parts.values() for x in made[part.base])
+    several = {x for part in parts.values() for x in made[part.base] if times[x] > 1}
+    several = {x for x in several if holds_product(x)}
+    return {node: part for node, part in parts.items() if not several.isdisjoint(made[part.base])}
+
+
+def _made_of(value: Node) -> set[Node]:
+    """A value, and those that its elements are made of one by one, at the same positions."""
+    found, pending = set[Node](), [value]
+    while pending:
+        node = pending.pop()
+        if node in found:
+            continue
+        found.add(node)
+        same = [x for x in node.inputs if x.type.shape == value.type.shape and not x.op.is_view]
+        if same and _is_plain(node):
+            pending += same
+    return found
+
+
+def _is_plain(node: Node) -> bool:
+    """Whether an operator makes one element of elements, without sums or anything that runs."""
+    if not node.op.fusible:
+        return False
+    found = trace_of(node)
+    return not (found.folds or found.dots or found.joins or found.picks) and found.along < 0
 
 
 def stored_parts(units: Units, members: int, stored: int) -> dict[int, int]:
@@ -136,6 +162,24 @@ def _few_parts(units: Units, stored: int) -> dict[Node, Part]:
     times = Counter(part.base for part in known.values())
     return {units.values[u]: part for u, part in known.items()
             if stored >> u & 1 and times[part.base] <= MOST_PARTS}  # fmt: skip
+
+
+def shares_of_ranges(
+    units: Units, members: int, stored: int, parts: Mapping[int, int], elements: Sequence[int]
+) -> dict[int, float]:
+    """For units that nothing but ranges is made of: the part of their elements that lies in those,
+    which are all that is computed.  A product is computed whole."""
+    found = dict.fromkeys(bits(stored), 1.0)
+    for part, whole in parts.items():
+        found[whole] = found.get(whole, 0.0) + elements[part] / max(elements[whole], 1)
+    for u in reversed([*bits(members)]):  # readers before operands
+        unit, share = units.unit(u), min(found.get(u, 1.0), 1.0)
+        if unit.is_fold or unit.along >= 0:
+            found[u] = share = 1.0
+        if u not in parts:
+            for edge in unit.edges:
+                found[edge.producer] = found.get(edge.producer, 0.0) + (share if edge.same else 1.0)
+    return {u: share for u, share in found.items() if share < 1.0 and members >> u & 1}
 
 
 def cluster_parts(cluster: Cluster) -> dict[Node, Part]:
