@@ -273,7 +273,7 @@ class Model:
             return self.step_ns
         found = list(self.step_ns)
         shares = shares_of_ranges(
-            self.units, region.members, region.stored, region.parts, self.elements
+            self.units, region.members, region.stored, region.parts, self.extents
         )
         for u, share in shares.items():
             found[u] *= share

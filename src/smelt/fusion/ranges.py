@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from math import prod
 
 from smelt.dataclass import dataclass
 from smelt.fusion.plan import Cluster
@@ -36,6 +37,10 @@ element), where it begins and how long it is."""
 MOST_PARTS = 8
 """Ranges of one value beyond which each is copied: every one is code of its own wherever the value
 is computed (64 of them took 10 s to compile instead of 3).  A guard, not where the two are even."""
+ROW_BEGINS = 128
+"""Elements that a row of a range takes longer than the same in a kernel of its own, which walks on
+over rows' ends (measured of tanh and sigmoid: 3 ranges of 128 columns take 1.5 times
+as long, of 768 1.15 times)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,21 +170,29 @@ def _few_parts(units: Units, stored: int) -> dict[Node, Part]:
 
 
 def shares_of_ranges(
-    units: Units, members: int, stored: int, parts: Mapping[int, int], elements: Sequence[int]
+    units: Units, members: int, stored: int, parts: Mapping[int, int], extents: Sequence[int]
 ) -> dict[int, float]:
     """For units that nothing but ranges is made of: the part of their elements that lies in those,
-    which are all that is computed.  A product is computed whole."""
-    found = dict.fromkeys(bits(stored), 1.0)
-    for part, whole in parts.items():
-        found[whole] = found.get(whole, 0.0) + elements[part] / max(elements[whole], 1)
+    which are all that is computed, and what their rows take beside.  A product is computed
+    whole."""
+    whole = {u for u in bits(stored) if u not in parts}
+    found: dict[int, float] = {}
+    for part, base in parts.items():
+        some, every = ([extents[n] for n in units.unit(u).axes] for u in (part, base))
+        share = prod(some) / prod(every) * (1 + ROW_BEGINS / some[-1])
+        found[base] = found.get(base, 0.0) + share
     for u in reversed([*bits(members)]):  # readers before operands
-        unit, share = units.unit(u), min(found.get(u, 1.0), 1.0)
+        unit = units.unit(u)
+        if u in parts:
+            continue
         if unit.is_fold or unit.along >= 0:
-            found[u] = share = 1.0
-        if u not in parts:
-            for edge in unit.edges:
-                found[edge.producer] = found.get(edge.producer, 0.0) + (share if edge.same else 1.0)
-    return {u: share for u, share in found.items() if share < 1.0 and members >> u & 1}
+            whole.add(u)
+        for edge in unit.edges:
+            if u in whole or not edge.same:
+                whole.add(edge.producer)
+            else:
+                found[edge.producer] = found.get(edge.producer, 0.0) + found.get(u, 0.0)
+    return {u: share for u, share in found.items() if members >> u & 1 and u not in whole}
 
 
 def cluster_parts(cluster: Cluster) -> dict[Node, Part]:
