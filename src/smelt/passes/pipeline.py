@@ -42,9 +42,9 @@ from smelt.passes.orders import orders
 from smelt.passes.picks import picks
 from smelt.passes.positions import positions
 from smelt.passes.precision import precision
+from smelt.passes.ranged import ranged
 from smelt.passes.same import same
 from smelt.passes.scales import scales
-from smelt.passes.ranged import ranged
 from smelt.passes.simplify import simplify, simplify_fast
 from smelt.passes.stencils import stencils
 from smelt.passes.views import views
