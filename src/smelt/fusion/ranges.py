@@ -27,7 +27,7 @@ from smelt.fusion.trace import Term, trace
 from smelt.fusion.units import Units, is_contraction, trace_of
 from smelt.graph.ir import Node
 from smelt.types.affine import coefficient
-from smelt.types.expr import Expr, Index, axes_of, axis, sub
+from smelt.types.expr import Expr, Index, axes_of, axis, mul, product, sub
 from smelt.types.tensor import Shape
 
 Dim = tuple[int, Index, Index]
@@ -49,6 +49,11 @@ class Part:
 
     base: Node
     dims: tuple[Dim, ...]
+    shape: Shape
+    """What is stored, as `dims` count its dimensions: those of the result, of which each group that
+    walks one dimension of the value is one (heads, and the columns of each)."""
+    row: tuple[int, ...]
+    """The result's dimensions that walk the value's last one."""
 
 
 def part_of(node: Node) -> Part | None:
@@ -62,8 +67,7 @@ def part_of(node: Node) -> Part | None:
     found = trace(node.op, node.type, tuple(_key(x, base) for x in node.inputs))
     if found.guards or found.picks or len(found.reads) != 1:
         return None
-    dims = _dims(found.reads[0].terms, node.type.shape, base.type.shape)
-    return None if dims is None else Part(base, dims)
+    return _part(base, found.reads[0].terms, node.type.shape)
 
 
 def _key(node: Node, base: Node) -> tuple[object, ...]:
@@ -73,30 +77,46 @@ def _key(node: Node, base: Node) -> tuple[object, ...]:
     return (node.op, node.type, tuple(_key(x, base) for x in node.inputs))
 
 
-def _dims(terms: Sequence[Term], shape: Shape, base: Shape) -> tuple[Dim, ...] | None:
+def _part(base: Node, terms: Sequence[Term], shape: Shape) -> Part | None:
     """Each dimension of a value as a range; one element of several is told by a dimension of one
     element, or nothing would say which."""
-    found: list[Dim] = []
+    found: list[tuple[tuple[int, ...], Index]] = []
     single = [k for k, n in enumerate(shape) if n == 1]
-    for term, whole in zip(terms, base, strict=True):
+    for term, whole in zip(terms, base.type.shape, strict=True):
         at: Index = term
         if isinstance(term, int):
             at = axis(f"a{term}", shape[term]) if term >= 0 else 0
         names = axes_of(at) if isinstance(at, Expr) else ()
         if not names and whole == 1:
-            found.append((-1, 0, 1))
+            found.append(((), 0))
         elif not names and single:
-            found.append((single.pop(0), at, 1))
-        elif len(names) == 1 and coefficient(at, names[0]) == 1:
-            k = int(names[0][1:])
-            found.append((k, sub(at, axis(names[0], shape[k])), shape[k]))
+            found.append(((single.pop(0),), at))
+        elif (begins := _begins(at, names, shape)) is not None:
+            found.append((tuple(sorted(int(name[1:]) for name in names)), begins))
         else:
             return None
-    walked = Counter(k for k, _, n in found if k >= 0 and n != 1)
-    wanted = {k for k, n in enumerate(shape) if n != 1}
-    if set(walked) != wanted or any(count > 1 for count in walked.values()):
+    walked = [k for group, _ in found for k in group if shape[k] != 1]
+    if sorted(walked) != [k for k, n in enumerate(shape) if n != 1]:
         return None
-    return tuple(found)
+    groups = sorted([*(g for g, _ in found if g), *((k,) for k in single)])
+    less = tuple(product(shape[k] for k in group) for group in groups)
+    dims = [(groups.index(g), first, less[groups.index(g)]) if g else (-1, first, 1)
+            for g, first in found]  # fmt: skip
+    return Part(base, tuple(dims), less, found[-1][0] if found else ())
+
+
+def _begins(at: Index, names: Sequence[str], shape: Shape) -> Index | None:
+    """Where a position begins that dimensions of a result walk step by step, the last of them
+    fastest and nothing between them."""
+    step: Index = 1
+    order = sorted(int(name[1:]) for name in names)
+    for k in reversed(order):
+        if coefficient(at, f"a{k}") != step:
+            return None
+        at = sub(at, mul(step, axis(f"a{k}", shape[k])))
+        step = mul(step, shape[k])
+    between = [shape[k] for k in range(order[0], order[-1]) if k not in order] if order else [0]
+    return None if not order or any(n != 1 for n in between) else at
 
 
 def shared_parts(
@@ -179,7 +199,9 @@ def shares_of_ranges(
     found: dict[int, float] = {}
     for part, base in parts.items():
         some, every = ([extents[n] for n in units.unit(u).axes] for u in (part, base))
-        share = prod(some) / prod(every) * (1 + ROW_BEGINS / some[-1])
+        told = units.ranges[part]
+        row = prod(some[k] for k in told.row) if told is not None else 1
+        share = prod(some) / prod(every) * (1 + ROW_BEGINS / row)
         found[base] = found.get(base, 0.0) + share
     for u in reversed([*bits(members)]):  # readers before operands
         unit = units.unit(u)
