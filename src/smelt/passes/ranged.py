@@ -21,7 +21,7 @@ from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import substitute_nodes, users
 from smelt.ops.contract import Contract
 from smelt.ops.elementwise import Cast, Map
-from smelt.ops.view import Pad, Slice
+from smelt.ops.view import Pad, Reshape, Slice
 from smelt.types.expr import add, sub
 
 __all__ = ["ranged"]
@@ -65,9 +65,9 @@ def ranged(graph: Graph) -> Graph:
     for node in graph.nodes():
         if node in through:
             new[node] = _rebuilt(node, made[node], new)
-    moved = {node: build.apply(made[node].op, new[node], origin=node.origin)
-             for node in shared if node in new}  # fmt: skip
-    return substitute_nodes(graph, moved) if moved else graph
+    mapped = {x for x in through if not isinstance(x.op, Reshape)}
+    moved = {node: _range(node, made[node], new[node]) for node in shared if node in new}
+    return substitute_nodes(graph, moved) if mapped else graph
 
 
 def _made(graph: Graph) -> dict[Node, Node]:
@@ -79,16 +79,28 @@ def _made(graph: Graph) -> dict[Node, Node]:
         elif isinstance(x.op, Slice):
             if x.inputs[0] in whole and all(step == 1 for step in x.op.steps):
                 made[x] = x
+        elif isinstance(x.op, Reshape) and x.inputs[0] in made:
+            made[x] = made[x.inputs[0]]
         elif isinstance(x.op, (Map, Cast)):
             boxes = {made[z] for z in x.inputs if z in made}
-            same = all(z.type.shape == x.type.shape for z in x.inputs if z in made)
-            if len(boxes) > 1 or not same or not met.isdisjoint(x.inputs):
+            same = all(_stands_beside(z, x, made) for z in x.inputs)
+            if len(boxes) > 1 or (boxes and not same) or not met.isdisjoint(x.inputs):
                 met.add(x)
             elif boxes:
                 made[x] = boxes.pop()
             elif any(z in whole and z.type.shape == x.type.shape for z in x.inputs):
                 whole.add(x)
     return made
+
+
+def _stands_beside(z: Node, x: Node, made: Mapping[Node, Node]) -> bool:
+    """Whether an operand of what is made of a range is that, or can stand beside it: under another
+    shape than the range's only numbers can."""
+    if z in made:
+        return z.type.shape == x.type.shape
+    return not z.type.shape or all(
+        y.type.shape == made[y].type.shape for y in x.inputs if y in made
+    )
 
 
 def _through(shared: Collection[Node], made: Mapping[Node, Node], readers: Readers) -> set[Node]:
@@ -109,8 +121,18 @@ def _through(shared: Collection[Node], made: Mapping[Node, Node], readers: Reade
 
 def _rebuilt(x: Node, box: Node, new: Mapping[Node, Node]) -> Node:
     """An operator on a range as one on the whole."""
+    if isinstance(x.op, Reshape):
+        return new.get(x.inputs[0], box.inputs[0])
     operands = [new.get(z) or (box.inputs[0] if z is box else _wide(z, box)) for z in x.inputs]
     return build.apply(x.op, *operands, origin=x.origin)
+
+
+def _range(node: Node, box: Node, whole: Node) -> Node:
+    """A result as the range of what is made of the whole."""
+    found = build.apply(box.op, whole, origin=node.origin)
+    if found.type.shape == node.type.shape:
+        return found
+    return build.apply(Reshape(node.type.shape), found, origin=node.origin)
 
 
 def _wide(x: Node, box: Node) -> Node:
