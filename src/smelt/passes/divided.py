@@ -9,9 +9,11 @@ both are there where their elements meet, and neither is stored.
 
 No element is computed twice: parts that overlap stay parts, and so does a product that anything
 else reads, or a matrix whose rows are cut (which took 0.98 to 1.23 times as long: each part packs
-the other factor for itself).  Few rows are multiplied at the speed at which memory has the weight, and
-little is stored; reading one array from end to end is faster then.  Narrow parts fill no tiles that
-the whole product would.  The numbers of rows and columns are those of the first call.
+the other factor for itself).
+
+Few rows are multiplied at the speed at which memory has the weight, and little is stored; reading
+one array from end to end is faster then.  Narrow parts fill no tiles that the whole product would.
+The numbers of rows and columns are those of the first call.
 """
 
 from __future__ import annotations
