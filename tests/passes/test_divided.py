@@ -134,6 +134,18 @@ def test_an_axis_of_both_factors_stays() -> None:
     assert divided(graph, {"n": 512, "m": 512, "k": 64}) is graph
 
 
+def test_parts_of_rows_stay_together() -> None:
+    """Each would pack the columns that they share."""
+    graph = parse("""graph f(x: f32[512,k], w: f32[k,m]) {
+ h = contract(x, w) {spec="n,k; k,c -> n,c"}
+ p = slice(h) {starts=(0, 0), sizes=(256, m), steps=(1, 1)}
+ q = slice(h) {starts=(256, 0), sizes=(256, m), steps=(1, 1)}
+ y = mul(p, q)
+ return y
+}""")
+    assert divided(graph, {"m": 512, "k": 64}) is graph
+
+
 def gated(xp: Any, *given: Any) -> Any:
     x, w, b = given
     h = x @ w + b

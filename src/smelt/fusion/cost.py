@@ -23,6 +23,7 @@ from smelt.dataclass import dataclass
 from smelt.fusion.gathered import GATHERED_NS, is_gathered
 from smelt.fusion.joined import joined_work
 from smelt.fusion.packed import region_packing_ns
+from smelt.fusion.ranges import shares_of_ranges
 from smelt.fusion.region import Place, Region
 from smelt.fusion.sets import Hints, at_hints, bits
 from smelt.fusion.sweeps import Sweeps
@@ -235,7 +236,7 @@ class Model:
         sweeps = Sweeps(self.units, region, self.extents)
         sweeps.arrange()
         if region.work < 0:
-            region.work = sweeps.work(self.step_ns) * sweeps.emptiness(self.lanes)
+            region.work = sweeps.work(self._steps(region)) * sweeps.emptiness(self.lanes)
             if sweeps.packs:
                 fixed = region.grid & ~sweeps.cut_axes
                 region.packing = region_packing_ns(
@@ -267,6 +268,19 @@ class Model:
             max(map(max, sweeps.sweeps.values()), default=1), bool(sweeps.split),
             packing=region.packing / threads,
         )  # fmt: skip
+
+    def _steps(self, region: Region) -> Sequence[float]:
+        """Nanoseconds of one step of each unit: of what is computed for results that are ranges
+        alone, on an average of all its positions."""
+        if not region.parts:
+            return self.step_ns
+        found = list(self.step_ns)
+        shares = shares_of_ranges(
+            self.units, region.members, region.stored, region.parts, self.extents
+        )
+        for u, share in shares.items():
+            found[u] *= share
+        return found
 
     def _floor(self, region: Region) -> float:
         """Nanoseconds that one core needs at least for the arrays."""

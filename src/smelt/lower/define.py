@@ -467,7 +467,7 @@ def _define_part(pull: Pullback, name: str, node: Node, part: Part) -> None:
     """A result that is a range of a value: stored where that is computed, as far as it goes."""
     whole = part.base.type.shape
     at = _walked(pull, part.base, whole)
-    index: list[Index] = [0] * node.type.rank
+    index: list[Index] = [0] * len(part.shape)
     tests: list[Value] = []
     for place, extent, (d, first, length) in zip(at, whole, part.dims, strict=True):
         if d >= 0:
@@ -480,7 +480,7 @@ def _define_part(pull: Pullback, name: str, node: Node, part: Part) -> None:
     for test in tests:
         where = test if where is None else Apply(BOTH, (where, test))
     found = pull.element(part.base, at)
-    _stored(pull, name, node, node.type.shape, tuple(index), found, where)
+    _stored(pull, name, node, part.shape, tuple(index), found, where)
 
 
 def _number(e: Index) -> Value:

@@ -42,6 +42,7 @@ from smelt.passes.orders import orders
 from smelt.passes.picks import picks
 from smelt.passes.positions import positions
 from smelt.passes.precision import precision
+from smelt.passes.ranged import ranged
 from smelt.passes.same import same
 from smelt.passes.scales import scales
 from smelt.passes.simplify import simplify, simplify_fast
@@ -96,6 +97,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("layouts", layouts, last=True),
     Pass("orders", orders, last=True),
     Pass("stencils", stencils, last=True),
+    Pass("ranged", ranged, last=True),
 )
 TIDY = ("canonicalize", "views", "cse", "dce")
 """What runs again after the last ones, if they have changed something: they leave views behind
@@ -125,8 +127,11 @@ def run(
         if graph is before:
             break
     before = graph
-    graph = run_steps(graph, [_for(step, sizes, journal) for step in PASSES if step.last], journal)
-    return graph if graph is before else run_steps(graph, map(find, TIDY), journal)
+    *steps, views_behind = [_for(step, sizes, journal) for step in PASSES if step.last]
+    graph = run_steps(graph, steps, journal)
+    if graph is not before:
+        graph = run_steps(graph, map(find, TIDY), journal)
+    return run_steps(graph, [views_behind], journal)
 
 
 def _for(step: Pass, sizes: Mapping[str, int] | None, journal: Journal | None) -> Pass:

@@ -53,7 +53,7 @@ from smelt.codegen.llvm.rows.stacked import run_stacked
 from smelt.codegen.llvm.rows.stages import run_stages
 from smelt.codegen.llvm.rows.straight import is_straight, rest_mask, vectors_of
 from smelt.codegen.llvm.rows.versions import answered, is_choice, needed, question_of
-from smelt.codegen.llvm.rows.within import Aim, in_range, stored_in_range
+from smelt.codegen.llvm.rows.within import Aim, in_range, of_single_ranges, stored_in_range
 from smelt.codegen.llvm.schedule.bands import BandEmitter, bands_of, for_each_band
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.copies import copied
@@ -447,8 +447,8 @@ class NestEmitter:
 
     def _store(self, s: StoreItem, scope: Scope) -> None:
         vector = scope.lanes is not None
-        value = self.get(s.value, scope, vector)
-        if not stored_in_range(self, s, value, scope):
+        if not stored_in_range(self, s, scope):
+            value = self.get(s.value, scope, vector)
             where = None if s.where is None else self.get(s.where, scope, vector)
             self.put(s, value, where, scope)
 
@@ -473,8 +473,10 @@ class NestEmitter:
     # ---- the innermost place ---------------------------------------------------------------------
 
     def body(self, scope: Scope) -> None:
+        inside = of_single_ranges(self, scope)
         for item in self.items:
-            self.get(item, scope, False)
+            if item not in inside:
+                self.get(item, scope, False)
         self.save(scope)
         for fold in self.nest.folds:
             self.folds.step(fold, scope)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
@@ -10,7 +11,7 @@ from smelt.codegen.llvm.access.bypass import claim_ahead
 from smelt.codegen.llvm.access.memory import element_address, store_vector
 from smelt.codegen.llvm.instructions.indexing import iota, number, splat
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.values.items import StoreItem
+from smelt.codegen.llvm.values.items import Item, StoreItem
 from smelt.codegen.llvm.values.ranges import Range, stored_range
 from smelt.dataclass import dataclass
 from smelt.types.dtype import DType
@@ -45,13 +46,13 @@ def in_range(home: NestEmitter, within: Range, run: Callable[[], None]) -> None:
     home.ranges = kept
 
 
-def stored_in_range(home: NestEmitter, s: StoreItem, value: ir.Value, scope: Scope) -> bool:
+def stored_in_range(home: NestEmitter, s: StoreItem, scope: Scope) -> bool:
     """Stores those lanes of a vector that lie in the range of a store, if it has one along them:
     nothing is done for others than the few vectors that have some."""
     for aim in home.aims:
         if any(s is x for x in aim.stores):
             if s is aim.stores[0]:
-                _put(home, aim, value, scope)
+                _put(home, aim, home.get(s.value, scope, True), scope)
             return True
     b, lanes, within = home.b, scope.lanes, stored_range(s)
     if lanes is None or within is None or within.axis != lanes.axis:
@@ -66,8 +67,37 @@ def stored_in_range(home: NestEmitter, s: StoreItem, value: ir.Value, scope: Sco
         if stop is not None:
             low = splat(b, b.sub(stop, lanes.base), lanes.count)
             mask = b.and_(mask, b.icmp_signed("<", at, low))
-        home.put(s, value, mask, scope)
+        inner = Scope(scope, lanes=lanes)  # what is computed here is known nowhere else
+        home.put(s, home.get(s.value, inner, True), mask, inner)
     return True
+
+
+def of_single_ranges(home: NestEmitter, scope: Scope) -> frozenset[Item]:
+    """What nothing but one store of a range asks for: it is computed for vectors that have some."""
+    lanes, nest = scope.lanes, home.nest
+    ranged = [s for s in nest.stores if s.where is not None and lanes is not None
+              and (r := stored_range(s)) is not None and r.axis == lanes.axis]  # fmt: skip
+    if not ranged:
+        return frozenset()
+    every = Counter(i for s in nest.stores for i in _behind(home, [s.value]))
+    others = _behind(home, [
+        *nest.saves, *nest.fixed, *(a for f in nest.folds for a in f.args),
+        *(setting.value for setting in nest.settings),
+        *(s.where for s in nest.stores if s.where is not None and s not in ranged),
+    ])  # fmt: skip
+    alone = [i for s in ranged for i in _behind(home, [s.value]) if every[i] == 1]
+    return frozenset(alone).difference(others)
+
+
+def _behind(home: NestEmitter, roots: Iterable[Item]) -> set[Item]:
+    """What values of a nest are made of in it."""
+    found, pending = set[Item](), [*roots]
+    while pending:
+        item = pending.pop()
+        if item in home.here and item not in found:
+            found.add(item)
+            pending += item.args
+    return found
 
 
 def ends(home: NestEmitter, within: Range) -> tuple[ir.Value, ir.Value | None]:
