@@ -27,6 +27,7 @@ from smelt.codegen.llvm.folding import FoldEmitter, power_of_two
 from smelt.codegen.llvm.instructions.grouped import paired
 from smelt.codegen.llvm.instructions.indexing import (
     I64,
+    Along,
     IndexEmitter,
     depth_terms,
     iota,
@@ -324,18 +325,23 @@ class NestEmitter:
         if lanes and (known := lane_index(self, e, scope)) is not None:
             return known
 
-        def leaf(atom: Atom) -> Value:
+        def first(atom: Atom) -> Value:
             if atom.kind == "size":
                 return self.home.sizes[atom.name]
             if atom.kind == "value":
                 return self.get(self.s.phase.positions[atom.name], scope, False)
-            at = scope.axis(atom.name)
-            if scope.lanes is not None and atom.name == scope.lanes.axis and lanes:
-                count = scope.lanes.count
-                return self.b.add(splat(self.b, at, count), iota(count))
+            return scope.axis(atom.name)
+
+        def leaf(atom: Atom) -> Value:
+            at = first(atom)
+            if along is not None and atom.kind == "axis" and atom.name == along.axis:
+                return self.b.add(splat(self.b, at, along.lanes), iota(along.lanes))
             return at
 
-        return IndexEmitter(self.b, leaf, self.home.entry.found).emit(e)
+        along = None
+        if lanes and scope.lanes is not None:
+            along = Along(scope.lanes.axis, scope.lanes.count, first)
+        return IndexEmitter(self.b, leaf, self.home.entry.found, along).emit(e)
 
     def vector_position(self, e: Index) -> bool:
         """Whether `e` reads a computed position that differs between lanes."""

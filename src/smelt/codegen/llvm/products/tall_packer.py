@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.ahead import fresh
 from smelt.codegen.llvm.access.held import hold
-from smelt.codegen.llvm.access.limits import known_limits
+from smelt.codegen.llvm.access.limits import known_limits, of_lines, within_lines
 from smelt.codegen.llvm.access.memory import (
     element_address,
     load_vector,
@@ -36,7 +36,7 @@ from smelt.codegen.llvm.scratch.leftovers import clear_beyond
 from smelt.codegen.llvm.scratch.scratch import each_vector
 from smelt.codegen.llvm.scratch.storage import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.scratch.turn import turned
-from smelt.codegen.llvm.values.items import Access, Item
+from smelt.codegen.llvm.values.items import Access, Item, accesses_of
 from smelt.ops.cast import cast
 from smelt.types.affine import coefficient
 
@@ -157,19 +157,20 @@ class TallPacker(Packer):
             super()._pack(nest, scope)
 
     def _by_columns(self, top: Scope) -> None:
-        """Vectors of columns, of which it is found out once what lies outside."""
+        """Vectors of columns, of which it is found out once what lies outside: where places of many
+        lines are columns, as many vectors at once as a tile has."""
         home, b, lanes = self.home, self.b, self.home.s.lanes
         column, k = home.nest.order
         low, high = home.ranges[column]
-        whole = b.add(low, self._whole(b.sub(high, low), lanes))
-        later = fresh(home)
+        whole, later = b.add(low, self._whole(b.sub(high, low), lanes)), fresh(home)
+        lines = any(of_lines(e, column) for a in accesses_of(home.items) for e, _ in a.limits)
 
-        def vector(at: Value, mask: Value | None) -> None:
-            outer = Scope(top, {column: at}, lanes=Lanes(column, at, lanes, mask))
+        def vector(at: Value, mask: Value | None, count: int = lanes) -> None:
+            outer = Scope(top, {column: at}, lanes=Lanes(column, at, count, mask))
             home.enter(outer, 1)
             known = known_limits(home, outer)
             home.held = hold(home, k)
-            here = Lanes(column, at, lanes, mask, inside=known)
+            here = Lanes(column, at, count, mask, inside=known)
 
             def inside(position: Value) -> None:
                 inner = Scope(outer, {k: position}, lanes=here)
@@ -180,10 +181,15 @@ class TallPacker(Packer):
                     buffer = home.home.buffers[access.buffer]
                     prefetch(b, element_address(b, buffer, place, home.home.dtypes[access.buffer]))
 
-            home.loop(*home.ranges[k], 1, inside)
+            within_lines(home, column, known, lambda: home.loop(*home.ranges[k], 1, inside))
             home.held = {}
 
-        home.loop(low, whole, lanes, lambda at: vector(at, None))
+        done = low
+        if lines and self.c.tile.vectors > 1:
+            wide = self.c.tile.columns
+            done = b.add(low, self._whole(b.sub(high, low), wide))
+            home.loop(low, done, wide, lambda at: vector(at, None, wide))
+        home.loop(done, whole, lanes, lambda at: vector(at, None))
         home.loop(whole, high, lanes, lambda at: vector(at, rest_mask(home, high, at, lanes)))
 
     def _turn_right(self, nest: Nest) -> None:
