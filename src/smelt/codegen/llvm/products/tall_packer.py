@@ -6,7 +6,7 @@ one is packed once in a task, line by line or in panels as wide as a tile.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
@@ -39,6 +39,7 @@ from smelt.codegen.llvm.scratch.turn import turned
 from smelt.codegen.llvm.values.items import Access, Item, accesses_of
 from smelt.ops.cast import cast
 from smelt.types.affine import coefficient
+from smelt.types.expr import nonnegative, sub
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -47,6 +48,11 @@ Value = ir.Value
 BELOW = 16
 """Summed positions that are packed for one vector of columns after another, where each tests what
 lies outside: their lines stay in the first cache from vector to vector."""
+
+
+PANELS_AHEAD = 2
+"""Panels by which packing what lies in lines runs behind what it has asked memory for: places of
+more channels than the processor can foresee are read side by side."""
 
 
 class TallPacker(Packer):
@@ -165,6 +171,8 @@ class TallPacker(Packer):
         whole, later = b.add(low, self._whole(b.sub(high, low), lanes)), fresh(home)
         lines = any(of_lines(e, column) for a in accesses_of(home.items) for e, _ in a.limits)
 
+        last = farthest(accesses_of(home.items), column) if lines else []
+
         def vector(at: Value, mask: Value | None, count: int = lanes) -> None:
             outer = Scope(top, {column: at}, lanes=Lanes(column, at, count, mask))
             home.enter(outer, 1)
@@ -177,9 +185,11 @@ class TallPacker(Packer):
                 home.enter(inner, 2)
                 home.body(inner)
                 for access, far in later:
-                    place = b.add(inner.offset(access), home.index(far, top))
-                    buffer = home.home.buffers[access.buffer]
-                    prefetch(b, element_address(b, buffer, place, home.home.dtypes[access.buffer]))
+                    self._ask_for(access, b.add(inner.offset(access), home.index(far, top)))
+                for access in last if count > lanes else ():
+                    first = b.add(inner.offset(access), number(PANELS_AHEAD * count))
+                    self._ask_for(access, first)
+                    self._ask_for(access, b.add(first, number(lanes)))
 
             within_lines(home, column, known, lambda: home.loop(*home.ranges[k], 1, inside))
             home.held = {}
@@ -191,6 +201,12 @@ class TallPacker(Packer):
             home.loop(low, done, wide, lambda at: vector(at, None, wide))
         home.loop(done, whole, lanes, lambda at: vector(at, None))
         home.loop(whole, high, lanes, lambda at: vector(at, rest_mask(home, high, at, lanes)))
+
+    def _ask_for(self, access: Access, at: Value) -> None:
+        """Has the processor fetch the line of an element."""
+        home = self.home
+        buffer, dtype = home.home.buffers[access.buffer], home.home.dtypes[access.buffer]
+        prefetch(self.b, element_address(self.b, buffer, at, dtype))
 
     def _turn_right(self, nest: Nest) -> None:
         """A stretch of a right operand that is turned."""
@@ -262,6 +278,17 @@ class TallPacker(Packer):
             at = b.mul(at if c.direct else b.sub(at, self.first), self.left_steps[0])
             found.append(element_address(b, self.base, at, self.stored))
         return found
+
+
+def farthest(read: Sequence[Access], along: str) -> list[Access]:
+    """Of what is read along an axis of each array, that which lies farthest on."""
+    found = dict[str, Access]()
+    for access in read:
+        if coefficient(access.offset, along) == 1:
+            other = found.setdefault(access.buffer, access)
+            if nonnegative(sub(access.offset, other.offset)):
+                found[access.buffer] = access
+    return [*found.values()]
 
 
 def converted(m: LLVMMachine, value: Value, item: Item) -> Value:
