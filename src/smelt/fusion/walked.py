@@ -226,7 +226,9 @@ def unfilled(
             continue
         sides = [side_of(region, u, edge) for edge in unit.edges]
         own = sides[0] & ~sides[1], sides[1] & ~sides[0]
-        if any(in_lines(units, region, u, e, o, sizes) for e, o in zip(unit.edges, own, strict=True)):
+        lines = (in_lines(units, region, u, e, o, sizes)
+                 for e, o in zip(unit.edges, own, strict=True))  # fmt: skip
+        if any(lines):
             line = region.places[u][0][-1]
             assert isinstance(line, int)
             size = units.values[u].type.dtype.compute.itemsize

@@ -1,4 +1,4 @@
-"""Products whose columns are places of an image: lines are one axis, and margins tell them apart."""
+"""Products whose columns are places of an image: lines are one axis, which margins tell apart."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def text(rows: int, depth: int, reach: int = 1, apart: int = 1, image: str = "l"
     """A depthwise convolution with margins before a product, over any image."""
     taps = [(u, v) for u in range(-reach, reach + 1) for v in range(-reach, reach + 1)]
     width = 2 * reach + 1
+    weights = f"d: f32[{depth},{width},{width}], p: f32[{rows},{depth}]"
     lines = [
-        f"kernel f(x: f32[b,{depth},h,w], d: f32[{depth},{width},{width}], "
-        f"p: f32[{rows},{depth}]) -> y: f32[b,{rows},h,w]",
+        f"kernel f(x: f32[b,{depth},h,w], {weights}) -> y: f32[b,{rows},h,w]",
         f"  axis b, m in {rows}, h, w, l in {depth}",
         "  grid b, m, h, w",
     ]

@@ -30,7 +30,6 @@ from smelt.codegen.llvm.instructions.indexing import (
     Along,
     IndexEmitter,
     depth_terms,
-    iota,
     multiple_of,
     number,
     splat,
@@ -325,22 +324,15 @@ class NestEmitter:
         if lanes and (known := lane_index(self, e, scope)) is not None:
             return known
 
-        def first(atom: Atom) -> Value:
+        def leaf(atom: Atom) -> Value:
             if atom.kind == "size":
                 return self.home.sizes[atom.name]
             if atom.kind == "value":
                 return self.get(self.s.phase.positions[atom.name], scope, False)
             return scope.axis(atom.name)
 
-        def leaf(atom: Atom) -> Value:
-            at = first(atom)
-            if along is not None and atom.kind == "axis" and atom.name == along.axis:
-                return self.b.add(splat(self.b, at, along.lanes), iota(along.lanes))
-            return at
-
-        along = None
-        if lanes and scope.lanes is not None:
-            along = Along(scope.lanes.axis, scope.lanes.count, first)
+        found = scope.lanes if lanes else None
+        along = Along(found.axis, found.count) if found else None
         return IndexEmitter(self.b, leaf, self.home.entry.found, along).emit(e)
 
     def vector_position(self, e: Index) -> bool:

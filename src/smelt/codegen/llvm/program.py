@@ -61,7 +61,9 @@ def program(kernel: k.Kernel) -> Program:
         out.partials += held
         out.buffers += held
         _add_phases(piece, out)
-    out.phases = [prune(in_swaths(written_out(over_lines(peeking(collapse(refine(p))))))) for p in out.phases]
+    out.phases = [
+        prune(in_swaths(written_out(over_lines(peeking(collapse(refine(p))))))) for p in out.phases
+    ]
     return out
 
 

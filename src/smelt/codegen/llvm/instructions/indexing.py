@@ -68,15 +68,15 @@ def opaque(b: ir.IRBuilder, value: Value) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """The axis that lanes run along, how many there are, and what variables are in the first."""
+    """The axis that lanes run along, and how many there are."""
 
     axis: str
     lanes: int
-    leaf: Leaf
 
 
 class IndexEmitter:
-    """Emits index arithmetic at the builder's position; `leaf` gives the variables' values.
+    """Emits index arithmetic at the builder's position; `leaf` gives the variables' values, those
+    of the first lane where lanes run `along` an axis.
 
     Quotients and extrema are written once: what one emitter is asked for stands in the order of
     asking, and `above` has the values of those that stand before all of it.  Long expressions have
@@ -117,7 +117,10 @@ class IndexEmitter:
 
     def _atom(self, atom: Atom) -> Value:
         if atom.kind in ("size", "axis", "value"):
-            return self.leaf(atom)
+            found, along = self.leaf(atom), self.along
+            if along is None or (atom.kind, atom.name) != ("axis", along.axis):
+                return found
+            return self.b.add(splat(self.b, found, along.lanes), iota(along.lanes))
         found = self.above.get(atom)
         if found is None and (found := self.found.get(atom)) is None:
             found = self.found[atom] = self._compound(atom)
@@ -146,7 +149,7 @@ class IndexEmitter:
         lane by lane: how often a remainder that counts up has begun anew by then is a quotient of
         numbers no larger than there are lanes, or as good as that, which single precision tells."""
         b, lanes = self.b, along.lanes
-        first, by = (IndexEmitter(b, along.leaf, self.above).emit(x) for x in atom.args)
+        first, by = (IndexEmitter(b, self.leaf, self.above).emit(x) for x in atom.args)
         rest, most = b.urem(first, by), number(lanes)
         left, step = b.sub(by, rest), b.select(b.icmp_signed("<", by, most), by, most)
         left = b.select(b.icmp_signed("<", left, most), left, most)

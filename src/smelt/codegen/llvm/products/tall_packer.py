@@ -50,7 +50,7 @@ BELOW = 16
 lies outside: their lines stay in the first cache from vector to vector."""
 
 
-PANELS_AHEAD = 2
+PANELS_AHEAD = 4
 """Panels by which packing what lies in lines runs behind what it has asked memory for: places of
 more channels than the processor can foresee are read side by side."""
 

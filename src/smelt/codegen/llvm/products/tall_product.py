@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     pass
 
 Value = ir.Value
-ASKS = False
 AHEAD = 8192
 """Bytes between what is read of long rows and what is asked for."""
 
@@ -195,7 +194,7 @@ class TallEmitter(TallPacker):
 
     def _origins(self, row: Value) -> dict[Access, Value]:
         """Where what is read beside the sums of a row begins, in elements."""
-        fills = self.c.wide and not self.c.deep and not ASKS  # the first cache, with a panel over all of k
+        fills = self.c.wide and not self.c.deep  # the first cache, with a panel over all of k
         asked = [*self.beside, *(() if fills else self.results)]
         place = self._places(row, 1)[0] if asked else None
         return {a: place.offset(a) for a in asked} if place else {}
