@@ -186,10 +186,10 @@ class TallPacker(Packer):
                 home.body(inner)
                 for access, far in later:
                     self._ask_for(access, b.add(inner.offset(access), home.index(far, top)))
-                for access in last if count > lanes else ():
-                    first = b.add(inner.offset(access), number(PANELS_AHEAD * count))
-                    self._ask_for(access, first)
-                    self._ask_for(access, b.add(first, number(lanes)))
+                for access in last:
+                    for nth in range(count // lanes):
+                        far = number(PANELS_AHEAD * count + nth * lanes)
+                        self._ask_for(access, b.add(inner.offset(access), far))
 
             within_lines(home, column, known, lambda: home.loop(*home.ranges[k], 1, inside))
             home.held = {}
