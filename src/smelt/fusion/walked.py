@@ -160,7 +160,8 @@ def in_lines(
     last, made = region.places[u][0][-1:], region.members >> edge.producer & 1
     axes = [a for a in bits(own & region.grid) if sizes[a] > 1]
     lines = bool(made) and len(axes) > 1 and bool(last) and last[0] == axes[-1]
-    return lines and not _is_one_run(units, region, *axes[-2:])
+    few = all(sizes[a] <= THIN for a in bits(region.masks[u][0] & ~own))  # read as they are made
+    return lines and (few or not _is_one_run(units, region, *axes[-2:]))
 
 
 def _is_one_run(units: Units, region: Region, a: int, b: int) -> bool:
