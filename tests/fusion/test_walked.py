@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -144,7 +143,10 @@ def lines(rows: int, width: int, padding: int = 1) -> tuple[Any, Any, int]:
     )
     inner = np.maximum(np.einsum("bcyxuv,couv->bcyx", windows, d), 0.0)
     known = np.maximum(np.einsum("bcyx,ocuv->boyx", inner, p), 0.0)
-    code = partial(separable, padding=padding)
+
+    def code(x: Any, d: Any, p: Any) -> Any:
+        return separable(x, d, p, padding)
+
     count = len(sm.explain(code, *arrays).kernels)
     return np.asarray(sm.jit(code)(*arrays)), known, count
 
