@@ -99,9 +99,9 @@ def test_heads_of_a_part_of_the_columns_are_written_by_the_product(first: int) -
     assert len(made(heads, ((512, 768),)).plan.clusters) == 1
 
 
-def separable(x: Any, d: Any, p: Any) -> Any:
+def separable(x: Any, d: Any, p: Any, padding: int = 1) -> Any:
     """A sum over a window of each channel alone, and one over channels of what is made of it."""
-    inner = sm.nn.relu(sm.nn.conv(x, d, padding=1, groups=x.shape[1]))
+    inner = sm.nn.relu(sm.nn.conv(x, d, padding=padding, groups=x.shape[1]))
     return sm.nn.relu(sm.nn.conv(inner, p))
 
 
@@ -118,24 +118,37 @@ def test_a_product_of_lines_makes_them_for_each_block_of_its_rows(rows: int, ker
 def test_lines_that_fill_no_tiles_are_charged(width: int, kernels: int) -> None:
     """A product that takes an image line by line multiplies whole tiles, and has a line of 28 as
     one of 32: one that takes all of the image at once has no such ends."""
-    found, known, count = lines(128, width)
+    found, known, count = lines(128, width, padding=0)
     assert count == kernels
     np.testing.assert_allclose(found, known, rtol=1e-4, atol=1e-3)
 
 
-def lines(rows: int, width: int) -> tuple[Any, Any, int]:
+@pytest.mark.parametrize("width", [14, 28, 32])
+def test_lines_that_are_one_run_fill_tiles(width: int) -> None:
+    """With margins as wide as windows reach, places are read in one run over all lines."""
+    found, known, count = lines(128, width)
+    assert count == 1
+    np.testing.assert_allclose(found, known, rtol=1e-4, atol=1e-3)
+
+
+def lines(rows: int, width: int, padding: int = 1) -> tuple[Any, Any, int]:
     """What the pair of convolutions gives for lines of so many places, what it should, and in how
     many kernels."""
-    shapes = ((1, 256, 28, width), (256, 1, 3, 3), (rows, 256, 1, 1))
+    more = 2 - 2 * padding
+    shapes = ((1, 256, 28 + more, width + more), (256, 1, 3, 3), (rows, 256, 1, 1))
     arrays = [np.random.default_rng(k).standard_normal(s).astype("f") for k, s in enumerate(shapes)]
     x, d, p = (a.astype("d") for a in arrays)
     windows = np.lib.stride_tricks.sliding_window_view(
-        np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), (2, 3)
+        np.pad(x, ((0, 0), (0, 0), *[(padding, padding)] * 2)), (3, 3), (2, 3)
     )
     inner = np.maximum(np.einsum("bcyxuv,couv->bcyx", windows, d), 0.0)
     known = np.maximum(np.einsum("bcyx,ocuv->boyx", inner, p), 0.0)
-    count = len(sm.explain(separable, *arrays).kernels)
-    return np.asarray(sm.jit(separable)(*arrays)), known, count
+
+    def code(x: Any, d: Any, p: Any) -> Any:
+        return separable(x, d, p, padding)
+
+    count = len(sm.explain(code, *arrays).kernels)
+    return np.asarray(sm.jit(code)(*arrays)), known, count
 
 
 def test_lines_of_a_weight_that_is_only_read_are_no_windows() -> None:

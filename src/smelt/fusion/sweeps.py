@@ -200,7 +200,7 @@ class Sweeps:
         for k, edge in enumerate(self.units.unit(u).edges):
             terms = [term_at(place, t) for t in edge.terms]
             walks = any(map(slides, terms)) or (u == self.host and own[k] & grid)
-            walks = walks or in_lines(self.region, u, edge, own[k], self.sizes)
+            walks = walks or in_lines(self.units, self.region, u, edge, own[k], self.sizes)
             if not walks or not own[0] or not own[1]:
                 continue
             *_, row = bits(own[1 - k])

@@ -151,13 +151,50 @@ def sides_of(region: Region, unit: Unit) -> tuple[int, int] | None:
     return found[0], found[1]
 
 
-def in_lines(region: Region, u: int, edge: Edge, own: int, sizes: Sequence[int]) -> bool:
+def in_lines(
+    units: Units, region: Region, u: int, edge: Edge, own: int, sizes: Sequence[int]
+) -> bool:  # fmt: skip
     """Whether two axes walk the columns of a product, of which the last one is that of its lines in
     memory: what is made for it is made line by line, as sums of neighbours are, and the code
-    generator takes it as one over windows."""
+    generator takes it as one over windows.  Not so where all lines are one run."""
     last, made = region.places[u][0][-1:], region.members >> edge.producer & 1
     axes = [a for a in bits(own & region.grid) if sizes[a] > 1]
-    return bool(made) and len(axes) > 1 and bool(last) and last[0] == axes[-1]
+    lines = bool(made) and len(axes) > 1 and bool(last) and last[0] == axes[-1]
+    few = all(sizes[a] <= THIN for a in bits(region.masks[u][0] & ~own))  # read as they are made
+    return lines and (few or not _is_one_run(units, region, *axes[-2:]))
+
+
+def _is_one_run(units: Units, region: Region, a: int, b: int) -> bool:
+    """Whether all that a region reads and stores along two axes lies as one run over them, but for
+    margins: the code generator takes the places of all lines as one axis then
+    (`smelt.codegen.llvm.values.lines`, which this foresees)."""
+    both = 1 << a | 1 << b
+    for v, places in region.loads.items():
+        for place, mask in zip(places, region.load_masks[v], strict=True):
+            if mask & both and not _ends_in(units, region, v, place, (a, b)):
+                return False
+    return all(
+        _ends_in(units, region, u, place, (a, b))
+        for u in bits(region.stored) for place in region.places[u]
+    )  # fmt: skip
+
+
+def _ends_in(units: Units, region: Region, v: int, place: Place, axes: tuple[int, int]) -> bool:
+    """Whether a value is read at two axes, or a number from them, in its last two dimensions alone,
+    where its lines are as long as theirs."""
+    line, both = units.values[v].type.shape[-1:], sum(1 << a for a in axes)
+    found = [sum(1 << a for a in axis_numbers(t) if a >= 0) & both for t in place]
+    if found != [0] * (len(place) - 2) + [1 << a for a in axes] or len(place) < 2:
+        return False
+    steps = (t if isinstance(t, int) else _from(t) for t in place[-2:])
+    return tuple(steps) == axes and line == (units.extents[region.axes[axes[1]]],)
+
+
+def _from(term: Expr) -> int | None:
+    """The axis that an expression is a number from; None where it is more."""
+    terms, _ = without_constant(term)
+    name = bare_axis(Expr(terms)) if terms else None
+    return None if name is None else int(name[1:])
 
 
 def filled(line: int, lanes: int) -> float:
@@ -190,7 +227,9 @@ def unfilled(
             continue
         sides = [side_of(region, u, edge) for edge in unit.edges]
         own = sides[0] & ~sides[1], sides[1] & ~sides[0]
-        if any(in_lines(region, u, e, o, sizes) for e, o in zip(unit.edges, own, strict=True)):
+        lines = (in_lines(units, region, u, e, o, sizes)
+                 for e, o in zip(unit.edges, own, strict=True))  # fmt: skip
+        if any(lines):
             line = region.places[u][0][-1]
             assert isinstance(line, int)
             size = units.values[u].type.dtype.compute.itemsize
@@ -213,10 +252,6 @@ def side_of(region: Region, u: int, edge: Edge) -> int:
 def term_at(place: Place, term: Term) -> Term:
     """What an operand's term is where the result's place has another expression for its axis, which
     the operand may read from a number on; of any other expression, itself."""
-    if isinstance(term, Expr):
-        terms, _ = without_constant(term)
-        name = bare_axis(Expr(terms)) if terms else None
-        axis = term if name is None else int(name[1:])
-    else:
-        axis = term
+    found = _from(term) if isinstance(term, Expr) else term
+    axis = term if found is None else found
     return place[axis] if isinstance(axis, int) and 0 <= axis < len(place) else term

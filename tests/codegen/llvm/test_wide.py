@@ -198,7 +198,8 @@ SHIFTED = """graph f(x: f32[m,k], y: f32[b,k,h,n]) {
 @pytest.mark.parametrize("isa", ISAS)
 def test_neighbours_are_packed(isa: str, form: str) -> None:
     kernel = forced(SHIFTED, isa, form)
-    for m, h, n, k in ((1, 1, 1, 1), (13, 2, 17, BELOW), (20, 3, 48, BELOW + 1), (7, 5, 67, 40)):
+    last = (7, 5, 67, 40) if form == "wide" else (7, 3, 41, 40)  # which is of few columns
+    for m, h, n, k in ((1, 1, 1, 1), (13, 2, 17, BELOW), (20, 2, 48, BELOW + 1), last):
         x, y = whole_numbers((m, k), "f4", m), whole_numbers((2, k, h, n), "f4", n)
         for at_end in (False, True):
             found = run_guarded(kernel, [x, y], at_end=at_end)[0]

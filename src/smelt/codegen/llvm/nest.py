@@ -27,9 +27,9 @@ from smelt.codegen.llvm.folding import FoldEmitter, power_of_two
 from smelt.codegen.llvm.instructions.grouped import paired
 from smelt.codegen.llvm.instructions.indexing import (
     I64,
+    Along,
     IndexEmitter,
     depth_terms,
-    iota,
     multiple_of,
     number,
     splat,
@@ -331,13 +331,11 @@ class NestEmitter:
                 return self.home.sizes[atom.name]
             if atom.kind == "value":
                 return self.get(self.s.phase.positions[atom.name], scope, False)
-            at = scope.axis(atom.name)
-            if scope.lanes is not None and atom.name == scope.lanes.axis and lanes:
-                count = scope.lanes.count
-                return self.b.add(splat(self.b, at, count), iota(count))
-            return at
+            return scope.axis(atom.name)
 
-        return IndexEmitter(self.b, leaf, self.home.entry.found).emit(e)
+        found = scope.lanes if lanes else None
+        along = Along(found.axis, found.count) if found else None
+        return IndexEmitter(self.b, leaf, self.home.entry.found, along).emit(e)
 
     def vector_position(self, e: Index) -> bool:
         """Whether `e` reads a computed position that differs between lanes."""

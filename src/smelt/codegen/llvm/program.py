@@ -26,6 +26,7 @@ from smelt.codegen.llvm.values.items import (
     StoreItem,
     Visit,
 )
+from smelt.codegen.llvm.values.lines import over_lines
 from smelt.codegen.llvm.values.peeks import peeking
 from smelt.codegen.llvm.values.refine import refine
 from smelt.codegen.llvm.values.rowwise import row_by_row
@@ -60,7 +61,9 @@ def program(kernel: k.Kernel) -> Program:
         out.partials += held
         out.buffers += held
         _add_phases(piece, out)
-    out.phases = [prune(in_swaths(written_out(peeking(collapse(refine(p)))))) for p in out.phases]
+    out.phases = [
+        prune(in_swaths(written_out(over_lines(peeking(collapse(refine(p))))))) for p in out.phases
+    ]
     return out
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.memory import FARTHEST_STEP, any_lane, lanes_between
+from smelt.codegen.llvm.access.memory import (
+    FARTHEST_STEP,
+    any_lane,
+    every_lane,
+    lanes_between,
+)
 from smelt.codegen.llvm.access.patterned import lane_limits
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
@@ -76,6 +82,33 @@ def known_limits(home: NestEmitter, scope: Scope) -> dict[Limit, Inside]:
     return {pair: tested(home, *pair, scope) for pair in found}
 
 
+def of_lines(e: Index, axis: str) -> bool:
+    """Whether an index tells lines of an axis apart, as i//n does."""
+    return any(a.kind == "//" and axis in axes_of(a.args[0]) for a in atoms(e))
+
+
+def within_lines(
+    home: NestEmitter, axis: str, known: Mapping[Limit, Inside], body: Callable[[], None]
+) -> None:
+    """The body, twice where limits tell lines of an axis apart: for vectors all of whose lanes lie
+    inside of those, and for the few others."""
+    b, before = home.b, home.assumed
+    told = [pair for pair in known if of_lines(pair[0], axis)]
+    if not told:
+        body()
+        return
+    mask = known[told[0]].mask
+    for pair in told[1:]:
+        mask = b.and_(mask, known[pair].mask)
+    with b.if_else(every_lane(b, mask)) as (inner, others):
+        with inner:
+            home.assumed = before | {*told}
+            body()
+            home.assumed = before
+        with others:
+            body()
+
+
 def row_limits(home: NestEmitter, scope: Scope) -> tuple[frozenset[Limit], Value | None]:
     """The limits that the loop over vectors leaves alone, where several loads are tested against
     such; and whether all of them hold."""
@@ -127,7 +160,9 @@ def _test(home: NestEmitter, e: Index, n: Index, scope: Scope, vector: bool) -> 
     test = b.icmp_signed("<", at, splat(b, home.index(n, scope), lanes.count))
     if not nonnegative(e):
         test = b.and_(test, b.icmp_signed(">=", at, ir.Constant(at.type, None)))
-    return Inside(test, any_lane(b, test))
+    # Of places in lines some are inside, unless all of a line is margin.
+    places = any(a.kind == "%" and lanes.axis in axes_of(a.args[0]) for a in atoms(e))
+    return Inside(test, ir.IntType(1)(1) if places else any_lane(b, test))
 
 
 def _lane_step(home: NestEmitter, e: Index, axis: str) -> int | None:

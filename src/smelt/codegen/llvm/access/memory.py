@@ -71,6 +71,11 @@ def any_lane(b: ir.IRBuilder, mask: Value) -> Value:
     return intrinsic(b, f"llvm.vector.reduce.or.{mask.type.intrinsic_name}", I1, [mask])
 
 
+def every_lane(b: ir.IRBuilder, mask: Value) -> Value:
+    """Whether a mask has all lanes."""
+    return intrinsic(b, f"llvm.vector.reduce.and.{mask.type.intrinsic_name}", I1, [mask])
+
+
 def gather(
     m: LLVMMachine, base: Value, offsets: Value, dtype: DType, mask: Value | None
 ) -> Value:  # fmt: skip

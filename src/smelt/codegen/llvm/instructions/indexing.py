@@ -9,7 +9,9 @@ from typing import Any
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.registers import TextConstant
+from smelt.dataclass import dataclass
 from smelt.ops.contract import bare_axis
+from smelt.types.affine import coefficient
 from smelt.types.expr import Atom, Expr, Index, add, axes_of, mul, nonnegative, size, sub
 
 I64 = ir.IntType(64)
@@ -64,8 +66,17 @@ def opaque(b: ir.IRBuilder, value: Value) -> Value:
     return b.asm(ir.FunctionType(I64, [I64]), "", "=r,0", [value], False)
 
 
+@dataclass(frozen=True, slots=True)
+class Along:
+    """The axis that lanes run along, and how many there are."""
+
+    axis: str
+    lanes: int
+
+
 class IndexEmitter:
-    """Emits index arithmetic at the builder's position; `leaf` gives the variables' values.
+    """Emits index arithmetic at the builder's position; `leaf` gives the variables' values, those
+    of the first lane where lanes run `along` an axis.
 
     Quotients and extrema are written once: what one emitter is asked for stands in the order of
     asking, and `above` has the values of those that stand before all of it.  Long expressions have
@@ -73,9 +84,10 @@ class IndexEmitter:
     """
 
     def __init__(
-        self, builder: ir.IRBuilder, leaf: Leaf, above: Mapping[Atom, Value] | None = None
-    ) -> None:
-        self.b, self.leaf = builder, leaf
+        self, builder: ir.IRBuilder, leaf: Leaf, above: Mapping[Atom, Value] | None = None,
+        along: Along | None = None,
+    ) -> None:  # fmt: skip
+        self.b, self.leaf, self.along = builder, leaf, along
         self.above = above or {}
         self.found: dict[Atom, Value] = {}
 
@@ -105,13 +117,18 @@ class IndexEmitter:
 
     def _atom(self, atom: Atom) -> Value:
         if atom.kind in ("size", "axis", "value"):
-            return self.leaf(atom)
+            found, along = self.leaf(atom), self.along
+            if along is None or (atom.kind, atom.name) != ("axis", along.axis):
+                return found
+            return self.b.add(splat(self.b, found, along.lanes), iota(along.lanes))
         found = self.above.get(atom)
         if found is None and (found := self.found.get(atom)) is None:
             found = self.found[atom] = self._compound(atom)
         return found
 
     def _compound(self, atom: Atom) -> Value:
+        if self.along is not None and self._counts_up(atom, self.along):
+            return self._counted(atom, self.along)
         a, b = (self.emit(x) for x in atom.args)
         if atom.kind in ("min", "max"):
             return self._pair(lambda x, y: self._extreme(atom.kind == "min", x, y), a, b)
@@ -119,6 +136,34 @@ class IndexEmitter:
         if atom.kind == "//":
             return self._pair(self.b.udiv if plain else self._floor_div, a, b)
         return self._pair(self.b.urem if plain else self._floor_mod, a, b)
+
+    def _counts_up(self, atom: Atom, along: Along) -> bool:
+        """Whether it is a quotient or remainder of what is one more from lane to lane."""
+        if atom.kind not in ("//", "%") or not nonnegative(atom.args[0]):
+            return False
+        above, below = atom.args
+        return coefficient(above, along.axis) == 1 and along.axis not in axes_of(below)
+
+    def _counted(self, atom: Atom, along: Along) -> Value:
+        """The same in all lanes from that of the first one, without dividing numbers of 64 bits
+        lane by lane: how often a remainder that counts up has begun anew by then is a quotient of
+        numbers no larger than there are lanes, or as good as that, which single precision tells."""
+        b, lanes = self.b, along.lanes
+        first, by = (IndexEmitter(b, self.leaf, self.above).emit(x) for x in atom.args)
+        rest, most = b.urem(first, by), number(lanes)
+        left, step = b.sub(by, rest), b.select(b.icmp_signed("<", by, most), by, most)
+        left = b.select(b.icmp_signed("<", left, most), left, most)
+        single = ir.FloatType()
+        begun = b.uitofp(b.sub(step, left), single)
+        nth = ir.Constant(ir.VectorType(single, lanes), [n + 0.5 for n in range(lanes)])
+        often = b.fdiv(b.fadd(splat(b, begun, lanes), nth),
+                       splat(b, b.uitofp(step, single), lanes))  # fmt: skip
+        often = b.fptosi(often, ir.VectorType(ir.IntType(32), lanes))
+        often = b.zext(often, ir.VectorType(I64, lanes))
+        if atom.kind == "//":
+            return b.add(splat(b, b.udiv(first, by), lanes), often)
+        counted = b.add(splat(b, rest, lanes), iota(lanes))
+        return b.sub(counted, b.mul(often, splat(b, by, lanes)))
 
     def _extreme(self, least: bool, a: Value, b: Value) -> Value:
         smaller = self.b.icmp_signed("<", a, b)

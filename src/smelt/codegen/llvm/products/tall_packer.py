@@ -6,13 +6,13 @@ one is packed once in a task, line by line or in panels as wide as a tile.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.ahead import fresh
 from smelt.codegen.llvm.access.held import hold
-from smelt.codegen.llvm.access.limits import known_limits
+from smelt.codegen.llvm.access.limits import known_limits, of_lines, within_lines
 from smelt.codegen.llvm.access.memory import (
     element_address,
     load_vector,
@@ -36,9 +36,10 @@ from smelt.codegen.llvm.scratch.leftovers import clear_beyond
 from smelt.codegen.llvm.scratch.scratch import each_vector
 from smelt.codegen.llvm.scratch.storage import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.scratch.turn import turned
-from smelt.codegen.llvm.values.items import Access, Item
+from smelt.codegen.llvm.values.items import Access, Item, accesses_of
 from smelt.ops.cast import cast
 from smelt.types.affine import coefficient
+from smelt.types.expr import nonnegative, sub
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -47,6 +48,11 @@ Value = ir.Value
 BELOW = 16
 """Summed positions that are packed for one vector of columns after another, where each tests what
 lies outside: their lines stay in the first cache from vector to vector."""
+
+
+PANELS_AHEAD = 4
+"""Panels by which packing what lies in lines runs behind what it has asked memory for: places of
+more channels than the processor can foresee are read side by side."""
 
 
 class TallPacker(Packer):
@@ -157,34 +163,50 @@ class TallPacker(Packer):
             super()._pack(nest, scope)
 
     def _by_columns(self, top: Scope) -> None:
-        """Vectors of columns, of which it is found out once what lies outside."""
+        """Vectors of columns, of which it is found out once what lies outside: where places of many
+        lines are columns, as many vectors at once as a tile has."""
         home, b, lanes = self.home, self.b, self.home.s.lanes
         column, k = home.nest.order
         low, high = home.ranges[column]
-        whole = b.add(low, self._whole(b.sub(high, low), lanes))
-        later = fresh(home)
+        whole, later = b.add(low, self._whole(b.sub(high, low), lanes)), fresh(home)
+        lines = any(of_lines(e, column) for a in accesses_of(home.items) for e, _ in a.limits)
 
-        def vector(at: Value, mask: Value | None) -> None:
-            outer = Scope(top, {column: at}, lanes=Lanes(column, at, lanes, mask))
+        last = farthest(accesses_of(home.items), column) if lines else []
+
+        def vector(at: Value, mask: Value | None, count: int = lanes) -> None:
+            outer = Scope(top, {column: at}, lanes=Lanes(column, at, count, mask))
             home.enter(outer, 1)
             known = known_limits(home, outer)
             home.held = hold(home, k)
-            here = Lanes(column, at, lanes, mask, inside=known)
+            here = Lanes(column, at, count, mask, inside=known)
 
             def inside(position: Value) -> None:
                 inner = Scope(outer, {k: position}, lanes=here)
                 home.enter(inner, 2)
                 home.body(inner)
                 for access, far in later:
-                    place = b.add(inner.offset(access), home.index(far, top))
-                    buffer = home.home.buffers[access.buffer]
-                    prefetch(b, element_address(b, buffer, place, home.home.dtypes[access.buffer]))
+                    self._ask_for(access, b.add(inner.offset(access), home.index(far, top)))
+                for access in last:
+                    for nth in range(count // lanes):
+                        far = number(PANELS_AHEAD * count + nth * lanes)
+                        self._ask_for(access, b.add(inner.offset(access), far))
 
-            home.loop(*home.ranges[k], 1, inside)
+            within_lines(home, column, known, lambda: home.loop(*home.ranges[k], 1, inside))
             home.held = {}
 
-        home.loop(low, whole, lanes, lambda at: vector(at, None))
+        done = low
+        if lines and self.c.tile.vectors > 1:
+            wide = self.c.tile.columns
+            done = b.add(low, self._whole(b.sub(high, low), wide))
+            home.loop(low, done, wide, lambda at: vector(at, None, wide))
+        home.loop(done, whole, lanes, lambda at: vector(at, None))
         home.loop(whole, high, lanes, lambda at: vector(at, rest_mask(home, high, at, lanes)))
+
+    def _ask_for(self, access: Access, at: Value) -> None:
+        """Has the processor fetch the line of an element."""
+        home = self.home
+        buffer, dtype = home.home.buffers[access.buffer], home.home.dtypes[access.buffer]
+        prefetch(self.b, element_address(self.b, buffer, at, dtype))
 
     def _turn_right(self, nest: Nest) -> None:
         """A stretch of a right operand that is turned."""
@@ -256,6 +278,17 @@ class TallPacker(Packer):
             at = b.mul(at if c.direct else b.sub(at, self.first), self.left_steps[0])
             found.append(element_address(b, self.base, at, self.stored))
         return found
+
+
+def farthest(read: Sequence[Access], along: str) -> list[Access]:
+    """Of what is read along an axis of each array, that which lies farthest on."""
+    found = dict[str, Access]()
+    for access in read:
+        if coefficient(access.offset, along) == 1:
+            other = found.setdefault(access.buffer, access)
+            if nonnegative(sub(access.offset, other.offset)):
+                found[access.buffer] = access
+    return [*found.values()]
 
 
 def converted(m: LLVMMachine, value: Value, item: Item) -> Value:
