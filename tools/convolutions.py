@@ -30,9 +30,13 @@ from tools.convolution_peers import PEERS, Code, Run
 import smelt as sm
 from smelt.bench.process import kept_to
 from smelt.bench.products import rest
+from smelt.bench.sheet import below
+from smelt.bench.table import Table
 
 PAGE = Path(__file__).parent.parent / "docs" / "convolutions.md"
 ROUNDS = 5
+AIMS = {"best peer / Smelt": 0.95}
+"""The least that columns of the table are to say."""
 Case = tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]
 CASES: tuple[Case, ...] = (
     ("3×3, 64 → 64, 56²", (1, 64, 56, 56), (64, 64, 3, 3), {"padding": 1}),
@@ -168,7 +172,8 @@ def table() -> str:
         rows += [channels_last(case, rng) for case in track(LAST, "channels last")]
         rows += [block(rng), pair(rng)]
         rows += [whole(name, batch) for name, batch in track(networks, "networks")]
-    return "\n".join(rows) + "\n"
+    found = "\n".join(rows) + "\n"
+    return f"{found}\n{below(Table.of_markdown(found), AIMS)}\n"
 
 
 def main() -> None:

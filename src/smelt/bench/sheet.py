@@ -1,21 +1,28 @@
-"""A table as a page of the documentation: what it shows, where it was taken, what its module says.
+"""A table as a page of the documentation: what it shows, where it was taken, what its module says,
+and which rows are below what is aimed at.
 
-text = sheet("Losses and heads", "losses", __doc__, table)
+text = sheet("Losses and heads", "losses", __doc__, table, aims={"best peer / smelt": 1.5})
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from smelt import driver
 from smelt.bench.table import Table
 
-__all__ = ["peak", "sheet"]
+__all__ = ["below", "peak", "sheet"]
 
 
-def sheet(title: str, flag: str, doc: str | None, table: Table, machine: str = "") -> str:
+def sheet(
+    title: str, flag: str, doc: str | None, table: Table, machine: str = "", *,
+    aims: Mapping[str, float] | None = None,
+) -> str:  # fmt: skip
     """The page that `smelt bench --FLAG --write-docs` writes.
 
     What the module's `doc` says behind its first two paragraphs stands above the table; `machine`
-    is what else there is to know of one core.
+    is what else there is to know of one core; `aims` is the least that each of some columns is to
+    say: what is below it is listed.
     """
     target = driver.host()
     about = (
@@ -24,7 +31,37 @@ def sheet(title: str, flag: str, doc: str | None, table: Table, machine: str = "
     )
     told = (doc or "").split("\n\n", 2)[2].strip()
     parts = ("---\norphan: true\n---", f"# {title}", about, told, table.markdown())
+    if aims is not None:
+        parts += ("## Below the aims", below(table, aims))
     return "\n\n".join(parts) + "\n"
+
+
+def below(table: Table, aims: Mapping[str, float]) -> str:
+    """The rows of a table whose cells in some columns are less than each of them is to say, as a
+    list in Markdown.
+
+    >>> table = Table("t", ("row", "gain", "share"), (("a", "1.20", "93 %"), ("b", "0.90", "–")))
+    >>> print(below(table, {"gain": 1.0, "share": 90}))
+    - `gain` is to be at least 1: b (0.90).
+    - `share` is to be at least 90 %: all are.
+    """
+    lines: list[str] = []
+    for column, least in aims.items():
+        at = table.headers.index(column)
+        cells = [(row[0], row[at]) for row in table.rows]
+        percent = " %" if any(cell.endswith("%") for _, cell in cells) else ""
+        found = [f"{name} ({cell})" for name, cell in cells if _value(cell) < least]
+        told = "; ".join(found) or "all are"
+        lines.append(f"- `{column}` is to be at least {least:g}{percent}: {told}.")
+    return "\n".join(lines)
+
+
+def _value(cell: str) -> float:
+    """The number of a cell; of one without a number more than any aim."""
+    try:
+        return float(cell.removesuffix("%"))
+    except ValueError:
+        return float("inf")
 
 
 def peak() -> str:

@@ -12,6 +12,7 @@ bb   20 ms
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 from smelt.bench.peers import TITLES
 from smelt.bench.results import SMELT, Entry, Results, Row, geomean
@@ -52,6 +53,19 @@ class Table:
                 parts = [name, "  " + "  ".join(numbers)]
             shown += [part.rstrip() for part in parts]
         return "\n".join(shown)
+
+    @classmethod
+    def of_markdown(cls, text: str, title: str = "") -> Table:
+        """The first table in a text in Markdown.
+
+        >>> Table.of_markdown("Times:\\n\\n| row | time |\\n| --- | --: |\\n| a | 1 ms |\\n").rows
+        (('a', '1 ms'),)
+        """
+        lines = [line.strip() for line in text.splitlines()]
+        first = next(i for i, line in enumerate(lines) if line.startswith("|"))
+        taken = takewhile(lambda line: line.startswith("|"), lines[first:])
+        headers, _, *rows = (tuple(x.strip() for x in t.strip("|").split("|")) for t in taken)
+        return cls(title, headers, tuple(rows))
 
     def markdown(self) -> str:
         """A table in Markdown, numbers to the right, without the title."""
