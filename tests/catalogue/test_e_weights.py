@@ -18,6 +18,7 @@ from tests.catalogue.test_e_attention import Array
 import smelt as sm
 from smelt.kernel.ir import Stream
 from smelt.kernel.text import parse
+from smelt.runtime.host import host
 
 HEADS, LENGTH, DIM = 2, 1100, 16
 WEIGHTS: dict[str, Callable[[Any, Any], Any]] = {
@@ -223,7 +224,7 @@ FEW_OR_MANY = {
 
 
 @pytest.mark.parametrize("case", FEW_OR_MANY)
-def test_so_do_those_of_one_or_many_columns_and_few_rows(case: str) -> None:
+def test_one_or_many_columns_and_few_rows_are_one_kernel_where_a_core_is_alone(case: str) -> None:
     """Lanes take the coordinates of points from short rows, whether weights are stored or not."""
 
     def code(x: Any, t: Any, y: Any) -> Any:
@@ -236,9 +237,8 @@ def test_so_do_those_of_one_or_many_columns_and_few_rows(case: str) -> None:
     arrays: list[Array] = [
         rng.standard_normal(shape).astype(np.float32) / 2 for shape in FEW_OR_MANY[case]
     ]
-    with sm.config(threads=2):
-        (kernel,) = sm.explain(code, *arrays).kernels
-    assert "stream " in kernel.text
+    # one kernel takes 1.15 to 1.8 of the time of two where there are several cores
+    assert len(sm.explain(code, *arrays).kernels) == 1 + (host().cores > 1)
     want, rough = plain(code, arrays), plain(code, arrays, np.float32)
     got = np.asarray(sm.jit(code)(*arrays))
     assert np.abs(got - want).max() <= 4 * np.abs(rough - want).max() + 4e-6
