@@ -84,6 +84,7 @@ def of_single_ranges(home: NestEmitter, scope: Scope) -> frozenset[Item]:
         *nest.saves, *nest.fixed, *(a for f in nest.folds for a in f.args),
         *(setting.value for setting in nest.settings),
         *(s.where for s in nest.stores if s.where is not None and s not in ranged),
+        *(i for i in home.items if i.kind == "scan"),  # what vectors before it add up to
     ])  # fmt: skip
     alone = [i for s in ranged for i in _behind(home, [s.value]) if every[i] == 1]
     return frozenset(alone).difference(others)
