@@ -42,7 +42,7 @@ def test_wheel_is_small_and_pure():
             if path.is_file() and "__pycache__" not in path.parts:
                 wheel.write(path, path.relative_to(PACKAGE.parent))
                 assert path.suffix in {".py", ".typed", ".html", ".json", ".js", ".css", ".svg"}
-    assert packed.tell() < 1_700_000
+    assert packed.tell() < 1_750_000
 
 
 @pytest.mark.parametrize("name", ["LICENSE", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
