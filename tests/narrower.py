@@ -2,7 +2,7 @@
 
 One emitter writes for every instruction set; what differs is how wide a vector is and whether lanes
 have masks.  So all cases of a test run on the widest set; of those on each of the others one in
-three does, not the same for both, and the first.  Tests that have nothing for the widest set, for
+four does, not the same for both, and the first.  Tests that have nothing for the widest set, for
 it is another test's or does without what they see, run whole.
 """
 
@@ -16,7 +16,7 @@ import pytest
 
 SETS = "avx512", "avx2", "portable"
 """Widest first."""
-EVERY = 3
+EVERY = 4
 
 
 def put_off(items: Sequence[pytest.Item], widest: str) -> list[pytest.Item]:
@@ -31,7 +31,7 @@ def put_off(items: Sequence[pytest.Item], widest: str) -> list[pytest.Item]:
             continue
         first = (test, isa) not in begun
         begun.add((test, isa))
-        # By name: one in three of those in order is always the same type where there are three.
+        # By name: one in four of those in order is always the same type where there are four.
         drawn = crc32(item.nodeid.replace(isa, "").encode()) + narrower.index(isa)
         if not first and drawn % EVERY:
             found.append(item)
