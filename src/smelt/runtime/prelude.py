@@ -147,7 +147,7 @@ class _Watch:
     def __init__(self, array: Array) -> None:
         # not by `np.unique`, which imports masked arrays: tens of milliseconds
         spread = np.linspace(0, max(array.size - 1, 0), WATCHED).astype(np.int64)
-        places = np.array([*dict.fromkeys(spread.tolist())][: array.size], np.int64)
+        places = spread[np.diff(spread, prepend=-1) > 0][: array.size]
         bits = array.view(f"u{array.itemsize}") if array.itemsize <= 8 else array
         if bits.flags.c_contiguous:
             self._bits, self._at = bits.reshape(-1), places

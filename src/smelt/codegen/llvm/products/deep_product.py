@@ -251,11 +251,11 @@ class DeepEmitter(TallEmitter):
         """Where the runs begin that a tile of this block asks for, one of each operand, and their
         bytes: one of the next rows, where these are packed tile by tile."""
         b, tile, found = self.b, self.c.tile, list[tuple[Value, Value]]()
-        if self.c.panels and not self.c.by_tiles:
-            return [self._panel_ahead(row, column)]
         if self.c.by_tiles:
             nth = b.add(b.add(row, number(tile.rows)), b.udiv(column, number(tile.columns)))
             end = b.add(row, number(2 * tile.rows))
+        elif self.c.panels:
+            return [self._panel_ahead(row, column)]
         else:
             panels = b.udiv(self.pitch, number(tile.columns))
             nth = b.mul(b.udiv(row, number(tile.rows)), panels)
