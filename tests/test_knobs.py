@@ -42,6 +42,7 @@ OTHER = {
     "constants_extra": ("64 MiB", 64 << 20),
     "huge_pages": ("false", False),
     "target": ("AVX2", "avx2"),
+    "host_isa": ("AVX2", "avx2"),
     "opt_level": ("1", 1),
     "probe": ("now", "now"),
     "verify": ("yes", True),

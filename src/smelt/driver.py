@@ -399,7 +399,7 @@ def assemble(
         return code_of(by_name[use.name].named, target, journal, form, streaming=streaming)
 
     codes = [by_name[use.name].code for use in recipe.kernels]
-    return recipe, recipe.executable(codes, look_up, compiler, graph)
+    return recipe, recipe.executable(codes, look_up, compiler, graph, target)
 
 
 def _recipe(

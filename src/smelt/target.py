@@ -24,6 +24,7 @@ from dataclasses import asdict, field, fields, replace
 from functools import cache
 from typing import Any, Literal, cast, get_args
 
+from smelt import knobs
 from smelt.dataclass import dataclass
 from smelt.processor import (
     CacheSizes,
@@ -36,6 +37,7 @@ from smelt.processor import (
 )
 
 Isa = Literal["avx512", "avx2", "portable", "neon"]
+HostIsa = Literal["auto", "avx2", "portable"]
 Level = Literal["l1", "l2", "l3", "dram"]
 Kind = Literal["read", "write", "copy"]
 
@@ -365,8 +367,8 @@ class Target:
 
     @classmethod
     def of_processor(cls, found: Processor, cores: int) -> Target:
-        """This machine with its processor as given and so many cores to use."""
-        return _of_processor(permitted(found), cores)
+        """This machine with the given processor, its usable cores, and the knob HOST_ISA."""
+        return _of_processor(limited(permitted(found), knobs.HOST_ISA.get()), cores)
 
     @classmethod
     def for_isa(cls, isa: Isa, cores: int = 2) -> Target:
@@ -420,6 +422,20 @@ def classify(triple: str, features: frozenset[str]) -> Isa:
     if features.issuperset({"avx2", "fma", *_AVX512}):
         return "avx512"
     return "avx2" if features.issuperset({"avx2", "fma", "f16c"}) else "portable"
+
+
+def limited(found: Processor, widest: HostIsa) -> Processor:
+    """Disable the features of a processor that an instruction set lacks; `auto` keeps all.
+
+    >>> mine = Processor("x86_64-linux-gnu", "znver4", ("avx2", "avx512f", "sse2"), ())
+    >>> limited(mine, "avx2").features, limited(mine, "portable").disabled
+    (('avx2', 'sse2'), ('avx2', 'avx512f'))
+    """
+    if widest == "auto":
+        return found
+    kept = tuple(name for name in found.features if name in _ISAS[widest].features)
+    lost = set(found.features) - set(kept)
+    return replace(found, features=kept, disabled=tuple(sorted((*found.disabled, *lost))))
 
 
 @cache

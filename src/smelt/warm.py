@@ -284,7 +284,7 @@ class Found:
         self.target = target
         self.recipe = recipe
         self.executable: Executable = recipe.executable(
-            codes, self._look_up, compile_part, program.graph
+            codes, self._look_up, compile_part, program.graph, target
         )
         self.size_names = recipe.size_names
         self.run = self.executable.run

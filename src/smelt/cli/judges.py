@@ -136,7 +136,7 @@ def _native_kernel(kernel: Kernel, arrays: Sequence[Array], sizes: Sizes) -> lis
     ]  # fmt: skip
     step = _step(made, loaded, {p.name: k for k, p in enumerate(params)})
     outputs = range(count, len(params))
-    return Executable(tuple(sizes), values, [[step]], (), outputs).run(
+    return Executable(tuple(sizes), values, [[step]], (), outputs, made_for=target).run(
         arrays, tuple(sizes.values())
     )
 

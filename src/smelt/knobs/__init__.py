@@ -273,6 +273,14 @@ TARGET: Knob[Literal["auto", "avx512", "avx2", "portable"]] = Knob(
     values="auto | avx512 | avx2 | portable",
     changes="code",
 )
+HOST_ISA: Knob[Literal["auto", "avx2", "portable"]] = Knob(
+    "host_isa",
+    values.choice("auto", "avx2", "portable"),
+    "auto",
+    "Treat this processor as one without wider instructions, as a test of other machines does.",
+    values="auto | avx2 | portable",
+    changes="code",
+)
 OPT_LEVEL: Knob[int] = Knob(
     "opt_level",
     values.integer(0, 3),

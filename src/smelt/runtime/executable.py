@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from smelt import knobs
-from smelt.errors import OutOfMemory
+from smelt.errors import OutOfMemory, TargetError
 from smelt.graph.ir import Graph
 from smelt.graph.walk import sizes
 from smelt.knobs.values import show_bytes
+from smelt.runtime.host import cannot_run
 from smelt.runtime.memory import Block, address_of, allocate
 from smelt.runtime.places import target
 from smelt.runtime.prelude import Prelude, Run
@@ -28,6 +29,7 @@ from smelt.runtime.steps import CallStep, KernelStep, Native, Sizes, Step, Value
 from smelt.runtime.tables import Builder, Operand, Prepared, Segment
 from smelt.runtime.threadpools import announce
 from smelt.runtime.threads import pool
+from smelt.target import Target
 from smelt.types.expr import Index, evaluate
 
 Array = np.ndarray[Any, Any]
@@ -60,12 +62,13 @@ class Executable:
     def __init__(
         self, size_names: tuple[str, ...], values: Sequence[Value],
         launches: Sequence[Sequence[Step]], arena: Sequence[Index], outputs: Sequence[int],
-        prelude: Prelude | None = None, graph: Graph | None = None,
+        prelude: Prelude | None = None, graph: Graph | None = None, made_for: Target | None = None,
     ) -> None:  # fmt: skip
         """`launches` are groups of independent steps, in order; `outputs` number the values that
         are returned (an input among them is returned as it is); `arena` lists where values in
         the arena end, in bytes; `prelude` makes the values that are held; `graph`, whose inputs and
-        outputs these are, runs in NumPy for sizes that no kernels can be made for."""
+        outputs these are, runs in NumPy for sizes that no kernels can be made for; `made_for` is
+        the target of the kernels' code, None for the host."""
         self.size_names = size_names
         self.values = tuple(values)
         self.launches = tuple(tuple(group) for group in launches)
@@ -73,6 +76,7 @@ class Executable:
         self.outputs = tuple(outputs)
         self.prelude = prelude
         self.graph = graph
+        self.made_for = made_for
         self.inside = False
         """Whether it runs inside of another one, which answers for the memory of both."""
         announce()
@@ -96,7 +100,8 @@ class Executable:
         at least the `arena_bytes` of these sizes (None: taken for this call).
 
         Raises OutArgumentError for an `out` array of another shape or type or that is read-only,
-        OutOfMemory before anything runs when memory does not suffice.
+        OutOfMemory before anything runs when memory does not suffice, TargetError where the code
+        uses instructions that this processor lacks.
         """
         p = self._prepared.get(sizes)
         if p is None:
@@ -252,7 +257,15 @@ class Executable:
                    if self.values[v].place == "output"}  # fmt: skip
         return in_place_of(graph, tuple(inputs[k] for k in range(len(inputs))), results)
 
+    def _runs_here(self) -> None:
+        """Raise TargetError if this processor lacks instructions that the code uses."""
+        reason = "" if self.made_for is None else cannot_run(self.made_for)
+        if reason and self.made_for is not None:
+            raise TargetError(target=self.made_for.name, reason=f"{reason}: its code can be shown, "
+                              "but not run")  # fmt: skip
+
     def _prepare(self, sizes: tuple[int, ...]) -> Prepared:
+        self._runs_here()
         named = dict(zip(self.size_names, sizes, strict=True))
         shapes = [tuple(int(evaluate(d, named)) for d in v.shape) for v in self.values]
         most = max((math.prod(shape) for shape in shapes), default=0)

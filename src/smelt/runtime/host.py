@@ -24,16 +24,17 @@ import llvmlite
 from smelt import knobs
 from smelt.dataclass import dataclass
 from smelt.imports import imported
-from smelt.processor import Processor, processor, processor_identity, usable_cores
+from smelt.processor import Processor, permitted, processor, processor_identity, usable_cores
 from smelt.runtime.cache import Cache
 from smelt.runtime.cache_files import Folder, Refused
 from smelt.runtime.quota import cpu_budget
-from smelt.target import Target
+from smelt.target import HostIsa, Target, limited
 
 __all__ = [
     "TRIES",
     "Attempts",
     "attempts",
+    "cannot_run",
     "file_name",
     "host",
     "host_processor",
@@ -66,11 +67,12 @@ def host() -> Target:
 
     The cost model's figures are measured once and stored; until then, sane ones are assumed.
     """
-    return _host(knobs.TARGET.get())
+    return _host(knobs.TARGET.get(), knobs.HOST_ISA.get())
 
 
 @lru_cache(maxsize=8)
-def _host(choice: Literal["auto", "avx512", "avx2", "portable"]) -> Target:
+def _host(choice: Literal["auto", "avx512", "avx2", "portable"], host_isa: HostIsa) -> Target:
+    del host_isa  # `host_target` reads it; here it is part of the cache's key
     if choice != "auto":
         return Target.for_isa(choice)
     found = host_target()
@@ -83,6 +85,25 @@ def _host(choice: Literal["auto", "avx512", "avx2", "portable"]) -> Target:
     else:
         probe.start_background(done=lambda _: _host.cache_clear())
     return found
+
+
+def cannot_run(target: Target) -> str:
+    """Say why code for `target` would stop this process; empty if this processor can run it.
+
+    >>> cannot_run(Target.for_isa("neon")) == cannot_run(host_target())
+    False
+    """
+    return _cannot_run(target.triple, target.features, knobs.HOST_ISA.get())
+
+
+@lru_cache(maxsize=64)
+def _cannot_run(triple: str, features: tuple[str, ...], host_isa: HostIsa) -> str:
+    here = limited(permitted(host_processor()), host_isa)
+    architecture, own = (name.partition("-")[0] for name in (triple, here.triple))
+    if architecture != own:
+        return f"its code is for {architecture}, this processor is {own}"
+    missing = sorted(set(features) - set(here.features))
+    return f"this processor has no {', '.join(missing)}" if missing else ""
 
 
 # The processor --------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from smelt.runtime.executable import CallStep, Executable, KernelStep, Native, S
 from smelt.runtime.prelude import Compiler, Part, Prelude
 from smelt.runtime.reference import by_reference, is_spared, tell_spared
 from smelt.runtime.rounds import Turns
+from smelt.target import Target
 from smelt.types.dtype import DTYPES
 from smelt.types.expr import Index, text
 from smelt.types.parse_expr import parse_sizes
@@ -107,16 +108,17 @@ class Recipe:
     # ---- running ---------------------------------------------------------------------------------
 
     def executable(
-        self, codes: Sequence[Code], look_up: LookUp, compiler: Compiler, graph: Graph | None = None
+        self, codes: Sequence[Code], look_up: LookUp, compiler: Compiler,
+        graph: Graph | None = None, made_for: Target | None = None,
     ) -> Executable:  # fmt: skip
         """What runs: `codes` are those of `kernels`, in order, `look_up` finds other forms later,
         `compiler` makes what runs the parts of the prelude; `graph` is the program, for sizes that
-        nothing can be made for."""
-        return self._executable(iter(codes), look_up, compiler, graph)
+        nothing can be made for; `made_for` is the target of the code, None for the host."""
+        return self._executable(iter(codes), look_up, compiler, graph, made_for)
 
     def _executable(
         self, codes: Iterator[Code], look_up: LookUp, compiler: Compiler,
-        graph: Graph | None = None,
+        graph: Graph | None = None, made_for: Target | None = None,
     ) -> Executable:  # fmt: skip
         steps: list[Step] = []
         for use in self.steps:
@@ -130,7 +132,8 @@ class Recipe:
         launches = [[steps[k] for k in group] for group in self.launches]
         prelude = Prelude(self.parts, compiler) if self.parts else None
         return Executable(
-            self.size_names, self.values, launches, self.arena, self.outputs, prelude, graph
+            self.size_names, self.values, launches, self.arena, self.outputs, prelude, graph,
+            made_for,
         )  # fmt: skip
 
     def _kernel_step(self, use: KernelUse, code: Code, look_up: LookUp) -> KernelStep:

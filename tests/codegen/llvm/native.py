@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import pytest
 from tests.codegen.llvm.guarded import KERNEL, Guarded
 
 from smelt.codegen.build import Built, Form, build
@@ -22,6 +23,7 @@ from smelt.kernel import ir
 from smelt.kernel.sizes import sizes_of_call
 from smelt.kernel.text import parse
 from smelt.kernel.verify import verify
+from smelt.runtime.host import cannot_run
 from smelt.runtime.loader import Loaded, load
 from smelt.target import Target
 from smelt.types.expr import evaluate
@@ -43,7 +45,11 @@ class Native:
         at_end: bool = True, one_by_one: bool = False,
     ) -> dict[str, Array]:  # fmt: skip
         """Every array, partial results and scratch memory stand at forbidden pages;
-        `one_by_one`: each task is a call of its own, last first."""
+        `one_by_one`: each task is a call of its own, last first.
+
+        Skips the test where this processor cannot run the code: it was compiled all the same."""
+        if reason := cannot_run(self.target):
+            pytest.skip(f"compiled for {self.target.name}, not run: {reason}")
         given = {p.name: np.asarray(arrays[p.name]) for p in self.kernel.inputs}
         named = sizes_of_call(self.kernel, given, sizes or {})
         with Guarded() as memory:
@@ -85,9 +91,9 @@ def native_kernel(kernel: ir.Kernel, isa: str | Target, form: Form = "") -> Nati
 
 
 @lru_cache(maxsize=128)
-def native(source: str, isa: str = "avx512") -> Native:
-    """The same for a text; made once."""
-    return native_kernel(parse(source), isa)
+def native(source: str, isa: str = "") -> Native:
+    """Compile a kernel's text, by default for the widest set that this processor runs."""
+    return native_kernel(parse(source), isa or Target.host().isa)
 
 
 __all__ = ["Native", "native", "native_kernel"]
