@@ -11,7 +11,7 @@ import pytest
 import smelt as sm
 from smelt import ahead, driver
 from smelt.explain import report
-from smelt.fusion.apart import held_apart, held_by
+from smelt.fusion.unfused_memory import held_apart, held_by
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse
 from smelt.journal import ConstantWeighed

@@ -29,7 +29,7 @@ from smelt.graph.text import parse
 from smelt.journal import CacheHit, CacheMiss, CacheStored, Journal, KernelEmitted, KernelLowered
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text import text
-from smelt.runtime import code, sources
+from smelt.runtime import code, code_identity
 from smelt.runtime.cache import Cache
 from smelt.target import Target
 
@@ -54,7 +54,7 @@ SOURCES = {"softmax": SOFTMAX, "map": MAP, "sums": SUMS, "product": PRODUCT}
 @pytest.fixture
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache of the test's own, as a new process finds it."""
-    driver.host(), sources.generator()  # what these keep belongs to another cache
+    driver.host(), code_identity.generator()  # what these keep belongs to another cache
     code.forget()
     with knobs.config(cache_dir=str(tmp_path / "cache")):
         yield tmp_path / "cache"
@@ -212,13 +212,13 @@ def test_smelt_is_named_by_its_own_text(tmp_path: Path) -> None:
     """Editing any module gives another name: nothing made before is used.  Code that a kernel's
     text becomes depends on a part of them only, and on no time of change."""
 
-    def digests(where: str, changed: str = "") -> sources.Digests:
+    def digests(where: str, changed: str = "") -> code_identity.Digests:
         package = tmp_path / where / "smelt"
-        for folder in ("fusion", "runtime", *sources.CODE):
+        for folder in ("fusion", "runtime", *code_identity.CODE):
             (package / folder).mkdir(parents=True)
             text = f"x = {int(folder == changed)}\n"
             (package / folder / "a.py").write_text(text)
-        return sources.digests(str(package))
+        return code_identity.digests(str(package))
 
     plain, again = digests("plain"), digests("again")
     ops, fusion = digests("ops", "ops"), digests("fusion", "fusion")
@@ -227,9 +227,9 @@ def test_smelt_is_named_by_its_own_text(tmp_path: Path) -> None:
     assert ops.code != plain.code
     assert fusion.all not in (plain.all, ops.all)
     assert fusion.code == plain.code
-    assert sources.digests(str(tmp_path / "plain" / "smelt" / "ops" / "a.py")).all == "packed"
+    assert code_identity.digests(str(tmp_path / "plain" / "smelt" / "ops" / "a.py")).all == "packed"
     (tmp_path / "plain" / "smelt" / "fusion" / "a.py").write_text("x = 1 # edited\n")
-    later = sources.digests.__wrapped__(str(tmp_path / "plain" / "smelt"))
+    later = code_identity.digests.__wrapped__(str(tmp_path / "plain" / "smelt"))
     assert later.all not in (plain.all, fusion.all)
 
 

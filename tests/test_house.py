@@ -41,7 +41,7 @@ NAMED_OPERATORS: dict[str, tuple[set[str], str]] = {
         {"and", "or"},
         "LLVM's instructions are called so",
     ),
-    "src/smelt/passes/picks.py": (
+    "src/smelt/passes/gather_to_reduce.py": (
         {"eq", "select", "max"},
         "a fold that picks one element is built from them",
     ),
@@ -72,7 +72,7 @@ NAMED_OPERATORS: dict[str, tuple[set[str], str]] = {
         {"ge", "lt", "and", "select"},
         "a guard 0 <= e < n around a padded or sliced element is built from them",
     ),
-    "src/smelt/lower/joined.py": (
+    "src/smelt/lower/scatter.py": (
         {"ge", "le", "and"},
         "which places lie in a block's part of the rows is built from them",
     ),

@@ -32,7 +32,7 @@ from smelt.journal import CacheHit, CacheMiss, KernelEmitted, subscribe
 from smelt.origin import Origin
 from smelt.runtime import code
 from smelt.runtime.cache import SUFFIX, Cache, decode, encode
-from smelt.runtime.recipe import Recipe
+from smelt.runtime.executable_format import Recipe
 from smelt.warm import Found
 
 Array = np.ndarray[Any, Any]

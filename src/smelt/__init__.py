@@ -121,7 +121,6 @@ from smelt.frontends.array.elementwise import (
     trunc,
     where,
 )
-from smelt.frontends.array.elsewhere import missing
 from smelt.frontends.array.explained import explain
 from smelt.frontends.array.grad import grad, stop_gradient, value_and_grad, vjp
 from smelt.frontends.array.info import (
@@ -185,6 +184,7 @@ from smelt.frontends.array.numerical import (
     pad,
     trapezoid,
 )
+from smelt.frontends.array.numpy_hints import missing
 from smelt.frontends.array.order import (
     median,
     nanmedian,

@@ -25,16 +25,16 @@ from smelt import knobs
 from smelt.codegen.build import panels
 from smelt.dataclass import dataclass
 from smelt.errors import VerifyError
-from smelt.fusion.apart import held_apart, held_by
+from smelt.fusion.bitsets import Hints, at_hints
 from smelt.fusion.plan import Cluster, Plan
-from smelt.fusion.sets import Hints, at_hints
+from smelt.fusion.unfused_memory import held_apart, held_by
 from smelt.graph.ir import Graph, Node
 from smelt.journal import ConstantWeighed, Journal
 from smelt.kernel.canonical import Plain
 from smelt.kernel.ir import Kernel
-from smelt.kernel.panels import Panel, panelled_shape, read_panels
+from smelt.kernel.packed_weights import Panel, panelled_shape, read_panels
 from smelt.ops.create import Input
-from smelt.passes.prelude import Split, panelled
+from smelt.passes.constant_subgraph import Split, panelled
 from smelt.runtime.executable import Value
 from smelt.runtime.prelude import Allowance, Part, Step
 from smelt.target import Target

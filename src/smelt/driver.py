@@ -30,24 +30,24 @@ from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import size_names, sizes
 from smelt.journal import CacheHit, Journal, KernelEmitted, KernelLowered
 from smelt.kernel.abi import ABI_VERSION
-from smelt.kernel.built import Built, Form, Forms, form_for, meant
+from smelt.kernel.artifact import Built, Form, Forms, form_for, meant
 from smelt.kernel.canonical import Plain, canonical
-from smelt.kernel.freed import but_for_numbers, freed
 from smelt.kernel.ir import Kernel
-from smelt.kernel.short import lengths, turned_sizes
+from smelt.kernel.parametrize_constants import but_for_numbers, freed
+from smelt.kernel.specialize_small_sizes import lengths, turned_sizes
 from smelt.kernel.text_print import text as kernel_text
 from smelt.kernel.verify import verify as verify_kernel
 from smelt.ops.create import Input
-from smelt.passes.prelude import Split, split
+from smelt.passes.constant_subgraph import Split, split
 from smelt.runtime.code import Code, add, find, key_of
+from smelt.runtime.code_identity import generator
 from smelt.runtime.executable import Executable, Value
+from smelt.runtime.executable_format import CallUse, KernelUse, Recipe, RoundsUse
 from smelt.runtime.frames import roomy
 from smelt.runtime.garbage import set_aside
 from smelt.runtime.host import host
 from smelt.runtime.prelude import Allowance, Compiler, Run
 from smelt.runtime.proofs import shelve
-from smelt.runtime.recipe import CallUse, KernelUse, Recipe, RoundsUse
-from smelt.runtime.sources import generator
 from smelt.target import Target
 from smelt.tune.memory import Program
 from smelt.tune.race import choose

@@ -20,8 +20,8 @@ from __future__ import annotations
 from torch._dynamo.backends.registry import list_backends, register_backend
 
 from smelt.frontends.torch.backend import MODES, backend
-from smelt.frontends.torch.checked import Difference, check
 from smelt.frontends.torch.explained import explain
+from smelt.frontends.torch.input_checks import Difference, check
 from smelt.frontends.torch.record import Record, record
 
 __all__ = ["MODES", "Difference", "Record", "backend", "check", "explain", "record"]

@@ -1,9 +1,9 @@
 """The front ends' way to the compiler: a plan that an earlier process stored, or a new one.
 
 A graph, the sizes it is planned for, the settings, this version of Smelt and this machine decide a
-plan.  Under a digest of all of them the cache keeps the plan's recipe (`smelt.runtime.recipe`); a
-process that finds it there, and its kernels' code, runs without having imported planner, lowering,
-code generation or LLVM.
+plan.  Under a digest of all of them the cache keeps the plan's recipe
+(`smelt.runtime.executable_format`); a process that finds it there, and its kernels' code, runs
+without having imported planner, lowering, code generation or LLVM.
 
 What explains a plan is not stored but made again when somebody asks: planning is deterministic, and
 only the graph at hand knows the user's lines.
@@ -35,17 +35,17 @@ from smelt.graph.text import text
 from smelt.imports import imported
 from smelt.journal import CacheHit, CacheMiss, CacheStored, Journal
 from smelt.kernel.abi import ABI_VERSION
-from smelt.kernel.built import Form
+from smelt.kernel.artifact import Form
 from smelt.ops.symbolic import has_system
 from smelt.runtime.cache import Cache
 from smelt.runtime.code import Code, find, key_of
+from smelt.runtime.code_identity import sources
 from smelt.runtime.executable import Executable, of_references
+from smelt.runtime.executable_format import KernelUse, Recipe
 from smelt.runtime.frames import roomy
 from smelt.runtime.host import host
 from smelt.runtime.prelude import Allowance, Runnable
-from smelt.runtime.recipe import KernelUse, Recipe
 from smelt.runtime.reference import is_spared, tell_spared
-from smelt.runtime.sources import sources
 from smelt.target import Target
 from smelt.tune.memory import Program, Settings, recall
 

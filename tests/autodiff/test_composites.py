@@ -13,7 +13,7 @@ from tests.autodiff.differences import check
 
 import smelt as sm
 from smelt.autodiff.sums import Sums
-from smelt.frontends.array.flush import realise
+from smelt.frontends.array.evaluate_pending import realise
 from smelt.graph import interp
 from smelt.graph.ir import Graph
 

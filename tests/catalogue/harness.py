@@ -38,7 +38,7 @@ from smelt import driver, fusion, knobs, lower, passes
 from smelt.explain.entries import moved
 from smelt.explain.traffic import traffic
 from smelt.explain.unfused import apart
-from smelt.frontends.array.flush import realise
+from smelt.frontends.array.evaluate_pending import realise
 from smelt.frontends.array.trace import Trace
 from smelt.frontends.array.tree import flatten
 from smelt.fusion.plan import Plan

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
+from smelt.codegen.llvm.loopir.items import Access
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import Nest, Schedule, schedule
-from smelt.codegen.llvm.values.items import Access
+from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule, schedule
 from smelt.kernel.ir import Kernel
 from smelt.target import Target
 from smelt.types.expr import evaluate

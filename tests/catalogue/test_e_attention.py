@@ -18,7 +18,7 @@ from tests.catalogue.harness import MACHINE, REFERENCE
 import smelt as sm
 from smelt import driver, knobs
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.fusion.plan import Plan
 from smelt.kernel.ir import Dot, If, Let, Stream
 from smelt.kernel.walk import splits, statements, values_of, visit

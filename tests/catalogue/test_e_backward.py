@@ -32,8 +32,8 @@ import smelt as sm
 from smelt import driver, fusion, knobs, lower, passes
 from smelt.blocks import STREAM_ROWS
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
-from smelt.codegen.llvm.scratch.storage import Storage
+from smelt.codegen.llvm.schedule.build_nests import schedule
+from smelt.codegen.llvm.scratch.workspace import Storage
 from smelt.explain.predict import predict
 from smelt.frontends.array.trace import Trace
 from smelt.fusion.plan import Plan

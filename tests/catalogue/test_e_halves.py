@@ -32,8 +32,8 @@ import smelt as sm
 from smelt import driver, knobs
 from smelt.codegen.build import asm_text
 from smelt.codegen.llvm import program as code
-from smelt.codegen.llvm.schedule.bands import bands_of
-from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.schedule.build_nests import schedule
+from smelt.codegen.llvm.schedule.mask_ranges import bands_of
 from smelt.kernel.ir import Dot, Stream
 from smelt.kernel.walk import statements, values_of, visit
 from smelt.target import Target

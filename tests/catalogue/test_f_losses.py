@@ -11,8 +11,8 @@ from tests.catalogue.rows import Row
 
 import smelt as sm
 from smelt import fusion, passes
+from smelt.fusion.bitsets import Hints
 from smelt.fusion.compose import held
-from smelt.fusion.sets import Hints
 from smelt.journal import Journal
 
 MATRIX = {"r": 8192, "c": 4096}

@@ -9,7 +9,7 @@ from tests.catalogue.rows import Row, draw
 
 import smelt as sm
 from smelt import knobs
-from smelt.frontends.array import flush
+from smelt.frontends.array import evaluate_pending
 from smelt.fusion.legal import CODE, OPERANDS
 from smelt.fusion.units import Units
 from smelt.kernel.ir import Split
@@ -216,13 +216,13 @@ def test_five_hundred_operators_are_cut_where_one_array_crosses() -> None:
 
 def test_a_set_function_outside_jit_lets_both_sides_fuse(monkeypatch: pytest.MonkeyPatch) -> None:
     plans = []
-    whole = flush.compile_graph
+    whole = evaluate_pending.compile_graph
 
     def compile_graph(*args, **kwargs):
         plans.append(whole(*args, **kwargs).plan)
         return whole(*args, **kwargs)
 
-    monkeypatch.setattr(flush, "compile_graph", compile_graph)
+    monkeypatch.setattr(evaluate_pending, "compile_graph", compile_graph)
     x = np.round(np.random.default_rng(0).standard_normal((31, 70)).astype(np.float32), 1)
     values = sm.unique_values(sm.asarray(x) * 2 + 1)
     found = np.asarray(sm.exp(values - 1) * 3)

@@ -10,9 +10,9 @@ import pytest
 
 import smelt as sm
 from smelt import knobs
-from smelt.codegen.llvm.access.ahead import shares
+from smelt.codegen.llvm.access.prefetch import shares
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import Schedule, schedule
+from smelt.codegen.llvm.schedule.build_nests import Schedule, schedule
 from smelt.kernel.text import parse
 from smelt.target import Target
 from smelt.types.expr import evaluate

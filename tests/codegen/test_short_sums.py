@@ -9,8 +9,8 @@ import pytest
 
 import smelt as sm
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
-from smelt.codegen.llvm.schedule.written import short_products
+from smelt.codegen.llvm.schedule.build_nests import schedule
+from smelt.codegen.llvm.schedule.unroll_small_reductions import short_products
 from smelt.kernel.text import parse
 from smelt.target import Target
 

@@ -11,9 +11,9 @@ import pytest
 
 import smelt as sm
 from smelt import knobs
+from smelt.codegen.llvm.loops import distribute
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.rows import stages
-from smelt.codegen.llvm.schedule.nests import Nest, schedule
+from smelt.codegen.llvm.schedule.build_nests import Nest, schedule
 from smelt.kernel.text import parse
 from smelt.runtime import code
 from smelt.target import Target
@@ -62,8 +62,8 @@ def test_stages_give_the_bits_of_one_loop(
         x = np.random.default_rng(7).standard_normal(shape).astype(dtype)
         staged = computed(PROGRAMS[name], x)
         with monkeypatch.context() as patch:
-            patch.setattr(stages, "LONG", 1e9)
-            patch.setattr(stages, "SUMMED", 1e9)
+            patch.setattr(distribute, "LONG", 1e9)
+            patch.setattr(distribute, "SUMMED", 1e9)
             code.forget()
             whole = computed(PROGRAMS[name], x)
             code.forget()
@@ -107,7 +107,7 @@ def test_stages_share_what_they_ask_memory_for() -> None:
     for count in (6, 12):
         (kernel,) = sm.explain(sm.jit(run), *(np.ones((64, 1024), "f4"),) * count).kernels
         (nest,) = (n for n in nests_of(kernel.text) if n.order)
-        lines = Target.host().lanes(4) * nest.wide * 4 // stages.LINE
+        lines = Target.host().lanes(4) * nest.wide * 4 // distribute.LINE
         asked = len(re.findall(r"call void @\"llvm.prefetch", kernel.llvm))
         assert len(nest.stages) > 2 * lines
         assert asked == count * lines
@@ -158,7 +158,7 @@ def test_what_a_stream_carries_is_read_in_every_stage(
         found = loops(x)
         (staged,) = computed(f, x)
         with monkeypatch.context() as patch:
-            patch.setattr(stages, "LONG", 1e9)
+            patch.setattr(distribute, "LONG", 1e9)
             code.forget()
             (whole,) = computed(f, x)
             assert loops(x) < found

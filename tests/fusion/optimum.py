@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from tests.fusion.formulas import MACHINE
 
+from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cost import Model
 from smelt.fusion.legal import Wishes
-from smelt.fusion.sets import Hints, bits
 from smelt.fusion.state import State
 from smelt.fusion.units import Units
 from smelt.graph.ir import Graph

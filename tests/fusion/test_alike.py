@@ -12,10 +12,10 @@ from tests.fusion.test_planning_time import Asked, asked, encoder, powers
 
 from smelt.driver import size_names
 from smelt.fusion import plan
-from smelt.fusion.alike import Alike, renamed
+from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cost import Model
+from smelt.fusion.isomorphism import Alike, renamed
 from smelt.fusion.region import look
-from smelt.fusion.sets import Hints, bits
 from smelt.fusion.text import text
 from smelt.fusion.units import Units
 from smelt.graph.ir import Graph

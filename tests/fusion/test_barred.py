@@ -7,9 +7,9 @@ from itertools import product
 import pytest
 from tests.fusion.formulas import MACHINE
 
+from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cost import Model
 from smelt.fusion.legal import CROSSING, Wishes
-from smelt.fusion.sets import Hints, bits
 from smelt.fusion.state import State
 from smelt.fusion.units import Units
 from smelt.graph.text import parse

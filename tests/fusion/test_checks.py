@@ -13,8 +13,8 @@ import smelt as sm
 from smelt import driver, passes
 from smelt.errors import OutsideError, VerifyError
 from smelt.fusion import plan
+from smelt.fusion.bitsets import Hints
 from smelt.fusion.checks import apart
-from smelt.fusion.sets import Hints
 from smelt.fusion.text import parse as plan_parse
 from smelt.fusion.text import text as plan_text
 from smelt.fusion.verify import verify

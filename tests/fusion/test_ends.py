@@ -10,10 +10,10 @@ import pytest
 from tests.fusion.formulas import MACHINE
 
 import smelt as sm
-from smelt.fusion import plan, single
-from smelt.fusion.ends import LARGE_CALL, larger
+from smelt.fusion import plan, plan_single
+from smelt.fusion.bitsets import Hints
+from smelt.fusion.plan_for_sizes import LARGE_CALL, larger
 from smelt.fusion.predict import costs
-from smelt.fusion.sets import Hints
 from smelt.fusion.text import parse as parse_plan
 from smelt.fusion.text import text as plan_text
 from smelt.fusion.units import Units
@@ -58,7 +58,7 @@ def test_a_small_first_call_leaves_a_plan_for_large_ones(monkeypatch: pytest.Mon
     found = plan(graph, machine, None, small)
     assert found.sizes
     assert parse_plan(plan_text(found), graph).sizes == found.sizes
-    monkeypatch.setattr(single, "larger", lambda *_: None)
+    monkeypatch.setattr(plan_single, "larger", lambda *_: None)
     alone = plan(graph, machine, None, small)
 
     def takes(made: Any, sizes: dict[str, int]) -> float:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from tests.fusion.formulas import MACHINE, Formula, execute
 
-from smelt.fusion import layers, plan
-from smelt.fusion.layers import Layers
+from smelt.fusion import plan, repeated_layers
 from smelt.fusion.plan import Plan
+from smelt.fusion.repeated_layers import Layers
 from smelt.fusion.state import State
 from smelt.fusion.text import text
 from smelt.fusion.verify import verify
@@ -71,7 +71,7 @@ def deep(seed: int) -> tuple[Formula, Graph]:
 @contextmanager
 def as_a_whole() -> Generator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layers, "LEAST_COPIES", 1 << 30)
+        patch.setattr(repeated_layers, "LEAST_COPIES", 1 << 30)
         yield
 
 

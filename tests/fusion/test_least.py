@@ -8,12 +8,12 @@ from tests.fusion.formulas import MACHINE
 
 from smelt import passes
 from smelt.fusion import plan
-from smelt.fusion.along import is_masked
+from smelt.fusion.bitsets import Hints
 from smelt.fusion.cost import Model
-from smelt.fusion.least import Bounds
 from smelt.fusion.legal import Wishes
-from smelt.fusion.sets import Hints
+from smelt.fusion.lower_bound import Bounds
 from smelt.fusion.state import State
+from smelt.fusion.streamable_axes import is_masked
 from smelt.fusion.units import Units
 from smelt.graph.text import parse
 from smelt.journal import Journal

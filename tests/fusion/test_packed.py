@@ -9,7 +9,7 @@ from typing import Any
 from tests.fusion.formulas import MACHINE, Formula
 
 import smelt as sm
-from smelt.fusion.packed import SHARED_BYTES, Operand, packing_ns, staged_ns
+from smelt.fusion.packing_cost import SHARED_BYTES, Operand, packing_ns, staged_ns
 from smelt.fusion.units import is_contraction
 from smelt.target import Rates
 

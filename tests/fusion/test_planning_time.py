@@ -23,7 +23,7 @@ from tests.pace import pace
 import smelt as sm
 from smelt import driver, passes
 from smelt.demo import minilm
-from smelt.fusion import derived, ends, plan, region, state
+from smelt.fusion import derived_stream, plan, plan_for_sizes, region, state
 from smelt.fusion.cost import Model
 from smelt.fusion.units import Units
 from smelt.graph.ir import Graph
@@ -208,7 +208,7 @@ def masked(length: int) -> Graph:
 def test_a_stream_is_derived_once_for_all_sizes() -> None:
     """A small first call has kernels looked for at larger sizes too, of the same operators."""
     asked: list[tuple[int, int, int]] = []
-    collect = derived.collect
+    collect = derived_stream.collect
 
     def counted(units: Any, region: Any, a: int, rounding: str) -> Any:
         asked.append((region.members, region.stored, a))
@@ -217,11 +217,11 @@ def test_a_stream_is_derived_once_for_all_sizes() -> None:
     graph = masked(64)
     hints = dict.fromkeys(driver.size_names(graph), 64)
     found: list[int] = []
-    for most in (ends.SMALL_CALL, 0):  # both sizes, the first call's alone
+    for most in (plan_for_sizes.SMALL_CALL, 0):  # both sizes, the first call's alone
         asked.clear()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(derived, "collect", counted)
-            patch.setattr(ends, "SMALL_CALL", most)
+            patch.setattr(derived_stream, "collect", counted)
+            patch.setattr(plan_for_sizes, "SMALL_CALL", most)
             plan(graph, MACHINE, Journal(), hints)
         assert len(asked) == len(set(asked))
         found.append(len(asked))
@@ -366,7 +366,7 @@ def test_work_grows_with_the_graph(name: str) -> None:
     for graph in (make(length), make(2 * length)):
         with pytest.MonkeyPatch.context() as patch:
             work: list[int] = []
-            look, collect = state.look, derived.collect
+            look, collect = state.look, derived_stream.collect
 
             def counted(units: Any, members: int, *args: Any, k: Any = work, f: Any = look) -> Any:
                 k.append(members.bit_count())
@@ -378,7 +378,7 @@ def test_work_grows_with_the_graph(name: str) -> None:
                 return made
 
             patch.setattr(state, "look", counted)
-            patch.setattr(derived, "collect", counted_terms)
+            patch.setattr(derived_stream, "collect", counted_terms)
             plan(graph, MACHINE, Journal(), dict.fromkeys(driver.size_names(graph), 512))
             found.append(sum(work) / len(Units(graph).units))
     print(f"{name}: {found[0]:.1f}, then {found[1]:.1f} for each operator")

@@ -11,8 +11,8 @@ from tests.strategies.graphs import Program, graphs
 from tests.strategies.judge import same_bits
 
 from smelt.fusion import plan, traffic
+from smelt.fusion.bitsets import bits
 from smelt.fusion.region import look, region_of
-from smelt.fusion.sets import bits
 from smelt.fusion.text import text
 from smelt.fusion.units import Units, is_free
 from smelt.fusion.verify import verify

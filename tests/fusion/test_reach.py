@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from smelt.fusion.reach import Reach
-from smelt.fusion.sets import MANY, SHORT, bits
+from smelt.fusion.bitsets import MANY, SHORT, bits
+from smelt.fusion.reachability import Reach
 
 
 def paths(successors: dict[int, int]) -> dict[int, int]:

@@ -10,11 +10,11 @@ from tests.fusion.formulas import MACHINE
 
 from smelt import passes
 from smelt.fusion import plan
+from smelt.fusion.bitsets import Hints
 from smelt.fusion.plan import Plan
 from smelt.fusion.predict import costs
 from smelt.fusion.refine import Move, Refinement
 from smelt.fusion.region import Region
-from smelt.fusion.sets import Hints
 from smelt.fusion.state import Verdict
 from smelt.graph.ir import Graph
 from smelt.journal import Journal

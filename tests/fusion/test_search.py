@@ -11,11 +11,11 @@ from tests.fusion.formulas import MACHINE, Formula, between, calls, kernels, rea
 from smelt import knobs
 from smelt.errors import REASONS
 from smelt.fusion import plan, streams
+from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cost import Model
 from smelt.fusion.legal import refuse_cost, refuse_region
-from smelt.fusion.reach import Reach
+from smelt.fusion.reachability import Reach
 from smelt.fusion.region import look, region_of
-from smelt.fusion.sets import Hints, bits
 from smelt.fusion.text import text
 from smelt.fusion.units import Units
 from smelt.fusion.verify import verify

@@ -14,7 +14,7 @@ from tests.property.judges import agree, interpret, sizes_at, spread
 import smelt as sm
 from smelt import driver, fusion, lower, passes
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.errors import REASONS
 from smelt.fusion import streams
 from smelt.fusion.plan import Plan

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from smelt.fusion.sets import Hints
-from smelt.fusion.untangled import MOST_COPIES, untangled
+from smelt.fusion.bitsets import Hints
+from smelt.fusion.rematerialize import MOST_COPIES, untangled
 from smelt.graph.text import parse
 
 

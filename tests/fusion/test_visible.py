@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from smelt.fusion.cascade.block_sparsity import bounds
 from smelt.fusion.cascade.interval import Blocks
 from smelt.fusion.cascade.term import Term, Terms, evaluate
-from smelt.fusion.cascade.visible import bounds
 from smelt.kernel.ir import IndexValue
 from smelt.types.dtype import bool_, f32, i32, i64
 from smelt.types.expr import axis

@@ -13,7 +13,7 @@ import smelt as sm
 from smelt import driver, knobs
 from smelt.blocks import WINDOW_ROWS
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.kernel.ir import Dot
 from smelt.kernel.walk import statements, values_of, visit
 

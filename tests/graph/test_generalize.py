@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.graph.substituted import substitute_sizes
 
-from smelt.graph.generalize import Generalized, generalize
-from smelt.graph.instance import instance
+from smelt.graph.generalize_shapes import Generalized, generalize
 from smelt.graph.interp import run as interpret
 from smelt.graph.ir import Graph
-from smelt.graph.repeated import late
+from smelt.graph.is_instance import instance
+from smelt.graph.sink_expand import late
 from smelt.graph.text import parse, text
 from smelt.graph.verify import verify
 from smelt.graph.walk import size_names

@@ -2,7 +2,7 @@
 
 import pytest
 
-from smelt.graph.instance import instance
+from smelt.graph.is_instance import instance
 from smelt.graph.text import parse
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smelt.graph.generalize import Generalized, generalize
+from smelt.graph.generalize_shapes import Generalized, generalize
 from smelt.graph.interp import run as interpret
 from smelt.graph.ir import Graph
-from smelt.graph.repeated import late
+from smelt.graph.sink_expand import late
 from smelt.graph.text import parse, text
 
 

@@ -14,11 +14,11 @@ from tests.kernel.test_verify_property import accepted, arrays_for
 
 import smelt as sm
 from smelt.kernel.canonical import canonical
-from smelt.kernel.freed import but_for_numbers, freed
 from smelt.kernel.interp import run
+from smelt.kernel.parametrize_constants import but_for_numbers, freed
 from smelt.kernel.text import parse, text
 from smelt.kernel.verify import verify
-from smelt.runtime.recipe import Recipe
+from smelt.runtime.executable_format import Recipe
 from smelt.types.expr import evaluate
 
 STEP = """kernel k(x: f32[n,12,64], w: f32[12,1,64], h: f32[n,64]) -> y: f32[n,64]

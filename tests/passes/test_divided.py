@@ -15,7 +15,7 @@ from smelt.graph.ir import Graph
 from smelt.graph.text import parse
 from smelt.ops.contract import Contract
 from smelt.ops.view import Slice
-from smelt.passes.divided import divided
+from smelt.passes.split_gated_matmul import divided
 
 HEAD = """graph f(x: f32[n,k], w: f32[k,192], b: f32[192], c: f32[n,1], v: f32[k,m]) {
  h = contract(x, w) {spec="n,k; k,c -> n,c"}

@@ -18,7 +18,7 @@ from smelt.ops.create import Constant
 from smelt.ops.reduce import Reduce
 from smelt.ops.view import Concat, Expand, Slice
 from smelt.passes.canonicalize import canonicalize
-from smelt.passes.joined import joined
+from smelt.passes.reduce_of_concat import joined
 
 HEAD = """graph f(x: f32[n,k], w: f32[k,c], b: f32[n,d], g: f32[n,1]) {
  z = contract(x, w) {spec="n,k; k,c -> n,c"}

@@ -14,8 +14,8 @@ from smelt.graph import interp
 from smelt.graph.text import parse, text
 from smelt.graph.walk import size_names
 from smelt.journal import Journal, OrderChosen
-from smelt.passes import orders as module
-from smelt.passes.orders import orders
+from smelt.passes import choose_image_layout as module
+from smelt.passes.choose_image_layout import orders
 
 
 def drawn(*shape: int, seed: int = 0) -> Any:

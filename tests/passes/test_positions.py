@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from smelt.graph.interp import run as interpret
 from smelt.graph.text import parse, text
+from smelt.passes.affine_const_prop import positions
 from smelt.passes.dce import dce
-from smelt.passes.positions import positions
 
 Draw = Any
 TESTS = ("lt", "le", "gt", "ge", "eq", "ne")

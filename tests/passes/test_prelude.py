@@ -9,7 +9,7 @@ from smelt import driver
 from smelt.errors import GraphTextError
 from smelt.graph.interp import run
 from smelt.graph.text import parse, text
-from smelt.passes.prelude import split
+from smelt.passes.constant_subgraph import split
 from smelt.runtime.host import cannot_run
 from smelt.target import Target
 

@@ -12,7 +12,7 @@ from smelt.graph.ir import Graph
 from smelt.graph.text import parse
 from smelt.graph.verify import verify, verify_same_signature
 from smelt.ops.contract import Contract
-from smelt.passes.scales import scales
+from smelt.passes.fold_scales import scales
 
 HEAD = """graph f(x: f32[n,4], w: f32[8,4] constant, s: f32[8] constant, t: f32[8] constant) {
   y = contract(x, w) {spec="n,k; o,k -> n,o"}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt.codegen.llvm.schedule.nests import _Planner
+from smelt.codegen.llvm.schedule.build_nests import _Planner
 
 RNG = np.random.default_rng(3)
 

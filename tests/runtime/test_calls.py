@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt.runtime import calls
+from smelt.runtime import call_cache
 from smelt.runtime import native_call as code
 from smelt.runtime.memory import address_of, usage
 
-pytestmark = pytest.mark.skipif(not calls.is_possible(), reason="another interpreter")
+pytestmark = pytest.mark.skipif(not call_cache.is_possible(), reason="another interpreter")
 
 
 class Owner:
@@ -36,9 +36,9 @@ def _written_down(function: Any, *arrays: Any, wrap: Any = lambda a: a) -> tuple
     f = sm.jit(function)
     f(*arrays)
     (exact,) = f._exact.values()
-    at = calls.runner_at()
+    at = call_cache.runner_at()
     assert at is not None
-    record = calls.record_at(exact.trace.executable.executable, exact.sizes, wrap)
+    record = call_cache.record_at(exact.trace.executable.executable, exact.sizes, wrap)
     assert record is not None
     return lambda inputs: at(record.address, inputs), (f, record)
 
@@ -113,12 +113,12 @@ def test_strides_that_a_plan_asks_for() -> None:
     executable = exact.trace.executable.executable
     asked = {(source, d) for _, source, d in executable.prepared(exact.sizes).strides}
     assert asked == {(0, 0), (0, 1)}
-    assert calls.record_at(executable, exact.sizes, lambda a: a, {(0, 0): 5}) is None
-    at = calls.runner_at()
+    assert call_cache.record_at(executable, exact.sizes, lambda a: a, {(0, 0): 5}) is None
+    at = call_cache.runner_at()
     assert at is not None
     for view in views:
         told = {(0, d): view.strides[d] // 8 for d in (0, 1)}
-        record = calls.record_at(executable, exact.sizes, lambda a: a, told)
+        record = call_cache.record_at(executable, exact.sizes, lambda a: a, told)
         assert record is not None
         for _ in range(3):
             (found,) = at(record.address, [address_of(x)])
@@ -134,8 +134,8 @@ def test_what_only_python_can_call() -> None:
         f(given)
         (exact,) = f._exact.values()
         executable = exact.trace.executable.executable
-        assert calls.record_at(executable, exact.sizes, lambda a: a) is None
-    assert calls.record_at(object(), (), lambda a: a) is None  # type: ignore[arg-type]
+        assert call_cache.record_at(executable, exact.sizes, lambda a: a) is None
+    assert call_cache.record_at(object(), (), lambda a: a) is None  # type: ignore[arg-type]
 
 
 def test_one_thread_runs_its_kernels_without_the_pool_and_without_the_lock(
@@ -150,7 +150,7 @@ def test_one_thread_runs_its_kernels_without_the_pool_and_without_the_lock(
     def refuse(*_: int) -> None:
         raise AssertionError("the pool was asked")
 
-    monkeypatch.setattr(calls, "_run", refuse)
+    monkeypatch.setattr(call_cache, "_run", refuse)
     rng = np.random.default_rng(0)
     inputs = [rng.standard_normal((40, 1500)).astype("f4") for _ in range(4)]
     with sm.config(threads=1):

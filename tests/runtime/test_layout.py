@@ -13,9 +13,9 @@ import pytest
 from smelt import driver, knobs
 from smelt.graph.interp import run as interpret
 from smelt.graph.text import parse
+from smelt.runtime.launch_table import Builder
 from smelt.runtime.layout import LEAST_GAIN, LINE, Layout, layout
 from smelt.runtime.steps import CallStep, KernelStep, Step, Value
-from smelt.runtime.tables import Builder
 from smelt.types.dtype import f32, u8
 from smelt.types.expr import Index, add, size
 

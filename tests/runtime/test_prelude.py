@@ -12,7 +12,7 @@ from smelt import driver
 from smelt.graph.text import parse
 from smelt.knobs import config
 from smelt.runtime import prelude
-from smelt.runtime.recipe import Recipe
+from smelt.runtime.executable_format import Recipe
 
 SOURCE = """graph f(x: f32[n,60], w: f32[230,60] constant, s: f32[230,1] constant) {
   e = mul(w, s)

@@ -18,17 +18,17 @@ from smelt.errors.reasons import REASONS
 from smelt.explain.analysis import memory_analysis
 from smelt.explain.report import report
 from smelt.fusion import compose
+from smelt.fusion.bitsets import Hints, at_hints
 from smelt.fusion.plan import Plan
-from smelt.fusion.sets import Hints, at_hints
 from smelt.fusion.text import parse, text
 from smelt.fusion.verify import verify
 from smelt.graph.ir import Graph
 from smelt.graph.text import name_values
 from smelt.journal import Journal
 from smelt.lower import interp
-from smelt.runtime import executable, memory, rounds
+from smelt.runtime import chunking, executable, memory
+from smelt.runtime.chunking import Turns
 from smelt.runtime.executable import CallStep
-from smelt.runtime.rounds import Turns
 from smelt.target import Target
 
 Array = np.ndarray[Any, Any]
@@ -231,10 +231,10 @@ def test_words_are_cut_and_not_texts() -> None:
     """Words are the last axis of the logits: blocks of them do not lie together, and need not."""
     made = compiled(words_back, *CASES["words"][1])
     ((number, body),) = made.plan.in_rounds
-    cluster, rounds = made.plan.clusters[number], body.rounds
-    cut = {(cluster.inputs[c.place].type.rank, c.axis) for c in rounds.reads if c.axis >= 0}
+    cluster, chunking = made.plan.clusters[number], body.rounds
+    cut = {(cluster.inputs[c.place].type.rank, c.axis) for c in chunking.reads if c.axis >= 0}
     assert cut == {(1, 0), (2, 0), (2, 1)}  # bias, words' vectors, what arrives at the result
-    assert [c.axis for c in rounds.makes if cluster.outputs[c.place].type.rank == 3] == [WHOLE]
+    assert [c.axis for c in chunking.makes if cluster.outputs[c.place].type.rank == 3] == [WHOLE]
     assert "contract" not in [n.op.name for c in made.plan.clusters if c.body is None
                               for n in c.nodes]  # fmt: skip
 
@@ -419,7 +419,7 @@ def test_all_rounds_share_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = 2 * made.plan.in_rounds[0][1].rounds.block + 1
     x, y = x[:rows].copy(), y[:rows].copy()
     taken: list[int] = []
-    for module in (rounds, executable):
+    for module in (chunking, executable):
         monkeypatch.setattr(module, "allocate", lambda n: (taken.append(n), memory.allocate(n))[1])
     made.run((x, w, y), sizes_of(graph_of(head_back, (x, w, y)), (x, w, y)))
     (turns,) = [s.call for g in made.executable.launches for s in g

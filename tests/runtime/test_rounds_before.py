@@ -13,8 +13,8 @@ from tests.runtime.test_rounds import CASES, both_ways, compiled, f32, graph_of,
 import smelt as sm
 from smelt import driver, knobs, passes
 from smelt.explain.analysis import memory_analysis
-from smelt.fusion import rounds
-from smelt.fusion.rounds import split
+from smelt.fusion import chunking
+from smelt.fusion.chunking import split
 from smelt.fusion.text import parse, text
 from smelt.fusion.verify import verify
 from smelt.journal import Journal
@@ -209,14 +209,14 @@ def test_folds_that_are_waited_for_though_made_before_end_the_search(
 
     looks = 0
 
-    class Counted(rounds._Rounds):  # pyright: ignore[reportPrivateUsage]
+    class Counted(chunking._Rounds):  # pyright: ignore[reportPrivateUsage]
         def run(self, *args: Any) -> Any:
             nonlocal looks
             looks += 1
             assert looks < 1000, "planning does not end"
             return super().run(*args)
 
-    monkeypatch.setattr(rounds, "_Rounds", Counted)
+    monkeypatch.setattr(chunking, "_Rounds", Counted)
     arrays = 0.3 * f32(17, 24), 0.3 * f32(1, 24), f32(24)
     with knobs.config(max_extra_memory=1):
         made = compiled(code, *arrays)

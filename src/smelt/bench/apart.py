@@ -39,7 +39,7 @@ from smelt.bench.table import Table, duration, ratio
 from smelt.bench.workloads import WORKLOADS
 from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
-from smelt.frontends.array.flush import realise
+from smelt.frontends.array.evaluate_pending import realise
 from smelt.fusion.plan import Cluster
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node

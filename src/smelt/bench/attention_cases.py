@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from smelt.codegen.llvm.schedule.bands import BAND, FINE
+from smelt.codegen.llvm.schedule.mask_ranges import BAND, FINE
 from smelt.dataclass import dataclass
 from smelt.types.dtype import DType, bf16, f32
 

@@ -1,4 +1,4 @@
-"""Kernel -> machine code with its calling facts (`smelt.kernel.built.Built`)."""
+"""Kernel -> machine code with its calling facts (`smelt.kernel.artifact.Built`)."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from contextlib import nullcontext
 from functools import partial
 from time import perf_counter
 
+from smelt.codegen.llvm.loopir.items import Folding, Item, Phase
 from smelt.codegen.llvm.module import Artifact, emit, forms_of, walked
 from smelt.codegen.llvm.optimize import assembly, object_code
 from smelt.codegen.llvm.panels import panels_of
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.contract import contractions
-from smelt.codegen.llvm.schedule.written import short_products
-from smelt.codegen.llvm.values.items import Folding, Item, Phase
-from smelt.kernel.built import Built, Form, Forms, Function, form_for
+from smelt.codegen.llvm.schedule.unroll_small_reductions import short_products
+from smelt.kernel.artifact import Built, Form, Forms, Function, form_for
 from smelt.kernel.ir import Dot, Kernel
-from smelt.kernel.panels import Panel
-from smelt.kernel.short import innermost, short_sizes, with_sizes
+from smelt.kernel.packed_weights import Panel
+from smelt.kernel.specialize_small_sizes import innermost, short_sizes, with_sizes
 from smelt.kernel.walk import statements, values_of, visit
 from smelt.llvm import beside
 from smelt.target import Target

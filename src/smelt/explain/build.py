@@ -61,10 +61,10 @@ from smelt.journal import (
 )  # fmt: skip
 from smelt.ops.create import Constant, Input
 from smelt.ops.spec import dims_at
+from smelt.runtime.chunking import Turns
 from smelt.runtime.code import Code
 from smelt.runtime.executable import CallStep, Executable, KernelStep
 from smelt.runtime.layout import layout
-from smelt.runtime.rounds import Turns
 from smelt.target import LEVELS, Target
 from smelt.types.expr import evaluate
 from smelt.types.tensor import TensorType, shape_text

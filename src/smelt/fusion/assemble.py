@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 
 from smelt.dataclass import dataclass
-from smelt.fusion.found import Part
+from smelt.fusion.bitsets import at_hints, bits, least
 from smelt.fusion.plan import Cluster
-from smelt.fusion.sets import at_hints, bits, least
+from smelt.fusion.search_result import Part
 from smelt.fusion.units import Units
 from smelt.graph.ir import Graph, Node
 from smelt.ops.create import Input

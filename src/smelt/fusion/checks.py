@@ -25,8 +25,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from smelt.fusion.bitsets import Hints, at_hints
 from smelt.fusion.plan import Plan
-from smelt.fusion.sets import Hints, at_hints
 from smelt.fusion.units import is_free, trace_of
 from smelt.graph.ir import Graph, Node
 from smelt.ops.create import Input

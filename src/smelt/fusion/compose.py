@@ -14,20 +14,20 @@ from dataclasses import replace
 
 from smelt import knobs
 from smelt.blocks import DEPTH, FIRST_ROW, WHOLE, Cut, Rounds, even_rows
-from smelt.fusion import memory, single
+from smelt.fusion import memory, plan_single
+from smelt.fusion.bitsets import Hints, at_hints
 from smelt.fusion.checks import apart, together
+from smelt.fusion.chunking import InRounds, Narrow, NotCut, Part, block, rows_within, split
 from smelt.fusion.decide import renamed
 from smelt.fusion.plan import NOTHING, Body, Cluster, Donated, Plan
 from smelt.fusion.predict import costs, in_turns
-from smelt.fusion.rounds import InRounds, Narrow, NotCut, Part, block, rows_within, split
-from smelt.fusion.sets import Hints, at_hints
+from smelt.fusion.rematerialize import untangled
 from smelt.fusion.state import SMALL
 from smelt.fusion.trace import trace
 from smelt.fusion.traffic import moved_in_rounds
 from smelt.fusion.units import is_free
-from smelt.fusion.untangled import untangled
 from smelt.fusion.verify import verify
-from smelt.fusion.widened import widened
+from smelt.fusion.widen_accumulators import widened
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import name_values
 from smelt.journal import Decision, Journal
@@ -70,7 +70,7 @@ def plan(
     found = apart(graph, Hints(hints)) if fuse else None
     if found is None:
         return _plan(graph, target, journal, hints, fuse=fuse, donated=donated)
-    looked = single.plan(found[1], target, Journal(keep=False), hints)
+    looked = plan_single.plan(found[1], target, Journal(keep=False), hints)
     read = {n for c in looked.clusters for n in c.inputs}  # after all others: nothing stands there
     donated = {n: to for n, to in donated.items() if n not in read}
     made = together(_plan(found[0], target, journal, hints, fuse=fuse, donated=donated), looked)
@@ -84,7 +84,7 @@ def _plan(
     fuse: bool, donated: Donated,
 ) -> Plan:  # fmt: skip
     """That of a graph whose checks stay where they are."""
-    whole = single.plan(graph, target, journal, hints, fuse=fuse, donated=donated)
+    whole = plan_single.plan(graph, target, journal, hints, fuse=fuse, donated=donated)
     known = Hints(hints)
     exact = knobs.ROUNDING.get() == "exact"  # sums over rows would be added to, block by block
     if not fuse or exact or knobs.REQUIRE_FUSED.get():
@@ -288,14 +288,14 @@ class _Composed:
     def _planned(self, part: Graph) -> Plan:
         """The plan of what runs once; before the rounds, there may be rounds again."""
         if part is self.parts.before and self.parts.again:
-            whole = single.plan(part, self.target, None, self.hints)
+            whole = plan_single.plan(part, self.target, None, self.hints)
             room = self._room_before(whole)  # tried once: there may be rounds before these, too
             made = _tried(whole, self.target, self.hints, NOTHING, room)
             if not isinstance(made, Plan):
                 return whole
             if made.graph is part:
                 return replace(made, decisions=made.decisions[:-1])
-        return single.plan(part, self.target, None, self.hints)
+        return plan_single.plan(part, self.target, None, self.hints)
 
     def _room_before(self, made: Plan) -> int | None:
         """The room for what runs before the rounds, if it takes more."""
@@ -350,7 +350,7 @@ class _Composed:
         given = dict.fromkeys(p.given for p in parts.makes if p.given is not None)
         hints = Hints({**self.hints, parts.rows: rows})
         shared = replace(target, l3_bytes=target.l3_bytes // SHARE)
-        made = single.plan(parts.body, shared, None, hints, donated=given, thrifty=thrifty)
+        made = plan_single.plan(parts.body, shared, None, hints, donated=given, thrifty=thrifty)
         return made, kept_between(made, hints)
 
     def _cluster(self, name: str, body: Plan, rows: int) -> Cluster:

@@ -9,7 +9,7 @@
                + streams: what walking too many arrays at once costs
 
 Rates come from the `Target`, sizes are the hints'.  The constants below are the model's own and say
-where they come from; those of the schedule are in `smelt.fusion.sweeps`.
+where they come from; those of the schedule are in `smelt.fusion.schedule_model`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from math import prod
 
 from smelt.blocks import BLOCK, SHORT_ROW
 from smelt.dataclass import dataclass
-from smelt.fusion.gathered import GATHERED_NS, is_gathered
-from smelt.fusion.joined import joined_work
-from smelt.fusion.packed import region_packing_ns
-from smelt.fusion.ranges import shares_of_ranges
+from smelt.fusion.bitsets import Hints, at_hints, bits
+from smelt.fusion.contraction_cost import unfilled
+from smelt.fusion.gather_cost import GATHERED_NS, is_gathered
+from smelt.fusion.packing_cost import region_packing_ns
+from smelt.fusion.range_outputs import shares_of_ranges
 from smelt.fusion.region import Place, Region
-from smelt.fusion.sets import Hints, at_hints, bits
-from smelt.fusion.sweeps import Sweeps
+from smelt.fusion.scatter import joined_work
+from smelt.fusion.schedule_model import Sweeps
 from smelt.fusion.trace import Term
 from smelt.fusion.units import STILL, Unit, Units
-from smelt.fusion.walked import unfilled
 from smelt.target import Kind, Level, Target
 from smelt.types.affine import without_constant
 from smelt.types.expr import Expr, Index, axis

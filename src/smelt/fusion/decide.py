@@ -12,10 +12,10 @@ from functools import cached_property
 from itertools import combinations
 from typing import Any, Protocol
 
-from smelt.fusion.carried import Step
+from smelt.fusion.bitsets import bits, least
 from smelt.fusion.cost import Cost, Model
 from smelt.fusion.legal import Refusal
-from smelt.fusion.sets import bits, least
+from smelt.fusion.reduction_notes import Step
 from smelt.graph.ir import Node
 from smelt.graph.text import name_values
 from smelt.journal import Decision, Verdict

@@ -13,8 +13,8 @@ from dataclasses import field
 from typing import Any
 
 from smelt.dataclass import dataclass
-from smelt.fusion.barred import Barriers
 from smelt.fusion.cost import Cost, Model
+from smelt.fusion.fusion_barriers import Barriers
 from smelt.fusion.region import MOST_READS, Region
 from smelt.fusion.units import Units
 from smelt.graph.text import name_values

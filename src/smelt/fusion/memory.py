@@ -25,8 +25,8 @@ from dataclasses import field
 from functools import lru_cache
 
 from smelt.dataclass import dataclass
+from smelt.fusion.bitsets import at_hints
 from smelt.fusion.plan import NOTHING, Cluster, Donated, Plan, Slot
-from smelt.fusion.sets import at_hints
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import name_values
 from smelt.journal import BufferPlanned

@@ -1,11 +1,11 @@
-"""Axes along which the results of parts can be joined, as `smelt.lower.roles` will split them."""
+"""Axes that join the results of parts, as `smelt.lower.assign_axes` will split them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from smelt.fusion.bitsets import bits
 from smelt.fusion.region import Region
-from smelt.fusion.sets import bits
 from smelt.fusion.units import Units
 
 

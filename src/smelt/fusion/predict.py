@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
+from smelt.fusion.bitsets import Hints
 from smelt.fusion.cost import Cost, Model
 from smelt.fusion.plan import Body, Cluster, Plan
 from smelt.fusion.region import region_of
-from smelt.fusion.sets import Hints
 from smelt.fusion.streams import streamed_along
 from smelt.fusion.units import Units
 from smelt.target import Target

@@ -20,11 +20,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from smelt.dataclass import dataclass
+from smelt.fusion.bitsets import bits
 from smelt.fusion.cost import INLINE_LAUNCH_NS
 from smelt.fusion.decide import Decisions
 from smelt.fusion.legal import CODE, OPERANDS
-from smelt.fusion.reach import in_order
-from smelt.fusion.sets import bits
+from smelt.fusion.reachability import in_order
 from smelt.fusion.state import SMALL, Cluster, State, Verdict
 
 RUN_LOOKS, SPLIT_LOOKS = 3, 1

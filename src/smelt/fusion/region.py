@@ -28,13 +28,13 @@ from itertools import combinations
 from typing import TypeAlias
 
 from smelt.dataclass import dataclass
+from smelt.fusion.bitsets import bits, find
 from smelt.fusion.plan import Cluster
-from smelt.fusion.ranges import stored_parts
-from smelt.fusion.sets import bits, find
+from smelt.fusion.range_outputs import stored_parts
 from smelt.fusion.space import regrouped
 from smelt.fusion.trace import Term
 from smelt.fusion.units import STILL, Edge, Unit, Units
-from smelt.fusion.windows import Window, windows_of
+from smelt.fusion.window_recompute import Window, windows_of
 from smelt.ops.contract import bare_axis
 from smelt.types.affine import coefficient
 from smelt.types.dtype import f32, f64

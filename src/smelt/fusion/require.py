@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from smelt.errors import REASONS, FusionError
+from smelt.fusion.bitsets import bits, least
 from smelt.fusion.decide import Decisions
 from smelt.fusion.legal import Wishes
-from smelt.fusion.sets import bits, least
 from smelt.journal import Decision
 from smelt.origin import UNKNOWN
 

@@ -17,16 +17,16 @@ import heapq
 from collections.abc import Iterable, Sequence
 
 from smelt.dataclass import dataclass
-from smelt.fusion.carried import steps
-from smelt.fusion.chains import chains
+from smelt.fusion.bitsets import bits, least
 from smelt.fusion.cost import INLINE_LAUNCH_NS, Cost, Model
 from smelt.fusion.decide import Decisions
+from smelt.fusion.fuse_chains import chains
+from smelt.fusion.gain_cache import NEVER, Tries
 from smelt.fusion.legal import Refusal, Wishes, refuse_torn
-from smelt.fusion.reach import Reach
+from smelt.fusion.reachability import Reach
+from smelt.fusion.reduction_notes import steps
 from smelt.fusion.refine import Refinement
-from smelt.fusion.sets import bits, least
 from smelt.fusion.state import Cluster, State, Verdict
-from smelt.fusion.tries import NEVER, Tries
 from smelt.fusion.units import Units
 from smelt.types.expr import text as expr_text
 

@@ -12,13 +12,12 @@ from math import prod
 
 from smelt import knobs
 from smelt.dataclass import dataclass
-from smelt.fusion import along, streams
-from smelt.fusion.alike import Alike, Look, renamed
+from smelt.fusion import streamable_axes, streams
 from smelt.fusion.assemble import Group
-from smelt.fusion.barred import Barriers
+from smelt.fusion.bitsets import bits
 from smelt.fusion.cost import Cost, Model
-from smelt.fusion.flat import join_flat
-from smelt.fusion.least import Bounds
+from smelt.fusion.fusion_barriers import Barriers
+from smelt.fusion.isomorphism import Alike, Look, renamed
 from smelt.fusion.legal import (
     CROSSING,
     FAST_MEMORY,
@@ -29,9 +28,10 @@ from smelt.fusion.legal import (
     refuse_region,
     refuse_sets,
 )  # fmt: skip
-from smelt.fusion.reach import Reach
+from smelt.fusion.lower_bound import Bounds
+from smelt.fusion.merge_flat_regions import join_flat
+from smelt.fusion.reachability import Reach
 from smelt.fusion.region import Region, look
-from smelt.fusion.sets import bits
 from smelt.fusion.units import STILL, Edge, Unit, Units
 from smelt.graph.ir import Node
 from smelt.types.expr import Expr, atoms
@@ -331,7 +331,7 @@ class State:
             return None
         if _is_exact():  # blocks would be added up before they join the rest
             return None
-        if not beyond and not along.worth_asking(self.model, region, cost):
+        if not beyond and not streamable_axes.worth_asking(self.model, region, cost):
             return None
         if not beyond and self.least.alone(region, 1) > cost.burden:
             return None

@@ -25,25 +25,25 @@ from smelt.blocks import (
     rows_taken,
     rows_visited,
 )
-from smelt.fusion.along import has_products, is_masked, streamable
+from smelt.fusion.bitsets import bits
+from smelt.fusion.cascade.block_sparsity import Visible, visible
 from smelt.fusion.cascade.collect import NotCollected
 from smelt.fusion.cascade.columns import columns
-from smelt.fusion.cascade.faint import faint
+from smelt.fusion.cascade.finite_masks import faint
 from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term, width
-from smelt.fusion.cascade.visible import Visible, visible
+from smelt.fusion.contraction_cost import WALKED_COST, walked
 from smelt.fusion.cost import CHARGED, INLINE_LAUNCH_NS, INLINE_NS, OVERLAP, Cost, Model
-from smelt.fusion.derived import Derived, derived
-from smelt.fusion.gathered import GATHERED_NS, gathered
-from smelt.fusion.lanes import parts_for
-from smelt.fusion.packed import summed, term_packing_ns
+from smelt.fusion.derived_stream import Derived, derived
+from smelt.fusion.gather_cost import GATHERED_NS, gathered
+from smelt.fusion.lane_utilization import Visits
+from smelt.fusion.mask_coverage import TOLD, Shares
+from smelt.fusion.packing_cost import summed, term_packing_ns
 from smelt.fusion.region import Region
-from smelt.fusion.sets import bits
-from smelt.fusion.shares import TOLD, Shares
+from smelt.fusion.streamable_axes import has_products, is_masked, streamable
 from smelt.fusion.trace import MOVE_COST, STEP_COST
-from smelt.fusion.visits import Visits
-from smelt.fusion.walked import WALKED_COST, walked
-from smelt.fusion.windows import slides
+from smelt.fusion.vectorization_cost import parts_for
+from smelt.fusion.window_recompute import slides
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
 from smelt.target import Level
@@ -453,7 +453,7 @@ class _Price:
         return {t for k, t in enumerate(found) if k in numbers}
 
     def _held_axes(self) -> frozenset[str]:
-        """Shorter axes of which each position is visited apart (`smelt.lower.sees`)."""
+        """Shorter axes of which each position is visited apart (`smelt.lower.mask_bounds`)."""
         states, name = self.cascade.states, self.name
         plain = all(s.carry is None and s.sweep == 0 for s in states)
         if not states or not plain or not any(s.block.kind == "dot" for s in states):

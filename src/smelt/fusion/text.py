@@ -18,7 +18,7 @@ one round: the cuts say what of the whole its inputs and results are, the pairs 
 the whole its own stand.  `#` starts a comment; with the sizes of a call the printer says there
 what each cluster moves, and what its operators would move one by one.
 
->>> from smelt.fusion.single import plan
+>>> from smelt.fusion.plan_single import plan
 >>> from smelt.graph.text import parse as parse_graph
 >>> from smelt.target import Target
 >>> graph = parse_graph('''graph f(x: f32[n,m], b: f32[m]) {

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from smelt.blocks import WHOLE
+from smelt.fusion.bitsets import Hints, at_hints, bits
 from smelt.fusion.plan import Cluster, Plan
 from smelt.fusion.region import Region, look, region_of
-from smelt.fusion.sets import Hints, at_hints, bits
 from smelt.fusion.units import Units
 
 

@@ -34,7 +34,7 @@ from smelt.types.dtype import bool_
 from smelt.types.expr import Expr, Index, add, axes_of, axis, mul, product
 
 if TYPE_CHECKING:
-    from smelt.fusion.ranges import Part
+    from smelt.fusion.range_outputs import Part
     from smelt.fusion.region import Region
 
 TESTS, PACKED = 200, 20
@@ -188,7 +188,7 @@ class Units:
 
     @cached_property
     def derived(self) -> dict[tuple[object, ...], object]:
-        """What streams compute, as `smelt.fusion.derived` has found it."""
+        """What streams compute, as `smelt.fusion.derived_stream` has found it."""
         return {}
 
     @cached_property

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from smelt.graph.bounds import number_of
 from smelt.graph.ir import Node
-from smelt.graph.unified import Sizes
+from smelt.graph.unify import Sizes
 from smelt.ops.create import Constant, Iota, SizeOf
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.reduce import Reduce

@@ -29,9 +29,9 @@ from smelt.errors import VerifyError
 from smelt.kernel import ir, walk
 from smelt.kernel.bounds import Facts, facts_of
 from smelt.kernel.env import Env, axes_of, index_axes
-from smelt.kernel.joins import check_join, reaches
 from smelt.kernel.merge import merge_rules
 from smelt.kernel.races import determined, disjoint
+from smelt.kernel.scatter import check_join, reaches
 from smelt.kernel.text_grammar import RESERVED
 from smelt.kernel.text_print import statement_text, text
 from smelt.kernel.verify_values import Place, refuse

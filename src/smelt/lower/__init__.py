@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from smelt.fusion.plan import Cluster
 from smelt.kernel.ir import Kernel
-from smelt.lower.again import again, spelled
+from smelt.lower.assign_axes import assign
 from smelt.lower.define import define
-from smelt.lower.joined import joining
-from smelt.lower.parts import in_parts
-from smelt.lower.roles import assign
+from smelt.lower.kernel_reuse import again, spelled
+from smelt.lower.scatter import joining
+from smelt.lower.split_stream import in_parts
 from smelt.lower.stream import stream
 
 __all__ = ["again", "run", "spelled"]

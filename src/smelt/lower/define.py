@@ -15,7 +15,7 @@ from typing import TypeVar
 from smelt.dataclass import dataclass
 from smelt.errors import VerifyError
 from smelt.fusion.plan import Cluster
-from smelt.fusion.ranges import Part, cluster_parts
+from smelt.fusion.range_outputs import Part, cluster_parts
 from smelt.fusion.space import axis_classes, own_classes, reads, regrouped
 from smelt.graph.ir import Node
 from smelt.kernel.bounds import proves_inside
@@ -37,7 +37,7 @@ from smelt.kernel.ir import (
     Store,
     Value,
 )  # fmt: skip
-from smelt.lower.deep import deep
+from smelt.lower.recursion_limit import deep
 from smelt.ops.combine import BOTH, SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.create import Input

@@ -37,11 +37,11 @@ from smelt.blocks import (
 from smelt.dataclass import dataclass
 from smelt.errors import InternalError
 from smelt.fusion.cascade.analyse import Cascade, analyse
+from smelt.fusion.cascade.block_sparsity import Visible, visible
 from smelt.fusion.cascade.columns import columns
-from smelt.fusion.cascade.faint import faint
+from smelt.fusion.cascade.finite_masks import faint
 from smelt.fusion.cascade.states import State as Carried
 from smelt.fusion.cascade.term import Term
-from smelt.fusion.cascade.visible import Visible, visible
 from smelt.kernel.ir import (
     Apply,
     Axis,
@@ -69,12 +69,12 @@ from smelt.kernel.ir import (
     Value,
 )  # fmt: skip
 from smelt.kernel.walk import refs, transform
-from smelt.lower import roles
+from smelt.lower import assign_axes
+from smelt.lower.argreduce import joined, stands
 from smelt.lower.define import Definition
-from smelt.lower.reader import Reader
-from smelt.lower.replaced import moved, only_read, renamed
-from smelt.lower.sees import held_axes, parts_seen
-from smelt.lower.winner import joined, stands
+from smelt.lower.mask_bounds import held_axes, parts_seen
+from smelt.lower.substitute import moved, only_read, renamed
+from smelt.lower.to_terms import Reader
 from smelt.ops.combine import CHOICE, COMBINES
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import i64
@@ -93,7 +93,7 @@ class _Scope:
 def stream(name: str, d: Definition, axis: str, hints: Mapping[str, int]) -> Kernel:
     """The kernel of a definition that visits `axis` block by block, or part by part where all that
     is carried are plain folds and the grid has few tasks at the sizes `hints`."""
-    d.body = roles.live(d.body)
+    d.body = assign_axes.live(d.body)
     return _Streamed(d, axis).kernel(name, hints)
 
 
@@ -121,17 +121,17 @@ class _Streamed:
     def kernel(self, name: str, hints: Mapping[str, int]) -> Kernel:
         """All sweeps."""
         d, self.hints = self.d, hints
-        sizes = {a: roles.number(n.extent, hints) for a, n in d.axes.items()}
+        sizes = {a: assign_axes.number(n.extent, hints) for a, n in d.axes.items()}
         inside = {self.axis, *columns(self.cascade.states, self.roots, self.axis, sizes)}
-        grid = [a for a in roles.independent(d, self.read.facts) if a.name not in inside]
+        grid = [a for a in assign_axes.independent(d, self.read.facts) if a.name not in inside]
         self.grid = [a.name for a in grid]
         cut, size = self._blocks(grid, hints)
         blocks: list[Block | Split] = [*cut]
         if self._is_split(cut, hints):
             part = self._fresh("part")
-            rows = roles.rows_at_once(d, d.axes[self.axis], self.read.facts, hints)
+            rows = assign_axes.rows_at_once(d, d.axes[self.axis], self.read.facts, hints)
             self.parted = Block(self.axis, rows, None, part)
-            parts = roles.parts_for(d, grid, d.axes[self.axis], rows)
+            parts = assign_axes.parts_for(d, grid, d.axes[self.axis], rows)
             blocks = [*(Block(a.name, 1) for a in grid), Split(part, self.axis, parts)]
         self.shared = has_parts(
             (self._visits(b) for b in cut), self._visits(Block(self.axis, size))
@@ -157,7 +157,7 @@ class _Streamed:
         return found + [self.read.of[n] for n in refs(s) if n in self.read.of]
 
     def _index_axes(self, s: Store) -> frozenset[str]:
-        return roles.index_axes(s.index, self.read.facts.axes)
+        return assign_axes.index_axes(s.index, self.read.facts.axes)
 
     # ---- sweeps --------------------------------------------------------------------------------
 
@@ -268,14 +268,14 @@ class _Streamed:
         masked = seen.cuts or any((seen.start, seen.stop, seen.seen, seen.where))
         if masked or any(self.axis in self._index_axes(s) for s in self.stores):
             return False
-        sizes = {a: roles.number(self.d.axes[a].extent, hints) for a in self.d.axes}
+        sizes = {a: assign_axes.number(self.d.axes[a].extent, hints) for a in self.d.axes}
         tasks = prod(-(-sizes[b.axis] // (b.size or 1)) for b in blocks)
         few = tasks < LEAST_TASKS and sizes[self.axis] >= PARTS
         return few and prod(sizes.values()) >= SPLIT_ABOVE
 
     def _visits(self, b: Block) -> int:
         """Blocks of an axis at the sizes of the hints."""
-        extent = roles.number(self.d.axes[b.axis].extent, self.hints)
+        extent = assign_axes.number(self.d.axes[b.axis].extent, self.hints)
         return -(-extent // (b.size or max(extent, 1)))
 
     def _visible(self, sweep: int, fixed: set[str]) -> Visible:
@@ -447,13 +447,13 @@ class _Streamed:
     def _blocks(self, grid: list[Axis], hints: Mapping[str, int]) -> tuple[list[Block], int]:
         """The blocks of the grid, and how many elements of the streamed axis a visit takes."""
         names = [a.name for a in grid]
-        sizes = {a: roles.number(self.d.axes[a].extent, hints) for a in self.d.axes}
+        sizes = {a: assign_axes.number(self.d.axes[a].extent, hints) for a in self.d.axes}
         rows = rows_axis(self._rows(), names, sizes)
         if rows is not None:
             takes = any(f.kind == "dot" for f in self.cascade.finals)
             cut, size = TAKEN if takes else MADE
             return [Block(a, cut if a == rows else 1) for a in names], size
-        runs = roles.fastest(self.d)
+        runs = assign_axes.fastest(self.d)
         width = self.terms.width(self.axis, {a: n for a, n in sizes.items() if a not in names})
         if any(isinstance(s, Let) and isinstance(s.value, Dot) for s in self.d.body):
             return [Block(a, 1) for a in names], rows_taken(TAKEN[1], width)
@@ -466,7 +466,7 @@ class _Streamed:
         known = self.read.facts.axes
         for s in self.d.body:
             if isinstance(s, Let) and isinstance(s.value, Dot):
-                sides = [roles.value_axes(v, known) for v in (s.value.left, s.value.right)]
+                sides = [assign_axes.value_axes(v, known) for v in (s.value.left, s.value.right)]
                 if self.axis not in sides[0] | sides[1]:
                     continue
                 for one, other in (sides, sides[::-1]):

@@ -26,26 +26,26 @@ from smelt.graph.ir import Graph
 from smelt.graph.text import text
 from smelt.graph.verify import verify, verify_same_signature
 from smelt.journal import Journal, PassRan
+from smelt.passes.affine_const_prop import positions
 from smelt.passes.canonicalize import canonicalize
+from smelt.passes.choose_image_layout import orders
+from smelt.passes.constant_folding import fold
+from smelt.passes.conv_transpose import laid
 from smelt.passes.cse import cse
 from smelt.passes.dce import dce
-from smelt.passes.decided import decided
-from smelt.passes.divided import divided
-from smelt.passes.fold import fold
-from smelt.passes.joined import joined
-from smelt.passes.laid import laid
-from smelt.passes.layouts import layouts
-from smelt.passes.margins import margins
-from smelt.passes.nested import merged, nested
-from smelt.passes.ordered import ordered
-from smelt.passes.orders import orders
-from smelt.passes.picks import picks
-from smelt.passes.positions import positions
+from smelt.passes.fold_pad_add import margins
+from smelt.passes.fold_scales import scales
+from smelt.passes.forward_select import decided
+from smelt.passes.gather_to_reduce import picks
+from smelt.passes.hoist_broadcast import same
+from smelt.passes.nest_reductions import merged, nested
 from smelt.passes.precision import precision
-from smelt.passes.ranged import ranged
-from smelt.passes.same import same
-from smelt.passes.scales import scales
+from smelt.passes.propagate_layouts import layouts
+from smelt.passes.reduce_of_concat import joined
+from smelt.passes.reorder_reduction import ordered
 from smelt.passes.simplify import simplify, simplify_fast
+from smelt.passes.sink_slices import ranged
+from smelt.passes.split_gated_matmul import divided
 from smelt.passes.stencils import stencils
 from smelt.passes.views import views
 

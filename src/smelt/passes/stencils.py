@@ -20,7 +20,7 @@ from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import rebuild
 from smelt.ops.contract import Contract
 from smelt.ops.view import Window
-from smelt.passes.layouts import memory_order
+from smelt.passes.propagate_layouts import memory_order
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, axes_of
 

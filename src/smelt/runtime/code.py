@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 
 from smelt import knobs
 from smelt.journal import CacheHit, CacheMiss, CacheStored, Journal
-from smelt.kernel.built import Built, Form
+from smelt.kernel.artifact import Built, Form
 from smelt.runtime.cache import Cache
 from smelt.runtime.loader import Loaded, load
 

@@ -21,12 +21,12 @@ from smelt.graph.ir import Graph
 from smelt.graph.walk import sizes
 from smelt.knobs.values import show_bytes
 from smelt.runtime.host import cannot_run
+from smelt.runtime.launch_table import Builder, Operand, Prepared, Segment
 from smelt.runtime.memory import Block, address_of, allocate
 from smelt.runtime.places import target
 from smelt.runtime.prelude import Prelude, Run
 from smelt.runtime.reference import in_place_of, is_spared, tell_spared
 from smelt.runtime.steps import CallStep, KernelStep, Native, Sizes, Step, Value
-from smelt.runtime.tables import Builder, Operand, Prepared, Segment
 from smelt.runtime.threadpools import announce
 from smelt.runtime.threads import pool
 from smelt.target import Target

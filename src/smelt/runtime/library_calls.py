@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from smelt.errors import SmeltError
-from smelt.runtime.tables import Operand, Prepared, Segment
+from smelt.runtime.launch_table import Operand, Prepared, Segment
 from smelt.runtime.threads import pool
 
 __all__ = ["Tell", "among"]

@@ -3,8 +3,8 @@
 A Python function that does this costs several microseconds, more than a small kernel; there is no
 compiled extension to do it in, so it is generated like everything else.  What it reads of CPython's
 and NumPy's objects is plain: the type of an object, the fields of an array that NumPy's C API makes
-public, slots of our own classes.  `smelt.runtime.calls` checks every offset in the running process
-before it lets this code loose, and fills in the tables below.
+public, slots of our own classes.  `smelt.runtime.call_cache` checks every offset in the running
+process before it lets this code loose, and fills in the tables below.
 
 The rules that keep it safe.  It runs with the interpreter lock held, but for kernels that take long
 (those of one thread may let it go); every object that it uses is

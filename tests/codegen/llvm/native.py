@@ -18,7 +18,7 @@ from tests.codegen.llvm.guarded import KERNEL, Guarded
 
 from smelt.codegen.build import Built, Form, build
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.kernel import ir
 from smelt.kernel.sizes import sizes_of_call
 from smelt.kernel.text import parse

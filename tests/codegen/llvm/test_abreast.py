@@ -11,11 +11,11 @@ from tests.codegen.llvm.whole import RUNNABLE, Whole, whole
 
 import smelt as sm
 from smelt import knobs
+from smelt.codegen.llvm.loops.batched_reduce import BLOCK, row_order
+from smelt.codegen.llvm.loops.full_unroll import is_straight, vectors_of
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.rows.abreast import BLOCK, row_order
-from smelt.codegen.llvm.rows.straight import is_straight, vectors_of
-from smelt.codegen.llvm.schedule.nests import schedule
-from smelt.kernel.short import with_sizes
+from smelt.codegen.llvm.schedule.build_nests import schedule
+from smelt.kernel.specialize_small_sizes import with_sizes
 from smelt.kernel.text import parse
 from smelt.ops.combine import COMBINES
 from smelt.target import Isa, Target

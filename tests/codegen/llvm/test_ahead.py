@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt.codegen.llvm.access.ahead import shares
+from smelt.codegen.llvm.access.prefetch import shares
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.kernel.text_parse import parse
 from smelt.runtime.host import host
 

@@ -27,7 +27,7 @@ from tests.codegen.llvm.whole import Whole, one_cluster, whole
 from smelt import lower, processor
 from smelt.codegen.build import asm_text
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.graph.text import parse
 from smelt.processor import Processor
 from smelt.target import Target

@@ -10,8 +10,8 @@ import pytest
 from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.whole import RUNNABLE, whole
 
+from smelt.codegen.llvm.loopir.items import Clamping
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.values.items import Clamping
 
 HEAD = "graph f(x: T[k{d}], u: T[m{d}], i: i64[m]{more}) {{\n"
 ENDS = {

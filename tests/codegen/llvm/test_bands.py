@@ -27,9 +27,9 @@ import smelt as sm
 from smelt.codegen.build import Form, asm_text, llvm_text
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.bands import BAND
-from smelt.codegen.llvm.schedule.nests import Schedule, schedule
-from smelt.codegen.llvm.scratch.storage import Storage
+from smelt.codegen.llvm.schedule.build_nests import Schedule, schedule
+from smelt.codegen.llvm.schedule.mask_ranges import BAND
+from smelt.codegen.llvm.scratch.workspace import Storage
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text import parse
 from smelt.target import Target

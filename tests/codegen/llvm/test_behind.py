@@ -9,9 +9,9 @@ import pytest
 from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.whole import Whole, whole
 
+from smelt.codegen.llvm.loops.pipeline_store import is_behind
 from smelt.codegen.llvm.module import scheduled
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.rows.behind import is_behind
 from smelt.target import Target
 
 Array = np.ndarray[Any, Any]

@@ -13,8 +13,8 @@ import smelt as sm
 from smelt import knobs
 from smelt.blocks import BLOCK, rows_together
 from smelt.codegen.llvm import folding
-from smelt.codegen.llvm.rows import stacked, width
-from smelt.codegen.llvm.values.items import Item
+from smelt.codegen.llvm.loopir.items import Item
+from smelt.codegen.llvm.loops import unroll_and_jam, unroll_factor
 from smelt.runtime import code
 from smelt.types.dtype import f32
 from smelt.types.expr import add, evaluate, floordiv, mul, size
@@ -77,8 +77,8 @@ def test_long_chains_alone_take_more_vectors_together() -> None:
     short, long = _chain(1), _chain(4)
     beside = [*long, *(Item(9 + k, "apply", "exp", (long[0],), frozenset("i"), f32)
                        for k in range(4))]  # fmt: skip
-    only = width.only_chain
-    assert only(short) <= width.LONG < only(long)
+    only = unroll_factor.only_chain
+    assert only(short) <= unroll_factor.LONG < only(long)
     assert only(beside) == 0.0
 
 
@@ -110,7 +110,7 @@ def test_rows_taken_together_give_the_bits_of_single_ones(
             x[shape[0] // 2, 1] = np.nan
         together = bits(x)
         with monkeypatch.context() as patch:
-            patch.setattr(stacked, "is_stacked", lambda _: False)
+            patch.setattr(unroll_and_jam, "is_stacked", lambda _: False)
             assert bits(x) == together
     code.forget()
 

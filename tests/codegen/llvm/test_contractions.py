@@ -15,7 +15,7 @@ from smelt import lower
 from smelt.codegen.build import asm_text
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.graph.text import parse
 from smelt.target import Target
 from smelt.types.dtype import bf16

@@ -37,7 +37,7 @@ from smelt.blocks import (
 from smelt.codegen.build import build, form_for, forms
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
-from smelt.codegen.llvm.schedule.deep_blocks import deep_blocks
+from smelt.codegen.llvm.schedule.k_blocking import deep_blocks
 from smelt.graph.text import parse
 from smelt.runtime.loader import load
 from smelt.target import CACHE_SHARE, Target

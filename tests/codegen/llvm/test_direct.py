@@ -15,9 +15,9 @@ from smelt import lower
 from smelt.blocks import COLUMNS, DEPTH
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
-from smelt.codegen.llvm.products.direct import stored
+from smelt.codegen.llvm.products.direct_store import stored
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.graph.text import parse
 from smelt.target import Target
 from smelt.types.dtype import parse as parse_dtype

@@ -21,7 +21,7 @@ from tests.codegen.llvm.whole import RUNNABLE
 from tests.lower.test_stream import Case, masked, streamed, streams
 
 import smelt as sm
-from smelt.fusion.cascade.faint import FAR
+from smelt.fusion.cascade.finite_masks import FAR
 from smelt.kernel.interp import run
 
 Array = np.ndarray[Any, Any]

@@ -18,7 +18,7 @@ from smelt.blocks import FEW_DEEP, LONG_SUM, NEAR, RUN, SMALL, TALL_COLUMNS, TAL
 from smelt.codegen.build import form_for
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
-from smelt.codegen.llvm.schedule.tall import LINED_ROWS
+from smelt.codegen.llvm.schedule.tall_skinny import LINED_ROWS
 from smelt.graph.text import parse
 from smelt.target import Target
 from smelt.types.dtype import bf16

@@ -12,11 +12,11 @@ from tests.codegen.llvm.whole import RUNNABLE, whole
 import smelt as sm
 from smelt.codegen import build
 from smelt.codegen.build import asm_text, emit, form_for, forms, llvm_text
+from smelt.codegen.llvm.loopir.periodic_index import pattern
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
-from smelt.codegen.llvm.values.patterns import pattern
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.kernel.interp import run
-from smelt.kernel.short import lengths, short_sizes, turned_sizes, with_sizes
+from smelt.kernel.specialize_small_sizes import lengths, short_sizes, turned_sizes, with_sizes
 from smelt.kernel.text import parse, text
 from smelt.target import Target
 from smelt.types.expr import Index, add, axis, evaluate, floordiv, mod, mul, size

@@ -16,7 +16,7 @@ from tests.codegen.llvm.whole import RUNNABLE, Whole, one_cluster, whole
 from smelt import lower
 from smelt.codegen.build import asm_text
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.graph.text import parse
 from smelt.kernel.text_print import text as kernel_text
 from smelt.target import Target

@@ -10,10 +10,10 @@ from tests.codegen.llvm.forms import forced
 from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.whole import RUNNABLE, whole
 
-from smelt.codegen.llvm.access.held import NOWHERE
+from smelt.codegen.llvm.access.gather_cache import NOWHERE
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.tall_nests import scheduled
+from smelt.codegen.llvm.schedule.tall_skinny_nests import scheduled
 
 SCALED = """graph f(x: f32[m,{d}*g], w: {t}[n,{d}*g], s: f32[n,g], z: f32[n,g]) {{
  c = cast(w) {{dtype=f32}}

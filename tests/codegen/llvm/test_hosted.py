@@ -9,8 +9,8 @@ from tests.codegen.llvm.whole import RUNNABLE, whole
 from tests.codegen.llvm.windows import check, products, random
 
 import smelt as sm
-from smelt.codegen.llvm.schedule.stencil import Stencil
-from smelt.codegen.llvm.schedule.upright import Upright
+from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
+from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
 
 BETWEEN = {
     "numbers": "v4 = mul(v3, 2.0:{t})\n  v8 = max(v4, 0.25:{t})",
@@ -94,8 +94,8 @@ def test_what_differs_from_place_to_place_is_packed_from_scratch() -> None:
 
 
 def test_which_products_are_taken_together() -> None:
-    assert products(pair()) == products(ADDED) == [Stencil, Upright]
-    assert Stencil not in products(BESIDE)
+    assert products(pair()) == products(ADDED) == [DepthwisePlan, NhwcConvPlan]
+    assert DepthwisePlan not in products(BESIDE)
 
 
 def test_margins_and_what_is_no_number() -> None:

@@ -22,7 +22,7 @@ from smelt.codegen.build import Built, asm_text, build, llvm_text
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.graph.text import parse
 from smelt.runtime.jit import compile_ir
 from smelt.runtime.loader import load

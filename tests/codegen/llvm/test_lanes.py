@@ -9,9 +9,9 @@ from tests.codegen.llvm.native import native_kernel
 from tests.codegen.llvm.whole import RUNNABLE
 
 from smelt.codegen.build import forms
-from smelt.codegen.llvm.access.vectors import candidates, vector_axis
+from smelt.codegen.llvm.access.vector_axis import candidates, vector_axis
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.kernel.text import parse
 from smelt.target import Isa, Target
 

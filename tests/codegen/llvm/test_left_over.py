@@ -20,7 +20,7 @@ from tests.codegen.compile_scalar import target_machine
 from tests.codegen.llvm.guarded import Guarded, run_guarded
 from tests.codegen.llvm.whole import RUNNABLE, whole
 
-from smelt.codegen.llvm.scratch.storage import STAMP
+from smelt.codegen.llvm.scratch.workspace import STAMP
 
 _FLAGS = """
 declare void @llvm.x86.sse.stmxcsr(ptr)

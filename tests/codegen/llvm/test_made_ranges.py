@@ -13,13 +13,13 @@ from tests.codegen.llvm.test_ranges import SHAPES, random
 from tests.codegen.llvm.whole import RUNNABLE, Whole, whole, whole_graph
 
 import smelt as sm
-from smelt.fusion.ranges import part_of
+from smelt.fusion.range_outputs import part_of
 from smelt.graph.interp import run as run_graph
 from smelt.graph.text import parse
 from smelt.graph.text import text as graph_text
 from smelt.kernel.interp import run as interpret
 from smelt.kernel.text_print import text
-from smelt.passes.ranged import ranged
+from smelt.passes.sink_slices import ranged
 from smelt.types.expr import evaluate, product
 
 HALVES = """graph f(x: {t}[m,k], w: {t}[k,2*n]) {{

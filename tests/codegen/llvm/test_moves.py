@@ -13,7 +13,7 @@ from tests.codegen.llvm.test_folds import NAMES
 from tests.codegen.llvm.whole import RUNNABLE, whole
 
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.schedule.build_nests import schedule
 
 Array = np.ndarray[Any, Any]
 LETTERS = "abcd"

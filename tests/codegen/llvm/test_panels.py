@@ -18,9 +18,9 @@ from smelt.codegen.build import build, form_for, forms, panels
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.graph.text import parse
-from smelt.kernel.panels import Panel, read_panels
+from smelt.kernel.packed_weights import Panel, read_panels
 from smelt.kernel.text_print import text as kernel_text
 from smelt.kernel.verify import verify
 from smelt.knobs import config

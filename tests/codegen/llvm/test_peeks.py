@@ -10,10 +10,10 @@ from tests.codegen.llvm.windows import check, products, random
 
 from smelt import lower
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
-from smelt.codegen.llvm.schedule.stencil import Stencil
-from smelt.codegen.llvm.schedule.upright import Upright
-from smelt.codegen.llvm.schedule.windowed import Windowed
+from smelt.codegen.llvm.schedule.build_nests import schedule
+from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
+from smelt.codegen.llvm.schedule.conv_plan import ConvPlan
+from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
 from smelt.graph.text import parse
 from smelt.kernel.interp import run
 from smelt.kernel.text import parse as parse_kernel
@@ -173,10 +173,10 @@ def test_margins_hide_infinities_and_nothing_else() -> None:
 
 
 def test_products_stay_products() -> None:
-    assert products(text()) == [Windowed]
-    assert products(text(i=7, r=1, q=3)) == [Windowed]
-    assert products(text(LAST)) == [Upright]
-    assert products(text(DEPTHWISE, u=7, p=3)) == [Stencil]
+    assert products(text()) == [ConvPlan]
+    assert products(text(i=7, r=1, q=3)) == [ConvPlan]
+    assert products(text(LAST)) == [NhwcConvPlan]
+    assert products(text(DEPTHWISE, u=7, p=3)) == [DepthwisePlan]
     assert products(text(DEPTHWISE)) == []  # written out
 
 

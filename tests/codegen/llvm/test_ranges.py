@@ -13,11 +13,11 @@ from tests.codegen.llvm.whole import RUNNABLE, Whole, whole
 import smelt as sm
 from smelt import lower
 from smelt.codegen.build import build
-from smelt.codegen.llvm.products.direct import stored
+from smelt.codegen.llvm.loopir.store_ranges import Range, stored_range
+from smelt.codegen.llvm.products.direct_store import stored
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
-from smelt.codegen.llvm.values.ranges import Range, stored_range
-from smelt.fusion.ranges import MOST_PARTS, cluster_parts
+from smelt.codegen.llvm.schedule.build_nests import schedule
+from smelt.fusion.range_outputs import MOST_PARTS, cluster_parts
 from smelt.graph.text import parse
 from smelt.kernel.interp import run as interpret
 from smelt.kernel.text import parse as parse_kernel

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tests.codegen.llvm.whole import RUNNABLE, whole
 
+from smelt.codegen.llvm.loopir.rowwise_split import row_by_row
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.values.rowwise import row_by_row
 
 MEAN = """graph f(x: {0}[r,c]) {{
   a = reduce.max(x) {{axes=(1,)}}

@@ -11,7 +11,7 @@ from tests.codegen.llvm.whole import runnable
 from smelt.codegen.build import llvm_text
 from smelt.codegen.llvm.instructions.indexing import multiple_of, steady
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.types.affine import coefficient
 from smelt.types.expr import add, axis, floordiv, maximum, minimum, mod, mul, size
 

@@ -22,7 +22,7 @@ from tests.lower.test_stream import CASES, streamed
 
 from smelt.kernel import ir
 from smelt.kernel.interp import run
-from smelt.lower.parts import in_parts
+from smelt.lower.split_stream import in_parts
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec_scalar import ScalarOp
 from smelt.types.dtype import f32, f64, i32

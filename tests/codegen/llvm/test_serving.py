@@ -7,7 +7,7 @@ import pytest
 from tests.codegen.llvm.whole import RUNNABLE, whole
 
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.operands import load_of
 
 SOURCE = """graph f(q: f32[m,k], d: f32[b,n,k]) {{

@@ -24,10 +24,10 @@ from smelt.blocks import (
 )
 from smelt.codegen.build import build, form_for, forms
 from smelt.codegen.llvm.module import emit
-from smelt.codegen.llvm.schedule.tall import TURNED_SEVERAL
+from smelt.codegen.llvm.schedule.tall_skinny import TURNED_SEVERAL
 from smelt.fusion import plan
 from smelt.graph.text import parse
-from smelt.kernel.built import Form
+from smelt.kernel.artifact import Form
 from smelt.runtime.loader import load
 from smelt.types.expr import evaluate
 

@@ -13,7 +13,7 @@ from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.whole import RUNNABLE, Whole, whole
 
 from smelt import driver
-from smelt.fusion import single, sweeps
+from smelt.fusion import plan_single, schedule_model
 from smelt.graph.text import parse
 from smelt.kernel.ir import Block, Kernel
 
@@ -129,14 +129,14 @@ def test_planner_and_lowering_agree(
 ) -> None:
     """Both see that rows are short, from the sizes alone."""
     seen: list[int] = []
-    found = sweeps.lanes_axis
+    found = schedule_model.lanes_axis
 
-    def spy(one: sweeps.Sweeps) -> int:
+    def spy(one: schedule_model.Sweeps) -> int:
         seen.append(found(one))
         return seen[-1]
 
-    monkeypatch.setattr(sweeps, "lanes_axis", spy)
-    monkeypatch.setattr(single, "larger", lambda *_: None)
+    monkeypatch.setattr(schedule_model, "lanes_axis", spy)
+    monkeypatch.setattr(plan_single, "larger", lambda *_: None)
     text = FEW[name].format(dtype) if name in FEW else source(name, dtype)
     compiled = driver.compile(parse(text), hints={"m": m, "k": k, "n": 3})
     (kernel,) = compiled.kernels

@@ -8,7 +8,7 @@ from tests.codegen.llvm.whole import RUNNABLE
 
 from smelt.codegen.build import asm_text
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.kernel.interp import run
 from smelt.kernel.text import parse
 from smelt.target import Target

@@ -9,8 +9,8 @@ from tests.codegen.llvm.whole import RUNNABLE, whole
 
 from smelt.codegen.build import asm_text, llvm_text
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
-from smelt.kernel.short import with_sizes
+from smelt.codegen.llvm.schedule.build_nests import schedule
+from smelt.kernel.specialize_small_sizes import with_sizes
 from smelt.kernel.text import parse
 from smelt.target import Target
 

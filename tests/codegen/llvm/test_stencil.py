@@ -13,10 +13,10 @@ from tests.codegen.llvm.windows import check, in_place, products, random
 from smelt import lower
 from smelt.codegen.build import asm_text
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
-from smelt.codegen.llvm.schedule.stencil import HEIGHTS, Stencil
+from smelt.codegen.llvm.schedule.build_nests import schedule
+from smelt.codegen.llvm.schedule.depthwise import HEIGHTS, DepthwisePlan
 from smelt.graph.text import parse
-from smelt.kernel.built import form_for
+from smelt.kernel.artifact import form_for
 from smelt.target import Target
 from smelt.types.dtype import DType, bf16, f16
 
@@ -252,10 +252,12 @@ def test_short_lines_are_turned_where_most_lanes_are_filled_across_them() -> Non
 
 
 def test_which_products_are_stencils() -> None:
-    assert products(plain()) == products(plain(LAST)) == products(SPACE) == [Stencil]
-    assert products(ALIKE) == products(GROUPS.format(t="f32", s=1, c=8, o=8)) == [Stencil]
-    assert Stencil not in products(GROUPS.format(t="f32", s=1, c=32, o=32))  # each fills vectors
-    assert Stencil not in products(TWO)
+    assert products(plain()) == products(plain(LAST)) == products(SPACE) == [DepthwisePlan]
+    assert products(ALIKE) == products(GROUPS.format(t="f32", s=1, c=8, o=8)) == [DepthwisePlan]
+    assert DepthwisePlan not in products(
+        GROUPS.format(t="f32", s=1, c=32, o=32)
+    )  # each fills vectors
+    assert DepthwisePlan not in products(TWO)
     assert products(plain(u=3, v=3)) == []  # few taps stay scalar operators, which fuse anywhere
 
 

@@ -22,12 +22,12 @@ from tests.kernel.test_verify_property import accepted, arrays_for
 from tests.property.judges import agree
 
 from smelt.codegen.build import Form, asm_text
+from smelt.codegen.llvm.loopir.items import Phase
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.cuts import streamed_rows
-from smelt.codegen.llvm.schedule.nests import schedule
-from smelt.codegen.llvm.scratch.storage import Storage
-from smelt.codegen.llvm.values.items import Phase
+from smelt.codegen.llvm.schedule.build_nests import schedule
+from smelt.codegen.llvm.schedule.stream_tiling import streamed_rows
+from smelt.codegen.llvm.scratch.workspace import Storage
 from smelt.kernel import ir
 from smelt.kernel.interp import run
 from smelt.kernel.memory import Buffer

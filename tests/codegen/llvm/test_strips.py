@@ -13,7 +13,7 @@ from tests.catalogue.harness import MACHINE, REFERENCE
 import smelt as sm
 from smelt import driver
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import Nest, schedule
+from smelt.codegen.llvm.schedule.build_nests import Nest, schedule
 
 Array = np.ndarray[Any, Any]
 Code = Callable[..., Any]

@@ -7,10 +7,10 @@ import pytest
 from tests.codegen.llvm.native import native
 
 from smelt.blocks import SWATH
+from smelt.codegen.llvm.loopir.items import Phase
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
-from smelt.codegen.llvm.scratch.storage import HELD, blocks_held
-from smelt.codegen.llvm.values.items import Phase
+from smelt.codegen.llvm.schedule.build_nests import schedule
+from smelt.codegen.llvm.scratch.workspace import HELD, blocks_held
 from smelt.kernel.text import parse
 from smelt.target import Target
 from smelt.types.expr import evaluate

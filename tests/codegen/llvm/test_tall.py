@@ -13,7 +13,7 @@ from tests.codegen.llvm.whole import RUNNABLE, whole
 from smelt.blocks import TALL_COLUMNS, TALL_DEPTH, TALL_SINGLE, TALL_STAGED
 from smelt.codegen.build import Form, form_for
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.tall_nests import scheduled
+from smelt.codegen.llvm.schedule.tall_skinny_nests import scheduled
 
 SIZES = (
     (1, 1, 1), (8, 16, 0), (9, 17, 5), (TALL_STAGED + 1, 15, 3), (2 * TALL_STAGED - 1, 31, 16),

@@ -19,7 +19,7 @@ from smelt.codegen.build import asm_text, build, form_for
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.runtime.loader import load
 from smelt.target import Target
 from smelt.types.expr import evaluate

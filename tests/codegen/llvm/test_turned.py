@@ -26,9 +26,9 @@ from smelt.codegen.build import form_for
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.deep_blocks import few_columns
-from smelt.codegen.llvm.schedule.tall import talls
-from smelt.codegen.llvm.scratch.turn import butterfly
+from smelt.codegen.llvm.schedule.k_blocking import few_columns
+from smelt.codegen.llvm.schedule.tall_skinny import talls
+from smelt.codegen.llvm.scratch.transpose import butterfly
 from smelt.graph.text import parse
 from smelt.target import Target
 from smelt.types.dtype import bf16

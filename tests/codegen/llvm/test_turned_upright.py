@@ -12,13 +12,13 @@ from smelt import lower
 from smelt.blocks import WINDOW_COLUMNS
 from smelt.codegen.build import panels
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule import turning
-from smelt.codegen.llvm.schedule.nests import schedule
-from smelt.codegen.llvm.schedule.upright import CHANNELS, Upright
-from smelt.codegen.llvm.schedule.windowed import Windowed
+from smelt.codegen.llvm.schedule import conv_layout
+from smelt.codegen.llvm.schedule.build_nests import schedule
+from smelt.codegen.llvm.schedule.conv_nhwc import CHANNELS, NhwcConvPlan
+from smelt.codegen.llvm.schedule.conv_plan import ConvPlan
 from smelt.graph.text import parse
 from smelt.kernel.ir import Kernel
-from smelt.kernel.panels import read_panels
+from smelt.kernel.packed_weights import read_panels
 from smelt.kernel.verify import verify
 from smelt.target import Target
 
@@ -68,14 +68,14 @@ def lasting(o: int, c: int, **more: int) -> str:
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything stands upright that may, its weights packed by each task."""
-    monkeypatch.setattr(turning, "SAVED", 1e9)
-    monkeypatch.setattr(turning, "in_panels", lambda *_: True)
+    monkeypatch.setattr(conv_layout, "SAVED", 1e9)
+    monkeypatch.setattr(conv_layout, "in_panels", lambda *_: True)
 
 
 def made(source: str, isa: str) -> Whole:
     """A graph as one kernel."""
     kernel = whole_graph(parse(source), isa, usual=True)
-    assert [type(c) for c in products(kernel.kernel, kernel.target)] == [Upright]
+    assert [type(c) for c in products(kernel.kernel, kernel.target)] == [NhwcConvPlan]
     return kernel
 
 
@@ -161,31 +161,31 @@ def test_what_is_saved_decides() -> None:
         text = plain(o, c, u=u, v=u, p=u // 2)
         kernel = lower.run(one_cluster(parse(text)), "eager", {})
         (before,) = products(kernel, target)  # squares of its weights are turned as well
-        assert isinstance(before, Upright) == upright
+        assert isinstance(before, NhwcConvPlan) == upright
         apart = text.replace(f"k: f32[{o},{c},{u},{u}]", f"k: f32[{c},{u},{u},{o}]")
         apart = apart.replace("o,c,u,v ->", "c,u,v,o ->")
         other = lower.run(one_cluster(parse(apart)), "eager", {})
-        assert not any(isinstance(c, Upright) for c in products(other, target))
+        assert not any(isinstance(c, NhwcConvPlan) for c in products(other, target))
         found = panels(kernel, target, frozenset({"k"}))
         assert bool(found) == upright
         if found:
             ((panel, _),) = found
             (after,) = products(verify(read_panels(kernel, panel)), target)
-            assert isinstance(after, Upright)
+            assert isinstance(after, NhwcConvPlan)
             assert after.panels and after.across and after.image_across
 
 
 def test_double_precision_stays() -> None:
     kernel = lower.run(one_cluster(parse(plain(64, 64).replace("f32", "f64"))), "eager", {})
     (c,) = products(kernel, Target.for_isa("avx512"))
-    assert isinstance(c, Windowed)
+    assert isinstance(c, ConvPlan)
     assert not panels(kernel, Target.for_isa("avx512"), frozenset({"k"}))
 
 
 def test_few_colours_need_no_panels() -> None:
     kernel = lower.run(one_cluster(parse(plain(64, 3, s=2, u=7, v=7, p=3))), "eager", {})
     (c,) = products(kernel, Target.for_isa("avx512"))
-    assert isinstance(c, Upright)
+    assert isinstance(c, NhwcConvPlan)
     assert c.few == 3
     assert c.across
     assert c.image_across
@@ -198,4 +198,4 @@ def test_places_of_each_tap_by_themselves_stay_as_they_are() -> None:
     (phase,) = program(kernel).phases
     found = schedule(phase, Target.for_isa("avx512"), "tiny").products.values()
     assert found
-    assert not any(isinstance(c, Upright) and c.across for c in found)
+    assert not any(isinstance(c, NhwcConvPlan) and c.across for c in found)

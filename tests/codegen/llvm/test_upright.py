@@ -13,7 +13,7 @@ from tests.codegen.llvm.windows import check, products, random
 from smelt import lower
 from smelt.blocks import WINDOW_COLUMNS
 from smelt.codegen.build import asm_text
-from smelt.codegen.llvm.schedule.upright import CHANNELS, FEW, Upright
+from smelt.codegen.llvm.schedule.conv_nhwc import CHANNELS, FEW, NhwcConvPlan
 from smelt.graph.text import parse
 from smelt.target import Target
 
@@ -138,11 +138,11 @@ def test_margins_hide_infinities_and_nothing_else() -> None:
 
 
 def test_which_products_have_rows_of_places() -> None:
-    assert products(plain()) == products(plain(given=False)) == products(LINE) == [Upright]
-    assert products(AROUND) == [Upright]
-    assert products(SHORTCUT) == [Upright, Upright]
-    assert products(patches(2)) == [Upright]
-    assert Upright not in products(FIRST)
+    assert products(plain()) == products(plain(given=False)) == products(LINE) == [NhwcConvPlan]
+    assert products(AROUND) == [NhwcConvPlan]
+    assert products(SHORTCUT) == [NhwcConvPlan, NhwcConvPlan]
+    assert products(patches(2)) == [NhwcConvPlan]
+    assert NhwcConvPlan not in products(FIRST)
 
 
 def test_few_channels_are_one_loop_with_all_taps() -> None:

@@ -13,16 +13,16 @@ from tests.codegen.llvm.windows import check, random
 from smelt import lower
 from smelt.blocks import WINDOW_COLUMNS
 from smelt.codegen.build import panels
-from smelt.codegen.llvm.products.direct import stored
+from smelt.codegen.llvm.loopir.clone import reached
+from smelt.codegen.llvm.loopir.items import Access
+from smelt.codegen.llvm.products.direct_store import stored
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
-from smelt.codegen.llvm.schedule.upright import CHANNELS, IMAGES, Upright
-from smelt.codegen.llvm.schedule.upright import LINE as LEAST
-from smelt.codegen.llvm.values.clone import reached
-from smelt.codegen.llvm.values.items import Access
+from smelt.codegen.llvm.schedule.build_nests import schedule
+from smelt.codegen.llvm.schedule.conv_nhwc import CHANNELS, IMAGES, NhwcConvPlan
+from smelt.codegen.llvm.schedule.conv_nhwc import LINE as LEAST
 from smelt.graph.text import parse
 from smelt.kernel.ir import Kernel
-from smelt.kernel.panels import Panel, read_panels
+from smelt.kernel.packed_weights import Panel, read_panels
 from smelt.kernel.verify import verify
 from smelt.target import Target
 from smelt.types.affine import coefficient
@@ -38,16 +38,16 @@ def known(source: str, line: int) -> str:
     return found.replace("[b,n,c", f"[b,{line},c").replace("w - 2", str(line - 2))
 
 
-def made(source: str) -> list[tuple[Upright, tuple[int, ...], bool]]:
+def made(source: str) -> list[tuple[NhwcConvPlan, tuple[int, ...], bool]]:
     """The products of a graph with rows of places: heights of tiles, and whether in place."""
     kernel = lower.run(one_cluster(parse(source)), "eager", {})
     dtypes = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)}
-    found: list[tuple[Upright, tuple[int, ...], bool]] = []
+    found: list[tuple[NhwcConvPlan, tuple[int, ...], bool]] = []
     for phase in program(kernel).phases:
         s = schedule(phase, Target.for_isa("avx512"))
         there = dict(stored(s, dtypes))
         for c in s.products.values():
-            assert isinstance(c, Upright)
+            assert isinstance(c, NhwcConvPlan)
             found.append((c, c.heights(s.local[c.columns[-1].axis]), c.item in there))
     return found
 
@@ -214,9 +214,9 @@ def panelled(line: int, columns: int, width: int, s: int = 1) -> str:
 }}"""
 
 
-def uprights(kernel: Kernel, target: Target) -> list[Upright]:
+def uprights(kernel: Kernel, target: Target) -> list[NhwcConvPlan]:
     found = (c for p in program(kernel).phases for c in schedule(p, target).products.values())
-    return [c for c in found if isinstance(c, Upright)]
+    return [c for c in found if isinstance(c, NhwcConvPlan)]
 
 
 WIDTH = {"avx512": 32, "avx2": 16, "portable": 8}

@@ -14,9 +14,9 @@ from smelt import lower
 from smelt.blocks import WINDOW_COLUMNS
 from smelt.codegen.llvm.panels import panels_of
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
-from smelt.codegen.llvm.schedule.runs import lies_in_runs
-from smelt.codegen.llvm.schedule.upright import CHANNELS, Upright
+from smelt.codegen.llvm.schedule.build_nests import schedule
+from smelt.codegen.llvm.schedule.conv_nhwc import CHANNELS, NhwcConvPlan
+from smelt.codegen.llvm.schedule.filter_contiguity import lies_in_runs
 from smelt.graph.text import parse
 from smelt.target import Target
 
@@ -95,7 +95,7 @@ def test_which_weights_are_packed_so() -> None:
     def found(source: str) -> bool:
         kernel = lower.run(one_cluster(parse(source)), "eager", {})
         (made,) = [c for p in program(kernel).phases for c in schedule(p, target).products.values()]
-        assert isinstance(made, Upright)
+        assert isinstance(made, NhwcConvPlan)
         packed = panels_of(kernel, target, frozenset({"k"}), open_sizes=True)
         squares = lies_in_runs(made) is not None
         assert not (squares and packed)  # or a phase before would pack them by gathers

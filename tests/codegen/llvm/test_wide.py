@@ -35,9 +35,9 @@ from smelt.blocks import (
 from smelt.codegen.build import form_for
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
-from smelt.codegen.llvm.products.course import EVERY
-from smelt.codegen.llvm.products.tall_packer import BELOW
-from smelt.codegen.llvm.schedule.tall import LINED_ROWS, TURNED_DEPTH
+from smelt.codegen.llvm.products.prefetch_stream import EVERY
+from smelt.codegen.llvm.products.tall_skinny_packing import BELOW
+from smelt.codegen.llvm.schedule.tall_skinny import LINED_ROWS, TURNED_DEPTH
 from smelt.graph.text import parse
 from smelt.target import Target
 from smelt.types.expr import evaluate, mul, size

@@ -14,10 +14,10 @@ from smelt import lower
 from smelt.blocks import ROWS
 from smelt.blocks import WINDOW_COLUMNS as COLUMNS
 from smelt.codegen.build import asm_text
-from smelt.codegen.llvm.schedule.line_forms import NARROW, TINY
-from smelt.codegen.llvm.schedule.windowed import DEPTH, Windowed
+from smelt.codegen.llvm.schedule.conv_plan import DEPTH, ConvPlan
+from smelt.codegen.llvm.schedule.small_image_variants import NARROW, TINY
 from smelt.graph.text import parse
-from smelt.kernel.built import form_for
+from smelt.kernel.artifact import form_for
 from smelt.target import Target
 
 PLAIN = """graph f(x: {t}[b,c,h,w], k: {t}[o,c,{u},{v}]) {{
@@ -152,7 +152,7 @@ def test_blocks_of_summed_positions_are_even() -> None:
 
 def test_many_taps_are_products_over_windows_too() -> None:
     """An ordinary one would pack all weights for every line of results."""
-    assert products(large()) == products(large(s=21)) == [Windowed]
+    assert products(large()) == products(large(s=21)) == [ConvPlan]
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)

@@ -9,10 +9,10 @@ from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
 
 from smelt import lower
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
-from smelt.codegen.llvm.schedule.written import short_products
+from smelt.codegen.llvm.schedule.build_nests import schedule
+from smelt.codegen.llvm.schedule.unroll_small_reductions import short_products
 from smelt.graph.text import parse
-from smelt.kernel.short import with_sizes
+from smelt.kernel.specialize_small_sizes import with_sizes
 from smelt.target import Isa, Target
 from smelt.types.affine import coefficient
 

@@ -30,7 +30,7 @@ from smelt.kernel.ir import Kernel
 from smelt.kernel.text_print import text as kernel_text
 from smelt.kernel.verify import verify
 from smelt.ops.create import Input
-from smelt.passes.prelude import Split
+from smelt.passes.constant_subgraph import Split
 from smelt.runtime.code import Code
 from smelt.runtime.executable import Executable
 from smelt.runtime.loader import Loaded, load

@@ -9,9 +9,9 @@ from tests.codegen.llvm.whole import Whole, one_cluster
 
 from smelt import lower
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.nests import schedule
-from smelt.codegen.llvm.schedule.stencil import Stencil
-from smelt.codegen.llvm.schedule.windowed import Windowed
+from smelt.codegen.llvm.schedule.build_nests import schedule
+from smelt.codegen.llvm.schedule.conv_plan import ConvPlan
+from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
 from smelt.graph.text import parse
 from smelt.target import Target
 
@@ -38,17 +38,17 @@ def products(source: str) -> list[type]:
 
 def lying(source: str) -> list[bool]:
     """Whether the left operands of a graph's products over windows are multiplied as they lie."""
-    return [c.lies for c in _made(source) if isinstance(c, Windowed)]
+    return [c.lies for c in _made(source) if isinstance(c, ConvPlan)]
 
 
 def in_place(source: str) -> list[bool]:
     """Whether the lines of a graph's stencils are read where they lie."""
-    return [c.lies is not None for c in _made(source) if isinstance(c, Stencil)]
+    return [c.lies is not None for c in _made(source) if isinstance(c, DepthwisePlan)]
 
 
 def dealing(source: str) -> list[bool]:
     """Whether a table says where the left operands of a graph's products over windows lie."""
-    return [c.dealt is not None for c in _made(source) if isinstance(c, Windowed)]
+    return [c.dealt is not None for c in _made(source) if isinstance(c, ConvPlan)]
 
 
 def _made(source: str) -> list[object]:

@@ -125,16 +125,16 @@ def test_memory_that_another_thread_has_given_away() -> None:
 def test_what_cannot_be_compiled_keeps_nobody_else_from_being_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from smelt.frontends.array import flush
+    from smelt.frontends.array import evaluate_pending
 
-    run = flush._run  # pyright: ignore[reportPrivateUsage]
+    run = evaluate_pending._run  # pyright: ignore[reportPrivateUsage]
 
     def refusing(outputs: Any) -> None:
         if any(x.type.shape == (7,) for x in outputs):
             raise InternalError("no kernels")
         run(outputs)
 
-    monkeypatch.setattr(flush, "_run", refusing)
+    monkeypatch.setattr(evaluate_pending, "_run", refusing)
     bad, others = sm.zeros(7) + 1, [sm.ones(2) * k for k in range(4)]
     assert [x.tolist() for x in others] == [[k, k] for k in range(4)]
     np.asarray(others[0])[:] = 3.0
@@ -153,16 +153,16 @@ def test_memory_that_has_changed_is_read_anew_once_that_was_told() -> None:
 
 
 def test_want_of_memory_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    from smelt.frontends.array import flush
+    from smelt.frontends.array import evaluate_pending
 
-    run, room = flush._run, [False]  # pyright: ignore[reportPrivateUsage]
+    run, room = evaluate_pending._run, [False]  # pyright: ignore[reportPrivateUsage]
 
     def scarce(outputs: Any) -> None:
         if not room[0] and any(x.type.shape == (7,) for x in outputs):
             raise OutOfMemory("no room")
         run(outputs)
 
-    monkeypatch.setattr(flush, "_run", scarce)
+    monkeypatch.setattr(evaluate_pending, "_run", scarce)
     large, known = sm.zeros(7) + 1, sm.jit(lambda x: x * 2)(np.ones(3))
     assert (known + 1).tolist() == [3.0, 3.0, 3.0]
     for _ in range(2):

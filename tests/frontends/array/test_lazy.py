@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import smelt as sm
-from smelt.frontends.array import flush as flushing
+from smelt.frontends.array import evaluate_pending as flushing
 from smelt.frontends.array.value import STATE
 
 rng = np.random.default_rng(4)

@@ -9,9 +9,9 @@ import pytest
 from tests.frontends.array.test_native_calls import warm
 
 import smelt as sm
-from smelt.runtime import calls
+from smelt.runtime import call_cache
 
-pytestmark = pytest.mark.skipif(not calls.is_possible(), reason="another interpreter")
+pytestmark = pytest.mark.skipif(not call_cache.is_possible(), reason="another interpreter")
 rng = np.random.default_rng(12)
 SCALARS = [np.float32, np.float64, np.float16, np.int8, np.int16, np.int32, np.int64, np.uint8,
            np.uint64, np.bool_, sm.bfloat16.numpy.type]  # fmt: skip
@@ -27,8 +27,8 @@ def test_scalars_of_numpy(kind: Any) -> None:
         assert np.array_equal(np.asarray(warm(f, x, kind(v))), wanted.astype(np.float32))
         for other in (v, float(v), np.asarray(kind(v)), np.int32(v)):
             assert np.asarray(f(x, other)).shape == x.shape
-    assert calls.is_scalar(kind) and not calls.is_scalar(np.complex128)
-    assert not calls.is_scalar(np.longdouble) and not calls.is_scalar(float)
+    assert call_cache.is_scalar(kind) and not call_cache.is_scalar(np.complex128)
+    assert not call_cache.is_scalar(np.longdouble) and not call_cache.is_scalar(float)
 
 
 def test_scalars_of_numpy_that_a_function_looks_at() -> None:

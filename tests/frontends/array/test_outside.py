@@ -11,7 +11,7 @@ import pytest
 
 import smelt as sm
 from smelt.errors import OutsideError
-from smelt.runtime import calls
+from smelt.runtime import call_cache
 
 X = np.arange(10.0)
 TABLE = np.arange(20.0).reshape(10, 2)
@@ -224,7 +224,7 @@ def test_positions_outside_are_refused_and_forgotten(code: Callable[..., Any]) -
     x, inside, outside = TABLE, at(2, 8, -9), at(2, 10, 0)
     f = sm.jit(code)
     first = [f(x, inside) for _ in range(4)][-1]
-    assert not calls.is_possible() or f.line is not None
+    assert not call_cache.is_possible() or f.line is not None
     before = sys.getrefcount(x), sys.getrefcount(outside)
     for _ in range(20):
         with pytest.raises(OutsideError):

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt.frontends.array import flush, repeat
+from smelt.frontends.array import evaluate_pending, program_cache
 
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
-    repeat.KNOWN.clear()
+    program_cache.KNOWN.clear()
     yield
-    repeat.KNOWN.clear()
+    program_cache.KNOWN.clear()
 
 
 def _different(rng: Any) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
@@ -49,7 +49,7 @@ def test_the_third_time_nothing_is_taken_apart(monkeypatch: pytest.MonkeyPatch) 
 
     for _ in range(2):
         run()
-    monkeypatch.setattr(flush, "Program", None)
+    monkeypatch.setattr(evaluate_pending, "Program", None)
     run()
 
 
@@ -102,7 +102,7 @@ def test_settings_are_part_of_what_ran() -> None:
     for rounding in ("fast", "exact", "fast", "exact", "eager", "exact"):
         with sm.config(rounding=rounding):
             np.testing.assert_allclose(np.asarray(sm.exp(x) * 2), np.exp(np.arange(6.0)) * 2)
-    keys = {known.repeat for known in repeat.KNOWN.values()}
+    keys = {known.repeat for known in program_cache.KNOWN.values()}
     assert len(keys - {None}) >= 2
 
 

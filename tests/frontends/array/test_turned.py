@@ -11,7 +11,7 @@ import pytest
 import smelt as sm
 from smelt.frontends.array.layouts import lies
 from smelt.graph.text import parse
-from smelt.passes.turned import turned
+from smelt.passes.input_layouts import turned
 
 rng = np.random.default_rng(8)
 

@@ -10,7 +10,7 @@ import pytest
 from tests.frontends.array.against_numpy import MODES, check
 
 import smelt as sm
-from smelt.frontends.array.elsewhere import FUNCTIONS, METHODS
+from smelt.frontends.array.numpy_hints import FUNCTIONS, METHODS
 
 Program = Callable[..., Any]
 RNG = np.random.default_rng(0)

@@ -13,7 +13,7 @@ import smelt as sm
 torch = pytest.importorskip("torch")
 
 from smelt.bench.diffusion import diffusion_block  # noqa: E402
-from smelt.frontends.torch.held import kept_by_autocast  # noqa: E402
+from smelt.frontends.torch.eager_memory import kept_by_autocast  # noqa: E402
 from smelt.runtime import prelude  # noqa: E402
 
 EPS = 2.0**-8

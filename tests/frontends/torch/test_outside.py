@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 import smelt.torch  # noqa: E402
 from smelt.errors import OutsideError  # noqa: E402
-from smelt.graph.inside import Looks, looked_at  # noqa: E402
+from smelt.graph.bounds_checks import Looks, looked_at  # noqa: E402
 from smelt.graph.text import parse  # noqa: E402
 
 F = torch.nn.functional

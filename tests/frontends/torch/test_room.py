@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402 - torch may be missing
 
-from smelt.frontends.torch.held import Budget, held_by_eager  # noqa: E402
+from smelt.frontends.torch.eager_memory import Budget, held_by_eager  # noqa: E402
 from smelt.runtime import prelude  # noqa: E402
 
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, store_vector
-from smelt.codegen.llvm.instructions.folds import (
+from smelt.codegen.llvm.instructions.indexing import number, splat
+from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.reductions import (
     PAIRED,
     Winner,
     across,
@@ -22,15 +24,13 @@ from smelt.codegen.llvm.instructions.folds import (
     rows_added,
     with_first_lanes,
 )
-from smelt.codegen.llvm.instructions.indexing import number, splat
-from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.rows.abreast import Rows
-from smelt.codegen.llvm.rows.straight import is_straight
-from smelt.codegen.llvm.rows.width import adds_pairs, known_from
-from smelt.codegen.llvm.schedule.nests import Nest
-from smelt.codegen.llvm.scratch.storage import scan_state_axes
-from smelt.codegen.llvm.values.items import Folding, Item, visited_axes
+from smelt.codegen.llvm.loopir.items import Folding, Item, visited_axes
+from smelt.codegen.llvm.loops.batched_reduce import Rows
+from smelt.codegen.llvm.loops.full_unroll import is_straight
+from smelt.codegen.llvm.loops.unroll_factor import adds_pairs, known_from
+from smelt.codegen.llvm.schedule.build_nests import Nest
+from smelt.codegen.llvm.scratch.workspace import scan_state_axes
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.ahead import shares
+from smelt.codegen.llvm.access.prefetch import shares
 from smelt.codegen.llvm.instructions.indexing import I64, IndexEmitter, number
 from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.loopir.items import Access, Program
+from smelt.codegen.llvm.loops.full_unroll import is_whole
+from smelt.codegen.llvm.loops.pipeline_store import Turns, is_behind
 from smelt.codegen.llvm.nest import NestEmitter
-from smelt.codegen.llvm.rows.behind import Turns, is_behind
-from smelt.codegen.llvm.rows.straight import is_whole
-from smelt.codegen.llvm.schedule.nests import Schedule
-from smelt.codegen.llvm.scratch.leftovers import clear
-from smelt.codegen.llvm.scratch.storage import Storage
+from smelt.codegen.llvm.schedule.build_nests import Schedule
+from smelt.codegen.llvm.scratch.workspace import Storage
+from smelt.codegen.llvm.scratch.zero_pad import clear
 from smelt.codegen.llvm.streams import run_segments
-from smelt.codegen.llvm.values.items import Access, Program
 from smelt.dataclass import dataclass
 from smelt.target import Target
 from smelt.types.expr import Atom, Expr, Index, add, atoms, floordiv, mul, product, sub

@@ -8,20 +8,20 @@ from itertools import chain
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.function import FunctionEmitter, Words, task_count, words_of
+from smelt.codegen.llvm.loopir.items import Access
+from smelt.codegen.llvm.loopir.lower import stride_name
 from smelt.codegen.llvm.prepacked import packed_limits, packed_program
 from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.contract import forms, near_forms
-from smelt.codegen.llvm.schedule.disjoint import disjoint
-from smelt.codegen.llvm.schedule.line_forms import line_forms
-from smelt.codegen.llvm.schedule.nests import schedule
-from smelt.codegen.llvm.schedule.price import cycles
-from smelt.codegen.llvm.schedule.stencil import turned_forms
-from smelt.codegen.llvm.schedule.tall import few_forms, panel_forms, tall_forms, wide_forms
-from smelt.codegen.llvm.schedule.tall_nests import scheduled
-from smelt.codegen.llvm.values.flat import stride_name
-from smelt.codegen.llvm.values.items import Access
+from smelt.codegen.llvm.schedule.depthwise import turned_forms
+from smelt.codegen.llvm.schedule.small_image_variants import line_forms
+from smelt.codegen.llvm.schedule.split_independent_outputs import disjoint
+from smelt.codegen.llvm.schedule.tall_skinny import few_forms, panel_forms, tall_forms, wide_forms
+from smelt.codegen.llvm.schedule.tall_skinny_nests import scheduled
+from smelt.codegen.llvm.schedule.task_cost import cycles
 from smelt.dataclass import dataclass
-from smelt.kernel.built import Form, Forms, Limits
+from smelt.kernel.artifact import Form, Forms, Limits
 from smelt.kernel.ir import Kernel
 from smelt.target import Target
 from smelt.types.expr import Expr, Index, sizes_of

@@ -8,11 +8,9 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.ahead import RowAhead
-from smelt.codegen.llvm.access.bypass import claim_ahead, peeled_loop
-from smelt.codegen.llvm.access.gaps import compared
-from smelt.codegen.llvm.access.held import Held, read_held
-from smelt.codegen.llvm.access.limits import Limit, clamped, inside_limits
+from smelt.codegen.llvm.access.affine_predicates import compared
+from smelt.codegen.llvm.access.gather_cache import Held, read_held
+from smelt.codegen.llvm.access.interleaved_loads import InterleavedLoads, combs_of
 from smelt.codegen.llvm.access.memory import (
     element_address,
     load_scalar,
@@ -20,11 +18,13 @@ from smelt.codegen.llvm.access.memory import (
     store_scalar,
     store_vector,
 )  # fmt: skip
-from smelt.codegen.llvm.access.patterned import lane_index
-from smelt.codegen.llvm.access.reads import both, lane_offsets, read_lanes, read_units
-from smelt.codegen.llvm.access.strided import Combs, combs_of
+from smelt.codegen.llvm.access.nontemporal import align_peel, prefetch_for_write
+from smelt.codegen.llvm.access.permute_gather import lane_index
+from smelt.codegen.llvm.access.prefetch import RowPrefetch
+from smelt.codegen.llvm.access.proven_bounds import Limit, clamped, inside_limits
+from smelt.codegen.llvm.access.vector_loads import both, lane_offsets, read_lanes, read_units
 from smelt.codegen.llvm.folding import FoldEmitter, power_of_two
-from smelt.codegen.llvm.instructions.grouped import paired
+from smelt.codegen.llvm.instructions.dot_product import paired
 from smelt.codegen.llvm.instructions.indexing import (
     I64,
     Along,
@@ -37,32 +37,7 @@ from smelt.codegen.llvm.instructions.indexing import (
 )
 from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
-from smelt.codegen.llvm.products.direct import Direct
-from smelt.codegen.llvm.products.placed import PlacedEmitter, placed_emitter
-from smelt.codegen.llvm.products.product import ProductEmitter
-from smelt.codegen.llvm.products.run_on import run_on
-from smelt.codegen.llvm.products.short_lines import packs_lines
-from smelt.codegen.llvm.rows.abreast import rows_abreast, run_abreast
-from smelt.codegen.llvm.rows.behind import RowBehind
-from smelt.codegen.llvm.rows.branches import Tree, in_branches, tree_of
-from smelt.codegen.llvm.rows.interior import each_row, in_parts
-from smelt.codegen.llvm.rows.left import left_over
-from smelt.codegen.llvm.rows.spans import around
-from smelt.codegen.llvm.rows.spread import interleaved
-from smelt.codegen.llvm.rows.stacked import run_stacked
-from smelt.codegen.llvm.rows.stages import run_stages
-from smelt.codegen.llvm.rows.straight import is_straight, rest_mask, vectors_of
-from smelt.codegen.llvm.rows.versions import answered, is_choice, needed, question_of
-from smelt.codegen.llvm.rows.within import Aim, in_range, of_single_ranges, stored_in_range
-from smelt.codegen.llvm.schedule.bands import BandEmitter, bands_of, for_each_band
-from smelt.codegen.llvm.schedule.contract import Contraction
-from smelt.codegen.llvm.schedule.copies import copied
-from smelt.codegen.llvm.schedule.nests import Nest
-from smelt.codegen.llvm.schedule.strips import in_strips
-from smelt.codegen.llvm.scratch.scratch import ScratchEmitter
-from smelt.codegen.llvm.scratch.squares import in_squares, turned_row
-from smelt.codegen.llvm.streams import edge
-from smelt.codegen.llvm.values.items import (
+from smelt.codegen.llvm.loopir.items import (
     Access,
     Carried,
     Clamping,
@@ -75,6 +50,36 @@ from smelt.codegen.llvm.values.items import (
     accesses_of,
     cut_axes,
 )
+from smelt.codegen.llvm.loops.batched_reduce import rows_abreast, run_abreast
+from smelt.codegen.llvm.loops.distribute import run_stages
+from smelt.codegen.llvm.loops.full_unroll import is_straight, rest_mask, vectors_of
+from smelt.codegen.llvm.loops.partition_interior import each_row, in_parts
+from smelt.codegen.llvm.loops.partition_padding import around
+from smelt.codegen.llvm.loops.pipeline_store import PipelinedStoreRow
+from smelt.codegen.llvm.loops.split_store_ranges import (
+    Aim,
+    in_range,
+    of_single_ranges,
+    stored_in_range,
+)
+from smelt.codegen.llvm.loops.unroll_and_jam import run_stacked
+from smelt.codegen.llvm.loops.unroll_columns import interleaved
+from smelt.codegen.llvm.loops.unswitch import Tree, in_branches, tree_of
+from smelt.codegen.llvm.loops.vector_tail import left_over
+from smelt.codegen.llvm.loops.versioning import answered, is_choice, needed, question_of
+from smelt.codegen.llvm.products.blocked_gemm import BlockedGemm
+from smelt.codegen.llvm.products.choose_driver import Driver, choose_driver
+from smelt.codegen.llvm.products.collapse_rows import run_on
+from smelt.codegen.llvm.products.direct_store import Direct
+from smelt.codegen.llvm.products.pack_short_rows import packs_lines
+from smelt.codegen.llvm.schedule.build_nests import Nest
+from smelt.codegen.llvm.schedule.contract import Contraction
+from smelt.codegen.llvm.schedule.elide_identity_copy import copied
+from smelt.codegen.llvm.schedule.mask_ranges import BandEmitter, bands_of, for_each_band
+from smelt.codegen.llvm.schedule.transposed_strip import in_strips
+from smelt.codegen.llvm.scratch.scratch import ScratchEmitter
+from smelt.codegen.llvm.scratch.transpose_direct import in_squares, turned_row
+from smelt.codegen.llvm.streams import edge
 from smelt.kernel.bounds import Facts
 from smelt.ops.cast import cast
 from smelt.ops.scalar import SCALARS
@@ -99,7 +104,7 @@ class NestEmitter:
         self.s, self.storage = home.s, home.storage
         self.positions = {i: n for n, i in self.s.phase.positions.items()}
         self.nest = self.s.nests[0]
-        self.bypass, self.claims, self.foresees = False, False, True
+        self.bypass, self.claims, self.prefetch_enabled = False, False, True
         self.tree: Tree | None = None
         self.together = 1
         """Rows that are read together where code is emitted now."""
@@ -125,18 +130,18 @@ class NestEmitter:
         self.aims: Sequence[Aim] = ()
         """Where stores of ranges go in the tile that is emitted."""
         self.direct = Direct(self)
-        self.products: ProductEmitter | PlacedEmitter = ProductEmitter(self)
+        self.products: BlockedGemm | Driver = BlockedGemm(self)
 
     # ---- loops -----------------------------------------------------------------------------------
 
     def run(self, nest: Nest, scope: Scope | None = None) -> None:
         """All of one nest, inside the loops of `scope`."""
         if isinstance(nest.product, Contraction):
-            self.products = ProductEmitter(self)
+            self.products = BlockedGemm(self)
             self.products.run(nest, nest.product)
             return
         if nest.product is not None:
-            self.products = placed_emitter(self, nest, nest.product)
+            self.products = choose_driver(self, nest, nest.product)
             self.products.run()
             return
         if nest.within is not None:
@@ -180,7 +185,7 @@ class NestEmitter:
         self.enter(top, 0)
         return top
 
-    def combs_now(self) -> Combs:
+    def combs_now(self) -> InterleavedLoads:
         """The combs of the loads that are read where code is emitted now."""
         return combs_of(self.items, lambda a: self.step(a, self.nest.vector or ""))
 
@@ -236,7 +241,7 @@ class NestEmitter:
         """A main loop over whole wide vectors, then masked ones; masked ones alone for `few`."""
         b, name, wide = self.b, self.nest.order[depth], self.s.lanes * self.nest.wide
         low, high = self.ranges[name]
-        ahead, behind = RowAhead(self, scope), RowBehind(self, scope)
+        ahead, behind = RowPrefetch(self, scope), PipelinedStoreRow(self, scope)
 
         def at(
             count: int, masked: bool, apart: int = 1, end: Value = high
@@ -275,7 +280,7 @@ class NestEmitter:
             if in_parts(self, scope, facts, at, lambda a, z: walk(a, z, self.s.lanes)):
                 return
             loops = partial(walk, apart=wide), singly
-            middle = peeled_loop(self, (low, high), wide, loops, scope)
+            middle = align_peel(self, (low, high), wide, loops, scope)
         left_over(self, (middle, high), at, behind.turns is not None)
 
     def apart(self, name: str, step: int) -> int:
@@ -463,7 +468,7 @@ class NestEmitter:
         if step == 1:
             address = element_address(self.b, base, scope.offset(s.access), dtype)
             if self.claims and mask is None:
-                claim_ahead(self, address, dtype, scope.lanes.count)
+                prefetch_for_write(self, address, dtype, scope.lanes.count)
             store_vector(m, address, value, dtype, mask, bypass=self.bypass)
         else:
             scatter(m, base, lane_offsets(self, s.access, step, scope), value, dtype, mask)

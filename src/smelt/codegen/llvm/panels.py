@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from smelt.blocks import SMALL, SMALL_DEPTH
+from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.schedule.build_nests import Schedule, schedule
 from smelt.codegen.llvm.schedule.contract import Contraction, contractions
-from smelt.codegen.llvm.schedule.nests import Schedule, schedule
+from smelt.codegen.llvm.schedule.conv_layout import UPRIGHT
+from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
+from smelt.codegen.llvm.schedule.conv_plan import ConvPlan
+from smelt.codegen.llvm.schedule.filter_contiguity import lies_in_runs
 from smelt.codegen.llvm.schedule.operands import load_of, packs_as_it_is
-from smelt.codegen.llvm.schedule.runs import lies_in_runs
-from smelt.codegen.llvm.schedule.turning import UPRIGHT
-from smelt.codegen.llvm.schedule.upright import Upright
-from smelt.codegen.llvm.schedule.windowed import Windowed
-from smelt.codegen.llvm.values.items import Item
 from smelt.kernel.ir import Kernel
-from smelt.kernel.panels import Panel, read_panels
+from smelt.kernel.packed_weights import Panel, read_panels
 from smelt.kernel.walk import loads
 from smelt.target import Target
 from smelt.types.expr import Index, axes_of, mul
@@ -40,13 +40,13 @@ def panels_of(
     return tuple(found.values())
 
 
-_Panelled = Contraction | Upright
+_Panelled = Contraction | NhwcConvPlan
 """Products whose inner loop reads an operand in panels."""
 
 
 def _operand(c: _Panelled) -> Item:
     """The operand that is read in panels."""
-    return c.left if isinstance(c, Upright) else c.right
+    return c.left if isinstance(c, NhwcConvPlan) else c.right
 
 
 def _rows(kernel: Kernel, c: _Panelled) -> Index:
@@ -57,7 +57,7 @@ def _rows(kernel: Kernel, c: _Panelled) -> Index:
     own = {a for x in loads(kernel) if x.param == access.buffer for e in x.index
            for a in axes_of(e)}  # fmt: skip
     found: Index = 1
-    rows = sorted(c.item.axes - {c.n}) if isinstance(c, Upright) else (c.m, *c.outer)
+    rows = sorted(c.item.axes - {c.n}) if isinstance(c, NhwcConvPlan) else (c.m, *c.outer)
     names = (a.partition(".")[0] for a in rows if a is not None)
     for a in dict.fromkeys(names):
         if a not in own:
@@ -79,7 +79,7 @@ def _candidates(kernel: Kernel, target: Target) -> Iterator[_Panelled]:
     would be if their right operand lay in panels along the last one."""
     for number, phase in enumerate(program(kernel).phases):
         found = schedule(phase, target)
-        if found.products and all(isinstance(p, Windowed) for p in found.products.values()):
+        if found.products and all(isinstance(p, ConvPlan) for p in found.products.values()):
             upright = schedule(program(kernel).phases[number], target, UPRIGHT)
             yield from _panelled(upright)
         if found.blocked or not _walked_by_two(found):
@@ -91,7 +91,7 @@ def _candidates(kernel: Kernel, target: Target) -> Iterator[_Panelled]:
 def _walked_by_two(found: Schedule) -> bool:
     """Whether all products have columns on several axes, none of which a window slides along."""
     return bool(found.products) and all(
-        isinstance(p, Windowed | Upright) and not any(c.tap for c in p.columns)
+        isinstance(p, ConvPlan | NhwcConvPlan) and not any(c.tap for c in p.columns)
         for p in found.products.values()
     )
 
@@ -101,12 +101,12 @@ def _panel(
 ) -> Panel | None:
     """How the operand of a product is to be packed, if it can be."""
     access, operand = load_of(_operand(c)), _operand(c)
-    packs = isinstance(c, Upright) or c.kind == "packed"
-    if open_sizes and isinstance(c, Upright) and lies_in_runs(c) is not None:
+    packs = isinstance(c, NhwcConvPlan) or c.kind == "packed"
+    if open_sizes and isinstance(c, NhwcConvPlan) and lies_in_runs(c) is not None:
         return None  # a task that packs squares soon has what its tiles read, and has it near
     if not packs or c.panels or access is None or access.buffer not in constant:
         return None
-    group, together = (None, 1) if isinstance(c, Upright) else (c.group, c.together)
+    group, together = (None, 1) if isinstance(c, NhwcConvPlan) else (c.group, c.together)
     if not packs_as_it_is(operand, c.item, group, kernel.param(access.buffer).dtype):
         return None
     reads = {x.index for x in loads(kernel) if x.param == access.buffer}
@@ -124,7 +124,9 @@ def _panel(
         return None
     if not all(isinstance(d, int) for d in shape):
         return None
-    small = wide <= SMALL and deep <= SMALL_DEPTH and group is None and not isinstance(c, Upright)
+    small = (
+        wide <= SMALL and deep <= SMALL_DEPTH and group is None and not isinstance(c, NhwcConvPlan)
+    )
     return None if small else Panel(access.buffer, across, along, c.tile.columns, together)
 
 

@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from smelt.blocks import PREPACKED, SMALL, SMALL_DEPTH
+from smelt.codegen.llvm.loopir.items import Buffer, Program
 from smelt.codegen.llvm.panels import panels_of
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.values.items import Buffer, Program
 from smelt.kernel import ir as k
-from smelt.kernel.built import Limits
-from smelt.kernel.panels import Panel, panelled_shape, read_panels
+from smelt.kernel.artifact import Limits
+from smelt.kernel.packed_weights import Panel, panelled_shape, read_panels
 from smelt.kernel.walk import map_values, splits
 from smelt.target import Target
 from smelt.types.expr import Index, add, mul, product, sub

@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from smelt.codegen.llvm.schedule.written import written_out
-from smelt.codegen.llvm.values.clone import prune
-from smelt.codegen.llvm.values.collapse import collapse
-from smelt.codegen.llvm.values.flat import PhaseBuilder
-from smelt.codegen.llvm.values.in_turn import in_turn
-from smelt.codegen.llvm.values.items import (
+from smelt.codegen.llvm.loopir.clone import prune
+from smelt.codegen.llvm.loopir.collapse_axes import collapse
+from smelt.codegen.llvm.loopir.collapse_spatial import over_lines
+from smelt.codegen.llvm.loopir.compute_at import peeking
+from smelt.codegen.llvm.loopir.items import (
     Access,
     Buffer,
     Carried,
@@ -26,12 +25,13 @@ from smelt.codegen.llvm.values.items import (
     StoreItem,
     Visit,
 )
-from smelt.codegen.llvm.values.lines import over_lines
-from smelt.codegen.llvm.values.peeks import peeking
-from smelt.codegen.llvm.values.refine import refine
-from smelt.codegen.llvm.values.rowwise import row_by_row
-from smelt.codegen.llvm.values.swaths import in_swaths
-from smelt.codegen.llvm.values.unstream import as_folds, block_fold
+from smelt.codegen.llvm.loopir.lower import PhaseBuilder
+from smelt.codegen.llvm.loopir.row_blocking import in_swaths
+from smelt.codegen.llvm.loopir.rowwise_split import row_by_row
+from smelt.codegen.llvm.loopir.split_axis import refine
+from smelt.codegen.llvm.loopir.split_grouped_reduction import in_turn
+from smelt.codegen.llvm.loopir.stream_to_reduce import as_folds, block_fold
+from smelt.codegen.llvm.schedule.unroll_small_reductions import written_out
 from smelt.errors import UnsupportedError
 from smelt.kernel import ir as k
 from smelt.kernel.merge import MergeRule, merge_rules

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.values.items import Edge, Region, Visit
+from smelt.codegen.llvm.loopir.items import Edge, Region, Visit
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter

@@ -32,12 +32,12 @@ from smelt.errors import (
 )
 from smelt.frontends.array.assign import put
 from smelt.frontends.array.at import At
-from smelt.frontends.array.chosen import Chosen, choose, written
 from smelt.frontends.array.convert import from_host, is_foreign_array
 from smelt.frontends.array.dlpack import leave
-from smelt.frontends.array.elsewhere import METHODS, Elsewhere
-from smelt.frontends.array.flush import flush, realise, review
+from smelt.frontends.array.evaluate_pending import flush, realise, review
+from smelt.frontends.array.masked_select import Chosen, choose, written
 from smelt.frontends.array.number import Number, shown
+from smelt.frontends.array.numpy_hints import METHODS, Elsewhere
 from smelt.frontends.array.operators import Operators, operand
 from smelt.frontends.array.subscript import get
 from smelt.frontends.array.ufuncs import IN_PLACE, OPERATORS, in_place, unseen

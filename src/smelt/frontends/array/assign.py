@@ -19,7 +19,6 @@ from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.families import BINARY, align
 from smelt.frontends.array.keys import frozen, thawed
 from smelt.frontends.array.promote import cast, number
-from smelt.frontends.array.replay import replayed
 from smelt.frontends.array.subscript import (
     SELECT,
     Many,
@@ -39,6 +38,7 @@ from smelt.frontends.array.subscript import (
     range_of,
     take,
 )  # fmt: skip
+from smelt.frontends.array.trace_cache import replayed
 from smelt.frontends.array.value import Value, record
 from smelt.frontends.array.views import expand, flip, pad, permute, reshape, scope_of, shape_of
 from smelt.ops.create import Iota

@@ -276,7 +276,7 @@ def _laid_back(
     cut: Margins, more: tuple[int, ...],
 ) -> Value:  # fmt: skip
     """Products for each element and tap, laid back along the result and summed: as one sum they are
-    products over windows of the image, one for each remainder (`smelt.passes.laid`)."""
+    products over windows of the image, one for each remainder (`smelt.passes.conv_transpose`)."""
     count, dtype = len(steps), common("conv_transpose", image.type.dtype, kernel.type.dtype)
     extent = pinned(kernel, range(2, 2 + count))
     shape, (outer, inner, *_) = shape_of(image), shape_of(kernel)

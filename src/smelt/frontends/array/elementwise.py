@@ -20,12 +20,12 @@ import numpy as np
 
 from smelt.errors import ArgumentError, DTypeError
 from smelt.frontends.array.array import Array, number_or_value, value
-from smelt.frontends.array.chosen import Chosen
 from smelt.frontends.array.creation import zeros_like
 from smelt.frontends.array.families import BINARY, UNARY, align
+from smelt.frontends.array.masked_select import Chosen
 from smelt.frontends.array.promote import cast, common, number, weak
-from smelt.frontends.array.replay import replayed
 from smelt.frontends.array.subscript import SELECT
+from smelt.frontends.array.trace_cache import replayed
 from smelt.frontends.array.value import Value, record
 from smelt.types.dtype import DType, bool_
 

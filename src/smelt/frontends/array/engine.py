@@ -26,7 +26,7 @@ from smelt.errors import (
     VerifyError,
     reason_of,
 )
-from smelt.graph.inside import Looks
+from smelt.graph.bounds_checks import Looks
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import size_names
 from smelt.imports import imported
@@ -60,7 +60,7 @@ def _references() -> Any:
 
 def outside(looks: Looks, inputs: Sequence[Node], arrays: Sequence[Buffer]) -> NoReturn:
     """Raises OutsideError, which tells the position."""
-    imported("smelt.graph.outside").named(looks, inputs, arrays)
+    imported("smelt.graph.locate_out_of_bounds").named(looks, inputs, arrays)
     raise AssertionError("unreachable")
 
 
@@ -70,7 +70,7 @@ def blame(
 ) -> None:  # fmt: skip
     """Tell an error of a run which line it is about, by the graph of the program at hand and its
     `sizes`: the plan, run with the sizes `used`, may have been made for another one."""
-    failed = imported("smelt.graph.failed")
+    failed = imported("smelt.graph.locate_failure")
     if isinstance(error, ExternError):
         origin = failed.caller(error.fields.get("op"), graph, arrays)
     else:
@@ -98,7 +98,7 @@ def turned(
     """The graph for inputs that lie in memory in other orders than that of their dimensions, and
     how; the graph as it is, which reads them with strides, where results would not lie so too."""
     if any(orders) and not graph.checks:
-        found = imported("smelt.passes.turned").turned(graph, orders)
+        found = imported("smelt.passes.input_layouts").turned(graph, orders)
         if found is not None:
             return found[0], Turns(tuple(orders), found[1])
     return graph, None

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from smelt.errors import ArgumentError
-from smelt.frontends.array.bind import Options
+from smelt.frontends.array.bind_args import Options
 from smelt.frontends.array.engine import explaining
 from smelt.frontends.array.jit import Jit
 from smelt.frontends.array.lowered import as_arguments

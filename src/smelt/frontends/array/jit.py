@@ -21,9 +21,9 @@ import numpy as np
 
 from smelt.errors import UnsupportedError
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.bind import Bound, Options
+from smelt.frontends.array.bind_args import Bound, Options
 from smelt.frontends.array.convert import from_host
-from smelt.frontends.array.flush import flush, realise
+from smelt.frontends.array.evaluate_pending import flush, realise
 from smelt.frontends.array.layouts import Buffer, lies
 from smelt.frontends.array.lowered import Lowered, as_arguments, signature
 from smelt.frontends.array.number import Number
@@ -36,7 +36,7 @@ from smelt.knobs.steer import Names, fuse
 from smelt.types.dtype import DTYPES
 
 if TYPE_CHECKING:
-    from smelt.runtime.calls import Record
+    from smelt.runtime.call_cache import Record
 
 P = ParamSpec("P")
 R = TypeVar("R")

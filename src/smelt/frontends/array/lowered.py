@@ -13,11 +13,11 @@ from typing import Any
 
 from smelt.errors import ArgumentError, ExprTextError, GuardError, StaticArgError, StructureError
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.bind import Bound
+from smelt.frontends.array.bind_args import Bound
 from smelt.frontends.array.convert import as_buffer, is_foreign_array, usable
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
 from smelt.frontends.array.engine import explaining
-from smelt.frontends.array.flush import realise
+from smelt.frontends.array.evaluate_pending import realise
 from smelt.frontends.array.layouts import lies
 from smelt.frontends.array.results import deliver, measure
 from smelt.frontends.array.trace import Argument, Spec, Trace

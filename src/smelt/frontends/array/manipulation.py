@@ -22,12 +22,12 @@ import numpy as np
 from smelt.errors import ArgumentError, AxisError, ShapeError, TracerError
 from smelt.frontends.array import views
 from smelt.frontends.array.array import Array, value
+from smelt.frontends.array.evaluate_pending import realise
 from smelt.frontends.array.families import align
-from smelt.frontends.array.flush import realise
 from smelt.frontends.array.number import Size, as_dim, dims, is_whole
-from smelt.frontends.array.replay import replayed
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.subscript import take
+from smelt.frontends.array.trace_cache import replayed
 from smelt.frontends.array.value import Value, copied, leaf
 from smelt.frontends.array.views import axes_of, axis_of, shape_of, take_range
 from smelt.types.expr import Index, add, mod, mul, sub

@@ -17,8 +17,8 @@ from smelt.errors import DTypeError, ShapeError
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.families import BINARY
 from smelt.frontends.array.promote import cast, common
-from smelt.frontends.array.replay import replayed
 from smelt.frontends.array.sizes import mismatch
+from smelt.frontends.array.trace_cache import replayed
 from smelt.frontends.array.value import Value, record
 from smelt.frontends.array.views import axes_of, axis_of, permute, reshape, shape_of
 from smelt.ops.contract import Contract

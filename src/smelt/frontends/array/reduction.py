@@ -13,7 +13,7 @@ from smelt.errors import ShapeError
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.families import BINARY
 from smelt.frontends.array.promote import cast
-from smelt.frontends.array.replay import replayed
+from smelt.frontends.array.trace_cache import replayed
 from smelt.frontends.array.value import STATE, Value, constant, record
 from smelt.frontends.array.views import reshape, shape_of
 from smelt.ops.combine import COMBINES

@@ -9,10 +9,10 @@ import numpy as np
 
 from smelt.errors import AliasError, DTypeError, OutArgumentError, StructureError
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.bind import Bound
+from smelt.frontends.array.bind_args import Bound
 from smelt.frontends.array.convert import as_buffer, is_foreign_array
 from smelt.frontends.array.engine import size_names
-from smelt.frontends.array.flush import flush, realise
+from smelt.frontends.array.evaluate_pending import flush, realise
 from smelt.frontends.array.promote import cast, number
 from smelt.frontends.array.trace import Argument, Result, Trace
 from smelt.frontends.array.tree import leaves_like, unflatten

@@ -14,7 +14,7 @@ from math import prod
 from typing import Any
 
 from smelt.errors import ChangedError, LeakError
-from smelt.frontends.array.flush import flush, realise
+from smelt.frontends.array.evaluate_pending import flush, realise
 from smelt.frontends.array.layouts import layout, turned
 from smelt.frontends.array.sizes import Sizes
 from smelt.frontends.array.value import STATE, Value, constant, imprint, infer, intern

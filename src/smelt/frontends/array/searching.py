@@ -15,14 +15,14 @@ import numpy as np
 from smelt.errors import ArgumentError, DTypeError, ShapeError, TracerError
 from smelt.frontends.array.array import Array, number_or_value, value
 from smelt.frontends.array.creation import iota
+from smelt.frontends.array.evaluate_pending import realise
 from smelt.frontends.array.families import BINARY, UNARY, align
-from smelt.frontends.array.flush import realise
 from smelt.frontends.array.library import allowed, call
 from smelt.frontends.array.promote import cast, common, number
 from smelt.frontends.array.reduction import fold
-from smelt.frontends.array.replay import recorded
 from smelt.frontends.array.subscript import holds, positions
 from smelt.frontends.array.subscript import take as gather
+from smelt.frontends.array.trace_cache import recorded
 from smelt.frontends.array.value import Buffer, Value, leaf
 from smelt.frontends.array.views import axes_of, axis_of, reshape, shape_of
 from smelt.types.dtype import i64

@@ -17,8 +17,8 @@ from typing import Any
 from smelt.errors import ArgumentError, DTypeError, ShapeError, TracerError
 from smelt.frontends.array.array import Array, value
 from smelt.frontends.array.creation import filled
+from smelt.frontends.array.evaluate_pending import realise
 from smelt.frontends.array.families import BINARY
-from smelt.frontends.array.flush import realise
 from smelt.frontends.array.number import as_dim
 from smelt.frontends.array.promote import cast, number
 from smelt.frontends.array.reduction import floating

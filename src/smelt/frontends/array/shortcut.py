@@ -2,9 +2,9 @@
 
 The Python way of `Jit.__call__` finds an `Exact`: the recording and the sizes that arguments of
 these types and shapes lead to.  From the second such call on, what it does is written down as a
-record (`smelt.runtime.calls`), and calls that fit it need no Python any more.  Donated and static
-arguments, `out=`, containers of other kinds than tuples, lists and dicts, recordings that look at
-numbers and results that are arguments stay with Python.
+record (`smelt.runtime.call_cache`), and calls that fit it need no Python any more.  Donated and
+static arguments, `out=`, containers of other kinds than tuples, lists and dicts, recordings that
+look at numbers and results that are arguments stay with Python.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from smelt.frontends.array.results import pack
 from smelt.frontends.array.trace import Trace
 from smelt.frontends.array.tree import LEAF
 from smelt.frontends.array.value import STATE, Buffer, Foreign, Value, Watched, intern, leaf
-from smelt.graph.inside import refused
+from smelt.graph.bounds_checks import refused
 from smelt.imports import imported
 from smelt.types.dtype import from_numpy
 
 if TYPE_CHECKING:
-    from smelt.runtime.calls import Record
+    from smelt.runtime.call_cache import Record
 
 __all__ = ["Exact", "Remembering", "notice"]
 
@@ -100,7 +100,7 @@ def notice(
 @cache
 def _calls() -> Any:
     """The run time's part, imported by the first repeated call."""
-    return imported("smelt.runtime.calls")
+    return imported("smelt.runtime.call_cache")
 
 
 def _install(owner: type) -> bool | None:

@@ -26,13 +26,13 @@ from smelt.errors import (
     UnsupportedError,
 )
 from smelt.frontends.array.convert import from_host
+from smelt.frontends.array.evaluate_pending import realise
 from smelt.frontends.array.families import BINARY, align
-from smelt.frontends.array.flush import realise
 from smelt.frontends.array.keys import ARRAY, OTHER, frozen, frozen_item, thawed
 from smelt.frontends.array.number import Number, Scalar, Size, as_dim
 from smelt.frontends.array.promote import cast
-from smelt.frontends.array.replay import recorded, replayed
 from smelt.frontends.array.scope import Scope
+from smelt.frontends.array.trace_cache import recorded, replayed
 from smelt.frontends.array.value import SNAPSHOT_BYTES, STATE, Value, constant, leaf, record
 from smelt.frontends.array.views import (
     flip,
@@ -421,8 +421,8 @@ def positions(index: Value, size: Index, *, wraps: bool = True) -> Value:
     """Index values as positions: negative ones count from the end, or are outside.
 
     Values known now are checked; outside of a recording they are positions as they are, by which
-    they are known again (`smelt.graph.inside`).  Those known only later, a recording's or a pending
-    array's, are checked where they are computed.
+    they are known again (`smelt.graph.bounds_checks`).  Those known only later, a recording's or a
+    pending array's, are checked where they are computed.
     Raises IndexRangeError; BoundsError, which names the access, under `SMELT_BOUNDS_CHECK`.
     """
     data = index.now()

@@ -26,7 +26,7 @@ from smelt.frontends.array.sizes import Guard
 from smelt.frontends.array.tree import LEAF, Tree, flatten
 from smelt.frontends.array.value import STATE, Value, intern, teller
 from smelt.graph import build
-from smelt.graph.inside import Looks, looked_at, refused
+from smelt.graph.bounds_checks import Looks, looked_at, refused
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import map_indices, map_type, sizes
 from smelt.knobs.steer import RECORDING

@@ -17,8 +17,8 @@ import numpy as np
 from smelt.errors import ArgumentError, AxisError, ShapeError, SmeltError
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.promote import cast, common
-from smelt.frontends.array.replay import replayed
 from smelt.frontends.array.scope import Scope
+from smelt.frontends.array.trace_cache import replayed
 from smelt.frontends.array.value import STATE, Value, record
 from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice, split_groups
 from smelt.types.expr import Index, evaluate, floordiv, product, text

@@ -28,23 +28,23 @@ from torch._guards import TracingContext
 
 from smelt import knobs
 from smelt.errors import REASONS, ArgumentError, FallbackWarning, FusionError, reason_of, tell
-from smelt.frontends.torch import early
-from smelt.frontends.torch.aliased import show_views, tokens
-from smelt.frontends.torch.held import Budget
+from smelt.frontends.torch import hoist_backward
+from smelt.frontends.torch.aliasing import show_views, tokens
+from smelt.frontends.torch.bisect_failures import narrowed
+from smelt.frontends.torch.disable_trace_logs import unlogged
+from smelt.frontends.torch.eager_memory import Budget
+from smelt.frontends.torch.fake_facts import Told, told_by
+from smelt.frontends.torch.flex_attention import spell_out_scores
 from smelt.frontends.torch.layout import SEEN, is_fixed, plain
 from smelt.frontends.torch.lower import Lowering
-from smelt.frontends.torch.narrowed import narrowed
 from smelt.frontends.torch.pairs_views import cancel
 from smelt.frontends.torch.program import Program
 from smelt.frontends.torch.record import Break, Compiled, Kept, open_records
 from smelt.frontends.torch.resized import with_own_way_back
 from smelt.frontends.torch.rows_strided import on_memory
 from smelt.frontends.torch.scattered import accumulated
-from smelt.frontends.torch.scored import spell_out_scores
 from smelt.frontends.torch.sizes import agree
 from smelt.frontends.torch.table import decompositions, row_of
-from smelt.frontends.torch.told import Told, told_by
-from smelt.frontends.torch.unlogged import unlogged
 from smelt.imports import imported
 from smelt.knobs.steer import steered
 from smelt.runtime.frames import roomy
@@ -216,13 +216,17 @@ def partition(
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:  # fmt: skip
     """Cuts the joint graph of a training step into forward and backward; what became of each value
     that PyTorch's cut keeps is left in `decided`."""
-    more = early.move(joint, num_fwd_outputs, host().l3_bytes)
+    more = hoist_backward.move(joint, num_fwd_outputs, host().l3_bytes)
 
     def cut() -> tuple[torch.fx.GraphModule, torch.fx.GraphModule, Sequence[Any]]:
         forward, backward = min_cut_rematerialization_partition(
             joint, inputs, num_fwd_outputs=num_fwd_outputs + more, **told
         )
-        return forward, backward, early.drop(forward, num_fwd_outputs, more) if more else ()
+        return (
+            forward,
+            backward,
+            hoist_backward.drop(forward, num_fwd_outputs, more) if more else (),
+        )
 
     forward, backward, moved = cut()
     try:

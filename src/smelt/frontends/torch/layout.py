@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from smelt.frontends.torch.held import nbytes
+from smelt.frontends.torch.eager_memory import nbytes
 from smelt.frontends.torch.row import Row
 
 __all__ = [

@@ -29,9 +29,8 @@ from torch.fx.node import map_arg
 from smelt import knobs
 from smelt.dataclass import dataclass
 from smelt.errors import SmeltError, UnsupportedError, reason_of
-from smelt.frontends.torch.aliased import VIEWS, is_view
+from smelt.frontends.torch.aliasing import VIEWS, is_view
 from smelt.frontends.torch.dtypes import ours
-from smelt.frontends.torch.given import replaced
 from smelt.frontends.torch.in_place import draws, is_write, late, new_values, nodes, writes, written
 from smelt.frontends.torch.layout import (
     PARTS,
@@ -45,12 +44,13 @@ from smelt.frontends.torch.layout import (
 )
 from smelt.frontends.torch.origins import Traced, module_of, origin_of
 from smelt.frontends.torch.row import Call, Row
+from smelt.frontends.torch.saved_stats import replaced
 from smelt.frontends.torch.sizes import Sizes, count, is_size, told
 from smelt.frontends.torch.table import row_of
 from smelt.frontends.torch.updates import updates
 from smelt.frontends.torch.value import Real, V
 from smelt.graph import build
-from smelt.graph.inside import Read
+from smelt.graph.bounds_checks import Read
 from smelt.graph.ir import Node
 from smelt.types.tensor import Shape, TensorType
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from smelt.frontends.torch import pairs_moved
+from smelt.frontends.torch import complex_views
 from smelt.frontends.torch.pairs_parts import (
     KINDS,
     by_parts,
@@ -253,7 +253,7 @@ def _plus_product(x: Any, y: Any, z: Any, *, beta: Any = 1, alpha: Any = 1) -> A
     return found if found is NotImplemented else x + found
 
 
-PARTS: dict[Any, Callable[..., Any]] = pairs_moved.PARTS | {
+PARTS: dict[Any, Callable[..., Any]] = complex_views.PARTS | {
     ATEN.mul.Tensor: _mul, ATEN.mul.Scalar: _mul, ATEN.div.Tensor: _div, ATEN.neg.default: _neg,
     ATEN.add.Tensor: _sum(ATEN.add.Tensor), ATEN.sub.Tensor: _sum(ATEN.sub.Tensor),
     ATEN.abs.default: _abs, ATEN.sgn.default: _sgn, ATEN.exp.default: _exp, ATEN.log.default: _log,

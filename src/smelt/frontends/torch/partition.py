@@ -28,7 +28,7 @@ import networkx as nx
 import torch
 from torch.fx.node import map_arg
 
-from smelt.frontends.torch.held import nbytes
+from smelt.frontends.torch.eager_memory import nbytes
 from smelt.frontends.torch.lower import AGAIN, GIVEN
 from smelt.frontends.torch.origins import module_of
 from smelt.frontends.torch.prices import Prices
@@ -46,8 +46,9 @@ def refine(
 ) -> list[Kept]:  # fmt: skip
     """Changes forward and backward graph, as PyTorch's cut gives them; what became of each value.
 
-    The first `count` results are the program's own; values that `smelt.frontends.torch.early` has
-    `moved` into the forward graph are kept.  `told` is what AOTAutograd says beside.
+    The first `count` results are the program's own; values that
+    `smelt.frontends.torch.hoist_backward` has `moved` into the forward graph are kept.  `told` is
+    what AOTAutograd says beside.
     """
     if any("recompute" in n.meta for n in forward.graph.nodes if n not in moved):
         return []  # the user has said what to keep

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from smelt import knobs, warm
-from smelt.graph.instance import instance
 from smelt.graph.ir import Graph
+from smelt.graph.is_instance import instance
 from smelt.ops.create import Constant, Input, SizeOf
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Expand, Reshape
@@ -88,7 +88,7 @@ def _ends(graph: Graph) -> list[tuple[DType, int]]:
 
 def _kinds(graph: Graph) -> Counter[type[TensorOp]]:
     """Operators by kind, without those that come and go with a batch of one
-    (`smelt.graph.repeated`) and numbers, which may be sizes."""
+    (`smelt.graph.sink_expand`) and numbers, which may be sizes."""
     found = Counter([type(n.op) for n in graph.nodes()])
     for kind in (Expand, Reshape, Constant, SizeOf):
         del found[kind]

@@ -20,9 +20,9 @@ from torch.fx.node import map_arg
 
 from smelt.errors import SmeltError
 from smelt.frontends.torch.dtypes import ours
-from smelt.frontends.torch.given import replaced, through
-from smelt.frontends.torch.held import nbytes
+from smelt.frontends.torch.eager_memory import nbytes
 from smelt.frontends.torch.row import Call
+from smelt.frontends.torch.saved_stats import replaced, through
 from smelt.frontends.torch.sizes import Sizes
 from smelt.frontends.torch.table import row_of
 from smelt.frontends.torch.value import V

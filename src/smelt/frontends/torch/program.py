@@ -24,8 +24,8 @@ from typing import Any
 import torch
 
 from smelt.errors import UnsupportedError
-from smelt.frontends.torch.aliased import View, view_of
-from smelt.frontends.torch.held import Budget
+from smelt.frontends.torch.aliasing import View, view_of
+from smelt.frontends.torch.eager_memory import Budget
 from smelt.frontends.torch.in_place import is_write
 from smelt.frontends.torch.layout import (
     declared,
@@ -41,7 +41,7 @@ from smelt.frontends.torch.lower import Lowering, Stage
 from smelt.frontends.torch.scattered import put, there
 from smelt.frontends.torch.segment import Segment, make_segment
 from smelt.frontends.torch.updates import Update, apart, settled
-from smelt.graph.inside import refused
+from smelt.graph.bounds_checks import refused
 from smelt.runtime.prelude import Allowance
 from smelt.types.expr import size, sizes_of, text
 

@@ -25,7 +25,7 @@ from smelt.errors import UnsupportedError
 from smelt.frontends.torch.dtypes import ours
 from smelt.frontends.torch.sizes import Sizes
 from smelt.frontends.torch.value import V, number
-from smelt.graph.inside import Read
+from smelt.graph.bounds_checks import Read
 from smelt.origin import Origin
 from smelt.types.dtype import DType
 from smelt.types.expr import Index

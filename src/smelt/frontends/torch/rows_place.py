@@ -2,7 +2,7 @@
 
 Each position takes a row of what lies behind the axes that are indexed.  A write that has room for
 one position along its axis is elementwise, and fuses with whoever reads it.  All others end a
-kernel, in which what is written is computed where it goes (`smelt.lower.joined`).
+kernel, in which what is written is computed where it goes (`smelt.lower.scatter`).
 
 A kernel begins with a copy of what it writes into.  Where that is large beside what is written,
 and not one number, torch is called, which may write it where it stands.

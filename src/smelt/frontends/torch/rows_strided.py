@@ -25,7 +25,7 @@ import torch
 
 from smelt.dataclass import dataclass
 from smelt.errors import UnsupportedError
-from smelt.frontends.torch.held import storages
+from smelt.frontends.torch.eager_memory import storages
 from smelt.frontends.torch.layout import PARTS, memory_order
 from smelt.frontends.torch.row import Call, Row
 from smelt.frontends.torch.value import V

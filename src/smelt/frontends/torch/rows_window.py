@@ -351,7 +351,8 @@ def laid_back(
 ) -> V:  # fmt: skip
     """An image of that shape, to which x is what `correlation` is: products for each place and tap
     are laid back along it and summed.  As one sum they are products over windows of x, one for each
-    remainder of places by the step (`smelt.passes.laid`), so that no zeros are multiplied."""
+    remainder of places by the step (`smelt.passes.conv_transpose`), so that no zeros are
+    multiplied."""
     extent = [n for n in weight.shape[2:] if isinstance(n, int)]
     if not all(map(is_laid, step, apart, extent)):
         raise UnsupportedError("windows that skip places, or reach few of those they step over")

@@ -41,7 +41,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from smelt.errors import UnsupportedError, reason_of
 from smelt.frontends.torch.backend import compiled
-from smelt.frontends.torch.told import Told
+from smelt.frontends.torch.fake_facts import Told
 
 __all__ = ["Draft", "SavedProgram"]
 

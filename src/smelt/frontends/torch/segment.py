@@ -27,14 +27,14 @@ from smelt.frontends.torch.layout import is_fixed, memory_order, parts_at, turn_
 from smelt.frontends.torch.lower import Stage
 from smelt.frontends.torch.sizes import Sizes
 from smelt.graph import build
-from smelt.graph.generalize import Generalized, generalize
-from smelt.graph.inside import Looks, looked_at
+from smelt.graph.bounds_checks import Looks, looked_at
+from smelt.graph.generalize_shapes import Generalized, generalize
 from smelt.graph.ir import Graph
-from smelt.graph.repeated import late
+from smelt.graph.sink_expand import late
 from smelt.graph.walk import size_names
 from smelt.graph.walk import sizes as sizes_of_graph
 from smelt.ops.create import Input
-from smelt.runtime import calls
+from smelt.runtime import call_cache
 from smelt.runtime.executable import Executable
 from smelt.runtime.prelude import Allowance, Prelude, Run
 from smelt.types.dtype import bf16, f32
@@ -153,10 +153,10 @@ class _Repeats:
         self._seen[key] = count = self._seen.get(key, 0) + 1
         if count != knobs.NATIVE_FROM_CALL or not knobs.NATIVE_CALLS.get():
             return
-        at = calls.runner_at()
+        at = call_cache.runner_at()
         record = None
         if at is not None:
-            record = calls.record_at(self._executable, sizes, self._wrap, told)
+            record = call_cache.record_at(self._executable, sizes, self._wrap, told)
         if record is not None:
             self.known[key] = at, record.address, record
 

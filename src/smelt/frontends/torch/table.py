@@ -19,7 +19,7 @@ from torch import _decomp as decomp
 from torch._decomp import get_decompositions
 
 from smelt.frontends.torch import (
-    bags,
+    embedding_bag,
     encoder,
     pairs,
     parts,
@@ -76,7 +76,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     given = getattr(given, "decomp_table", given)  # without a walk through all other libraries
     table: dict[Any, Callable[..., Any]] = {**given, **get_decompositions(_TAKEN_APART)}
     table = {op: rule for op, rule in table.items() if str(op) not in TABLE}
-    own = encoder.PARTS | parts.PARTS | pairs.PARTS | bags.PARTS
+    own = encoder.PARTS | parts.PARTS | pairs.PARTS | embedding_bag.PARTS
     return table | {op: _either(rule, table.get(op)) for op, rule in own.items()}
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from smelt.frontends.torch.held import nbytes
+from smelt.frontends.torch.eager_memory import nbytes
 from smelt.frontends.torch.in_place import is_write, memory_of, nodes, span
 from smelt.frontends.torch.layout import is_guarded, memory_order
 from smelt.frontends.torch.row import Row

@@ -45,7 +45,7 @@ from smelt.fusion.cascade.monotone import outside
 from smelt.fusion.cascade.powers import greatest, moved, over
 from smelt.fusion.cascade.states import States
 from smelt.fusion.cascade.term import Term, folds_in
-from smelt.fusion.cascade.weighed import weighed
+from smelt.fusion.cascade.weighted_means import weighed
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.reduce import accumulator
 from smelt.ops.scalar import SCALARS

@@ -25,9 +25,9 @@ from collections.abc import Callable
 from dataclasses import field
 
 from smelt.dataclass import dataclass
+from smelt.fusion.bitsets import bits
 from smelt.fusion.cascade.term import Term, Terms
 from smelt.fusion.region import Region
-from smelt.fusion.sets import bits
 from smelt.fusion.units import STILL, Units
 from smelt.graph.ir import Node
 from smelt.kernel.ir import IndexValue

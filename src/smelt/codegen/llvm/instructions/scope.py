@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.values.items import Access, Item
+from smelt.codegen.llvm.loopir.items import Access, Item
 from smelt.dataclass import dataclass
 from smelt.types.expr import Index
 

@@ -1,10 +1,10 @@
 """Register tiles of AMX: sixteen rows of sixteen units, multiplied by one instruction.
 
-A product whose factors go in units of 32 bits (`smelt.codegen.llvm.instructions.grouped`) has its
-left operand in rows of units and its right one in panels, lines of units as wide as the tile: just
-what AMX wants.  Its tiles are registers of their own with as many rows, and as many bytes a row, as
-was said when they were configured; so what is left over at the end of rows or of summed positions
-is multiplied as exactly as the rest, and nothing beyond it is read.
+A product whose factors go in units of 32 bits (`smelt.codegen.llvm.instructions.dot_product`) has
+its left operand in rows of units and its right one in panels, lines of units as wide as the tile:
+just what AMX wants.  Its tiles are registers of their own with as many rows, and as many bytes a
+row, as was said when they were configured; so what is left over at the end of rows or of summed
+positions is multiplied as exactly as the rest, and nothing beyond it is read.
 
     rows 0..31:  sums 0 1    left 4    right 6 7
                       2 3         5
@@ -30,7 +30,7 @@ from smelt.blocks import COLUMNS as MOST
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import PTR, element_address, intrinsic, lie_in_lines
 from smelt.codegen.llvm.instructions.indexing import I64, number
-from smelt.codegen.llvm.products.tiling import function_apart
+from smelt.codegen.llvm.products.tile_loops import outline_function
 from smelt.types.dtype import i8, i32, i64
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def multiply(b: ir.IRBuilder, instruction: str, operands: list[Value]) -> None:
     operand, the address of the right one, that of the bytes from there to each panel, and those
     between its lines, how many panels, rows and units there are, and whether sums are stored
     instead of added to."""
-    function = function_apart(
+    function = outline_function(
         b.module, f"tile.{instruction}", TYPE, lambda f: _Tiles(f, instruction).fill()
     )
     b.call(function, operands)

@@ -37,7 +37,9 @@ from smelt.blocks import (
     product_rows,
     whole_rows,
 )
-from smelt.codegen.llvm.instructions.grouped import WORDS, Group, group_of
+from smelt.codegen.llvm.instructions.dot_product import WORDS, Group, group_of
+from smelt.codegen.llvm.loopir.items import Folding, Item, Phase, chain, still_axes
+from smelt.codegen.llvm.schedule.operand_roles import lies_along, scatters
 from smelt.codegen.llvm.schedule.operands import (
     lies_in_panels,
     lies_in_units,
@@ -45,10 +47,8 @@ from smelt.codegen.llvm.schedule.operands import (
     load_of,
     runs_along,
 )
-from smelt.codegen.llvm.schedule.sides import lies_along, scatters
-from smelt.codegen.llvm.values.items import Folding, Item, Phase, chain, still_axes
 from smelt.dataclass import dataclass
-from smelt.kernel.built import Form, Limits
+from smelt.kernel.artifact import Form, Limits
 from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.target import Target
 from smelt.types.affine import coefficient

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm.access.memory import FARTHEST_STEP
-from smelt.codegen.llvm.values.items import Access, Folding, Item, Phase
+from smelt.codegen.llvm.loopir.items import Access, Folding, Item, Phase
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, axes_of
 
 if TYPE_CHECKING:
-    from smelt.codegen.llvm.schedule.nests import Nest
+    from smelt.codegen.llvm.schedule.build_nests import Nest
 
 
 def lines_axis(nest: Nest, v: str) -> str | None:

@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from smelt.codegen.llvm.access.vectors import is_turnable
-from smelt.codegen.llvm.instructions.grouped import Group
+from smelt.codegen.llvm.access.vector_axis import is_turnable
+from smelt.codegen.llvm.instructions.dot_product import Group
 from smelt.codegen.llvm.instructions.indexing import steady
-from smelt.codegen.llvm.values.items import Access, Item, Phase
-from smelt.codegen.llvm.values.patterns import pattern
+from smelt.codegen.llvm.loopir.items import Access, Item, Phase
+from smelt.codegen.llvm.loopir.periodic_index import pattern
 from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType

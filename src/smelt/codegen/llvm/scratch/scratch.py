@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.interleaved_loads import load_strided
 from smelt.codegen.llvm.access.memory import (
     FARTHEST_STEP,
     element_address,
@@ -15,12 +16,11 @@ from smelt.codegen.llvm.access.memory import (
     store_scalar,
     store_vector,
 )
-from smelt.codegen.llvm.access.strided import load_strided
 from smelt.codegen.llvm.instructions.indexing import iota, number, opaque, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.scratch.storage import Key
-from smelt.codegen.llvm.values.items import Carried, Item, Peek, chain
+from smelt.codegen.llvm.loopir.items import Carried, Item, Peek, chain
+from smelt.codegen.llvm.scratch.workspace import Key
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 from smelt.types.expr import Index

@@ -1,0 +1,85 @@
+"""Comparisons of positions: a distance that is >= 0 where they hold, and nowhere else.
+
+    j <= i   <=>   i - j >= 0         i - j < 256   <=>   255 - i + j >= 0
+
+Along a vector such a distance grows or falls by 1 from lane to lane, so that one number says from
+which lane on, or up to which lane, it holds: it is compared with the lanes' own numbers, which are
+short, instead of two vectors of positions in 64 bits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.permute_gather import lane_test
+from smelt.codegen.llvm.instructions.indexing import number, splat
+from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.loopir.items import Item
+from smelt.kernel.bounds import GAPS
+from smelt.ops.scalar import SCALARS
+from smelt.types.affine import coefficient
+from smelt.types.dtype import i64
+from smelt.types.expr import Expr, Index, add, mul, sub
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = ir.Value
+FAR = 1 << 40
+"""Numbers up to this size: sums of them and of positions never leave 64 bits."""
+I32 = ir.IntType(32)
+
+
+def gap_of(item: Item) -> Index | None:
+    """Of a comparison of positions: what is >= 0 where it holds, and nowhere else."""
+    if item.kind != "apply" or item.payload not in GAPS or len(item.args) != 2:
+        return None
+    left, right = map(_position, item.args)
+    if left is None or right is None:
+        return None
+    sign, shift = GAPS[str(item.payload)]
+    return add(mul(sub(left, right), sign), shift)
+
+
+def _position(item: Item) -> Index | None:
+    """An integer made of positions by sums alone, as an index expression."""
+    if item.dtype != i64:
+        return None
+    payload = item.payload
+    if item.kind == "const" and isinstance(payload, int):
+        return payload if abs(payload) <= FAR else None
+    if item.kind == "index" and isinstance(payload, (int, Expr)):
+        return payload
+    if item.kind != "apply" or not isinstance(payload, str) or not SCALARS[payload].linear:
+        return None
+    found: Index = 0
+    for a, k in zip(item.args, SCALARS[payload].linear, strict=True):
+        part = _position(a)
+        if part is None:
+            return None
+        found = add(found, mul(part, k))
+    return found
+
+
+def compared(home: NestEmitter, item: Item, scope: Scope) -> Value | None:
+    """For which lanes a comparison of positions holds; None if it is none, or its distance does
+    not go on by 1."""
+    gap = gap_of(item)
+    if gap is None or scope.lanes is None or home.vector_position(gap):
+        return None
+    step = coefficient(gap, scope.lanes.axis)
+    if step is None:
+        return lane_test(home, gap, scope)
+    if not isinstance(step, int) or abs(step) != 1:
+        return None
+    b, lanes = home.b, scope.lanes.count
+    first = home.index(gap, scope)
+    edge = first if step < 0 else b.sub(number(0), first)
+    for sign, end in (("<", -1), (">", lanes)):
+        edge = b.select(b.icmp_signed(sign, edge, number(end)), number(end), edge)
+    own = ir.Constant(ir.VectorType(I32, lanes), list(range(lanes)))
+    return b.icmp_signed("<=" if step < 0 else ">=", own, splat(b, b.trunc(edge, I32), lanes))
+
+
+__all__ = ["compared", "gap_of"]

@@ -1,0 +1,109 @@
+"""How lanes read memory: in a row, in steps, picked from what lies together, or each by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.interleaved_loads import load_strided, read_comb
+from smelt.codegen.llvm.access.memory import (
+    FARTHEST_STEP,
+    element_address,
+    gather,
+    lane_numbers,
+    load_vector,
+)
+from smelt.codegen.llvm.access.permute_gather import picked
+from smelt.codegen.llvm.access.prefetch import RUN_AHEAD, prefetch_ahead, prefetch_masked
+from smelt.codegen.llvm.access.proven_bounds import Inside, inside_limits
+from smelt.codegen.llvm.instructions.indexing import iota, splat
+from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.loopir.items import Access, Item
+from smelt.codegen.llvm.loopir.pack_k_pairs import lying_pair
+from smelt.types.dtype import DType, i16, i32
+from smelt.types.expr import Index
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = ir.Value
+
+
+def read_lanes(
+    home: NestEmitter, access: Access, scope: Scope, m: LLVMMachine, dtype: DType,
+    inside: Inside | None,
+) -> Value:  # fmt: skip
+    """What all lanes read, zero in those that are outside of a limit or masked."""
+    lanes = scope.lanes
+    assert lanes is not None
+    b, base = home.b, home.home.buffers[access.buffer]
+    mask = both(b, lanes.mask, inside and inside.mask)
+    step = home.step(access, lanes.axis)
+    if step == 1:
+        address = element_address(b, base, scope.offset(access), dtype)
+        if inside is not None:
+            address = b.select(inside.some, address, base)
+        found = load_vector(m, address, dtype, mask)
+        if mask is None:
+            prefetch_ahead(home, access, address, dtype, lanes.count)
+        elif inside is None:
+            prefetch_masked(home, access, address, dtype, lanes.count)
+        return found
+    combed = read_comb(home, access, scope, m, dtype)
+    if combed is not None:
+        return combed
+    if isinstance(step, int) and 0 < abs(step) <= FARTHEST_STEP:
+        address = element_address(b, base, scope.offset(access), dtype)
+        return load_strided(m, address, step, dtype, mask, RUN_AHEAD)
+    own = picked(home, access, scope, m, dtype) if step is None else None
+    if own is not None:
+        return own
+    return gather(m, base, lane_offsets(home, access, step, scope), dtype, mask)
+
+
+def read_units(home: NestEmitter, item: Item, scope: Scope, m: LLVMMachine) -> Value | None:
+    """The units of all lanes, where each is a pair of short numbers that lies behind the one of the
+    lane before; None where they do not."""
+    b, lanes, known = home.b, scope.lanes, lying_pair(item)
+    if lanes is None or m.lanes is None or known is None or home.step(known[0], lanes.axis) != 2:
+        return None
+    first, second = known
+    dtype, base = home.home.dtypes[first.buffer], home.home.buffers[first.buffer]
+    address = element_address(b, base, scope.offset(first), dtype)
+    inside = inside_limits(home, first, scope, True)
+    if inside is not None:
+        address = b.select(inside.some, address, base)
+    mask = both(b, lanes.mask, inside and inside.mask)
+    if first.limits == second.limits:
+        return load_vector(m, address, i32, mask)
+    ends = inside_limits(home, second, scope, True)
+    last = both(b, lanes.mask, ends and ends.mask)
+    if mask is not None or last is not None:
+        every = ir.Constant(ir.VectorType(ir.IntType(1), lanes.count), [1] * lanes.count)
+        picks = lane_numbers([j // 2 + j % 2 * lanes.count for j in range(2 * lanes.count)])
+        mask = b.shuffle_vector(mask or every, last or every, picks)
+    wide = LLVMMachine(b, 2 * lanes.count, m.target)
+    return b.bitcast(load_vector(wide, address, i16, mask), m.register_type(i32))
+
+
+def lane_offsets(home: NestEmitter, access: Access, step: Index | None, scope: Scope) -> Value:
+    """Offsets of all lanes of an access that is not contiguous."""
+    assert scope.lanes is not None
+    lanes = scope.lanes.count
+    fixed = splat(home.b, scope.offset(access), lanes)
+    if step is None:
+        loose = home.groups[access][len(home.nest.order)]
+        return home.b.add(fixed, splat(home.b, home.index(loose, scope, lanes=True), lanes))
+    stride = splat(home.b, home.index(step, scope), lanes)
+    return home.b.add(fixed, home.b.mul(stride, iota(lanes)))
+
+
+def both(b: ir.IRBuilder, first: Value | None, second: Value | None) -> Value | None:
+    """The lanes of two masks, either of which may be all lanes."""
+    if first is None or second is None:
+        return second if first is None else first
+    return b.and_(first, second)
+
+
+__all__ = ["both", "lane_offsets", "read_lanes", "read_units"]

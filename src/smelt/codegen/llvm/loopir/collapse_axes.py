@@ -1,0 +1,185 @@
+"""Neighbouring axes that every access walks in one run become one axis; axes of one position go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from smelt.blocks import ROW_BLOCK
+from smelt.codegen.llvm.loopir.items import (
+    Access,
+    Converting,
+    Edge,
+    Folding,
+    Item,
+    Phase,
+    StoreItem,
+    Visit,
+)
+from smelt.ops.combine import SUM_OF_PRODUCTS
+from smelt.types.affine import coefficient
+from smelt.types.expr import Atom, Expr, Index, axes_of, axis, mul, rebuild
+
+
+def collapse(phase: Phase) -> Phase:
+    """Joins pairs of axes that every access walks in one run; drops axes of extent 1."""
+    changed = True
+    while changed:
+        changed = False
+        for name, extent in list(phase.axes.items()):
+            if extent == 1 and name not in phase.cut and not is_bound(phase, name):
+                put_axes(phase, {name: 0}, drop=(name,))
+        names = list(phase.axes)
+        for a in names:
+            for b in names:
+                if a != b and a in phase.axes and b in phase.axes and _joinable(phase, a, b):
+                    _join(phase, a, b)
+                    changed = True
+    return phase
+
+
+def is_bound(phase: Phase, name: str) -> bool:
+    """Whether an axis means something to others than accesses: parts, blocks and their edges."""
+    numbers = {number for number, _ in phase.cut.values()}
+    edges = {i.payload.axis for i in phase.items if isinstance(i.payload, Edge)}
+    visits = _visits(phase)
+    parts = {v.part[0] for v in visits if v.part is not None}
+    return name in numbers | edges | parts | {v.axis for v in visits}
+
+
+def _visits(phase: Phase) -> list[Visit]:
+    return [v for r in phase.regions() for v in r.cuts]
+
+
+def _is_walked_through(phase: Phase, name: str) -> bool:
+    """Whether an axis is bound for one thing alone: streams walk all of it, in blocks.  What is
+    visited may then be runs over it and the axis inside, as long as those of a single row."""
+    edges = {i.payload.axis for i in phase.items if isinstance(i.payload, Edge)}
+    own = [v for v in _visits(phase) if v.axis == name]
+    return (
+        name not in edges
+        and bool(own)
+        and not any(v.part or v.stop or v.start or v.first or v.size == 1 for v in own)
+    )
+
+
+def _used(phase: Phase) -> list[tuple[Index, frozenset[str]]]:
+    """Every index expression with the axes of the thing it belongs to."""
+    read = [(i.payload.offset, i.axes) for i in phase.items if isinstance(i.payload, Access)]
+    return read + [(s.access.offset, s.axes) for s in phase.stores]
+
+
+def _joinable(phase: Phase, a: str, b: str) -> bool:
+    """Whether a*extent(b) + b can be one axis."""
+    if (a in phase.grid) != (b in phase.grid):
+        return False
+    if b in phase.cut or is_bound(phase, b):
+        return False
+    if is_bound(phase, a) and not _is_walked_through(phase, a):
+        return False
+    for item in phase.items:
+        if item.kind in ("fold", "dot") and isinstance(item.payload, Folding):
+            over = item.payload.over
+            if (a in over) != (b in over):
+                return False
+            apart = a in over and over.index(b) != over.index(a) + 1
+            if apart and (item.kind == "fold" or _overlaps(phase, a)):
+                return False
+        elif item.kind == "scan" and isinstance(item.payload, Folding):
+            if a in item.payload.over or b in item.payload.over:
+                return False
+        elif item.kind == "index" and isinstance(item.payload, (int, Expr)):
+            if {a, b} & set(axes_of(item.payload)):
+                return False
+        elif isinstance(item.payload, Access) and any(
+            {a, b} & set(axes_of(e)) for pair in item.payload.limits for e in pair
+        ):
+            return False
+    inner = phase.axes[b]
+    if any((a in s.state.axes) != (b in s.state.axes) for s in phase.settings):
+        return False
+    for offset, axes in _used(phase):
+        ca, cb = coefficient(offset, a), coefficient(offset, b)
+        if ca is None or cb is None or ca != mul(cb, inner):
+            return False
+        if (a in axes) != (b in axes):
+            return False
+    return True
+
+
+def _overlaps(phase: Phase, summed: str) -> bool:
+    """Whether windows along an axis share places of what they read: packed once each (as products
+    over windows are), these are fewer than the elements of all windows."""
+    over = _summed(phase)
+    for offset, axes in _used(phase):
+        step = coefficient(offset, summed) if summed in axes else None
+        span = mul(step, phase.axes[summed]) if step else 0
+        steps = [coefficient(offset, other) for other in axes - over]
+        if isinstance(span, int) and any(isinstance(n, int) and 0 < n < span for n in steps):
+            return True
+    return False
+
+
+def _summed(phase: Phase) -> frozenset[str]:
+    """The axes that folds and products run over."""
+    folds = [i.payload for i in phase.items if isinstance(i.payload, Folding)]
+    return frozenset(name for f in folds for name in f.over)
+
+
+def _join(phase: Phase, a: str, b: str) -> None:
+    """Axis b becomes a*extent(b) + b; axis a goes."""
+    extent = mul(phase.axes[a], phase.axes[b])
+    phase.lanes = b if phase.lanes == a else phase.lanes
+    if a in phase.cut:  # parts of so many rows are parts of so many elements
+        number, length = phase.cut.pop(a)
+        phase.cut[b] = number, mul(length, phase.axes[b])
+    is_row = all(coefficient(offset, b) == 1 for offset, axes in _used(phase) if b in axes)
+    for visit in _visits(phase):
+        if visit.axis == a:
+            visit.axis = b
+            visit.size = max(visit.size, ROW_BLOCK) if visit.size and is_row else visit.size
+    put_axes(phase, {a: 0, b: axis(b, extent)}, drop=(a,))
+    phase.axes[b] = extent
+
+
+def put_axes(phase: Phase, values: dict[str, Index], drop: tuple[str, ...]) -> None:
+    """Rewrites axes in every item and store, in place (items are this phase's own)."""
+
+    def put(e: Index) -> Index:
+        return rebuild(e, lambda atom: values[atom.name] if atom.kind == "axis"
+                       and atom.name in values else _same(atom))  # fmt: skip
+
+    dropped = frozenset(drop)
+    for item in phase.items:
+        item.axes -= dropped
+        if isinstance(item.payload, Access):
+            item.payload = item.payload.moved(put)
+        elif isinstance(item.payload, Folding):
+            over = tuple(x for x in item.payload.over if x not in dropped)
+            item.payload = replace(item.payload, over=over, positions=put(item.payload.positions))
+            _fold_of_one(item)
+        elif item.kind == "index" and isinstance(item.payload, Expr):
+            item.payload = put(item.payload)
+    phase.stores = [StoreItem(s.access.moved(put), s.value, s.where, s.axes - dropped, s.time)
+                    for s in phase.stores]  # fmt: skip
+    for state in {s.state for s in phase.settings}:
+        state.axes -= dropped
+    for name in drop:
+        del phase.axes[name]
+    phase.grid = [g for g in phase.grid if g not in dropped]
+
+
+def _fold_of_one(item: Item) -> None:
+    """A fold that has lost all its axes is its element, or position 0."""
+    if not isinstance(item.payload, Folding) or item.payload.over:
+        return
+    if item.kind == "dot":
+        item.kind, item.payload = "apply", SUM_OF_PRODUCTS[1]
+    elif item.payload.row.positional:
+        item.kind, item.payload, item.args = "const", 0, ()
+        item.axes = frozenset()
+    else:
+        item.kind, item.payload = "cast", Converting(item.dtype)
+
+
+def _same(atom: Atom) -> Index:
+    return Expr((((atom,), 1),))

@@ -1,0 +1,445 @@
+"""Items of a phase: values as a graph in which equal ones are one, with flat memory offsets.
+
+Trees become shared items, index tuples become one offset in elements.  An item is known from the
+first segment on in which all that it depends on is: what a stream's body computes without the
+stream's axes and states is computed once, before the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+from smelt.codegen.llvm.loopir.items import (
+    Access,
+    Carried,
+    Clamping,
+    Converting,
+    Edge,
+    Folding,
+    Item,
+    Kind,
+    Payload,
+    Phase,
+    Program,
+    Region,
+    Setting,
+    StoreItem,
+    Visit,
+    chain,
+    still_axes,
+    visited_axes,
+)
+from smelt.kernel import ir as k
+from smelt.kernel.bounds import proves_inside
+from smelt.ops.combine import BOTH, CHOICE, COMBINES, EXTREMES, SOME_FAIL, SUM_OF_PRODUCTS, Combine
+from smelt.ops.contract import bare_axis
+from smelt.ops.scalar import SCALARS
+from smelt.types.affine import axes_through
+from smelt.types.dtype import DType, bool_, f32, f64, i64
+from smelt.types.expr import (
+    Expr,
+    Index,
+    add,
+    atoms,
+    axis,
+    mul,
+    size,
+    sub,
+    value,
+)  # fmt: skip
+
+
+class PhaseBuilder:
+    """Makes the items of one phase, equal ones once."""
+
+    def __init__(self, kernel: k.Kernel, phase: Phase, program: Program) -> None:
+        self.kernel, self.phase, self.program = kernel, phase, program
+        self.known: dict[object, Item] = {}
+        self.names: dict[str, Item] = {}
+        self.old: dict[str, Item] = {}
+        self.new: dict[str, Item] = {}
+        self.region: Region | None = None
+        self.latest: dict[Region | None, int] = {None: 0}
+        self.states: dict[str, Carried] = {}
+        self.fixed = {e.axis for e in kernel.grid if isinstance(e, k.Block) and e.size == 1}
+        self.guarded = False
+        params = (*kernel.inputs, *kernel.outputs)
+        phase.dtypes = {p.name: p.dtype for p in params}
+        between = {b.name for b in program.partials}
+        self.single = not any(b.dtype == f64 for b in program.buffers if b.name not in between)
+
+    def item(
+        self,
+        kind: Kind,
+        payload: Payload,
+        args: tuple[Item, ...],
+        axes: Iterable[str],
+        dtype: DType,
+    ) -> Item:
+        number = payload.other if isinstance(payload, Access) else payload  # 0.0 is not -0.0
+        over = payload.over if isinstance(payload, Folding) else ()
+        time = self._time(kind, (*axes, *over), args)
+        key = (kind, payload, repr(number) if isinstance(number, float) else None, type(number),
+               args, dtype, time)  # fmt: skip
+        found = self.known.get(key)
+        if found is None:
+            found = Item(len(self.phase.items), kind, payload, args, frozenset(axes), dtype, time)
+            self.known[key] = found
+            self.phase.items.append(found)
+        return found
+
+    def _time(self, kind: Kind, axes: Iterable[str], args: tuple[Item, ...]) -> int:
+        """The first segment in which an item is known."""
+        if kind in ("state", "edge"):
+            return self.now
+        found, used = max((a.time for a in args), default=0), set(axes)
+        for region in chain(self.region):
+            around = region.parent
+            inside = any(v.axis in used for v in region.cuts)
+            if region.is_inner:  # what every block tells anew is told in those taken up alone
+                inside |= around is not None and found >= self.latest[around]
+            if inside:
+                found = max(found, self.latest[region])
+        return found
+
+    @property
+    def now(self) -> int:
+        """The present segment."""
+        return len(self.phase.segments) - 1
+
+    def index_axes(self, *index: Index) -> frozenset[str]:
+        """Axes of index expressions, through computed positions."""
+        return axes_through(index, lambda name: self.phase.positions[name].axes)
+
+    def index_args(self, *index: Index) -> tuple[Item, ...]:
+        """The computed positions that index expressions read."""
+        names = dict.fromkeys(a.name for e in index for a in atoms(e) if a.kind == "value")
+        return tuple(self.phase.positions[n] for n in names)
+
+    def value(self, value: k.Value) -> Item:
+        """The item of a kernel value."""
+        match value:
+            case k.Const(value=number, dtype=dtype):
+                return self.item("const", dtype.rounded(number), (), (), dtype.compute)
+            case k.Ref(name=name, next=following):
+                return (self.new if following else self.names)[name]
+            case k.IndexValue(index=index, dtype=dtype):
+                args = self.index_args(index)
+                return self.item("index", index, args, self.index_axes(index), dtype.compute)
+            case k.Load():
+                return self._load(value)
+            case k.Apply(op=op, args=operands):
+                args = tuple(self.value(a) for a in operands)
+                dtype = SCALARS[op].result(*(a.dtype for a in args))
+                return self.item("apply", op, args, _axes(args), dtype)
+            case k.Cast(arg=operand, dtype=dtype):
+                args = (self.value(operand),)
+                if dtype == args[0].dtype:
+                    return args[0]
+                return self.item("cast", Converting(dtype), args, _axes(args), dtype.compute)
+            case k.Reduce(combine=combine, arg=operand, over=over, dtype=dtype):
+                return self.fold(COMBINES[combine], self.value(operand), over, dtype)
+            case k.Dot(left=left, right=right, over=over, dtype=dtype):
+                return self._dot(left, right, over, dtype)
+            case k.Scan(combine=combine, arg=operand, along=along, dtype=dtype):
+                arg = self.convert(self.value(operand), dtype.compute)
+                if along in still_axes(self.region):
+                    return arg
+                folding = Folding(COMBINES[combine], (along,), 0)
+                return self.item("scan", folding, (arg,), arg.axes | {along}, dtype.compute)
+            case k.If():
+                return self._if(value)
+            case k.Partial(condition=condition):
+                whole = self.value(condition)
+                fails = self.item("apply", SOME_FAIL[1], (whole,), whole.axes, bool_)
+                return self._of_block(SOME_FAIL[0], fails)
+            case k.Extreme(arg=arg, largest=largest):
+                return self._extreme(self.value(arg), largest)
+
+    def _of_block(self, combine: str, item: Item) -> Item:
+        """A fold of all that the present block has of an item."""
+        over = tuple(a for a in self.phase.axes if a in item.axes - self.fixed)
+        return self.fold(COMBINES[combine], item, over, item.dtype)
+
+    def _extreme(self, item: Item, largest: bool) -> Item:
+        """The least or most of an item in the present block."""
+        name = bare_axis(item.payload) if isinstance(item.payload, Expr) else None
+        if name is None or name in self.fixed or item.dtype != i64:
+            return self._of_block(EXTREMES[largest], item)
+        return self.item("edge", Edge("last" if largest else "first", name), (), (), i64)
+
+    def _if(self, v: k.If) -> Item:
+        """A selection: what is not chosen may be anything, but loads must not leave their array."""
+        chosen = v.value
+        if (
+            isinstance(v.condition, k.Partial)
+            and isinstance(chosen, k.Apply)
+            and chosen.op == CHOICE
+            and chosen.args[0] == v.condition.condition
+            and chosen.args[1] == v.other
+        ):
+            return self.value(chosen)  # where the mask cuts nothing, both are the same
+        outer, self.guarded = self.guarded, True
+        args = tuple(self.value(x) for x in (v.condition, v.value, v.other))
+        self.guarded = outer
+        whole = args[0].axes <= self.fixed | still_axes(self.region)
+        return self.item("branch" if whole else "apply", CHOICE, args, _axes(args), args[1].dtype)
+
+    def convert(self, item: Item, dtype: DType) -> Item:
+        """`item` as another type."""
+        if item.dtype == dtype:
+            return item
+        return self.item("cast", Converting(dtype), (item,), item.axes, dtype.compute)
+
+    def fold(
+        self, row: Combine, arg: Item, over: tuple[str, ...], dtype: DType, *, pairs: bool = False
+    ) -> Item:
+        """A fold of an item over axes of the phase; a partial result may be of a wider type, and
+        `pairs`: it is rounded to a narrower one in the end."""
+        still = still_axes(self.region) | self.fixed
+        over = tuple(a for a in over if a not in still)
+        if not row.positional:
+            partial = row.wide and arg.dtype.is_float and dtype == f64
+            arg = arg if partial else self.convert(arg, dtype.compute)
+        if not over:
+            return self.item("const", 0, (), (), i64) if row.positional else \
+                self.convert(arg, dtype.compute)  # fmt: skip
+        positions, edges = self._positions(over) if row.positional else (0, ())
+        args = (arg, *edges)
+        folding = Folding(row, over, positions, self.single, pairs or dtype != f64)
+        return self.item("fold", folding, args, arg.axes - set(over), dtype.compute)
+
+    def _positions(self, over: tuple[str, ...]) -> tuple[Index, tuple[Item, ...]]:
+        """The row-major position over axes, in the present block, and the edges that it reads."""
+        positions: Index = 0
+        edges: list[Item] = []
+
+        def edge(what: Literal["first", "length"], name: str, extent: Index) -> Index:
+            found = self.item("edge", Edge(what, name), (), (), i64)
+            edges.append(found)
+            self.phase.positions[f"{name}.{what}.{found.time}"] = found
+            return value(f"{name}.{what}.{found.time}", extent)
+
+        for name in over:
+            length = extent = self.phase.axes[name]
+            here: Index = axis(name, extent)
+            if name in visited_axes(self.region):
+                length = edge("length", name, extent)
+                here = sub(here, edge("first", name, extent))
+            positions = add(mul(positions, length), here)
+        return positions, tuple(edges)
+
+    def _dot(self, left: k.Value, right: k.Value, over: tuple[str, ...], dtype: DType) -> Item:
+        wide = dtype.compute
+        args = tuple(self.convert(self.value(v), wide) for v in (left, right))
+        still = still_axes(self.region) | self.fixed
+        over = tuple(a for a in over if a not in still)
+        if not over:
+            return self.item("apply", SUM_OF_PRODUCTS[1], args, _axes(args), wide)
+        folding = Folding(COMBINES[SUM_OF_PRODUCTS[0]], over, 0, factors=dtype)
+        return self.item("dot", folding, args, _axes(args) - set(over), wide)
+
+    def _load(self, load: k.Load) -> Item:
+        param = self.kernel.param(load.param)
+        other = k.Const(0, param.dtype.compute) if self.guarded else None
+        access = self.access(param, load.index, load.other or other)
+        args = self.index_args(access.offset, *(e for pair in access.limits for e in pair))
+        axes = self.index_axes(access.offset, *(e for e, _ in access.limits))
+        return self.item("load", access, args, axes, param.dtype.compute)
+
+    def access(
+        self, param: k.Param, index: tuple[Index, ...], other: k.Const | None
+    ) -> Access:  # fmt: skip
+        """The flat form of param[index]."""
+        offset: Index = 0
+        if param.strides is None:
+            for e, n in zip(index, param.shape, strict=True):
+                offset = add(mul(offset, n), e)
+        else:
+            for d, (e, stride) in enumerate(zip(index, param.strides, strict=True)):
+                step = size(stride_name(param.name, d)) if stride is None else stride
+                offset = add(offset, mul(e, step))
+        if other is None:
+            return Access(param.name, offset)
+        pairs = zip(index, param.shape, strict=True)
+        limits = tuple((e, n) for e, n in pairs if not proves_inside(e, n))
+        return Access(param.name, offset, limits, other.dtype.rounded(other.value))
+
+    def store(self, s: k.Store) -> None:
+        """Adds a store."""
+        param = self.kernel.param(s.param)
+        access = self.access(param, s.index, None)
+        where = None if s.where is None else self.value(s.where)
+        found = self.value(s.value)
+        if s.join:
+            found = self._joined(s, access, found)
+        found = self._unrounded(found, param.dtype)
+        axes = self.index_axes(*s.index) | found.axes | (where.axes if where else frozenset())
+        if not s.join:
+            axes |= visited_axes(self.region)
+        self.phase.stores.append(StoreItem(access, found, where, axes, self.now))
+
+    def _joined(self, s: k.Store, access: Access, found: Item) -> Item:
+        """A value and what stands where it goes, as this visit finds it."""
+        if s.join == k.LAST:
+            return found
+        axes = self.index_axes(*s.index)
+        here = Item(len(self.phase.items), "load", access, self.index_args(access.offset), axes,
+                    found.dtype, self.now)  # fmt: skip
+        self.phase.items.append(here)  # no other read is this one
+        return self.item("apply", s.join, (here, found), here.axes | found.axes, found.dtype)
+
+    def _unrounded(self, found: Item, dtype: DType) -> Item:
+        """What a conversion to a half type was made from, where storing rounds to that type."""
+        half = isinstance(found.payload, Converting) and found.payload.dtype == dtype != f32
+        return found.args[0] if half and found.args[0].dtype == found.dtype == f32 else found
+
+    def body(self, body: Iterable[k.Statement]) -> None:
+        """Adds statements in order."""
+        for s in body:
+            self.statement(s)
+
+    def statement(self, s: k.Statement) -> None:
+        """Adds a statement."""
+        match s:
+            case k.Let(name=name, value=value):
+                self.names[name] = self.value(value)
+            case k.Position(name=name, value=value, extent=extent):
+                arg = self.convert(self.value(value), i64)
+                clamping = Clamping(name, extent, self._is_inside(arg, extent))
+                self.phase.positions[name] = self.item("position", clamping, (arg,), arg.axes, i64)
+            case k.Store():
+                self.store(s)
+            case k.Update(state=name, value=value):
+                self.update(name, self.value(value))
+            case k.Stream():
+                self._stream(s)
+            case k.Merge():
+                pass
+
+    def _is_inside(self, at: Item, extent: Index) -> bool:
+        """Whether the part of a stream's body here is run only where a position is inside, and the
+        position is known no earlier: what reads there must not be computed ahead of the test."""
+        region = self.region
+        if region is None or region.where is None or at.time < self.latest[region.parent]:
+            return False
+        passed = {(t.payload, t.args[1]) for t in _tests(region.where)
+                  if _same(t.args[0], at)}  # fmt: skip
+        low = any(op == "ge" and self._is_end(end, extent, 0) for op, end in passed)
+        return low and any(op == "le" and self._is_end(end, extent, 1) for op, end in passed)
+
+    def _is_end(self, item: Item, extent: Index, last: int) -> bool:
+        """Whether a number is the first or last index of an axis, or of its present block."""
+        edge = item.payload
+        if item.kind == "edge" and isinstance(edge, Edge):
+            whole = self.phase.axes.get(edge.axis)
+            return edge.what == ("last" if last else "first") and whole == extent
+        end = sub(extent, 1) if last else 0
+        return item.kind in ("const", "index") and item.dtype == i64 and edge == end
+
+    # ---- streams ---------------------------------------------------------------------------------
+
+    def _stream(self, s: k.Stream) -> None:
+        parts = {e.name: e.parts for e in self.kernel.grid if isinstance(e, k.Split)}
+        visits = [self._visit(b, None if b.part is None else (b.part, parts[b.part]))
+                  for b in s.blocks]  # fmt: skip
+        starts: list[tuple[Carried, Item]] = []
+        for state in s.states:
+            init = self.value(state.init)
+            axes = init.axes | set(state.axes) | self.fixed
+            starts.append((self.carried(state.name, axes, init.dtype), init))
+        outer = self.names, self.old, self.new, self.states
+        self.names, self.new = dict(self.names), {}
+        self.open(tuple(visits), starts)
+        if s.where is None and not s.sees:
+            self.body(s.body)
+        else:
+            where = None if s.where is None else self.value(s.where)
+            sees = tuple(self._visit(b, None) for b in s.sees)
+            self._within(Region(self.region, (), where, sees), s.body)
+        self.close()
+        self.names, self.old, self.new, self.states = outer
+        for carried, _ in starts:
+            self.names[carried.name] = self.read(carried)
+
+    def _visit(self, b: k.Block, part: tuple[str, Index] | None) -> Visit:
+        """A block with the items of its ends."""
+        start, stop = (None if e is None else self.convert(self.value(e), i64)
+                       for e in (b.start, b.stop))  # fmt: skip
+        return Visit(b.axis, b.size, 0, stop, part, start)
+
+    def _within(self, inner: Region, body: Iterable[k.Statement]) -> None:
+        """The statements of a stream's body, in a region for what it takes up of the blocks."""
+        outer = self.region
+        self.region = inner
+        self._segment()
+        self.body(body)
+        self._settle()
+        self.region = outer
+        self._segment()
+
+    def carried(self, name: str, axes: frozenset[str], dtype: DType) -> Carried:
+        """A state of a stream that stands here."""
+        return Carried(name, axes - still_axes(self.region), dtype, self.region)
+
+    def read(self, state: Carried) -> Item:
+        """The present value of a state."""
+        return self.item("state", state, (), state.axes, state.dtype)
+
+    def open(self, visits: tuple[Visit, ...], starts: Sequence[tuple[Carried, Item]]) -> None:
+        """Sets the first values of states and goes into the body of a stream."""
+        for state, init in starts:
+            self.phase.settings.append(Setting(state, init, self.now))
+        self.region = Region(self.region, visits)
+        self._segment()
+        self.states = {state.name: state for state, _ in starts}
+        self.old = {state.name: self.read(state) for state, _ in starts}
+        self.names |= self.old
+
+    def update(self, name: str, new: Item) -> None:
+        """The new value of a state of the innermost stream."""
+        self.new[name] = new
+        self.phase.settings.append(Setting(self.states[name], new, -1))
+
+    def close(self) -> None:
+        """Leaves the body of a stream: now its states move on."""
+        self._settle()
+        assert self.region is not None
+        self.region = self.region.parent
+        self._segment()
+
+    def _settle(self) -> None:
+        for setting in self.phase.settings:
+            if setting.time < 0 and setting.state in self.states.values():
+                setting.time = self.now
+
+    def _segment(self) -> None:
+        self.phase.segments.append(self.region)
+        self.latest[self.region] = self.now
+
+
+def stride_name(param: str, d: int) -> str:
+    """The size symbol that stands for a stride told at the call."""
+    return f"{param}__stride{d}"
+
+
+def _tests(item: Item) -> Iterator[Item]:
+    """The comparisons that all hold where an item is true."""
+    if item.kind == "apply" and item.payload == BOTH:
+        for arg in item.args:
+            yield from _tests(arg)
+    elif item.kind == "apply" and len(item.args) == 2:
+        yield item
+
+
+def _same(a: Item, b: Item) -> bool:
+    """Whether two items are one value, known in whatever segment."""
+    if a is b:
+        return True
+    alike = (a.kind, a.payload, a.dtype) == (b.kind, b.payload, b.dtype) and a.kind != "state"
+    return alike and len(a.args) == len(b.args) and all(map(_same, a.args, b.args))
+
+
+def _axes(items: Iterable[Item]) -> frozenset[str]:
+    return frozenset[str]().union(*(i.axes for i in items))

@@ -1,0 +1,148 @@
+"""An axis that accesses take apart, as i//s and i%s, becomes two axes.
+
+A grouped norm walks its group in one run, but its gains change every s positions: with i = a*s + b
+the gain is read once for each a, and the run over b is contiguous.  Divisors that are numbers are
+left alone: they are multiples of a vector, where nothing changes between lanes, or short.  So are
+rows of a product along which nothing lies side by side (`x[i%s,i//s,k]`, a sequence before its
+batch): of two axes one would be a product of its own for each position, of s rows, each of which
+packs all of the other operand, where one division a row finds the row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from smelt.codegen.llvm.loopir.collapse_axes import is_bound
+from smelt.codegen.llvm.loopir.items import (
+    Access,
+    Carried,
+    Folding,
+    Item,
+    Phase,
+    StoreItem,
+    visited_axes,
+)
+from smelt.ops.contract import bare_axis
+from smelt.types.affine import coefficient
+from smelt.types.expr import (
+    Expr,
+    Index,
+    add,
+    atoms,
+    axes_of,
+    axis,
+    floordiv,
+    mod,
+    mul,
+    rebuild,
+)
+
+
+def refine(phase: Phase) -> Phase:
+    """Splits every axis that all its quotients allow to split."""
+    for name in list(phase.axes):
+        step = _divisor(phase, name)
+        if step is not None:
+            _split(phase, name, step)
+    return phase
+
+
+def _divisor(phase: Phase, name: str) -> Index | None:
+    """A divisor of the axis in some index that divides its extent without rest."""
+    if name in phase.cut or is_bound(phase, name):
+        return None
+    for item in phase.items:
+        if item.kind == "scan" and isinstance(item.payload, Folding) and name in item.payload.over:
+            return None
+    extent = phase.axes[name]
+    for e in _indices(phase):
+        for atom in atoms(e):
+            if atom.kind not in ("//", "%") or isinstance(atom.args[1], int):
+                continue
+            if bare_axis(atom.args[0]) == name and mod(extent, atom.args[1]) == 0:
+                return None if _has_rows(phase, name, atom.args[1]) else atom.args[1]
+    return None
+
+
+def _has_rows(phase: Phase, name: str, step: Index) -> bool:
+    """Whether an axis has rows of products, and no access would walk its inner part by ones."""
+    alone = [name in item.args[0].axes ^ item.args[1].axes
+             for item in phase.items if item.kind == "dot" and name in item.axes]  # fmt: skip
+    if not alone or not all(alone):
+        return False
+    parts = _parts(phase, name, step)
+    return all(coefficient(_put(e, name, parts), f"{name}.1") != 1 for e in _indices(phase))
+
+
+def _indices(phase: Phase) -> list[Index]:
+    found: list[Index] = []
+    for item in phase.items:
+        if isinstance(item.payload, Access):
+            found.append(item.payload.offset)
+            found += [e for pair in item.payload.limits for e in pair]
+        elif isinstance(item.payload, Expr):
+            found.append(item.payload)
+    return found + [s.access.offset for s in phase.stores]
+
+
+def _split(phase: Phase, name: str, step: Index) -> None:
+    """name = outer*step + inner, everywhere."""
+    outer, inner = f"{name}.0", f"{name}.1"
+    count = floordiv(phase.axes[name], step)
+    parts = _parts(phase, name, step)
+
+    def put(e: Index) -> Index:
+        return _put(e, name, parts)
+
+    pair = {name: (outer, inner)}
+    axes: dict[str, Index] = {}
+    for a, n in phase.axes.items():
+        axes |= {outer: count, inner: step} if a == name else {a: n}
+    phase.axes = axes
+    phase.grid = [x for g in phase.grid for x in pair.get(g, (g,))]
+    for state in {s.state for s in phase.settings}:
+        state.axes = frozenset(x for a in state.axes for x in pair.get(a, (a,)))
+    for item in phase.items:
+        if isinstance(item.payload, Access):
+            item.payload = item.payload.moved(put)
+        elif isinstance(item.payload, Folding):
+            over = tuple(x for o in item.payload.over for x in pair.get(o, (o,)))
+            item.payload = replace(item.payload, over=over, positions=put(item.payload.positions))
+        elif isinstance(item.payload, Expr):
+            item.payload = put(item.payload)
+        item.axes = _axes(item)
+    phase.stores = [
+        StoreItem(a := s.access.moved(put), s.value, s.where,
+                  frozenset(axes_of(a.offset)) | s.value.axes
+                  | (s.where.axes if s.where else frozenset())
+                  | visited_axes(phase.segments[s.time]), s.time)
+        for s in phase.stores
+    ]  # fmt: skip
+
+
+def _parts(phase: Phase, name: str, step: Index) -> Index:
+    """The axis as its outer and its inner part."""
+    count = floordiv(phase.axes[name], step)
+    return add(mul(axis(f"{name}.0", count), step), axis(f"{name}.1", step))
+
+
+def _put(e: Index, name: str, parts: Index) -> Index:
+    """An index with the parts of an axis in its place."""
+    return rebuild(e, lambda atom: parts if atom.kind == "axis" and atom.name == name
+                   else Expr((((atom,), 1),)))  # fmt: skip
+
+
+def _axes(item: Item) -> frozenset[str]:
+    """The axes that an item varies along, from its operands and its own expressions."""
+    found = frozenset[str]().union(*(a.axes for a in item.args))
+    payload = item.payload
+    if isinstance(payload, Carried):
+        return payload.axes
+    if isinstance(payload, Access):
+        own = [payload.offset, *(e for e, _ in payload.limits)]
+        return found.union(*(axes_of(e) for e in own))
+    if isinstance(payload, Expr):
+        return found | set(axes_of(payload))
+    if isinstance(payload, Folding):
+        return found | set(payload.over) if item.kind == "scan" else found - set(payload.over)
+    return found

@@ -1,0 +1,180 @@
+"""Folds of rows end abreast: the last lanes of several rows are joined at once.
+
+What a row folds to is spread over the lanes of a vector until its loop ends.  Joined row by row, 16
+lanes take four steps, each with fewer lanes of use than the one before, and of short rows that is
+most of the work.  So the vectors of some rows are held, and halves of two rows at a time become one
+vector, until each lane is a row's result:
+
+    a0 a1 a2 a3        a0 a1 b0 b1
+    b0 b1 b2 b3   ->   a2 a3 b2 b3   ->   a02 a13 b02 b13        a02 b02 c02 d02
+                                          c02 c13 d02 d13   ->   a13 b13 c13 d13   ->   a b c d
+
+A row's lanes meet in the order in which they would meet alone
+(`smelt.codegen.llvm.instructions.reductions.across`), so its result does not depend on the rows
+beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.memory import element_address, lane_numbers, store_vector
+from smelt.codegen.llvm.instructions.indexing import I64, number
+from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.reductions import Accumulator, State, across
+from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.loopir.items import Folding, Item
+from smelt.codegen.llvm.loops.unroll_factor import known_from
+from smelt.dataclass import dataclass
+from smelt.types.dtype import bool_
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = ir.Value
+I32 = ir.IntType(32)
+BLOCK = 16
+"""Bytes within which lanes move cheaply: from there on halves of two vectors are laid side by side
+in each such block, rather than one behind the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows that end together: the first of them, and for each fold where the vectors of its rows
+    are held, part by part."""
+
+    axis: str
+    first: Value
+    held: dict[Item, list[Value]]
+    lanes: dict[Item, int]
+    """Lanes that a fold's vectors keep, as many as rows that become one vector."""
+
+    def hold(
+        self, home: NestEmitter, fold: Item, state: State, lanes: int, scope: Scope
+    ) -> None:  # fmt: skip
+        """Puts the vectors of the present row aside."""
+        b, acc, scalar = home.b, home.storage.fold(fold), home.machine(scope, False)
+        row = b.sub(scope.axis(self.axis), self.first)
+        state = across(acc, scalar, state, lanes, self.lanes[fold])
+        for place, value in zip(self.held[fold], state, strict=True):
+            b.store(value, b.gep(place, [row], source_etype=value.type))
+
+
+def rows_abreast(home: NestEmitter, depth: int) -> dict[Item, int]:
+    """The folds of a nest whose rows lie along its loop at `depth`, with as many rows as have a
+    lane each of one register; none where some fold ends elsewhere, or rows may be few."""
+    nest, axis = home.nest, home.nest.order[depth]
+    found: dict[Item, int] = {}
+    for fold in nest.folds:
+        assert isinstance(fold.payload, Folding)
+        if known_from(nest, fold) is not None:
+            continue
+        if not nest.in_registers(fold) or nest.vector not in fold.payload.over:
+            return {}
+        if home.folds.has_bar(fold):  # it has no lanes to join
+            return {}
+        outer = [a for a in nest.order if a in fold.axes]
+        parts = home.storage.fold(fold).parts
+        rows = min(home.s.lanes, home.home.target.vector_bytes // max(d.itemsize for d in parts))
+        if outer[-1:] != [axis] or home.s.kept.get(fold) != (axis,) or bool_ in parts or rows < 2:
+            return {}
+        many = home.storage.extent(fold, axis)
+        if not isinstance(many, int) or many < rows:
+            return {}
+        found[fold] = rows
+    return found
+
+
+def run_abreast(
+    home: NestEmitter, axis: str, folds: dict[Item, int], inside: Callable[[Value], None]
+) -> None:  # fmt: skip
+    """The loop over rows, some together: `inside` is a row."""
+    b, (low, high), count = home.b, home.ranges[axis], max(folds.values())
+    held = {f: _places(home, f, rows, count) for f, rows in folds.items()}
+
+    def together(first: Value) -> None:
+        end = b.add(first, number(count))
+        end = b.select(b.icmp_signed("<", end, high), end, high)
+        home.folds.rows = Rows(axis, first, held, folds)
+        home.loop(first, end, 1, inside)
+        home.folds.rows = None
+        for fold, rows in folds.items():
+            for k in range(0, count, rows):
+                _end(home, fold, rows, held[fold], (first, k))
+
+    home.loop(low, high, count, together)
+
+
+def _places(home: NestEmitter, fold: Item, rows: int, count: int) -> list[Value]:
+    m = LLVMMachine(home.b, rows, home.home.target)
+    with home.b.goto_entry_block():
+        return [home.b.alloca(m.register_type(d), size=I32(count))
+                for d in home.storage.fold(fold).parts]  # fmt: skip
+
+
+def _end(
+    home: NestEmitter, fold: Item, rows: int, places: list[Value], at: tuple[Value, int]
+) -> None:
+    """The results of as many rows as there are lanes, from the k-th held one on, to where they are
+    kept: what lies beyond the last row are places that nobody reads."""
+    b, acc, (first, k) = home.b, home.storage.fold(fold), at
+    m = LLVMMachine(b, rows, home.home.target)
+    kinds = [m.register_type(d) for d in acc.parts]
+    states = [[b.load(b.gep(p, [I64(k + r)], source_etype=kind), typ=kind)
+               for p, kind in zip(places, kinds, strict=True)] for r in range(rows)]  # fmt: skip
+    total = joined(acc, m, states)
+    found = {fold: acc.finish(m, total)} | dict.fromkeys(home.folds.known_by(fold), total[0])
+    for item, value in found.items():
+        memory = item.dtype.compute
+        offset = b.add(b.sub(first, home.scratch.start(item, home.s.kept[item][0])), number(k))
+        address = element_address(b, home.storage.at[item, 0], offset, memory)
+        store_vector(m, address, value, memory, None)
+
+
+def joined(acc: Accumulator, m: LLVMMachine, states: Sequence[State]) -> State:
+    """The results of as many rows as a vector has lanes, one in each."""
+    lanes = width = len(states)
+    block = min(BLOCK // max(d.itemsize for d in acc.parts), lanes)
+    found = [states[row] for row in row_order(lanes, block)]
+    while len(found) > 1:
+        starts = _starts(lanes, block, width)
+        low = [k + i for k in starts for i in range(width // 2)]
+        high = [k + width // 2 for k in low]
+        found = [acc.join(m, _moved(m, two, low), _moved(m, two, high))
+                 for two in zip(found[::2], found[1::2], strict=True)]  # fmt: skip
+        width //= 2
+    return found[0]
+
+
+def row_order(lanes: int, block: int) -> list[int]:
+    """The rows in an order in which they come out one lane after the other.
+
+    >>> row_order(4, 4), row_order(8, 2)
+    ([0, 1, 2, 3], [0, 2, 4, 6, 1, 3, 5, 7])
+    """
+    rows, width = [[k] for k in range(lanes)], lanes
+    while len(rows) > 1:
+        starts = _starts(lanes, block, width)
+        rows = [[(v + w)[k // width] for k in starts]
+                for v, w in zip(rows[::2], rows[1::2], strict=True)]  # fmt: skip
+        width //= 2
+    return [rows[0].index(k) for k in range(lanes)]
+
+
+def _starts(lanes: int, block: int, width: int) -> list[int]:
+    """Where the rows of two vectors begin, of so many lanes each, in the order in which their
+    halves are laid side by side."""
+    if width > block:
+        return [*range(0, 2 * lanes, width)]
+    return [k for at in range(0, lanes, block) for source in (0, lanes)
+            for k in range(source + at, source + at + block, width)]  # fmt: skip
+
+
+def _moved(m: LLVMMachine, two: tuple[State, State], lanes: list[int]) -> State:
+    return [m.builder.shuffle_vector(a, b, lane_numbers(lanes))
+            for a, b in zip(*two, strict=True)]  # fmt: skip
+
+
+__all__ = ["Rows", "joined", "row_order", "rows_abreast", "run_abreast"]

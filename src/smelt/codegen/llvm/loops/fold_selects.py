@@ -1,0 +1,49 @@
+"""Selections by position at one position: which side is taken is known, and nothing else is needed.
+
+What was joined is a selection for each part; a column that is written out lies in one of them:
+
+    y[n,j] = select(j < 1, a[n], select(j < 2, b[n], c[n]))    at j = 1:    y[n,1] = b[n]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from smelt.codegen.llvm.access.affine_predicates import gap_of
+from smelt.codegen.llvm.loopir.items import Item
+from smelt.ops.combine import CHOICE
+from smelt.ops.scalar import SCALARS
+from smelt.types.dtype import bool_
+from smelt.types.expr import Index, substitute
+
+
+def side(item: Item, at: Mapping[str, Index]) -> Item:
+    """What a value is at some positions of axes: itself, or the side that a selection takes."""
+    while item.kind == "apply" and item.payload == CHOICE:
+        condition, *sides = item.args
+        holds = _truth(condition, at)
+        if holds is None:
+            break
+        item = sides[0] if holds else sides[1]
+    return item
+
+
+def _truth(item: Item, at: Mapping[str, Index]) -> bool | None:
+    """Whether a comparison of positions, or what is made of such, holds; None: not known."""
+    gap = gap_of(item)
+    if gap is not None:
+        found = substitute(gap, at)
+        return found >= 0 if isinstance(found, int) else None
+    if item.kind != "apply" or not isinstance(item.payload, str):
+        return None
+    if any(a.dtype != bool_ for a in item.args):
+        return None
+    parts = [_truth(a, at) for a in item.args]
+    if None in parts:
+        return None
+    return bool(SCALARS[item.payload].numpy(*map(np.bool_, parts)))
+
+
+__all__ = ["side"]

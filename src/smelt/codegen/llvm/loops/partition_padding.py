@@ -1,0 +1,78 @@
+"""Loops over vectors that test margins only where there are some.
+
+A line of an image with margins is packed by vectors, of which the first and the last ones reach
+beyond it.  Between them nothing needs a test, wherever that begins:
+
+    line        . . x x x x x x x x x x x x x x x x x x . .
+    tested      [0 0 x x]
+    untested        [x x x x][x x x x][x x x x][x x x x]
+                                            [x x x x]       may overlap the one before it
+    tested                                          [0 0]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.proven_bounds import Limit
+from smelt.codegen.llvm.instructions.indexing import number
+from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.loopir.items import accesses_of
+from smelt.codegen.llvm.loops.partition_interior import goes_on, narrowed
+from smelt.dataclass import dataclass
+from smelt.types.expr import sub
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = ir.Value
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Positions of the vector axis from `first` to before `last`, where `limits` hold."""
+
+    first: Value
+    last: Value
+    limits: frozenset[Limit]
+
+
+def around(
+    home: NestEmitter, scope: Scope, at: Callable[[int, bool], Callable[[Value], None]]
+) -> bool:
+    """Emits the loops over vectors of a nest, tested ones around others; whether it could.
+
+    `at` gives the body for so many lanes, with or without the mask of a row's end.  What is done
+    twice must not matter, as in packing."""
+    span, lanes = _span(home, scope), home.s.lanes
+    if span is None:
+        return False
+    b, (low, high) = home.b, home.ranges[home.nest.vector or ""]
+    fits = b.icmp_signed(">=", b.sub(span.last, span.first), number(lanes))
+    first, last = (b.select(fits, x, high) for x in (span.first, span.last))
+    final = b.sub(last, number(lanes))
+    home.loop(low, first, lanes, at(lanes, True))
+    known = home.assumed
+    home.assumed = known | span.limits
+    home.loop(first, last, lanes, lambda x: at(lanes, False)(
+        b.select(b.icmp_signed("<", x, final), x, final)))  # fmt: skip
+    home.assumed = known
+    home.loop(last, high, lanes, at(lanes, True))
+    return True
+
+
+def _span(home: NestEmitter, scope: Scope) -> Span | None:
+    """Where nothing needs a test; None where that is everywhere, or not known."""
+    vector = home.nest.vector or ""
+    loads = accesses_of(home.items)
+    tests = dict.fromkeys(p for x in loads for p in x.limits if p not in home.assumed)
+    if any(home.vector_position(e) or not goes_on(e, vector) for e, _ in tests):
+        return None
+    gaps = (g for e, n in tests for g in (e, sub(sub(n, 1), e)))
+    first, last = narrowed(home, scope, gaps)
+    return Span(first, last, frozenset(tests)) if tests else None
+
+
+__all__ = ["around"]

@@ -1,0 +1,94 @@
+"""Folds of columns take some rows at a time.
+
+States of columns lie in scratch, and a row's step reads what the step of the row before has written
+some cycles ago: rows of one vector wait 25 cycles for each other.  So a state is read once, takes
+a step for each of some rows, in their order, and is written once:
+
+    for n in steps of 8:
+      for c in vectors:  s = S[c];  s = s + x[n,c] + x[n+1,c] + .. + x[n+7,c];  S[c] = s
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.prefetch import know_runs
+from smelt.codegen.llvm.instructions.indexing import iota, number, splat
+from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.ops.scalar import SCALARS
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+    from smelt.codegen.llvm.schedule.build_nests import Nest
+
+Value = ir.Value
+
+ROWS = 8
+"""Rows that are taken together, where one thing is folded: their code is written out."""
+MOST_WORK = 8.0
+"""Cycles a vector of an element beyond which steps wait for elements, not for one another."""
+
+
+def is_stacked(nest: Nest) -> bool:
+    """Whether all that a nest does is to fold rows into states that lie in scratch, by operators
+    that do not hide how long that takes."""
+    others = nest.saves or nest.stores or nest.settings or nest.fixed or nest.turned
+    if others or nest.stages or nest.packed or not nest.folds or len(nest.order) < 2:
+        return False
+    if nest.vector != nest.order[-1] or any(nest.in_registers(f) for f in nest.folds):
+        return False
+    row = nest.order[-2]
+    plain = all(i.kind not in ("scan", "state") for i in nest.items)
+    if not plain or any(row in f.axes or nest.vector not in f.axes for f in nest.folds):
+        return False
+    work = (SCALARS[i.payload].cost for i in nest.items if isinstance(i.payload, str))
+    return sum(work) <= MOST_WORK
+
+
+def run_stacked(home: NestEmitter, scope: Scope, depth: int, one: Callable[[Value], None]) -> bool:
+    """The loop at `depth` over rows, if those are to be stacked: some together, then the rest by
+    `one`; whether it is."""
+    if depth != len(home.nest.order) - 2 or not is_stacked(home.nest):
+        return False
+    b, name = home.b, home.nest.order[depth]
+    low, high = home.ranges[name]
+    count = 1 << max(ROWS // len(home.nest.folds), 2).bit_length() - 1
+    middle = b.add(low, b.and_(b.sub(high, low), number(-count)))
+
+    def together(position: Value) -> None:
+        rows = [Scope(scope, {name: b.add(position, number(k))}) for k in range(count)]
+        for row in rows:
+            home.enter(row, depth + 1)
+        know_runs(home, count)
+        _vectors(home, rows, depth + 1)
+        home.together, home.far = 1, {}
+
+    home.loop(low, middle, count, together)
+    home.loop(middle, high, 1, one)
+    return True
+
+
+def _vectors(home: NestEmitter, rows: list[Scope], depth: int) -> None:
+    """The loops over vectors of some rows: whole ones, then a masked one."""
+    b, name, lanes = home.b, home.nest.order[depth], home.s.lanes
+    low, high = home.ranges[name]
+    middle = b.add(low, b.and_(b.sub(high, low), number(-lanes)))
+
+    def at(masked: bool) -> Callable[[Value], None]:
+        def inside(position: Value) -> None:
+            mask = None
+            if masked:
+                mask = b.icmp_signed("<", iota(lanes), splat(b, b.sub(high, position), lanes))
+            places = [Scope(row, {name: position}, lanes=Lanes(name, position, lanes, mask))
+                      for row in rows]  # fmt: skip
+            for place in places:
+                home.enter(place, depth + 1)
+            for fold in home.nest.folds:
+                home.folds.stack(fold, places)
+
+        return inside
+
+    home.loop(low, middle, lanes, at(False))
+    home.loop(middle, high, lanes, at(True))

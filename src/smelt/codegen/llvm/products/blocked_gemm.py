@@ -1,0 +1,346 @@
+"""Contractions: blocks of both operands, packed or as they lie, under a register tile.
+
+For each block of k: the left operand is read in place where it is a plain array with rows along k;
+otherwise its block goes to scratch row by row; rows of short numbers that end within a unit do so
+for the block that holds their end.  The right operand's goes to panels as wide as the
+tile, unless the product is small.  Then tiles accumulate into the scratch array of the result
+(`smelt.codegen.llvm.products.macrokernel`).  Both packings are ordinary nests, which may compute,
+gather, convert or turn what they pack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from smelt.blocks import COLUMNS, DEPTH, MATRIX_STEP
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.memory import element_address, store_vector
+from smelt.codegen.llvm.access.prefetch import ask_ahead
+from smelt.codegen.llvm.instructions.dot_product import flipped, narrow
+from smelt.codegen.llvm.instructions.indexing import number, splat
+from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.loopir.items import Item
+from smelt.codegen.llvm.loops.versioning import needed
+from smelt.codegen.llvm.products.gemv import Gemv
+from smelt.codegen.llvm.products.macrokernel import Macrokernel
+from smelt.codegen.llvm.products.pack_vnni import GroupPacker
+from smelt.codegen.llvm.products.partition_loops import in_stretches, stretched
+from smelt.codegen.llvm.products.tile_loops import in_blocks, in_squares
+from smelt.codegen.llvm.schedule.build_nests import Nest
+from smelt.codegen.llvm.schedule.contract import Contraction, Tile, short_tiles
+from smelt.codegen.llvm.scratch.transpose import Put, turned
+from smelt.codegen.llvm.scratch.workspace import (
+    HELD,
+    LEFT_PART,
+    RIGHT_PART,
+    may_be_long,
+    visits_beside,
+)
+from smelt.codegen.llvm.scratch.zero_pad import clear_beyond
+from smelt.dataclass import dataclass
+from smelt.types.dtype import DType
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = ir.Value
+
+
+@dataclass(frozen=True, slots=True)
+class Panels:
+    """The blocks of a right operand in scratch, one behind the other if all of them are `held`."""
+
+    held: Value
+    low: Value
+    first: Value
+    """The first of its summed positions, and of its columns."""
+    apart: Value
+    """Elements from one summed position's panels to the next one's."""
+
+
+class BlockedGemm:
+    """The contractions of the task that `home` is emitting."""
+
+    def __init__(self, home: NestEmitter) -> None:
+        self.home, self.b = home, home.b
+        self.scope = home.top
+
+    def run(self, nest: Nest, c: Contraction) -> None:
+        """The whole contraction of this task into its scratch array."""
+        self.fresh: Value | None = None
+        self.last: Value | None = None
+        packed = not (c.direct or c.reads_left())
+        self.panels: Panels | None = None
+        self.left_there = self._there(c, c.left) if packed else None
+        self.right_there = None if c.thin or c.reads_right() else self._there(c, c.right)
+        scope = Scope(self.home.top)
+        if c.outer:
+            self._clear(c)
+            self._outer(nest, c, 0, scope)
+            return
+        low, high = self.home.ranges[c.k]
+        if c.is_whole(self.home.s.span(self.home.s.region(c.item), c.k)):
+            with self.b.if_else(self.b.icmp_signed("<", low, high)) as (some, none):
+                with some:
+                    self.fresh = self.last = ir.IntType(1)(1)
+                    self._deep(nest, c, scope)
+                with none:
+                    self._clear(c)
+            return
+        if c.thin:
+            self._clear(c)
+        else:
+            with self.b.if_then(self.b.icmp_signed(">=", low, high)):
+                self._clear(c)
+
+        def deep() -> None:
+            start, end = self.home.ranges[c.k]
+            self.fresh = self.b.icmp_signed("==", start, low)
+            self.last = self.b.icmp_signed("==", end, high)
+            self._deep(nest, c, scope)
+
+        self._depths(c, deep)
+
+    def _clear(self, c: Contraction) -> None:
+        home = self.home
+        m = LLVMMachine(self.b, home.s.lanes, home.home.target)
+        count = home.home.index(home.storage.rows(c))
+        count = self.b.mul(count, home.home.index(home.storage.extent(c.item, c.n)))
+        base, zero = home.storage.at[c.item, 0], m.const(c.item.dtype, 0)
+
+        def put(position: Value) -> None:
+            at = element_address(self.b, base, position, c.item.dtype)
+            store_vector(m, at, zero, c.item.dtype, None)
+
+        home.loop(number(0), count, home.s.lanes, put)
+
+    def _outer(self, nest: Nest, c: Contraction, depth: int, scope: Scope) -> None:
+        """Loops over the summed axes but the last."""
+        if depth < len(c.outer):
+            name = c.outer[depth]
+            low, high = self.home.ranges[name]
+            self.home.loop(
+                low, high, 1,
+                lambda at: self._outer(nest, c, depth + 1, Scope(scope, {name: at})),
+            )  # fmt: skip
+            return
+        self._depths(c, lambda: self._deep(nest, c, scope))
+
+    def _depths(self, c: Contraction, inside: Callable[[], None]) -> None:
+        """Runs `inside` for blocks of the last summed axis.  Those that are summed on their own end
+        at the same positions wherever a visit starts, or its bits would tell."""
+        matrix = c.group is not None and bool(c.group.matrix)  # whose blocks sum on and on
+        at_fixed = self.home.s.region(c.item) is not None and may_be_long(c, self.home.s)
+        in_blocks(self.home, c.k, self._depth(c), inside, at_multiples=at_fixed and not matrix)
+
+    def _depth(self, c: Contraction) -> int | Value:
+        """Summed positions of a block: of matrices as many in each, whole tiles, since sums go to
+        memory and back between blocks.  More than usual where these are all."""
+        if c.thin or c.group is None or not c.group.matrix:
+            return c.depth
+        b, (low, high), step = self.b, self.home.ranges[c.k], MATRIX_STEP * c.together
+        steps = b.udiv(b.add(b.sub(high, low), number(step - 1)), number(step))
+        few = b.icmp_signed("<=", steps, number(c.depth // step))
+        rest = b.udiv(b.sub(steps, number(1)), number(DEPTH // MATRIX_STEP))
+        blocks = b.select(few, number(1), b.add(rest, number(1)))
+        each = b.udiv(b.add(steps, b.sub(blocks, number(1))), blocks)
+        return b.mul(each, number(step))
+
+    def _deep(self, nest: Nest, c: Contraction, scope: Scope) -> None:
+        """One block of k: packs left, then block by block of n packs right and multiplies."""
+        left, right = nest.packs
+        tiles = None if c.thin else Macrokernel(self.home, c, left, scope)
+        if tiles is not None and tiles.whole is not None:
+            with self.b.if_then(self.b.not_(tiles.whole)):
+                self._unless(self.left_there, lambda: self._pack_left(nest, c, scope))
+        elif not (c.direct or c.reads_left()):
+            self._unless(self.left_there, lambda: self._pack_left(nest, c, scope))
+        if tiles is None:
+            self._thin(left, right, c, scope)
+            return
+
+        def columns() -> None:
+            if self.panels is not None:
+                tiles.right.base = self._right(c)
+            if c.reads_right():
+                tiles.open_right(right, scope)
+            elif c.group is not None:
+                packer = GroupPacker(self.home, c, right, scope)
+                self._unless(self.right_there, packer.run)
+            elif c.lies_in_rows():
+                with self.b.if_then(self.b.not_(tiles.open_short(right, scope))):
+                    self._unless(self.right_there, lambda: self._pack(right, scope))
+            else:
+                self._unless(self.right_there, lambda: self._pack(right, scope))
+            if c.group is not None and c.group.moved:
+                tiles.sum_columns()
+            tiles.run(self.fresh, last=self.last)
+
+        in_blocks(self.home, c.n, COLUMNS, columns)
+
+    def _there(self, c: Contraction, operand: Item) -> Value | None:
+        """Whether an earlier visit has packed all of an operand that this one would pack: where all
+        of its blocks are held, and it was known before the visits began.  None where that is never
+        so."""
+        b, home = self.b, self.home
+        visits = visits_beside(c, operand, home.s)
+        if not visits:
+            return None
+        low, high = home.ranges[c.k]
+        if operand is c.right and c.group is None:
+            self.panels = panels = self._panels(c)
+            there = panels.held
+        else:
+            there = b.icmp_signed("<=", b.sub(high, low), number(c.depth))
+            if operand is c.right:
+                low, high = home.ranges[c.n]
+                there = b.and_(there, b.icmp_signed("<=", b.sub(high, low), number(COLUMNS)))
+        for v in visits:
+            there = b.and_(there, b.icmp_signed("!=", *home.steps[v]))
+        return there
+
+    def _panels(self, c: Contraction) -> Panels:
+        """How the right operand's blocks are held.  All of them but the last are whole: where the
+        first begins between multiples, it may be shorter."""
+        b, (low, high), (first, last) = self.b, self.home.ranges[c.k], self.home.ranges[c.n]
+        whole = b.icmp_signed("==", b.and_(low, number(c.depth - 1)), number(0))
+        deep, wide = (b.udiv(b.add(b.sub(end, begin), number(size - 1)), number(size))
+                      for begin, end, size in ((low, high, c.depth), (first, last, COLUMNS))
+                      )  # fmt: skip
+        held = b.icmp_signed("<=", b.mul(deep, wide), number(HELD))
+        return Panels(b.and_(whole, held), low, first, b.mul(wide, number(COLUMNS)))
+
+    def _right(self, c: Contraction) -> Value:
+        """Where the panels of the right operand's block at hand begin."""
+        b, base, panels = self.b, self.home.storage.at[c.item, RIGHT_PART], self.panels
+        if panels is None:
+            return base
+        k, n = (self.home.ranges[a][0] for a in (c.k, c.n))
+        before = b.add(b.mul(b.sub(k, panels.low), panels.apart),
+                       b.mul(b.sub(n, panels.first), number(c.packed_units)))  # fmt: skip
+        return element_address(b, base, b.select(panels.held, before, number(0)), c.unit)
+
+    def _unless(self, there: Value | None, pack: Callable[[], None]) -> None:
+        """Packs an operand that is not there."""
+        if there is None:
+            pack()
+            return
+        with self.b.if_then(self.b.not_(there)):
+            pack()
+
+    def _pack_left(self, nest: Nest, c: Contraction, scope: Scope) -> None:
+        if c.thin:
+            Gemv(self.home, c, nest.packs[1], scope).clear_ends()
+        self._pack(nest.packs[0], scope)
+
+    def _thin(self, left: Nest, right: Nest, c: Contraction, scope: Scope) -> None:
+        """One block of a thin product.  Short lines of its right operand are so few vectors that
+        the sums stay in registers for all of the block."""
+
+        def tiles(tile: Tile) -> None:
+            found = Macrokernel(self.home, c, left, scope)
+            found.open_right(right, scope)
+            found.run(None, tile)
+
+        def lines(shapes: tuple[Tile, ...]) -> None:
+            if not shapes:
+                Gemv(self.home, c, right, scope).run(self.fresh)
+                return
+            low, high = self.home.ranges[c.n]
+            fits = self.b.icmp_signed("<=", self.b.sub(high, low), number(shapes[0].columns))
+            with self.b.if_else(fits) as (short, longer):
+                with short:
+                    tiles(shapes[0])
+                with longer:
+                    lines(shapes[1:])
+
+        lines(short_tiles(self.home.home.target, c.tile.lanes) if c.reads_lines() else ())
+
+    def _pack(self, pack: Nest, scope: Scope) -> None:
+        """One operand of the present block, part by part where it is joined of parts."""
+        self.pack_starts = {a: self.home.ranges[a][0] for a in pack.order}
+        c = self._of(pack)
+        plain = pack.packed == "left" and c.group is None
+        if pack.packed == "right":  # here: parts of the block narrow the ranges on the way
+            self.pack_base = self._right(c)
+        if pack.packed == "right" and c.group is None:
+            b, (low, high), (first, end) = self.b, self.home.ranges[c.n], self.home.ranges[c.k]
+            panels = self.pack_base, c.item.dtype
+            clear_beyond(self.home, panels, c.tile, b.sub(high, low), number(c.packed_units),
+                         b.sub(end, first))  # fmt: skip
+        axes = stretched(self.home, pack, 1 if plain else c.tile.columns)
+        in_stretches(self.home, axes, lambda: self._stretch(pack, scope))
+
+    def _stretch(self, pack: Nest, scope: Scope) -> None:
+        if not pack.turned:
+            self.home.run(pack, scope)
+            return
+        items = needed(pack, self.home.taken) if self.home.taken else pack.items
+        if len(items) == 1 and items[0] in pack.turned:
+            top = self.home.open(pack, scope)
+            turned(self.home, items[0], top, self._putter(pack))
+            return
+        in_squares(self.home, pack.order, lambda: self.home.run(pack, scope))
+
+    def put(self, pack: Nest, value: Value, scope: Scope) -> None:
+        """Stores one vector of a packed operand at its place."""
+        if scope.lanes is not None and scope.lanes.mask is None:
+            ask_ahead(self.home, pack, scope)
+        lanes = scope.lanes.count if scope.lanes is not None else None
+        m = LLVMMachine(self.b, lanes, self.home.home.target)
+        *firsts, second = (scope.axis(a) for a in pack.order)
+        value = splat(self.b, value, lanes) if lanes else value
+        mask = scope.lanes.mask if scope.lanes else None
+        self._store(pack, m, (firsts[0] if firsts else None, second), value, mask)
+
+    def _putter(self, pack: Nest) -> Put:
+        """Stores a whole vector of a packed operand."""
+        m = LLVMMachine(self.b, self.home.s.lanes, self.home.home.target)
+
+        def put(first: Value, second: Value, value: Value) -> None:
+            self._store(pack, m, (first, second), value, None)
+
+        return put
+
+    def _store(
+        self, pack: Nest, m: LLVMMachine, place: tuple[Value | None, Value], value: Value,
+        mask: Value | None,
+    ) -> None:  # fmt: skip
+        """One vector of a packed operand; of groups whole ones, 0 beyond the last position."""
+        c = self._of(pack)
+        at, dtype = self._packed_place(pack, c, *place)
+        if c.group is None:
+            store_vector(m, at, value, dtype, mask)
+            return
+        bits = narrow(m, value, pack.saves[0], c.group)
+        if mask is not None:
+            bits = self.b.select(mask, bits, ir.Constant(bits.type, None))
+        if c.group.moved:
+            bits = flipped(self.b, bits)
+        self.b.store(bits, at, align=dtype.itemsize)
+
+    def _of(self, pack: Nest) -> Contraction:
+        """The product that a nest packs an operand of."""
+        c = next(n.product for n in self.home.s.nests if pack in n.packs)
+        assert isinstance(c, Contraction)
+        return c
+
+    def _packed_place(
+        self, pack: Nest, c: Contraction, first: Value | None, second: Value
+    ) -> tuple[Value, DType]:
+        """Where an element of a packed operand lies, and its type."""
+        b, home = self.b, self.home
+        second = b.sub(second, self.pack_starts[pack.order[-1]])
+        row = number(0) if first is None else b.sub(first, self.pack_starts[pack.order[0]])
+        dtype = c.item.dtype if c.group is None else c.group.dtype
+        if pack.packed == "left":
+            base = home.storage.at[c.item, LEFT_PART]
+            offset = b.add(b.mul(row, number(c.pitch * c.together)), second)
+        else:
+            base = self.pack_base
+            inside = b.and_(second, number(c.tile.columns - 1))
+            panel = b.mul(b.sub(second, inside), number(c.packed_units))
+            offset = b.add(b.add(panel, b.mul(row, number(c.tile.columns))), inside)
+        return element_address(b, base, offset, dtype), dtype

@@ -1,0 +1,407 @@
+"""The register tile of a contraction, run over a block of its operands.
+
+acc[rows, vectors] += left[rows, k] * right[k, vectors], in registers for all of the block's k.
+Each operand is either packed or read as it lies: an origin and two steps say where.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smelt.blocks import RUN
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.memory import (
+    element_address,
+    load_vector,
+    store_vector,
+)
+from smelt.codegen.llvm.access.prefetch import next_task
+from smelt.codegen.llvm.instructions.dot_product import ones, step
+from smelt.codegen.llvm.instructions.indexing import first_lanes, number, opaque
+from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.loopir.items import Access, Item, seen_axes
+from smelt.codegen.llvm.products.amx import COLUMNS as AMX_COLUMNS
+from smelt.codegen.llvm.products.amx import loads_well, multiply, panel_places
+from smelt.codegen.llvm.products.block_sums import Masks, with_before
+from smelt.codegen.llvm.products.microkernel import Microkernel, Place
+from smelt.codegen.llvm.products.pack_vnni import panel_units
+from smelt.codegen.llvm.products.prefetch_tile import TileAhead
+from smelt.codegen.llvm.products.tile_loops import heights, lies_well, whole_units
+from smelt.codegen.llvm.products.tile_sums import Spot, put
+from smelt.codegen.llvm.schedule.build_nests import Nest
+from smelt.codegen.llvm.schedule.contract import Contraction, Tile
+from smelt.codegen.llvm.schedule.operands import load_of, panel_step
+from smelt.codegen.llvm.scratch.workspace import LEFT_PART, RIGHT_PART, SUMS_PART, may_be_long
+from smelt.types.affine import coefficient
+from smelt.types.dtype import i8, i32
+from smelt.types.expr import floordiv
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = ir.Value
+
+SHORT = 4
+"""Panels of a right operand whose rows lie side by side up to which it is not packed: its panels
+take few more pages than packed ones would."""
+LINES = 24
+"""Short rows by which tiles run behind what they have asked memory for: as long as L3 takes."""
+
+
+class Macrokernel(Microkernel):
+    """The tiles of one contraction in the task that `home` is emitting, for one block of k."""
+
+    def __init__(self, home: NestEmitter, c: Contraction, left: Nest, scope: Scope) -> None:
+        self.home, self.b, self.c = home, home.b, c
+        self.short: Value | None = None
+        """Whether a right operand is read as it lies that would be packed with longer rows."""
+        self.rows = number(1)
+        if c.m is not None:
+            low, high = home.ranges[c.m]
+            self.rows = self.b.sub(high, low)
+        self.part = c.m if c.m in seen_axes(home.s.region(c.item)) else None
+        """The axis of the rows, where the block sees a part of it."""
+        self.bands = next((x for x in home.bands if x.bands.takes(c)), None)
+        """What bands of rows see of the columns, or of the summed positions."""
+        self.joined = may_be_long(c, home.s)
+        """Whether the block's sums are added to those before it at last rather than at first."""
+        low, high = home.ranges[c.k]
+        self.first, self.depth = number(0), self.b.sub(high, low)
+        if c.group is not None:
+            self.depth = self.b.add(self.depth, number(c.together - 1))
+            self.depth = self.b.udiv(self.depth, number(c.together))
+        self.far = self.asks_far()
+        self.panel_units = panel_units(home, c)
+        self.base, self.stride = home.direct.place(c)
+        self.later = home.direct.last(c)
+        dtype = c.unit
+        self.whole: Value | None = None  # whether a left operand of units is multiplied in place
+        part = home.storage.at.get((c.item, RIGHT_PART))
+        self.right = Place(part, number(0), (number(c.tile.columns), number(1)), dtype, True)
+        if c.m is not None and c.reads_left():
+            self.left = self._open(left, c.left, (c.m, c.k), scope)
+            return
+        if c.m is not None and c.units:
+            self.left = self._either(self._open(left, c.left, (c.m, c.k), scope))
+            return
+        self.left = Place(home.storage.at.get((c.item, LEFT_PART)), number(0),
+                          (number(c.steps[0]), number(c.steps[1])), dtype, True)  # fmt: skip
+        if c.direct:
+            self.left.base = home.storage.at[c.left, 0]
+            before = self._skipped(c.left, c.k)
+            before = self.b.mul(before, number(c.pitch)) if c.down else before
+            if self.part is not None:
+                rows = self.b.mul(self._skipped(c.left, self.part), number(c.steps[0]))
+                before = self.b.add(before, rows)
+            self.left.origin = before
+
+    def _skipped(self, item: Item, axis: str) -> Value:
+        """Positions of an axis that an array in scratch has before those that are seen."""
+        return self.b.sub(self.home.ranges[axis][0], self.home.scratch.start(item, axis))
+
+    def open_right(self, nest: Nest, scope: Scope) -> None:
+        """Finds the right operand's block where it lies."""
+        if not self.c.panels:
+            self.right = self._open(nest, self.c.right, (self.c.k, self.c.n), scope)
+            return
+        home, access = self.home, load_of(self.c.right)
+        assert access is not None
+        top = Scope(home.open(nest, scope), {self.c.k: home.ranges[self.c.k][0]})
+        far = floordiv(panel_step(access, self.c.k, self.c.together) or 0, self.c.together)
+        step = home.index(far, top)
+        self.right = Place(home.home.buffers[access.buffer], number(0), (step, number(1)),
+                           self.c.unit, True, (access, top))  # fmt: skip
+
+    def open_short(self, nest: Nest, scope: Scope) -> Value:
+        """Whether the right operand's rows are short and whole panels wide, and tiles load them
+        well: then they are read where they lie, or else in panels."""
+        b, c, packed = self.b, self.c, self.right
+        place = self._open(nest, c.right, (c.k, c.n), scope)
+        if place.dtype != packed.dtype:  # they are converted as they are packed
+            return ir.IntType(1)(0)
+        (low, high), apart = self.home.ranges[c.n], place.steps[0]
+        left_over = b.and_(b.sub(high, low), number(c.tile.columns - 1))
+        short = b.icmp_unsigned("<=", apart, number(SHORT * c.tile.columns))
+        short = b.and_(short, b.icmp_signed("==", left_over, number(0)))
+        first = element_address(b, place.base, place.origin, place.dtype)
+        self.short = b.and_(short, lies_well(self.home, c, (first, apart), self.rows))
+        steps = b.select(self.short, apart, packed.steps[0]), packed.steps[1]
+        packed.base, packed.steps = b.select(self.short, first, packed.base), steps
+        if self.home.s.region(c.item):  # its blocks are met but a few times
+            self.far = b.mul(steps[0], number(LINES * place.dtype.itemsize))
+        return self.short
+
+    def run(self, fresh: Value | None, tile: Tile | None = None, last: Value | None = None) -> None:
+        """The block's products into the result in scratch: added, or where `fresh` stored; by the
+        contraction's tiles, or others."""
+        c, b, home = self.c, self.b, self.home
+        self.ahead = TileAhead(home, c, (self.left, self.right), (self.rows, self.depth), last)
+        self.most, vectors = (tile or c.tile).rows, (tile or c.tile).vectors
+        lanes, wide = c.tile.lanes, c.tile.lanes * vectors
+        low, high = home.ranges[c.n]
+        self.fresh, self.last, columns = fresh, last, b.sub(high, low)
+        self.column = b.sub(low, home.scratch.start(c.item, c.n))
+        if c.group is not None and c.group.matrix and self.bands is None:
+            self._matrices(number(0), self.rows, number(0), columns)
+            return
+        if self.right.packed:
+            home.loop(number(0), columns, wide, lambda at: self._heights(at, vectors, None))
+            return
+        # Of columns that a tile has nearly all of, its last vector has a part.
+        rest = b.and_(columns, number(wide - 1))
+        near = b.icmp_signed(">", rest, number(wide - lanes))
+        whole = b.sub(columns, b.select(near, number(0), rest))
+
+        def some(at: Value, vectors: int) -> None:
+            left = b.sub(b.sub(columns, at), number((vectors - 1) * lanes))
+            self._heights(at, vectors, first_lanes(b, left, lanes))
+
+        home.loop(number(0), whole, wide, lambda at: some(at, vectors))
+        home.loop(whole, columns, lanes, lambda at: some(at, 1))
+
+    def _open(self, nest: Nest, item: Item, axes: tuple[str, str], scope: Scope) -> Place:
+        """The place of an operand that is read where it is."""
+        b, home, access = self.b, self.home, load_of(item)
+        assert access is not None
+        top = home.open(nest, scope)
+        steps = [home.index(coefficient(access.offset, a) or 0, top) for a in axes]
+        origin = top.offset(access)
+        for a, apart in zip(axes, steps, strict=True):
+            origin = b.add(origin, b.mul(home.ranges[a][0], apart))
+        return Place(home.home.buffers[access.buffer], origin, (steps[0], steps[1]),
+                     home.home.dtypes[access.buffer], False, later=self._later(access))  # fmt: skip
+
+    def _either(self, place: Place) -> Place:
+        """The left operand's rows of units: where they lie if they end with a unit in this block,
+        and tiles load them well, or else where they have been packed; counted in bytes."""
+        b, c = self.b, self.c
+        whole, size, wide = whole_units(self.home, c), place.dtype.itemsize, c.unit.itemsize
+        apart = b.mul(place.steps[0], number(size)), number(c.pitch * wide)
+        if c.group is not None and c.group.matrix:
+            first = element_address(b, place.base, place.origin, place.dtype)
+            whole = b.and_(whole, loads_well(b, first, apart[0]))
+        self.whole = whole
+        return Place(
+            b.select(whole, place.base, self.home.storage.at[c.item, LEFT_PART]),
+            b.select(whole, b.mul(place.origin, number(size)), number(0)),
+            (b.select(whole, *apart), number(1)), i8, False, unit=c.unit,
+        )  # fmt: skip
+
+    def _later(self, access: Access) -> Value | None:
+        step = next_task(self.home, access) if self.c.kind == "small" else None
+        return None if step is None else self.home.home.index(step)
+
+    def sum_columns(self) -> None:
+        """What tiles start from where the left operand was moved: minus the sums of the right one's
+        columns, times what the left one has too much."""
+        b, c, lanes = self.b, self.c, self.c.tile.lanes
+        assert c.group is not None
+        m = LLVMMachine(b, lanes, self.home.home.target)
+        zero, one, group = m.const(i32, 0), ones(lanes), c.group
+        shift = m.const(i32, -group.moved)
+        with b.goto_entry_block():
+            places = [b.alloca(zero.type) for _ in range(c.tile.vectors)]
+
+        def panel(column: Value) -> None:
+            line = self._line(column)
+            for place in places:
+                b.store(zero, place)
+
+            def add(k: Value) -> None:
+                at = b.add(line, b.mul(k, self.right.steps[0]))
+                at = element_address(b, self.right.base, at, self.right.dtype)
+                for place, right in zip(
+                    places, self._across(m, at, len(places), None), strict=True
+                ):
+                    b.store(step(m, group, one, right, b.load(place, typ=zero.type)), place)
+
+            self.home.loop(number(0), self.depth, 1, add)
+            sums = self.home.storage.at[c.item, SUMS_PART]
+            for v, place in enumerate(places):
+                found = m.mul(b.load(place, typ=zero.type), shift)
+                at = element_address(b, sums, b.add(column, number(v * lanes)), i32)
+                store_vector(m, at, found, i32, None)
+
+        low, high = self.home.ranges[c.n]
+        self.home.loop(number(0), b.sub(high, low), c.tile.columns, panel)
+
+    # ---- tiles -----------------------------------------------------------------------------------
+
+    def _heights(self, column: Value, vectors: int, mask: Value | None) -> None:
+        """Tiles down the rows that see the column, each with what it sees of the summed ones."""
+        b, c, home = self.b, self.c, self.home
+        if (bands := self.bands) is None:
+            self._down(number(0), self.rows, column, vectors, mask)
+            return
+        low, high = home.ranges[bands.bands.columns]
+        first, depth, fresh = self.first, self.depth, self.fresh
+        summed = bands.bands.sums(c)
+
+        def one(rows: tuple[Value, Value], seen: tuple[Value, Value], begins: Value) -> None:
+            start, stop = seen
+            if not summed:
+                here, wide = b.add(low, column), number(vectors * c.tile.lanes)
+                some = b.and_(b.icmp_signed("<", here, stop),
+                              b.icmp_signed(">", b.add(here, wide), start))  # fmt: skip
+                with b.if_then(some):
+                    self._down(*rows, column, vectors, mask)
+                return
+            assert fresh is not None
+            each = number(c.together)
+            self.first = b.sdiv(b.sub(start, low), each)
+            self.depth = b.sdiv(b.add(b.sub(stop, low), number(c.together - 1)), each)
+            self.fresh = begins
+            with b.if_else(b.icmp_signed("<", start, stop)) as (some, none):
+                with some:
+                    self._down(*rows, column, vectors, mask)
+                with none, b.if_then(fresh):
+                    self._clear(rows, column, vectors)
+
+        bands.over(self.rows, (low, high), summed, one)
+        self.first, self.depth, self.fresh = first, depth, fresh
+
+    def _clear(self, rows: tuple[Value, Value], column: Value, vectors: int) -> None:
+        """Rows that see nothing of the first block begin with zero."""
+        m, dtype = LLVMMachine(self.b, self.c.tile.lanes, self.home.home.target), self.c.item.dtype
+
+        def line(row: Value) -> None:
+            for place in self._places(1, vectors, row, column):
+                store_vector(m, place, m.const(dtype, 0), dtype, None)
+
+        self.home.loop(*rows, 1, line)
+
+    def _down(
+        self, done: Value, rows: Value, column: Value, vectors: int, mask: Value | None
+    ) -> None:
+        """Tiles down some rows: whole ones, then lower and lower ones for what is left."""
+        b = self.b
+        if self.c.group is not None and self.c.group.matrix:
+            self._matrices(done, rows, column, b.add(column, number(AMX_COLUMNS)))
+            return
+        for height in heights(self.most):
+            left = b.sub(rows, done)
+            end = b.add(done, b.sub(left, b.urem(left, number(height))))
+            self.home.loop(
+                done, end, height,
+                lambda row, height=height: self._runs(height, vectors, row, column, mask),
+            )  # fmt: skip
+            done = end
+
+    def _runs(
+        self, height: int, vectors: int, row: Value, column: Value, mask: Value | None
+    ) -> None:  # fmt: skip
+        """A tile over all of the block's summed positions: of a long block run after run."""
+        if self.c.depth <= RUN * self.c.together or not self.joined:
+            self._tile(height, vectors, row, column, mask)
+            return
+        b, first, depth, fresh, last = self.b, self.first, self.depth, self.fresh, self.last
+
+        def one(at: Value) -> None:
+            end = b.add(at, number(RUN))
+            more = b.icmp_signed("<", end, depth)
+            self.first, self.depth = at, b.select(more, end, depth)
+            if fresh is not None:
+                self.fresh = b.and_(fresh, b.icmp_signed("==", at, first))
+            self.last = None if last is None else b.and_(last, b.not_(more))
+            self._tile(height, vectors, row, column, mask)
+
+        self.home.loop(first, depth, RUN, one)
+        self.first, self.depth, self.fresh, self.last = first, depth, fresh, last
+
+    def _matrices(self, done: Value, rows: Value, column: Value, end: Value) -> None:
+        """Tiles of some rows and columns by an instruction that multiplies matrices."""
+        b, c, left, right, unit = self.b, self.c, self.left, self.right, self.c.unit
+        assert c.group is not None and c.tile.columns == AMX_COLUMNS
+        first, size = b.mul(self.first, right.steps[0]), number(unit.itemsize)
+        places, panels = panel_places(
+            self.home, column, end, lambda at: b.mul(b.add(self._line(at), first), size)
+        )
+        to, start = self._places(1, 1, done, column)[0], self._starts(1, done)[0]
+        at = element_address(b, start, self.first, left.unit or left.dtype)
+        multiply(b, c.group.matrix, [
+            to, b.mul(self.stride, number(c.item.dtype.itemsize)),
+            at, b.mul(left.steps[0], number(left.dtype.itemsize)),
+            right.base, places, b.mul(right.steps[0], size), panels, b.sub(rows, done),
+            b.sub(self.depth, self.first), self.fresh or ir.Constant(ir.IntType(1), 0),
+        ])  # fmt: skip
+
+    def _line(self, column: Value) -> Value:
+        """Offset of the right operand at k = 0 and a column."""
+        b, place = self.b, self.right
+        if not place.packed:
+            return b.add(place.origin, column)
+        if place.panels is not None:
+            access, top = place.panels
+            first = b.add(self.home.ranges[self.c.n][0], column)
+            at = self.home.index(access.offset, Scope(top, {self.c.n: first}))
+            return at if self.c.together == 1 else b.udiv(at, number(self.c.together))
+        inside = b.and_(column, number(self.c.tile.columns - 1))
+        panel = b.add(b.mul(b.sub(column, inside), self.panel_units), inside)
+        return panel if self.short is None else b.select(self.short, column, panel)
+
+    def _tile(
+        self, height: int, vectors: int, row: Value, column: Value, mask: Value | None
+    ) -> None:  # fmt: skip
+        """sum[rows, vectors] = left[rows, all k] * right[all k, vectors], held in registers."""
+        b, item, lanes = self.b, self.c.item, self.c.tile.lanes
+        m = LLVMMachine(b, lanes, self.home.home.target)
+        starts = self._starts(height, row)
+        for start in starts:
+            self.ask(self.left, start, 2)
+        line = element_address(b, self.right.base, self._line(column), self.right.dtype)
+        places = self._places(height, vectors, row, column)
+        full = height * vectors == self.c.tile.rows * self.c.tile.vectors
+        part = self.ahead.tile((row, self.column, column), height, vectors) if full else None
+        masks = self._masks(height, vectors, mask)
+        begin = self._begin(m, places, masks, vectors, column)
+        rows = self.ahead.rows(starts, self.first) if full else None
+        across, asks = (vectors, mask), (rows, part)
+        following = self.multiplied(m, starts, line, begin, across, asks)
+        if self.joined:
+            following = with_before(m, places, item.dtype, following, self.fresh, masks)
+        later = self.later and self.later.at(b, [row], b.add(self.column, column), self.last)
+        put(m, self.c, Tile(height, vectors, lanes), following, places, masks, later)
+
+    def _masks(self, height: int, vectors: int, mask: Value | None) -> Masks:
+        """Which lanes of each vector of the result are stored: all in scratch, which has room."""
+        last = mask if self.c.item in self.home.direct.stores else None
+        return [*[None] * (vectors - 1), last] * height
+
+    def _starts(self, height: int, row: Value) -> list[Value]:
+        """Addresses of the tile's rows in the left operand, or of the first of packed ones."""
+        b, place = self.b, self.left
+        at = b.add(place.origin, b.mul(row, place.steps[0]))
+        first = element_address(b, place.base, opaque(b, at), place.dtype)
+        if place.packed:
+            return [first]
+        return [element_address(b, first, b.mul(number(i), place.steps[0]), place.dtype)
+                for i in range(height)]  # fmt: skip
+
+    def _places(self, height: int, vectors: int, row: Value, column: Value) -> list[Value]:
+        """Addresses of the tile's vectors in the result."""
+        b, item = self.b, self.c.item
+        if self.part is not None:
+            row = b.add(row, self._skipped(item, self.part))
+        at = b.add(b.mul(row, self.stride), b.add(self.column, column))
+        first = Spot(element_address(b, self.base, at, item.dtype), self.stride, item.dtype)
+        return first.places(b, Tile(height, vectors, self.c.tile.lanes))
+
+    def _begin(
+        self, m: LLVMMachine, places: list[Value], masks: Masks, vectors: int, column: Value
+    ) -> list[Value]:
+        """What the tile adds to: zero in a first block, and where blocks are joined afterwards;
+        with what makes up for a left operand that was moved as it was packed."""
+        b, c = self.b, self.c
+        begin = [m.const(c.item.dtype, 0)] * len(places)
+        if not self.joined:
+            begin = with_before(m, places, c.item.dtype, begin, self.fresh, masks)
+        if c.group is None or not c.group.moved:
+            return begin
+        first = element_address(b, self.home.storage.at[c.item, SUMS_PART], column, c.unit)
+        sums = [load_vector(m, element_address(b, first, number(v * c.tile.lanes), c.unit), c.unit,
+                            None) for v in range(vectors)]  # fmt: skip
+        return [m.add(x, sums[k % vectors]) for k, x in enumerate(begin)]
+
+
+__all__ = ["Macrokernel"]

@@ -1,0 +1,174 @@
+"""The register tile of products over windows with channels last, as functions of their own.
+
+There they have all registers:
+
+    function = tile_function(module, c, tile, target, short)
+    b.call_at(function, tile_type(c, short), args)         of any of a product's tiles
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.memory import element_address, load_scalar, load_vector
+from smelt.codegen.llvm.instructions.indexing import I64, number, splat
+from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.products.block_sums import with_before
+from smelt.codegen.llvm.products.gemv import fma_step
+from smelt.codegen.llvm.products.prefetch_filter import PART, ask, ask_at_once
+from smelt.codegen.llvm.products.tile_loops import outline_function, rounds
+from smelt.codegen.llvm.products.tile_sums import Spot, put
+from smelt.codegen.llvm.schedule.contract import Tile
+from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
+from smelt.target import Target
+from smelt.types.dtype import DType, i64
+
+Value = ir.Value
+BIT, I32 = ir.IntType(1), ir.IntType(32)
+ENTRY = 3
+"""Numbers that a table has for each of its positions."""
+PTR = ir.PointerType()
+TILE = [PTR, I64, PTR, PTR, PTR, I64, BIT, I64, I64]
+LAST = [PTR, I64, BIT]
+"""Where the last sums go and how far apart, and whether these are they."""
+
+
+def tile_function(
+    module: ir.Module, c: NhwcConvPlan, tile: Tile, target: Target, short: DType | None
+) -> ir.Function:  # fmt: skip
+    """The register tile as a function of its own, where nothing else is kept in registers; its last
+    sums may be stored as a `short` type."""
+    name = f"upright.{c.unit}.{c.item.dtype}.{tile.rows}x{tile.columns}.{c.taps}x{c.block}.{c.few}"
+    name += f".{c.pitch}" + (f".{c.pairs}.{c.ends}" if c.pairs else "") + ".asks" * c.asks
+    name += f".{short}" if short is not None else ""
+    return outline_function(
+        module, name, tile_type(c, short), lambda f: _Tile(f, c, tile, target).fill(short)
+    )
+
+
+def tile_type(c: NhwcConvPlan, short: DType | None) -> ir.FunctionType:
+    """The type of all of a product's register tiles."""
+    args = [*TILE, *(PART if c.asks else ()), *(LAST if short is not None else ())]
+    return ir.FunctionType(ir.VoidType(), args)
+
+
+class _Tile:
+    """sums[i, v] += image[table[t, 0] + i*pitch + k] * panel[table[t, 1] + k*columns + v] for all
+    taps t and k < depth."""
+
+    def __init__(self, f: ir.Function, c: NhwcConvPlan, tile: Tile, target: Target) -> None:
+        self.f, self.c, self.tile = f, c, tile
+        self.b = ir.IRBuilder(f.append_basic_block("entry"))
+        self.m = LLVMMachine(self.b, tile.lanes, target)
+        self.scalar = LLVMMachine(self.b, None, target)
+
+    def fill(self, short: DType | None) -> None:
+        """The function's body."""
+        b, f, dtype = self.b, self.f, self.c.item.dtype
+        to, stride, image, panel, table, depth, fresh, low, high, *spot = f.args
+        if self.c.asks:
+            self.ask, self.rate, *spot = spot
+        places = Spot(to, stride, dtype).places(b, self.tile)
+        zero = self.m.const(dtype, 0)
+        if self.c.asks and self.c.lines is not None:
+            for left in ((number(0), low), (high, number(self.c.steps))):
+                rounds(b, left, 1, lambda t, *_: self._ask_of(table, t, depth), [])
+        entry = b.block
+        taps, done = f.append_basic_block("taps"), f.append_basic_block("done")
+        b.cbranch(b.icmp_signed("<", low, high), taps, done)
+        b.position_at_end(taps)
+        tap = b.phi(I64)
+        before = [b.phi(zero.type) for _ in places]
+        entries = element_address(b, table, b.mul(tap, number(ENTRY)), i64)
+        line, weights, counts = (
+            b.load(element_address(b, entries, number(k), i64), typ=I64) for k in range(ENTRY)
+        )
+        if self.c.ends:  # LLVM would compute with scalars and broadcast what comes out
+            kind = ir.VectorType(I32, self.tile.lanes)
+            counts = splat(b, b.trunc(counts, I32), self.tile.lanes)
+            self.counts = b.asm(ir.FunctionType(kind, [kind]), "", "=v,0", [counts], False)
+        line = element_address(b, image, line, self.c.image)
+        if self.c.asks:
+            self.asked = element_address(b, self.ask, weights, self.c.unit)
+        weights = element_address(b, panel, weights, self.c.unit)
+        if self.c.few:
+            ended = self._step(line, weights, number(0), before)
+        else:
+            ended = self._channels(line, weights, depth, before)
+        later = b.add(tap, number(1))
+        b.cbranch(b.icmp_signed("<", later, high), taps, done)
+        end = b.block
+        for block, value in ((entry, low), (end, later)):
+            tap.add_incoming(value, block)
+        b.position_at_end(done)
+        sums = [b.phi(x.type) for x in ended]
+        for value, *phis in zip(ended, before, sums, strict=True):
+            for phi in phis:
+                phi.add_incoming(zero, entry)
+                phi.add_incoming(value, end)
+        ended = with_before(self.m, places, dtype, [*sums], fresh)
+        last = None if short is None else (spot[2], Spot(spot[0], spot[1], short))
+        put(self.m, self.c, self.tile, ended, places, last=last)
+        b.ret_void()
+
+    def _ask_of(self, table: Value, tap: Value, depth: Value) -> list[Value]:
+        """Asks for what falls to the tile of a tap that it leaves out."""
+        b = self.b
+        place = element_address(b, table, b.add(b.mul(tap, number(ENTRY)), number(1)), i64)
+        begin = element_address(b, self.ask, b.load(place, typ=I64), self.c.unit)
+        ask_at_once(b, begin, self.rate, depth)
+        return []
+
+    def _channels(
+        self, line: Value, weights: Value, depth: Value, before: Sequence[Value]
+    ) -> list[Value]:
+        """The sums after all channels of one tap."""
+        b, f = self.b, self.f
+        taps, loop, next_ = b.block, f.append_basic_block("loop"), f.append_basic_block("next")
+        b.cbranch(b.icmp_signed("<", number(0), depth), loop, next_)
+        b.position_at_end(loop)
+        k, panel = b.phi(I64), b.phi(weights.type)
+        sums = [b.phi(x.type) for x in before]
+        if self.c.asks:
+            ask(b, self.asked, self.rate, k)
+        following = self._step(line, panel, k, sums)
+        beside = element_address(b, panel, number(self.c.tile.columns), self.c.unit)
+        after = b.add(k, number(1))
+        b.cbranch(b.icmp_signed("<", after, depth), loop, next_)
+        b.position_at_end(next_)
+        ended = [b.phi(x.type) for x in before]
+        k.add_incoming(number(0), taps)
+        k.add_incoming(after, loop)
+        panel.add_incoming(weights, taps)
+        panel.add_incoming(beside, loop)
+        for first, total, new, last in zip(before, sums, following, ended, strict=True):
+            total.add_incoming(first, taps)
+            total.add_incoming(new, loop)
+            last.add_incoming(first, taps)
+            last.add_incoming(new, loop)
+        return [*ended]
+
+    def _broadcast(self, place: Value) -> Value:
+        """A number of the image in all lanes, or a pair of which perhaps one counts."""
+        b, c, lanes = self.b, self.c, self.tile.lanes
+        if not c.pairs:
+            return splat(b, load_scalar(self.scalar, place, c.unit, None), lanes)
+        pair = splat(b, b.load(place, align=c.image.itemsize, typ=I32), lanes)
+        return b.and_(pair, self.counts) if c.ends else pair
+
+    def _step(self, line: Value, weights: Value, k: Value, sums: Sequence[Value]) -> list[Value]:
+        """The sums after one more channel, the kth, whose weights lie at an address."""
+        b, c, tile, dtype = self.b, self.c, self.tile, self.c.unit
+        across = [load_vector(self.m, element_address(b, weights, number(v * tile.lanes), dtype),
+                              dtype, None) for v in range(tile.vectors)]  # fmt: skip
+        first, found = element_address(b, line, k, c.image), list[Value]()
+        for i in range(tile.rows):
+            place = element_address(b, first, number(i * c.pitch), c.image)
+            one = self._broadcast(place)
+            found += [fma_step(self.m, one, across[v], sums[i * tile.vectors + v], c.item)
+                      for v in range(tile.vectors)]  # fmt: skip
+        return found
+
+
+__all__ = ["BIT", "ENTRY", "tile_function", "tile_type"]

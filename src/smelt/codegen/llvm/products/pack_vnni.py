@@ -1,0 +1,120 @@
+"""Packs the right operand of a product whose factors go in groups:
+`smelt.codegen.llvm.instructions.dot_product`.
+
+Where the operand's rows lie along the columns of the result, the lines of a group are read side by
+side and their elements interleaved.  Where they lie along the summed axis, a group is contiguous
+already: squares of units are transposed in registers.  The operand may be computed as it is read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.memory import element_address, store_vector
+from smelt.codegen.llvm.instructions.dot_product import interleaved, narrow, units
+from smelt.codegen.llvm.instructions.indexing import number
+from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.products.operand_rows import along, lines_from, masked_along
+from smelt.codegen.llvm.schedule.build_nests import Nest
+from smelt.codegen.llvm.schedule.contract import Contraction
+from smelt.codegen.llvm.scratch.transpose import transpose
+from smelt.codegen.llvm.scratch.workspace import RIGHT_PART
+from smelt.types.dtype import i32
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = ir.Value
+
+
+def panel_units(home: NestEmitter, c: Contraction) -> Value:
+    """Units along the sum from one panel in scratch to the next: as many as there is room for, or
+    those of the block at hand for matrices, whose panels then are one run of memory."""
+    if c.group is None or not c.group.matrix:
+        return number(c.packed_units)
+    low, high = home.ranges[c.k]
+    more = home.b.add(home.b.sub(high, low), number(c.together - 1))
+    return home.b.udiv(more, number(c.together))
+
+
+class GroupPacker:
+    """One block of a right operand into panels of units."""
+
+    def __init__(self, home: NestEmitter, c: Contraction, right: Nest, scope: Scope) -> None:
+        assert c.group is not None
+        self.home, self.b, self.c, self.group = home, home.b, c, c.group
+        self.top = home.open(right, scope)
+        self.lanes = c.tile.lanes
+        self.wide = self.lanes * self.group.count
+        self.machine = LLVMMachine(self.b, self.lanes, home.home.target)
+        self.base = home.storage.at[c.item, RIGHT_PART]
+        self.k, self.n = home.ranges[c.k], home.ranges[c.n]
+        self.units = panel_units(home, c)
+
+    def run(self) -> None:
+        """Packs the block, whole groups: what is beyond the last summed position is 0."""
+        if self.c.along == self.c.k:
+            self.home.loop(*self.n, self.lanes, self._columns)
+            return
+        b, (low, high), count = self.b, self.k, self.group.count
+        middle = b.add(low, b.and_(b.sub(high, low), number(-count)))
+        self.home.loop(low, middle, count, lambda k: self._rows(k, False))
+        self.home.loop(middle, high, count, lambda k: self._rows(k, True))
+
+    def _bits(self, line: Scope, axis: str, at: Value, mask: Value | None) -> Value:
+        """A vector of packed factors on a line; 0 outside of the mask."""
+        inner = Scope(line, {axis: at}, lanes=Lanes(axis, at, self.wide, mask))
+        self.home.enter(inner, 2)
+        m = LLVMMachine(self.b, self.wide, self.home.home.target)
+        bits = narrow(m, self.home.get(self.c.right, inner, True), self.c.right, self.group)
+        return bits if mask is None else self.b.select(mask, bits, ir.Constant(bits.type, None))
+
+    def _store(self, k: Value, column: Value, value: Value) -> None:
+        """One vector of units: k is the unit's first position, both absolute."""
+        b, columns = self.b, self.c.tile.columns
+        row = b.udiv(b.sub(k, self.k[0]), number(self.group.count))
+        column = b.sub(column, self.n[0])
+        inside = b.and_(column, number(columns - 1))
+        panel = b.mul(b.sub(column, inside), self.units)
+        at = b.add(panel, b.mul(row, number(columns)))
+        place = element_address(b, self.base, b.add(at, inside), i32)
+        store_vector(self.machine, place, value, i32, None)
+
+    def _rows(self, k: Value, ends: bool) -> None:
+        """One group of lines along n; with `ends` there may be fewer lines, and it is the last."""
+        b, count = self.b, self.group.count
+        last = b.sub(self.k[1], number(1)) if ends else None
+        lines = lines_from(self.home, self.top, self.c.k, k, count, last)
+        here = [b.icmp_signed("<", b.add(k, number(r)), self.k[1]) for r in range(count * ends)]
+
+        def put(at: Value, mask: Value | None) -> None:
+            rows: list[Value] = []
+            for r, line in enumerate(lines):
+                bits = self._bits(line, self.c.n, at, mask)
+                zero = ir.Constant(bits.type, None)
+                rows.append(b.select(here[r], bits, zero) if r and ends else bits)
+            for j, found in enumerate(interleaved(b, rows)):
+                self._store(k, b.add(at, number(j * self.lanes)), found)
+
+        if ends:
+            masked_along(self.home, self.n, self.wide, put)
+        else:
+            along(self.home, self.n, self.wide, put)
+
+    def _columns(self, n: Value) -> None:
+        """As many lines along k as a vector has units."""
+        b = self.b
+        last = b.sub(self.n[1], number(1))
+        lines = lines_from(self.home, self.top, self.c.n, n, self.lanes, last)
+
+        def put(at: Value, mask: Value | None) -> None:
+            rows = [units(b, self._bits(line, self.c.k, at, mask)) for line in lines]
+            for t, found in enumerate(transpose(b, rows)):
+                self._store(b.add(at, number(t * self.group.count)), n, found)
+
+        along(self.home, self.k, self.wide, put)
+
+
+__all__ = ["GroupPacker", "panel_units"]

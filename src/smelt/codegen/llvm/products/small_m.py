@@ -1,0 +1,350 @@
+"""A product of few rows: a wide one that has no time to pack what it multiplies but a few times.
+
+    for each block of summed positions:
+        copy the left operand's
+        for 32 columns:
+            for the first 12 rows:   for each line k of the right operand: packs it, multiplies it
+            for other rows:          multiplies the packed panel
+            all of them:             ask memory for lines of the next block
+
+With 64 rows a panel is multiplied six times, and packing it by itself takes as long as two of them:
+lines of 32 columns lie far apart, and the processor foresees none of them.  So tiles ask for the
+next block's lines meanwhile, row by row, as they lie: into the first cache, from which most fall
+into the second before they are read, since processors go on from such lines where they do not from
+those asked into the second one (gradients of large heads take 0.96 of the time).  A panel stays in
+the first cache, and the sums of a block in the second.  Where the right operand is computed, or
+lies along the summed axis, it is packed before, as for a wide product.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
+from smelt.codegen.llvm.access.prefetch import LINE
+from smelt.codegen.llvm.instructions.counting import times
+from smelt.codegen.llvm.instructions.indexing import first_lanes, number, opaque
+from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.products.block_sums import with_before
+from smelt.codegen.llvm.products.k_blocked import KBlockedGemm
+from smelt.codegen.llvm.products.tall_skinny import last_of
+from smelt.codegen.llvm.products.tall_skinny_packing import converted
+from smelt.codegen.llvm.products.tile_loops import rounds
+from smelt.codegen.llvm.schedule.build_nests import Nest
+from smelt.codegen.llvm.schedule.operands import load_of
+from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
+from smelt.codegen.llvm.scratch.workspace import RIGHT_PART
+from smelt.dataclass import dataclass
+from smelt.types.dtype import DType
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = ir.Value
+UNROLLED = 4
+"""Positions that the loop of a whole tile takes at once."""
+FRACTION = 16
+"""Bits behind the point of how many lines of a cache are asked for in a round of it, and of 1 over
+how many a row has."""
+TOGETHER = 4
+"""Lines that are asked for together: neighbours, which memory gives sooner than others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """A block of a right operand that lies in rows, from the task's first column on."""
+
+    base: Value
+    later: Value
+    """Where what is asked for begins."""
+    apart: Value
+    """Elements between its rows."""
+    dtype: DType
+    across: Value
+    """Groups of neighbouring lines of a cache in each of its rows."""
+    inverse: Value
+    """1 over that."""
+    rate: Value
+    """Groups to ask for in each round of a whole tile."""
+
+
+class SmallMGemm(KBlockedGemm):
+    """One product of few rows in the task that `home` is emitting."""
+
+    def __init__(self, home: NestEmitter, nest: Nest, c: TallSkinnyPlan) -> None:
+        super().__init__(home, nest, c)
+        self.lines: Lines | None = None
+        self.whole = number(0)
+        """Columns that tiles pack as they multiply them first, panel by panel in the same place."""
+        self.packing: Value | None = None
+        """Of a whole tile: whether it is the first one, which packs what it multiplies."""
+        self.tiles = number(0)
+        """How many whole tiles the rows have."""
+        self.before: Value | None = None
+        """Of a whole tile: how many rounds those before it had."""
+
+    def _block(self) -> None:
+        """One block of summed positions."""
+        home, b, c = self.home, self.b, self.c
+        low, high = home.ranges[c.m]
+        self.tiles = b.udiv(b.sub(self._ends(low, high)[0], low), number(c.tile.rows))
+        self.lines = self._lie()
+        self._pack_right()
+        self._open_left()
+        if c.leader is None:
+            self.pack(self.nest.packs[0])
+        self.top = home.open(self.nest, Scope(home.top))
+        self._know_steps()
+        self._results(low, high)
+
+    # ---- rows ------------------------------------------------------------------------------------
+
+    def _results(self, low: Value, high: Value) -> None:
+        """Panel by panel, all rows of each; then columns beside whole panels."""
+        b, c, home = self.b, self.c, self.home
+        full, ends = c.heights[0], self._ends(low, high)
+
+        def tile(row: Value, size: int, at: Value) -> None:
+            self.before = self.packing = None
+            if size == full and self.lines is not None:
+                self.before = self._rounds(at, b.udiv(b.sub(row, low), number(full)))
+                self.packing = b.icmp_signed("==", row, low)
+            self._tile(row, size)(at, c.tile.vectors, None)
+
+        def panel(at: Value) -> None:
+            self._aim(at)
+            for size, (start, end) in zip(c.heights, pairwise((low, *ends)), strict=True):
+                home.loop(start, end, size, lambda row, size=size: tile(row, size, at))
+            self._read_left(at)
+
+        (begin, _), wide = home.ranges[c.n], c.tile.columns
+        many = b.add(begin, self._whole(self.columns, wide))
+        home.loop(begin, many, wide, panel)
+        self.before = self.packing = None
+        self._aim(many)
+        self._beside(low, ends[2])
+        home.loop(ends[2], high, 1, lambda row: self._rows(row, 1, "rest"))
+        self._read_left(many)
+        if c.late and not c.kept:
+            with b.if_then(self.final):
+                home.loop(low, high, 1, self._late)
+
+    def _aim(self, column: Value) -> None:
+        """Asks in which range the columns of a panel lie, for all tiles of them."""
+        some = self.into.groups and not self.c.late
+        self.aimed = self.into.aimed(column, self._end(column), self.top) if some else None
+
+    def _end(self, column: Value) -> Value:
+        """Where a panel ends."""
+        b, high = self.b, self.home.ranges[self.c.n][1]
+        end = b.add(column, number(self.c.tile.columns))
+        return b.select(b.icmp_signed("<", end, high), end, high)
+
+    def _read_left(self, column: Value) -> None:
+        """Reads the sums of a panel that lies in several ranges, from scratch, vector by vector."""
+        b, c, home, aimed = self.b, self.c, self.home, self.aimed
+        if aimed is None:
+            return
+        self.aimed, (low, high), end = None, home.ranges[c.m], self._end(column)
+
+        def vector(row: Value, at: Value) -> None:
+            total = load_vector(self.m, self._sum(row, at), c.item.dtype, None)
+            mask = first_lanes(b, opaque(b, b.sub(end, at)), c.tile.lanes)
+            self._read(self._places(row, 1)[0], at, mask, total)
+
+        with b.if_then(b.and_(self.final, b.not_(aimed.inside))):
+            home.loop(low, high, 1, lambda row: home.loop(
+                column, end, c.tile.lanes, lambda at: vector(row, at)))  # fmt: skip
+
+    def _ends(self, low: Value, high: Value) -> list[Value]:
+        """Where the tiles of each height end.  Of low ones each reads a whole panel as well: four
+        rows that are left over and a high tile's are two of eight."""
+        b, rows = self.b, self.b.sub(high, low)
+        full, half, quarter, _ = self.c.heights
+        left = b.urem(rows, number(full))
+        odd = b.and_(b.icmp_signed(">=", left, number(quarter)),
+                     b.icmp_signed("<", left, number(half)))  # fmt: skip
+        odd = b.and_(odd, b.icmp_signed(">=", rows, number(2 * full)))
+        left = b.select(odd, b.add(left, number(full)), left)
+        return [b.sub(high, x) for x in (left, b.urem(left, number(half)),
+                                         b.urem(left, number(quarter)), number(0))]  # fmt: skip
+
+    def _tile(self, row: Value, count: int) -> Any:
+        """What adds this block's sums of some columns of some rows, and reads the last one's."""
+        b, c, dtype = self.b, self.c, self.c.item.dtype
+        starts = self._starts(row, count)
+
+        def columns(at: Value, vectors: int, mask: Value | None) -> None:
+            kept = self._kept(row, at, count, vectors)
+            totals = self._sums(starts, b.sub(at, self.column), vectors, mask)
+            totals = with_before(self.m, kept, dtype, totals, self.fresh)
+            if c.late:
+                self._keep(kept, totals)
+                return
+            read = self.final if self.aimed is None else b.and_(self.final, self.aimed.inside)
+            with b.if_else(read) as (last, earlier):
+                with last:
+                    self._read_tile(row, count, at, mask, totals)
+                with earlier:
+                    self._keep(kept, totals)
+
+        return columns
+
+    def _starts(self, row: Value, count: int) -> list[Value]:
+        if self.c.across:
+            return super()._starts(row, count)
+        b = self.b
+        at = b.mul(b.sub(row, self.first), number(self.c.pitch))
+        first = element_address(b, self.base, at, self.stored)
+        return [element_address(b, first, number(i * self.c.pitch), self.stored)
+                for i in range(count)]  # fmt: skip
+
+    # ---- the right operand -----------------------------------------------------------------------
+
+    def _pack_right(self) -> None:
+        """What tiles do not pack: columns beside whole panels, or everything."""
+        b, c, home = self.b, self.c, self.home
+        columns = home.ranges[c.n]
+        self.whole = number(0)
+        if self.lines is not None:
+            some = b.icmp_signed("<", number(0), self.tiles)
+            self.whole = b.select(some, self._whole(self.columns, c.tile.columns), number(0))
+        home.ranges[c.n] = b.add(columns[0], self.whole), columns[1]
+        super()._pack_right()
+        home.ranges[c.n] = columns
+
+    def _packed(self, k: Value, column: Value) -> Value:
+        """Where an element is packed: before the columns that were packed before lies the panel
+        that is multiplied now."""
+        b = self.b
+        if self.lines is None:
+            return super()._packed(k, column)
+        now = b.icmp_signed("<", column, self.whole)
+        at = b.add(b.sub(column, self.whole), number(self.c.tile.columns))
+        inside = b.and_(column, number(self.c.tile.columns - 1))
+        return super()._packed(k, b.select(now, inside, at))
+
+    def _lie(self) -> Lines | None:
+        """How the right operand lies in rows; None if it does not.  What is asked for is the next
+        block, or the first one of the next columns."""
+        b, c, home = self.b, self.c, self.home
+        access, apart = load_of(c.right), c.lines()
+        if access is None or apart is None:
+            return None
+        top, dtype = home.open(self.nest.packs[1], Scope(home.top)), home.home.dtypes[access.buffer]
+        step, buffer = home.index(apart, top), home.home.buffers[access.buffer]
+        (_, end), (low, high) = home.ranges[c.n], home.ranges[c.k]
+        across = b.add(b.udiv(b.mul(self.columns, number(dtype.itemsize)), number(TOGETHER * LINE)),
+                       number(1))  # fmt: skip
+        panels = b.udiv(self.columns, number(c.tile.columns))
+        rounds = b.mul(b.mul(panels, self.tiles), b.udiv(self.depth, number(UNROLLED)))
+        rounds = b.select(b.icmp_signed("<", rounds, number(1)), number(1), rounds)
+        asked = b.select(self.final, self.each, self._later())
+        groups = b.shl(b.mul(across, asked), number(FRACTION))
+        more = b.icmp_signed("<", end, home.home.index(home.s.phase.axes[c.n]))
+        asking = b.or_(b.not_(self.final), more)
+        rate = b.select(asking, b.add(b.udiv(groups, rounds), number(1)), number(0))
+        origin = top.offset(access)
+        here = b.add(origin, b.add(b.mul(low, step), self.column))
+        later = b.select(self.final, b.add(b.mul(self.low, step), end),
+                         b.add(b.mul(high, step), self.column))  # fmt: skip
+        later = b.select(asking, b.add(origin, later), here)
+        inverse = b.add(b.udiv(number(1 << FRACTION), across), number(1))
+        base, next_ = (element_address(b, buffer, at, dtype) for at in (here, later))
+        return Lines(base, next_, step, dtype, across, inverse, rate)
+
+    # ---- the tile --------------------------------------------------------------------------------
+
+    def _sums(
+        self, starts: list[Value], column: Value, vectors: int, mask: Value | None
+    ) -> list[Value]:  # fmt: skip
+        """The sums of a tile; what reads them is the same whether they are packed meanwhile."""
+        b, panel = self.b, (self.at(RIGHT_PART, self._packed(number(0), column)), vectors)
+        if self.packing is None:
+            return self._positions(starts, panel, mask, None)
+        ways = list[tuple[ir.Block, list[Value]]]()
+        with b.if_else(self.packing) as branches:
+            for packed, branch in zip((column, None), branches, strict=True):
+                with branch:
+                    totals = self._positions(starts, panel, mask, packed)
+                    ways.append((b.block, totals))
+        found: list[Value] = []
+        for one in zip(*(totals for _, totals in ways), strict=True):
+            met = b.phi(one[0].type)
+            for (block, _), total in zip(ways, one, strict=True):
+                met.add_incoming(total, block)
+            found.append(met)
+        return found
+
+    def _positions(
+        self, starts: list[Value], panel: tuple[Value, int], mask: Value | None,
+        packed: Value | None,
+    ) -> list[Value]:  # fmt: skip
+        """The sums of a tile over this block, multiplied by so many vectors of a packed panel; or
+        by columns from `packed` on, which become one."""
+        c = self.c
+        # Stores keep LLVM from a good order of several positions.
+        step = UNROLLED if self.before is not None and packed is None else 1
+
+        def one(k: Value, totals: list[Value], nth: int) -> list[Value]:
+            if nth == 0:
+                self._fetch(k, step)
+            places = self._panel(k, nth, *panel)
+            if packed is None:
+                across = [load_vector(self.m, at, c.item.dtype, last_of(mask, v, panel[1]))
+                          for v, at in enumerate(places)]  # fmt: skip
+            else:
+                across = self._read_line(k, packed, panel[1])  # one position in a round
+            found = self._multiplied(starts, k, nth, across, totals)
+            if packed is not None:
+                for at, x in zip(places, across, strict=True):
+                    store_vector(self.m, at, x, c.item.dtype, None)
+            return found
+
+        done = self._whole(self.depth, step)
+        zeros = [self.m.const(c.item.dtype, 0)] * (len(starts) * panel[1])
+        begin = rounds(self.b, (number(0), done), step, one, zeros)
+        return rounds(self.b, (done, self.depth), 1, one, begin) if step > 1 else begin
+
+    def _read_line(self, k: Value, column: Value, vectors: int) -> list[Value]:
+        """Some vectors of a line of the right operand, from where it lies."""
+        b, lines, found = self.b, self.lines, list[Value]()
+        assert lines is not None
+        at = b.add(times(b, k, lines.apart), column)
+        for v in range(vectors):
+            there = b.add(at, number(v * self.c.tile.lanes))
+            address = element_address(b, lines.base, there, lines.dtype)
+            value = load_vector(self.m, address, lines.dtype, None)
+            found.append(converted(self.m, value, self.c.right))
+        return found
+
+    # ---- what is asked for -----------------------------------------------------------------------
+
+    def _rounds(self, column: Value, nth: Value) -> Value:
+        """How many rounds whole tiles have before the nth one of a panel."""
+        b = self.b
+        panel = b.udiv(b.sub(column, self.column), number(self.c.tile.columns))
+        tiles = b.add(b.mul(panel, self.tiles), nth)
+        return b.mul(tiles, b.udiv(self.depth, number(UNROLLED)))
+
+    def _fetch(self, k: Value, step: int) -> None:
+        """Asks for what falls to so many positions of the next block."""
+        if self.before is None or self.lines is None:
+            return
+        b, lines = self.b, self.lines
+        nth = b.mul(b.add(self.before, b.udiv(k, number(UNROLLED))), lines.rate)
+        nth = b.lshr(nth, number(FRACTION))
+        row = b.lshr(b.mul(nth, lines.inverse), number(FRACTION))
+        at = b.mul(b.sub(nth, b.mul(row, lines.across)), number(TOGETHER * LINE))
+        if step == 1:
+            at = b.add(at, b.mul(b.and_(k, number(TOGETHER - 1)), number(LINE)))
+        start = element_address(b, lines.later, b.mul(row, lines.apart), lines.dtype)
+        for line in range(min(step, TOGETHER)):
+            there = b.add(at, number(line * LINE)) if line else at
+            there = b.gep(start, [there], source_etype=ir.IntType(8))
+            prefetch(b, there, near=True)
+
+
+__all__ = ["SmallMGemm"]

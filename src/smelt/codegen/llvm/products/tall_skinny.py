@@ -1,0 +1,475 @@
+"""A tall product: some rows at once under a tile, and what reads its sums on the spot.
+
+The sums of a tile stay in registers: for each of its rows they are known to the nest that reads
+them, which computes and stores what follows.  Where that is long, it is not written out for every
+row: the sums of some rows go to scratch first.  Where less than a whole tile of rows is left, they
+are taken by lower tiles, one by one in the end: nothing is computed twice, since results may
+overwrite operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.memory import (
+    element_address,
+    load_scalar,
+    load_vector,
+    prefetch,
+    store_vector,
+)
+from smelt.codegen.llvm.access.prefetch import LINE
+from smelt.codegen.llvm.instructions.counting import abreast, stepped, times
+from smelt.codegen.llvm.instructions.indexing import first_lanes, iota, number, opaque, splat
+from smelt.codegen.llvm.instructions.registers import memory_type
+from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.loopir.items import Access, Item
+from smelt.codegen.llvm.products.block_sums import in_runs, is_short
+from smelt.codegen.llvm.products.gemv import fma_step
+from smelt.codegen.llvm.products.prefetch_stream import PrefetchStream, ask_in_course
+from smelt.codegen.llvm.products.store_ranges import Aimed, IntoRanges
+from smelt.codegen.llvm.products.tall_skinny_packing import TallPacker
+from smelt.codegen.llvm.products.tile_loops import in_blocks, rounds
+from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
+from smelt.codegen.llvm.scratch.scratch import copied
+from smelt.codegen.llvm.scratch.workspace import RIGHT_PART, STAGED_PART, SUMS_PART
+from smelt.types.affine import coefficient
+from smelt.types.dtype import DType
+
+if TYPE_CHECKING:
+    pass
+
+Value = ir.Value
+AHEAD = 8192
+"""Bytes between what is read of long rows and what is asked for."""
+
+
+def last_of(mask: Value | None, nth: int, vectors: int) -> Value | None:
+    """The mask of the nth of some vectors: all of them but the last one are whole."""
+    return mask if nth == vectors - 1 else None
+
+
+class TallSkinnyGemm(TallPacker):
+    """One tall product in the task that `home` is emitting."""
+
+    def run(self) -> None:
+        """All rows of this task, some at a time.  Those whose sums another one reads wait for it:
+        it takes the same rows of all, so that these are near and sums stay in the first cache."""
+        home, c = self.home, self.c
+        if c.kept:
+            return
+        every = [*self._others(), self]
+        for one in every:
+            one._open()
+        home.prefetch_enabled = False
+
+        def some() -> None:
+            for one in every:
+                one._some(*home.ranges[c.m])
+
+        in_blocks(home, c.m, c.staged, some)
+        home.prefetch_enabled = True
+
+    def _others(self) -> list[Self]:
+        """The other products, whose sums are kept for what reads those of this one."""
+        kept = ((n, n.product) for n in self.home.s.nests if n is not self.nest)
+        return [type(self)(self.home, n, c) for n, c in kept if isinstance(c, TallSkinnyPlan)]
+
+    def _open(self) -> None:
+        """What stands before all rows."""
+        self.home.products = self
+        self._pack_right()
+        self._open_left()
+
+    def _some(self, low: Value, high: Value) -> None:
+        """Some rows: their sums, and what reads these."""
+        home, b, c = self.home, self.b, self.c
+        home.products, self.first = self, low
+        self._pack_left()
+        self.top = home.open(self.nest, Scope(home.top))
+        self._know_steps()
+        if not c.dense:
+            self._results(low, high)
+            return
+        even = b.icmp_signed("==", b.urem(self.columns, number(c.tile.lanes)), number(0))
+        with b.if_else(even) as (lines, parts):
+            with lines:
+                self._results(low, high)
+            with parts:
+                self.staged = True
+                self._results(low, high)
+                self._copy(low, high)
+                self.staged = False
+
+    def _know_steps(self) -> None:
+        """How far apart the places of neighbouring rows are."""
+        home = self.home
+        steps = {a: coefficient(a.offset, self.c.m) for a in home.accesses if not a.positions}
+        self.rows_apart = {a: home.index(s, self.top) for a, s in steps.items() if s is not None}
+        loads = {i.payload: None for i in home.items if {self.c.m, self.c.n} <= i.axes}
+        stores = dict.fromkeys(s.access for s in self.nest.stores if s.where is None)
+        self.into = IntoRanges(home, self.c.n, self.rows_apart)
+        self.aimed: Aimed | None = None
+        """Where columns of a tile go, where that is asked for several tiles at once."""
+        self.beside, self.results = (
+            [a for a in found if isinstance(a, Access) and a in self.rows_apart
+             and coefficient(a.offset, self.c.n) == 1] for found in (loads, stores)
+        )  # fmt: skip
+
+    # ---- rows ------------------------------------------------------------------------------------
+
+    def _results(self, low: Value, high: Value) -> None:
+        """Whole tiles of rows, then lower ones; then what reads them, if that comes later."""
+        b, c, loop, done = self.b, self.c, self.home.loop, low
+        part = "whole" if c.wide else ""
+        for size in c.heights[:-1]:
+            end = b.sub(high, b.urem(b.sub(high, done), number(size)))
+            loop(done, end, size, lambda row, size=size: self._rows(row, size, part))
+            done = end
+        if part:
+            self._beside(low, done)
+        loop(done, high, 1, lambda row: self._rows(row, 1))
+        if self.c.late and not self.c.kept:
+            loop(low, high, 1, self._late)
+
+    def _beside(self, low: Value, high: Value) -> None:
+        """Columns beside whole panels: tiles as high as others and lower ones."""
+        done, (full, *_, lower, _) = low, self.c.heights
+        for size in (full, lower):
+            end = self.b.sub(high, self.b.urem(self.b.sub(high, done), number(size)))
+            self.home.loop(done, end, size, lambda row, size=size: self._rows(row, size, "rest"))
+            done = end
+
+    def _copy(self, low: Value, high: Value) -> None:
+        """Rows of results from scratch to where they belong.  They were stored whole vector by
+        whole vector, one over the end of the other: stores of a few lanes take several times as
+        long."""
+        b, home, c = self.b, self.home, self.c
+        count = b.mul(b.sub(high, low), self.columns)
+        place = Scope(self.top, {c.m: low})
+        home.enter(place, 1)
+        for j, s in enumerate(self.nest.stores):
+            dtype = home.home.dtypes[s.access.buffer]
+            base = home.home.buffers[s.access.buffer]
+            to = element_address(b, base, place.offset(s.access), dtype)
+            copied(b, home, home.storage.at[c.item, STAGED_PART + j], to, count, dtype)
+
+    def _rows(self, row: Value, count: int, part: Literal["", "whole", "rest"] = "") -> None:
+        """All columns of some rows; or whole panels of them, or what is beside these."""
+        self._across(self._tile(row, count), self.c.tile.vectors, part)
+
+    def _tile(self, row: Value, count: int) -> Any:
+        """What computes and stores some columns of some rows."""
+        b, c = self.b, self.c
+        if c.picked:
+            starts = [self._picked(b.add(row, number(i)) if i else row) for i in range(count)]
+        else:
+            at = b.mul(row if c.direct else b.sub(row, self.first), self.left_steps[0])
+            first = element_address(b, self.base, at, self.stored)
+            starts = [element_address(b, first, b.mul(number(i), self.left_steps[0]), self.stored)
+                      for i in range(count)]  # fmt: skip
+        places = [] if c.late else self._places(row, count)
+        origins = self._origins(row) if count > 1 else {}
+        lanes = c.tile.lanes
+
+        def columns(at: Value, vectors: int, mask: Value | None) -> None:
+            courses = self._courses(origins, at, count, vectors)
+            for course in courses:
+                if c.wide:
+                    course.begin(self.depth)
+                else:
+                    course.at_once()
+            self.courses = courses if c.wide else []
+            if c.picked and count == c.heights[0]:
+                self._ask_picked(b.add(row, number(count)), at)
+            totals = self._sums(starts, b.sub(at, self.column), vectors, mask)
+            if not c.late:
+                self._read_all(row, places, at, mask, totals)
+                return
+            for j, total in enumerate(totals):
+                i, v = divmod(j, vectors)
+                here = b.add(at, number(v * lanes)) if v else at
+                to = self._sum(b.add(row, number(i)), here)
+                store_vector(self.m, to, total, c.item.dtype, None)
+
+        return columns
+
+    def _origins(self, row: Value) -> dict[Access, Value]:
+        """Where what is read beside the sums of a row begins, in elements."""
+        fills = self.c.wide and not self.c.deep  # the first cache, with a panel over all of k
+        asked = [*self.beside, *(() if fills else self.results)]
+        place = self._places(row, 1)[0] if asked else None
+        return {a: place.offset(a) for a in asked} if place else {}
+
+    def _courses(
+        self, origins: Mapping[Access, Value], column: Value, count: int, vectors: int
+    ) -> list[PrefetchStream]:
+        """What the processor is to fetch that is read beside a tile's sums, and the lines of what
+        is made of them: runs as short as a tile tell it nothing of those."""
+        b, home, found = self.b, self.home, list[PrefetchStream]()
+        for access, origin in origins.items():
+            dtype, step = home.home.dtypes[access.buffer], self.rows_apart[access]
+            base, written = home.home.buffers[access.buffer], access in self.results
+            ahead = 0 if written else self._rows_ahead(count)
+            at = b.add(b.add(origin, column), b.mul(number(ahead), step))
+            first = element_address(b, base, at, dtype)
+            lines = -(-vectors * self.c.tile.lanes * dtype.itemsize // LINE)
+            step = b.mul(step, number(dtype.itemsize))
+            shape = count, lines
+            found.append(PrefetchStream(b, first, step, shape, near=not ahead, written=written))
+        return found
+
+    def _rows_ahead(self, count: int) -> int:
+        """How far it is to the rows for which a tile asks: those of the next one, or its own where
+        they are read later."""
+        return 0 if self.c.late else count
+
+    def _ask_picked(self, row: Value, column: Value) -> None:
+        """Has the processor fetch one of the rows from this one on, another for each panel: the
+        processor does not know where they lie."""
+        b, c, home = self.b, self.c, self.home
+        nth = b.udiv(b.sub(column, self.column), number(c.tile.columns))
+        row, last = b.add(row, nth), b.sub(home.ranges[c.m][1], number(1))
+        first = self._picked(b.select(b.icmp_signed("<", row, last), row, last))
+        home.loop(number(0), self.depth, LINE // self.stored.itemsize, lambda k: prefetch(
+            b, element_address(b, first, k, self.stored)))  # fmt: skip
+
+    def _places(self, row: Value, count: int) -> list[Scope]:
+        """The scopes of some rows."""
+        b, home, c = self.b, self.home, self.c
+        places = [Scope(self.top, {c.m: b.add(row, number(i))}) for i in range(count)]
+        home.enter(places[0], 1)
+        for i, place in enumerate(places[1:], 1):
+            for access, step in self.rows_apart.items():
+                if access in places[0].offsets:
+                    before = places[0].offsets[access]
+                    place.offsets[access] = b.add(before, b.mul(number(i), step))
+            home.enter(place, 1)
+        return places
+
+    def _across(
+        self, put: Any, vectors: int, part: Literal["", "whole", "rest"] = ""
+    ) -> None:  # fmt: skip
+        """`put(column, vectors, mask)` for all columns, so many vectors at once where there are:
+        first for what is less than a vector, which may be stored over the begin of the next row.
+        Of `part` "whole" only where there are so many, of "rest" the others: at once too where
+        they take as many vectors.  A mask is that of the last vector."""
+        b, home, c = self.b, self.home, self.c
+        (low, high), lanes, wide = home.ranges[c.n], c.tile.lanes, c.tile.lanes * vectors
+        size = b.sub(high, low)
+        whole, many = b.add(low, self._whole(size, lanes)), b.add(low, self._whole(size, wide))
+
+        def masked(at: Value) -> None:
+            left = opaque(b, b.sub(high, at))
+            put(at, 1, b.icmp_signed("<", iota(lanes), splat(b, left, lanes)))
+
+        if part == "rest":
+            self._beside_panels(put, many, vectors, lambda: home.loop(many, high, lanes, masked))
+            return
+        if not part:
+            home.loop(whole, high, lanes, masked)
+        home.loop(low, many, wide, lambda at: put(at, vectors, None))
+        if wide > lanes and not part:
+            home.loop(many, whole, lanes, lambda at: put(at, 1, None))
+
+    def _beside_panels(
+        self, put: Any, many: Value, vectors: int, single: Callable[[], None]
+    ) -> None:
+        """`put` for columns beside whole panels, where they take as many vectors; or else `single`,
+        by which these are done one by one.  Neither is emitted that no task needs."""
+        b, lanes = self.b, self.c.tile.lanes
+        full, rests = (vectors - 1) * lanes, self._rests(vectors * lanes)
+        near = vectors > 1 and (not rests or max(rests) > full)
+        few = not near or not rests or any(0 < n <= full for n in rests)
+        left = opaque(b, b.sub(b.sub(self.home.ranges[self.c.n][1], many), number(full)))
+        some = b.icmp_signed(">", left, number(0))
+        if near and few:
+            with b.if_else(some) as (most, fewer):
+                with most:
+                    put(many, vectors, first_lanes(b, left, lanes))
+                with fewer:
+                    single()
+        elif near:
+            with b.if_then(some):
+                put(many, vectors, first_lanes(b, left, lanes))
+        elif not rests or max(rests):
+            single()
+
+    def _rests(self, wide: int) -> set[int]:
+        """Columns that a task may have beside whole panels; none where that is not known."""
+        total, local = (found[self.c.n] for found in (self.home.s.phase.axes, self.home.s.local))
+        if self.home.bands or not isinstance(total, int) or not isinstance(local, int) or not local:
+            return set()
+        return {min(local, total) % wide, total % local % wide}
+
+    # ---- what reads the sums ---------------------------------------------------------------------
+
+    def _read_all(
+        self, row: Value, places: list[Scope], column: Value, mask: Value | None,
+        totals: list[Value],
+    ) -> None:  # fmt: skip
+        """Computes and stores what reads the sums of a tile from a row on, from registers."""
+        b, home, lanes, vectors = self.b, self.home, self.c.tile.lanes, len(totals) // len(places)
+
+        def line(i: int) -> None:
+            for v, total in enumerate(totals[i * vectors : (i + 1) * vectors]):
+                at = b.add(column, number(v * lanes)) if v else column
+                self._read(places[i], at, last_of(mask, v, vectors), total)
+
+        if self.aimed is not None:
+            self.into.in_one(self.aimed, row, len(places), line)
+            return
+        if not self.into.groups or len(totals) == 1:
+            for i in range(len(places)):
+                line(i)
+            return
+        end, high = b.add(column, number(vectors * lanes)), home.ranges[self.c.n][1]
+        end = end if mask is None else b.select(b.icmp_signed("<", end, high), end, high)
+        aimed = self.into.aimed(column, end, self.top)
+        with b.if_else(aimed.inside) as (one, several):
+            with one:
+                self.into.in_one(aimed, row, len(places), line)
+            with several:
+                self._read_apart(row, len(places), (column, end), totals)
+
+    def _read_apart(
+        self, row: Value, count: int, columns: tuple[Value, Value], totals: list[Value]
+    ) -> None:
+        """The same vector by vector, of a tile that lies in several ranges."""
+        b, home, lanes, dtype = self.b, self.home, self.c.tile.lanes, self.c.item.dtype
+        vectors, (low, high) = len(totals) // count, columns
+        with b.goto_entry_block():
+            room = b.alloca(ir.ArrayType(totals[0].type, len(totals)))
+        for j, total in enumerate(totals):
+            b.store(total, b.gep(room, [number(j)], source_etype=total.type))
+
+        def vector(i: Value, at: Value) -> None:
+            nth = b.add(b.mul(b.sub(i, row), number(vectors * lanes)), b.sub(at, low))
+            total = b.load(element_address(b, room, nth, dtype), typ=totals[0].type)
+            (place,) = self._places(i, 1)
+            mask = first_lanes(b, opaque(b, b.sub(high, at)), lanes)
+            self._read(place, at, mask, total)
+
+        home.loop(row, b.add(row, number(count)), 1, lambda i: home.loop(
+            low, high, lanes, lambda at: vector(i, at)))  # fmt: skip
+
+    def _sum(self, row: Value, column: Value) -> Value:
+        """Address of a sum in scratch."""
+        return self._sum_of(self.item, row, column)
+
+    def _sum_of(self, item: Item, row: Value, column: Value) -> Value:
+        """The same of one of the products that are taken together."""
+        b, low = self.b, self.home.ranges[self.c.n][0]
+        at = b.add(b.mul(b.sub(row, self.first), self.pitch), b.sub(column, low))
+        return element_address(b, self.home.storage.at[item, SUMS_PART], at, item.dtype)
+
+    def _late(self, row: Value) -> None:
+        """What reads the sums of a row, from scratch."""
+        (place,), c, b = self._places(row, 1), self.c, self.b
+
+        def columns(at: Value, vectors: int, mask: Value | None) -> None:
+            for v in range(vectors):
+                here = b.add(at, number(v * c.tile.lanes)) if v else at
+                total = load_vector(self.m, self._sum(row, here), c.item.dtype, None)
+                self._read(place, here, last_of(mask, v, vectors), total)
+
+        # What is read after long sums need not be written out more than once.
+        self._across(columns, 1 if c.wide else c.tile.vectors)
+
+    def _read(self, place: Scope, column: Value, mask: Value | None, total: Value) -> None:
+        """Computes and stores what reads one vector of sums."""
+        home, b, c = self.home, self.b, self.c
+        inner = Scope(place, {c.n: column}, lanes=Lanes(c.n, column, c.tile.lanes, mask))
+        inner.values[c.item] = total
+        for item, _ in c.others:
+            kept = self._sum_of(item, inner.axis(c.m), column)
+            inner.values[item] = load_vector(self.m, kept, item.dtype, None)
+        home.enter(inner, 2)
+        if not self.staged:
+            home.body(inner)
+            return
+        row = b.mul(b.sub(inner.axis(c.m), self.first), self.columns)
+        at = b.add(row, b.sub(column, home.ranges[c.n][0]))
+        for j, s in enumerate(self.nest.stores):
+            dtype = home.home.dtypes[s.access.buffer]
+            to = element_address(b, home.storage.at[c.item, STAGED_PART + j], at, dtype)
+            store_vector(self.m, to, home.get(s.value, inner, True), dtype, None)
+
+    # ---- the tile --------------------------------------------------------------------------------
+
+    def _sums(
+        self, starts: list[Value], column: Value, vectors: int, mask: Value | None
+    ) -> list[Value]:  # fmt: skip
+        """The sums of some rows and vectors of columns over all of k."""
+        c = self.c
+        line = self.at(RIGHT_PART, self._packed(number(0), column))
+
+        def one(k: Value, totals: list[Value], nth: int) -> list[Value]:
+            across = self._line(k, nth, line, column, vectors, mask)
+            if nth == 0:
+                self._ask(starts, k, column)
+                ask_in_course(self.b, self.courses, k)
+            found: list[Value] = []
+            for i, at in enumerate(self._rows_at(starts, k)):
+                # Broadcasts do not wait in registers for their turn.
+                value = splat(self.b, load_scalar(self.scalar, at, self.stored, None), c.tile.lanes)
+                found += [fma_step(self.m, value, x, totals[i * vectors + v], c.item)
+                          for v, x in enumerate(across)]  # fmt: skip
+            return found
+
+        zeros = [self.m.const(c.item.dtype, 0)] * (len(starts) * vectors)
+        if not c.wide or is_short(self.home.s.local[c.k], c.item.dtype):
+            return rounds(self.b, (number(0), self.depth), 1, one, zeros)
+        return in_runs(self.m, c.item.dtype, (number(0), self.depth), len(zeros),
+                       lambda run: rounds(self.b, run, 1, one, zeros))  # fmt: skip
+
+    def _line(
+        self, k: Value, nth: int, first: Value, column: Value, vectors: int, mask: Value | None
+    ) -> list[Value]:  # fmt: skip
+        """Some vectors of one line of the right operand: of the nth after the kth."""
+        places = self._panel(k, nth, first, vectors)
+        return [load_vector(self.m, place, self.c.item.dtype, last_of(mask, v, vectors))
+                for v, place in enumerate(places)]  # fmt: skip
+
+    def _panel(self, k: Value, nth: int, first: Value, vectors: int) -> list[Value]:
+        """Where they are packed, `first` being the place of the first line."""
+        c = self.c
+        step = number(c.tile.columns) if c.wide else self.pitch
+        b, dtype = self.b, c.item.dtype
+        line = stepped(b, first, k, step, memory_type(dtype))
+        line = element_address(b, line, b.mul(number(nth), step), dtype) if nth else line
+        return [element_address(b, line, number(v * c.tile.lanes), dtype) for v in range(vectors)]
+
+    def _on(self, first: Value, k: Value, nth: int, step: Value, dtype: DType) -> Value:
+        """An address `k + nth` steps on, of which only `k` differs from round to round."""
+        b = self.b
+        at = element_address(b, first, times(b, k, step), dtype)
+        return element_address(b, at, b.mul(number(nth), step), dtype) if nth else at
+
+    def _ask(self, starts: list[Value], k: Value, column: Value) -> None:
+        """Has the processor fetch what later tiles read: a tile's rows are too many and too short
+        for it to guess."""
+        b = self.b
+        if self.along == self.c.k and len(starts) > 1:
+            ahead = number(AHEAD // self.stored.itemsize)
+            if self.c.wide:  # the next rows, while the tiles of these use theirs
+                ahead = b.mul(self.left_steps[0], number(len(starts)))
+            at = stepped(b, starts[0], k, number(len(starts)), memory_type(self.stored))
+            prefetch(b, element_address(b, at, ahead, self.stored), near=not self.c.wide)
+
+    def _rows_at(self, starts: list[Value], k: Value) -> list[Value]:
+        """Where a tile's rows are at a position."""
+        step, kind = self.left_steps[1], memory_type(self.stored)
+        if self.c.picked:  # anywhere
+            return [self._on(start, k, 0, step, self.stored) for start in starts]
+        return abreast(self.b, starts, (self.left_steps[0], kind), k, step, kind)
+
+    def _one(self, start: Value, k: Value, nth: int) -> Value:
+        """An element of the left operand in all lanes: of its row the nth after the kth."""
+        at = self._on(start, k, nth, self.left_steps[1], self.stored)
+        return splat(self.b, load_scalar(self.scalar, at, self.stored, None), self.c.tile.lanes)
+
+
+__all__ = ["TallSkinnyGemm", "last_of"]

@@ -1,0 +1,133 @@
+"""The register tile of a product whose rows and columns have changed places, as a function.
+
+    sums[r, column] = sum over k of lines[column, k] * panel[k, r]       12 columns, 16 or 32 rows r
+
+Its sums take nearly all registers.  Within the loops around it LLVM keeps there what those use, and
+the sums in memory instead: half of the speed where it knows how far apart the lines are.
+"""
+
+from __future__ import annotations
+
+from smelt.blocks import TURNED_PITCH
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.memory import (
+    element_address,
+    load_scalar,
+    load_vector,
+    prefetch,
+    store_vector,
+)
+from smelt.codegen.llvm.access.prefetch import LINE
+from smelt.codegen.llvm.instructions.counting import stepped
+from smelt.codegen.llvm.instructions.indexing import I64, number, splat
+from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.registers import memory_type
+from smelt.codegen.llvm.products.block_sums import in_runs
+from smelt.codegen.llvm.products.gemv import fma_step
+from smelt.codegen.llvm.products.tile_loops import outline_function, rounds
+from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
+from smelt.codegen.llvm.scratch.transpose import transpose
+from smelt.target import Target
+
+Value = ir.Value
+UNROLLED = 2
+"""Positions that the loop of a tile takes at once."""
+TOGETHER = 2
+"""Lines of a cache that each round of it asks for, of neighbouring columns."""
+FRACTION = 16
+"""Bits behind the point of how many are asked for in a round."""
+
+PTR = ir.PointerType()
+TILE_TYPE = ir.FunctionType(ir.VoidType(), [PTR, PTR, PTR, I64, I64, I64, PTR, I64, I64])
+"""Where the sums go, the panel, the first line, bytes between lines, how many there are, summed
+positions; the first line to ask for, where this tile's part of them begins, and what a round asks
+for, as fractions of pairs of lines of a cache."""
+
+
+def tile_function(
+    module: ir.Module, c: TallSkinnyPlan, vectors: int, target: Target
+) -> ir.Function:
+    """The tile of so many vectors of rows; it asks for other lines where these are in memory."""
+    name = f"turned.{c.item.dtype}.{c.tile.rows}x{vectors}.{'asks' if c.direct else 'packed'}"
+    return outline_function(module, name, TILE_TYPE, lambda f: _Tile(f, c, vectors, target).fill())
+
+
+class _Tile:
+    def __init__(self, f: ir.Function, c: TallSkinnyPlan, vectors: int, target: Target) -> None:
+        self.f, self.c, self.vectors = f, c, vectors
+        self.b = ir.IRBuilder(f.append_basic_block("entry"))
+        self.m = LLVMMachine(self.b, c.tile.lanes, target)
+        self.scalar = LLVMMachine(self.b, None, target)
+
+    def fill(self) -> None:
+        """The function's body."""
+        b, c, dtype, starts = self.b, self.c, self.c.item.dtype, self._starts()
+        zeros = [self.m.const(dtype, 0)] * (c.tile.rows * self.vectors)
+
+        def run(span: tuple[Value, Value]) -> list[Value]:
+            done = b.and_(span[1], number(-UNROLLED))
+            sums = rounds(b, (span[0], done), UNROLLED,
+                          lambda k, sums, nth: self._step(starts, k, nth, sums), zeros)  # fmt: skip
+            return rounds(b, (done, span[1]), 1,
+                          lambda k, sums, _: self._step(starts, k, 0, sums), sums)  # fmt: skip
+
+        whole, count = (number(0), self.f.args[5]), len(zeros)
+        self._store(in_runs(self.m, dtype, whole, count, run) if dtype.is_float else run(whole))
+        b.ret_void()
+
+    def _starts(self) -> list[Value]:
+        """Where lines begin; the last one stands for those behind it."""
+        b, (_, _, first, apart, count, *_) = self.b, self.f.args
+        last, found = b.sub(count, number(1)), list[Value]([first])
+        for i in range(1, self.c.tile.rows):
+            inside = b.icmp_signed("<", number(i), last)
+            at = b.mul(b.select(inside, number(i), last), apart)
+            found.append(b.gep(first, [at], source_etype=ir.IntType(8)))
+        return found
+
+    def _step(self, starts: list[Value], k: Value, nth: int, sums: list[Value]) -> list[Value]:
+        """The sums with the products of the nth position after the kth."""
+        b, dtype, lanes, found = self.b, self.c.item.dtype, self.c.tile.lanes, list[Value]()
+        if nth == 0 and self.c.direct:
+            self._ask(k)
+        step = number(self.c.tile.columns)
+        line = stepped(b, self.f.args[1], k, step, memory_type(dtype))
+        across = [
+            load_vector(self.m, element_address(b, line, number(at), dtype), dtype, None)
+            for v in range(self.vectors) for at in [nth * self.c.tile.columns + v * lanes]
+        ]  # fmt: skip
+        for i, start in enumerate(starts):  # broadcasts do not wait in registers for their turn
+            at = element_address(b, element_address(b, start, k, dtype), number(nth), dtype)
+            one = splat(b, load_scalar(self.scalar, at, dtype, None), lanes)
+            found += [fma_step(self.m, one, x, sums[i * self.vectors + v], self.c.item)
+                      for v, x in enumerate(across)]  # fmt: skip
+        return found
+
+    def _ask(self, k: Value) -> None:
+        """Asks for some lines of the next columns."""
+        b, (apart, later, before, rate) = self.b, (self.f.args[3], *self.f.args[6:])
+        pairs = -(-self.c.tile.rows // TOGETHER)
+        nth = b.add(before, b.mul(b.udiv(k, number(UNROLLED)), rate))
+        nth = b.lshr(nth, number(FRACTION))
+        line = b.udiv(nth, number(pairs))
+        column = b.mul(b.sub(nth, b.mul(line, number(pairs))), number(TOGETHER))
+        at = b.add(b.mul(column, apart), b.mul(line, number(LINE)))
+        for _ in range(TOGETHER):
+            prefetch(b, b.gep(later, [at], source_etype=ir.IntType(8)))
+            at = b.add(at, apart)
+
+    def _store(self, sums: list[Value]) -> None:
+        """The sums of each row side by side."""
+        b, lanes, dtype = self.b, self.c.tile.lanes, self.c.item.dtype
+        nothing = ir.Constant(sums[0].type, ir.Undefined)
+        for v in range(self.vectors):
+            mine = sums[v :: self.vectors]
+            mine += [nothing] * (-len(mine) % lanes)
+            for first in range(0, len(mine), lanes):
+                for lane, line in enumerate(transpose(b, mine[first : first + lanes])):
+                    at = number((v * lanes + lane) * TURNED_PITCH + first)
+                    store_vector(self.m, element_address(b, self.f.args[0], at, dtype), line,
+                                 dtype, None)  # fmt: skip
+
+
+__all__ = ["FRACTION", "TOGETHER", "UNROLLED", "tile_function"]

@@ -1,0 +1,49 @@
+"""What a schedule costs: cycles of one core, by which the run time cuts work into chunks."""
+
+from __future__ import annotations
+
+from smelt.codegen.llvm.access.vector_axis import part_numbers
+from smelt.codegen.llvm.loopir.items import Item, still_axes
+from smelt.codegen.llvm.schedule.build_nests import Schedule
+from smelt.codegen.llvm.schedule.contract import Contraction
+from smelt.codegen.llvm.schedule.task_tiling import Placed
+from smelt.ops.scalar import SCALARS
+from smelt.types.expr import Index, add, floordiv, maximum, mul, product
+
+
+def cycles(s: Schedule) -> Index:
+    """Cycles that one core spends on the whole phase: enough to decide on chunks, no more."""
+    total: Index = 0
+    fixed = [n for a, n in s.phase.axes.items() if a in s.phase.grid and a not in s.local
+             and a not in part_numbers(s.phase)]  # fmt: skip
+    for nest in s.nests:
+        if nest.product is not None:
+            c = nest.product
+            axes = {*c.item.axes, *c.outer, c.k, *still_axes(s.phase.segments[nest.time])}
+            points = product(s.phase.axes[a] for a in s.phase.axes if a in axes)
+            total = add(total, _product_cycles(points, s.phase.axes[c.m] if c.m else 1, c))
+            continue
+        inner = [i for i in nest.items if nest.vector is None or nest.vector in i.axes]
+        work = sum(_own_cost(i) for i in inner) + 2 * (
+            len(nest.folds) + len(nest.stores) + len(nest.settings)
+        )
+        still = still_axes(s.phase.segments[nest.time])
+        points = product((*fixed, *(s.phase.axes[a] for a in (*nest.order, *still))))
+        lanes = s.lanes if nest.vector is not None else 1
+        total = add(total, floordiv(mul(points, max(int(8 * work), 1)), 8 * lanes))
+    return add(total, 50)
+
+
+def _product_cycles(points: Index, rows: Index, c: Contraction | Placed) -> Index:
+    """Two vectors of products a cycle; a thin one waits for its right operand's bytes."""
+    if not isinstance(c, Contraction) or not c.thin:
+        together = c.together if isinstance(c, Contraction) else 1
+        return floordiv(points, 2 * c.tile.lanes * together)
+    rows = maximum(rows, 1 if isinstance(rows, int) else 2)  # an open size may be 0
+    return floordiv(mul(4, points), mul(rows, c.tile.lanes))
+
+
+def _own_cost(item: Item) -> float:
+    if item.kind == "apply" and isinstance(item.payload, str):
+        return SCALARS[item.payload].cost
+    return 6.0 if item.kind == "load" else 0.5

@@ -1,0 +1,385 @@
+"""Scratch memory of a schedule: values kept between nests, and results of folds with axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from smelt.blocks import (
+    COLUMNS,
+    RUN,
+    TALL_COLUMNS,
+    TALL_DEPTH,
+    TURNED_PITCH,
+    WIDE_PANEL,
+)
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.instructions.indexing import opaque
+from smelt.codegen.llvm.instructions.reductions import Accumulator, accumulator
+from smelt.codegen.llvm.loopir.items import (
+    Carried,
+    Folding,
+    Item,
+    Region,
+    Visit,
+    chain,
+    still_axes,
+)
+from smelt.codegen.llvm.loops.distribute import STAGE_PART, STRIP
+from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
+from smelt.codegen.llvm.schedule.contract import Contraction
+from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
+from smelt.codegen.llvm.schedule.conv_plan import DEPTH as WINDOWED_DEPTH
+from smelt.codegen.llvm.schedule.conv_plan import PITCH, ConvPlan
+from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
+from smelt.codegen.llvm.schedule.filter_contiguity import lies_in_runs
+from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
+from smelt.codegen.llvm.schedule.task_tiling import turned_side
+from smelt.codegen.llvm.schedule.transposed_strip import pitches, strip_rows
+from smelt.types.dtype import DType, i32, i64
+from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul, product, sub
+
+Value = ir.Value
+Key = tuple[Item | Carried, int]
+TURNED_PART = 200
+LEFT_PART, RIGHT_PART, TABLE_PART, SUMS_PART, RUNS_PART = 300, 301, 302, 303, 304
+STAGED_PART = 400
+STAMP = 64
+"""Bytes at the beginning that say how everything lies, where operands are cleared for it."""
+PAD = 512
+"""Bytes after each array, so that a whole wide vector may be stored at its end."""
+HELD = 8
+"""Blocks of an operand at most whose panels are held for all that a stream multiplies by them,
+2 MiB of float32: from the last cache they come sooner than they are packed again."""
+
+
+def may_be_long(c: Contraction, s: Schedule) -> bool:
+    """Whether a product may sum so many positions at once that they are added in several runs."""
+    extent = product(s.span(s.region(c.item), a) for a in (*c.outer, c.k))
+    most = RUN if s.region(c.item) is None else 2 * RUN  # of a stream's block not more
+    return c.item.dtype.is_float and not (isinstance(extent, int) and extent <= most)
+
+
+def lines_apart(c: Contraction, s: Schedule) -> bool:
+    """Whether runs of a thin product's lines are summed on their own in an array of theirs: they
+    lie along n, and each of them is added to all sums."""
+    return c.thin and c.along == c.n and may_be_long(c, s)
+
+
+def visits_beside(c: Contraction, operand: Item, s: Schedule) -> list[Visit]:
+    """The visits that meet one and the same operand of a product again and again: those that begin
+    once it is known, if none of them moves along it."""
+    known = chain(s.region(operand))
+    inner = [r for r in chain(s.region(c.item)) if r not in known]
+    visits = [v for r in inner for v in r.visits]
+    packed = {c.k, c.n if operand is c.right else c.m}
+    moves = [*visits, *(v for r in inner for v in r.sees)]
+    moved = not packed.isdisjoint(v.axis for v in moves)
+    return [] if moved or c.outer or any(r.is_inner for r in inner) else visits
+
+
+def blocks_held(c: Contraction, s: Schedule) -> Index:
+    """Blocks of a right operand that there is room for."""
+    if c.group is not None or not visits_beside(c, c.right, s):
+        return 1
+    spans = (s.span(s.region(c.item), c.k), c.depth), (s.span(s.region(c.item), c.n), COLUMNS)
+    blocks = product(floordiv(add(n, most - 1), most) for n, most in spans)
+    return maximum(minimum(blocks, HELD), 1)
+
+
+class Storage:
+    """Places of the arrays in a thread's scratch slab."""
+
+    def __init__(self, s: Schedule) -> None:
+        self.s = s
+        self.operands: dict[Key, Index] = {}
+        """Bytes of arrays that are multiplied beyond what was packed (see `leftovers.py`)."""
+        self.arrays: dict[Key, tuple[Index, DType]] = {}
+        self.at: dict[Key, Value] = {}
+        self.clears = any(
+            c.thin if isinstance(c, Contraction) else not isinstance(c, TallSkinnyPlan)
+            for c in s.products.values()
+        )
+        self.nbytes: Index = STAMP if self.clears else 0
+        self.shared = {item: other for other, item in _successors(s)}
+        """Arrays that another one takes over, with the item that does."""
+        for item, axes in s.kept.items():
+            owner = self.shared.get(item, item)
+            for part, dtype in enumerate(self.parts(item)):
+                count = product(self.extent(item, a) for a in axes)
+                self._reserve((owner, part), count, dtype)
+                self.arrays[item, part] = self.arrays[owner, part]
+        for item in s.phase.items:
+            if item.kind == "scan":
+                axes = scan_state_axes(s, item)
+                for part, dtype in enumerate(self.fold(item).parts):
+                    count = product(self.extent(item, a) for a in axes)
+                    self._reserve((item, 100 + part), count, dtype)
+        for state in dict.fromkeys(setting.state for setting in s.phase.settings):
+            axes = self.state_axes(state)
+            count = product(s.span(state.region, a) for a in axes)
+            self._reserve((state, 0), count, state.dtype)
+        self.pitches = pitches(s)
+        self._reserve_tiles()
+        staged = (i for nest in s.nests for stage in nest.stages for i in stage.keeps)
+        for item in dict.fromkeys(staged):
+            self._reserve((item, STAGE_PART), STRIP, item.dtype)
+        for c in s.products.values():
+            if isinstance(c, ConvPlan):
+                self._reserve_windowed(c)
+                continue
+            if isinstance(c, DepthwisePlan):
+                self._reserve_stencil(c)
+                continue
+            if isinstance(c, NhwcConvPlan):
+                self._reserve_upright(c)
+                continue
+            if isinstance(c, TallSkinnyPlan):
+                self._reserve_tall(c)
+                continue
+            if not c.direct and not c.reads_left():
+                rows = add(self.rows(c), s.lanes - 1)  # turned squares may reach beyond the last
+                self._reserve((c.item, LEFT_PART), mul(rows, c.pitch), c.unit)
+            if lines_apart(c, s):
+                rows = mul(self.rows(c), self.extent(c.item, c.n))
+                self._reserve((c.item, SUMS_PART), rows, c.item.dtype)
+            if not c.thin and not c.reads_right():
+                panels = mul(blocks_held(c, s), COLUMNS * c.packed_units)
+                self._reserve((c.item, RIGHT_PART), panels, c.unit)
+            if c.group is not None and c.group.moved:
+                self._reserve((c.item, SUMS_PART), COLUMNS, i32)
+
+    def _reserve_tiles(self) -> None:
+        """What is turned before nests read it: squares, or strips of rows."""
+        s = self.s
+        packs = [pack for nest in s.nests for pack in nest.packs]
+        for item in (i for nest in (*s.nests, *packs) for i in nest.turned):
+            strip = mul(strip_rows(item.dtype, s.lanes), self.pitches.get(item, 0))
+            count = maximum(turned_side(s.lanes) ** 2, strip)
+            self._reserve((item, TURNED_PART), count, item.dtype)
+
+    def _reserve_windowed(self, c: ConvPlan) -> None:
+        rows = self.extent(c.item, c.m)
+        self._reserve((c.item, LEFT_PART), mul(rows, PITCH), c.unit)
+        if c.reads_left(self.s.phase.axes[c.m], self.s.local[c.m]):
+            self.operands.pop((c.item, LEFT_PART), None)
+        self._reserve((c.item, RIGHT_PART), c.room(self.s.local), c.unit)
+        tables = 3 * WINDOWED_DEPTH + 1 if c.dealt else WINDOWED_DEPTH
+        self._reserve((c.item, TABLE_PART), tables, i64)
+
+    def _reserve_stencil(self, c: DepthwisePlan) -> None:
+        wide = self.extent(c.item, c.lane) if c.shared else 1
+        self._reserve((c.item, LEFT_PART), mul(product(c.extents), wide), c.item.dtype)
+        self._reserve((c.item, RIGHT_PART), c.room(self.s.local), c.item.dtype)
+        self._reserve((c.item, TABLE_PART), 4 * len(c.taps), i64)
+        if c.lines is not None:
+            self._reserve((c.item, SUMS_PART), c.sums(self.s.local), c.item.dtype)
+
+    def _reserve_tall(self, c: TallSkinnyPlan) -> None:
+        if c.deep or c.turned:
+            (self._reserve_deep if c.deep else self._reserve_turned)(c)
+            return
+        size = c.item.dtype.itemsize
+        beyond = c.tile.lanes * c.tile.columns  # turned squares may reach so far
+        panel = WIDE_PANEL // size + beyond if c.wide else TALL_DEPTH * TALL_COLUMNS
+        self._reserve((c.item, RIGHT_PART), panel, c.item.dtype)
+        if not c.direct:
+            self._reserve((c.item, LEFT_PART), c.staged * TALL_DEPTH, c.item.dtype)
+        if c.late:
+            wide = add(self.s.local[c.n], c.tile.columns) if c.wide else TALL_COLUMNS
+            self._reserve((c.item, SUMS_PART), mul(c.staged, wide), c.item.dtype)
+        for j, s in enumerate(self.s.phase.stores if c.dense else ()):
+            self._reserve((c.item, STAGED_PART + j), c.staged * TALL_COLUMNS, s.value.dtype)
+
+    def _reserve_deep(self, c: TallSkinnyPlan) -> None:
+        beyond = c.tile.lanes * c.tile.columns
+        rows, columns = add(self.s.local[c.m], c.tile.lanes - 1), self.s.local[c.n]
+        columns = add(columns, c.tile.columns - 1)
+        if not c.panels:
+            self._reserve((c.item, RIGHT_PART), add(mul(columns, c.depth), beyond), c.item.dtype)
+        if not c.direct and c.leader is None:
+            packed = c.tile.rows + 1 if c.by_tiles else rows
+            self._reserve((c.item, LEFT_PART), mul(packed, c.pitch), c.item.dtype)
+        self._reserve((c.item, SUMS_PART), mul(rows, columns), c.item.dtype)
+
+    def _reserve_turned(self, c: TallSkinnyPlan) -> None:
+        depth, rows = self.s.local[c.k], add(self.s.local[c.n], c.tile.columns - 1)
+        beyond = c.tile.lanes * c.tile.columns  # turned squares may reach so far
+        if c.leader is None:
+            self._reserve((c.item, RIGHT_PART), add(mul(rows, depth), beyond), c.item.dtype)
+        if not c.direct:
+            self._reserve((c.item, LEFT_PART), add(mul(c.tile.rows, depth), beyond), c.item.dtype)
+        self._reserve((c.item, SUMS_PART), mul(rows, TURNED_PITCH), c.item.dtype)
+
+    def _reserve_upright(self, c: NhwcConvPlan) -> None:
+        left, right = c.room(self.s.local)
+        if lies_in_runs(c) is not None:  # one panel at a time
+            left = c.taps * c.block * c.tile.columns
+            self._reserve((c.item, RUNS_PART), c.taps * c.block, i64)
+        self._reserve((c.item, LEFT_PART), left, c.unit)
+        self._reserve((c.item, RIGHT_PART), right, c.image)
+        self._reserve((c.item, TABLE_PART), 3 * c.steps, i64)
+        if c.across:
+            places = product(self.extent(c.item, x.axis) for x in c.columns)
+            sums = mul(add(places, c.tile.lanes), self.extent(c.item, c.n))
+            self._reserve((c.item, SUMS_PART), sums, c.item.dtype)
+
+    def extent(self, owner: Item | Carried, axis: str) -> Index:
+        """Positions that an array has along an axis: whole register tiles for products."""
+        if isinstance(owner, Carried):
+            return self.s.span(owner.region, axis)
+        c = self.s.products.get(owner)
+        span = self.s.span(self.s.region(owner), axis)
+        if isinstance(c, ConvPlan):
+            return c.extent(axis, self.s.local[axis], self.s.local[c.n])
+        if isinstance(c, DepthwisePlan):
+            return c.extent(axis, self.s.local[axis])
+        if isinstance(c, NhwcConvPlan):
+            return c.extent(axis, self.s.local[axis], self.s.local[c.columns[-1].axis])
+        if isinstance(c, TallSkinnyPlan):
+            return span
+        owner = self.shared.get(owner, owner)
+        for other in self.s.blocked:
+            if owner is other.left and (other.direct or other.held):
+                c = other  # whole tiles, and rows as far apart as said
+                if axis == c.left_axes[-1]:
+                    return c.direct or c.held
+                if not c.down:
+                    break
+        if c is None or axis not in (c.m, c.n):
+            return span
+        step = c.tile.rows if axis == c.m else c.tile.columns
+        return mul(floordiv(add(span, step - 1), step), step)
+
+    def rows(self, c: Contraction) -> Index:
+        """Rows that a product has in scratch."""
+        return 1 if c.m is None else self.extent(c.item, c.m)
+
+    def region(self, owner: Item | Carried) -> Region | None:
+        """Where an array is filled."""
+        return owner.region if isinstance(owner, Carried) else self.s.region(owner)
+
+    def state_axes(self, state: Carried) -> tuple[str, ...]:
+        """The local axes of a state, the one that vectors run along last."""
+        still = still_axes(state.region)
+        own = [a for a in self.s.local if a in state.axes and a not in still]
+        homes = [n for n in self.s.nests if any(x.state is state for x in n.settings)]
+        vector = homes[0].vector if homes else None
+        return tuple(sorted(own, key=lambda a: a == vector))
+
+    def _reserve(self, key: Key, count: Index, dtype: DType) -> None:
+        if key in self.arrays:
+            return
+        self.arrays[key] = (self.nbytes, dtype)
+        if self.clears and key[1] in (LEFT_PART, RIGHT_PART):
+            self.operands[key] = add(mul(count, _register_bytes(dtype)), PAD)
+        need = add(mul(count, _register_bytes(dtype)), PAD + 63)
+        self.nbytes = add(self.nbytes, mul(floordiv(need, 64), 64))
+
+    def fold(self, item: Item) -> Accumulator:
+        """The accumulator of a fold or scan item."""
+        assert isinstance(item.payload, Folding)
+        folding = item.payload
+        in_order = len(folding.over) == 1 or self._is_in_order(item, folding.over)
+        places = product(self.s.phase.axes[a] for a in folding.over)
+        return accumulator(folding.row, item.args[0].dtype, item.dtype, plain=folding.plain,
+                           in_order=in_order, places=places)  # fmt: skip
+
+    def _is_in_order(self, item: Item, over: tuple[str, ...]) -> bool:
+        """Whether loops meet the elements of a fold in the order in which places are counted."""
+        home = next(n for n in self.s.nests if item in n.folds)
+        return tuple(a for a in home.order if a in over) == over
+
+    def in_parts(self, item: Item) -> bool:
+        """Whether an array holds accumulator states rather than finished values."""
+        if item.kind != "fold":
+            return False
+        home = next(n for n in self.s.nests if item in n.folds)
+        return not home.in_registers(item)
+
+    def parts(self, item: Item) -> tuple[DType, ...]:
+        """Types of the arrays that a kept item needs."""
+        return self.fold(item).parts if self.in_parts(item) else (item.dtype,)
+
+    def place(self, b: ir.IRBuilder, scratch: Value, index: Callable[[Index], Value]) -> None:
+        """Emits the addresses of all arrays, each from the one before it.
+
+        LLVM does not know what an address is made of, or it would compute all of that again in
+        loops: sizes of blocks with their quotients, in that of a tile.
+        """
+        last: Index = 0
+        found: dict[Index, Value] = {last: index(last)}
+        for key, (offset, _) in self.arrays.items():
+            if isinstance(offset, int):
+                found[offset] = index(offset)
+            elif offset not in found:
+                found[offset] = opaque(b, b.add(found[last], index(sub(offset, last))))
+                last = offset
+            self.at[key] = b.gep(scratch, [found[offset]], source_etype=ir.IntType(8))
+
+
+def _successors(s: Schedule) -> Iterator[tuple[Item, Item]]:
+    """Left operands that are multiplied where they lie, each with what they may take the place of:
+    nobody reads its elements but who computes the operand's, and whoever came before.  That may be
+    a value on the way from a product, and then what it takes the place of itself: three arrays
+    would be twice as many lines as the nearest caches hold."""
+    taken = set[Item]()
+    for c in s.blocked:
+        item: Item | None = c.left if (c.direct or c.held) and c.left not in taken else None
+        taken.add(c.left)
+        while item is not None:
+            item = _place_of(s, c, item, taken)
+            if item is not None:
+                taken.add(item)
+                yield c.left, item
+
+
+def _place_of(s: Schedule, c: Contraction, item: Item, taken: set[Item]) -> Item | None:
+    """What the nest that computes an array of a product's left operand reads the last: a product
+    of the same rows and columns, or what another nest computes for each of them.  Of several the
+    one that is read the latest, which leaves the others to what is computed before."""
+    homes = [k for k, n in enumerate(s.nests) if item in n.saves and not n.packed]
+    if len(homes) != 1 or item in s.products:
+        return None
+    products = {o.item for o in s.blocked if o.axes == c.left_axes}
+    multiplied = {x for o in s.blocked for x in (o.left, o.right)}
+    found: dict[Item, int] = {}
+    for other, axes in s.kept.items():
+        alike = other.dtype == item.dtype and other.time == c.item.time and other not in taken
+        plain = axes == s.kept[item] and other.kind in ("apply", "branch", "cast")
+        plain &= other not in multiplied
+        if alike and (other in products or plain) and _last_reader(s, other) == homes[0]:
+            used = _last_use(s.nests[homes[0]], other)
+            if used is not None and used <= item.number:
+                found[other] = used
+    return max(found, key=lambda x: found[x], default=None)
+
+
+def _last_use(nest: Nest, item: Item) -> int | None:
+    """The number of the last value that a nest computes from elements of an item; None if it looks
+    at them after that.  In stages it stores a strip of one value before it computes the next."""
+    late = reads(replace(nest, items=[]), item)
+    return None if late else max(i.number for i in nest.items if item in i.args)
+
+
+def _last_reader(s: Schedule, item: Item) -> int:
+    return max((k for k, n in enumerate(s.nests) if reads(n, item)), default=-1)
+
+
+def reads(nest: Nest, item: Item) -> bool:
+    """Whether a nest looks at elements of a kept item."""
+    roots = [*nest.saves, *nest.fixed, *(x.value for x in nest.settings)]
+    roots += [x for s in nest.stores for x in (s.value, s.where) if x is not None]
+    used = (a for i in (*nest.items, *nest.folds) for a in i.args)
+    return item in roots or item in used or any(reads(p, item) for p in nest.packs)
+
+
+def scan_state_axes(s: Schedule, item: Item) -> tuple[str, ...]:
+    """Axes of a scan's running state: those of its value but the one that it runs along."""
+    assert isinstance(item.payload, Folding)
+    none = {item.payload.over[0]} | still_axes(s.region(item))
+    return tuple(a for a in s.phase.axes if a in item.axes and a in s.local and a not in none)
+
+
+def _register_bytes(dtype: DType) -> int:
+    return dtype.compute.itemsize

@@ -1,0 +1,389 @@
+"""From a pending program with numbers for sizes to a graph for all sizes.
+
+Every size of 2 or more, in leaves and in the attributes of views, becomes a symbol.  The operators
+are gone through once more, and where one needs sizes to be equal they are united under a guard, as
+in a recording by `jit`.  What an attribute had to do with the leaves' sizes nobody recorded: it is
+guessed, and learnt from the numbers of an earlier program with the same skeleton.  A wrong guess
+costs one more compilation, never a wrong answer: the guards are checked before a plan is used.
+
+    y = sm.reshape(x, (6, 4))        # x: f64[2,3,4]
+    reshape(x) {shape=(n0*n1, n2)}   # for all n0, n1, n2, and n3 == n0*n1, n4 == n2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from smelt.dataclass import dataclass
+from smelt.errors import ShapeError
+from smelt.frontends.array import engine
+from smelt.frontends.array.engine import Turns, size_names
+from smelt.frontends.array.layouts import layout, turned
+from smelt.frontends.array.program import Program, is_free, replace_numbers
+from smelt.frontends.array.rebuild import again
+from smelt.frontends.array.sizes import Sizes
+from smelt.frontends.array.value import Value
+from smelt.graph import build, walk
+from smelt.graph.bounds_checks import Looks, looked_at, refused
+from smelt.graph.ir import Graph, Node
+from smelt.ops.contract import Contract, bare_axis
+from smelt.ops.create import Constant, Input
+from smelt.ops.elementwise import Map
+from smelt.ops.index import Gather, Scatter
+from smelt.ops.spec import TensorOp
+from smelt.ops.view import Concat, Expand, Pad, Reshape, Slice, Window, split_groups
+from smelt.types.dtype import bool_
+from smelt.types.expr import Index, product, size, sizes_of, sub
+from smelt.types.tensor import Shape, TensorType
+
+__all__ = ["Lifted", "lift"]
+
+Types = list[TensorType]
+Op = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Lifted:
+    """A graph over symbols and the programs it is right for."""
+
+    graph: Graph
+    match: Callable[..., tuple[int, ...] | None]
+    """match(*numbers) -> values of the graph's sizes, or None for a program it does not fit."""
+    fixed: tuple[tuple[int, float], ...]
+    """Constants that are part of the graph: place and value."""
+    free: tuple[int, ...]
+    """Places of the constants that are inputs of the graph, after the leaves."""
+    told: tuple[int, ...]
+    """Places of the sizes that no leaf has: the shapes of further inputs, which nobody reads, tell
+    them."""
+    hints: dict[str, int]
+    looks: Looks
+    """What tells whether positions are outside; if data does, the graph's last result."""
+    turns: Turns | None = None
+    """How leaves and results are turned; None where all are as in the graph."""
+
+
+def lift(
+    program: Program, moved: frozenset[int] | None, varying: frozenset[int], guess: bool = True
+) -> Lifted:
+    """A graph for `program` and its like.
+
+    `moved` are the places of numbers that were not the same in all programs with this skeleton,
+    None for the first program; `varying` places of such constants. Without `guess` numbers that
+    moved have nothing to do with each other unless an operator needs them to be equal.
+    """
+    return _Lift(program, moved, varying, guess).result()
+
+
+class _Lift:
+    def __init__(
+        self, program: Program, moved: frozenset[int] | None, varying: frozenset[int], guess: bool
+    ) -> None:
+        self.program = program
+        self.moved = moved
+        self.guess = guess
+        self.varying = varying
+        self.sizes = Sizes()
+        self.own: list[str] | None = None
+        """Symbols of the leaves, which the graph may use; None until all have one."""
+        self.types: dict[Node, TensorType] = {}
+        self.ops: dict[Node, TensorOp] = {}
+        self.places = iter(range(len(program.numbers)))
+        self.place_of: dict[str, int] = {}
+
+    # First pass: symbols for all numbers, united where operators need it
+
+    def number(self, n: int) -> Index:
+        """The symbol of the next number."""
+        place = next(self.places)
+        name = f"n{place}"
+        self.place_of[name] = place
+        if self.own is not None:
+            self.sizes.guests.add(name)
+        return self.sizes.symbol(n, name)
+
+    def result(self) -> Lifted:
+        program, sizes = self.program, self.sizes
+        for x in program.leaves:
+            shape = tuple(self.number(n) if n >= 2 else n for n in _ints(x.type.shape))
+            self.types[x] = TensorType(x.type.dtype, shape)
+        self.own = list(sizes.hints)
+        for x in program.nodes:
+            self._settle(x)
+        for name in [n for n in sizes.hints if n in sizes.guests]:
+            self._resolve(name)
+        return self._finish()
+
+    def _type(self, x: Node) -> TensorType:
+        known = self.types.get(x)
+        return self.sizes.type(x.type if known is None else known)
+
+    def _settle(self, x: Value) -> None:
+        op: Op = replace(x.op, **self._fields(x.op)) if self._fields else x.op
+        types = [self._type(i) for i in x.inputs]
+        rule = _RULES.get(type(op))
+        if rule is not None:
+            rule(self, x, op, types)
+        try:
+            self.types[x] = self._infer(x, op)
+        except ShapeError:  # a rule that nobody foresaw: plain numbers always fit
+            for d in (d for t in types for d in t.shape):
+                self.sizes.pin(d)
+            for d in (d for field in replace_numbers(x.op, _same) for d in getattr(op, field)):
+                self.sizes.pin(d)
+            self.types[x] = self._infer(x, op)
+        self.ops[x] = op
+
+    def _fields(self, op: TensorOp) -> dict[str, Any]:
+        return replace_numbers(op, self.number)
+
+    def _infer(self, x: Value, op: TensorOp) -> TensorType:
+        canonical = replace(op, **{
+            name: self.sizes.shape(getattr(op, name)) for name in replace_numbers(x.op, _same)
+        })  # fmt: skip
+        return canonical.infer(*(self._type(i) for i in x.inputs))
+
+    # Guesses
+
+    def stays(self, d: Index) -> bool:
+        """Whether a size was the same number in all of several programs."""
+        return self.moved is not None and not self.moves(d)
+
+    def moves(self, d: Index) -> bool:
+        """Whether a size has been another number before."""
+        return self.moved is not None and any(
+            self.place_of.get(name, -1) in self.moved for name in sizes_of(d)
+        )
+
+    def twin(self, d: Index, among: Sequence[Index] = ()) -> Index | None:
+        """A leaf's size with the same value now."""
+        value = self.sizes.hint(d)
+        for other in among or [size(name) for name in self.own or ()]:
+            if self.sizes.hint(other) == value and self.stays(other) == self.stays(d):
+                return other
+        return None
+
+    def _resolve(self, name: str) -> None:
+        """An attribute's size that no operator united with a leaf's: a leaf's, or a number."""
+        d = self.sizes.canon(size(name))
+        left = [n for n in sizes_of(d) if n in self.sizes.guests]
+        if d != size(name) or not left:
+            if left:
+                for n in left:
+                    self._resolve(n)
+            return
+        other = self.twin(d) if self.guess and not self.stays(d) else None
+        if other is not None:
+            self.sizes.same(d, other)
+        elif not self.moves(d):
+            self.sizes.pin(d)
+
+    # Second pass
+
+    def _finish(self) -> Lifted:
+        program, sizes = self.program, self.sizes
+        made: dict[Node, Node] = {}
+        for k, x in enumerate(program.leaves):
+            assert x.data is not None
+            strides = layout(program.buffers[k])
+            made[x] = build.input(f"x{k}", sizes.type(self.types[x]), strides, x.origin)
+        inputs = [made[x] for x in program.leaves]
+        constants = _Constants(program, self.varying)
+        for x in program.nodes:
+            operands = tuple(
+                constants.next(i) if _is_constant(i) else made[i] for i in x.inputs
+            )  # fmt: skip
+            node = Node(self.ops[x], operands, x.type, x.origin)
+            made[x] = again(sizes, node, {i: i for i in operands})
+        outputs = tuple(constants.next(x) if _is_constant(x) else made[x] for x in program.outputs)
+        looks = looked_at(outputs, trusted=lambda at, _: isinstance(at.op, Input))
+        if not all(sizes.holds(0, "<=", room) for room in looks.sizes):
+            refused(looks.readers)
+        flags = () if looks.flag is None else (looks.flag,)
+        graph = Graph("lazy", (*inputs, *constants.inputs), (*outputs, *flags), checks=len(flags))
+        orders = [turned(data) for data in program.buffers]
+        graph, turns = engine.turned(graph, [*orders, *[None] * len(constants.inputs)])
+        shown = set(size_names(graph))
+        told = [n for n in walk.sizes(graph) if n not in shown]
+        tellers = [build.input(n, TensorType(bool_, (size(n),)), (0,)) for n in told]
+        graph = replace(graph, inputs=(*graph.inputs, *tellers))
+        names = size_names(graph)
+        parameters = ", ".join(f"n{k}" for k in range(len(program.numbers)))
+        return Lifted(
+            graph, sizes.matcher(parameters, names), tuple(constants.fixed), tuple(constants.free),
+            tuple(names.index(n) for n in told), {name: sizes.hints[name] for name in names},
+            looks, turns,
+        )  # fmt: skip
+
+
+class _Constants:
+    """The constants of a program, use by use, as numbers or as inputs."""
+
+    def __init__(self, program: Program, varying: frozenset[int]) -> None:
+        self.place = -1
+        self.varying = varying
+        self.inputs: list[Node] = []
+        self.fixed: list[tuple[int, float]] = []
+        self.free: list[int] = []
+
+    def next(self, x: Node) -> Node:
+        op = x.op
+        assert isinstance(op, Constant)
+        if not is_free(op):
+            return x
+        self.place += 1
+        if self.place not in self.varying:
+            self.fixed.append((self.place, op.value))
+            return x
+        self.free.append(self.place)
+        self.inputs.append(build.input(f"c{self.place}", x.type))
+        return self.inputs[-1]
+
+
+def _is_constant(x: Any) -> bool:
+    return isinstance(x.op, Constant) and x.data is None
+
+
+def _same(n: int) -> int:
+    return n
+
+
+def _ints(shape: Shape) -> Iterator[int]:
+    for d in shape:
+        assert isinstance(d, int)
+        yield d
+
+
+# What operators need of sizes
+
+
+def _map(lift: _Lift, x: Value, op: Op, types: Types) -> None:
+    lift.sizes.broadcast(op.name, *types)
+
+
+def _gather(lift: _Lift, x: Value, op: Op, types: Types) -> None:
+    lift.sizes.broadcast("gather", *types[1:])
+
+
+def _scatter(lift: _Lift, x: Value, op: Op, types: Types) -> None:
+    lift.sizes.broadcast("scatter", *types[2:])
+    middle = max(len(t.shape) for t in types[2:])
+    for d, t in zip(types[1].shape[middle:], types[0].shape[len(types) - 2 :], strict=True):
+        lift.sizes.same(d, t)
+
+
+def _concat(lift: _Lift, x: Value, op: Op, types: Types) -> None:
+    for t in types[1:]:
+        for a, (d, e) in enumerate(zip(types[0].shape, t.shape, strict=True)):
+            if a != op.axis:
+                lift.sizes.same(d, e)
+
+
+def _contract(lift: _Lift, x: Value, op: Op, types: Types) -> None:
+    known: dict[str, Index] = {}
+    for terms, t in zip((op.left, op.right), types, strict=True):
+        for term, d in zip(terms, t.shape, strict=True):
+            name = bare_axis(term)
+            if name is not None:
+                lift.sizes.same(known.setdefault(name, d), d)
+
+
+def _expand(lift: _Lift, x: Value, op: Op, types: Types) -> None:
+    source = types[0].shape
+    for d, goal in zip(source, op.shape[len(op.shape) - len(source) :], strict=True):
+        if d != 1:
+            lift.sizes.same(d, goal)
+
+
+def _reshape(lift: _Lift, x: Value, op: Op, types: Types) -> None:
+    before = x.inputs[0].type.shape
+    after = x.type.shape
+    if any(d == 0 for d in after):
+        return
+    s = t = 0
+    for old, new in split_groups(before, after):
+        source, target = types[0].shape[s : s + len(old)], op.shape[t : t + len(new)]
+        s, t = s + len(old), t + len(new)
+        _group(lift, list(source), list(target))
+
+
+def _group(lift: _Lift, source: list[Index], target: list[Index]) -> None:
+    """Sizes with one product on both sides: equal ones are the same, one of the rest is solved."""
+    sizes = lift.sizes
+    if len(target) > 1:
+        for goal in list(target):
+            twin = None if isinstance(goal, int) else lift.twin(goal, [
+                d for d in source if not isinstance(d, int)] or [0])  # fmt: skip
+            if twin is not None:
+                sizes.same(goal, twin)
+                source.remove(twin)
+                target.remove(goal)
+    rest = [d for d in target if not isinstance(d, int)]
+    if len(rest) > 1:
+        solved = next((d for d in rest if lift.moves(d)), None)
+        for d in rest:
+            other = lift.twin(d) if d is not solved and not lift.stays(d) else None
+            if other is not None:
+                sizes.same(d, other)
+        open_ = [d for d in rest if (not isinstance(sizes.canon(d), int)
+                 and lift.twin(d) is None) or d is solved]  # fmt: skip
+        solved = solved if solved is not None else (open_[0] if open_ else rest[0])
+        for d in open_:
+            if d is not solved:
+                sizes.pin(d)
+        sizes.divisible(product(source), product(d for d in rest if d is not solved))
+    if target or source:
+        sizes.same(product(target), product(source))
+
+
+def _slice(lift: _Lift, x: Value, op: Op, types: Types) -> None:
+    sizes = lift.sizes
+    for dim, start, count, step in zip(types[0].shape, op.starts, op.sizes, op.steps, strict=True):
+        n, many = sizes.hint(dim), sizes.hint(count)
+        if isinstance(dim, int) or not many:
+            continue
+        if many == n and abs(step) == 1:  # all of it, perhaps backwards
+            sizes.same(count, dim)
+            if step < 0:
+                sizes.same(start, sub(dim, 1))
+        elif step == 1 and (lift.guess or not (lift.moves(start) or lift.moves(count))):
+            _range(lift, dim, start, count)
+
+
+def _range(lift: _Lift, dim: Index, start: Index, count: Index) -> None:
+    """`x[a:]`, `x[:-b]`, `x[-c:]` or `x[a:b]`, whatever the numbers suggest."""
+    sizes = lift.sizes
+    n, first, many = (sizes.hint(d) for d in (dim, start, count))
+    if first + many == n and not (lift.stays(count) and lift.moves(dim)):
+        if first <= many or lift.moves(count):
+            sizes.pin(start)
+            sizes.same(count, sub(dim, first))
+        else:
+            sizes.pin(count)
+            sizes.same(start, sub(dim, many))
+    elif lift.moves(count) or (lift.moved is None and first + many > n // 2):
+        sizes.pin(start)
+        twin = lift.twin(count) if n - many > 2 else None
+        sizes.same(count, twin if twin is not None else sub(dim, n - many))
+
+
+def _pad(lift: _Lift, x: Value, op: Op, types: Types) -> None:
+    for d in (*op.low, *op.high):
+        if not lift.moves(d):
+            lift.sizes.pin(d)
+
+
+def _window(lift: _Lift, x: Value, op: Op, types: Types) -> None:
+    dim = types[0].shape[op.axis]
+    for n in [size(name) for name in sizes_of(dim)]:
+        lift.sizes.stepped(n, op.step)
+    lift.sizes.stepped(dim, op.step)
+
+
+_RULES: dict[type[TensorOp], Callable[[_Lift, Value, Any, Types], None]] = {
+    Map: _map, Gather: _gather, Scatter: _scatter, Concat: _concat, Contract: _contract,
+    Expand: _expand, Reshape: _reshape, Slice: _slice, Pad: _pad,
+    Window: _window,
+}  # fmt: skip

@@ -1,0 +1,54 @@
+"""Which position is outside, once it is known that one is: computed anew by the reference.
+
+>>> from smelt.graph.bounds_checks import looked_at
+>>> from smelt.graph.text import parse
+>>> graph = parse("graph f(x: f32[n], i: i64[m]) {\\n v0 = gather(x, i) {first=0}\\n return v0\\n}")
+>>> try:
+...     named(looked_at(graph.outputs), graph.inputs, [np.zeros(3, "f4"), np.array([0, 7])])
+... except OutsideError as error:
+...     error.message
+'a read at computed positions: position 7 of an axis of 3'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from smelt.errors import OutsideError, SmeltError
+from smelt.graph.bounds_checks import Looks, refused
+from smelt.graph.interp import run, solve_sizes
+from smelt.graph.ir import Graph, Node
+from smelt.ops.elementwise import Map
+from smelt.types.expr import evaluate
+
+__all__ = ["named", "np"]
+
+
+def _plain(at: Node) -> Node:
+    """Positions as they were before negative ones were counted from the end."""
+    if isinstance(at.op, Map) and at.op.scalar == "select":
+        test, _, other = at.inputs
+        if test.inputs and test.inputs[0] is other and test.type.shape == at.type.shape:
+            return other
+    return at
+
+
+def named(looks: Looks, inputs: Sequence[Node], arrays: Sequence[Any]) -> NoReturn:
+    """Raises OutsideError about the first operator that has a position outside; about all that may
+    have one where the inputs do not tell any more, as some were written over."""
+    for at, low, extent, (what, origin) in looks.asked:
+        try:
+            graph = Graph("outside", tuple(inputs), (at, _plain(at)))
+            found, plain = run(graph, arrays)
+            sizes = solve_sizes(graph, [np.asarray(a) for a in arrays], None)
+            least, size = (evaluate(e, sizes) for e in (low, extent))
+        except SmeltError:
+            break
+        outside = plain[(found < least) | (found >= size)]
+        if outside.size:
+            told = f"{what}: position {outside.flat[0]} of an axis of {size}"
+            raise OutsideError(told, origin=origin)
+    refused(looks.readers)

@@ -1,0 +1,93 @@
+"""The statements of a definition as terms of `smelt.fusion.cascade`, for one axis that is streamed.
+
+Folds over that axis are folds of the analysis; folds over others are opaque to it.
+
+    v0 = x[r,c]                     a leaf-like opaque term, along r and c
+    v1 = max(v0 over c)             with axis "c": the fold max of v0, along r
+"""
+
+from __future__ import annotations
+
+from smelt.errors import InternalError
+from smelt.fusion.cascade.term import Term, Terms
+from smelt.kernel.ir import (
+    Apply,
+    Cast,
+    Const,
+    Dot,
+    IndexValue,
+    Let,
+    Load,
+    Position,
+    Reduce,
+    Ref,
+    Value,
+)  # fmt: skip
+from smelt.kernel.walk import refs, transform
+from smelt.lower import assign_axes
+from smelt.lower.define import Definition
+from smelt.ops.combine import COMBINES
+from smelt.types.dtype import DType, i64
+
+
+class Reader:
+    """The statements of a definition as terms."""
+
+    def __init__(self, d: Definition, axis: str) -> None:
+        self.d, self.axis = d, axis
+        self.terms = Terms()
+        self.facts = assign_axes.analyse(d.body)
+        self.of: dict[str, Term] = {}
+        self.origin: dict[Term, tuple[str, int]] = {}
+        """The name that a term has in the definition, and the node it came from."""
+        dtypes = {p.name: p.dtype.compute for p in d.inputs}
+        self.loaded = dtypes
+        self.extents = {a.name: a.extent for a in d.axes.values()}
+        for s in d.body:
+            if isinstance(s, Let):
+                self.of[s.name] = found = self.term(s.value)
+                self.origin.setdefault(found, (s.name, s.origin))
+            elif isinstance(s, Position):
+                axes = self.facts.axes[s.name]
+                args = tuple(self.of[n] for n in refs(s))
+                self.of[s.name] = self.terms.opaque(s, args, axes, i64)
+                self.origin[self.of[s.name]] = (s.name, -1)
+
+    def term(self, v: Value) -> Term:
+        """The term of a value."""
+        terms = self.terms
+        match v:
+            case Const(value=number, dtype=dtype):
+                return terms.const(number, dtype.compute)
+            case Ref(name=name):
+                return self.of[name]
+            case Apply(op=op, args=args):
+                return terms.apply(op, *map(self.term, args))
+            case Cast(arg=arg, dtype=dtype):
+                return terms.cast(self.term(arg), dtype)
+            case Reduce(combine=combine, arg=arg, over=over) if (
+                self.axis in over and COMBINES[combine].positional
+            ):
+                return terms.winner(combine, self.term(arg), over, self.extents)
+            case Reduce(arg=arg, over=over, dtype=dtype) if self.axis in over:
+                return terms.fold(v.combine, self.term(arg), over, dtype.compute)
+            case Dot(left=left, right=right, over=over, dtype=dtype) if self.axis in over:
+                return terms.dot(self.term(left), self.term(right), over, dtype)
+            case _:
+                return self._other(v)
+
+    def _other(self, v: Value) -> Term:
+        axes = assign_axes.value_axes(v, self.facts.axes)
+        args = tuple(self.of[n] for n in refs(v))
+        v = transform(v, self._named)
+        if isinstance(v, Load):
+            dtype: DType = self.loaded[v.param]
+        elif isinstance(v, (IndexValue, Reduce, Dot)):
+            dtype = v.dtype.compute
+        else:
+            raise InternalError(f"a stream along {self.axis} has no place for {v}")
+        return self.terms.opaque(v, args, axes, dtype)
+
+    def _named(self, v: Value) -> Value:
+        """A value by the name that its term has: one that only changes its type has none."""
+        return Ref(self.origin[self.of[v.name]][0]) if isinstance(v, Ref) else v
