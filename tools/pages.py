@@ -57,6 +57,7 @@ _VARIES = (
     (r"~?\d[\d.,]* (?:ns|us|µs|ms|s)\b", "."),
     (r"   (?:(?!   )[^\n])*, \d+ cores?, \w+$", " ."),
     (r"\n\nSpeeds of this machine are assumed;[^\n]*", ""),
+    (r"no intermediates in memory|[\d.]+ [kMG]?B of intermediates", "intermediates"),  # by vectors
     (r"[ \t]+", " "),
 )
 _STEADY = [(re.compile(pattern, re.MULTILINE), other) for pattern, other in _VARIES]

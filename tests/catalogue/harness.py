@@ -48,8 +48,11 @@ from smelt.kernel.ir import Kernel
 from smelt.ops.scalar import SCALARS
 from smelt.target import Target
 
-MACHINE = Target.for_isa(driver.host().isa)
-"""Plans are made for its caches and rates, whatever the machine at hand has."""
+MACHINE = Target.for_isa("avx512")
+"""What is said of plans is planned for its caches, rates and vectors, whatever the machine at hand
+has."""
+RUNS = Target.for_isa(driver.host().isa)
+"""What runs is planned and compiled for the widest instructions that the machine at hand has."""
 
 # ---- the reference -----------------------------------------------------------------------------
 
@@ -117,6 +120,7 @@ class Made:
     row: Row
     recorded: Trace
     sketch: Sketch
+    machine: Target
     program: driver.Compiled | None = None
 
     def sizes(self, at: Mapping[str, int]) -> Sizes:
@@ -149,10 +153,13 @@ _SKETCHED: dict[tuple[Any, ...], Made] = {}
 _COMPILED: dict[tuple[Any, ...], Made] = {}
 
 
-def sketch(row: Row, dtype: str = "f32", form: int = 0, layout: str | None = None) -> Made:
-    """A row planned for its sizes on `MACHINE`: form 0 is its own code, k the kth of `also`."""
+def sketch(
+    row: Row, dtype: str = "f32", form: int = 0, layout: str | None = None,
+    machine: Target = MACHINE,
+) -> Made:  # fmt: skip
+    """A row planned for its sizes on a machine: form 0 is its own code, k the kth of `also`."""
     rounding = knobs.ROUNDING.get()
-    key = (id(row), dtype, form, layout, rounding, knobs.CHECK_POSITIONS.get())
+    key = (id(row), dtype, form, layout, rounding, knobs.CHECK_POSITIONS.get(), machine.isa)
     if key not in _SKETCHED:
         arrays = draw(row, small(row, 3), dtype)
         if layout is not None:
@@ -161,22 +168,22 @@ def sketch(row: Row, dtype: str = "f32", form: int = 0, layout: str | None = Non
         assert all(r.kind == "graph" for r in recorded.results)
         hints = _hints(row, recorded)
         graph = passes.run(recorded.graph, Journal(), rounding)
-        plan = fusion.plan(graph, MACHINE, None, hints)
+        plan = fusion.plan(graph, machine, None, hints)
         kernels = tuple(
             None if c.is_extern or c.body is not None else lower.run(c, rounding, hints)
             for c in plan.every
         )
-        _SKETCHED[key] = Made(row, recorded, Sketch(graph, plan, kernels))
+        _SKETCHED[key] = Made(row, recorded, Sketch(graph, plan, kernels), machine)
     return _SKETCHED[key]
 
 
 def make(row: Row, dtype: str = "f32", form: int = 0) -> Made:
-    """A row compiled for its sizes on `MACHINE`."""
+    """A row compiled for its sizes on the machine that runs it."""
     key = (id(row), dtype, form, knobs.ROUNDING.get())
     if key not in _COMPILED:
-        made = sketch(row, dtype, form)
+        made = sketch(row, dtype, form, machine=RUNS)
         hints = _hints(row, made.recorded)
-        program = driver.compile(made.recorded.graph, hints=hints, target=MACHINE)
+        program = driver.compile(made.recorded.graph, hints=hints, target=RUNS)
         whole = Sketch(program.graph, program.plan, program.kernels)
         _COMPILED[key] = replace(made, sketch=whole, program=program)
     return _COMPILED[key]
@@ -220,7 +227,7 @@ def count(made: Made) -> Counts:
             fused += moved(cluster, sizes).nbytes
         else:
             fused += traffic(kernel, sizes).nbytes
-            sweeps = max([sweeps, *reads(kernel, MACHINE, sizes).values()])
+            sweeps = max([sweeps, *reads(kernel, made.machine, sizes).values()])
     calls = sum(c.is_extern for c in plan.clusters)
     kernels = sum(c.body is None for c in plan.every) - calls
     return Counts(kernels, calls, len(plan.launches), tuple(stored), fused, sweeps)
@@ -235,7 +242,7 @@ def is_exact(made: Made) -> bool:
 
 def unfused(made: Made) -> int:
     """Bytes that the operators would move one by one."""
-    return sum(a.nbytes for a in apart(made.sketch.plan, MACHINE, made.sizes(made.row.sizes)))
+    return sum(a.nbytes for a in apart(made.sketch.plan, made.machine, made.sizes(made.row.sizes)))
 
 
 # ---- comparing ---------------------------------------------------------------------------------
@@ -314,7 +321,7 @@ class EveryRow:
     def test_numbers(self, row: Row) -> None:
         made = make(row)
         assert made.program is not None
-        same(count(made), count(sketch(row)))
+        same(count(made), count(sketch(row, machine=RUNS)))
         for n, sizes in enumerate(many_sizes(row)):
             check(made, draw(row, sizes, seed=n))
 

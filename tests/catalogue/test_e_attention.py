@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.catalogue.harness import MACHINE, REFERENCE
+from tests.catalogue.harness import REFERENCE, RUNS
 
 import smelt as sm
 from smelt import driver, knobs
@@ -291,7 +291,7 @@ def made(v: Variant) -> tuple[Any, driver.Compiled]:
         assert values is not None
         hints = dict(zip(driver.size_names(trace.graph), values, strict=True))
         with knobs.config(rounding="fast"):
-            _MADE[v.name] = trace, driver.compile(trace.graph, hints=hints, target=MACHINE)
+            _MADE[v.name] = trace, driver.compile(trace.graph, hints=hints, target=RUNS)
     return _MADE[v.name]
 
 
@@ -346,7 +346,7 @@ def test_products_of_mixed_heads_are_blocked() -> None:
     assert cluster.body is not None
     assert elements(compiled.plan, sizes) == HEADS * LONG * DIM
     kernels = [k for k in made(MIXED)[1].kernels if k is not None]
-    blocked = [c for k in kernels for p in program(k).phases for c in schedule(p, MACHINE).blocked]
+    blocked = [c for k in kernels for p in program(k).phases for c in schedule(p, RUNS).blocked]
     dots = [v for k in kernels for s in statements(k) for root in values_of(s) for v in visit(root)
             if isinstance(v, Dot)]  # fmt: skip
     assert len(kernels) == 3 and len(blocked) == len(dots) == 2

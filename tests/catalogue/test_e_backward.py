@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.catalogue.harness import MACHINE, REFERENCE
+from tests.catalogue.harness import REFERENCE, RUNS
 from tests.catalogue.test_e_attention import (
     DIM,
     LONG,
@@ -99,7 +99,7 @@ def planned(v: Variant) -> tuple[Trace, Plan, list[Kernel | None], dict[str, int
         assert values is not None
         sizes = dict(zip(driver.size_names(trace.graph), values, strict=True))
         with knobs.config(rounding="fast"):
-            plan = fusion.plan(passes.run(trace.graph, Journal(), "fast"), MACHINE, None, sizes)
+            plan = fusion.plan(passes.run(trace.graph, Journal(), "fast"), RUNS, None, sizes)
             kernels = [None if c.is_extern else lower.run(c, "fast", sizes) for c in plan.clusters]
         _PLANNED[v.name] = trace, plan, kernels, sizes
     return _PLANNED[v.name]
@@ -131,7 +131,7 @@ def test_what_masks_leave_is_what_is_charged() -> None:
     def arithmetic(name: str) -> float:
         _, plan, _, sizes = planned(next(v for v in BACKWARD if v.name == name))
         with knobs.config(rounding="fast"):
-            return sum(cost.arithmetic for cost in predict(plan, MACHINE, sizes))
+            return sum(cost.arithmetic for cost in predict(plan, RUNS, sizes))
 
     whole = arithmetic("E1 plain")
     assert 0.4 * whole < arithmetic("E1 causal") < 0.75 * whole
@@ -143,7 +143,7 @@ def test_numbers(name: str) -> None:
     variant = next(v for v in BACKWARD if v.name == name)
     trace, _, _, sizes = planned(variant)
     with knobs.config(rounding="fast"):
-        compiled = driver.compile(trace.graph, hints=sizes, target=MACHINE)
+        compiled = driver.compile(trace.graph, hints=sizes, target=RUNS)
     for heads, n in ((2, 7), (1, 261)):
         operands = given(variant, heads, n, seed=n)
         values = trace.match(*(d for a in operands for d in a.shape))
@@ -175,7 +175,7 @@ def test_what_a_task_holds_grows_with_the_keys_alone() -> None:
     (kernel,) = planned(next(v for v in BACKWARD if v.code is causal))[2]
     assert kernel is not None
     (phase,) = program(kernel).phases
-    scratch = Storage(schedule(phase, MACHINE)).nbytes
+    scratch = Storage(schedule(phase, RUNS)).nbytes
     names = sizes_of(scratch)
     for n in (LONG, 4 * LONG):
         held = int(evaluate(scratch, {x: n if x in ("n1", "n4") else DIM for x in names}))

@@ -14,7 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.catalogue.harness import MACHINE, REFERENCE
+from tests.catalogue.harness import REFERENCE, RUNS
 from tests.catalogue.test_e_attention import (
     HEADS,
     LONG,
@@ -55,7 +55,7 @@ def halves(v: Variant, heads: int, n: int, seed: int = 0) -> list[Array]:
     return [a if a.dtype.kind in "ib" else a.astype(ml_dtypes.bfloat16) for a in given]
 
 
-def made(v: Variant, machine: Target = MACHINE) -> tuple[Any, driver.Compiled]:
+def made(v: Variant, machine: Target = RUNS) -> tuple[Any, driver.Compiled]:
     if (v.name, machine) not in _MADE:
         with knobs.config(rounding="fast"):
             trace = sm.jit(lambda *xs: v.code(sm, *xs)).lower(*halves(v, 2, 5)).trace
@@ -89,7 +89,7 @@ def test_numbers(variant: Variant) -> None:
 )
 @EVERY
 def test_numbers_by_matrices(variant: Variant) -> None:
-    machine = replace(MACHINE, features=(*MACHINE.features, *AMX))
+    machine = replace(RUNS, features=(*RUNS.features, *AMX))
     are_right(variant, *made(variant, machine), ((1, 1), (2, 31), (2, 129), (1, 590)), 2.0**-8)
 
 

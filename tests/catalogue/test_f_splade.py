@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.catalogue.harness import MACHINE, REFERENCE
+from tests.catalogue.harness import REFERENCE, RUNS
 from tests.property.judges import kernels_agree, spread
 
 import smelt as sm
@@ -110,7 +110,7 @@ def made(code: Code) -> tuple[Any, driver.Compiled]:
         values = trace.match(*(d for shape in shapes for d in shape))
         assert values is not None
         hints = dict(zip(driver.size_names(trace.graph), values, strict=True))
-        _MADE[code.__name__] = trace, driver.compile(trace.graph, hints=hints, target=MACHINE)
+        _MADE[code.__name__] = trace, driver.compile(trace.graph, hints=hints, target=RUNS)
     return _MADE[code.__name__]
 
 

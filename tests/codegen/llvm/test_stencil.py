@@ -242,13 +242,13 @@ def test_margins_hide_infinities_and_nothing_else(source: str) -> None:
 
 
 def test_short_lines_are_turned_where_most_lanes_are_filled_across_them() -> None:
-    forms = whole(plain()).forms
+    forms = whole(plain(), "avx512").forms
     sizes = {"b": 1, "u": 7, "v": 7}
     for c, w, form in ((8, 32, "turned"), (7, 32, ""), (8, 33, "")):
         assert form_for(forms, {**sizes, "c": c, "h": 9, "w": w}) == form
-    assert not whole(plain(LAST)).forms
-    assert not whole(OUTER).forms
-    assert not whole(plain().replace("value=0", "value=1")).forms  # margins are no zeros
+    assert not whole(plain(LAST), "avx512").forms
+    assert not whole(OUTER, "avx512").forms
+    assert not whole(plain().replace("value=0", "value=1"), "avx512").forms  # margins are no zeros
 
 
 def test_which_products_are_stencils() -> None:
