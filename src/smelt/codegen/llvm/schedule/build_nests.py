@@ -178,7 +178,9 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
     local |= cut.held
     local |= {a: covered(local[r.axis], r) for a, r in phase.places.items()}
     local = {a: local[a] for a in phase.axes if a in local}
-    lanes = lanes_of(phase, target)
+    # A vector must not reach into the next packed panel: panels are cut by the lanes of the sums,
+    # which are fewer where sums are wider than what is made of them (int64 rounded to float32).
+    lanes = min([lanes_of(phase, target), *(c.tile.lanes for c in products.values())])
     planner = _Planner(phase, local, vector, lanes, cut.across, products, cut.rows)
     return planner.run(cut.block)
 
