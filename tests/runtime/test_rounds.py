@@ -35,6 +35,8 @@ Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(3)
 TINY = replace(Target.for_isa(driver.host().isa), l3_bytes=1 << 14)
 """A machine for which the values of small tests are large, wherever it runs."""
+PLANNED = replace(Target.for_isa("avx512"), l3_bytes=1 << 14)
+"""The same with known instructions: for what is said of a plan that does not run."""
 
 
 def graph_of(code: Callable[..., Any], arrays: tuple[Array, ...]) -> Graph:
@@ -43,13 +45,15 @@ def graph_of(code: Callable[..., Any], arrays: tuple[Array, ...]) -> Graph:
         return sm.jit(code).lower(*arrays).trace.graph
 
 
-def compiled(code: Callable[..., Any], *arrays: Array, slower: float = 9.0) -> driver.Compiled:
+def compiled(
+    code: Callable[..., Any], *arrays: Array, slower: float = 9.0, target: Target = TINY
+) -> driver.Compiled:
     """The function compiled for a machine with hardly any cache; that some values are made twice is
     no reason against rounds of a few hundred numbers."""
     graph = graph_of(code, arrays)
     sizes = dict(zip(driver.size_names(graph), sizes_of(graph, arrays), strict=True))
     with patch.multiple(compose, MOST_SLOWER=slower, BORDERS=0.01):
-        return driver.compile(graph, hints=sizes, target=TINY, journal=Journal())
+        return driver.compile(graph, hints=sizes, target=target, journal=Journal())
 
 
 def sizes_of(graph: Graph, arrays: tuple[Array, ...]) -> tuple[int, ...]:

@@ -80,7 +80,7 @@ SIGNATURES = {
     "sum": "x, /, *, axis=None, dtype=None, keepdims=False",
     "var": "x, /, *, axis=None, correction=0.0, keepdims=False",
     "cumulative_sum": "x, /, *, axis=None, dtype=None, include_initial=False",
-    "diff": "x, /, *, axis=-1, n=1, prepend=None, append=None",
+    "diff": "x, /, n=1, axis=-1, *, prepend=None, append=None",  # by position too, as NumPy
     "tensordot": "x1, x2, /, *, axes=2", "vecdot": "x1, x2, /, *, axis=-1",
     "where": "condition, x1, x2, /", "moveaxis": "x, source, destination, /",
 }  # fmt: skip

@@ -6,6 +6,7 @@ differences of too few elements, and integers that are none.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -310,3 +311,15 @@ def test_a_size_that_came_out_as_1_stretches_in_products_too(f: Callable[..., An
         np.testing.assert_array_equal(np.asarray(compiled(x, y)), f(np, x[2:], y))
     with pytest.raises(sm.errors.ShapeError):
         compiled(np.ones((6, 5)), np.ones((3, 5)))
+
+
+def test_signatures_that_libraries_rely_on():
+    """Containers and the kinds of parameters, as the standard and NumPy have them."""
+    x = sm.asarray([1.0, 4.0, 9.0, 16.0])
+    assert isinstance(sm.meshgrid(x, x), list) and sm.meshgrid() == []
+    assert np.asarray(sm.diff(x, 2)).tolist() == [2.0, 2.0]
+    assert np.asarray(sm.diff(sm.stack([x, x + 1]), 1, 0)).tolist() == [[1.0] * 4]
+    names = inspect.signature(sm.Array.__dlpack__).parameters
+    assert list(names) == ["self", "stream", "max_version", "dl_device", "copy"]
+    asked = {"stream": None, "max_version": (1, 0), "dl_device": (1, 0), "copy": None}
+    assert "dltensor" in repr(x.__dlpack__(**asked))

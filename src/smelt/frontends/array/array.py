@@ -238,9 +238,14 @@ class Array(Operators):
             raise TracerError(use=use, value=self.node.told, hint=hint)
         raise GradientError(op=use.rstrip(","), reason="NumPy's memory has no way back", hint=hint)
 
-    def __dlpack__(self, **options: Any) -> Any:
-        if options.get("stream") is not None:
-            raise UnsupportedError(f"stream={options['stream']!r}: the CPU has no streams")
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None, copy: bool | None = None,
+    ) -> Any:  # fmt: skip
+        if stream is not None:
+            raise UnsupportedError(f"stream={stream!r}: the CPU has no streams")
+        asked = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
+        options = {name: value for name, value in asked.items() if value is not None}
         self._leave("a DLPack export")
         data = self._read("a DLPack export")
         if options.get("copy") is not False and min(data.strides, default=0) < 0:

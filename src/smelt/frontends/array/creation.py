@@ -388,7 +388,7 @@ def _triangle(what: str, keeps: str, x: Any, k: int) -> Array:
     return Array.of(record(SELECT, (mask, node, zero)))
 
 
-def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Array, ...]:
+def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Array]:
     """Coordinate arrays from vectors of one dtype: each varies along its own dimension.
 
     With "xy" the first two dimensions are swapped.  Raises ShapeError for arrays of rank > 1.
@@ -412,4 +412,4 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Array, ...]:
         line: list[Index] = [1] * len(nodes)
         line[order.index(k)] = sizes[k]
         out.append(Array.of(expand(reshape(node, tuple(line)), shape)))
-    return tuple(out)
+    return out

@@ -174,7 +174,7 @@ def cumulative_prod(
 
 
 def diff(
-    x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None
+    x: Any, /, n: int = 1, axis: int = -1, *, prepend: Any = None, append: Any = None
 ) -> Array:
     """Differences of neighbours along `axis`, `n` times; one element fewer each time, down to none.
 
