@@ -293,12 +293,12 @@ def test_what_a_round_keeps_fits_and_is_right_in_either_plan(
 ) -> None:
     """As fast as may be, or large values written over others: native code and the interpreter."""
     code, arrays = CASES[name]
-    search = fusion.single.plan
+    search = fusion.plan_single.plan
 
     def either(*args: Any, **settings: Any) -> Plan:
         return search(*args, **{**settings, "thrifty": thrifty})
 
-    monkeypatch.setattr(fusion.single, "plan", either)
+    monkeypatch.setattr(fusion.plan_single, "plan", either)
     made = compiled(code, *arrays)
     ((_, inner),) = made.plan.in_rounds
     sizes = dict(zip(made.size_names, sizes_of(made.graph, arrays), strict=True))
