@@ -299,14 +299,14 @@ def test_what_a_round_keeps_fits_and_is_right_in_either_plan(
         return search(*args, **{**settings, "thrifty": thrifty})
 
     monkeypatch.setattr(fusion.plan_single, "plan", either)
-    made = compiled(code, *arrays)
-    ((_, inner),) = made.plan.in_rounds
+    planned, made = compiled(code, *arrays, target=PLANNED), compiled(code, *arrays)
+    ((_, inner),) = planned.plan.in_rounds
     sizes = dict(zip(made.size_names, sizes_of(made.graph, arrays), strict=True))
     hints = Hints({**sizes, inner.rounds.rows: inner.rounds.block})
     made_of = zip(inner.plan.graph.outputs, inner.rounds.makes, strict=True)
     summed = sum(at_hints(n.type.nbytes, hints) for n, c in made_of if c.combine)
     kept = compose.kept_between(inner.plan, hints)
-    assert kept <= max(TINY.l3_bytes * 3 // 4, summed * 5 // 4)
+    assert kept <= max(PLANNED.l3_bytes * 3 // 4, summed * 5 // 4)
     found = made.run(arrays, tuple(sizes.values()))
     told = found
     if thrifty and name in ("contrast", "apart"):  # sums and rows: the others take 20 times as long
