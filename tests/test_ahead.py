@@ -59,7 +59,8 @@ def test_with_what_is_kept_no_more_than_the_operators_apart(rows: int):
 
 
 def test_more_rows_save_more_and_pack_more():
-    found = [kept(compiled(layers(4), rows)) for rows in (40, 600, 20_000)]
+    with sm.config(target="avx512"):  # compiled, not run
+        found = [kept(compiled(layers(4), rows)) for rows in (40, 600, 20_000)]
     assert found == sorted(found) and found[0] < found[-1] == 4 * 4 * 256 * 256
 
 
