@@ -425,13 +425,18 @@ def classify(triple: str, features: frozenset[str]) -> Isa:
 
 
 def limited(found: Processor, widest: HostIsa) -> Processor:
-    """Disable the features of a processor that an instruction set lacks; `auto` keeps all.
+    """Disable the features of an x86 processor that an instruction set lacks; `auto` keeps all.
+
+    Processors of other architectures have none of these sets and stay as they are.
 
     >>> mine = Processor("x86_64-linux-gnu", "znver4", ("avx2", "avx512f", "sse2"), ())
     >>> limited(mine, "avx2").features, limited(mine, "portable").disabled
     (('avx2', 'sse2'), ('avx2', 'avx512f'))
+    >>> arm = Processor("arm64-apple-darwin", "apple-m1", ("neon",), ())
+    >>> limited(arm, "avx2") is arm
+    True
     """
-    if widest == "auto":
+    if widest == "auto" or not found.triple.startswith(_ISAS[widest].arch):
         return found
     kept = tuple(name for name in found.features if name in _ISAS[widest].features)
     lost = set(found.features) - set(kept)

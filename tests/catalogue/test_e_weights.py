@@ -1,8 +1,8 @@
 """Attention and regression whose weights are divided by their sum, with no maximum: one kernel that
 stores no weight, and numbers where plain code has them, however large or small the weights are.
 
-Weights are carried under a power of 2 near their running sum (`fusion/cascade/weighed.py`): without
-it, products of large ones would be infinite and those of small ones vanish.
+Weights are carried under a power of 2 near their running sum (`fusion/cascade/weighted_means.py`):
+without it, products of large ones would be infinite and those of small ones vanish.
 """
 
 from __future__ import annotations

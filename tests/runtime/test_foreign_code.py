@@ -38,7 +38,7 @@ def test_a_plan_for_another_processor_does_not_run(name: str) -> None:
 def test_functions_for_another_processor_do_not_run() -> None:
     with sm.config(host_isa="portable", target="avx2", cache=False):
         f = sm.jit(lambda x: sm.exp(x) * 2)
-        with pytest.raises(TargetError, match="can be shown, but not run"):
+        with pytest.raises(TargetError, match="can be shown, not run"):
             f(np.ones(3, "f4"))
         assert "ymm" in f.lower(np.ones(3, "f4")).compile().as_text("asm")
         with pytest.raises(TargetError):

@@ -1,8 +1,8 @@
 """The planner's verb: a plan of the whole graph, or one around a part that runs in rounds.
 
 Where the plan of the whole would store values that no cache holds, and something is summed over
-their rows, `rounds.py` takes the graph apart.  The parts are planned like any other graph, and put
-together as one plan of the whole: kernels before, one cluster with a body that is a plan of its
+their rows, `chunking.py` takes the graph apart.  The parts are planned like any other graph, and
+put together as one plan of the whole: kernels before, one cluster with a body that is a plan of its
 own, kernels behind.  That is done for the memory; what it costs or saves in time is told.
 """
 
@@ -63,7 +63,8 @@ def plan(
     fuse: bool = True,
     donated: Donated = NOTHING,
 ) -> Plan:
-    """The plan of a graph, as `single.plan` says, part of it in rounds where that saves memory.
+    """The plan of a graph, as `plan_single.plan` says, part of it in rounds where that saves
+    memory.
 
     Nothing is cut without `fuse`, nor where operators are required to be one kernel.
     """

@@ -119,7 +119,7 @@ def _is_fixed(reader: Unit, edge: Edge, d: int, units: Units) -> bool:
 
 
 def _may_be_window(reader: Unit, term: Index | int) -> bool:
-    """Whether folds behind the reader may look through windows there (`windows.windows_of`)."""
+    """Whether reductions after the reader may read windows (`window_recompute.windows_of`)."""
     others = [name for name in axes_of(term) if int(name[1:]) < reader.rank]
     steps = [coefficient(term, name) for name in others]
     return bool(others) and all(isinstance(s, int) and 0 < s <= WINDOW_STEPS for s in steps)

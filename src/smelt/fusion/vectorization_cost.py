@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def lanes_axis(sweeps: Sweeps) -> int:
     """The grid axis along which vectors take a short row each, as a mask; 0 if rows are long, or
-    few.  `sweeps.vector` is the axis that vectors would run along otherwise."""
+    few.  `schedule_model.vector` is the axis that vectors would run along otherwise."""
     region, sizes = sweeps.region, sweeps.sizes
     if not region.ended or region.scanned or not sweeps.vector & (region.folded | region.grid):
         return 0

@@ -113,7 +113,7 @@ class _Streamed:
         self.moving: dict[Term, bool] = {}
         self.cuts: dict[Term, tuple[Term, Term]] = {}
         self.parted: Block | None = None  # how parts of the axis are visited, where it is split
-        self.shared = False  # whether its blocks will be tasks of their own (`parts.py`)
+        self.shared = False  # whether its blocks will be tasks of their own (`split_stream.py`)
         params = (*d.inputs, *d.outputs)
         self.taken = {p.name for p in params} | set(d.axes) | set(self.read.of)
         self.state_names = [self._state_name(k) for k in range(len(self.cascade.states))]

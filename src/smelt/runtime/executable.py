@@ -261,8 +261,8 @@ class Executable:
         """Raise TargetError if this processor lacks instructions that the code uses."""
         reason = "" if self.made_for is None else cannot_run(self.made_for)
         if reason and self.made_for is not None:
-            raise TargetError(target=self.made_for.name, reason=f"{reason}: its code can be shown, "
-                              "but not run")  # fmt: skip
+            reason = f"{reason}; code for it can be shown, not run"
+            raise TargetError(target=self.made_for.name, reason=reason)
 
     def _prepare(self, sizes: tuple[int, ...]) -> Prepared:
         self._runs_here()

@@ -128,8 +128,8 @@ class V:
     def unsqueeze(self, place: int) -> V:
         """A new dimension of size 1 at `place` of the result.
 
-        It is told apart from one that is 1 now and varies (`graph.generalize`): it is the last one
-        until it is moved.
+        It is told apart from one that is 1 now and varies (`graph.generalize_shapes`): it is the
+        last one until it is moved.
         """
         last = self.rank
         place += last + 1 if place < 0 else 0

@@ -12,10 +12,11 @@ every row of a task, if in the end the greatest element of some row is not far e
       ..
     y[m,d] = acc_2 / l_2 if partial(enough) else acc / l
 
-What a condition rules out is looked at as in `visible.py`, with some numbers more: a number that is
-put there counts if it comes to the same whatever else is NaN, infinite or huge.  A number that is
-*added* hides nothing: there the greatest element is compared with a bound of what the others may be
-(`between.py`), which reads queries and keys but multiplies none; it is NaN where one of them is.
+What a condition rules out is looked at as in `block_sparsity.py`, with some numbers more: a number
+that is put there counts if it comes to the same whatever else is NaN, infinite or huge.  A number
+that is *added* hides nothing: there the greatest element is compared with a bound of what the
+others may be (`value_bounds.py`), which reads queries and keys but multiplies none; it is NaN where
+one of them is.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class Terms:
     def __init__(self) -> None:
         self.known: dict[Hashable, Term] = {}
         self.nothing: dict[Hashable, bool] = {}
-        """Whether folds take up nothing, by elements and answers, as `visible.py` has found it."""
+        """Whether reductions add nothing, by elements and conditions (`block_sparsity.py`)."""
 
     def make(
         self, kind: Kind, op: str, args: tuple[Term, ...], axes: Iterable[str], dtype: DType,

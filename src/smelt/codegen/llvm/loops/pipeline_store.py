@@ -178,10 +178,8 @@ class PipelinedStoreRow:
         if self.turns is None or turns is None:
             return
         late, self.row = turns.late, turns.top
-        self.ahead, self.low = (
-            RowPrefetch(home, scope, late.nest),
-            home.ranges[home.nest.order[-1]][0],
-        )
+        self.ahead = RowPrefetch(home, scope, late.nest)
+        self.low = home.ranges[home.nest.order[-1]][0]
         for depth, a in enumerate(home.nest.order[:-1], 1):
             row = home.b.sub(scope.axis(a), home.ranges[a][0])
             self.row = Scope(self.row, {a: home.b.add(row, late.ranges[a][0])})

@@ -1,6 +1,6 @@
 """Products whose operands are packed place by place: which emitter serves which.
 
-placed_emitter(home, nest, nest.product).run()
+choose_driver(home, nest, nest.product).run()
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ dozen rows.  Asked for all at once they take all places that the first cache has
 way, and the tile waits for memory before it has begun: asked for one by one, what is added to 512 x
 3072 sums of 768 positions costs 0 to 5 % of the whole less.
 
-    course = Course(b, first, step, (12, 2), near=False, written=False)
+    course = PrefetchStream(b, first, step, (12, 2), near=False, written=False)
     course.begin(depth)              before a loop over so many summed positions
     ask_in_course(b, [course], k)    in it
     course.at_once()                 instead

@@ -2,8 +2,8 @@
 
 Among the loops that pack, constants of those would be kept in the registers of a tile's sums:
 
-    function = function_apart(module, "tile.f32.12x32", TILE_TYPE, fill)   # fill(function), once
-    every_tile(home, tile, fewer, rows, columns, lambda tile, row, column: ...)
+    function = outline_function(module, "tile.f32.12x32", TILE_TYPE, fill)   # fill(function), once
+    for_each_tile(home, tile, fewer, rows, columns, lambda tile, row, column: ...)
     every_width(home, tile, columns, lambda column, vectors: ...)       # what stands above others
     rounds(b, (low, high), step, lambda k, sums, nth: ..., begin)       # a tile's own loop
     in_blocks(home, axis, size, inside)                                 # around them

@@ -93,7 +93,7 @@ class Storage:
     def __init__(self, s: Schedule) -> None:
         self.s = s
         self.operands: dict[Key, Index] = {}
-        """Bytes of arrays that are multiplied beyond what was packed (see `leftovers.py`)."""
+        """Bytes of arrays that are multiplied beyond what was packed (see `zero_pad.py`)."""
         self.arrays: dict[Key, tuple[Index, DType]] = {}
         self.at: dict[Key, Value] = {}
         self.clears = any(
