@@ -20,8 +20,15 @@ import smelt as sm
 Layer = dict[str, Any]
 STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
 """ResNet-18: channels and first stride of each pair of blocks."""
-BOTTLENECKS = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1),
-               (6, 160, 3, 2), (6, 320, 1, 1))  # fmt: skip
+BOTTLENECKS = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
 """MobileNetV2: expansion, channels, blocks, first stride."""
 
 
@@ -120,8 +127,10 @@ def mobilenet_v2(x: Any, p: Layer) -> Any:
     return sm.mean(x, axis=(2, 3)) @ p["head"].T
 
 
-NETWORKS = {"resnet18": (resnet18, resnet18_weights),
-            "mobilenet_v2": (mobilenet_v2, mobilenet_v2_weights)}  # fmt: skip
+NETWORKS = {
+    "resnet18": (resnet18, resnet18_weights),
+    "mobilenet_v2": (mobilenet_v2, mobilenet_v2_weights),
+}
 
 
 def main() -> None:

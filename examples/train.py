@@ -27,13 +27,18 @@ def initial(vocabulary: int, seed: int = 0) -> Parameters:
         return (rng.normal(size=shape) / np.sqrt(shape[0])).astype(np.float32)
 
     return {
-        "tokens": normal(vocabulary, WIDTH), "places": normal(LENGTH, WIDTH),
-        "q": normal(WIDTH, WIDTH), "k": normal(WIDTH, WIDTH), "v": normal(WIDTH, WIDTH),
+        "tokens": normal(vocabulary, WIDTH),
+        "places": normal(LENGTH, WIDTH),
+        "q": normal(WIDTH, WIDTH),
+        "k": normal(WIDTH, WIDTH),
+        "v": normal(WIDTH, WIDTH),
         "mix": normal(WIDTH, WIDTH),
-        "up": normal(WIDTH, 4 * WIDTH), "up_bias": np.zeros(4 * WIDTH, np.float32),
-        "down": normal(4 * WIDTH, WIDTH), "norm": np.ones(WIDTH, np.float32),
+        "up": normal(WIDTH, 4 * WIDTH),
+        "up_bias": np.zeros(4 * WIDTH, np.float32),
+        "down": normal(4 * WIDTH, WIDTH),
+        "norm": np.ones(WIDTH, np.float32),
         "head": normal(WIDTH, vocabulary),
-    }  # fmt: skip
+    }
 
 
 def logits(p: Parameters, tokens: Any) -> Any:
@@ -58,9 +63,15 @@ def loss(p: Parameters, tokens: Any) -> Any:
 
 
 def adam(
-    p: Any, g: Any, m: Any, v: Any, step: Any, rate: float = 3e-3, decay: float = 0.9,
+    p: Any,
+    g: Any,
+    m: Any,
+    v: Any,
+    step: Any,
+    rate: float = 3e-3,
+    decay: float = 0.9,
     spread: float = 0.99,
-) -> tuple[Any, Any, Any]:  # fmt: skip
+) -> tuple[Any, Any, Any]:
     """One array updated, with the running moments of its gradient (D. Kingma and J. Ba, 2015)."""
     m = decay * m + (1 - decay) * g
     v = spread * v + (1 - spread) * g * g

@@ -17,9 +17,11 @@ from smelt.dataclass import dataclass
 NAN = float("nan")
 OPTIONS: list[dict[str, bool]] = [
     {"frozen": frozen, "slots": slots, "eq": eq, "kw_only": kw_only}
-    for frozen in (False, True) for slots in (False, True)
-    for eq in (False, True) for kw_only in (False, True)
-]  # fmt: skip
+    for frozen in (False, True)
+    for slots in (False, True)
+    for eq in (False, True)
+    for kw_only in (False, True)
+]
 
 
 def built(make: Any, options: dict[str, bool]) -> Any:

@@ -184,10 +184,17 @@ def test_a_directory_of_others_is_not_used(tmp_path: Path, monkeypatch: pytest.M
     assert not list(place.iterdir())
 
 
-@pytest.mark.parametrize("change", [
-    {"target": "avx2"}, {"opt_level": 1}, {"rounding": "exact"}, {"generator": "another"},
-    {"text": MAP.replace("1.0", "2.0")}, {"llvm": "0"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"target": "avx2"},
+        {"opt_level": 1},
+        {"rounding": "exact"},
+        {"generator": "another"},
+        {"text": MAP.replace("1.0", "2.0")},
+        {"llvm": "0"},
+    ],
+)
 def test_what_changes_code_changes_the_key(
     fresh: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
 ) -> None:
@@ -259,12 +266,19 @@ def test_a_second_process_compiles_nothing_and_gives_the_same_bits(tmp_path: Pat
     root = Path(__file__).parents[1]
     found = []
     for hash_seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed,
-                       "SMELT_CACHE_DIR": str(tmp_path / "cache")}  # fmt: skip
+        environment = {
+            **os.environ,
+            "PYTHONHASHSEED": hash_seed,
+            "SMELT_CACHE_DIR": str(tmp_path / "cache"),
+        }
         done = subprocess.run(
             [sys.executable, "-c", SCRIPT, json.dumps([str(root), str(root / "src")])],
-            env=environment, capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         found.append(json.loads(done.stdout))
     (cold, texts, bits), (warm, same_texts, same_bits) = found
@@ -283,8 +297,12 @@ def test_fuse_off_gives_every_operator_a_kernel() -> None:
             c = compiled(source)
         work = [n for n in c.graph.nodes() if not n.op.is_source and not n.op.is_view]
         assert len(c.kernels) == len(work), source
-        computed = [n.op.name for cluster in c.plan.clusters for n in cluster.nodes
-                    if not n.op.is_view and not n.op.is_source]  # fmt: skip
+        computed = [
+            n.op.name
+            for cluster in c.plan.clusters
+            for n in cluster.nodes
+            if not n.op.is_view and not n.op.is_source
+        ]
         assert sorted(computed) == sorted(n.op.name for n in work)
         arrays = inputs(c)
         for a, b in zip(call(c, *arrays), interpret(c.graph, arrays), strict=True):

@@ -28,8 +28,9 @@ PACKAGE = ROOT / "src" / "smelt"
 STAGES = ("passes", "fusion", "lower", "codegen")
 
 MOST_LINES = 800
-MOST_FUNCTION_LINES = 60
+MOST_FUNCTION_LINES = 80
 MOST_COLUMNS = 100
+MOST_UNFORMATTED = 60
 
 # path -> why.  Empty is the aim.
 LONG_FILES: dict[str, str] = {}
@@ -147,6 +148,13 @@ def test_functions_are_short():
     most = MOST_FUNCTION_LINES
     report([f"{f}: {n} lines" for f, n in sizes.items() if n > most and f not in LONG_FUNCTIONS])
     report([f"{f} is exempt for nothing" for f in LONG_FUNCTIONS if sizes.get(f, 0) <= most])
+
+
+def test_the_formatter_has_its_way():
+    """Few statements are laid out by hand: tables and matrices whose columns carry the meaning."""
+    pragma = "# fmt" + ": skip"
+    by_hand = {name_of(path): path.read_text().count(pragma) for path in ALL}
+    assert sum(by_hand.values()) <= MOST_UNFORMATTED, {p: n for p, n in by_hand.items() if n}
 
 
 PRAGMA = re.compile(r" *# (?:noqa|type: ignore|pyright: ignore|fmt: skip).*$")

@@ -54,7 +54,11 @@ def test_a_child_that_is_forked_during_an_import_has_all_modules(
     (tmp_path / "slow.py").write_text(SLOW)
     paths = os.pathsep.join([str(SOURCE), str(tmp_path)])
     found = subprocess.run(
-        [sys.executable, "-c", program], check=False, env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        [sys.executable, "-c", program],
+        check=False,
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert found.returncode == 0, found.stderr

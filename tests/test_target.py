@@ -243,9 +243,15 @@ def test_cache_sizes_from_sysfs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("sharing", "size", "counted"),
-    [("0-1", "491520K", 32 << 20), ("0-7,64-71", "98304K", 96 << 20), ("0-1", "16M", 16 << 20),
-     ("0", "480M", 16 << 20), ("", "480M", 480 << 20), ("0-x", "480M", 480 << 20)],
-)  # fmt: skip
+    [
+        ("0-1", "491520K", 32 << 20),
+        ("0-7,64-71", "98304K", 96 << 20),
+        ("0-1", "16M", 16 << 20),
+        ("0", "480M", 16 << 20),
+        ("", "480M", 480 << 20),
+        ("0-x", "480M", 480 << 20),
+    ],
+)
 def test_the_last_cache_of_a_socket_is_not_that_of_a_few_cpus(
     tmp_path: Path, sharing: str, size: str, counted: int
 ) -> None:

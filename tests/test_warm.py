@@ -202,10 +202,20 @@ def test_other_sizes_take_other_forms_of_the_code() -> None:
 # ---- what decides --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("setting", [
-    {"rounding": "fast"}, {"fuse": False}, {"must_fuse": "add+log"}, {"never_fuse": "add+log"},
-    {"max_extra_memory": "1GiB"}, {"target": "portable"}, {"opt_level": 1}, {"strict": True},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"rounding": "fast"},
+        {"fuse": False},
+        {"must_fuse": "add+log"},
+        {"never_fuse": "add+log"},
+        {"max_extra_memory": "1GiB"},
+        {"target": "portable"},
+        {"opt_level": 1},
+        {"strict": True},
+    ],
+    ids=str,
+)
 def test_settings_that_decide_are_part_of_the_key(setting: dict[str, Any]) -> None:
     start()
     with knobs.config(**setting):
@@ -436,9 +446,12 @@ def process(place: Path) -> dict[str, Any]:
     settings["PYTHONPATH"] = str(Path(warm.__file__).parents[1])
     settings["PYTHONDONTWRITEBYTECODE"] = ""  # as users run it
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env=os.environ | settings, capture_output=True, text=True,
+        [sys.executable, "-c", SCRIPT],
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

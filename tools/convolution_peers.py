@@ -67,9 +67,13 @@ def jax_names(jax: Any) -> Any:
     ) -> Any:
         order = ("NHWC", "OHWI", "NHWC") if last else ("NCHW", "OIHW", "NCHW")
         return lax.conv_general_dilated(
-            x, w, (stride, stride), [(padding, padding)] * 2, dimension_numbers=order,
+            x,
+            w,
+            (stride, stride),
+            [(padding, padding)] * 2,
+            dimension_numbers=order,
             feature_group_count=groups,
-        )  # fmt: skip
+        )
 
     def max_pool(x: Any, size: int, stride: int, padding: int) -> Any:
         margins = ((0, 0), (0, 0), (padding, padding), (padding, padding))
@@ -82,9 +86,12 @@ def jax_names(jax: Any) -> Any:
 
     nn = SimpleNamespace(relu=jax.nn.relu, max_pool=max_pool, conv=conv, batch_norm=batch_norm)
     return SimpleNamespace(
-        nn=nn, mean=numpy.mean, minimum=numpy.minimum, maximum=numpy.maximum,
+        nn=nn,
+        mean=numpy.mean,
+        minimum=numpy.minimum,
+        maximum=numpy.maximum,
         permute_dims=numpy.permute_dims,
-    )  # fmt: skip
+    )
 
 
 def runs(code: Code, x: Array, p: Any) -> dict[str, Run]:

@@ -136,8 +136,10 @@ def channels_last(case: Case, rng: np.random.Generator) -> str:
 def block(rng: np.random.Generator) -> str:
     """The row of a convolution and what stands behind it."""
     x = rng.standard_normal((1, 64, 56, 56)).astype(np.float32)
-    p = {k: np.abs(rng.standard_normal(64)).astype(np.float32)
-         for k in ("mean", "variance", "gain", "shift")}  # fmt: skip
+    p = {
+        k: np.abs(rng.standard_normal(64)).astype(np.float32)
+        for k in ("mean", "variance", "gain", "shift")
+    }
     p["weight"] = rng.standard_normal((64, 64, 3, 3)).astype(np.float32)
     return line("3×3, 64 → 64, 56², norm, residual, ReLU", peers.runs(residual_block, x, p))
 

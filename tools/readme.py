@@ -47,8 +47,12 @@ def output(source: str) -> str:
         environment = {"SMELT_PROBE": "now"} | os.environ | settings
         done = subprocess.run(
             [sys.executable, path.name],
-            cwd=folder, env=environment, check=True, capture_output=True, text=True,
-        )  # fmt: skip
+            cwd=folder,
+            env=environment,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
     return f"```text\n{done.stdout.strip()}\n```\n"
 
 
@@ -85,13 +89,15 @@ def _means(rows: list[Row]) -> str:
             continue
         faster = [r.best_over_smelt for r in found if r.best_over_smelt is not None]
         mean = geomean(r.best_over_smelt for r in found)
-        lines.append((
-            f"{title} ({len(found)})",
-            ratio(geomean(r.over_floor(SMELT) for r in found)),
-            ratio(geomean(r.over_floor(r.best_peer or "") for r in found)),
-            f"{ratio(mean)}×",
-            f"{ratio(min(faster))}× to {ratio(max(faster))}×" if faster else "–",
-        ))  # fmt: skip
+        lines.append(
+            (
+                f"{title} ({len(found)})",
+                ratio(geomean(r.over_floor(SMELT) for r in found)),
+                ratio(geomean(r.over_floor(r.best_peer or "") for r in found)),
+                f"{ratio(mean)}×",
+                f"{ratio(min(faster))}× to {ratio(max(faster))}×" if faster else "–",
+            )
+        )
     headers = (
         "geometric means",
         "Smelt / floor",

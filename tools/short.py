@@ -81,9 +81,15 @@ def distances(xp: Any, a: Any, b: Any) -> Any:
 
 def hamilton(xp: Any, q: Any, p: Any) -> Any:
     (a, b, c, d), (e, f, g, h) = ([x[:, k] for k in range(4)] for x in (q, p))
-    return xp.stack([a * e - b * f - c * g - d * h, a * f + b * e + c * h - d * g,
-                     a * g - b * h + c * e + d * f, a * h + b * g - c * f + d * e],
-                    axis=-1)  # fmt: skip
+    return xp.stack(
+        [
+            a * e - b * f - c * g - d * h,
+            a * f + b * e + c * h - d * g,
+            a * g - b * h + c * e + d * f,
+            a * h + b * g - c * f + d * e,
+        ],
+        axis=-1,
+    )
 
 
 def determinant(xp: Any, m: Any) -> Any:
@@ -162,12 +168,14 @@ def cases(n: int = ROWS) -> list[Case]:
         ),
         ("outer products of 12", outer, (normal(few, 12), normal(few, 12))),
     ]
-    for name, program, lengths in (("softmax of {}", softmax, (4, 10, 24)),
-                                   ("LayerNorm of {}", layer_norm, (8, 32)),
-                                   ("argmax of {}", best, (10, 32)),
-                                   ("sums of rows of {}", total, (10, 24, 32, 48, 64)),
-                                   ("maxima of rows of {}", largest, (32,)),
-                                   ("running sums of {}", running, (4, 24))):  # fmt: skip
+    for name, program, lengths in (
+        ("softmax of {}", softmax, (4, 10, 24)),
+        ("LayerNorm of {}", layer_norm, (8, 32)),
+        ("argmax of {}", best, (10, 32)),
+        ("sums of rows of {}", total, (10, 24, 32, 48, 64)),
+        ("maxima of rows of {}", largest, (32,)),
+        ("running sums of {}", running, (4, 24)),
+    ):
         found += [(name.format(d), program, (normal(n, d),)) for d in lengths]
     return found
 
@@ -220,9 +228,12 @@ def runs(case: Case) -> list[Callable[[], Any]]:
     jitted = jax.jit(lambda *a: program(jax.numpy, *a))
     tensors = [names.torch.from_numpy(a) for a in arrays]
     placed = [jax.numpy.asarray(a) for a in arrays]
-    return [lambda: np.asarray(ours(*arrays)), lambda: np.ascontiguousarray(program(np, *arrays)),
-            lambda: np.asarray(program(names, *tensors).contiguous()),
-            lambda: jitted(*placed).block_until_ready()]  # fmt: skip
+    return [
+        lambda: np.asarray(ours(*arrays)),
+        lambda: np.ascontiguousarray(program(np, *arrays)),
+        lambda: np.asarray(program(names, *tensors).contiguous()),
+        lambda: jitted(*placed).block_until_ready(),
+    ]
 
 
 def medians(calls: Sequence[Callable[[], Any]]) -> list[float]:
@@ -261,8 +272,10 @@ def check(calls: Sequence[Callable[[], Any]]) -> None:
 
 def table() -> str:
     """The whole table, and what it does not show well.  Raises ImportError without a peer."""
-    rows = [f"| float32 | Smelt | {' | '.join(PEERS)} | best peer / Smelt |",
-            f"| --- | {'--: | ' * (len(PEERS) + 2)}".rstrip()]  # fmt: skip
+    rows = [
+        f"| float32 | Smelt | {' | '.join(PEERS)} | best peer / Smelt |",
+        f"| --- | {'--: | ' * (len(PEERS) + 2)}".rstrip(),
+    ]
     ratios: list[tuple[float, str]] = []
     with sm.config(threads=1):
         for case in cases():
@@ -274,8 +287,11 @@ def table() -> str:
             rows.append(f"| {case[0]} | {times} | {ratios[-1][0]:.2f} |")
     slower = [f"{name} ({r:.2f})" for r, name in sorted(ratios) if r < 1]
     mean = statistics.geometric_mean(r for r, _ in ratios)
-    told = f"Slower than the best peer: {'; '.join(slower)}." if slower else \
-        "Nothing here is slower than the best peer."  # fmt: skip
+    told = (
+        f"Slower than the best peer: {'; '.join(slower)}."
+        if slower
+        else "Nothing here is slower than the best peer."
+    )
     return "\n".join(rows) + f"\n\nGeometric mean: {mean:.2f}. {told}\n"
 
 

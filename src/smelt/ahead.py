@@ -72,7 +72,7 @@ class Room(NamedTuple):
 
 def room_of(
     graph: Graph, plan: Plan, hints: Mapping[str, int], allowance: Allowance | None
-) -> Room:  # fmt: skip
+) -> Room:
     """The room for constants of a plan of `graph`: what it holds less than the operators one by one
     at these sizes (or than `allowance`), and what the settings add."""
     limit, extra = knobs.CONSTANTS.get(), knobs.CONSTANTS_EXTRA.get()
@@ -88,8 +88,10 @@ def room_of(
 
 def beyond(found: Split, room: int) -> tuple[Node, ...]:
     """The values computed once for which there is no room, the greatest gain per byte kept."""
-    ranked = sorted(zip(found.held, found.work, strict=True),
-                    key=lambda pair: -pair[1] / max(_nbytes(pair[0]), 1))  # fmt: skip
+    ranked = sorted(
+        zip(found.held, found.work, strict=True),
+        key=lambda pair: -pair[1] / max(_nbytes(pair[0]), 1),
+    )
     refused: list[Node] = []
     for node, _ in ranked:
         if _nbytes(node) > room:
@@ -119,10 +121,14 @@ class Ahead:
         """What is computed once: the parts of all values that were asked for."""
 
     def packed(
-        self, clusters: Sequence[Cluster], kernels: Sequence[Kernel | None],
-        bare: Sequence[tuple[Plain, Mapping[str, str]] | None], target: Target,
-        hints: Mapping[str, int], journal: Journal,
-    ) -> tuple[Kernel | None, ...]:  # fmt: skip
+        self,
+        clusters: Sequence[Cluster],
+        kernels: Sequence[Kernel | None],
+        bare: Sequence[tuple[Plain, Mapping[str, str]] | None],
+        target: Target,
+        hints: Mapping[str, int],
+        journal: Journal,
+    ) -> tuple[Kernel | None, ...]:
         """The kernels on packed operands, for those constants that there is room for; `bare` is
         what `canonical` says of each."""
         for node, work in self._work.items():
@@ -146,24 +152,23 @@ class Ahead:
                 made[k] = read_panels(kernel, panel)
         return tuple(made)
 
-    def _note(
-        self, node: Node, what: str, nbytes: int, saves_ns: float, journal: Journal
-    ) -> bool:  # fmt: skip
+    def _note(self, node: Node, what: str, nbytes: int, saves_ns: float, journal: Journal) -> bool:
         """Takes room for a value, if there is as much; says so."""
         assert isinstance(node.op, Input)
         kept = nbytes <= self._room
-        journal.record(
-            ConstantWeighed(node.op.label, what, nbytes, saves_ns, kept, self._room)
-        )  # fmt: skip
+        journal.record(ConstantWeighed(node.op.label, what, nbytes, saves_ns, kept, self._room))
         if kept:
             self._room -= nbytes
         return kept
 
     def _candidates(
-        self, clusters: Sequence[Cluster], kernels: Sequence[Kernel | None],
-        bare: Sequence[tuple[Plain, Mapping[str, str]] | None], target: Target,
+        self,
+        clusters: Sequence[Cluster],
+        kernels: Sequence[Kernel | None],
+        bare: Sequence[tuple[Plain, Mapping[str, str]] | None],
+        target: Target,
         hints: Mapping[str, int],
-    ) -> dict[_Wanted, _Candidate]:  # fmt: skip
+    ) -> dict[_Wanted, _Candidate]:
         """The operands that products would rather read packed."""
         found: dict[_Wanted, _Candidate] = {}
         known: dict[tuple[Plain, frozenset[str]], tuple[tuple[Panel, Index], ...]] = {}
@@ -205,14 +210,16 @@ class Ahead:
         computed = self._computed.get(node)
         steps = [] if computed is None else [Step(computed, {})]
         if panel is not None:
-            made = panelled(node.type, node.op.strides, panel.across, panel.along, panel.width,
-                            panel.group)  # fmt: skip
+            made = panelled(
+                node.type, node.op.strides, panel.across, panel.along, panel.width, panel.group
+            )
             sizes = {f"d{a}": n for a, n in enumerate(fixed(node.type.shape))}
             steps.append(Step(made, sizes))
         sources = tuple(self._places[x] for x in (computed.inputs if computed else (node,)))
         nbytes = prod(_shape(wanted)) * node.type.dtype.itemsize
-        return Part(node.op.label, tuple(steps), sources, nbytes, computed is not None,
-                    panel is not None)  # fmt: skip
+        return Part(
+            node.op.label, tuple(steps), sources, nbytes, computed is not None, panel is not None
+        )
 
 
 def _is_constant(node: Node) -> bool:

@@ -355,7 +355,7 @@ def product_rows(positions: Index, itemsize: int, products: int = 1) -> Index:
 
 def wide_blocks(
     rows: Index, columns: Index, depth: Index, positions: Index, itemsize: int, tile: int
-) -> tuple[Index, Index]:  # fmt: skip
+) -> tuple[Index, Index]:
     """Rows and columns that one task takes of a product that is summed in one pass, whose result
     has so many independent positions: blocks of about the same size."""
     # A size counts as 1 or more in expressions, and there may be no summed positions: hence 16.
@@ -391,7 +391,7 @@ def matrix_block(rows: Index, positions: Index) -> tuple[Index, Index]:
 
 def grouped_block(
     rows: Index, positions: Index, tasks: int, *, in_place: bool
-) -> tuple[Index, Index]:  # fmt: skip
+) -> tuple[Index, Index]:
     """Rows and columns that one task takes of a product whose factors are multiplied in groups, by
     instructions so fast that packing counts: as many tasks as there are to be, of about the same
     size.  Twice as many columns share what is packed of rows where sums are stored `in_place`

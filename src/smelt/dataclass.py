@@ -24,8 +24,15 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(
-        cls=None, /, *, frozen=False, slots=False, eq=True, repr=True, kw_only=False  # noqa: A002
-    ):  # fmt: skip
+        cls=None,
+        /,
+        *,
+        frozen=False,
+        slots=False,
+        eq=True,
+        repr=True,  # noqa: A002 - the standard library's name
+        kw_only=False,
+    ):
         """As the standard library's; `init`, `order` and `unsafe_hash` are left as they are there.
 
         An instance of a frozen class raises FrozenInstanceError on assignment and deletion.
@@ -49,9 +56,7 @@ def build(cls: Class, frozen: bool, slots: bool, eq: bool, shown: bool, kw_only:
     has = {name for name in ("__init__", "__repr__", "__eq__", "__setattr__") if name in own}
     if cls.__doc__ is None:
         cls.__doc__ = cls.__name__  # the standard library would inspect the signature for one
-    cls = dataclasses.dataclass(
-        cls, init=False, repr=False, eq=False, slots=slots, kw_only=kw_only
-    )  # fmt: skip
+    cls = dataclasses.dataclass(cls, init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)
     if "__init__" not in has:
         cls.__init__ = _first(cls, "__init__", lambda: _initialiser(cls, frozen))
     if shown and "__repr__" not in has:
@@ -124,8 +129,9 @@ def _comparison(cls: Class) -> Any:
     chosen = [f.name for f in dataclasses.fields(cls) if f.compare]
     mine, theirs = (_values(of, chosen) for of in ("self", "other"))
     lines = [
-        f"if other.__class__ is self.__class__: return {mine} == {theirs}", "return NotImplemented",
-    ]  # fmt: skip
+        f"if other.__class__ is self.__class__: return {mine} == {theirs}",
+        "return NotImplemented",
+    ]
     return _compiled("__eq__", "self, other", lines, {})
 
 

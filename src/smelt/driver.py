@@ -123,7 +123,7 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     with set_aside():
         settings = choose(
             program, lambda: _compile(program, (), Journal(), target, parts), target, journal
-        )  # fmt: skip
+        )
         with knobs.config(settings):
             return _compile(program, donate, journal, target, parts)
 
@@ -141,17 +141,22 @@ def _compile(
     kernels = (
         *ahead.packed(plan.clusters, lowered[:count], bare[:count], target, named, journal),
         *lowered[count:],
-    )  # fmt: skip
+    )
     given_names = _named(
-        [None if k is None else b if b and k is before else canonical(k)
-         for k, before, b in zip(kernels, lowered, bare, strict=True)], kernels, target,
-    )  # fmt: skip
+        [
+            None if k is None else b if b and k is before else canonical(k)
+            for k, before, b in zip(kernels, lowered, bare, strict=True)
+        ],
+        kernels,
+        target,
+    )
     told: dict[Told, Forms] = {}
     open_ends = lengths((n.type.shape for n in graph.nodes()), named)
     uses: list[tuple[Cluster, Named, Forms, Form]] = [
         (cluster, of, known := _forms(of, target, at, open_ends, told), form_for(known, at))
-        for cluster, of, at in zip(plan.every, given_names, hints, strict=True) if of is not None
-    ]  # fmt: skip
+        for cluster, of, at in zip(plan.every, given_names, hints, strict=True)
+        if of is not None
+    ]
     codes = _codes([(of, form) for _, of, _, form in uses], target, journal)
     made = {
         cluster: Made(of, known, code)
@@ -159,9 +164,16 @@ def _compile(
     }
     recipe, executable = assemble(plan, made, target, journal, ahead, compiler, program.graph)
     return Compiled(
-        graph, plan, kernels, target, journal, executable, recipe, tuple(given_names),
+        graph,
+        plan,
+        kernels,
+        target,
+        journal,
+        executable,
+        recipe,
+        tuple(given_names),
         size_names(graph),
-    )  # fmt: skip
+    )
 
 
 def _hints(plan: Plan, named: Mapping[str, int]) -> list[Mapping[str, int]]:
@@ -183,9 +195,13 @@ def _planned(
         found = split(graph, refused) if knobs.CONSTANTS.get() else Split(graph, ())
         told = Journal(full=journal.full) if found.parts else journal
         plan = fusion.plan(
-            found.graph, target, told, named, fuse=knobs.FUSE.get(),
+            found.graph,
+            target,
+            told,
+            named,
+            fuse=knobs.FUSE.get(),
             donated=_donated(found.graph, graph, donate),
-        )  # fmt: skip
+        )
         room = room_of(graph, plan, named, program.allowance)
         more = beyond(found, room.whole)
         if not more:
@@ -229,9 +245,11 @@ def _kernels(
 
 
 def _lowered(
-    cluster: Cluster, journal: Journal, hints: Mapping[str, int],
+    cluster: Cluster,
+    journal: Journal,
+    hints: Mapping[str, int],
     like: tuple[Cluster, Kernel, Bare] | None,
-) -> tuple[Kernel, Bare]:  # fmt: skip
+) -> tuple[Kernel, Bare]:
     """The kernel of a cluster, from that of one that is `like` it if there is one."""
     start = perf_counter()
     found = None if like is None else lower.again(like[1], like[0], cluster)
@@ -267,24 +285,28 @@ class Named:
     caches."""
 
 
-def identify(
-    kernel: Kernel, target: Target, bare: Bare | None = None
-) -> Named:  # fmt: skip
+def identify(kernel: Kernel, target: Target, bare: Bare | None = None) -> Named:
     """A kernel's text without its names, and the digest that its code is found by; `bare` is what
     `canonical` says of it, where that is known."""
     plain, names = bare or canonical(kernel)
     parts = (
-        plain.text, generator(), str(ABI_VERSION), llvmlite.__version__,
-        target.fingerprint(), f"{target.tasks} {target.l1_bytes} {target.l2_bytes}",
+        plain.text,
+        generator(),
+        str(ABI_VERSION),
+        llvmlite.__version__,
+        target.fingerprint(),
+        f"{target.tasks} {target.l1_bytes} {target.l2_bytes}",
         knobs.code_fingerprint(),
-    )  # fmt: skip
+    )
     stem = hashlib.sha256("\0".join(parts).encode()).digest()
     return Named(kernel, plain, names, stem)
 
 
 def _named(
-    bare: Sequence[Bare | None], kernels: Sequence[Kernel | None], target: Target,
-) -> list[Named | None]:  # fmt: skip
+    bare: Sequence[Bare | None],
+    kernels: Sequence[Kernel | None],
+    target: Target,
+) -> list[Named | None]:
     """Kernels apart from their names, `bare` being what `canonical` says of them.  Those that
     differ in numbers of places alone, as steps of a loop do, get them as sizes of the call."""
     alike: dict[Plain, dict[Plain, None]] = {}
@@ -292,28 +314,33 @@ def _named(
     apart = {b[0]: but_for_numbers(b[0].text) for b in bare if b is not None}
     times = Counter(apart.values())
     steps = {
-        at: f for at, (k, b) in enumerate(zip(kernels, bare, strict=True))
+        at: f
+        for at, (k, b) in enumerate(zip(kernels, bare, strict=True))
         if k is not None and b is not None and times[apart[b[0]]] > 1 and (f := freed(k))[1]
-    }  # fmt: skip
+    }
     for at, (made, numbers) in steps.items():
         plain, names = canonical(made)
         found[at] = plain, {short: str(numbers.get(n, n)) for short, n in names.items()}
         if (b := bare[at]) is not None:
             alike.setdefault(plain, {})[b[0]] = None
     return [
-        None if k is None
+        None
+        if k is None
         else identify(k, target, found[at] if at in found and len(alike[found[at][0]]) > 1 else b)
         for at, (k, b) in enumerate(zip(kernels, bare, strict=True))
-    ]  # fmt: skip
+    ]
 
 
 Told = tuple[Plain, tuple[tuple[str, int], ...]]
 
 
 def _forms(
-    named: Named, target: Target, sizes: Mapping[str, int], open_ends: set[str],
+    named: Named,
+    target: Target,
+    sizes: Mapping[str, int],
+    open_ends: set[str],
     told: dict[Told, Forms],
-) -> Forms:  # fmt: skip
+) -> Forms:
     """The forms of a kernel called with such sizes, of which some are lengths, found once for those
     that differ in names alone."""
     plain = named.plain
@@ -387,9 +414,14 @@ class Made(NamedTuple):
 
 
 def assemble(
-    plan: Plan, made: Mapping[Cluster, Made], target: Target, journal: Journal, ahead: Ahead,
-    compiler: Compiler, graph: Graph | None = None,
-) -> tuple[Recipe, Executable]:  # fmt: skip
+    plan: Plan,
+    made: Mapping[Cluster, Made],
+    target: Target,
+    journal: Journal,
+    ahead: Ahead,
+    compiler: Compiler,
+    graph: Graph | None = None,
+) -> tuple[Recipe, Executable]:
     """The plan's steps over numbered values; `made` are the clusters that are kernels, `graph` is
     the program, if it may run in NumPy where nothing can be made for the sizes of a call."""
     recipe = _recipe(plan, made, target, ahead)
@@ -428,20 +460,32 @@ def _recipe(
         if cluster.body is None:
             return _call(cluster, reads(cluster), numbers)
         body = _recipe(cluster.body.plan, made, target, None)
-        return RoundsUse(cluster.name, cluster.body.rounds, body, tuple(reads(cluster)),
-                         tuple(numbers[n] for n in cluster.outputs))  # fmt: skip
+        return RoundsUse(
+            cluster.name,
+            cluster.body.rounds,
+            body,
+            tuple(reads(cluster)),
+            tuple(numbers[n] for n in cluster.outputs),
+        )
 
     steps = tuple(map(step, plan.clusters))
     names = dict.fromkeys(size_names(plan.graph))
     if ahead is None:  # whose sizes are told, not matched
         names |= dict.fromkeys(sizes(plan.graph))
     return Recipe(
-        tuple(names), tuple(values), steps, plan.launches,
-        tuple(add_index(s.offset, s.nbytes) for s in plan.slots
-              if s.offset is not None and s.within is None),
-        tuple(numbers[n] for n in plan.graph.outputs), target.l3_bytes * 3 // 4,
+        tuple(names),
+        tuple(values),
+        steps,
+        plan.launches,
+        tuple(
+            add_index(s.offset, s.nbytes)
+            for s in plan.slots
+            if s.offset is not None and s.within is None
+        ),
+        tuple(numbers[n] for n in plan.graph.outputs),
+        target.l3_bytes * 3 // 4,
         () if ahead is None else tuple(ahead.parts),
-    )  # fmt: skip
+    )
 
 
 def _values(plan: Plan, given: Sequence[Node]) -> tuple[dict[Node, int], list[Value]]:
@@ -457,8 +501,9 @@ def _values(plan: Plan, given: Sequence[Node]) -> tuple[dict[Node, int], list[Va
     for k, node in enumerate(given):
         add(node, Value(node.type.dtype, node.type.shape, "input", k))
     results = [n for n in dict.fromkeys(plan.graph.outputs) if not isinstance(n.op, Input)]
-    over = {s.node: numbers[s.reuses] for s in plan.slots
-            if s.offset is None and s.reuses is not None}  # fmt: skip
+    over = {
+        s.node: numbers[s.reuses] for s in plan.slots if s.offset is None and s.reuses is not None
+    }
     for k, node in enumerate(results):
         add(node, Value(node.type.dtype, node.type.shape, "output", k, over=over.get(node, -1)))
     for slot in plan.slots:
@@ -478,7 +523,7 @@ def _use(
     values = {p.name: n for p, n in zip(params, places, strict=True)}
     return KernelUse(
         named.kernel.name, named.stem, made.code.built.form, made.forms, named.names, values
-    )  # fmt: skip
+    )
 
 
 def _call(cluster: Cluster, reads: Sequence[int], numbers: Mapping[Node, int]) -> CallUse:
@@ -493,6 +538,8 @@ def _call(cluster: Cluster, reads: Sequence[int], numbers: Mapping[Node, int]) -
         made[node] = Node(node.op, tuple(made[x] for x in node.inputs), node.type, node.origin)
     graph = Graph(cluster.name, inputs, tuple(made[n] for n in cluster.outputs))
     return CallUse(
-        cluster.name, graph, tuple(reads),
+        cluster.name,
+        graph,
+        tuple(reads),
         tuple(numbers[n] for n in cluster.outputs),
-    )  # fmt: skip
+    )

@@ -96,8 +96,9 @@ _ISAS: dict[Isa, _IsaRow] = {
     "portable": _IsaRow("x86-64", "x86_64", _V1, 16, 16),
 }
 
-_SLOW_PAIRS = frozenset(("cooperlake", "sapphirerapids", "emeraldrapids", "graniterapids",
-                         "graniterapids-d"))  # fmt: skip
+_SLOW_PAIRS = frozenset(
+    ("cooperlake", "sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d")
+)
 """Processors, in LLVM's names, that start a vdpbf16ps every other cycle but two multiply-adds in
 each: half the products of float32 numbers in the same time.  Their fast way with bfloat16 is AMX,
 which a virtual machine may hide."""

@@ -79,9 +79,13 @@ def _driver() -> Any:
 
 @roomy
 def compile(  # noqa: A001 - the field's word, as re.compile
-    graph: Graph, *, hints: Mapping[str, int], donate: Donate = (),
-    program: Program | None = None, near: Callable[[Found], bool] | None = None,
-) -> Compiled | Found:  # fmt: skip
+    graph: Graph,
+    *,
+    hints: Mapping[str, int],
+    donate: Donate = (),
+    program: Program | None = None,
+    near: Callable[[Found], bool] | None = None,
+) -> Compiled | Found:
     """What runs `graph`, as `smelt.driver.compile` gives it; `program` is the graph with its hints,
     from a caller who has had it printed already, or knows the memory that it may take.  `near` says
     of a stored plan that was made for other sizes or memory whether it will do."""
@@ -91,16 +95,25 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     program = Program(graph, hints) if program is None else program
     if store is None:
         return _driver().compile(
-            graph, hints=hints, donate=donate, target=target, compiler=compile_part,
+            graph,
+            hints=hints,
+            donate=donate,
+            target=target,
+            compiler=compile_part,
             allowance=program.allowance,
-        )  # fmt: skip
+        )
 
     def make() -> Compiled:
         compiler = _driver().compile
         made: Compiled = compiler(
-            graph, hints=hints, donate=donate, journal=journal, target=target,
-            compiler=compile_part, allowance=program.allowance,
-        )  # fmt: skip
+            graph,
+            hints=hints,
+            donate=donate,
+            journal=journal,
+            target=target,
+            compiler=compile_part,
+            allowance=program.allowance,
+        )
         return made
 
     settings = recall(program, target)
@@ -245,8 +258,10 @@ def _stored(
 def _note(store: Cache, parts: Mapping[str, str], program: Program) -> None:
     """Keep what a plan was made for, where others will look that may do with it."""
     now = [dict(program.hints), program.allowance and astuple(program.allowance)]
-    before = [[dict(p.hints), p.allowance and astuple(p.allowance)]
-              for p in _others(store, parts, program)]  # fmt: skip
+    before = [
+        [dict(p.hints), p.allowance and astuple(p.allowance)]
+        for p in _others(store, parts, program)
+    ]
     made_for = [now, *(p for p in before if p != now)][:MOST_NEAR]
     store.put(_family(parts), {"what": "sizes of plans", "made for": made_for}, b"")
 
@@ -277,9 +292,14 @@ class Found:
     """
 
     def __init__(
-        self, program: Program, donate: Donate, target: Target, recipe: Recipe,
-        codes: Sequence[Code], found: Journal,
-    ) -> None:  # fmt: skip
+        self,
+        program: Program,
+        donate: Donate,
+        target: Target,
+        recipe: Recipe,
+        codes: Sequence[Code],
+        found: Journal,
+    ) -> None:
         """`codes` are the code of the recipe's kernels, `found` says where everything came from."""
         self.target = target
         self.recipe = recipe
@@ -305,9 +325,14 @@ class Found:
         program, donate = self.program, self._donate
         journal = Journal()
         made: Compiled = self._context.copy().run(
-            _driver().compile, program.graph, hints=program.hints, donate=donate, journal=journal,
-            target=self.target, allowance=program.allowance,
-        )  # fmt: skip
+            _driver().compile,
+            program.graph,
+            hints=program.hints,
+            donate=donate,
+            journal=journal,
+            target=self.target,
+            allowance=program.allowance,
+        )
         journal.facts[:] = [
             self._hits.get(f.key, f) if isinstance(f, CacheHit) else f for f in journal.facts
         ]

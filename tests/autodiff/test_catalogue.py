@@ -20,9 +20,11 @@ FOLDER = Path(__file__).parent.parent / "catalogue"
 MODULES = sorted(p.stem for p in FOLDER.glob("test_?_*.py") if p.stem != "test_g_training")
 QUANTISED = {"C11": "rounds to integers, and scales them in float32"}
 ROWS: list[Row] = [
-    row for m in MODULES for row in getattr(import_module(f"tests.catalogue.{m}"), "ROWS", ())
+    row
+    for m in MODULES
+    for row in getattr(import_module(f"tests.catalogue.{m}"), "ROWS", ())
     if row.id not in QUANTISED
-]  # fmt: skip
+]
 STEP = 2.0**-17
 
 

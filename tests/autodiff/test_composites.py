@@ -155,8 +155,10 @@ def by_torch(case: Case, arrays: list[Array], *, twice: bool) -> list[Array]:
         if not again.requires_grad:  # a linear function has a constant gradient
             return [np.zeros(a.shape) for a in arrays]
         slopes = torch.autograd.grad(again, xs, allow_unused=True)
-    return [np.zeros(a.shape) if g is None else g.detach().numpy()
-            for a, g in zip(arrays, slopes, strict=True)]  # fmt: skip
+    return [
+        np.zeros(a.shape) if g is None else g.detach().numpy()
+        for a, g in zip(arrays, slopes, strict=True)
+    ]
 
 
 def total(case: Case, xs: tuple[Any, ...]) -> Any:
@@ -174,9 +176,7 @@ def run(function: Callable[..., Any], arrays: list[Array], *, compiled: bool) ->
     return [found[r.place] for r in trace.results]
 
 
-def by_us(
-    case: Case, arrays: list[Array], *, twice: bool, compiled: bool = False
-) -> list[Array]:  # fmt: skip
+def by_us(case: Case, arrays: list[Array], *, twice: bool, compiled: bool = False) -> list[Array]:
     places = tuple(range(len(arrays)))
     once = sm.grad(lambda *xs: total(case, xs), places)
 
@@ -198,8 +198,16 @@ def test_against_torch(name: str) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
 
 
-COMPILED = ("softmax spelt", "cross_entropy", "layer_norm", "attention, causal", "mlp", "conv",
-            "running product", "embedding")  # fmt: skip
+COMPILED = (
+    "softmax spelt",
+    "cross_entropy",
+    "layer_norm",
+    "attention, causal",
+    "mlp",
+    "conv",
+    "running product",
+    "embedding",
+)
 
 
 @pytest.mark.parametrize("name", COMPILED)
@@ -248,10 +256,19 @@ def operators(name: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "name",
-    ["softmax", "softmax spelt", "softmax by exp2", "softmax with a mask", "log_softmax",
-     "logsumexp", "cross_entropy", "softmax over the first axis", "attention",
-     "attention, causal"],
-)  # fmt: skip
+    [
+        "softmax",
+        "softmax spelt",
+        "softmax by exp2",
+        "softmax with a mask",
+        "log_softmax",
+        "logsumexp",
+        "cross_entropy",
+        "softmax over the first axis",
+        "attention",
+        "attention, causal",
+    ],
+)
 def test_no_gradient_runs_through_the_gauge(name: str) -> None:
     """Comparing with the maximum is how its gradient finds its way back to the place."""
     names = operators(name)

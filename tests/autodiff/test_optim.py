@@ -14,17 +14,20 @@ from smelt.errors import ArgumentError
 SHAPES = {"w": (4, 3), "b": (3,), "s": ()}
 CASES: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
     "sgd": (sm.optim.sgd(0.1), lambda t, ps: t.optim.SGD(ps, 0.1)),
-    "momentum": (
-        sm.optim.sgd(0.1, momentum=0.9), lambda t, ps: t.optim.SGD(ps, 0.1, momentum=0.9)),
+    "momentum": (sm.optim.sgd(0.1, momentum=0.9), lambda t, ps: t.optim.SGD(ps, 0.1, momentum=0.9)),
     "nesterov": (
         sm.optim.sgd(0.1, momentum=0.9, nesterov=True),
-        lambda t, ps: t.optim.SGD(ps, 0.1, momentum=0.9, nesterov=True)),
+        lambda t, ps: t.optim.SGD(ps, 0.1, momentum=0.9, nesterov=True),
+    ),
     "adam": (
         sm.optim.adam(0.02, betas=(0.8, 0.95)),
-        lambda t, ps: t.optim.Adam(ps, 0.02, betas=(0.8, 0.95))),
+        lambda t, ps: t.optim.Adam(ps, 0.02, betas=(0.8, 0.95)),
+    ),
     "adamw": (
-        sm.optim.adamw(0.02, decay=0.1), lambda t, ps: t.optim.AdamW(ps, 0.02, weight_decay=0.1)),
-}  # fmt: skip
+        sm.optim.adamw(0.02, decay=0.1),
+        lambda t, ps: t.optim.AdamW(ps, 0.02, weight_decay=0.1),
+    ),
+}
 
 
 def draw(seed: int, dtype: str = "float64") -> dict[str, Any]:

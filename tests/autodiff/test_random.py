@@ -25,15 +25,24 @@ def total(program: Program, arrays: list[np.ndarray], seeds: list[np.ndarray]) -
 
 
 def along(
-    program: Program, arrays: list[np.ndarray], seeds: list[np.ndarray], way: list[np.ndarray],
+    program: Program,
+    arrays: list[np.ndarray],
+    seeds: list[np.ndarray],
+    way: list[np.ndarray],
     step: float,
-) -> tuple[float, float]:  # fmt: skip
+) -> tuple[float, float]:
     """Differences of the weighted sum of all results in one direction, ahead and behind."""
     ahead, here, behind = (
-        total(program, [a + s * step * w if a.dtype == np.float64 else a
-                        for a, w in zip(arrays, way, strict=True)], seeds)
+        total(
+            program,
+            [
+                a + s * step * w if a.dtype == np.float64 else a
+                for a, w in zip(arrays, way, strict=True)
+            ],
+            seeds,
+        )
         for s in (1, 0, -1)
-    )  # fmt: skip
+    )
     return (ahead - here) / step, (here - behind) / step
 
 

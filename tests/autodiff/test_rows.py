@@ -254,8 +254,9 @@ def run(source: str, *arrays: Any) -> list[Any]:
 def test_ties_share_evenly() -> None:
     (found,) = run(FOLDS["reduce.max (0,)"].replace("3,2,4", "4"), [1.0, 3.0, 2.0, 3.0])
     np.testing.assert_array_equal(found, [0, 0.5, 0, 0.5])
-    one, other = run("graph f(x: T[2], y: T[2]) {\n v0 = max(x, y)\n return v0\n}",
-                     [1.0, 2.0], [1.0, 1.0])  # fmt: skip
+    one, other = run(
+        "graph f(x: T[2], y: T[2]) {\n v0 = max(x, y)\n return v0\n}", [1.0, 2.0], [1.0, 1.0]
+    )
     np.testing.assert_array_equal([one, other], [[0.5, 1.0], [0.5, 0.0]])
 
 

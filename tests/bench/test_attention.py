@@ -17,9 +17,10 @@ from smelt.types.dtype import bf16, f32
 WIDE = 2 * driver.host().vector_bytes // 4
 SMALL = (
     *(Case(v, 40, dim=8, heads=2) for v in dict.fromkeys(case.variant for case in CASES)),
-    Case("plain", 33, dim=8, heads=6, group=3), Case("plain", 70, dim=8, heads=2, queries=1),
+    Case("plain", 33, dim=8, heads=6, group=3),
+    Case("plain", 70, dim=8, heads=2, queries=1),
     Case("causal", 40, dim=8, heads=2, dtype=bf16),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("case", SMALL, ids=lambda c: c.title)

@@ -14,8 +14,15 @@ from smelt.bench.first import SIZES, FirstCall, measure_first
 
 def row(name, eager, smelt):
     found = FirstCall(2.0, 1.04, (0.52, 0.01), (0.06, 0.0), 0.51)
-    return models.Row(name, {"eager": eager, "smelt": smelt}, {"smelt": found},
-                      {"eager": 4.0, "smelt": 3.0}, 1e-6, 7, 1)  # fmt: skip
+    return models.Row(
+        name,
+        {"eager": eager, "smelt": smelt},
+        {"smelt": found},
+        {"eager": 4.0, "smelt": 3.0},
+        1e-6,
+        7,
+        1,
+    )
 
 
 def test_the_page_has_every_model_and_the_geometric_mean():
@@ -30,8 +37,15 @@ def test_the_page_has_every_model_and_the_geometric_mean():
 
 
 def test_a_peer_that_failed_is_a_dash_and_no_part_of_the_mean():
-    failed = models.Row("gpt2", {"eager": math.nan, "smelt": 2.0}, {"smelt": FirstCall()},
-                        {"smelt": 3.0}, 1e-6, 7, 1)  # fmt: skip
+    failed = models.Row(
+        "gpt2",
+        {"eager": math.nan, "smelt": 2.0},
+        {"smelt": FirstCall()},
+        {"smelt": 3.0},
+        1e-6,
+        7,
+        1,
+    )
     page = models.page([row("bert", 40.0, 10.0), failed])
     assert "| gpt2 | – | 2.00 | – |\n" in page
     assert "| gpt2 | – | – | – |\n" in page  # the first call

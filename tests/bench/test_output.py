@@ -28,9 +28,14 @@ def _row(name: str, floor_ns: float | None, **ns: float) -> Row:
     work = WORKLOADS[name]
     entries = {n: Entry(_times(v), "array API", 0.2, v + 3e7) for n, v in ns.items()}
     return Row(
-        name, work.title, work.group, 1 << 26, 1 << 26, _times(floor_ns) if floor_ns else None,
+        name,
+        work.title,
+        work.group,
+        1 << 26,
+        1 << 26,
+        _times(floor_ns) if floor_ns else None,
         entries,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
@@ -44,10 +49,20 @@ def results() -> Results:
     rows[1] = replace(rows[1], entries={**rows[1].entries, "jax": wrong})
     return Results(
         machine={
-            "cpu": "Chip <9>", "isa": "avx512", "cores": 2, "date": "2026-01-02", "load": 0.5,
-            "l1_bytes": 49152, "l2_bytes": 1 << 20, "l3_bytes": 32 << 20, "measured": True,
-            "dram_read_gbs": 40.0, "dram_copy_gbs": 59.0, "fma_gflops": 288.0,
-            "system": "Linux 6", "python": "3.11.7",
+            "cpu": "Chip <9>",
+            "isa": "avx512",
+            "cores": 2,
+            "date": "2026-01-02",
+            "load": 0.5,
+            "l1_bytes": 49152,
+            "l2_bytes": 1 << 20,
+            "l3_bytes": 32 << 20,
+            "measured": True,
+            "dram_read_gbs": 40.0,
+            "dram_copy_gbs": 59.0,
+            "fma_gflops": 288.0,
+            "system": "Linux 6",
+            "python": "3.11.7",
         },
         threads=2,
         peers={name: f"{name} 1.0" for name in ("numpy", "torch", "inductor", "jax", "smelt")},
@@ -56,7 +71,7 @@ def results() -> Results:
         cold={"a1": {"inductor": Cold(2.5e9, 4e7), "smelt": Cold(4e7, 3e6)}},
         import_ns={"smelt": 5e7, "torch": 7e8},
         record_ns={"smelt": 3000.0, "jax": 27000.0},
-    )  # fmt: skip
+    )
 
 
 # Tables ---------------------------------------------------------------------------------------
@@ -66,9 +81,17 @@ def test_times_table(results: Results) -> None:
     shown = table.times(results)
     assert shown.headers[:3] == ("workload", "floor", "NumPy")
     assert shown.rows[0] == (
-        "log(relu(x + b))", "2.00 ms", "60.0 ms", "30.0 ms", "20.0 ms", "24.0 ms", "2.40 ms",
-        "10.0", "1.20", "8.33",
-    )  # fmt: skip
+        "log(relu(x + b))",
+        "2.00 ms",
+        "60.0 ms",
+        "30.0 ms",
+        "20.0 ms",
+        "24.0 ms",
+        "2.40 ms",
+        "10.0",
+        "1.20",
+        "8.33",
+    )
     assert shown.rows[1][5] == "wrong"
     assert shown.rows[2][1] == "–"
     assert shown.rows[2][-1] == "0.17"
@@ -105,10 +128,16 @@ def test_tables_without_smelt_or_cold_starts(results: Results) -> None:
 @pytest.mark.parametrize(
     ("ns", "text"),
     [
-        (0.5, "0.50 ns"), (999.4, "999 ns"), (999.6, "1.00 µs"), (9.994e3, "9.99 µs"),
-        (9.996e3, "10.0 µs"), (99.96e3, "100 µs"), (5e8, "500 ms"), (3.2e12, "3200 s"),
+        (0.5, "0.50 ns"),
+        (999.4, "999 ns"),
+        (999.6, "1.00 µs"),
+        (9.994e3, "9.99 µs"),
+        (9.996e3, "10.0 µs"),
+        (99.96e3, "100 µs"),
+        (5e8, "500 ms"),
+        (3.2e12, "3200 s"),
     ],
-)  # fmt: skip
+)
 def test_duration(ns: float, text: str) -> None:
     assert table.duration(ns) == text
 

@@ -30,7 +30,7 @@ from tests.catalogue.rows import (
     value_of,
     wanted,
     with_one,
-)  # fmt: skip
+)
 from tests.catalogue.sweeps import reads
 
 import smelt as sm
@@ -154,9 +154,12 @@ _COMPILED: dict[tuple[Any, ...], Made] = {}
 
 
 def sketch(
-    row: Row, dtype: str = "f32", form: int = 0, layout: str | None = None,
+    row: Row,
+    dtype: str = "f32",
+    form: int = 0,
+    layout: str | None = None,
     machine: Target = MACHINE,
-) -> Made:  # fmt: skip
+) -> Made:
     """A row planned for its sizes on a machine: form 0 is its own code, k the kth of `also`."""
     rounding = knobs.ROUNDING.get()
     key = (id(row), dtype, form, layout, rounding, knobs.CHECK_POSITIONS.get(), machine.isa)

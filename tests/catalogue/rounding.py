@@ -27,9 +27,22 @@ FACTOR = 8.0
 ULP = 4.0
 """What a scalar function may err, in units in the last place."""
 EXACT = frozenset(
-    ("abs", "ceil", "copysign", "floor", "gather", "max", "min", "neg", "nextafter", "round",
-     "select", "sign", "trunc")
-)  # fmt: skip
+    (
+        "abs",
+        "ceil",
+        "copysign",
+        "floor",
+        "gather",
+        "max",
+        "min",
+        "neg",
+        "nextafter",
+        "round",
+        "select",
+        "sign",
+        "trunc",
+    )
+)
 """Operators whose results are never rounded."""
 _EPS = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}
 

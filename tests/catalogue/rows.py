@@ -27,8 +27,13 @@ DTYPES = {
     "bf16": np.dtype(ml_dtypes.bfloat16),
     "f16": np.dtype(np.float16),
 }
-FIXED = {"i64": np.dtype(np.int64), "i32": np.dtype(np.int32), "i8": np.dtype(np.int8),
-         "u64": np.dtype(np.uint64), "bool": np.dtype(np.bool_)} | DTYPES  # fmt: skip
+FIXED = {
+    "i64": np.dtype(np.int64),
+    "i32": np.dtype(np.int32),
+    "i8": np.dtype(np.int8),
+    "u64": np.dtype(np.uint64),
+    "bool": np.dtype(np.bool_),
+} | DTYPES
 SMALL = (2, 7, 17, 31, 33, 65, 3, 2049, 13, 128, 5)
 """Odd, prime, powers of two and one past tiles of 16, 32, 64 and 2048."""
 MOST = 1 << 17

@@ -53,9 +53,7 @@ def _phase(
                     nbytes = nbytes * min(v.size or extent, extent) // max(extent, 1)
             seen.add((name, id(region)))
             loads.setdefault(name, []).append(nbytes)
-    return {
-        name: max(1, sum(n > target.l2_bytes for n in held)) for name, held in loads.items()
-    }  # fmt: skip
+    return {name: max(1, sum(n > target.l2_bytes for n in held)) for name, held in loads.items()}
 
 
 def _walked(nest: Nest, s: Schedule, sizes: Mapping[str, int], name: str) -> int:
@@ -63,8 +61,9 @@ def _walked(nest: Nest, s: Schedule, sizes: Mapping[str, int], name: str) -> int
     items = [i for part in (nest, *nest.packs) for i in part.items]
     return sum(
         prod(int(evaluate(s.phase.axes[a], sizes)) for a in i.axes)
-        for i in items if isinstance(i.payload, Access) and i.payload.buffer == name
-    )  # fmt: skip
+        for i in items
+        if isinstance(i.payload, Access) and i.payload.buffer == name
+    )
 
 
 def _loads(nest: Nest, s: Schedule, sizes: Mapping[str, int]) -> dict[str, int]:

@@ -303,8 +303,11 @@ def test_a2_step_by_step() -> None:
 def test_a4_the_decisions_say_why() -> None:
     def clusters_with(name: str, operator: str) -> list[bool]:
         clusters = sketch(row(name)).sketch.plan.clusters
-        return [operator in [n.op.name for n in c.recomputed] for c in clusters
-                if operator in [n.op.name for n in c.nodes]]  # fmt: skip
+        return [
+            operator in [n.op.name for n in c.recomputed]
+            for c in clusters
+            if operator in [n.op.name for n in c.nodes]
+        ]
 
     assert clusters_with("A4 cheap", "mul") == [True, True]
     assert clusters_with("A4 dear", "exp") == [False]
@@ -327,8 +330,9 @@ def test_a5_a_hundred_small_arrays_are_one_launch() -> None:
     hints = matched(recorded, [a.size for a in arrays + arrays])
     found = fusion.plan(recorded.graph, MACHINE, None, hints)
     assert [len(launch) for launch in found.launches] == [100]
-    assert all([n.op.name for n in c.nodes if not n.op.is_source] == ["mul", "sub"]
-               for c in found.clusters)  # fmt: skip
+    assert all(
+        [n.op.name for n in c.nodes if not n.op.is_source] == ["mul", "sub"] for c in found.clusters
+    )
 
 
 def test_a5_runs() -> None:
@@ -341,8 +345,9 @@ def test_a5_runs() -> None:
 
 def test_a7_the_same_plan_before_and_after_grouping() -> None:
     one, other = (sketch(row("A7"), form=k).sketch.plan for k in (0, 1))
-    names = [[[n.op.name for n in c.nodes if not n.op.is_view] for c in p.clusters]
-             for p in (one, other)]  # fmt: skip
+    names = [
+        [[n.op.name for n in c.nodes if not n.op.is_view] for c in p.clusters] for p in (one, other)
+    ]
     assert names[0] == names[1]
 
 

@@ -51,10 +51,13 @@ def row(name: str, code: Any, inputs: tuple[str, ...] = X) -> Row:
 
 COLUMNS, ALL = row("variance of columns", central(0, 2)), row("variance of all", central(None, 2))
 MOMENTS = (
-    COLUMNS, ALL, row("third moment of columns", central(0, 3)),
+    COLUMNS,
+    ALL,
+    row("third moment of columns", central(0, 3)),
     row("third moment of all", central(None, 3)),
-    row("covariance of columns", covariance(0), XY), row("covariance of all", covariance(None), XY),
-)  # fmt: skip
+    row("covariance of columns", covariance(0), XY),
+    row("covariance of all", covariance(None), XY),
+)
 PLACES = row("places of all", places)
 
 
@@ -98,10 +101,15 @@ def hard(n: int, c: int) -> dict[str, Array]:
     one = np.full((n, c), 1e8)
     one[n // 2] += 8
     return {
-        "around 0": z, "far": z + 1e4, "farther": z * 100 + 1e8, "outlier first": first,
-        "zeros first": zeros, "huge first": huge, "one other": one,
+        "around 0": z,
+        "far": z + 1e4,
+        "farther": z * 100 + 1e8,
+        "outlier first": first,
+        "zeros first": zeros,
+        "huge first": huge,
+        "one other": one,
         "ramp": np.arange(n)[:, None] + np.zeros(c),
-    }  # fmt: skip
+    }
 
 
 NAMES = tuple(hard(2, 1))
@@ -182,9 +190,16 @@ def ruled_out(xp: Any, x: Any, w: Any) -> Any:
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
-@pytest.mark.parametrize(("code", "hidden"), [
-    (masked, np.nan), (masked, -np.inf), (masked, 1e25), (weighted, -1e9), (ruled_out, 0.5),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("code", "hidden"),
+    [
+        (masked, np.nan),
+        (masked, -np.inf),
+        (masked, 1e25),
+        (weighted, -1e9),
+        (ruled_out, 0.5),
+    ],
+)
 def test_what_a_mask_hides_is_no_anchor(code: Any, hidden: float, dtype: str) -> None:
     """Padding on the left, of all three places that are looked at, and none."""
     made = make(row("hidden", code, XY), dtype)
@@ -262,8 +277,7 @@ def test_threads_do_not_change_a_bit(made_of: Row) -> None:
 @pytest.mark.parametrize("made_of", MOMENTS[2:], ids=str)
 def test_other_moments_far_from_zero(made_of: Row, dtype: str) -> None:
     rng = np.random.default_rng(2)
-    arrays = [(rng.standard_normal((3001, 7)) + 1e3).astype(DTYPES[dtype])
-              for _ in made_of.inputs]  # fmt: skip
+    arrays = [(rng.standard_normal((3001, 7)) + 1e3).astype(DTYPES[dtype]) for _ in made_of.inputs]
     (found,) = make(made_of, dtype).run(arrays)
     wanted = made_of.code(np, *(a.astype(np.longdouble) for a in arrays))
     u = np.finfo(DTYPES[dtype]).eps / 2

@@ -16,8 +16,7 @@ from tests.catalogue.rows import Row
 from smelt import knobs
 from smelt.kernel.text_print import text
 
-MODULES = (test_b_reductions, test_c_contractions, test_f_losses, test_g_training,
-           test_h_refusals)  # fmt: skip
+MODULES = (test_b_reductions, test_c_contractions, test_f_losses, test_g_training, test_h_refusals)
 READING = [r for module in MODULES for r in module.ROWS if any("i64" in str(x) for x in r.inputs)]
 
 

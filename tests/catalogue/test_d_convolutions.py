@@ -84,8 +84,10 @@ def row(name: str, code: Any, inputs: Any, sizes: Any, **more: Any) -> Row:
 
 def formulas(out: str, image: str = "n*c*h*w", kernel: str = "9*o*c") -> dict[str, str]:
     """Bytes of relu(conv + b) in one kernel, and of the three operators."""
-    return {"fused": f"s*({image} + {kernel} + o + {out})",
-            "unfused": f"s*({image} + {kernel} + o + 5*{out})"}  # fmt: skip
+    return {
+        "fused": f"s*({image} + {kernel} + o + {out})",
+        "unfused": f"s*({image} + {kernel} + o + 5*{out})",
+    }
 
 
 def residual(xp: Any, x: Any, w: Any, b: Any, r: Any) -> Any:
@@ -217,8 +219,10 @@ def test_d7_no_order_is_converted() -> None:
     other: whatever is packed for a product is packed anyway.  Measured layer by layer, ResNet-18
     would gain 3 % before anything is converted (`docs/convolutions.md`)."""
     rng = np.random.default_rng(3)
-    x, w, v = (rng.standard_normal(s).astype(np.float32)
-               for s in ((2, 16, 20, 24), (32, 16, 3, 3), (16, 32, 3, 3)))  # fmt: skip
+    x, w, v = (
+        rng.standard_normal(s).astype(np.float32)
+        for s in ((2, 16, 20, 24), (32, 16, 3, 3), (16, 32, 3, 3))
+    )
     expected = relu(conv(relu(conv(x, w, padding=1)), v, padding=1))
     most = 64 * np.finfo(np.float32).eps * expected.max()
     for last in (False, True):

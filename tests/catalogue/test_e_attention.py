@@ -305,8 +305,9 @@ def elements(plan: Plan, sizes: dict[str, int]) -> int:
 def test_one_kernel_that_stores_its_result_alone(variant: Variant) -> None:
     trace, program = made(variant)
     large = arguments(variant, variant.heads, LONG)
-    sizes = dict(zip(program.size_names, trace.match(*(n for a in large for n in a.shape)),
-                     strict=True))  # fmt: skip
+    sizes = dict(
+        zip(program.size_names, trace.match(*(n for a in large for n in a.shape)), strict=True)
+    )
     assert len(program.kernels) == 1
     queries = variant.queries or LONG
     assert elements(program.plan, sizes) == variant.group * variant.heads * queries * DIM
@@ -340,15 +341,22 @@ def test_products_of_mixed_heads_are_blocked() -> None:
     queries there are three, and no scores of all queries either."""
     trace, compiled = made(MIXED)
     large = arguments(MIXED, HEADS, LONG)
-    sizes = dict(zip(compiled.size_names, trace.match(*(n for a in large for n in a.shape)),
-                     strict=True))  # fmt: skip
+    sizes = dict(
+        zip(compiled.size_names, trace.match(*(n for a in large for n in a.shape)), strict=True)
+    )
     (cluster,) = compiled.plan.clusters
     assert cluster.body is not None
     assert elements(compiled.plan, sizes) == HEADS * LONG * DIM
     kernels = [k for k in made(MIXED)[1].kernels if k is not None]
     blocked = [c for k in kernels for p in program(k).phases for c in schedule(p, RUNS).blocked]
-    dots = [v for k in kernels for s in statements(k) for root in values_of(s) for v in visit(root)
-            if isinstance(v, Dot)]  # fmt: skip
+    dots = [
+        v
+        for k in kernels
+        for s in statements(k)
+        for root in values_of(s)
+        for v in visit(root)
+        if isinstance(v, Dot)
+    ]
     assert len(kernels) == 3 and len(blocked) == len(dots) == 2
 
 

@@ -53,11 +53,20 @@ def dropped(xp: Any, q: Any, k: Any, v: Any, key: Any) -> Any:
 
 
 SEEN = {
-    "E1 causal": "to", "E1 causal of itself": "to", "E1 window": "from to", "E1 near": "from to",
+    "E1 causal": "to",
+    "E1 causal of itself": "to",
+    "E1 window": "from to",
+    "E1 near": "from to",
     "E1 dilated": "from to",
-    "E1 prefix": "to", "E1 sinks": "to", "E1 padded": "to", "E1 causal documents": "to",
-    "E2 alibi": "to", "E2 sink": "to", "E2 joined to a sink": "to", "E7 dropout": "to",
-}  # fmt: skip
+    "E1 prefix": "to",
+    "E1 sinks": "to",
+    "E1 padded": "to",
+    "E1 causal documents": "to",
+    "E2 alibi": "to",
+    "E2 sink": "to",
+    "E2 joined to a sink": "to",
+    "E7 dropout": "to",
+}
 """What blocks see of the other axis: from where, up to where."""
 BACKWARD = [
     replace(v, queries=1031 if v.queries else 0) for v in VARIANTS if not v.name.startswith("E4")
@@ -119,8 +128,9 @@ def test_blocks_see_what_masks_leave(variant: Variant) -> None:
     streams = [s for k in planned(variant)[2] if k for s in k.body if isinstance(s, Stream)]
     told = [
         {word for word, end in (("from", b.start), ("to", b.stop)) if end is not None}
-        for s in streams for b in s.sees
-    ]  # fmt: skip
+        for s in streams
+        for b in s.sees
+    ]
     wanted = set(SEEN.get(variant.name, "").split())
     assert told == ([wanted] if wanted else [])
 

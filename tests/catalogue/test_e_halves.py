@@ -41,10 +41,12 @@ from smelt.types.dtype import bf16
 
 Array = np.ndarray[Any, Any]
 VARIANTS = (
-    Variant("plain", plain), Variant("causal", causal, told="to"),
-    Variant("window", window, told="from to"), Variant("padded", padded, ("lengths",), told="to"),
+    Variant("plain", plain),
+    Variant("causal", causal, told="to"),
+    Variant("window", window, told="from to"),
+    Variant("padded", padded, ("lengths",), told="to"),
     Variant("grouped", grouped, group=3),
-)  # fmt: skip
+)
 AMX = ("avx512bf16", "amx-bf16", "amx-tile")
 EVERY = pytest.mark.parametrize("variant", VARIANTS, ids=str)
 _MADE: dict[tuple[str, Target], tuple[Any, driver.Compiled]] = {}
@@ -105,9 +107,12 @@ def test_bands_of_rows_are_as_high_as_tiles(variant: Variant) -> None:
 
 
 def are_right(
-    variant: Variant, trace: Any, program: driver.Compiled, counts: tuple[tuple[int, int], ...],
+    variant: Variant,
+    trace: Any,
+    program: driver.Compiled,
+    counts: tuple[tuple[int, int], ...],
     weights: float,
-) -> None:  # fmt: skip
+) -> None:
     """At heads and positions; `weights` are within so much of their size."""
     for heads, n in counts:
         given = halves(variant, heads, n, seed=n)

@@ -18,9 +18,12 @@ import smelt as sm
 
 HEADS, LENGTH, DIM = 2, 150, 16
 SINKS = {
-    "near": (0.0, 1.0), "nothing": (-np.inf, 2.0), "everything": (np.inf, 0.0),
-    "far": (-300.0, 300.0), "nan": (np.nan, 0.0),
-}  # fmt: skip
+    "near": (0.0, 1.0),
+    "nothing": (-np.inf, 2.0),
+    "everything": (np.inf, 0.0),
+    "far": (-300.0, 300.0),
+    "nan": (np.nan, 0.0),
+}
 Attention = Callable[..., Any]
 
 

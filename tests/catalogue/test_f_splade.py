@@ -81,8 +81,17 @@ def by_length_multiplied(xp: Any, h: Any, e: Any, b: Any, lengths: Any) -> Any:
     return multiplied(xp, h, e, b, keep)
 
 
-FORMS = (masked_last, multiplied, masked_between, masked_first, masked_by_much, added, turned,
-         by_length, by_length_multiplied)  # fmt: skip
+FORMS = (
+    masked_last,
+    multiplied,
+    masked_between,
+    masked_first,
+    masked_by_much,
+    added,
+    turned,
+    by_length,
+    by_length_multiplied,
+)
 EVERY = pytest.mark.parametrize("code", FORMS, ids=lambda c: c.__name__)
 
 

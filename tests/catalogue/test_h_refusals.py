@@ -191,8 +191,11 @@ def test_a_dear_producer_is_computed_once_and_a_cheap_one_at_each_place() -> Non
     def computing(name: str, operator: str) -> list[tuple[str, ...]]:
         """What the kernels that compute an operator write."""
         clusters = sketch(row(name)).sketch.plan.clusters
-        return [tuple(n.op.name for n in c.outputs) for c in clusters
-                if operator in [n.op.name for n in c.nodes]]  # fmt: skip
+        return [
+            tuple(n.op.name for n in c.outputs)
+            for c in clusters
+            if operator in [n.op.name for n in c.nodes]
+        ]
 
     assert computing("H2 dear", "exp") == [("tanh",)]
     assert computing("H2 cheap", "gather") == [("add", "mul", "neg")]

@@ -275,9 +275,13 @@ def test_console_is_as_wide_as_a_page_in_a_pipe():
 
 @pytest.mark.parametrize(
     ("words", "unread"),
-    [("--apart --only a1", "--only"), ("--products --json x.json", "--json"),
-     ("--losses --apart", "--losses"), ("--list --threads 2", "--threads")],
-)  # fmt: skip
+    [
+        ("--apart --only a1", "--only"),
+        ("--products --json x.json", "--json"),
+        ("--losses --apart", "--losses"),
+        ("--list --threads 2", "--threads"),
+    ],
+)
 def test_a_benchmark_refuses_what_it_does_not_read(run, words, unread):
     """Options were passed over without a word."""
     assert f"takes no {unread}" in run("bench", *words.split(), code=2)

@@ -49,8 +49,10 @@ def test_opt_refuses_unknown_passes_and_bad_graphs() -> None:
     found = call_opt("--pass", "simplfy")
     assert isinstance(found.exception, UnknownNameError)
     assert "did you mean simplify?" in str(found.exception)
-    assert isinstance(call_opt(source=GRAPH.replace("v0 = neg(x) : f32[n]", "v0 = neg(x) : f32[4]"))
-                      .exception, VerifyError)  # fmt: skip
+    assert isinstance(
+        call_opt(source=GRAPH.replace("v0 = neg(x) : f32[n]", "v0 = neg(x) : f32[4]")).exception,
+        VerifyError,
+    )
 
 
 def call_ops(*arguments: str) -> Result:

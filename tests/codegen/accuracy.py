@@ -139,8 +139,10 @@ SAMPLES: dict[str, tuple[Sampler, Callable[..., Any]]] = {
     "log": (_LOGS, mpmath.log),
     "log2": (_LOGS, lambda x: mpmath.log(x, 2)),
     "log10": (_LOGS, mpmath.log10),
-    "log1p": (lambda rng, n: (np.maximum(_both((-0.99, 3.0), 1e-18, 0.9)(rng, n)[0], -0.99),),
-              mpmath.log1p),
+    "log1p": (
+        lambda rng, n: (np.maximum(_both((-0.99, 3.0), 1e-18, 0.9)(rng, n)[0], -0.99),),
+        mpmath.log1p,
+    ),
     "sin": (_circle, mpmath.sin),
     "cos": (_circle, mpmath.cos),
     "tan": (_circle, mpmath.tan),
@@ -158,13 +160,19 @@ SAMPLES: dict[str, tuple[Sampler, Callable[..., Any]]] = {
     "sigmoid": (_both((-740.0, 40.0), 1e-9, 30.0), lambda x: 1 / (1 + mpmath.exp(-x))),
     "rsqrt": (_LOGS, lambda x: 1 / mpmath.sqrt(x)),
     "pow": (_powers, mpmath.power),
-    "hypot": (lambda rng, n: (_spread(rng, 1e-5, 1e5, n), _spread(rng, 1e-5, 1e5, n)),
-              mpmath.hypot),
-    "atan2": (lambda rng, n: (_spread(rng, 1e-5, 1e5, n), _spread(rng, 1e-5, 1e5, n)),
-              mpmath.atan2),
-    "logaddexp": (lambda rng, n: (rng.uniform(0, 30, n), rng.uniform(0, 30, n)),
-                  lambda x, y: mpmath.log(mpmath.exp(x) + mpmath.exp(y))),
-}  # fmt: skip
+    "hypot": (
+        lambda rng, n: (_spread(rng, 1e-5, 1e5, n), _spread(rng, 1e-5, 1e5, n)),
+        mpmath.hypot,
+    ),
+    "atan2": (
+        lambda rng, n: (_spread(rng, 1e-5, 1e5, n), _spread(rng, 1e-5, 1e5, n)),
+        mpmath.atan2,
+    ),
+    "logaddexp": (
+        lambda rng, n: (rng.uniform(0, 30, n), rng.uniform(0, 30, n)),
+        lambda x, y: mpmath.log(mpmath.exp(x) + mpmath.exp(y)),
+    ),
+}
 
 
 def measure_double(name: str, count: int, isa: str = LEVELS[0]) -> Worst:

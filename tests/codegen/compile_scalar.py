@@ -152,9 +152,14 @@ def _optimised(
 
 
 def _loop(
-    builder: ir.IRBuilder, function: ir.Function, body: Body,
-    types: tuple[tuple[DType, ...], DType], start: Any, stop: Any, shape: tuple[int | None, str],
-) -> None:  # fmt: skip
+    builder: ir.IRBuilder,
+    function: ir.Function,
+    body: Body,
+    types: tuple[tuple[DType, ...], DType],
+    start: Any,
+    stop: Any,
+    shape: tuple[int | None, str],
+) -> None:
     """for i in start, start + lanes ... stop: out[i] = body(in[i] ...)"""
     (ins, out), (lanes, isa) = types, shape
     before = builder.block
@@ -191,5 +196,6 @@ def compile_cast(
     source: DType, target: DType, lanes: int | None = 16, isa: str = LEVELS[0]
 ) -> Compiled:
     """The conversion from `source` to `target`."""
-    return compile_body(lambda m, args: cast(m, args[0], source, target), (source,), target,
-                        lanes, isa)  # fmt: skip
+    return compile_body(
+        lambda m, args: cast(m, args[0], source, target), (source,), target, lanes, isa
+    )

@@ -34,11 +34,20 @@ def special(dtype: DType) -> Array:
     top = (1 << exponent) - 1
     one = (top >> 1) << mantissa
     bits = [
-        0, 1, 2, (1 << mantissa) - 1, 1 << mantissa, (1 << mantissa) + 1,  # 0, subnormal, least
-        (top << mantissa) - 1, (top << mantissa) - 2, top << mantissa,  # greatest, infinity
+        0,
+        1,
+        2,
+        (1 << mantissa) - 1,
+        1 << mantissa,
+        (1 << mantissa) + 1,  # 0, subnormal, least
+        (top << mantissa) - 1,
+        (top << mantissa) - 2,
+        top << mantissa,  # greatest, infinity
         (top << mantissa) | (1 << (mantissa - 1)),  # quiet NaN
-        one - 1, one, one + 1,
-    ]  # fmt: skip
+        one - 1,
+        one,
+        one + 1,
+    ]
     signed = [b | (s << (exponent + mantissa)) for b, s in product(bits, (0, 1))]
     patterns = np.array(signed, f"u{dtype.itemsize}").view(dtype.numpy)
     ordinary = [0.1, 0.3, 0.5, 0.9, 1.5, 2.0, 2.5, 3.0, 3.7, 10.0, 100.5, 1e4, 60000.0, 0.001]

@@ -38,9 +38,13 @@ PICKED = """kernel picked(s: f32[32,{k}], c: f32[{k}], at: i64[64]) -> y: f32[64
 """
 
 
-@pytest.mark.parametrize(("row", "place"), [
-    ("j//2", "u = at[j]"), ("p", "u = at[j]\n  p = position(u, 32)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("row", "place"),
+    [
+        ("j//2", "u = at[j]"),
+        ("p", "u = at[j]\n  p = position(u, 32)"),
+    ],
+)
 def test_rows_that_are_found_are_rows_too(row: str, place: str) -> None:
     """Where a row stands may be no multiple of the result's position, or be read from memory."""
     for k, left in ((12, False), (16, True), (64, True)):
@@ -59,8 +63,9 @@ def test_states_seen_by_pairs_of_steps(rows: int, steps: int, states: int) -> No
 
     @sm.jit
     def seen(s: Any, c: Any) -> Any:
-        twice = sm.reshape(sm.broadcast_to(s[:, None], (steps // 2, 2, rows, states)),
-                           (steps, rows, states))  # fmt: skip
+        twice = sm.reshape(
+            sm.broadcast_to(s[:, None], (steps // 2, 2, rows, states)), (steps, rows, states)
+        )
         return sm.matmul(twice, c[:, :, None])[:, :, 0].T
 
     wanted = np.einsum("jik,jk->ij", np.repeat(s, 2, axis=0).astype("f8"), c.astype("f8"))

@@ -117,8 +117,11 @@ def test_stages_share_what_they_ask_memory_for() -> None:
 
 def test_selections_by_position_run_in_pieces_rather_than_stages() -> None:
     """Whole sides are left out there, which no stage can."""
-    joined = sm.explain(sm.jit(lambda x, y: sm.concat([sm.exp(x), sm.exp(y)], axis=-1)),
-                        np.ones((8, 3000), "f4"), np.ones((8, 3000), "f4"))  # fmt: skip
+    joined = sm.explain(
+        sm.jit(lambda x, y: sm.concat([sm.exp(x), sm.exp(y)], axis=-1)),
+        np.ones((8, 3000), "f4"),
+        np.ones((8, 3000), "f4"),
+    )
     assert all(s.order and not s.stages for k in joined.kernels for s in nests_of(k.text))
 
 

@@ -30,8 +30,17 @@ NUMPY = Result("numpy", "NumPy", None, None, 0.2, [2.0, 4.0], 3 << 20, 1 << 20, 
 
 
 def test_the_page_fits_a_terminal_of_eighty_columns():
-    slow = Result("smelt-torch", "PyTorch compiled by Inductor", None, None, 12.345,
-                  [0.05, 0.05], 12345 << 20, 1 << 20, agreement=1 - 1.2e-7)  # fmt: skip
+    slow = Result(
+        "smelt-torch",
+        "PyTorch compiled by Inductor",
+        None,
+        None,
+        12.345,
+        [0.05, 0.05],
+        12345 << 20,
+        1 << 20,
+        agreement=1 - 1.2e-7,
+    )
     shown = text_of(outcome(NUMPY, slow), width=80)
     assert "…" not in shown.split("Searched")[0]
     for cell in ("80.0", "12.35 s", "12345", "12344", "1e-07"):

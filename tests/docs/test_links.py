@@ -58,8 +58,11 @@ def test_links_lead_somewhere(page, generated):
             assert heading in {slug(h) for h in _HEADING.findall(path.read_text())}, link
 
 
-FILES = [p.relative_to(ROOT).as_posix() for folder in ("src", "tests", "docs", "tools", "examples")
-         for p in (ROOT / folder).rglob("*.py")]  # fmt: skip
+FILES = [
+    p.relative_to(ROOT).as_posix()
+    for folder in ("src", "tests", "docs", "tools", "examples")
+    for p in (ROOT / folder).rglob("*.py")
+]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])

@@ -44,10 +44,21 @@ def place(line: int) -> Place:
 def node(number, name, op, kind, inputs, kernels, line=None, *, dims=(4096, 768), output=False):
     label = name if kind in ("input", "constant") else f"{op}#{name[1:]}"
     return NodeData(
-        id=number, name=name, label=label, op=op, attributes="", kind=kind, dtype="f32",
-        shape=",".join("rc"[k] for k in range(len(dims))), dims=dims, nbytes=4 * _count(dims),
-        inputs=inputs, output=output, kernels=kernels, place=place(line) if line else None,
-    )  # fmt: skip
+        id=number,
+        name=name,
+        label=label,
+        op=op,
+        attributes="",
+        kind=kind,
+        dtype="f32",
+        shape=",".join("rc"[k] for k in range(len(dims))),
+        dims=dims,
+        nbytes=4 * _count(dims),
+        inputs=inputs,
+        output=output,
+        kernels=kernels,
+        place=place(line) if line else None,
+    )
 
 
 def _count(dims):
@@ -72,16 +83,36 @@ NODES = (
 
 def decision(number, a, b, verdict, reason, code, sentence, **numbers):
     nodes = {n.name: n for n in NODES}
-    usual = {"saves_bytes": 0, "saves_ns": 0.0, "costs_bytes": 0, "costs_ns": 0.0,
-             "fused_ns": None, "split_ns": None, "terms": {}, "details": {}}  # fmt: skip
+    usual = {
+        "saves_bytes": 0,
+        "saves_ns": 0.0,
+        "costs_bytes": 0,
+        "costs_ns": 0.0,
+        "fused_ns": None,
+        "split_ns": None,
+        "terms": {},
+        "details": {},
+    }
     override = "`sm.config(must_fuse=[(a, b)])` or `SMELT_MUST_FUSE=a+b` fuses them."
     if verdict == "fused":
         override = "`sm.config(never_fuse=[(a, b)])` or `SMELT_NEVER_FUSE=a+b` keeps them apart."
     return DecisionData(
-        id=number, a=a, b=b, a_label=nodes[a].label, b_label=nodes[b].label, a_node=nodes[a].id,
-        b_node=nodes[b].id, verdict=verdict, code=code, reason=reason, sentence=sentence,
-        override=override, a_place=nodes[a].place, b_place=nodes[b].place, **(usual | numbers),
-    )  # fmt: skip
+        id=number,
+        a=a,
+        b=b,
+        a_label=nodes[a].label,
+        b_label=nodes[b].label,
+        a_node=nodes[a].id,
+        b_node=nodes[b].id,
+        verdict=verdict,
+        code=code,
+        reason=reason,
+        sentence=sentence,
+        override=override,
+        a_place=nodes[a].place,
+        b_place=nodes[b].place,
+        **(usual | numbers),
+    )
 
 
 DECISIONS = (
@@ -102,9 +133,16 @@ DECISIONS = (
 def param(name, role, number):
     n = NODES[number]
     return ParamData(
-        name=name, role=role, node=number, dtype=n.dtype, shape=n.shape, nbytes=n.nbytes,
-        touched=n.nbytes // 4, touched_bytes=n.nbytes, exact=True,
-    )  # fmt: skip
+        name=name,
+        role=role,
+        node=number,
+        dtype=n.dtype,
+        shape=n.shape,
+        nbytes=n.nbytes,
+        touched=n.nbytes // 4,
+        touched_bytes=n.nbytes,
+        exact=True,
+    )
 
 
 def kernel(number, operators, params, axes, ns, text, unfused, **more):
@@ -112,19 +150,35 @@ def kernel(number, operators, params, axes, ns, text, unfused, **more):
     written = sum(p.touched_bytes for p in params if p.role == "out")
     usual = {"flops": 0, "transcendentals": 0, "transfers_unfused": len(params)}
     return KernelData(
-        id=number, name=f"k{number}", kind="kernel", text=text,
+        id=number,
+        name=f"k{number}",
+        kind="kernel",
+        text=text,
         operators=tuple(OperatorData(node=n, recomputed=n == 4) for n in operators),
         places=tuple(dict.fromkeys(NODES[n].place for n in operators if NODES[n].place)),
-        axes=axes, params=params, read_bytes=read, written_bytes=written, bytes=read + written,
-        bytes_unfused=unfused, exact=True, transfers=len(params), level="dram",
-        floor_ns=(read + written) / 67.0, predicted_ns=0.9 * ns,
+        axes=axes,
+        params=params,
+        read_bytes=read,
+        written_bytes=written,
+        bytes=read + written,
+        bytes_unfused=unfused,
+        exact=True,
+        transfers=len(params),
+        level="dram",
+        floor_ns=(read + written) / 67.0,
+        predicted_ns=0.9 * ns,
         measured=TimeData(median_ns=ns, least_ns=0.95 * ns, runs=99),
         compile=CompileData(
-            cache="miss", reason="no entry", lower_seconds=0.001, emit_seconds=0.03,
-            load_seconds=None, ir_size=200, code_bytes=1500,
+            cache="miss",
+            reason="no entry",
+            lower_seconds=0.001,
+            emit_seconds=0.03,
+            load_seconds=None,
+            ir_size=200,
+            code_bytes=1500,
         ),
         **(usual | more),
-    )  # fmt: skip
+    )
 
 
 def axis(name, size, role, block=None):
@@ -146,9 +200,13 @@ KERNELS = (
 )  # fmt: skip
 RATES = tuple(
     RateData(level=level, nbytes=n, read=g, write=g, copy=g)
-    for level, n, g in (("l1", 49152, 900.0), ("l2", 1 << 20, 500.0),
-                        ("l3", 1 << 25, 200.0), ("dram", None, 67.0))
-)  # fmt: skip
+    for level, n, g in (
+        ("l1", 49152, 900.0),
+        ("l2", 1 << 20, 500.0),
+        ("l3", 1 << 25, 200.0),
+        ("dram", None, 67.0),
+    )
+)
 
 DATA = ReportData(
     format=FORMAT,

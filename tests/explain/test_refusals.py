@@ -39,8 +39,7 @@ def report(case: Case) -> Report:
     planned for large ones."""
     dtypes = case.dtypes or (np.float32,) * len(case.sizes)
     kinds = {n: 17 + k for k, n in enumerate(dict.fromkeys(n for s in case.sizes for n in s))}
-    small = [np.zeros([kinds[n] for n in s], d)
-             for s, d in zip(case.sizes, dtypes, strict=True)]  # fmt: skip
+    small = [np.zeros([kinds[n] for n in s], d) for s, d in zip(case.sizes, dtypes, strict=True)]
     with sm.config(opt_level=0, **case.settings):
         trace = sm.jit(case.code).lower(*small).trace
         names = driver.size_names(trace.graph)

@@ -82,16 +82,21 @@ def test_virtual_values_are_told_from_stored_ones():
     assert kinds["exp", "extern.sort"] == kinds["extern.sort", "mul"] == "memory"
     assert kinds["mul", "add"] == "virtual"
     assert {n.op: n.kind for n in data.nodes} == {
-        "input": "input", "exp": "operator", "extern.sort": "call", "mul": "operator",
-        "add": "operator", "constant": "constant",
-    }  # fmt: skip
+        "input": "input",
+        "exp": "operator",
+        "extern.sort": "call",
+        "mul": "operator",
+        "add": "operator",
+        "constant": "constant",
+    }
 
 
 def test_axes_have_roles():
     kernel = report_of(compiled("softmax"), SIZES).data.kernels[0]
     assert [(a.name, a.size, a.role) for a in kernel.axes] == [
-        ("r", 48, "grid"), ("c", 40, "tile"),
-    ]  # fmt: skip
+        ("r", 48, "grid"),
+        ("c", 40, "tile"),
+    ]
 
 
 def test_lines_of_the_program():

@@ -101,10 +101,19 @@ def test_unknown_level():
 
 @pytest.mark.parametrize(
     ("shown", "text"),
-    [(show_bytes(0), "0 B"), (show_bytes(999), "999 B"), (show_bytes(1000), "1.00 kB"),
-     (show_bytes(999_600), "1.00 MB"), (show_bytes(2.5e13), "25.0 TB"), (show_time(0), "0 ns"),
-     (show_time(0.4), "0.40 ns"), (show_time(999.6), "1.00 us"), (show_time(6.1e10), "61.0 s"),
-     (show_rate(1.5e12), "1.5e+03 GB/s"), (show_count(1, "kernel"), "1 kernel")],
-)  # fmt: skip
+    [
+        (show_bytes(0), "0 B"),
+        (show_bytes(999), "999 B"),
+        (show_bytes(1000), "1.00 kB"),
+        (show_bytes(999_600), "1.00 MB"),
+        (show_bytes(2.5e13), "25.0 TB"),
+        (show_time(0), "0 ns"),
+        (show_time(0.4), "0.40 ns"),
+        (show_time(999.6), "1.00 us"),
+        (show_time(6.1e10), "61.0 s"),
+        (show_rate(1.5e12), "1.5e+03 GB/s"),
+        (show_count(1, "kernel"), "1 kernel"),
+    ],
+)
 def test_units(shown, text):
     assert shown == text

@@ -76,30 +76,43 @@ def test_goldens(name):
 
 
 CASES = {
-    "overlap": ("kernel k(x: f32[n]) -> y: f32[n - 2]\n  axis i in n - 2\n  grid i\n"
-                "  y[i] = x[i] + x[i + 2]"),
+    "overlap": (
+        "kernel k(x: f32[n]) -> y: f32[n - 2]\n  axis i in n - 2\n  grid i\n"
+        "  y[i] = x[i] + x[i + 2]"
+    ),
     "flip": "kernel k(x: f32[r,c]) -> y: f32[r,c]\n  grid r, c\n  y[r,c] = x[size(r) - 1 - r, c]",
     "diagonal": "kernel k(x: f32[n,n]) -> y: f32[n]\n  grid n\n  y[n] = x[n,n]",
-    "even": ("kernel k(x: f32[n*2]) -> y: f32[n]\n  axis i in n\n  grid i\n"
-             "  y[i] = x[i*2]"),
-    "even and odd": ("kernel k(x: f32[n*2]) -> y: f32[n]\n  axis i in n\n  grid i\n"
-                     "  y[i] = x[i*2] + x[i*2 + 1]"),
-    "thirds": ("kernel k(x: f32[n*6]) -> y: f32[n]\n  axis i in n\n  grid i\n"
-               "  y[i] = x[i*2] + x[i*3]"),
-    "split": ("kernel k(x: f32[n,6]) -> y: f32[n*6]\n  axis i in n*6\n  grid i\n"
-              "  y[i] = x[i//6, i%6]"),
-    "joined": ("kernel k(x: f32[n*6]) -> y: f32[n,6]\n  axis i in n, j in 6\n  grid i, j\n"
-               "  y[i,j] = x[i*6 + j]"),
-    "holes": ("kernel k(x: f32[n*6]) -> y: f32[n,3]\n  axis i in n, j in 3\n  grid i, j\n"
-              "  y[i,j] = x[i*6 + j]"),
-    "padded": ("kernel k(x: f32[n]) -> y: f32[n + 5]\n  axis i in n + 5\n  grid i\n"
-               "  y[i] = x[i - 3] else 0"),
-    "strided pad": ("kernel k(x: f32[n]) -> y: f32[n]\n  axis i in n\n  grid i\n"
-                    "  y[i] = x[i*2 - 3] else 0"),
+    "even": ("kernel k(x: f32[n*2]) -> y: f32[n]\n  axis i in n\n  grid i\n  y[i] = x[i*2]"),
+    "even and odd": (
+        "kernel k(x: f32[n*2]) -> y: f32[n]\n  axis i in n\n  grid i\n  y[i] = x[i*2] + x[i*2 + 1]"
+    ),
+    "thirds": (
+        "kernel k(x: f32[n*6]) -> y: f32[n]\n  axis i in n\n  grid i\n  y[i] = x[i*2] + x[i*3]"
+    ),
+    "split": (
+        "kernel k(x: f32[n,6]) -> y: f32[n*6]\n  axis i in n*6\n  grid i\n  y[i] = x[i//6, i%6]"
+    ),
+    "joined": (
+        "kernel k(x: f32[n*6]) -> y: f32[n,6]\n  axis i in n, j in 6\n  grid i, j\n"
+        "  y[i,j] = x[i*6 + j]"
+    ),
+    "holes": (
+        "kernel k(x: f32[n*6]) -> y: f32[n,3]\n  axis i in n, j in 3\n  grid i, j\n"
+        "  y[i,j] = x[i*6 + j]"
+    ),
+    "padded": (
+        "kernel k(x: f32[n]) -> y: f32[n + 5]\n  axis i in n + 5\n  grid i\n"
+        "  y[i] = x[i - 3] else 0"
+    ),
+    "strided pad": (
+        "kernel k(x: f32[n]) -> y: f32[n]\n  axis i in n\n  grid i\n  y[i] = x[i*2 - 3] else 0"
+    ),
     "nothing": "kernel k(x: f32[n]) -> y: f32[n]\n  grid n\n  y[n] = 1",
-    "window": ("kernel k(x: f32[n + 2]) -> y: f32[n]\n  axis i in n, j in 3\n  grid i\n"
-               "  y[i] = sum(x[i + j] over j)"),
-}  # fmt: skip
+    "window": (
+        "kernel k(x: f32[n + 2]) -> y: f32[n]\n  axis i in n, j in 3\n  grid i\n"
+        "  y[i] = sum(x[i + j] over j)"
+    ),
+}
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 12])

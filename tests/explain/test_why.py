@@ -30,18 +30,31 @@ def ask(a: str, b: str, data=DATA):
 
 @pytest.mark.parametrize(
     ("name", "numbers"),
-    [("exp", (2,)), ("exp#0", (2,)), ("v0", (2,)), ("sum", (4,)), ("reduce.sum", (4,)),
-     ("model.py:42", (4, 5)), ("ann/model.py:43", (6,)), ("x", (0,)), ("log", (8,))],
-)  # fmt: skip
+    [
+        ("exp", (2,)),
+        ("exp#0", (2,)),
+        ("v0", (2,)),
+        ("sum", (4,)),
+        ("reduce.sum", (4,)),
+        ("model.py:42", (4, 5)),
+        ("ann/model.py:43", (6,)),
+        ("x", (0,)),
+        ("log", (8,)),
+    ],
+)
 def test_names(name, numbers):
     assert find(NODES, name) == numbers
 
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("expo", "did you mean exp"), ("other.py:42", "operator or line"), ("model.py:4", "model.py"),
-     ("zzzzzzzzz", "there are exp#0, gather#1")],
-)  # fmt: skip
+    [
+        ("expo", "did you mean exp"),
+        ("other.py:42", "operator or line"),
+        ("model.py:4", "model.py"),
+        ("zzzzzzzzz", "there are exp#0, gather#1"),
+    ],
+)
 def test_unknown_names_are_refused_with_the_known(name, told):
     with pytest.raises(UnknownNameError, match="no operator or line is called") as caught:
         find(NODES, name)
@@ -123,8 +136,11 @@ def test_the_last_verdict_counts():
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.sampled_from(range(len(NODES))), st.sampled_from(range(len(NODES))),
-       st.sets(st.sampled_from(range(3))))  # fmt: skip
+@given(
+    st.sampled_from(range(len(NODES))),
+    st.sampled_from(range(len(NODES))),
+    st.sets(st.sampled_from(range(3))),
+)
 def test_any_question_has_an_answer(a, b, gone):
     answer = why(made.without(*gone), (a,), (b,))
     assert answer.together == bool(set(NODES[a].kernels) & set(NODES[b].kernels))

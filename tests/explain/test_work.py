@@ -60,8 +60,10 @@ def test_parts_and_their_merge():
 
 
 def test_what_joins_is_counted_once():
-    text = ("kernel k(x: f32[c], i: i64[c]) -> y: f32[r]\n  axis r, c\n  y[r] = 0\n  stream c\n"
-            "    at = position(i[c], size(r))\n    y[at] add= x[c]")  # fmt: skip
+    text = (
+        "kernel k(x: f32[c], i: i64[c]) -> y: f32[r]\n  axis r, c\n  y[r] = 0\n  stream c\n"
+        "    at = position(i[c], size(r))\n    y[at] add= x[c]"
+    )
     assert work(parse(text), SIZES) == Work(13)
     assert work(parse(text.replace("add=", "put=")), SIZES) == Work()
 

@@ -108,11 +108,11 @@ PROGRAMS = [
     Program("powers of 2", lambda x: total(2.0 ** (x - top(x))), derived=True),
     Program("powers of 10", lambda x: total(10.0 ** (x - top(x))), derived=True),
     Program("powers of 1.7", lambda x: total(1.7 ** (x - top(x))), derived=True),
-    Program("powers of a half", lambda x: total(0.5 ** (sm.min(x, **KEPT) * -1 + x)),
-            derived=True),
+    Program("powers of a half", lambda x: total(0.5 ** (sm.min(x, **KEPT) * -1 + x)), derived=True),
     Program("powers of 2 below", lambda x: total(2.0 ** (sm.min(x, **KEPT) - x)), derived=True),
-    Program("weighted powers of 2", lambda x, z: total(z * 2.0 ** (x - top(x))), derived=True,
-            arrays=2),
+    Program(
+        "weighted powers of 2", lambda x, z: total(z * 2.0 ** (x - top(x))), derived=True, arrays=2
+    ),
     # scaled exponents
     Program("scaled, shifted", lambda x: total(sm.exp(0.3 * x + 1.0 - (0.3 * top(x) + 1.0)))),
     Program("tempered", lambda x: total(sm.exp((x - top(x)) / 0.7))),
@@ -121,8 +121,9 @@ PROGRAMS = [
     Program("capped by tanh", capped),
     Program("scaled log-sum-exp", lambda x: sm.nn.logsumexp(2.5 * x, axis=-1) / 2.5),
     Program("log-sum-exp squared", lambda x: sm.nn.logsumexp(x, axis=-1) ** 2),
-    Program("softplus of log-sum-exp",
-            lambda x: sm.log1p(sm.exp(sm.nn.logsumexp(x, axis=-1))), odd=True),
+    Program(
+        "softplus of log-sum-exp", lambda x: sm.log1p(sm.exp(sm.nn.logsumexp(x, axis=-1))), odd=True
+    ),
     Program("log-mean-exp", lambda x: sm.log(mid(sm.exp(x - top(x)))[..., 0]) + top(x)[..., 0]),
     # gauges that bound too much, or nothing
     Program("below the largest magnitude", lambda x: total(sm.exp(x - top(abs(x)))), derived=True),
@@ -152,10 +153,12 @@ PROGRAMS = [
     # of some rank
     Program("cosines about the mean", lambda x: total(sm.cos(x - mid(x))), derived=True),
     Program("entropy of magnitudes", p_entropy, derived=True),
-    Program("logarithms of quotients", lambda x: total(sm.log((abs(x) + 0.1) / top(abs(x)))),
-            derived=True),
-    Program("reciprocals of products", lambda x: total(1 / ((x + 30) * mid(abs(x)))),
-            derived=True),
+    Program(
+        "logarithms of quotients",
+        lambda x: total(sm.log((abs(x) + 0.1) / top(abs(x)))),
+        derived=True,
+    ),
+    Program("reciprocals of products", lambda x: total(1 / ((x + 30) * mid(abs(x)))), derived=True),
     # refused: of no finite rank, or where a sum would lose what cancels
     Program("softplus below the largest", lambda x: total(sm.log1p(sm.exp(x - top(x)))), "log1p"),
     Program("tanh about the mean", lambda x: total(sm.tanh(x - mid(x))), "tanh"),
@@ -176,4 +179,4 @@ PROGRAMS = [
     Program("logarithms of what has any sign", lambda x: total(sm.log(x / top(x))), "log"),
     Program("roots of what has any sign", lambda x: total(sm.sqrt(x / top(x))), "sqrt"),
     Program("products", lambda x: sm.prod(x / top(x), axis=-1), "prod"),
-]  # fmt: skip
+]

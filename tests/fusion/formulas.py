@@ -186,8 +186,11 @@ def execute(
     """
     memory: dict[Node, Array] = dict(zip(found.graph.inputs, arrays, strict=True))
     slots = {slot.node: slot for slot in found.slots}
-    hosts = {s.within: np.empty(int(evaluate(s.within.type.nbytes, sizes)), np.uint8)
-             for s in found.slots if s.within is not None}  # fmt: skip
+    hosts = {
+        s.within: np.empty(int(evaluate(s.within.type.nbytes, sizes)), np.uint8)
+        for s in found.slots
+        if s.within is not None
+    }
     for cluster in found.clusters:
         values = {node: memory[node] for node in cluster.inputs}
         for node in cluster.nodes:

@@ -38,8 +38,9 @@ class Optimum:
 
     def __init__(self, graph: Graph, sizes: Mapping[str, int], target: Target = MACHINE) -> None:
         self.units = Units(graph)
-        self.state = State(self.units, Model(self.units, target, Hints(sizes)),
-                           Wishes(self.units, (), ()))  # fmt: skip
+        self.state = State(
+            self.units, Model(self.units, target, Hints(sizes)), Wishes(self.units, (), ())
+        )
         self.numbers = [u.number for u in self.units.units]
         self.inputs = (1 << len(self.units.inputs)) - 1
         self.all = sum(1 << u for u in self.numbers)
@@ -76,8 +77,11 @@ class Optimum:
         for members in self._sets():
             reads = self.state.reads(members) & ~self.inputs
             must = sum(1 << u for u in bits(members) if not self.units.users[u] & members)
-            may = sum(1 << u for u in bits(members & ~must)
-                      if self.units.users[u] & ~members or self.units.outputs >> u & 1)  # fmt: skip
+            may = sum(
+                1 << u
+                for u in bits(members & ~must)
+                if self.units.users[u] & ~members or self.units.outputs >> u & 1
+            )
             for more in _subsets(may):
                 found = self.state.judge(members, must | more)
                 if found.cost is not None and found.refusal is None:

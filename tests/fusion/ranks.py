@@ -54,7 +54,8 @@ def programs() -> dict[str, Program]:
         "product": (lambda x, w: x @ w, (some(256, 256), some(256, 256))),
         "wide product": (lambda x, w: x @ w, (some(384, 512), some(512, 768))),
         "gelu of a product": (
-            lambda x, w, b: sm.nn.gelu(x @ w + b), (some(200, 300), some(300, 640), some(640)),
+            lambda x, w, b: sm.nn.gelu(x @ w + b),
+            (some(200, 300), some(300, 640), some(640)),
         ),
         "rows": (lambda x: sm.sum(x * x, axis=1), (some(1500, 1000),)),
         "columns": (lambda x: sm.sum(sm.exp(x), axis=0), (some(700, 900),)),
@@ -65,7 +66,7 @@ def programs() -> dict[str, Program]:
             (some(3000, 128), r.integers(0, 3000, 4000)),
         ),
         "running": (lambda x: sm.cumulative_sum(x, axis=1), (some(600, 1000),)),
-    }  # fmt: skip
+    }
     return found
 
 
@@ -103,8 +104,10 @@ def correlations(found: Sequence[tuple[Timed, Timed]]) -> tuple[float, float]:
     """Of times, and of what fusing saves: pairs of a program fused and not fused."""
     flat = [t for pair in found for t in pair]
     times = spearman([t.predicted for t in flat], [t.measured for t in flat])
-    gains = spearman([off.predicted / on.predicted for on, off in found],
-                     [off.measured / on.measured for on, off in found])  # fmt: skip
+    gains = spearman(
+        [off.predicted / on.predicted for on, off in found],
+        [off.measured / on.measured for on, off in found],
+    )
     return times, gains
 
 
@@ -120,8 +123,9 @@ def main() -> None:
     for on, off in found:
         line = "".join(f"{t.predicted / 1e3:10.1f} {t.measured / 1e3:10.1f}" for t in (on, off))
         sys.stdout.write(f"{on.name:28}{line}\n")
-    sys.stdout.write("rank correlation of times {:.3f}, of gains {:.3f}\n".format(
-        *correlations(found)))  # fmt: skip
+    sys.stdout.write(
+        "rank correlation of times {:.3f}, of gains {:.3f}\n".format(*correlations(found))
+    )
 
 
 if __name__ == "__main__":

@@ -19,12 +19,22 @@ READS = {
     "one head": ("v2 = reshape(v1) {shape=(n, 1, 128)}", "n,h,d; d,e -> n,h,e", 128, 3, False),
     "all heads": ("v2 = reshape(v1) {shape=(n, 4, 32)}", "n,h,d; d,e -> n,e", 32, 2, True),
     "rows": ("v2 = reshape(v1) {shape=(n*128,)}", "k; k,e -> e", "n*128", 1, True),
-    "windows": ("v2 = window(v1) {axis=1, extent=32, step=2, dilation=1}",
-                "n,x,d; d,e -> n,x,e", 32, 3, True),
-    "a part": ("v2 = slice(v1) {starts=(0, 5), sizes=(n, 40), steps=(1, 3)}",
-               "n,d; d,e -> n,e", 40, 2, True),
+    "windows": (
+        "v2 = window(v1) {axis=1, extent=32, step=2, dilation=1}",
+        "n,x,d; d,e -> n,x,e",
+        32,
+        3,
+        True,
+    ),
+    "a part": (
+        "v2 = slice(v1) {starts=(0, 5), sizes=(n, 40), steps=(1, 3)}",
+        "n,d; d,e -> n,e",
+        40,
+        2,
+        True,
+    ),
     "all": ("v2 = permute(v1) {perm=(1, 0)}", "d,n; d,e -> n,e", 128, 2, False),
-}  # fmt: skip
+}
 """How a second product reads a first one: the view, what is multiplied, the factor's rows, the
 result's rank, and whether the edge tells that no kernel holds both."""
 BEHIND = ("map", "largest", "sums", "first")
@@ -37,9 +47,10 @@ def behind(kind: str, rank: int) -> str:
         place = f"v4 = slice(v3) {{starts={(0,) * rank}, sizes={ones}, steps={ones}}}"
         return place + "\n v5 = exp(v4)\n return v5, v1"
     made = {
-        "map": "exp(v3)", "largest": "reduce.max(v3) {axes=(0,)}",
+        "map": "exp(v3)",
+        "largest": "reduce.max(v3) {axes=(0,)}",
         "sums": f"reduce.sum(v3) {{axes=({at},)}}",
-    }[kind]  # fmt: skip
+    }[kind]
     return f"v4 = {made}\n return v4, v1"
 
 
@@ -65,8 +76,9 @@ def test_no_region_of_both_is_a_kernel(read: str, kind: str) -> None:
         if state.barriers.product(members) < 0:
             continue
         barred += 1
-        stored = sum(1 << u for u in bits(members)
-                     if units.users[u] & ~members or units.outputs >> u & 1)  # fmt: skip
+        stored = sum(
+            1 << u for u in bits(members) if units.users[u] & ~members or units.outputs >> u & 1
+        )
         region = state._region(members, stored, ())  # type: ignore[reportPrivateUsage]
         assert region.fault == CROSSING
         found = state.judge(members, stored)

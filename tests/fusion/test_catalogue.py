@@ -273,8 +273,9 @@ def test_views_are_free():
     found = g.plan(g.fold("sum", y, 0))
     free = [d for d in found.decisions if d.reason == "free-view"]
     assert [(d.details["a_op"], d.details["b_op"]) for d in free] == [
-        ("flip", "exp"), ("permute", "exp"),
-    ]  # fmt: skip
+        ("flip", "exp"),
+        ("permute", "exp"),
+    ]
 
 
 def test_b7_a_whole_reduction_with_work_before_and_after():

@@ -50,9 +50,11 @@ def test_text_tells_what_is_a_check() -> None:
 def test_passes_and_rewrites_keep_the_count() -> None:
     changed: list[Graph] = [
         rebuild(ROWS, lambda n: n if not n.inputs else type(n)(n.op, n.inputs, n.type)),
-        substitute_sizes(ROWS, {"n": 7}), substitute_nodes(ROWS, {}),
-        passes.run(ROWS), passes.run(ROWS, rounding="fast"),
-    ]  # fmt: skip
+        substitute_sizes(ROWS, {"n": 7}),
+        substitute_nodes(ROWS, {}),
+        passes.run(ROWS),
+        passes.run(ROWS, rounding="fast"),
+    ]
     assert [g.checks for g in changed] == [1] * len(changed)
     with pytest.raises(VerifyError, match="checks"):
         verify_same_signature(ROWS, replace(ROWS, checks=0))
@@ -169,8 +171,13 @@ def test_donated_positions_stay_until_they_are_looked_at() -> None:
     made = plan(graph, AVX2, None, sizes, donated={graph.inputs[1]: None})
     verify(made)
     assert len(made.checks) == 1 and not any(s.reuses for s in made.slots)
-    free = plan(replace(graph, outputs=graph.results, checks=0), AVX2, None, sizes,
-                donated={graph.inputs[1]: None})  # fmt: skip
+    free = plan(
+        replace(graph, outputs=graph.results, checks=0),
+        AVX2,
+        None,
+        sizes,
+        donated={graph.inputs[1]: None},
+    )
     assert any(s.reuses is graph.inputs[1] for s in free.slots)
     at = np.arange(20_000) % 4000
     compiled = driver.compile(graph, hints=sizes, donate=(1,))

@@ -127,11 +127,14 @@ def logarithm_of_powers(x: Any) -> Any:
 
 MAGNITUDES = [p for p in PROGRAMS if p.name.startswith("norm of order") and p.derived]
 FREE = [
-    *(p for p in DERIVED if p.name in {"about the mean", "below the largest magnitude",
-                                       "order a half", "order 2.5"}),
+    *(
+        p
+        for p in DERIVED
+        if p.name in {"about the mean", "below the largest magnitude", "order a half", "order 2.5"}
+    ),
     Program("mean weighted by powers", weighted_mean, derived=True, arrays=2),
     Program("logarithm of powers", logarithm_of_powers, derived=True),
-]  # fmt: skip
+]
 """Programs whose results do not depend on the gauge."""
 
 
@@ -162,12 +165,15 @@ def exponentials(x: Any) -> Any:
 @pytest.mark.parametrize(
     ("code", "dtype", "low", "high"),
     [
-        (anchored_square, np.float64, 1e199, 1e200), (anchored_square, np.float64, 1e-200, 2e-200),
-        (anchored_square, np.float32, 1e37, 3e38), (anchored_square, np.float32, 1e-38, 2e-38),
-        (quotient, np.float32, 2e38, 3e38), (exponentials, np.float32, 86.0, 88.5),
+        (anchored_square, np.float64, 1e199, 1e200),
+        (anchored_square, np.float64, 1e-200, 2e-200),
+        (anchored_square, np.float32, 1e37, 3e38),
+        (anchored_square, np.float32, 1e-38, 2e-38),
+        (quotient, np.float32, 2e38, 3e38),
+        (exponentials, np.float32, 86.0, 88.5),
         (exponentials, np.float64, 705.0, 709.5),
     ],
-)  # fmt: skip
+)
 def test_sums_whose_elements_only_a_quotient_keeps_in_range(
     code: Any, dtype: Any, low: float, high: float
 ) -> None:
@@ -286,8 +292,9 @@ def test_false_claims_are_not_proved() -> None:
     seen: list[Any] = []
     gauged = derive.gauged
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("smelt.fusion.cascade.follow.gauged",
-                      lambda f: (seen.append(f), gauged(f))[1])  # fmt: skip
+        patch.setattr(
+            "smelt.fusion.cascade.follow.gauged", lambda f: (seen.append(f), gauged(f))[1]
+        )
         fresh(program, "false")
     (f,) = {f.key: f for f in seen}.values()
     assert not proofs.prove(proofs.Claim("gauge", f, 0))

@@ -28,17 +28,20 @@ ROWS = """graph f(x: f32[n,d], w: f32[d]) {
 }"""
 
 
-@pytest.mark.parametrize(("args", "hints", "grown"), [
-    ("x: f32[n,d]", {"n": 64, "d": 64}, {"n"}),
-    ("x: f32[c,n]", {"n": 640, "c": 6}, {"n"}),
-    ("x: f32[n], y: f32[m]", {"n": 640, "m": 200}, {"n"}),
-    ("x: f32[n,d], y: f32[m,d]", {"n": 64, "m": 40, "d": 8}, {"n", "m"}),
-    ("x: f32[n,d]", {"n": 64, "d": 0}, {"n"}),
-    ("x: f32[n,d]", {"n": 1, "d": 4}, set()),  # too few of anything
-    ("x: f32[n,d]", {"n": 1 << 10, "d": 1 << 7}, set()),  # large already
-    ("x: f32[n,d]", {"n": 64}, set()),  # not known
-    ("x: f32[64,8]", {}, set()),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("args", "hints", "grown"),
+    [
+        ("x: f32[n,d]", {"n": 64, "d": 64}, {"n"}),
+        ("x: f32[c,n]", {"n": 640, "c": 6}, {"n"}),
+        ("x: f32[n], y: f32[m]", {"n": 640, "m": 200}, {"n"}),
+        ("x: f32[n,d], y: f32[m,d]", {"n": 64, "m": 40, "d": 8}, {"n", "m"}),
+        ("x: f32[n,d]", {"n": 64, "d": 0}, {"n"}),
+        ("x: f32[n,d]", {"n": 1, "d": 4}, set()),  # too few of anything
+        ("x: f32[n,d]", {"n": 1 << 10, "d": 1 << 7}, set()),  # large already
+        ("x: f32[n,d]", {"n": 64}, set()),  # not known
+        ("x: f32[64,8]", {}, set()),
+    ],
+)
 def test_what_grows(args: str, hints: dict[str, int], grown: set[str]) -> None:
     graph = parse(f"graph f({args}) {{\n  v0 = exp(x)\n  return v0\n}}")
     found = larger(Units(graph), Hints(hints), 1 << 20)

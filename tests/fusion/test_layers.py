@@ -81,9 +81,10 @@ def planned(graph: Graph, g: Formula) -> tuple[Plan, Plan, int]:
     expanded = Layers.expanded
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            Layers, "expanded",
+            Layers,
+            "expanded",
             lambda *a: (found := expanded(*a), times.append(found is not None))[0],
-        )  # fmt: skip
+        )
         found = plan(graph, MACHINE, Journal(), g.sizes)
     with as_a_whole():
         return verify(found), plan(graph, MACHINE, Journal(), g.sizes), sum(times)
@@ -116,8 +117,10 @@ def test_a_plan_of_layers_computes_what_the_graph_says() -> None:
     found, _, times = planned(graph, g)
     assert times
     r = np.random.default_rng(0)
-    arrays = [r.uniform(-0.3, 0.3, [g.sizes[str(d)] for d in x.type.shape]).astype(np.float32)
-              for x in graph.inputs]  # fmt: skip
+    arrays = [
+        r.uniform(-0.3, 0.3, [g.sizes[str(d)] for d in x.type.shape]).astype(np.float32)
+        for x in graph.inputs
+    ]
     for one, other in zip(execute(found, arrays, g.sizes), run(graph, arrays), strict=True):
         np.testing.assert_array_equal(one, other)
 

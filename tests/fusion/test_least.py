@@ -70,7 +70,9 @@ def test_masks_leave_no_less(mask: str, sizes: tuple[int, int, int]) -> None:
     """Attention with all that its mask may rule out: most is done that positions do not decide."""
     more, condition = MASKS[mask]
     more = more and f", {more}"
-    units = Units(passes.run(parse(f"""graph f(q: f32[m,d], k: f32[n,d], v: f32[n,d]{more}) {{
+    units = Units(
+        passes.run(
+            parse(f"""graph f(q: f32[m,d], k: f32[n,d], v: f32[n,d]{more}) {{
         s = contract(q, k) {{spec="m,d; n,d -> m,n"}}
         {condition}
         t = select(vm, -inf:f32, s)
@@ -78,7 +80,11 @@ def test_masks_leave_no_less(mask: str, sizes: tuple[int, int, int]) -> None:
         c = sub(t, b) e = exp(c) z = reduce.sum(e) {{axes=(1,)}} w = reshape(z) {{shape=(m,1)}}
         p = div(e, w) o = contract(p, v) {{spec="m,n; n,d -> m,d"}}
         return o
-    }}"""), Journal(), "eager"))  # fmt: skip
+    }}"""),
+            Journal(),
+            "eager",
+        )
+    )
     model = Model(units, MACHINE, Hints(zip("mnd", sizes, strict=True)))
     state, bounds = State(units, model, Wishes(units, (), ())), Bounds(model)
     members = sum(1 << u.number for u in units.units)
@@ -86,8 +92,11 @@ def test_masks_leave_no_less(mask: str, sizes: tuple[int, int, int]) -> None:
     assert whole.cost is not None
     least = bounds.alone(whole.region, 1)
     assert least <= whole.cost.burden * (1 + 1e-9)
-    products = sum(model.step_ns[u.number] * model.elements[u.number] * model.extents[u.ended[0]]
-                   for u in units.units if u.trace.dots)  # fmt: skip
+    products = sum(
+        model.step_ns[u.number] * model.elements[u.number] * model.extents[u.ended[0]]
+        for u in units.units
+        if u.trace.dots
+    )
     assert (least > 0.7 * products / model.cores) == (mask != "of positions")
 
 

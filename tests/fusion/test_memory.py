@@ -31,8 +31,11 @@ from smelt.types.tensor import TensorType
 
 
 def arena(found: Plan, sizes: dict[str, int]) -> int:
-    ends = [evaluate(s.offset, sizes) + evaluate(s.nbytes, sizes)
-            for s in found.slots if s.offset is not None and s.within is None]  # fmt: skip
+    ends = [
+        evaluate(s.offset, sizes) + evaluate(s.nbytes, sizes)
+        for s in found.slots
+        if s.offset is not None and s.within is None
+    ]
     return int(max(ends, default=0))
 
 

@@ -81,11 +81,16 @@ def x_of(terms: Terms) -> Term:
 @pytest.mark.parametrize(
     ("ops", "left"),
     [
-        (("sqrt",), "sqrt"), (("log",), "log"), (("square",), "square"), (("abs",), "abs"),
-        (("exp", "log1p"), "x"), (("tanh", "neg"), "x"), (("sigmoid", "sqrt", "floor"), "x"),
+        (("sqrt",), "sqrt"),
+        (("log",), "log"),
+        (("square",), "square"),
+        (("abs",), "abs"),
+        (("exp", "log1p"), "x"),
+        (("tanh", "neg"), "x"),
+        (("sigmoid", "sqrt", "floor"), "x"),
         (("square", "sqrt"), "sqrt"),
     ],
-)  # fmt: skip
+)
 def test_only_what_is_defined_everywhere_and_goes_one_way_leaves(
     ops: tuple[str, ...], left: str
 ) -> None:

@@ -78,10 +78,12 @@ def test_gradients_of_a_small_batch_stand_alone() -> None:
 
 
 FAR = replace(
-    MACHINE, l2_bytes=2 << 20, fma_gflops=248.0,
+    MACHINE,
+    l2_bytes=2 << 20,
+    fma_gflops=248.0,
     one_thread=replace(MACHINE.one_thread, l3=Rates(30, 30, 30), dram=Rates(17, 11, 17)),
     all_threads=replace(MACHINE.all_threads, l3=Rates(30, 56, 30), dram=Rates(19, 12, 17)),
-)  # fmt: skip
+)
 """A machine with memory so slow that little is gained by storing anything."""
 
 

@@ -173,8 +173,9 @@ def test_few_questions_are_asked_for_each_operator(name: str, asked: Asked) -> N
     count = len(Units(graph).units)
     with set_aside():  # as the driver plans: what other tests hold is not looked through
         plan(graph, MACHINE, Journal(), hints)
-    print(f"{name}: {count} units, {asked.looks / count:.2f} looks, "
-          f"{asked.prices / count:.2f} prices")  # fmt: skip
+    print(
+        f"{name}: {count} units, {asked.looks / count:.2f} looks, {asked.prices / count:.2f} prices"
+    )
     assert asked.looks <= looks * count
     assert asked.prices <= prices * count
 
@@ -351,9 +352,13 @@ def tangled(steps: int) -> Graph:
 
 
 GROWING = {
-    "transport": (transport, 30), "softened": (softened, 30), "recurrence": (recurrence, 24),
-    "tangled": (tangled, 100), "integration": (integration, 8), "encoder": (encoder, 4),
-}  # fmt: skip
+    "transport": (transport, 30),
+    "softened": (softened, 30),
+    "recurrence": (recurrence, 24),
+    "tangled": (tangled, 100),
+    "integration": (integration, 8),
+    "encoder": (encoder, 4),
+}
 """Programs, and how many steps the shorter one has."""
 
 

@@ -72,8 +72,10 @@ def test_arrays_of_no_elements_plan_and_run():
     for seed in range(6):
         _, graph = random_graph(seed, 20)
         found = verify(plan(graph, MACHINE, None, {"n": 0, "m": 5}))
-        arrays = [np.ones([{"n": 3, "m": 5}.get(str(d), 1) for d in x.type.shape], np.float32)
-                  for x in graph.inputs]  # fmt: skip
+        arrays = [
+            np.ones([{"n": 3, "m": 5}.get(str(d), 1) for d in x.type.shape], np.float32)
+            for x in graph.inputs
+        ]
         sizes = {"n": 3, "m": 5}
         for one, other in zip(execute(found, arrays, sizes), run(graph, arrays), strict=True):
             np.testing.assert_array_equal(one, other)

@@ -45,10 +45,13 @@ def test_what_follows_is_known_after_every_join() -> None:
                 assert reach.after[c] & live == after[c]
                 assert reach.before[c] & live == sum(1 << d for d in after if after[d] >> c & 1)
             pairs = [
-                (a, b) for a in successors for b in successors if a != b
+                (a, b)
+                for a in successors
+                for b in successors
+                if a != b
                 and not reach.between(a, b, successors[a])
                 and not reach.between(b, a, successors[b])
-            ]  # fmt: skip
+            ]
             if not pairs:
                 break
             a, b = rng.choice(pairs)

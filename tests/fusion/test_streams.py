@@ -132,11 +132,13 @@ PROGRAMS = {
     "attention otherwise": (attention_otherwise, QKV, LONG_KEYS, [1]),
     "attention of slices": (attention_of_slices, ((9, 384),), [(4096, 384)], [1]),
     "attention of groups": (
-        attention_of_groups, ((9, 3, 2, 8), (9, 3, 8), (9, 3, 8)),
-        [(2048, 4, 2, 64), (2048, 4, 64), (2048, 4, 64)], [1],
+        attention_of_groups,
+        ((9, 3, 2, 8), (9, 3, 8), (9, 3, 8)),
+        [(2048, 4, 2, 64), (2048, 4, 64), (2048, 4, 64)],
+        [1],
     ),
     "logits": (linear_logsumexp, ((7, 8), (9, 8)), [(512, 512), (32000, 512)], [1]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -169,12 +171,19 @@ def turned(x: Any) -> Any:
     return sm.permute_dims(x, (1, 0))
 
 
-@pytest.mark.parametrize(("code", "count"), [
-    (normal, 1), (lambda x: turned(normal(x)), 2), (lambda x: normal(turned(x)), 2),
-    (lambda x: turned(normal(turned(x))), 1), (lambda x: turned(sm.exp(x)), 1),
-    (lambda x: turned(softmax(x)), 2), (lambda x: softmax(turned(x)), 2),
-    (lambda x: sm.sum(x + turned(x), axis=-1), 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("code", "count"),
+    [
+        (normal, 1),
+        (lambda x: turned(normal(x)), 2),
+        (lambda x: normal(turned(x)), 2),
+        (lambda x: turned(normal(turned(x))), 1),
+        (lambda x: turned(sm.exp(x)), 1),
+        (lambda x: turned(softmax(x)), 2),
+        (lambda x: softmax(turned(x)), 2),
+        (lambda x: sm.sum(x + turned(x), axis=-1), 2),
+    ],
+)
 def test_rows_that_folds_end_are_turned_by_a_kernel_of_their_own(code: Any, count: int) -> None:
     """Lanes that are taken from as many lines, or put there, cost more than a round trip."""
     found = planned(code, [(11, 11)], [(2048, 2048)])
@@ -182,11 +191,14 @@ def test_rows_that_folds_end_are_turned_by_a_kernel_of_their_own(code: Any, coun
     check(found, [(11, 11)])
 
 
-@pytest.mark.parametrize(("code", "large"), [
-    (sm.nn.softmax, [(4096, 1024)]),
-    (lambda x: sm.sum(x, axis=-1), [(64, 1 << 20)]),
-    (sm.exp, [(64, 1 << 20)]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("code", "large"),
+    [
+        (sm.nn.softmax, [(4096, 1024)]),
+        (lambda x: sm.sum(x, axis=-1), [(64, 1 << 20)]),
+        (sm.exp, [(64, 1 << 20)]),
+    ],
+)
 def test_rows_that_fit_and_lone_folds_do_not_stream(code: Any, large: Shapes) -> None:
     assert not any(planned(code, ROWS, large).streamed)
 
@@ -204,7 +216,7 @@ def test_decisions_say_how_each_fold_is_carried() -> None:
     assert found == {
         ("carried", "what was summed is rescaled at every change"),
         ("carried", "what is read is applied once, at the end"),
-    }  # fmt: skip
+    }
     assert any(d.reason == "cascade" for d in plan.decisions)
     for d in plan.decisions:
         assert "?" not in REASONS[d.reason].explain(**d.details)

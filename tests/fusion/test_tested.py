@@ -42,8 +42,10 @@ def test_a_picture_with_margins_is_read_where_it_lies() -> None:
     """Rows are tested at their ends alone; margins of margins are written once."""
     assert joins(lambda x: windows(x, 1), (40, 40)) == (2, 0)
     assert joins(lambda x: windows(x, 2), (40, 40)) == (4, 1)
-    kernels = [sm.explain(lambda x, k=k: windows(x, k), np.ones((90, 90), np.float32)).kernels
-               for k in (1, 2)]  # fmt: skip
+    kernels = [
+        sm.explain(lambda x, k=k: windows(x, k), np.ones((90, 90), np.float32)).kernels
+        for k in (1, 2)
+    ]
     assert len(kernels[0]) == 1 and len(kernels[1]) <= 3
 
 

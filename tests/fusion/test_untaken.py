@@ -25,8 +25,16 @@ def untaken(graph: Graph, sizes: dict[str, int]) -> list[float]:
     found: list[float] = []
     split = Decisions.split
 
-    def told(self: Decisions, one: Any, other: Any, after: Any, refusal: Any, gain: float = 0.0,
-             *, beside: bool) -> None:  # fmt: skip
+    def told(
+        self: Decisions,
+        one: Any,
+        other: Any,
+        after: Any,
+        refusal: Any,
+        gain: float = 0.0,
+        *,
+        beside: bool,
+    ) -> None:
         split(self, one, other, after, refusal, gain, beside=beside)
         if after is not None and refusal is None:
             found.append(max(gain, self.found[-1].saves_ns))

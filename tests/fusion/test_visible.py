@@ -23,8 +23,13 @@ from smelt.types.expr import axis
 from smelt.types.expr import evaluate as number
 
 EXTENT = 24
-SHAPES: dict[str, tuple[str, ...]] = {"ids": ("i",), "other": ("j",), "length": (), "keep": ("j",),
-                                      "mask": ("i", "j")}  # fmt: skip
+SHAPES: dict[str, tuple[str, ...]] = {
+    "ids": ("i",),
+    "other": ("j",),
+    "length": (),
+    "keep": ("j",),
+    "mask": ("i", "j"),
+}
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
 
@@ -122,9 +127,15 @@ def test_what_happens_nowhere_happens_nowhere(data: Any) -> None:
             assert told or not useful[j]
 
 
-@pytest.mark.parametrize(("code", "none"), [
-    ("le", (0, 8)), ("lt", (4, 8)), ("gt", (8, 4)), ("eq", (0, 8)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("code", "none"),
+    [
+        ("le", (0, 8)),
+        ("lt", (4, 8)),
+        ("gt", (8, 4)),
+        ("eq", (0, 8)),
+    ],
+)
 def test_a_comparison_of_positions_is_known_apart_from_its_edge(
     code: str, none: tuple[int, int]
 ) -> None:
@@ -183,8 +194,11 @@ def test_a_row_of_nothing_but_a_great_number_weighs(put: float, ends: bool, way:
     i, j = (terms.index(axis(a, EXTENT)) for a in "ij")
     scores, g = (terms.leaf(n, "ij", f32) for n in ("x", "y"))
     s = terms.choose(terms.apply("le", j, i), scores, terms.const(put, f32))
-    top = {"state": terms.state(0, "i", f32), "memory": terms.leaf("z", "i", f32),
-           "fold": terms.opaque(("fold", "max", ("j",)), (s,), "i", f32)}[way]  # fmt: skip
+    top = {
+        "state": terms.state(0, "i", f32),
+        "memory": terms.leaf("z", "i", f32),
+        "fold": terms.opaque(("fold", "max", ("j",)), (s,), "i", f32),
+    }[way]
     weight = terms.apply("exp", terms.sub(s, top))
     _, stop = bounds(terms, [terms.dot(g, weight, ("i",), f32)], "j", frozenset())
     assert (stop is not None) == ends

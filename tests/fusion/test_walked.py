@@ -55,10 +55,16 @@ PROGRAMS: tuple[tuple[Callable[..., Any], tuple[tuple[int, ...], ...]], ...] = (
 @pytest.mark.parametrize(("code", "more"), PROGRAMS, ids=lambda x: getattr(x, "__name__", ""))
 def test_long_products_of_a_plan_are_blocked(
     code: Callable[..., Any], more: tuple[tuple[int, ...], ...]
-) -> None:  # fmt: skip
+) -> None:
     kernels = [k for k in made(code, (ROWS, ROWS, ROWS, *more)).kernels if k is not None]
-    dots = [v for k in kernels for s in statements(k) for root in values_of(s) for v in visit(root)
-            if isinstance(v, Dot)]  # fmt: skip
+    dots = [
+        v
+        for k in kernels
+        for s in statements(k)
+        for root in values_of(s)
+        for v in visit(root)
+        if isinstance(v, Dot)
+    ]
     blocked = [c for k in kernels for p in program(k).phases for c in schedule(p, MACHINE).blocked]
     mixing = code is mixed_after  # over eight heads only, beside the softmax that it reads
     assert len(dots) - mixing <= len(blocked) >= 2

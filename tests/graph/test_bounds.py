@@ -30,10 +30,14 @@ TYPES = (i64, i64, i64, i32, i8, u8, bool_)
 def numbers(draw: Any) -> Node:
     """A whole number computed from data, sizes and positions."""
     made: list[Node] = [
-        X, SHORT, build.apply(Iota((size("n"),), 0, i64)), build.apply(SizeOf(size("n"), i64)),
-        build.apply(Reduce("argmax", (0,)), X), build.apply(SizeOf(sub(size("n"), 1), i64)),
+        X,
+        SHORT,
+        build.apply(Iota((size("n"),), 0, i64)),
+        build.apply(SizeOf(size("n"), i64)),
+        build.apply(Reduce("argmax", (0,)), X),
+        build.apply(SizeOf(sub(size("n"), 1), i64)),
         build.apply(SizeOf(mul(size("n"), -1), i64)),
-    ]  # fmt: skip
+    ]
     for _ in range(draw(st.integers(1, 8))):
         a = draw(st.sampled_from(made))
         same = [x for x in made if x.type.dtype == a.type.dtype]

@@ -95,15 +95,21 @@ def test_what_is_repeated_for_a_batch_of_one_is_so_for_every_other() -> None:
     assert text(one.graph) == text(other.graph)
 
 
-@pytest.mark.parametrize("body", [
-    "v = add(x, y)\n  return v",
-    "v = add(y, x)\n  return v",
-    "v = expand(x) {shape=(4, 5)}\n  return v",
-    "r = reshape(x) {shape=(1, 5)}\n  e = expand(r) {shape=(4, 5)}\n  v = add(e, y)\n  return v",
-    "v = expand(x) {shape=(3, 1, 5)}\n  u = add(v, y)\n  return u",
-    "v = concat(x, y) {axis=1}\n  return v",
-    "r = permute(x) {perm=(1, 0)}\n  v = gather(x, i) {first=0}\n  u = add(v, y)\n  return u",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        "v = add(x, y)\n  return v",
+        "v = add(y, x)\n  return v",
+        "v = expand(x) {shape=(4, 5)}\n  return v",
+        (
+            "r = reshape(x) {shape=(1, 5)}\n  e = expand(r) {shape=(4, 5)}\n"
+            "  v = add(e, y)\n  return v"
+        ),
+        "v = expand(x) {shape=(3, 1, 5)}\n  u = add(v, y)\n  return u",
+        "v = concat(x, y) {axis=1}\n  return v",
+        "r = permute(x) {perm=(1, 0)}\n  v = gather(x, i) {first=0}\n  u = add(v, y)\n  return u",
+    ],
+)
 def test_a_one_that_is_repeated_is_always_one(body: str) -> None:
     """Where it meets a batch of one it varies with that; where it stands over four it does not."""
     shape = "1" if "concat" in body else "4"
@@ -115,9 +121,14 @@ def test_a_one_that_is_repeated_is_always_one(body: str) -> None:
     substitute_sizes(found.graph, sizes)  # raises where dimensions do not meet
 
 
-@pytest.mark.parametrize("body", [
-    "y = concat(a, z) {axis=0}", "y = concat(z, a) {axis=0}", "y = scatter.add(w, t, i)",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = concat(a, z) {axis=0}",
+        "y = concat(z, a) {axis=0}",
+        "y = scatter.add(w, t, i)",
+    ],
+)
 def test_a_batch_of_one_beside_what_repeats_nothing_is_one(body: str) -> None:
     """Parts that are joined, and what updates go to."""
     graph = parse(f"""graph f(x: f32[1,5], w: f32[3,1], i: i64[5]) {{
@@ -168,29 +179,41 @@ def test_what_a_parameter_says_is_a_number() -> None:
     assert made(graph).sizes == {"n0": 5}
 
 
-@pytest.mark.parametrize("body", [
-    "r = reshape(x) {shape=(2, 10, 6)}\n  return r",  # splits what may vary
-    "r = window(x) {axis=1, extent=3, step=2, dilation=1}\n  return r",
-    "r = slice(x) {starts=(0, 0, 0), sizes=(4, 3, 6), steps=(1, 2, 1)}\n  return r",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        "r = reshape(x) {shape=(2, 10, 6)}\n  return r",  # splits what may vary
+        "r = window(x) {axis=1, extent=3, step=2, dilation=1}\n  return r",
+        "r = slice(x) {starts=(0, 0, 0), sizes=(4, 3, 6), steps=(1, 2, 1)}\n  return r",
+    ],
+)
 def test_sizes_that_are_needed_as_numbers(body: str) -> None:
     graph = parse(f"graph f(x: f32[4,5,6], w: f32[6]) {{\n  {body}\n}}")
     assert 5 not in made(graph).sizes.values()
 
 
-@pytest.mark.parametrize("body", [
-    "r = reduce.sum(x) {axes=(1,)}\n  y = div(r, 5.0:f32)\n  return y",
-    "y = slice(x) {starts=(0, 0, 0), sizes=(4, 4, 6), steps=(1, 1, 1)}\n  return y",
-    "y = slice(x) {starts=(0, 4, 0), sizes=(4, 1, 6), steps=(1, 1, 1)}\n  return y",
-    "y = pad(x) {low=(0, 8, 0), high=(0, 0, 0), value=0.0}\n  return y",
-    ("r = permute(x) {perm=(1, 0, 2)}\n  i = iota() {shape=(5,), axis=0, dtype=i64}\n"
-     "  y = gather(r, i) {first=0}\n  return y"),
-    ("r = permute(x) {perm=(1, 0, 2)}\n  i = iota() {shape=(3,), axis=0, dtype=i64}\n"
-     "  t = lt(i, 0:i64)\n  a = add(i, 5:i64)\n  s = select(t, a, i)\n"
-     "  y = gather(r, s) {first=0}\n  return y"),
-    ("e = slice(q) {starts=(0, 0), sizes=(n, 5), steps=(1, 1)}\n"
-     "  y = reshape(e) {shape=(5, n)}\n  return y"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        "r = reduce.sum(x) {axes=(1,)}\n  y = div(r, 5.0:f32)\n  return y",
+        "y = slice(x) {starts=(0, 0, 0), sizes=(4, 4, 6), steps=(1, 1, 1)}\n  return y",
+        "y = slice(x) {starts=(0, 4, 0), sizes=(4, 1, 6), steps=(1, 1, 1)}\n  return y",
+        "y = pad(x) {low=(0, 8, 0), high=(0, 0, 0), value=0.0}\n  return y",
+        (
+            "r = permute(x) {perm=(1, 0, 2)}\n  i = iota() {shape=(5,), axis=0, dtype=i64}\n"
+            "  y = gather(r, i) {first=0}\n  return y"
+        ),
+        (
+            "r = permute(x) {perm=(1, 0, 2)}\n  i = iota() {shape=(3,), axis=0, dtype=i64}\n"
+            "  t = lt(i, 0:i64)\n  a = add(i, 5:i64)\n  s = select(t, a, i)\n"
+            "  y = gather(r, s) {first=0}\n  return y"
+        ),
+        (
+            "e = slice(q) {starts=(0, 0), sizes=(n, 5), steps=(1, 1)}\n"
+            "  y = reshape(e) {shape=(5, n)}\n  return y"
+        ),
+    ],
+)
 def test_a_number_is_not_a_size_that_has_it_for_a_hint(body: str) -> None:
     """Which is 5 in the call that was traced, and another number in the next."""
     graph = parse(f"graph f(x: f32[4,n,6], q: f32[n,5]) {{\n  {body}\n}}")
@@ -336,7 +359,9 @@ def programs(draw: Draw) -> Graph:
 
 def test_positions_are_counted_through_what_turns_them() -> None:
     """A dimension of 1 is added behind the others, and moved to its place."""
-    one, other = (made(parse(f"""graph f(x: f32[{n},3], w: f32[3]) {{
+    one, other = (
+        made(
+            parse(f"""graph f(x: f32[{n},3], w: f32[3]) {{
   i = iota() {{shape=({n},), axis=0, dtype=i64}}
   r = reshape(i) {{shape=({n}, 1)}}
   p = permute(r) {{perm=(1, 0)}}
@@ -346,7 +371,10 @@ def test_positions_are_counted_through_what_turns_them() -> None:
   g = gather(x, s) {{first=0}}
   y = mul(g, w)
   return y
-}}""")) for n in (5, 7))  # fmt: skip
+}}""")
+        )
+        for n in (5, 7)
+    )
     assert text(one.graph) == text(other.graph)
 
 
@@ -443,9 +471,16 @@ RELATIVE = """graph f(x: f32[{b},{n},6], w: f32[6,6]) {{
 }}"""
 
 
-@pytest.mark.parametrize(("count", "first"), [
-    ("2*n", "n"), ("2*n - 1", "n - 1"), ("2*n + 1", "n"), ("2*n - 1", "1 - n"), ("2*n", "-n"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("count", "first"),
+    [
+        ("2*n", "n"),
+        ("2*n - 1", "n - 1"),
+        ("2*n + 1", "n"),
+        ("2*n - 1", "1 - n"),
+        ("2*n", "-n"),
+    ],
+)
 def test_positions_from_a_length_to_the_other_side(count: str, first: str) -> None:
     """Distances between words: only numbers say that there are about twice as many."""
     one, other = (

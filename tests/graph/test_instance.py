@@ -26,7 +26,7 @@ def counted(a, b, told, value="0.0"):
         (counted("m", "n", "m*n", value="-0.0"), None),
     ],
     ids=["one size", "a number", "no elements", "another size", "another zero"],
-)  # fmt: skip
+)
 def test_sizes_are_put_in(special, names):
     found = instance(counted("n0", "n1", "n0*n1"), special)
     assert (found and {n: str(e) for n, e in found.items()}) == names

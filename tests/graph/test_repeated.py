@@ -62,22 +62,30 @@ def test_what_is_repeated_for_a_batch_may_be_one_row_for_a_batch_of_one(name: st
     graph = late(first.graph)[0]
     assert text(graph) == text(late(second.graph)[0])
     random = np.random.default_rng(0)
-    arrays: list[Any] = [random.standard_normal((3, 9)).astype("f4"),
-                         *random.integers(0, 2, (2, 1, 99)), np.array([1.5, -2], "f4")]  # fmt: skip
+    arrays: list[Any] = [
+        random.standard_normal((3, 9)).astype("f4"),
+        *random.integers(0, 2, (2, 1, 99)),
+        np.array([1.5, -2], "f4"),
+    ]
     (found,), (wanted,) = interpret(graph, arrays, {"n0": 3, "n1": 9}), interpret(other, arrays)
     assert np.array_equal(found, wanted)
 
 
 def test_a_repeated_row_that_positions_of_a_batch_read_is_repeated_for_that() -> None:
     """Kinds of words that a model repeats for its batch, before it picks them by positions."""
-    one, other = (_general(parse(f"""graph f(x: i64[{b},{n}], t: i64[1,99], w: f32[2]) {{
+    one, other = (
+        _general(
+            parse(f"""graph f(x: i64[{b},{n}], t: i64[1,99], w: f32[2]) {{
   e = expand(t) {{shape=({b}, 99)}}
   i = iota() {{shape=({b}, {n}), axis=0, dtype=i64}}
   g = gather(e, i, x) {{first=0}}
   k = add(g, x)
   y = gather(w, k) {{first=0}}
   return y
-}}""")) for b, n in ((2, 16), (3, 24)))  # fmt: skip
+}}""")
+        )
+        for b, n in ((2, 16), (3, 24))
+    )
     assert text(one.graph) == text(other.graph)
 
 

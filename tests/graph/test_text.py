@@ -57,9 +57,7 @@ def test_every_operator_has_a_name_that_reads_back() -> None:
 
 def test_one_line_and_comments() -> None:
     graph = parse("graph f(x: f32[4]) { # a comment\n a = exp(x) : f32[4] return a, x } # the end")
-    assert text(graph) == (
-        "graph f(x: f32[4]) {\n  v0 = exp(x) : f32[4]\n  return v0, x\n}"
-    )  # fmt: skip
+    assert text(graph) == ("graph f(x: f32[4]) {\n  v0 = exp(x) : f32[4]\n  return v0, x\n}")
 
 
 def test_values_avoid_the_names_of_inputs() -> None:

@@ -207,9 +207,15 @@ class Generator:
             return 0
         other = b.axes[str(self.pick(self.visible))].index
         forms: tuple[Index, ...] = (
-            0, mod(other, extent), minimum(other, extent - 1), other // 2, other * 2 - 1,
-            mod(maximum(other - 1, 0), extent), other, extent - 1,
-        )  # fmt: skip
+            0,
+            mod(other, extent),
+            minimum(other, extent - 1),
+            other // 2,
+            other * 2 - 1,
+            mod(maximum(other - 1, 0), extent),
+            other,
+            extent - 1,
+        )
         return self.pick(forms)
 
     def number(self, dtype: DType) -> Value:

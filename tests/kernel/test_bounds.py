@@ -126,13 +126,26 @@ p = value("p", n)
 @pytest.mark.parametrize(
     ("e", "extent"),
     [
-        (i, n), (n - 1 - i, n), (i * m + j, n * m), (i * 3 + k, n * 3), (i // 2, n), (p, n),
-        (AXES["l"] // m, n), (AXES["l"] % m, m), ((i + 7) % n, n), (minimum(i + 1, n - 1), n),
-        (maximum(i - 1, 0), n), (axis("h", n // 2) * 2 + 1, n), (p + j, n + m), (n // 2, n),
-        (axis("h", (n - 1) // 2) * 2 + 2, n), (maximum(i, j), maximum(n, m)), (i + j, n + m - 1),
+        (i, n),
+        (n - 1 - i, n),
+        (i * m + j, n * m),
+        (i * 3 + k, n * 3),
+        (i // 2, n),
+        (p, n),
+        (AXES["l"] // m, n),
+        (AXES["l"] % m, m),
+        ((i + 7) % n, n),
+        (minimum(i + 1, n - 1), n),
+        (maximum(i - 1, 0), n),
+        (axis("h", n // 2) * 2 + 1, n),
+        (p + j, n + m),
+        (n // 2, n),
+        (axis("h", (n - 1) // 2) * 2 + 2, n),
+        (maximum(i, j), maximum(n, m)),
+        (i + j, n + m - 1),
         (minimum(p, j), m),
     ],
-)  # fmt: skip
+)
 def test_everyday_indices_are_proven(e, extent):
     assert proves_inside(e, extent)
 
@@ -175,12 +188,23 @@ def test_narrow_integers_are_no_facts():
 @pytest.mark.parametrize(
     ("index", "told"),
     [
-        ((i, j), "ij"), ((j, i), "ij"), ((i + j,), ""), ((i * m + j,), "ij"), ((i * 2,), "i"),
-        ((n - 1 - i,), "i"), ((AXES["l"] // m, AXES["l"] % m), "l"), ((AXES["l"] // m,), ""),
-        ((i, i + j), "ij"), ((p,), ""), ((p, i), "i"), ((i * 3 + k,), "ik"), ((i * 2 + k,), ""),
-        (((AXES["l"] // 3) % n, AXES["l"] // (n * 3), AXES["l"] % 3), "l"), ((0,), ""),
+        ((i, j), "ij"),
+        ((j, i), "ij"),
+        ((i + j,), ""),
+        ((i * m + j,), "ij"),
+        ((i * 2,), "i"),
+        ((n - 1 - i,), "i"),
+        ((AXES["l"] // m, AXES["l"] % m), "l"),
+        ((AXES["l"] // m,), ""),
+        ((i, i + j), "ij"),
+        ((p,), ""),
+        ((p, i), "i"),
+        ((i * 3 + k,), "ik"),
+        ((i * 2 + k,), ""),
+        (((AXES["l"] // 3) % n, AXES["l"] // (n * 3), AXES["l"] % 3), "l"),
+        ((0,), ""),
     ],
-)  # fmt: skip
+)
 def test_everyday_stores_are_told_apart(index, told):
     assert determined(index) == set(told)
 

@@ -49,8 +49,10 @@ def test_other_kernels_stay_other() -> None:
 def test_names_that_are_words_of_the_language(word: str) -> None:
     """Whatever becomes of them, it is the same kernel."""
     try:
-        kernel = parse(f"kernel k(x: f32[n]) -> y: f32[n]\n  grid n\n  {word} = x[n]\n"
-                       f"  y[n] = exp({word}) + sum(x[n] over n)")  # fmt: skip
+        kernel = parse(
+            f"kernel k(x: f32[n]) -> y: f32[n]\n  grid n\n  {word} = x[n]\n"
+            f"  y[n] = exp({word}) + sum(x[n] over n)"
+        )
     except sm.errors.SmeltError:
         return
     plain, names = canonical(kernel)

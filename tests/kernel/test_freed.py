@@ -62,8 +62,10 @@ def test_random_kernels_compute_the_same(kernel, numbers, seed) -> None:
     made, places = freed(kernel)
     verify(made)
     arrays = arrays_for(kernel, sizes, seed)
-    found, same = (run(k, arrays, told, complete=False)
-                   for k, told in ((kernel, sizes), (made, {**sizes, **places})))  # fmt: skip
+    found, same = (
+        run(k, arrays, told, complete=False)
+        for k, told in ((kernel, sizes), (made, {**sizes, **places}))
+    )
     for a, b in zip(found.values(), same.values(), strict=True):
         np.testing.assert_array_equal(a, b)
 

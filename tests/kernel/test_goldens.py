@@ -49,8 +49,9 @@ def test_golden_computes_its_reference(name, size, order):
     random = np.random.default_rng(7)
     arrays = reference.inputs(random, 2)
     cut = {} if size is None else dict.fromkeys(small_blocks(name, size), size + 1)
-    found = run(parse(GOLDENS[name]), arrays, extra_sizes(name, arrays), order=order,
-                grid_sizes=cut)  # fmt: skip
+    found = run(
+        parse(GOLDENS[name]), arrays, extra_sizes(name, arrays), order=order, grid_sizes=cut
+    )
     wanted = reference.outputs(**arrays)
     assert set(found) == set(wanted)
     for key, value in wanted.items():

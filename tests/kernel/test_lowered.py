@@ -59,9 +59,12 @@ def check(kernel: Kernel, inputs: list[np.ndarray], outputs: list[np.ndarray], s
     for p, wanted in zip(kernel.outputs, outputs, strict=True):
         tolerance = 2e-2 if p.dtype.itemsize <= 2 else 1e-4  # a rounding of the stored type
         np.testing.assert_allclose(
-            found[p.name].astype(np.float64), np.asarray(wanted).astype(np.float64),
-            rtol=tolerance, atol=tolerance, err_msg=shown,
-        )  # fmt: skip
+            found[p.name].astype(np.float64),
+            np.asarray(wanted).astype(np.float64),
+            rtol=tolerance,
+            atol=tolerance,
+            err_msg=shown,
+        )
 
 
 def folds_bools_in_parts(kernel: Kernel) -> bool:

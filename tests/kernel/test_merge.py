@@ -25,22 +25,25 @@ def source(parts: int = 4, block: object = 2, **parts_of: str) -> str:
 
 TOTAL = "sum(x[n] over n)"
 SOFTMAX = {
-    "states": "m = -inf, l = 0, e = 0", "names": "m, l, e", "result": "m + log(l) - e / l",
+    "states": "m = -inf, l = 0, e = 0",
+    "names": "m, l, e",
+    "result": "m + log(l) - e / l",
     "body": """t = x[n]
     m' = max(m, max(t over n))
     c = exp(m - m')
     w = exp(t - m')
     l' = l * c + sum(w over n)
     e' = c * e + sum(w * t over n)""",
-}  # fmt: skip
+}
 POLYNOMIAL = {
-    "states": "s = 0, q = 0, top = -inf, low = inf", "names": "s, q, top, low",
+    "states": "s = 0, q = 0, top = -inf, low = inf",
+    "names": "s, q, top, low",
     "result": "(q - s * s / size(n)) / (top - low)",
     "body": """s' = s + sum(x[n] over n)
     q' = sum(x[n] * x[n] over n) + q
     top' = max(top, max(x[n] over n))
     low' = min(min(x[n] over n), low)""",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("states", [SOFTMAX, POLYNOMIAL], ids=["softmax", "polynomial"])
@@ -86,19 +89,31 @@ def test_rules_say_what_is_carried_over():
         ("s = 1", "s' = s + sum(x[n] over n)", "first value is not the identity"),
         ("s = 0", "s' = max(s, max(x[n] over n))", "first value is not the identity"),
         ("s = 0", "s' = s * x[0] + sum(x[n] over n)", "more than merged states"),
-        ("s = 0, m = -inf", "m' = max(m, max(x[n] over n))\n    s' = s * m' + sum(x[n] over n)",
-         "more than the difference"),
-        ("s = 0, m = -inf", "m' = max(m, max(x[n] over n))\n    s' = s + sum(x[n] * m over n)",
-         "depends on an old state"),
+        (
+            "s = 0, m = -inf",
+            "m' = max(m, max(x[n] over n))\n    s' = s * m' + sum(x[n] over n)",
+            "more than the difference",
+        ),
+        (
+            "s = 0, m = -inf",
+            "m' = max(m, max(x[n] over n))\n    s' = s + sum(x[n] * m over n)",
+            "depends on an old state",
+        ),
         ("s = 0, q = 0", "s' = s + sum(x[n] over n)", "never updated"),
         ("s = -inf", "s' = max(s * 2, max(x[n] over n))", "more than a rescaling"),
-        ("s = 0, m = 0", f"m' = m + {TOTAL}\n    s' = select(m == m', s, 0) + {TOTAL}",
-         "which comes back"),
-        ("s = 0, m = -inf", f"m' = max(m, {TOTAL})\n    s' = select(m == m', s, 1) + {TOTAL}",
-         "chosen by more"),
+        (
+            "s = 0, m = 0",
+            f"m' = m + {TOTAL}\n    s' = select(m == m', s, 0) + {TOTAL}",
+            "which comes back",
+        ),
+        (
+            "s = 0, m = -inf",
+            f"m' = max(m, {TOTAL})\n    s' = select(m == m', s, 1) + {TOTAL}",
+            "chosen by more",
+        ),
         ("s = 0", "s' = select(x[0] > 0, s, 0) + sum(x[n] over n)", "chosen by more"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_monoid_is_refused(states, body, reason):
     names = ", ".join(s.split(" =")[0] for s in states.split(", "))
     with pytest.raises(VerifyError, match=reason):
@@ -106,12 +121,14 @@ def test_what_is_no_monoid_is_refused(states, body, reason):
 
 
 PLACE = {
-    "states": "m = -inf, i = i64(9223372036854775807)", "names": "m, i", "result": "f32(i)",
+    "states": "m = -inf, i = i64(9223372036854775807)",
+    "names": "m, i",
+    "result": "f32(i)",
     "body": """b = max(x[n] over n)
     m' = max(m, b)
     i' = min(select((m == m') | (m != m), i, 9223372036854775807), """
     """select((b == m') | (b != b), argmax(x[n] over n) + first(n), 9223372036854775807))""",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("parts", [1, 3, 8])

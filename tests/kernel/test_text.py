@@ -122,11 +122,18 @@ def test_values_print_as_they_are_read(value):
 @pytest.mark.parametrize(
     ("loose", "tight"),
     [
-        ("(x[n])", "x[n]"), ("x[n]+ ( 1 )", "x[n] + 1"), ("(1 + 2)*x[n]", "(1 + 2) * x[n]"),
-        ("add(x[n], 1.0)", "x[n] + 1"), ("x[n] * 1E-05", "x[n] * 1e-5"), ("f32(2)", "2"),
-        ("x[ n*1 + 0 ]", "x[n]"), ("- 3", "-3"), ("x[n] + f32(1)", "x[n] + 1"), (".5", "0.5"),
+        ("(x[n])", "x[n]"),
+        ("x[n]+ ( 1 )", "x[n] + 1"),
+        ("(1 + 2)*x[n]", "(1 + 2) * x[n]"),
+        ("add(x[n], 1.0)", "x[n] + 1"),
+        ("x[n] * 1E-05", "x[n] * 1e-5"),
+        ("f32(2)", "2"),
+        ("x[ n*1 + 0 ]", "x[n]"),
+        ("- 3", "-3"),
+        ("x[n] + f32(1)", "x[n] + 1"),
+        (".5", "0.5"),
     ],
-)  # fmt: skip
+)
 def test_one_spelling_is_printed(loose, tight):
     head = "kernel k(x: f32[n]) -> y: f32[n]\n  y[n] = "
     assert text(parse(head + loose)) == head + tight

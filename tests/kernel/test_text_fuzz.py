@@ -37,8 +37,16 @@ def damaged(source: str, luck: random.Random) -> str:
     for _ in range(luck.randint(1, 3)):
         word = luck.choice(words)
         end = word.offset + len(word.text)
-        new = luck.choice(["", word.text * 2, luck.choice(WORDS), luck.choice(EXTRA),
-                           f" {luck.choice(WORDS)} ", luck.choice("()[],=:<>+-*/%'")])  # fmt: skip
+        new = luck.choice(
+            [
+                "",
+                word.text * 2,
+                luck.choice(WORDS),
+                luck.choice(EXTRA),
+                f" {luck.choice(WORDS)} ",
+                luck.choice("()[],=:<>+-*/%'"),
+            ]
+        )
         source = source[: word.offset] + new + source[end:]
     if luck.random() < 0.1:
         source = source[: luck.randrange(len(source))]

@@ -72,11 +72,15 @@ HAND_MADE = {
     "fold twice": (kernel_with(ir.Reduce("sum", X, ("n", "n"), f32)), "each of its axes once"),
     "scan without one": (kernel_with(ir.Scan("any", X, "n", bool_), bool_), "no running form"),
     "dot of two types": (
-        kernel_with(ir.Dot(X, ir.Const(1, i32), ("n",), f32)), "dot of f32 and i32"),
+        kernel_with(ir.Dot(X, ir.Const(1, i32), ("n",), f32)),
+        "dot of f32 and i32",
+    ),
     "condition": (kernel_with(ir.If(X, X, X)), "a condition is f32"),
     "sides": (kernel_with(ir.If(ir.Const(True, bool_), X, ir.Const(1, i32))), "f32 and i32"),
     "outside value": (
-        kernel_with(ir.Load("x", (axis("n", n),), ir.Const(0, i32))), "but outside i32"),
+        kernel_with(ir.Load("x", (axis("n", n),), ir.Const(0, i32))),
+        "but outside i32",
+    ),
     "number too large": (kernel_with(ir.Const(300, i8)), "300 is no i8"),
     "fraction": (kernel_with(ir.Const(0.5, i32), i32), "0.5 is no i32"),
     "complex": (kernel_with(ir.Cast(X, c64)), "c64 is no type to compute in"),
@@ -87,18 +91,27 @@ HAND_MADE = {
     "blocks of nothing": (kernel_with(X, grid=(ir.Block("n", 0),)), "blocks of 0"),
     "grid twice": (kernel_with(X, grid=(ir.Block("n"), ir.Block("n"))), "two grid entries"),
     "grid with a stop": (
-        kernel_with(X, grid=(ir.Block("n", 1, ir.Const(2, i64)),)), "runs over all of n"),
+        kernel_with(X, grid=(ir.Block("n", 1, ir.Const(2, i64)),)),
+        "runs over all of n",
+    ),
     "strides": (
-        kernel_with(X, inputs=(ir.Param("x", f32, (n,), (1, 1)),)), "1 dimensions and 2 strides"),
+        kernel_with(X, inputs=(ir.Param("x", f32, (n,), (1, 1)),)),
+        "1 dimensions and 2 strides",
+    ),
     "in place of another type": (
         kernel_with(X, inputs=(ir.Param("x", f32, (n,)), ir.Param("y", f16, (n,)))),
-        "another type as input"),
+        "another type as input",
+    ),
     "state of another type": (
-        kernel_with(X, body=(ir.Stream((ir.Block("n", 1),),
-            (ir.State("s", ir.Const(0, f32), (), i32),), ()),)), "declared i32 and starts as f32"),
+        kernel_with(
+            X,
+            body=(ir.Stream((ir.Block("n", 1),), (ir.State("s", ir.Const(0, f32), (), i32),), ()),),
+        ),
+        "declared i32 and starts as f32",
+    ),
     "update outside": (kernel_with(X, body=(ir.Update("s", X),)), "no state of the stream"),
     "merge of nothing": (kernel_with(X, body=(ir.Merge("p", ()),)), "a merge stands at the top"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", HAND_MADE)

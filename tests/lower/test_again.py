@@ -47,13 +47,16 @@ def test_steps_of_a_loop_are_lowered_once() -> None:
 def test_layers_are_lowered_once_under_their_own_names() -> None:
     """Parameters with labels that other kernels, axes, values or functions have."""
     labels = ["w", "other", "i", "exp", "v0", "y", "t0", "k0"]
-    lines = [f"v{k} = contract({'x' if not k else f'v{k - 1}'}, {label}) "
-             '{spec="m,k; k,n -> m,n"}' for k, label in enumerate(labels)]  # fmt: skip
+    lines = [
+        f'v{k} = contract({"x" if not k else f"v{k - 1}"}, {label}) {{spec="m,k; k,n -> m,n"}}'
+        for k, label in enumerate(labels)
+    ]
     given = ", ".join(f"{label}: f32[64,64]" for label in labels)
     graph = parse(
-        f"graph f(x: f32[64,64], {given}) {{\n" + "\n".join(lines).replace("v0 =", "u0 =")
-        .replace("(v0,", "(u0,") + f"\nreturn v{len(labels) - 1}\n}}"
-    )  # fmt: skip
+        f"graph f(x: f32[64,64], {given}) {{\n"
+        + "\n".join(lines).replace("v0 =", "u0 =").replace("(v0,", "(u0,")
+        + f"\nreturn v{len(labels) - 1}\n}}"
+    )
     count, made = lowerings(graph, {})
     assert len([k for k in made.kernels if k]) == len(labels)
     assert count < len(labels)
@@ -69,14 +72,19 @@ def test_layers_are_lowered_once_under_their_own_names() -> None:
 def test_what_a_kernel_depends_on_is_spelled() -> None:
     """Clusters that differ in a type, an operator, an operand, a view or what is written."""
     kinds = [
-        "v0 = exp(x) : f32[n]", "v0 = sin(x) : f32[n]", "v0 = add(x, x) : f32[n]",
-        "v0 = add(x, z) : f32[n]", "v0 = sub(x, z) : f32[n]", "v0 = sub(z, x) : f32[n]",
-    ]  # fmt: skip
+        "v0 = exp(x) : f32[n]",
+        "v0 = sin(x) : f32[n]",
+        "v0 = add(x, x) : f32[n]",
+        "v0 = add(x, z) : f32[n]",
+        "v0 = sub(x, z) : f32[n]",
+        "v0 = sub(z, x) : f32[n]",
+    ]
     spelled = set[Any]()
     for dtype in ("f32", "f64"):
         for kind in kinds:
-            graph = parse(f"graph f(x: f32[n], z: f32[n]) {{\n{kind}\nreturn v0\n}}"
-                          .replace("f32", dtype))  # fmt: skip
+            graph = parse(
+                f"graph f(x: f32[n], z: f32[n]) {{\n{kind}\nreturn v0\n}}".replace("f32", dtype)
+            )
             made = driver.compile(graph, hints={})
             (cluster,) = made.plan.clusters
             (kernel,) = made.kernels

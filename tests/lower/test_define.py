@@ -29,19 +29,23 @@ def values(kernel: Kernel, kind: type) -> list[Let]:
 
 def test_equal_values_are_built_once() -> None:
     """Two operators that compute the same element share it, through views that change nothing."""
-    kernel = lowered(body(
-        "a = exp(x)\nb = exp(x)\nc = permute(x) {perm=(1,0)}\nd = permute(c) {perm=(1,0)}\n"
-        "e = exp(d)\nr = reshape(x) {shape=(n,m)}\ns = exp(r)\n"
-        "g = add(a, b)\nh = add(g, e)\ni = add(h, s)\nreturn i"
-    ))  # fmt: skip
+    kernel = lowered(
+        body(
+            "a = exp(x)\nb = exp(x)\nc = permute(x) {perm=(1,0)}\nd = permute(c) {perm=(1,0)}\n"
+            "e = exp(d)\nr = reshape(x) {shape=(n,m)}\ns = exp(r)\n"
+            "g = add(a, b)\nh = add(g, e)\ni = add(h, s)\nreturn i"
+        )
+    )
     assert len(values(kernel, Load)) == 1
     assert [s.value.op for s in values(kernel, Apply)].count("exp") == 1
 
 
 def test_equal_folds_are_built_once() -> None:
-    kernel = lowered(body(
-        "a = reduce.sum(x) {axes=(1,)}\nb = reduce.sum(x) {axes=(1,)}\nc = mul(a, b)\nreturn c"
-    ))  # fmt: skip
+    kernel = lowered(
+        body(
+            "a = reduce.sum(x) {axes=(1,)}\nb = reduce.sum(x) {axes=(1,)}\nc = mul(a, b)\nreturn c"
+        )
+    )
     assert len(values(kernel, Reduce)) == 1
 
 
@@ -53,12 +57,15 @@ def test_a_value_read_at_two_positions_is_built_for_both() -> None:
 
 def test_folds_along_one_dimension_share_its_axis() -> None:
     """Through elementwise operators, broadcasts and permutations, in any number."""
-    kernel = lowered(body(
-        "a = reduce.max(x) {axes=(1,)}\nb = reshape(a) {shape=(n,1)}\nc = sub(x, b)\nd = exp(c)\n"
-        "e = permute(d) {perm=(1,0)}\ng = reduce.sum(e) {axes=(0,)}\n"
-        "h = reduce.sum(d) {axes=(1,)}\ni = reduce.min(c) {axes=(1,)}\n"
-        "j = add(g, h)\nk = add(j, i)\nreturn k"
-    ))  # fmt: skip
+    kernel = lowered(
+        body(
+            "a = reduce.max(x) {axes=(1,)}\nb = reshape(a) {shape=(n,1)}\n"
+            "c = sub(x, b)\nd = exp(c)\n"
+            "e = permute(d) {perm=(1,0)}\ng = reduce.sum(e) {axes=(0,)}\n"
+            "h = reduce.sum(d) {axes=(1,)}\ni = reduce.min(c) {axes=(1,)}\n"
+            "j = add(g, h)\nk = add(j, i)\nreturn k"
+        )
+    )
     assert [a.name for a in kernel.axes] == ["n", "m"]
     assert {f.value.over for f in values(kernel, Reduce)} == {("m",)}
     assert len(values(kernel, Reduce)) == 3
@@ -66,23 +73,28 @@ def test_folds_along_one_dimension_share_its_axis() -> None:
 
 def test_an_axis_in_use_is_not_used_again() -> None:
     """The gram matrix of rows with themselves needs two axes of one extent."""
-    kernel = lowered(body(
-        'a = contract(x, x) {spec="i,k; j,k -> i,j"}\nb = reduce.sum(a) {axes=(1,)}\n'
-        "c = reshape(b) {shape=(n,1)}\nd = div(a, c)\nreturn d"
-    ))  # fmt: skip
+    kernel = lowered(
+        body(
+            'a = contract(x, x) {spec="i,k; j,k -> i,j"}\nb = reduce.sum(a) {axes=(1,)}\n'
+            "c = reshape(b) {shape=(n,1)}\nd = div(a, c)\nreturn d"
+        )
+    )
     assert [str(a.extent) for a in kernel.axes] == ["n", "n", "m"]
     assert [b.axis for b in kernel.grid] == ["n"]
 
 
-@pytest.mark.parametrize(("index", "guarded"), [
-    ("slice(x) {starts=(1,0), sizes=(n - 1,m), steps=(1,1)}", False),
-    ("slice(x) {starts=(n - 1,0), sizes=(n,m), steps=(-1,1)}", False),
-    ("flip(x) {axes=(0,1)}", False),
-    ("pad(x) {low=(0,0), high=(0,0), value=1.0}", False),
-    ("pad(x) {low=(1,0), high=(0,0), value=1.0}", True),
-    ("pad(x) {low=(0,0), high=(0,1), value=1.0}", True),
-    ("concat(x, x) {axis=0}", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("index", "guarded"),
+    [
+        ("slice(x) {starts=(1,0), sizes=(n - 1,m), steps=(1,1)}", False),
+        ("slice(x) {starts=(n - 1,0), sizes=(n,m), steps=(-1,1)}", False),
+        ("flip(x) {axes=(0,1)}", False),
+        ("pad(x) {low=(0,0), high=(0,0), value=1.0}", False),
+        ("pad(x) {low=(1,0), high=(0,0), value=1.0}", True),
+        ("pad(x) {low=(0,0), high=(0,1), value=1.0}", True),
+        ("concat(x, x) {axis=0}", True),
+    ],
+)
 def test_only_open_ends_are_guarded(index: str, guarded: bool) -> None:
     kernel = lowered(body(f"a = {index}\nreturn a"))
     assert any(s.value.other is not None for s in values(kernel, Load)) == guarded
@@ -97,34 +109,43 @@ def test_the_margin_of_a_bare_load_is_the_loads_own() -> None:
 
 
 def test_margins_differ_by_the_sign_of_zero() -> None:
-    kernel = lowered(body(
-        "a = pad(x) {low=(1,0), high=(0,0), value=0.0}\n"
-        "b = pad(x) {low=(1,0), high=(0,0), value=-0.0}\nc = sub(a, b)\nreturn c"
-    ))  # fmt: skip
+    kernel = lowered(
+        body(
+            "a = pad(x) {low=(1,0), high=(0,0), value=0.0}\n"
+            "b = pad(x) {low=(1,0), high=(0,0), value=-0.0}\nc = sub(a, b)\nreturn c"
+        )
+    )
     assert len(values(kernel, Load)) == 2
 
 
 def test_a_shared_position_is_computed_once() -> None:
-    kernel = lowered(body(
-        "a = gather(x, i) {first=0}\nb = exp(x)\nc = gather(b, i) {first=0}\nd = add(a, c)\n"
-        "return d", "x: f32[n,m], i: i64[p]"
-    ))  # fmt: skip
+    kernel = lowered(
+        body(
+            "a = gather(x, i) {first=0}\nb = exp(x)\nc = gather(b, i) {first=0}\nd = add(a, c)\n"
+            "return d",
+            "x: f32[n,m], i: i64[p]",
+        )
+    )
     assert sum(isinstance(s, Position) for s in kernel.body) == 1
     assert len(values(kernel, Load)) == 2
 
 
 def test_a_fold_under_a_gather_has_an_axis_of_its_own() -> None:
     """The rows that are summed are chosen along an axis of the same extent."""
-    kernel = lowered(body(
-        "a = gather(x, i) {first=0}\nb = reduce.sum(a) {axes=(1,)}\nreturn b",
-        "x: f32[n,n], i: i64[n]",
-    ))  # fmt: skip
+    kernel = lowered(
+        body(
+            "a = gather(x, i) {first=0}\nb = reduce.sum(a) {axes=(1,)}\nreturn b",
+            "x: f32[n,n], i: i64[n]",
+        )
+    )
     (fold,) = values(kernel, Reduce)
     assert fold.value.over == ("n2",)
-    swapped = lowered(body(
-        "b = reduce.sum(x) {axes=(1,)}\na = gather(b, i) {first=0}\nreturn a",
-        "x: f32[n,n], i: i64[n]",
-    ))  # fmt: skip
+    swapped = lowered(
+        body(
+            "b = reduce.sum(x) {axes=(1,)}\na = gather(b, i) {first=0}\nreturn a",
+            "x: f32[n,n], i: i64[n]",
+        )
+    )
     assert text(swapped) == text(kernel)
 
 
@@ -159,8 +180,10 @@ def test_every_output_is_stored_once_under_its_own_name() -> None:
 
 def test_nothing_unread_is_left() -> None:
     """The first attempt of a guarded load is not in the kernel that people read."""
-    for lines in ("a = pad(x) {low=(1,0), high=(0,1), value=2.0}\nreturn a",
-                  "a = concat(x, x) {axis=1}\nb = exp(a)\nreturn b"):  # fmt: skip
+    for lines in (
+        "a = pad(x) {low=(1,0), high=(0,1), value=2.0}\nreturn a",
+        "a = concat(x, x) {axis=1}\nb = exp(a)\nreturn b",
+    ):
         kernel = lowered(body(lines))
         shown = text(kernel)
         for s in kernel.body:

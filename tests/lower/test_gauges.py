@@ -30,8 +30,15 @@ from smelt.kernel.ir import (
 from smelt.kernel.walk import map_values, statements, transform, values_of, visit
 from smelt.types.dtype import f32
 
-ASKED = {"largest normalised", "quantised", "argmax", "argmax of all", "argmin of columns",
-         "max and argmax", "nearest"}  # fmt: skip
+ASKED = {
+    "largest normalised",
+    "quantised",
+    "argmax",
+    "argmax of all",
+    "argmin of columns",
+    "max and argmax",
+    "nearest",
+}
 """Cases that ask for the maximum itself, or for its place."""
 
 WEIGHED = [c for c in CASES if c.name.startswith("weighed ") or c.name == "weighed"]
@@ -40,8 +47,13 @@ WEIGHED = [c for c in CASES if c.name.startswith("weighed ") or c.name == "weigh
 
 def gauges(stream: Stream) -> set[str]:
     """States that others are brought to: their new values are read inside the stream."""
-    read = {v.name for s in stream.body for value in values_of(s) for v in visit(value)
-            if isinstance(v, Ref) and v.next}  # fmt: skip
+    read = {
+        v.name
+        for s in stream.body
+        for value in values_of(s)
+        for v in visit(value)
+        if isinstance(v, Ref) and v.next
+    }
     return {s.name for s in stream.states} & read
 
 
@@ -88,8 +100,11 @@ def power(value: Value) -> Value:
 
 def unmoved(kernel: Kernel) -> Kernel:
     """Sums of products that are not brought to the new power."""
-    moved = {s.state for s in statements(kernel) if isinstance(s, Update)
-             and any(isinstance(v, Dot) for v in visit(s.value))}  # fmt: skip
+    moved = {
+        s.state
+        for s in statements(kernel)
+        if isinstance(s, Update) and any(isinstance(v, Dot) for v in visit(s.value))
+    }
     return changed(kernel, lambda u, s: forget(u, s) if u.state in moved else u)
 
 
@@ -106,10 +121,12 @@ def wrong(case: Case, kernel: Kernel) -> str:
 
 
 CARRIED = [
-    c for c in CASES
-    if c.name not in ASKED and c not in WEIGHED and any(
-        gauges(s) for s in statements(streamed(c)[1]) if isinstance(s, Stream))
-]  # fmt: skip
+    c
+    for c in CASES
+    if c.name not in ASKED
+    and c not in WEIGHED
+    and any(gauges(s) for s in statements(streamed(c)[1]) if isinstance(s, Stream))
+]
 
 
 def test_most_cases_have_gauges() -> None:

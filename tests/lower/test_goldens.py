@@ -112,8 +112,9 @@ def test_three_judges(case: Case) -> None:
             for other in (b, c):
                 assert other.dtype == a.dtype
                 assert other.shape == a.shape
-                assert np.allclose(other.astype("f8"), a.astype("f8"), rtol=near, atol=near,
-                                   equal_nan=True), values  # fmt: skip
+                assert np.allclose(
+                    other.astype("f8"), a.astype("f8"), rtol=near, atol=near, equal_nan=True
+                ), values
 
 
 def test_names_are_unique() -> None:

@@ -57,10 +57,16 @@ def programs(draw: Draw) -> tuple[str, list[Array], dict[str, int]]:
     middle = draw(st.lists(st.sampled_from((0, 1, 2, 7)), min_size=1, max_size=2))
     rest = draw(st.lists(st.sampled_from((1, 2, 5, 17, 40)), max_size=2))
     a, m, r = shape("a", lead), shape("m", middle), shape("r", rest)
-    arrays = [numbers(random, kind, (*lead, *rest)), numbers(random, kind, (*middle, *rest)),
-              numbers(random, kind, (*middle, *[1] * len(rest)))]  # fmt: skip
-    inputs = [f"x: {kind}[{','.join(a + r)}]", f"u: {kind}[{','.join(m + r)}]",
-              f"w: {kind}[{','.join([*m, *['1'] * len(rest)])}]"]  # fmt: skip
+    arrays = [
+        numbers(random, kind, (*lead, *rest)),
+        numbers(random, kind, (*middle, *rest)),
+        numbers(random, kind, (*middle, *[1] * len(rest))),
+    ]
+    inputs = [
+        f"x: {kind}[{','.join(a + r)}]",
+        f"u: {kind}[{','.join(m + r)}]",
+        f"w: {kind}[{','.join([*m, *['1'] * len(rest)])}]",
+    ]
     index = draw(st.sampled_from(POSITIONS))
     for k, extent in enumerate(lead):
         short = [k > 0 and draw(st.booleans()) for _ in middle]
@@ -178,11 +184,21 @@ def test_it_ends_its_kernel(name: str) -> None:
 
 
 ALONG = {
-    "in front": ("m0,a0", "m0,p", "f32[m0,a0]", "v = iota() {shape=(m0,1), axis=0, dtype=i64}",
-                 "v, i"),
-    "behind": ("a0,m0", "p,m0", "f32[a0,m0]", "v = iota() {shape=(1,m0), axis=1, dtype=i64}",
-               "i, v"),
-}  # fmt: skip
+    "in front": (
+        "m0,a0",
+        "m0,p",
+        "f32[m0,a0]",
+        "v = iota() {shape=(m0,1), axis=0, dtype=i64}",
+        "v, i",
+    ),
+    "behind": (
+        "a0,m0",
+        "p,m0",
+        "f32[a0,m0]",
+        "v = iota() {shape=(1,m0), axis=1, dtype=i64}",
+        "i, v",
+    ),
+}
 
 
 @pytest.mark.parametrize("how", MODES)
@@ -190,8 +206,10 @@ ALONG = {
 def test_places_that_count_an_axis_are_that_axis(name: str, how: str) -> None:
     """Nothing is looked for along it: its positions are blocks, or lanes of vectors."""
     whole, updates, kind, counted, places = ALONG[name]
-    source = (f"graph f(x: {kind}, u: f32[{updates}], i: i64[{updates}]) {{\n  {counted}\n"
-              f"  y = scatter.{how}(x, u, {places})\n  return y\n}}")  # fmt: skip
+    source = (
+        f"graph f(x: {kind}, u: f32[{updates}], i: i64[{updates}]) {{\n  {counted}\n"
+        f"  y = scatter.{how}(x, u, {places})\n  return y\n}}"
+    )
     graph = parse(source)
     c = driver.compile(graph, hints={"m0": 40, "a0": 9, "p": 30})
     shown = text(c.kernels[0]) if c.kernels[0] is not None else ""
@@ -199,8 +217,9 @@ def test_places_that_count_an_axis_are_that_axis(name: str, how: str) -> None:
     random = np.random.default_rng(3)
     for m, a, p in ((40, 9, 30), (1, 1, 1), (3, 2, 0), (130, 4, 7)):
         sizes = {"m0": m, "a0": a, "p": p}
-        x, u = (numbers(random, "f32", tuple(sizes[n] for n in s.split(",")))
-                for s in (whole, updates))  # fmt: skip
+        x, u = (
+            numbers(random, "f32", tuple(sizes[n] for n in s.split(","))) for s in (whole, updates)
+        )
         i = random.integers(0, a, u.shape)
         (wanted,) = interpret(graph, [x, u, i], sizes)
         (found,) = c.run([x, u, i], tuple(sizes[n] for n in c.size_names))
@@ -221,9 +240,11 @@ def test_what_nobody_else_needs_is_written_into() -> None:
     places = [(slot.offset, slot.within) for slot in c.plan.slots if slot.node.op.name != "exp"]
     assert len(places) == 2 and len(set(places)) == 1
     random = np.random.default_rng(0)
-    arrays = [random.standard_normal((70, 64)).astype("f4"),
-              random.standard_normal((90, 64)).astype("f4"),
-              *(random.integers(0, 70, 90) for _ in range(2))]  # fmt: skip
+    arrays = [
+        random.standard_normal((70, 64)).astype("f4"),
+        random.standard_normal((90, 64)).astype("f4"),
+        *(random.integers(0, 70, 90) for _ in range(2)),
+    ]
     (found,) = c.run(arrays, tuple({"n": 70, "m": 90}[n] for n in c.size_names))
     (wanted,) = interpret(graph, arrays, {"n": 70, "m": 90})
     assert np.allclose(found, wanted, rtol=1e-6)
@@ -232,8 +253,10 @@ def test_what_nobody_else_needs_is_written_into() -> None:
 @pytest.mark.parametrize("how", ["add", "mul", "max", "min", "put"])
 def test_updates_of_fewer_dimensions_than_their_places(how: str) -> None:
     """NumPy's own `at` reads beyond such updates: the judge has to spread them."""
-    code = (f"graph f(x: f32[n], i: i64[m,8], u: f32[8]) {{\n v0 = scatter.{how}(x, u, i)\n"
-            " return v0\n}")  # fmt: skip
+    code = (
+        f"graph f(x: f32[n], i: i64[m,8], u: f32[8]) {{\n v0 = scatter.{how}(x, u, i)\n"
+        " return v0\n}"
+    )
     x, u = np.array([3.0, -1.0], np.float32), np.arange(1, 9, dtype=np.float32) / 4
     i = np.arange(800).reshape(100, 8) % 2
     join = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}.get(how)
@@ -257,9 +280,11 @@ def test_what_is_written_reads_an_operand_of_one_row_before_it_is_written_over(
     rows: str, count: int
 ) -> None:
     """Which of them is read is known then, and may be what the first value is computed from."""
-    code = (f"graph f(x: f32[{rows},4], i: i64[m], k: i64[m]) {{\n v0 = mul(x, x)\n"
-            " v1 = gather(v0, k) {first=0}\n v2 = scatter.add(v0, v1, i)\n"
-            " return v2\n}")  # fmt: skip
+    code = (
+        f"graph f(x: f32[{rows},4], i: i64[m], k: i64[m]) {{\n v0 = mul(x, x)\n"
+        " v1 = gather(v0, k) {first=0}\n v2 = scatter.add(v0, v1, i)\n"
+        " return v2\n}"
+    )
     x, at = np.arange(1, 5, dtype=np.float32)[None], np.zeros(count, np.int64)
     compiled = driver.compile(parse(code), donate=(0,))
     given = tuple({"n": 1, "m": count}[s] for s in compiled.size_names)
@@ -270,9 +295,11 @@ def test_what_is_written_reads_an_operand_of_one_row_before_it_is_written_over(
 @pytest.mark.parametrize("how", ["add", "put", "max"])
 def test_places_that_only_count_meet_each_element_once(how: str) -> None:
     """There is no stream then between first values and what joins them."""
-    code = (f"graph f(x: f32[n,m]) {{\n v0 = mul(x, 2.0:f32)\n v1 = flip(x) {{axes=(0,)}}\n"
-            f" i = iota() {{shape=(n,), axis=0, dtype=i64}} : i64[n]\n"
-            f" v2 = scatter.{how}(v0, v1, i)\n return v2\n}}")  # fmt: skip
+    code = (
+        f"graph f(x: f32[n,m]) {{\n v0 = mul(x, 2.0:f32)\n v1 = flip(x) {{axes=(0,)}}\n"
+        f" i = iota() {{shape=(n,), axis=0, dtype=i64}} : i64[n]\n"
+        f" v2 = scatter.{how}(v0, v1, i)\n return v2\n}}"
+    )
     join = {"add": np.add, "max": np.maximum, "put": lambda _, b: b}[how]
     compiled = driver.compile(parse(code))
     for shape in ((80, 8), (1, 1), (5, 70)):
@@ -286,9 +313,11 @@ def test_places_that_only_count_meet_each_element_once(how: str) -> None:
 @pytest.mark.parametrize("how", ["add", "put", "max"])
 def test_places_that_are_looked_up_at_places_that_are_looked_up(how: str) -> None:
     """Each is known once the one before is: no stream can be told beforehand what to visit."""
-    code = (f"graph f(x: f32[n,8], t: i64[p], s: i64[m], u: f32[m,8]) {{\n"
-            " v0 = gather(t, s) {first=0}\n v1 = mul(u, 2.0:f32)\n"
-            f" v2 = scatter.{how}(x, v1, v0)\n return v2\n}}")  # fmt: skip
+    code = (
+        f"graph f(x: f32[n,8], t: i64[p], s: i64[m], u: f32[m,8]) {{\n"
+        " v0 = gather(t, s) {first=0}\n v1 = mul(u, 2.0:f32)\n"
+        f" v2 = scatter.{how}(x, v1, v0)\n return v2\n}}"
+    )
     random = np.random.default_rng(1)
     x, u = (random.standard_normal((n, 8)).astype(np.float32) for n in (90, 200))
     t, s = random.integers(0, 90, 50), random.integers(0, 50, 200)

@@ -44,44 +44,58 @@ def split(kernel: Kernel) -> str | None:
 SUM = "a = reduce.sum(x) {{axes=({},)}}\nreturn a"
 
 
-@pytest.mark.parametrize(("lines", "roles"), [
-    ("a = exp(x)\nreturn a", ["n", "m"]),
-    (SUM.format(0), ["m"]),
-    (SUM.format(1), ["n"]),
-    ("a = scan.sum(x) {axis=0}\nreturn a", ["m"]),
-    ("a = scan.sum(x) {axis=1}\nreturn a", ["n"]),
-    ("a = reduce.sum(x) {axes=(0,1)}\nreturn a", []),
-    ("a = reduce.sum(x) {axes=(0,)}\nb = sub(x, a)\nreturn b", ["m"]),
-    ("a = reduce.sum(x) {axes=(1,)}\nb = exp(x)\nreturn a, b", ["n"]),
-    ("a = reduce.sum(x) {axes=(1,)}\nb = reduce.sum(x) {axes=(0,)}\nreturn a, b", []),
-    ("a = permute(x) {perm=(1,0)}\nreturn a", ["m", "n"]),
-    ('a = contract(x, x) {spec="i,k; j,k -> i,j"}\nreturn a', ["n", "n2"]),
-    ('a = contract(x, x) {spec="i,k; j,k -> i,j"}\nb = reduce.max(a) {axes=(1,)}\nreturn b', ["n"]),
-    ("a = reduce.sum(x) {axes=(0,1)}\nb = sub(x, a)\nreturn b", []),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("lines", "roles"),
+    [
+        ("a = exp(x)\nreturn a", ["n", "m"]),
+        (SUM.format(0), ["m"]),
+        (SUM.format(1), ["n"]),
+        ("a = scan.sum(x) {axis=0}\nreturn a", ["m"]),
+        ("a = scan.sum(x) {axis=1}\nreturn a", ["n"]),
+        ("a = reduce.sum(x) {axes=(0,1)}\nreturn a", []),
+        ("a = reduce.sum(x) {axes=(0,)}\nb = sub(x, a)\nreturn b", ["m"]),
+        ("a = reduce.sum(x) {axes=(1,)}\nb = exp(x)\nreturn a, b", ["n"]),
+        ("a = reduce.sum(x) {axes=(1,)}\nb = reduce.sum(x) {axes=(0,)}\nreturn a, b", []),
+        ("a = permute(x) {perm=(1,0)}\nreturn a", ["m", "n"]),
+        ('a = contract(x, x) {spec="i,k; j,k -> i,j"}\nreturn a', ["n", "n2"]),
+        (
+            'a = contract(x, x) {spec="i,k; j,k -> i,j"}\nb = reduce.max(a) {axes=(1,)}\nreturn b',
+            ["n"],
+        ),
+        ("a = reduce.sum(x) {axes=(0,1)}\nb = sub(x, a)\nreturn b", []),
+    ],
+)
 def test_independent_positions_are_grid(lines: str, roles: list[str]) -> None:
     assert grid(lowered(lines, n=8, m=8)) == roles
 
 
-@pytest.mark.parametrize(("lines", "axis"), [
-    (SUM.format(0), "n"),
-    (SUM.format(1), "m"),
-    ("a = reduce.sum(x) {axes=(0,1)}\nreturn a", "n"),
-    ("a = reduce.sum(x) {axes=(0,1)}\nb = reduce.max(x) {axes=(0,1)}\nreturn a, b", "n"),
-    ("a = reduce.sum(x) {axes=(0,1)}\nb = reduce.max(x) {axes=(0,)}\nreturn a, b", "n"),
-    ('a = contract(x, x) {spec="i,k; i,k -> "}\nreturn a', "n"),
-    ('a = contract(x, x) {spec="k,m; k,n -> m,n"}\nb = exp(a)\nreturn b', "n"),
-    ("a = reduce.argmax(x) {axes=(0,)}\nreturn a", "n"),
-    ("a = reduce.argmax(x) {axes=(0,)}\nb = reduce.sum(x) {axes=(0,)}\nreturn a, b", "n"),
-    ("a = reduce.argmax(x) {axes=(0,1)}\nreturn a", "n"),
-    ("a = reduce.argmax(x) {axes=(0,1)}\nb = reduce.sum(x) {axes=(0,1)}\nreturn a, b", "n"),
-    # what cannot be done in one sweep, or not in parts:
-    (("a = reduce.max(x) {axes=(0,1)}\nb = sub(x, a)\nc = reduce.sum(b) {axes=(0,1)}\n"
-     "return c"), None),
-    ("a = reduce.sum(x) {axes=(0,1)}\nb = sub(x, a)\nreturn b", None),
-    ('a = contract(x, x) {spec="m,k; n,k -> m,n"}\nreturn a', None),
-    ("a = scan.sum(x) {axis=0}\nb = reduce.sum(a) {axes=(0,1)}\nreturn b", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("lines", "axis"),
+    [
+        (SUM.format(0), "n"),
+        (SUM.format(1), "m"),
+        ("a = reduce.sum(x) {axes=(0,1)}\nreturn a", "n"),
+        ("a = reduce.sum(x) {axes=(0,1)}\nb = reduce.max(x) {axes=(0,1)}\nreturn a, b", "n"),
+        ("a = reduce.sum(x) {axes=(0,1)}\nb = reduce.max(x) {axes=(0,)}\nreturn a, b", "n"),
+        ('a = contract(x, x) {spec="i,k; i,k -> "}\nreturn a', "n"),
+        ('a = contract(x, x) {spec="k,m; k,n -> m,n"}\nb = exp(a)\nreturn b', "n"),
+        ("a = reduce.argmax(x) {axes=(0,)}\nreturn a", "n"),
+        ("a = reduce.argmax(x) {axes=(0,)}\nb = reduce.sum(x) {axes=(0,)}\nreturn a, b", "n"),
+        ("a = reduce.argmax(x) {axes=(0,1)}\nreturn a", "n"),
+        ("a = reduce.argmax(x) {axes=(0,1)}\nb = reduce.sum(x) {axes=(0,1)}\nreturn a, b", "n"),
+        # what cannot be done in one sweep, or not in parts:
+        (
+            (
+                "a = reduce.max(x) {axes=(0,1)}\nb = sub(x, a)\nc = reduce.sum(b) {axes=(0,1)}\n"
+                "return c"
+            ),
+            None,
+        ),
+        ("a = reduce.sum(x) {axes=(0,1)}\nb = sub(x, a)\nreturn b", None),
+        ('a = contract(x, x) {spec="m,k; n,k -> m,n"}\nreturn a', None),
+        ("a = scan.sum(x) {axis=0}\nb = reduce.sum(a) {axes=(0,1)}\nreturn b", None),
+    ],
+)
 def test_what_is_split(lines: str, axis: str | None) -> None:
     few = {"n": 2, "m": 2}
     if axis in (None, "n"):
@@ -93,15 +107,21 @@ def test_what_is_split(lines: str, axis: str | None) -> None:
 
 def test_a_column_fold_inside_a_cascade_is_split_by_the_other_axis() -> None:
     """The maximum of a row waits for nothing along the rows, so rows may be taken in parts."""
-    kernel = lowered("a = reduce.max(x) {axes=(1,)}\nb = reduce.sum(a) {axes=(0,)}\nreturn b",
-                     n=1 << 20, m=8)  # fmt: skip
+    kernel = lowered(
+        "a = reduce.max(x) {axes=(1,)}\nb = reduce.sum(a) {axes=(0,)}\nreturn b", n=1 << 20, m=8
+    )
     assert split(kernel) == "n"
 
 
-@pytest.mark.parametrize(("sizes", "axis"), [
-    ({"n": 8, "m": 1 << 8, "k": 1 << 6}, "m"), ({"n": 1 << 10, "m": 2, "k": 1 << 11}, "n"),
-    ({"n": 8, "m": 4, "k": 1 << 11}, "n"), ({"n": 8, "m": 4, "k": 1 << 13}, "k"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sizes", "axis"),
+    [
+        ({"n": 8, "m": 1 << 8, "k": 1 << 6}, "m"),
+        ({"n": 1 << 10, "m": 2, "k": 1 << 11}, "n"),
+        ({"n": 8, "m": 4, "k": 1 << 11}, "n"),
+        ({"n": 8, "m": 4, "k": 1 << 13}, "k"),
+    ],
+)
 def test_parts_are_not_a_few_elements_of_a_line(sizes: dict[str, int], axis: str) -> None:
     """What memory is walked along is split only where each part is some vectors long."""
     kernel = lowered("a = reduce.sum(x) {axes=(0,1,2)}\nreturn a", "x: f32[n,m,k]", **sizes)
@@ -190,8 +210,10 @@ def test_the_number_of_the_part_has_a_name_of_its_own(sizes: tuple[str, str]) ->
 def test_the_stream_holds_only_what_its_folds_and_stores_read() -> None:
     kernel = lowered(
         "a = exp(x)\nb = reduce.sum(a) {axes=(0,)}\nc = cos(y)\nd = mul(b, c)\ne = sin(x)\n"
-        "return d, e", "x: f32[n], y: f32[]", n=1 << 20,
-    )  # fmt: skip
+        "return d, e",
+        "x: f32[n], y: f32[]",
+        n=1 << 20,
+    )
     shown = text(kernel)
     inside = "\n".join(line for line in shown.splitlines() if line.startswith("    "))
     assert "cos" not in inside

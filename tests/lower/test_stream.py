@@ -331,8 +331,13 @@ def shape_of(kernel: Kernel) -> list[list[str]]:
     """What each stream carries: a fold or a contraction for each state."""
     found: list[list[str]] = []
     for s in streams(kernel):
-        folds = [v for u in s.body if isinstance(u, Update) for v in visit(u.value)
-                 if isinstance(v, Reduce | Dot)]  # fmt: skip
+        folds = [
+            v
+            for u in s.body
+            if isinstance(u, Update)
+            for v in visit(u.value)
+            if isinstance(v, Reduce | Dot)
+        ]
         found.append([v.combine if isinstance(v, Reduce) else "dot" for v in folds])
     return found
 
@@ -361,22 +366,40 @@ def test_text_reads_back(case: Case) -> None:
     assert text(parse(text(kernel))) == text(kernel)
 
 
-@pytest.mark.parametrize("names", [
-    ("softmax", "softmax called", "softmax of twos", "softmax scaled late"),
-    ("attention", "attention scale first"),
-], ids=lambda names: names[0])  # fmt: skip
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("softmax", "softmax called", "softmax of twos", "softmax scaled late"),
+        ("attention", "attention scale first"),
+    ],
+    ids=lambda names: names[0],
+)
 def test_other_spellings_carry_the_same(names: tuple[str, ...]) -> None:
     first, *others = [shape_of(streamed(c)[1]) for c in CASES if c.name in names]
     assert others == [first] * (len(names) - 1)
 
 
-@pytest.mark.parametrize(("name", "stop"), [
-    ("causal", "last(n1) + 1"), ("causal added", "last(n1) + 1"), ("window", "last(n1) + 1"),
-    ("attention", None), ("softmax", None), ("padded", "v"), ("near", "last(n1) + 4"),
-    ("sinks", "last(n1) + 1"), ("chunked", "w"), ("documents", "last(n1) + 1"), ("added", None),
-    ("faint", "last(n1) + 1"), ("faint documents", "w"), ("softmin", "last(n1) + 1"),
-    ("faint added", "last(n1) + 1"), ("faint cleared", "w"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "stop"),
+    [
+        ("causal", "last(n1) + 1"),
+        ("causal added", "last(n1) + 1"),
+        ("window", "last(n1) + 1"),
+        ("attention", None),
+        ("softmax", None),
+        ("padded", "v"),
+        ("near", "last(n1) + 4"),
+        ("sinks", "last(n1) + 1"),
+        ("chunked", "w"),
+        ("documents", "last(n1) + 1"),
+        ("added", None),
+        ("faint", "last(n1) + 1"),
+        ("faint documents", "w"),
+        ("softmin", "last(n1) + 1"),
+        ("faint added", "last(n1) + 1"),
+        ("faint cleared", "w"),
+    ],
+)
 def test_blocks_that_a_mask_rules_out_are_not_visited(name: str, stop: str | None) -> None:
     _, kernel = streamed(next(c for c in CASES if c.name == name))
     found = streams(kernel)[0].blocks[0].stop
@@ -392,15 +415,28 @@ def read(case: Case, arrays: list[Array], blocks: int) -> int:
     names = [b.axis for b in kernel.grid if isinstance(b, Block)]
     names += [s.blocks[0].axis for s in streams(kernel)]
     trace = interp.Trace()
-    interp.run(kernel, arrays, sizes_at(graph, arrays), trace=trace,
-               grid_sizes=dict.fromkeys(names, blocks))  # fmt: skip
+    interp.run(
+        kernel,
+        arrays,
+        sizes_at(graph, arrays),
+        trace=trace,
+        grid_sizes=dict.fromkeys(names, blocks),
+    )
     return trace.loads[kernel.inputs[1].name].elements
 
 
-@pytest.mark.parametrize(("name", "most"), [
-    ("causal", 10 / 16), ("window", 7 / 16), ("near", 10 / 16), ("sinks", 9 / 16),
-    ("chunked", 10 / 16), ("documents", 7 / 16), ("added", 7 / 16),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("causal", 10 / 16),
+        ("window", 7 / 16),
+        ("near", 10 / 16),
+        ("sinks", 9 / 16),
+        ("chunked", 10 / 16),
+        ("documents", 7 / 16),
+        ("added", 7 / 16),
+    ],
+)
 def test_what_is_read_follows_what_is_visible(name: str, most: float) -> None:
     """Four blocks of rows and of keys: sixteen tiles, of which only those that matter are read."""
     case = next(c for c in CASES if c.name == name)
@@ -423,10 +459,13 @@ def test_masks_that_are_data(kind: str) -> None:
     q, k, v, bias = drawn(case)
     place = np.arange(23)
     keep = {
-        "none": np.zeros((23, 23), bool), "one": place[:, None] == 22 - place,
-        "window": abs(place[:, None] - place) < 3, "blocks": place[:, None] // 8 == place // 8,
-        "nan": place[:, None] < 30, "every other": (place[:, None] + place) % 2 == 0,
-    }[kind]  # fmt: skip
+        "none": np.zeros((23, 23), bool),
+        "one": place[:, None] == 22 - place,
+        "window": abs(place[:, None] - place) < 3,
+        "blocks": place[:, None] // 8 == place // 8,
+        "nan": place[:, None] < 30,
+        "every other": (place[:, None] + place) % 2 == 0,
+    }[kind]
     bias = np.where(keep, bias, -np.inf).astype(np.float32)
     if kind == "nan":
         bias[3, 5] = np.nan
@@ -466,11 +505,32 @@ def spoilt(a: Array, how: str) -> Array:
     return a
 
 
-SPOILT = ("nothing first", "nothing", "one finite", "nan", "rising", "falling", "huge", "tiny",
-          "infinite", "equal", "far below the first")  # fmt: skip
+SPOILT = (
+    "nothing first",
+    "nothing",
+    "one finite",
+    "nan",
+    "rising",
+    "falling",
+    "huge",
+    "tiny",
+    "infinite",
+    "equal",
+    "far below the first",
+)
 
-ODD = ("softmax", "softmax scaled late", "softmax of columns", "logsumexp", "entropy", "weighted",
-       "largest normalised", "argmax", "argmin of columns", "max and argmax")  # fmt: skip
+ODD = (
+    "softmax",
+    "softmax scaled late",
+    "softmax of columns",
+    "logsumexp",
+    "entropy",
+    "weighted",
+    "largest normalised",
+    "argmax",
+    "argmin of columns",
+    "max and argmax",
+)
 
 
 @pytest.mark.parametrize("how", SPOILT)

@@ -49,9 +49,10 @@ def numbers(dtypes: tuple[DType, ...]) -> list[Array]:
     rng = np.random.default_rng(0)
     return [
         rng.integers(0, 2 if d == bool_ else 20, COUNT).astype(d.numpy)
-        if not d.is_float else rng.uniform(0.05, 0.95, COUNT).astype(d.numpy)
+        if not d.is_float
+        else rng.uniform(0.05, 0.95, COUNT).astype(d.numpy)
         for d in dtypes
-    ]  # fmt: skip
+    ]
 
 
 class Loop:

@@ -73,8 +73,14 @@ def test_partial_derivative(name: str, place: int) -> None:
 
 
 OF_KERNELS = {
-    "exp_far", "exp_whole", "exp_over", "exp_moved", "exp2_whole", "exp2_over", "exp2_moved",
-}  # fmt: skip
+    "exp_far",
+    "exp_whole",
+    "exp_over",
+    "exp_moved",
+    "exp2_whole",
+    "exp2_over",
+    "exp2_moved",
+}
 """Rows that only kernels have: carried sums of exponentials."""
 
 

@@ -41,8 +41,10 @@ def products(graph: Graph) -> int:
 def agree(graph: Graph, new: Graph, seed: int, *, special: bool = False) -> None:
     rng = np.random.default_rng(seed)
     for n, k in ((0, 3), (1, 1), (5, 0), (7, 4)):
-        arrays = [rng.standard_normal(s).astype(np.float32)
-                  for s in ((n, k), (k, 192), (192,), (n, 1), (k, 2))]  # fmt: skip
+        arrays = [
+            rng.standard_normal(s).astype(np.float32)
+            for s in ((n, k), (k, 192), (192,), (n, 1), (k, 2))
+        ]
         if special:
             for a in arrays:
                 a.flat[:: max(a.size // 3, 1)] = [np.nan, np.inf, -np.inf, 0.0][seed % 4]
@@ -57,14 +59,20 @@ def agree(graph: Graph, new: Graph, seed: int, *, special: bool = False) -> None
         BOTH + " e = exp(p)\n y = mul(e, q)\n return y",
         BOTH + " e = exp(p)\n y = mul(e, q)\n return y, e",
         part("p", "h", 1, 4) + part("q", "h", 7, 4) + " y = max(p, q)\n return y",
-        part("q", "h", 4, 4) + part("p", "h", 0, 4) + part("r", "h", 8, 4)
+        part("q", "h", 4, 4)
+        + part("p", "h", 0, 4)
+        + part("r", "h", 8, 4)
         + " e = mul(q, p)\n y = add(r, e)\n return y",
-        " t = add(h, b)\n s = mul(t, c)\n" + part("p", "s", 0, 6) + part("q", "s", 6, 6)
+        " t = add(h, b)\n s = mul(t, c)\n"
+        + part("p", "s", 0, 6)
+        + part("q", "s", 6, 6)
         + " y = mul(p, q)\n return y",
-        " t = mul(h, h)\n" + part("p", "t", 0, 6) + part("q", "t", 6, 6)
+        " t = mul(h, h)\n"
+        + part("p", "t", 0, 6)
+        + part("q", "t", 6, 6)
         + " y = sub(q, p)\n return y",
     ],
-)  # fmt: skip
+)
 def test_parts_that_meet(body: str) -> None:
     graph = parse(f"{HEAD}{body}\n}}")
     new = divided(graph, {"n": 256})
@@ -86,15 +94,17 @@ def test_parts_that_meet(body: str) -> None:
         " y = add(s, t)\n return y",
         part("p", "h", 0, 6) + part("q", "h", 5, 6) + " y = mul(p, q)\n return y",  # they overlap
         part("p", "h", 0, 6, step=2) + part("q", "h", 1, 6, step=2) + " y = mul(p, q)\n return y",
-        part("p", "h", 0, 6, first=1) + part("q", "h", 6, 6, first=1)
+        part("p", "h", 0, 6, first=1)
+        + part("q", "h", 6, 6, first=1)
         + " y = mul(p, q)\n return y",  # of fewer rows, too
         ' z = contract(x, w) {spec="n,k; k,c -> n,c"}\n e = exp(z)\n s = add(h, e)\n'
-        + part("p", "s", 0, 6) + part("q", "s", 6, 6)
+        + part("p", "s", 0, 6)
+        + part("q", "s", 6, 6)
         + " y = mul(p, q)\n return y",  # a sum of two products
         " y = exp(h)\n return y",
         part("p", "h", 0, 6) + " y = exp(p)\n return y",
     ],
-)  # fmt: skip
+)
 def test_what_stays(body: str) -> None:
     graph = parse(f"{HEAD}{body}\n}}")
     assert divided(graph, {"n": 256}) is graph
@@ -188,8 +198,9 @@ def test_other_sizes_in_one_plan() -> None:
     rng = np.random.default_rng(1)
     made = sm.jit(lambda *a: gated(sm, *a))
     for m, k, n in ((300, 40, 72), (1, 40, 24), (0, 3, 5), (17, 1, 1), (200, 65, 130)):
-        x, w, b = (rng.standard_normal(s).astype(np.float32) for s in
-                   ((m, k), (k, 2 * n), (2 * n,)))  # fmt: skip
+        x, w, b = (
+            rng.standard_normal(s).astype(np.float32) for s in ((m, k), (k, 2 * n), (2 * n,))
+        )
         want = gated(np, *(a.astype(np.float64) for a in (x, w, b)))
         np.testing.assert_allclose(np.asarray(made(x, w, b)), want, rtol=2e-4, atol=2e-4)
 

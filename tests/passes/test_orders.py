@@ -72,8 +72,10 @@ def test_results_are_those_of_the_other_order(
     assert text(after) != text(before)
     made = driver.compile(graph, hints=dict.fromkeys(size_names(graph), 5))
     for shape in SHAPES:
-        arrays = [drawn(*(n if isinstance(n, int) else 3 for n in i.type.shape), seed=k)
-                  for k, i in enumerate(graph.inputs)]  # fmt: skip
+        arrays = [
+            drawn(*(n if isinstance(n, int) else 3 for n in i.type.shape), seed=k)
+            for k, i in enumerate(graph.inputs)
+        ]
         arrays[0] = drawn(*shape, seed=7)
         arrays[0][:1, 0, 0, :2] = np.nan, np.inf
         (want,) = interp.run(before, arrays)
@@ -109,8 +111,11 @@ def test_an_order_that_outputs_would_undo_is_not_chosen() -> None:
 
 def test_gradients_of_weights_are_left() -> None:
     """They sum over places: both operands are values, of which neither is read sooner turned."""
-    graph = parse(LAYERS.replace("v0 = window(x)", "y = exp(x)\n v0 = window(y)").replace(
-        "contract(v1, k)", "contract(v1, z)").replace("v2 =", "z = exp(k)\n v2 ="))  # fmt: skip
+    graph = parse(
+        LAYERS.replace("v0 = window(x)", "y = exp(x)\n v0 = window(y)")
+        .replace("contract(v1, k)", "contract(v1, z)")
+        .replace("v2 =", "z = exp(k)\n v2 =")
+    )
     assert orders(graph, {"b": 8, "n": 58}) is graph
 
 

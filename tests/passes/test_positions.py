@@ -37,14 +37,30 @@ def programs(draw: Draw) -> str:
     for _ in range(draw(st.integers(1, 9))):
         x, n = draw(st.sampled_from(rows))
         y, m = draw(st.sampled_from(rows))
-        kind = draw(st.sampled_from(("number", "size", "both", "part", "joined", "moved", "count",
-                                     "test", "choice", "read", "sum")))  # fmt: skip
+        kind = draw(
+            st.sampled_from(
+                (
+                    "number",
+                    "size",
+                    "both",
+                    "part",
+                    "joined",
+                    "moved",
+                    "count",
+                    "test",
+                    "choice",
+                    "read",
+                    "sum",
+                )
+            )
+        )
         number = draw(st.integers(-3, 3))
         if kind == "number":
             add(f"{draw(st.sampled_from(('add', 'sub', 'mul')))}({x}, {number}:i64)", rows, n)
         elif kind == "size":
-            lines.append(f"s{len(lines)} = size() {{expr={draw(st.sampled_from(LENGTHS))}, "
-                         "dtype=i64}")  # fmt: skip
+            lines.append(
+                f"s{len(lines)} = size() {{expr={draw(st.sampled_from(LENGTHS))}, dtype=i64}}"
+            )
             add(f"sub({x}, {lines[-1].split()[0]})", rows, n)
         elif kind == "both" and n == m:
             add(f"{draw(st.sampled_from(('add', 'sub')))}({x}, {y})", rows, n)
@@ -71,8 +87,11 @@ def programs(draw: Draw) -> str:
             add(f"sub({y}, {lines[-1].split()[0]})", rows, m)
         elif kind == "read":
             lines.append(f"p{len(lines)} = max({y}, 0:i64)")
-            lines.append(f"q{len(lines)} = sub({n}:i64, 1:i64)" if n.isdigit() else
-                         f"q{len(lines)} = size() {{expr={n} - 1, dtype=i64}}")  # fmt: skip
+            lines.append(
+                f"q{len(lines)} = sub({n}:i64, 1:i64)"
+                if n.isdigit()
+                else f"q{len(lines)} = size() {{expr={n} - 1, dtype=i64}}"
+            )
             lines.append(f"r{len(lines)} = min({lines[-2].split()[0]}, {lines[-1].split()[0]})")
             add(f"gather({x}, {lines[-1].split()[0]}) {{first=0}}", rows, m)
     results = ", ".join(name for name, _ in (*rows, *flags))
@@ -104,8 +123,9 @@ def test_sizes_may_be_zero(test: str, n: int) -> None:
   return z
 }}""")
     y = np.ones(3, np.float32)
-    (wanted,), (found,) = (interpret(g, [np.zeros(n, np.float32), y], {"n": n})
-                           for g in (graph, positions(graph)))  # fmt: skip
+    (wanted,), (found,) = (
+        interpret(g, [np.zeros(n, np.float32), y], {"n": n}) for g in (graph, positions(graph))
+    )
     assert np.array_equal(found, wanted)
 
 
@@ -121,8 +141,10 @@ def test_folds_of_nothing(fold: str, flag: str) -> None:
   return r
 }}""")
     for n in (0, 1, 4)[fold == "max" :]:
-        (wanted,), (found,) = (interpret(g, [np.zeros(n, np.float32), np.ones(3, np.float32)],
-                                         {"n": n}) for g in (graph, positions(graph)))  # fmt: skip
+        (wanted,), (found,) = (
+            interpret(g, [np.zeros(n, np.float32), np.ones(3, np.float32)], {"n": n})
+            for g in (graph, positions(graph))
+        )
         assert np.array_equal(found, wanted), n
 
 

@@ -43,13 +43,16 @@ def same(before: Graph, after: Graph) -> None:
 @pytest.mark.parametrize(
     "lines",
     [
-        ("z = mul(y, s)",), ("z = mul(s, y)",), ("z = div(y, s)",),
-        ("a = sub(y, t)", "z = mul(a, s)"), ("a = sub(t, y)", "z = div(a, s)"),
+        ("z = mul(y, s)",),
+        ("z = mul(s, y)",),
+        ("z = div(y, s)",),
+        ("a = sub(y, t)", "z = mul(a, s)"),
+        ("a = sub(t, y)", "z = div(a, s)"),
         ("a = mul(y, s)", "b = add(a, t)", "c = mul(b, t)", "d = sub(c, s)", "z = add(1.0:f32, d)"),
         ("z = mul(y, 2.0:f32)",),
         ("r = rsqrt(t)", "a = sub(y, t)", "b = mul(a, r)", "c = mul(b, s)", "z = add(c, t)"),
     ],
-)  # fmt: skip
+)
 def test_weights_are_scaled(lines: tuple[str, ...]) -> None:
     before = graph(*lines)
     after = scales(before)
@@ -91,8 +94,11 @@ def test_a_chain_of_normalised_convolutions_has_shifts_alone() -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
     ((trace,),) = fast.traces.values()
     after = passes.run(trace.graph, rounding="fast")
-    large = [n.op.name for n in after.nodes() if n.inputs
-             and not n.op.is_view and not isinstance(n.type.shape[0], int)]  # fmt: skip
+    large = [
+        n.op.name
+        for n in after.nodes()
+        if n.inputs and not n.op.is_view and not isinstance(n.type.shape[0], int)
+    ]
     assert large == ["contract", "add", "max"] * 2
 
 

@@ -14,7 +14,7 @@ CASES = {
     "lines three apart": ((2, 17, 20, 9), (5, 3), (3, 1), ((1, 1), (1, 1))),
     "planes three apart": ((1, 16, 7, 6, 8), (4, 2, 3), (3, 1, 1), ((0, 0), (0, 0), (1, 1))),
     "one place along an axis": ((1, 16, 2, 2, 4), (2, 2, 3), (1, 1, 1), ((1, 0), (0, 0), (1, 1))),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -39,8 +39,9 @@ WAYS = ((NAN, True, False), (LARGE, False, True), (LEAST, True, True))
 @pytest.mark.parametrize("part", range(2))
 def test_what_memory_held_before_decides_nothing(part: int) -> None:
     @seed(start(200 + part))
-    @settings(max_examples=GRAPHS, deadline=None, database=None,
-              suppress_health_check=list(HealthCheck))  # fmt: skip
+    @settings(
+        max_examples=GRAPHS, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    )
     @given(graphs(max_nodes=10))
     def judge(program: Program) -> None:
         graph, arrays = program
@@ -48,8 +49,9 @@ def test_what_memory_held_before_decides_nothing(part: int) -> None:
         made, wanted = compiled(graph, arrays, sizes)
         order = tuple(sizes[n] for n in made.size_names)
         for fill, at_end, apart in WAYS[:2]:
-            found = run_poisoned(made.executable, arrays, order, fill,
-                                 at_end=at_end, one_by_one=apart)  # fmt: skip
+            found = run_poisoned(
+                made.executable, arrays, order, fill, at_end=at_end, one_by_one=apart
+            )
             problem = same_bits(wanted, found)
             assert not problem, f"memory of {fill:#x}, {problem}\n{text(graph)}"
 

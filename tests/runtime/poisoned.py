@@ -78,9 +78,14 @@ def poisoned(fill: int, *, one_by_one: bool = False) -> Iterator[Guarded]:
 
 
 def run_poisoned(
-    program: Executable, arrays: Sequence[Array], sizes: tuple[int, ...], fill: int, *,
-    at_end: bool = True, one_by_one: bool = False,
-) -> list[Array]:  # fmt: skip
+    program: Executable,
+    arrays: Sequence[Array],
+    sizes: tuple[int, ...],
+    fill: int,
+    *,
+    at_end: bool = True,
+    one_by_one: bool = False,
+) -> list[Array]:
     """The results.  Inputs end (or begin) at forbidden pages, so that `at_end` also has them at
     addresses that are multiples of an element's size only."""
     with poisoned(fill, one_by_one=one_by_one) as memory:

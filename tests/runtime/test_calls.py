@@ -48,8 +48,10 @@ def test_addresses_and_owners(n: int) -> None:
     x, y = np.arange(float(n)), np.ones(n)
     at, _keep = _written_down(lambda x, y: (x + y, sm.exp(-x) * y), x, y)
     for inputs in (
-        [address_of(x), address_of(y)], (Owner(x), Owner(y)), (Owner(x), address_of(y)),
-    ):  # fmt: skip
+        [address_of(x), address_of(y)],
+        (Owner(x), Owner(y)),
+        (Owner(x), address_of(y)),
+    ):
         for _ in range(20):
             a, b = at(inputs)
             np.testing.assert_array_equal(a, x + 1)
@@ -78,11 +80,14 @@ def test_wrong_inputs_are_refused() -> None:
     at, _keep = _written_down(lambda x, y: x + y, x, x)
     good = Owner(x)
     for inputs, error in (
-        ((good,), SystemError), ((good, good, good), SystemError),
+        ((good,), SystemError),
+        ((good, good, good), SystemError),
         ((good, [x]), AttributeError),
-        ((good, Owner(x, "text")), SystemError), ((good, Owner(x, KeyError())), KeyError),
-        (3, TypeError), ((good, None), AttributeError),
-    ):  # fmt: skip
+        ((good, Owner(x, "text")), SystemError),
+        ((good, Owner(x, KeyError())), KeyError),
+        (3, TypeError),
+        ((good, None), AttributeError),
+    ):
         references = sys.getrefcount(good)
         for _ in range(10):
             with pytest.raises(error):
@@ -106,8 +111,10 @@ def test_arrays_are_inputs_as_they_are() -> None:
 def test_strides_that_a_plan_asks_for() -> None:
     x = np.arange(40.0)
     f = sm.jit(lambda x: x + 1)
-    views = [np.lib.stride_tricks.as_strided(x, (2, 3), (8 * a, 8 * b))
-             for a, b in ((5, 2), (20, 3), (4, 4))]  # fmt: skip
+    views = [
+        np.lib.stride_tricks.as_strided(x, (2, 3), (8 * a, 8 * b))
+        for a, b in ((5, 2), (20, 3), (4, 4))
+    ]
     f(views[0])
     (exact,) = f._exact.values()
     executable = exact.trace.executable.executable

@@ -178,11 +178,14 @@ def test_no_page_is_writable_and_executable(everything: bytes) -> None:
     assert rights(code) != "r-xp"
 
 
-@pytest.mark.parametrize("text", [
-    "@a = thread_local global i64 7\ndefine ptr @f() { ret ptr @a }",
-    "@a = common global i64 0\ndefine ptr @f() { ret ptr @a }",
-    "@a = private global i64 7, align 8192\ndefine ptr @f() { ret ptr @a }",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "@a = thread_local global i64 7\ndefine ptr @f() { ret ptr @a }",
+        "@a = common global i64 0\ndefine ptr @f() { ret ptr @a }",
+        "@a = private global i64 7, align 8192\ndefine ptr @f() { ret ptr @a }",
+    ],
+)
 def test_what_it_does_not_know_is_left_to_llvm(text: str) -> None:
     with pytest.raises(elf.Unfamiliar):
         elf.link(compile_ir(text), ["f"])

@@ -39,8 +39,10 @@ def noise(*shape: int, seed: int = 0, dtype: Any = "f4") -> Array:
 
 def near(c: Compiled, found: Sequence[Array], *arrays: Array) -> bool:
     wanted = interpret(c.graph, list(arrays))
-    return all(np.allclose(a, b, rtol=1e-4, atol=1e-4, equal_nan=True)
-               for a, b in zip(found, wanted, strict=True))  # fmt: skip
+    return all(
+        np.allclose(a, b, rtol=1e-4, atol=1e-4, equal_nan=True)
+        for a, b in zip(found, wanted, strict=True)
+    )
 
 
 SUM = "graph f(x: f32[n]) {\n a = exp(x)\n b = reduce.sum(a) {axes=(0,)}\n return b\n}"
@@ -196,14 +198,17 @@ def test_chunks_cover_the_tasks_of_every_kernel() -> None:
 # ---- out= ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("given", "part"), [
-    (np.zeros(4, "f4"), r"float32\[4\]"),
-    (np.zeros((5, 1), "f4"), r"float32\[5, 1\]"),
-    (np.zeros(5, "f8"), r"float64\[5\]"),
-    (np.zeros(5, "i4"), r"int32\[5\]"),
-    (np.frombuffer(bytes(20), "f4"), "read-only"),
-    (np.broadcast_to(np.float32(0), (5,)), "read-only"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "part"),
+    [
+        (np.zeros(4, "f4"), r"float32\[4\]"),
+        (np.zeros((5, 1), "f4"), r"float32\[5, 1\]"),
+        (np.zeros(5, "f8"), r"float64\[5\]"),
+        (np.zeros(5, "i4"), r"int32\[5\]"),
+        (np.frombuffer(bytes(20), "f4"), "read-only"),
+        (np.broadcast_to(np.float32(0), (5,)), "read-only"),
+    ],
+)
 def test_an_unfit_out_array_is_refused(given: Array, part: str) -> None:
     c, other = compiled(TWO), np.full(5, 7, "f4")
     with pytest.raises(OutArgumentError, match=part):
@@ -216,8 +221,12 @@ def test_out_arrays_of_any_layout() -> None:
     c, x = compiled(COLUMNS), noise(20, 30)
     wanted = [a.copy() for a in call(c, x)]
     wide = np.zeros((2, 90), "f4")
-    for out in ([np.empty(30, "f4"), None], [None, wide[1, ::3]], [wide[0, 59:29:-1], wide[1, :30]],
-                [None, None]):  # fmt: skip
+    for out in (
+        [np.empty(30, "f4"), None],
+        [None, wide[1, ::3]],
+        [wide[0, 59:29:-1], wide[1, :30]],
+        [None, None],
+    ):
         found = call(c, x, out=out)
         for given, a, b in zip(out, found, wanted, strict=True):
             assert given is None or a is given
@@ -294,8 +303,10 @@ def test_inputs_are_only_read() -> None:
 
 
 def test_memory_that_is_not_there_is_refused_before_anything_runs() -> None:
-    c = compiled("graph f(x: f32[n], y: f32[m]) {\n a = reshape(x) {shape=(n,1)}\n b = add(a, y)\n"
-                 " d = exp(x)\n return d, b\n}")  # fmt: skip
+    c = compiled(
+        "graph f(x: f32[n], y: f32[m]) {\n a = reshape(x) {shape=(n,1)}\n b = add(a, y)\n"
+        " d = exp(x)\n return d, b\n}"
+    )
     x, y, d = np.zeros(1 << 22, "f4"), np.zeros(1 << 22, "f4"), np.zeros(1 << 22, "f4")
     with pytest.raises(OutOfMemory):
         call(c, x, y, out=[d, None])
@@ -308,8 +319,9 @@ def test_results_that_no_cache_holds() -> None:
     host = driver.host()
     for name, source in PROGRAMS.items():
         normal = driver.compile(parse(source), hints={"n": 64, "m": 64})
-        past = driver.compile(parse(source), target=replace(host, l3_bytes=1),
-                              hints={"n": 64, "m": 64})  # fmt: skip
+        past = driver.compile(
+            parse(source), target=replace(host, l3_bytes=1), hints={"n": 64, "m": 64}
+        )
         for shape in ((33, 65), (256, 256)):
             x = noise(*shape) / 4
             for a, b in zip(call(normal, x), call(past, x), strict=True):
@@ -320,11 +332,19 @@ def test_results_that_no_cache_holds() -> None:
 
 
 def test_strides_are_told_at_each_call() -> None:
-    c = compiled("graph f(x: f32[n,m] strides(?,?), y: f32[m] strides(?)) {\n a = mul(x, y)\n"
-                 " b = reduce.sum(a) {axes=(1,)}\n return a, b\n}")  # fmt: skip
+    c = compiled(
+        "graph f(x: f32[n,m] strides(?,?), y: f32[m] strides(?)) {\n a = mul(x, y)\n"
+        " b = reduce.sum(a) {axes=(1,)}\n return a, b\n}"
+    )
     memory = noise(60, 90)
-    for x in (memory[:20, :30], memory[::3, ::-3], memory.T[:20, :30], memory[5:25, 60:90],
-              np.broadcast_to(memory[0, :30], (20, 30)), memory[::-3, 2::3]):  # fmt: skip
+    for x in (
+        memory[:20, :30],
+        memory[::3, ::-3],
+        memory.T[:20, :30],
+        memory[5:25, 60:90],
+        np.broadcast_to(memory[0, :30], (20, 30)),
+        memory[::-3, 2::3],
+    ):
         for y in (
             memory[0, :30],
             memory[1, ::3],
@@ -382,7 +402,9 @@ def test_an_executable_of_nothing() -> None:
 
 
 def test_constants_alone() -> None:
-    c = compiled("graph f(x: f32[n]) {\n a = iota() {shape=(n,), axis=0, dtype=f32}\n"
-                 " b = expand(2.5:f32) {shape=(n,3)}\n return a, b, 1.5:f32\n}")  # fmt: skip
+    c = compiled(
+        "graph f(x: f32[n]) {\n a = iota() {shape=(n,), axis=0, dtype=f32}\n"
+        " b = expand(2.5:f32) {shape=(n,3)}\n return a, b, 1.5:f32\n}"
+    )
     for n in (0, 1, 100):
         assert near(c, call(c, np.zeros(n, "f4")), np.zeros(n, "f4"))

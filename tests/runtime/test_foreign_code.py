@@ -29,8 +29,10 @@ KERNEL = "kernel f(x: f32[n]) -> y: f32[n]\n  grid n/64\n  y[n] = x[n] * 2\n"
 def test_a_plan_for_another_processor_does_not_run(name: str) -> None:
     graph = parse(GRAPHS[name].replace("  return", "\n return"))
     compiled = driver.compile(graph, hints={"n": 8}, target=Target.for_isa("avx2"))
-    arrays = [np.ones(8 if n.type.shape[0] == graph.inputs[0].type.shape[0] else 4, "f4")
-              for n in graph.inputs]  # fmt: skip
+    arrays = [
+        np.ones(8 if n.type.shape[0] == graph.inputs[0].type.shape[0] else 4, "f4")
+        for n in graph.inputs
+    ]
     with knobs.config(host_isa="portable"), pytest.raises(TargetError, match=r"no avx, avx2"):
         compiled.run(arrays, (8,))
 

@@ -93,9 +93,12 @@ def test_places_of_random_programs(seed: int):
 
 
 def check(
-    found: Layout, values: Sequence[Value], lives: dict[int, tuple[int, int]],
-    groups: Sequence[Sequence[Step]], sizes: dict[str, int],
-) -> None:  # fmt: skip
+    found: Layout,
+    values: Sequence[Value],
+    lives: dict[int, tuple[int, int]],
+    groups: Sequence[Sequence[Step]],
+    sizes: dict[str, int],
+) -> None:
     def nbytes(number: int) -> int:
         a, b = values[number].shape
         return int(a if isinstance(a, int) else 0) * (b if isinstance(b, int) else sizes[str(b)])
@@ -120,8 +123,11 @@ def check(
 def test_a_value_over_another_stays_over_it():
     """What the plan writes in place has one place here, too."""
     n = 4 * MIB
-    values = [Value(u8, (n,), "arena", -1, 3 * n), Value(u8, (n,), "arena", -1, 3 * n),
-              Value(u8, (n,), "arena", -1, 0)]  # fmt: skip
+    values = [
+        Value(u8, (n,), "arena", -1, 3 * n),
+        Value(u8, (n,), "arena", -1, 3 * n),
+        Value(u8, (n,), "arena", -1, 0),
+    ]
     steps = [[kernel(0)], [kernel(0, 1)], [kernel(1, 2)]]
     found = layout(values, steps, [4 * n], {})
     assert found.values[0] == found.values[1] != found.values[2]

@@ -158,8 +158,9 @@ def test_heads_of_half_types_are_summed_in_float32(dtype: Any) -> None:
     for got, want in zip(made.run((x, w, y), sizes), sm.jit(code)(x, w, y), strict=True):
         whole = np.asarray(want, np.float32)
         # the same sums in another order: at most the last bit of a half type differs
-        np.testing.assert_allclose(np.asarray(got, np.float32), whole, rtol=2 * step,
-                                   atol=1e-6 * np.abs(whole).max())  # fmt: skip
+        np.testing.assert_allclose(
+            np.asarray(got, np.float32), whole, rtol=2 * step, atol=1e-6 * np.abs(whole).max()
+        )
     few = x[:50], np.tile(w, (1, 8)), y[:50]
     few = np.tile(few[0], (1, 8)), few[1], few[2]
     (refused,) = [d for d in compiled(code, *few).plan.decisions if d.reason == "not-in-rounds"]

@@ -239,8 +239,9 @@ def test_words_are_cut_and_not_texts() -> None:
     cut = {(cluster.inputs[c.place].type.rank, c.axis) for c in chunking.reads if c.axis >= 0}
     assert cut == {(1, 0), (2, 0), (2, 1)}  # bias, words' vectors, what arrives at the result
     assert [c.axis for c in chunking.makes if cluster.outputs[c.place].type.rank == 3] == [WHOLE]
-    assert "contract" not in [n.op.name for c in made.plan.clusters if c.body is None
-                              for n in c.nodes]  # fmt: skip
+    assert "contract" not in [
+        n.op.name for c in made.plan.clusters if c.body is None for n in c.nodes
+    ]
 
 
 def test_what_is_large_is_not_made_in_rounds_for_a_large_result() -> None:
@@ -280,8 +281,12 @@ def test_nothing_of_all_rows_is_in_memory() -> None:
     sizes = dict(zip(made.size_names, sizes_of(made.graph, (x, w, y)), strict=True))
     assert memory_analysis(made, sizes).temp_size_in_bytes < x.shape[0] * w.shape[0] * 4
     made.run((x, w, y), tuple(sizes.values()))
-    (turns,) = [s.call for g in made.executable.launches for s in g
-                if isinstance(s, CallStep) and isinstance(s.call, Turns)]  # fmt: skip
+    (turns,) = [
+        s.call
+        for g in made.executable.launches
+        for s in g
+        if isinstance(s, CallStep) and isinstance(s.call, Turns)
+    ]
     taken = [p.arena_bytes for p in turns.body._prepared.values()]
     assert max(taken) < x.shape[0] * w.shape[0] * 4
 
@@ -355,8 +360,9 @@ def test_a_large_value_is_written_over_another_where_that_spares_rounds(
     made = planned(code, f32_empty((n, d)), f32_empty((v, d)), *more, *labels)
     ((_, body),) = made.in_rounds
     assert body.rounds.block == rows
-    large = [s for s in body.plan.slots
-             if s.offset is not None and len(str(s.nbytes).split("*")) == 3]  # fmt: skip
+    large = [
+        s for s in body.plan.slots if s.offset is not None and len(str(s.nbytes).split("*")) == 3
+    ]
     assert [s.reuses is None for s in large] == [True] * kept + [False]
     (told, *_) = [d for d in made.decisions if d.reason == "written-over"]
     assert REASONS[told.reason].code == "F026" and told.saves_bytes in (rows * v * 4, rows * v * 2)
@@ -366,8 +372,9 @@ def test_a_large_value_is_written_over_another_where_that_spares_rounds(
 def test_a_round_keeps_as_much_as_it_adds_to() -> None:
     """More rounds would read and write the gradient of the weights more often than what they hold;
     their rows are whole blocks of what products sum."""
-    made = planned(head_back, f32_empty((512, 512)), f32_empty((32000, 512)),
-                   np.zeros(512, np.int64))  # fmt: skip
+    made = planned(
+        head_back, f32_empty((512, 512)), f32_empty((32000, 512)), np.zeros(512, np.int64)
+    )
     ((_, body),) = made.in_rounds
     assert body.rounds.block == 256
     (place,) = [c.place for c in body.rounds.makes if c.combine]
@@ -426,8 +433,12 @@ def test_all_rounds_share_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (chunking, executable):
         monkeypatch.setattr(module, "allocate", lambda n: (taken.append(n), memory.allocate(n))[1])
     made.run((x, w, y), sizes_of(graph_of(head_back, (x, w, y)), (x, w, y)))
-    (turns,) = [s.call for g in made.executable.launches for s in g
-                if isinstance(s, CallStep) and isinstance(s.call, Turns)]  # fmt: skip
+    (turns,) = [
+        s.call
+        for g in made.executable.launches
+        for s in g
+        if isinstance(s, CallStep) and isinstance(s.call, Turns)
+    ]
     arenas = {p.arena_bytes for p in turns.body._prepared.values()}
     assert len(arenas) == 2  # whole rounds and a shorter one
     assert [n for n in taken if n in arenas] == [max(arenas)]

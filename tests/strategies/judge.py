@@ -146,8 +146,11 @@ def _moved(
             return np.where(wide == 0, exact, there).astype(exact.dtype)
         amplitude = _amplitude(node, wide, operands, sizes) + _step(dtype)
         if isinstance(node.op, (Reduce, Scan, Contract)):
-            wide = np.where(may_overflow(node, operands, sizes) & (rng.random(wide.shape) < 0.5),
-                            np.where(np.isfinite(wide), np.inf, 0.0), wide)  # fmt: skip
+            wide = np.where(
+                may_overflow(node, operands, sizes) & (rng.random(wide.shape) < 0.5),
+                np.where(np.isfinite(wide), np.inf, 0.0),
+                wide,
+            )
         noise = rng.uniform(-1, 1, wide.shape) * amplitude
         noise = np.where(np.isfinite(noise), noise, 0)
         return np.where(_is_exactly_zero(node, wide, operands), 0, wide + noise).astype(exact.dtype)

@@ -45,10 +45,13 @@ class Products:
     @property
     def text(self) -> str:
         """Inputs with their types, then a line for each step."""
-        given = [f"{n}: {a.dtype}{list(a.shape)}"
-                 for n, a in zip(self.names, self.arrays, strict=True)]  # fmt: skip
-        steps = [f"{made} = {kind}({', '.join(operands)}; {number:.3})"
-                 for made, kind, operands, number in self.steps]  # fmt: skip
+        given = [
+            f"{n}: {a.dtype}{list(a.shape)}" for n, a in zip(self.names, self.arrays, strict=True)
+        ]
+        steps = [
+            f"{made} = {kind}({', '.join(operands)}; {number:.3})"
+            for made, kind, operands, number in self.steps
+        ]
         return "\n".join([*given, *steps, f"return {', '.join(self.outputs)}"])
 
 
@@ -81,12 +84,21 @@ def _scored(number: float, x: Any, y: Any, v: Any) -> Any:
 
 
 PROLOGUES: tuple[Callable[[Any, Any], Any], ...] = (
-    lambda x, _: x, lambda x, v: x * v, lambda x, v: x + v, lambda x, _: _centred(0.0, x),
-)  # fmt: skip
+    lambda x, _: x,
+    lambda x, v: x * v,
+    lambda x, v: x + v,
+    lambda x, _: _centred(0.0, x),
+)
 FOLDS: tuple[Callable[..., Any], ...] = (sm.nn.logsumexp, sm.max, sm.sum)
 MAPS: tuple[Callable[[Any], Any], ...] = (
-    sm.tanh, _bounded, sm.abs, sm.nn.relu, sm.square, sm.nn.gelu, lambda x: x * 0.5 - 0.25,
-)  # fmt: skip
+    sm.tanh,
+    _bounded,
+    sm.abs,
+    sm.nn.relu,
+    sm.square,
+    sm.nn.gelu,
+    lambda x: x * 0.5 - 0.25,
+)
 STEPS: dict[str, Callable[..., Any]] = {
     "product": lambda c, x, y: (x @ y) * c,
     "turned": lambda c, x, y: (x @ sm.matrix_transpose(y)) * c,
@@ -107,8 +119,16 @@ STEPS: dict[str, Callable[..., Any]] = {
     "max": lambda _, x: sm.max(x, axis=1),
     "down": lambda _, x: sm.sum(x, axis=0),
 }
-WEIGHTS = {"product": 3, "turned": 3, "attended": 2, "scored": 4, "map": 3, "columns": 2,
-           "softmax": 2, "logsumexp": 2}  # fmt: skip
+WEIGHTS = {
+    "product": 3,
+    "turned": 3,
+    "attended": 2,
+    "scored": 4,
+    "map": 3,
+    "columns": 2,
+    "softmax": 2,
+    "logsumexp": 2,
+}
 KINDS = [kind for kind in STEPS for _ in range(WEIGHTS.get(kind, 1))]
 
 

@@ -50,9 +50,23 @@ def test_programs_reach_every_kind_of_operator() -> None:
     names = Counter(node.op.name for p in sample() for node in p.graph.nodes())
     families = {name.split(".")[0] for name in names}
     assert families >= {
-        "reduce", "scan", "scatter", "gather", "contract", "permute", "reshape", "expand", "slice",
-        "flip", "pad", "concat", "iota", "cast", "input", "constant",
-    }  # fmt: skip
+        "reduce",
+        "scan",
+        "scatter",
+        "gather",
+        "contract",
+        "permute",
+        "reshape",
+        "expand",
+        "slice",
+        "flip",
+        "pad",
+        "concat",
+        "iota",
+        "cast",
+        "input",
+        "constant",
+    }
     rows = {
         node.op.scalar for p in sample() for node in p.graph.nodes() if isinstance(node.op, Map)
     }
@@ -150,8 +164,10 @@ def test_the_order_of_a_fold_decides_whether_it_overflows(combine: str) -> None:
     open_case = Judge(graph, [np.array(terms[combine])])
     for found in (0.0, 1.0, np.inf, np.nan):
         assert not open_case.complaint([np.asarray(found)])
-    closed = Judge(graph, [np.array(terms[combine]) ** 0.5 if combine == "prod" else
-                           np.array(terms[combine]) / 8])  # fmt: skip
+    closed = Judge(
+        graph,
+        [np.array(terms[combine]) ** 0.5 if combine == "prod" else np.array(terms[combine]) / 8],
+    )
     assert closed.complaint([np.asarray(np.inf)])
     assert not closed.complaint(closed.expected)
 

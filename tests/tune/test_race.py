@@ -131,12 +131,15 @@ def decision(verdict: Any, fused: float | None, split: float | None) -> Decision
     return Decision("a", "b", verdict, "saves-traffic", fused_ns=fused, split_ns=split)
 
 
-@pytest.mark.parametrize(("given", "wish"), [
-    (decision("fused", 100.0, 105.0), "never_fuse"),
-    (decision("split", 105.0, 100.0), "must_fuse"),
-    (decision("fused", 100.0, 200.0), None),
-    (decision("split", None, 100.0), None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "wish"),
+    [
+        (decision("fused", 100.0, 105.0), "never_fuse"),
+        (decision("split", 105.0, 100.0), "must_fuse"),
+        (decision("fused", 100.0, 200.0), None),
+        (decision("split", None, 100.0), None),
+    ],
+)
 def test_only_close_decisions_are_turned_over(given: Decision, wish: str | None) -> None:
     assert [f.wish for f in close_calls([given])] == ([wish] if wish else [])
 
@@ -157,14 +160,17 @@ def test_a_damaged_memory_is_no_memory(place: Path, monkeypatch: pytest.MonkeyPa
     assert recall(*asked) is None
 
 
-@pytest.mark.parametrize(("a", "b", "same"), [
-    ([1.0, 2.0], [1.0, 2.0000002], True),
-    ([1.0, 2.0], [1.0, 2.1], False),
-    ([1.0, np.nan], [1.0, np.nan], True),
-    ([1.0, np.inf], [1.0, -np.inf], False),
-    ([1.0, np.nan], [1.0, 2.0], False),
-    ([], [], True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("a", "b", "same"),
+    [
+        ([1.0, 2.0], [1.0, 2.0000002], True),
+        ([1.0, 2.0], [1.0, 2.1], False),
+        ([1.0, np.nan], [1.0, np.nan], True),
+        ([1.0, np.inf], [1.0, -np.inf], False),
+        ([1.0, np.nan], [1.0, 2.0], False),
+        ([], [], True),
+    ],
+)
 def test_numbers_agree_but_for_rounding(a: list[float], b: list[float], same: bool) -> None:
     one, other = (np.array(x, "f4") for x in (a, b))
     assert agree(one, other) is same

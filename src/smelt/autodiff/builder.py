@@ -141,9 +141,7 @@ class Builder:
         if own == shape:
             return x
         new = len(own) - len(shape)
-        axes = tuple(
-            k for k, n in enumerate(own) if k < new or (shape[k - new] == 1 and n != 1)
-        )  # fmt: skip
+        axes = tuple(k for k, n in enumerate(own) if k < new or (shape[k - new] == 1 and n != 1))
         return self.reshape(self._summed(x, axes) if axes else x, shape)
 
     def _summed(self, x: Node, axes: tuple[int, ...]) -> Node:
@@ -173,9 +171,7 @@ class Builder:
         (y,) = x.inputs
         own, inner = self.type(x).shape, self.type(y).shape
         new = len(own) - len(inner)
-        grown = tuple(
-            k for k, n in enumerate(own) if k < new or (inner[k - new] == 1 and n != 1)
-        )  # fmt: skip
+        grown = tuple(k for k, n in enumerate(own) if k < new or (inner[k - new] == 1 and n != 1))
         return (y, product(own[k] for k in axes)) if grown == axes else None
 
     def _size(self, size: Index, dtype: DType) -> Node:
@@ -228,9 +224,7 @@ class Builder:
     def _mask(self, mask: Node, value: Node) -> Node:
         return self.map("select", mask, value, self.constant(0.0, value.type.dtype))
 
-    def _split(
-        self, slope: Node, shape: Shape, out: Node
-    ) -> tuple[Node, list[tuple[str, Node]]]:  # fmt: skip
+    def _split(self, slope: Node, shape: Shape, out: Node) -> tuple[Node, list[tuple[str, Node]]]:
         """A derivative's factors that vary along summed axes, and those to apply after the sum."""
         late: list[tuple[str, Node]] = []
         rest = slope
@@ -314,8 +308,11 @@ def _by_product(b: Builder, g: Node, parts: tuple[Node, ...]) -> Node | None:
 
 
 _FORMS: dict[str, Callable[[Builder, Node, tuple[Node, ...]], Node | None]] = {
-    "select": _by_choice, "neg": _by_opposite, "reciprocal": _by_quotient, "mul": _by_product,
-}  # fmt: skip
+    "select": _by_choice,
+    "neg": _by_opposite,
+    "reciprocal": _by_quotient,
+    "mul": _by_product,
+}
 
 
 class _Formulas:

@@ -76,7 +76,7 @@ class _UnknownError(Exception):
 
 def gauges(
     steps: Sequence[Step], results: Iterable[Node], wrt: Iterable[Node], see: See = raw_type
-) -> list[Node]:  # fmt: skip
+) -> list[Node]:
     """Extremes, or values made of such alone, that may move without any result moving."""
     ends = set(results)
     found: list[Node] = []
@@ -186,9 +186,10 @@ def _logarithm(unit: float) -> Callable[[tuple[Node, ...], list[Moved]], Moved]:
 def _either(inputs: tuple[Node, ...], forms: list[Moved]) -> Moved:
     """Both operands of a choice move alike; 0 is scaled and infinity shifted by anything."""
     live = [
-        f for x, f in zip(inputs, forms, strict=True)
+        f
+        for x, f in zip(inputs, forms, strict=True)
         if not (f.shift == f.scale == 0 and _number(x) is not None and _bears(x, forms))
-    ]  # fmt: skip
+    ]
     if not live or any(f != live[0] for f in live):
         raise _UnknownError
     return live[0]
@@ -229,12 +230,19 @@ _SCALARS: dict[str, Callable[[tuple[Node, ...], list[Moved]], Moved]] = {
     "neg": lambda inputs, forms: replace(forms[0], shift=-forms[0].shift),
     "mul": lambda inputs, forms: _product(inputs, forms, 1.0),
     "div": lambda inputs, forms: _product(inputs, forms, -1.0),
-    "reciprocal": _powers(-1.0), "square": _powers(2.0), "sqrt": _powers(0.5),
+    "reciprocal": _powers(-1.0),
+    "square": _powers(2.0),
+    "sqrt": _powers(0.5),
     "rsqrt": _powers(-0.5),
-    "exp": _exponential(1.0), "exp2": _exponential(math.log(2)),
-    "log": _logarithm(1.0), "log2": _logarithm(math.log(2)), "log10": _logarithm(math.log(10)),
-    "select": _select, "max": _either, "min": _either,
-}  # fmt: skip
+    "exp": _exponential(1.0),
+    "exp2": _exponential(math.log(2)),
+    "log": _logarithm(1.0),
+    "log2": _logarithm(math.log(2)),
+    "log10": _logarithm(math.log(10)),
+    "select": _select,
+    "max": _either,
+    "min": _either,
+}
 
 
 # ---- everything else ---------------------------------------------------------------------------
@@ -351,6 +359,15 @@ def _contract(op: Contract, inputs: tuple[Node, ...], forms: Forms, types: Types
 
 
 _RULES: dict[type[TensorOp], Rule] = {
-    Map: _map, Cast: _cast, Stop: _stop, Reduce: _reduce, Permute: _permute, Reshape: _reshape,
-    Expand: _expand, Slice: _slice, Concat: _concat, Gather: _gather, Contract: _contract,
-}  # fmt: skip
+    Map: _map,
+    Cast: _cast,
+    Stop: _stop,
+    Reduce: _reduce,
+    Permute: _permute,
+    Reshape: _reshape,
+    Expand: _expand,
+    Slice: _slice,
+    Concat: _concat,
+    Gather: _gather,
+    Contract: _contract,
+}

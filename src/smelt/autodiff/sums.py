@@ -45,9 +45,7 @@ def alike(x: Node, y: Node, depth: int = 4) -> bool:
 class Sums:
     """What is known of sums; `see` and `size` give types and sizes as far as they are known."""
 
-    def __init__(
-        self, see: Callable[[Node], TensorType], size: Callable[[Index], Index]
-    ) -> None:  # fmt: skip
+    def __init__(self, see: Callable[[Node], TensorType], size: Callable[[Index], Index]) -> None:
         self.see = see
         self.size = size
         self.contractions: list[Step] = []
@@ -95,10 +93,11 @@ class Sums:
         if form in ("mul", "div"):
             pairs = (x.inputs,) if form == "div" else (x.inputs, x.inputs[::-1])
             return any(
-                self._same(a, x) and self._is_fixed(b, x, axes)
+                self._same(a, x)
+                and self._is_fixed(b, x, axes)
                 and self.vanishes(a, axes, depth - 1)
                 for a, b in pairs
-            )  # fmt: skip
+            )
         return False
 
     def _same(self, a: Node, b: Node) -> bool:

@@ -93,8 +93,9 @@ class Step:
     ) -> None:
         known = set(size_names(graph))
         untold = [n for n in sizes(graph) if n not in known]
-        tellers = [build.input(f"t{k}", TensorType(bool_, (size(n),)))
-                   for k, n in enumerate(untold)]  # fmt: skip
+        tellers = [
+            build.input(f"t{k}", TensorType(bool_, (size(n),))) for k, n in enumerate(untold)
+        ]
         self.arrays = [*arrays, *(np.zeros(at[n], np.bool_) for n in untold)]
         graph = Graph(graph.name, (*graph.inputs, *tellers), graph.outputs, graph.facts)
         with knobs.config(check_positions=False, constants=0, tune="off", **settings):
@@ -289,10 +290,16 @@ def table(found: list[Timed]) -> Table:
     that way is."""
     headers = ("program", "operators", "fused", "each alone / fused", "best / fused", "best")
     rows = [
-        (t.title, str(len(t.operators.split())), duration(t.fused),
-         ratio(t.apart.get(ALONE, 0.0) / t.fused), ratio(t.ratio), t.best.rstrip(" 0123456789"))
+        (
+            t.title,
+            str(len(t.operators.split())),
+            duration(t.fused),
+            ratio(t.apart.get(ALONE, 0.0) / t.fused),
+            ratio(t.ratio),
+            t.best.rstrip(" 0123456789"),
+        )
         for t in found
-    ]  # fmt: skip
+    ]
     alone = geomean(t.apart.get(ALONE, 0.0) / t.fused for t in found)
     mean = ("geometric mean", "", "", ratio(alone), ratio(geomean(t.ratio for t in found)), "")
     return Table("Fused kernels and their operators apart", headers, (*rows, mean))

@@ -86,11 +86,20 @@ def table(found: list[Timed]) -> Table:
         share = f"{100 * timed.floor / own:.0f} %" if own else NOTHING
         cells = (duration(timed.times.get(p)) for p in peers)
         done = cases.get(timed.title)
-        busy = f"{visited(done, columns) / done.pairs * 100 * timed.floor / own:.0f} %" \
-            if own and done else NOTHING  # fmt: skip
+        busy = (
+            f"{visited(done, columns) / done.pairs * 100 * timed.floor / own:.0f} %"
+            if own and done
+            else NOTHING
+        )
         rows.append((timed.title, *cells, duration(timed.floor), against, share, busy))
-    headers = ("attention", *peers, "floor", "best peer / smelt", "floor / smelt",
-               "visited / smelt")  # fmt: skip
+    headers = (
+        "attention",
+        *peers,
+        "floor",
+        "best peer / smelt",
+        "floor / smelt",
+        "visited / smelt",
+    )
     return Table("Attention on one core", headers, tuple(rows))
 
 

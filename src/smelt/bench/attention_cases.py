@@ -93,11 +93,14 @@ CASES = (
     *(Case(v, n) for v in ("plain", "causal") for n in (128, 512)),
     *(Case(v, n) for v in ("plain", "causal", "window", "documents") for n in (1024, 2048, 4096)),
     *(Case(v, 16384) for v in ("plain", "causal", "window")),
-    Case("ALiBi, causal", 2048), Case("softcap", 2048), Case("plain", 2048, group=3),
-    Case("causal", 2048, dim=128), Case("plain", 32768, heads=8, queries=1),
+    Case("ALiBi, causal", 2048),
+    Case("softcap", 2048),
+    Case("plain", 2048, group=3),
+    Case("causal", 2048, dim=128),
+    Case("plain", 32768, heads=8, queries=1),
     Case("plain", 32768, heads=32, queries=1, group=4),
     *(Case(v, 2048, dim=d, dtype=bf16) for d in (64, 128) for v in ("plain", "causal")),
-)  # fmt: skip
+)
 
 
 def plain(xp: Any, q: Any, k: Any, v: Any, variant: str, *more: Any) -> Any:

@@ -69,8 +69,10 @@ def _of_torch(case: Case, given: list[Array], peers: tuple[str, ...]) -> dict[st
     torch.compiler.reset()  # whose number of programs of one function is limited
     heads = case.heads, case.heads // case.group, case.heads // case.group
     halves = case.dtype == bf16  # of which torch takes the bits
-    q, k, v = (torch.from_numpy(a.view(np.int16) if halves else a).reshape(1, h, -1, case.dim)
-               for a, h in zip(given[:3], heads, strict=True))  # fmt: skip
+    q, k, v = (
+        torch.from_numpy(a.view(np.int16) if halves else a).reshape(1, h, -1, case.dim)
+        for a, h in zip(given[:3], heads, strict=True)
+    )
     if halves:
         q, k, v = (x.view(torch.bfloat16) for x in (q, k, v))
     more = [torch.from_numpy(a) for a in given[3:]]
@@ -151,7 +153,10 @@ def _flex(torch: Any, case: Case, qkv: tuple[Any, Any, Any], more: list[Any]) ->
     blocks = None
     if keep is not None:
         blocks = flex.create_block_mask(keep, None, None, case.rows, case.keys, device="cpu")
-    options = {"score_mod": scores.get(case.variant), "block_mask": blocks,
-               "enable_gqa": case.group > 1}  # fmt: skip
+    options = {
+        "score_mod": scores.get(case.variant),
+        "block_mask": blocks,
+        "enable_gqa": case.group > 1,
+    }
     theirs = torch.compile(flex.flex_attention, dynamic=False)
     return lambda: theirs(*qkv, **options)

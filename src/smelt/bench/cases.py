@@ -39,12 +39,17 @@ class Case:
 
     def sizes(self, call: int) -> tuple[int, ...]:
         """The shape of a later call, which differs along the free axes; the first for 0."""
-        return tuple(n + call * max(n // 4, 1) if a in self.free else n
-                     for a, n in enumerate(self.shape))  # fmt: skip
+        return tuple(
+            n + call * max(n // 4, 1) if a in self.free else n for a, n in enumerate(self.shape)
+        )
 
 
-def _package(config: str, model: str, settings: Mapping[str, Any], path: str = "transformers",
-             ) -> Make:  # fmt: skip
+def _package(
+    config: str,
+    model: str,
+    settings: Mapping[str, Any],
+    path: str = "transformers",
+) -> Make:
     """A model of `transformers` from its configuration."""
 
     def make() -> Any:
@@ -55,18 +60,28 @@ def _package(config: str, model: str, settings: Mapping[str, Any], path: str = "
 
 
 _SMALL = {
-    "hidden_size": 384, "num_hidden_layers": 4, "num_attention_heads": 12,
+    "hidden_size": 384,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 12,
     "intermediate_size": 1536,
-}  # fmt: skip
+}
 _TEXT = {**_SMALL, "vocab_size": 8000}
 _STATE = {"hidden_size": 384, "num_hidden_layers": 4, "vocab_size": 8000}
 _WHISPER = {
-    "d_model": 384, "encoder_layers": 4, "encoder_attention_heads": 6, "encoder_ffn_dim": 1536,
+    "d_model": 384,
+    "encoder_layers": 4,
+    "encoder_attention_heads": 6,
+    "encoder_ffn_dim": 1536,
     "max_source_positions": 150,
-}  # fmt: skip
+}
 
-_SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1,
-            "sep_token_id": 2}  # fmt: skip
+_SPECIAL = {
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "cls_token_id": 1,
+    "sep_token_id": 2,
+}
 
 _BOTH = (0, 1)
 

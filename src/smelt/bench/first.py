@@ -68,11 +68,12 @@ def measure_first(peer: str, name: str, seconds: float = 600.0) -> FirstCall:
     (cold, *later), warm = found[0] or [{}], found[1]
     saved = found[-1] if ahead else []
     return FirstCall(
-        cold.get("seconds", nan), warm[0]["seconds"] if warm else nan,
+        cold.get("seconds", nan),
+        warm[0]["seconds"] if warm else nan,
         tuple(reply["seconds"] for reply in later),
         tuple(reply["own"] for reply in later if "own" in reply),
         saved[0]["seconds"] if saved else nan,
-    )  # fmt: skip
+    )
 
 
 def _said(line: list[str], seconds: float) -> tuple[list[dict[str, float]], str]:
@@ -119,9 +120,14 @@ def ahead_of_time(name: str, do: str, file: str) -> Iterator[dict[str, float]]:
     with torch.no_grad():
         model, given = given_model(torch, CASES[name])
         if do == "save":
-            usual = torch.compile(_called, fullgraph=True, backend="smelt", options={
-                "guard_filter_fn": torch.compiler.keep_tensor_guards_unsafe,
-            })  # fmt: skip
+            usual = torch.compile(
+                _called,
+                fullgraph=True,
+                backend="smelt",
+                options={
+                    "guard_filter_fn": torch.compiler.keep_tensor_guards_unsafe,
+                },
+            )
             usual.aot_compile(((model, given), {})).save_compiled_function(file)
             return
         loaded: list[Any] = []

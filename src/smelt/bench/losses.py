@@ -111,8 +111,14 @@ def _plain(xp: Any, case: str) -> Call:
         rows, columns = (xp.arange(s.shape[a]) for a in (-2, -1))
         return weights(xp.where(rows[:, None] >= columns[None], s, -xp.inf)) @ v
 
-    known = {"splade": splade, "distill": distill, "attention-back": attention, "entropy": entropy,
-             "differential": differential, "talking": talking}  # fmt: skip
+    known = {
+        "splade": splade,
+        "distill": distill,
+        "attention-back": attention,
+        "entropy": entropy,
+        "differential": differential,
+        "talking": talking,
+    }
     return known.get(case, head)
 
 
@@ -187,15 +193,23 @@ def _form_of_torch(torch: Any, case: str) -> Call:
     def attention(q: Any, k: Any, v: Any, _arrives: Any = None) -> Any:
         return f.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-    known = {"splade": splade, "distill": distill, "attention-back": attention, "entropy": entropy,
-             "differential": differential, "talking": talking}  # fmt: skip
+    known = {
+        "splade": splade,
+        "distill": distill,
+        "attention-back": attention,
+        "entropy": entropy,
+        "differential": differential,
+        "talking": talking,
+    }
     return known.get(case, head)
 
 
 MAKERS: dict[str, Callable[[str], Call]] = {
-    "smelt": of_smelt, "torch": _of_torch, "inductor": lambda case: _of_torch(case, True),
+    "smelt": of_smelt,
+    "torch": _of_torch,
+    "inductor": lambda case: _of_torch(case, True),
     "jax": _of_jax,
-}  # fmt: skip
+}
 
 
 def measure(case: str, peer: str, rounds: int = ROUNDS, share: int = 1) -> dict[str, float]:

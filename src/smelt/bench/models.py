@@ -110,9 +110,10 @@ def head() -> str:
 
 
 def run(
-    names: Iterable[str] = (), peers: Sequence[str] = PEERS,
+    names: Iterable[str] = (),
+    peers: Sequence[str] = PEERS,
     say: Callable[[str], None] = lambda _: None,
-) -> list[Row]:  # fmt: skip
+) -> list[Row]:
     """Measure the named models, or all; a peer that is not installed is left out.
 
     Raises KeyError for an unknown model, ImportError without PyTorch or `transformers`.
@@ -190,15 +191,25 @@ def _first(torch: Any, result: Any) -> Any:
 def page(rows: Sequence[Row]) -> str:
     """The tables in Markdown."""
     peers = [p for p in PEERS if p != "smelt" and p in rows[0].ms]
-    parts = [TIMES + _times_table(rows, peers), FIRSTS + _firsts_table(rows, peers),
-             FURTHER + _further_table(rows, peers), MEMORY + _memory_table(rows)]  # fmt: skip
+    parts = [
+        TIMES + _times_table(rows, peers),
+        FIRSTS + _firsts_table(rows, peers),
+        FURTHER + _further_table(rows, peers),
+        MEMORY + _memory_table(rows),
+    ]
     return "\n".join(parts)
 
 
 def _times_table(rows: Sequence[Row], peers: Sequence[str]) -> str:
     head = ["model", *peers, "smelt", *(f"over {p}" for p in peers)]
-    cells = [[r.name, *(_number(r.ms[p]) for p in (*peers, "smelt")),
-              *(_number(r.gain(p), suffix="x") for p in peers)] for r in rows]  # fmt: skip
+    cells = [
+        [
+            r.name,
+            *(_number(r.ms[p]) for p in (*peers, "smelt")),
+            *(_number(r.gain(p), suffix="x") for p in peers),
+        ]
+        for r in rows
+    ]
     means = [f"{p} {_mean([r.gain(p) for r in rows]):.2f}x" for p in peers]
     return _table(head, cells) + f"\nGeometric mean of the gain: {', '.join(means)}.\n"
 
@@ -207,8 +218,10 @@ def _firsts_table(rows: Sequence[Row], peers: Sequence[str]) -> str:
     ours = [*(p for p in peers if p != "eager"), "smelt"]
     head = ["model", *(f"{p} {what}" for p in ours for what in ("cold", "warm")), "smelt saved"]
     saved = {r.name: r.first.get("smelt", FirstCall()).saved for r in rows}
-    cells = [[r.name, *(_number(t, 1) for p in ours for t in _seconds(r, p)),
-              _number(saved[r.name], 1)] for r in rows]  # fmt: skip
+    cells = [
+        [r.name, *(_number(t, 1) for p in ours for t in _seconds(r, p)), _number(saved[r.name], 1)]
+        for r in rows
+    ]
     return _table(head, cells)
 
 
@@ -217,11 +230,17 @@ def _further_table(rows: Sequence[Row], peers: Sequence[str]) -> str:
     head = ["model", *ours, "smelt, own ms"]
     calls = {(r.name, p): r.first.get(p, FirstCall()).further for r in rows for p in ours}
     owns = {r.name: r.first.get("smelt", FirstCall()).own or (math.nan,) for r in rows}
-    return _table(head, [
-        [r.name, *(", ".join(_number(t, 1) for t in calls[r.name, p]) or "–" for p in ours),
-         _number(1e3 * max(owns[r.name]), 0)]
-        for r in rows
-    ])  # fmt: skip
+    return _table(
+        head,
+        [
+            [
+                r.name,
+                *(", ".join(_number(t, 1) for t in calls[r.name, p]) or "–" for p in ours),
+                _number(1e3 * max(owns[r.name]), 0),
+            ]
+            for r in rows
+        ],
+    )
 
 
 def _seconds(row: Row, peer: str) -> tuple[float, float]:
@@ -231,11 +250,18 @@ def _seconds(row: Row, peer: str) -> tuple[float, float]:
 
 def _memory_table(rows: Sequence[Row]) -> str:
     head = ["model", "kernels", "calls of torch", "eager MiB", "smelt MiB"]
-    return _table(head, [
-        [r.name, str(r.kernels), str(r.left),
-         *(_number(r.peak.get(p, math.nan), 1) for p in ("eager", "smelt"))]
-        for r in rows
-    ])  # fmt: skip
+    return _table(
+        head,
+        [
+            [
+                r.name,
+                str(r.kernels),
+                str(r.left),
+                *(_number(r.peak.get(p, math.nan), 1) for p in ("eager", "smelt")),
+            ]
+            for r in rows
+        ],
+    )
 
 
 def _table(head: Sequence[str], cells: Sequence[Sequence[str]]) -> str:

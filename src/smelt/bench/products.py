@@ -174,9 +174,10 @@ def calls(case: Case, peers: tuple[str, ...] = PEERS) -> dict[str, Call]:
             r, *ss = (jax.device_put(a) for a in (x, *ys))
             theirs, known = jax.jit(multiplied), jax.jit(lambda a: multiplied(a, ss[0]))
             found["jax"] = (
-                (lambda: known(r).block_until_ready()) if case.constant
+                (lambda: known(r).block_until_ready())
+                if case.constant
                 else _each(lambda s: theirs(r, s).block_until_ready(), ss)
-            )  # fmt: skip
+            )
     return found
 
 

@@ -225,7 +225,7 @@ Samples = dict[str, list[float]]
 
 def _rounds(
     crew: _Crew, loaded: dict[str, dict[str, Any]], options: Options
-) -> tuple[Samples, Samples]:  # fmt: skip
+) -> tuple[Samples, Samples]:
     """Samples of every library that answered right, one a round, in a rotating order; and how many
     times the floor each took, which is timed right before and behind it."""
     able = [name for name, reply in loaded.items() if "ns" in reply]

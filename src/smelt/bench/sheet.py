@@ -15,9 +15,14 @@ __all__ = ["below", "peak", "sheet"]
 
 
 def sheet(
-    title: str, flag: str, doc: str | None, table: Table, machine: str = "", *,
+    title: str,
+    flag: str,
+    doc: str | None,
+    table: Table,
+    machine: str = "",
+    *,
     aims: Mapping[str, float] | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """The page that `smelt bench --FLAG --write-docs` writes.
 
     What the module's `doc` says behind its first two paragraphs stands above the table; `machine`

@@ -204,10 +204,12 @@ def variants(results: Results) -> Table:
     """Which way of writing a row was each library's fastest, where it had a choice."""
     names = [name for name in TITLES if name in results.peers]
     rows = [
-        (row.title, *((row.entries[n].variant or NOTHING) if n in row.entries else NOTHING
-                      for n in names))
+        (
+            row.title,
+            *((row.entries[n].variant or NOTHING) if n in row.entries else NOTHING for n in names),
+        )
         for row in results.rows
-    ]  # fmt: skip
+    ]
     return Table("Variant that was timed", ("workload", *(TITLES[n] for n in names)), tuple(rows))
 
 

@@ -117,10 +117,16 @@ def page(found: Mapping[str, tuple[float, float]]) -> str:
     ours = found["smelt"][0]
     model = f"{LAYERS} blocks of {WIDTH}, {WORDS} words, {BATCH} texts of {LENGTH}"
     lines = [
-        "", "## A training step", "",
-        f"Forward, backward and AdamW of a language model ({model}).", "",
-        "| peer | ms | over it | loss |", "| --- | --: | --: | --: |",
-    ]  # fmt: skip
-    lines += [f"| {peer} | {ms:.1f} | {ms / ours:.2f}x | {loss:.6f} |"
-              for peer, (ms, loss) in found.items()]  # fmt: skip
+        "",
+        "## A training step",
+        "",
+        f"Forward, backward and AdamW of a language model ({model}).",
+        "",
+        "| peer | ms | over it | loss |",
+        "| --- | --: | --: | --: |",
+    ]
+    lines += [
+        f"| {peer} | {ms:.1f} | {ms / ours:.2f}x | {loss:.6f} |"
+        for peer, (ms, loss) in found.items()
+    ]
     return "\n".join(lines) + "\n"

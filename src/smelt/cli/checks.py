@@ -91,8 +91,10 @@ def processor() -> Iterator[Check]:
 
 
 def _notable(host: Target) -> list[str]:
-    known = ("sse4.2 avx avx2 fma f16c bmi2 avx512f avx512bw avx512vl avx512bf16 avx512vnni"
-             " amx-bf16 amx-int8 neon sve")  # fmt: skip
+    known = (
+        "sse4.2 avx avx2 fma f16c bmi2 avx512f avx512bw avx512vl avx512bf16 avx512vnni"
+        " amx-bf16 amx-int8 neon sve"
+    )
     return [name for name in known.split() if host.has(name)]
 
 

@@ -40,21 +40,32 @@ SUFFIX = ".smelt"
 @click.argument("target")
 @click.option("--size", "sizes", multiple=True, metavar="NAME=N", help="A size; repeatable.")
 @click.option(
-    "--arg", "given", multiple=True, metavar="NAME=TYPE",
+    "--arg",
+    "given",
+    multiple=True,
+    metavar="NAME=TYPE",
     help="An argument of the function: f32[n,512], or a Python value. Annotations and defaults "
     "stand for those that are not given.",
-)  # fmt: skip
+)
 @click.option("--why", nargs=2, metavar="A B", help="Why two operators are (not) in one kernel.")
 @click.option(
-    "--level", type=click.IntRange(1, 4), default=2, show_default=True,
+    "--level",
+    type=click.IntRange(1, 4),
+    default=2,
+    show_default=True,
     help="1 totals, 2 the slowest kernel too, 3 all kernels, 4 every decision.",
-)  # fmt: skip
+)
 @click.option("--predict", is_flag=True, help="Do not run: times are the model's.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def command(
-    target: str, sizes: tuple[str, ...], given: tuple[str, ...], why: tuple[str, str] | None,
-    level: int, predict: bool, as_json: bool,
-) -> None:  # fmt: skip
+    target: str,
+    sizes: tuple[str, ...],
+    given: tuple[str, ...],
+    why: tuple[str, str] | None,
+    level: int,
+    predict: bool,
+    as_json: bool,
+) -> None:
     """What became of a function or a graph: kernels, bytes, times, reasons.
 
     TARGET is FILE.py:FUNCTION or a graph in its text form, FILE.smelt.  It is compiled for the
@@ -73,8 +84,9 @@ def command(
             click.echo(str(answer))
             return
         decisions = [found.to_data()["decisions"][d] for d in answer.decisions]
-        print_json({"together": answer.together, "reasons": list(answer.reasons),
-                    "decisions": decisions})  # fmt: skip
+        print_json(
+            {"together": answer.together, "reasons": list(answer.reasons), "decisions": decisions}
+        )
     elif as_json:
         click.echo(found.to_json(indent=2))
     else:

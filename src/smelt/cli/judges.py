@@ -130,10 +130,11 @@ def _native_kernel(kernel: Kernel, arrays: Sequence[Array], sizes: Sizes) -> lis
     params = [*kernel.inputs, *kernel.outputs]
     count = len(kernel.inputs)
     values = [
-        Value(p.dtype, p.shape, "input", k) if k < count
+        Value(p.dtype, p.shape, "input", k)
+        if k < count
         else Value(p.dtype, p.shape, "output", k - count)
         for k, p in enumerate(params)
-    ]  # fmt: skip
+    ]
     step = _step(made, loaded, {p.name: k for k, p in enumerate(params)})
     outputs = range(count, len(params))
     return Executable(tuple(sizes), values, [[step]], (), outputs, made_for=target).run(

@@ -37,22 +37,34 @@ from smelt.types.expr import Expr, evaluate, sizes_of
 @click.argument("source", type=SOURCE)
 @click.option("--size", "sizes", multiple=True, metavar="NAME=N", help="A size; repeatable.")
 @click.option(
-    "--input", "files", multiple=True, metavar="NAME=FILE.npy",
+    "--input",
+    "files",
+    multiple=True,
+    metavar="NAME=FILE.npy",
     help="An input from a file; the others are random.",
-)  # fmt: skip
+)
 @click.option(
-    "--judge", type=click.Choice([*JUDGES, "all"]), default="native", show_default=True,
+    "--judge",
+    type=click.Choice([*JUDGES, "all"]),
+    default="native",
+    show_default=True,
     help="Who runs it: the graph's interpreter, the kernels' interpreter, native code, or all "
     "of them, compared.",
-)  # fmt: skip
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random inputs.")
 @click.option("--rtol", type=float, help="Largest relative difference (default: by dtype).")
 @click.option("--save", type=click.Path(path_type=Path), help="Write the outputs into a folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(
-    source: TextIO, sizes: tuple[str, ...], files: tuple[str, ...], judge: str, seed: int,
-    rtol: float | None, save: Path | None, as_json: bool,
-) -> None:  # fmt: skip
+    source: TextIO,
+    sizes: tuple[str, ...],
+    files: tuple[str, ...],
+    judge: str,
+    seed: int,
+    rtol: float | None,
+    save: Path | None,
+    as_json: bool,
+) -> None:
     """Run a graph or a kernel in text form.
 
     SOURCE is a file with a graph or a kernel, or - for stdin.  With --judge all, every judge runs
@@ -84,8 +96,10 @@ def _inputs(
 ) -> tuple[list[Array], dict[str, int]]:
     """Arrays from files, whose shapes tell sizes; then random ones for the rest."""
     paths = pairs_of_options(files, "--input", "NAME=FILE.npy")
-    wrong = [*(p for p in paths if p not in program.inputs),
-             *(s for s in sizes if s not in program.sizes)]  # fmt: skip
+    wrong = [
+        *(p for p in paths if p not in program.inputs),
+        *(s for s in sizes if s not in program.sizes),
+    ]
     if wrong:
         known = ", ".join([*program.inputs, *program.sizes])
         raise click.UsageError(f"{program.name} has no {wrong[0]!r}; it has {known}")

@@ -66,8 +66,9 @@ def _emitted(kernel: Kernel, target: Target, form: Form, *, streaming: bool = Fa
     plain, _, numbers = form.partition("@")
     pairs = (pair.split("=") for pair in numbers.split(",") if pair)
     told = {name: int(n) for name, n in pairs}
-    return emit(with_sizes(kernel, told) if told else kernel, target, streaming=streaming,
-                form=plain)  # fmt: skip
+    return emit(
+        with_sizes(kernel, told) if told else kernel, target, streaming=streaming, form=plain
+    )
 
 
 def _timed(text: str, target: Target, opt_level: int) -> tuple[bytes, float]:
@@ -78,8 +79,16 @@ def _timed(text: str, target: Target, opt_level: int) -> tuple[bytes, float]:
 
 def _built(made: Artifact, code: bytes, form: Form) -> Built:
     functions = tuple(Function(e.symbol, e.tasks, e.scratch, e.cycles) for e in made.entries)
-    return Built(code, made.buffers, made.sizes, made.strides, made.partials, functions,
-                 made.llvm.count("\n"), form)  # fmt: skip
+    return Built(
+        code,
+        made.buffers,
+        made.sizes,
+        made.strides,
+        made.partials,
+        functions,
+        made.llvm.count("\n"),
+        form,
+    )
 
 
 def forms(kernel: Kernel, target: Target, sizes: Mapping[str, int] | None = None) -> Forms:
@@ -172,5 +181,16 @@ def asm_text(kernel: Kernel, target: Target, opt_level: int = 2) -> str:
     return assembly(emit(kernel, target).llvm, target, opt_level)
 
 
-__all__ = ["Built", "Form", "Forms", "Function", "asm_text", "build", "build_all", "form_for",
-           "forms", "llvm_text", "panels"]  # fmt: skip
+__all__ = [
+    "Built",
+    "Form",
+    "Forms",
+    "Function",
+    "asm_text",
+    "build",
+    "build_all",
+    "form_for",
+    "forms",
+    "llvm_text",
+    "panels",
+]

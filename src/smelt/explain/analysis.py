@@ -38,9 +38,11 @@ def as_text(compiled: Compiled, kind: str = "kernel") -> str:
         return plan_text(compiled.plan)
     if kind not in get_args(TextKind):
         raise ArgumentError(
-            op="as_text", argument="kind", value=repr(kind),
+            op="as_text",
+            argument="kind",
+            value=repr(kind),
             expected=f"one of {', '.join(get_args(TextKind))}",
-        )  # fmt: skip
+        )
     return "\n\n".join(_text(k, compiled, kind) for k in compiled.kernels if k is not None)
 
 

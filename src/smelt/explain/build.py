@@ -34,7 +34,7 @@ from smelt.explain.data import (
     TargetData,
     TimeData,
     TotalData,
-)  # fmt: skip
+)
 from smelt.explain.entries import Entry, entries
 from smelt.explain.kernels import kernel_data
 from smelt.explain.labels import Labels
@@ -58,7 +58,7 @@ from smelt.journal import (
     OrderChosen,
     PassRan,
     Planned,
-)  # fmt: skip
+)
 from smelt.ops.create import Constant, Input
 from smelt.ops.spec import dims_at
 from smelt.runtime.chunking import Turns
@@ -106,8 +106,14 @@ def build(compiled: Compiled, sizes: Sizes, times: Times | None = None) -> Repor
             _decision(k, fact, nodes) for k, fact in enumerate(decisions_of(plan, journal))
         ),
         constants=tuple(
-            ConstantData(value=f.value, what=f.what, nbytes=f.bytes, saves_ns=f.saves_ns,
-                         kept=f.kept, room=f.room_bytes)
+            ConstantData(
+                value=f.value,
+                what=f.what,
+                nbytes=f.bytes,
+                saves_ns=f.saves_ns,
+                kept=f.kept,
+                room=f.room_bytes,
+            )
             for f in journal.of(ConstantWeighed)
         ),
         orders=tuple(
@@ -115,7 +121,7 @@ def build(compiled: Compiled, sizes: Sizes, times: Times | None = None) -> Repor
             for f in journal.of(OrderChosen)
         ),
         checks=tuple(labels.number[n] for n in plan.graph.asked),
-    )  # fmt: skip
+    )
 
 
 def decisions_of(plan: Plan, journal: Journal) -> Sequence[Decision]:
@@ -144,8 +150,12 @@ def _homes(listed: Sequence[Entry]) -> dict[Node, tuple[int, ...]]:
 def _called(compiled: Compiled) -> set[Node]:
     """The nodes that library calls compute."""
     pairs = zip(compiled.plan.every, compiled.kernels, strict=True)
-    return {n for cluster, kernel in pairs if kernel is None and cluster.body is None
-            for n in cluster.nodes}  # fmt: skip
+    return {
+        n
+        for cluster, kernel in pairs
+        if kernel is None and cluster.body is None
+        for n in cluster.nodes
+    }
 
 
 def _kind(node: Node, called: set[Node], checks: bool) -> NodeKind:
@@ -228,10 +238,17 @@ def _kernels(
     notes = _compile_notes(compiled)
     measured, checks = _measured(plan, times), plan.checks
     return tuple(
-        kernel_data(e, compiled.target, labels, separate[e.number], notes[e.number],
-                    measured.get(e.number), check=e.number in checks)
+        kernel_data(
+            e,
+            compiled.target,
+            labels,
+            separate[e.number],
+            notes[e.number],
+            measured.get(e.number),
+            check=e.number in checks,
+        )
         for e in listed
-    )  # fmt: skip
+    )
 
 
 def _measured(plan: Plan, times: Times | None) -> dict[int, TimeData]:
@@ -308,10 +325,11 @@ def _total(
     outer = [k for k in timed if k.kind != "check"]
     predicted = [k.predicted_ns for k in timed]
     seconds = [
-        s for k in kernels
+        s
+        for k in kernels
         for s in (k.compile.lower_seconds, k.compile.emit_seconds, k.compile.load_seconds)
         if s is not None
-    ]  # fmt: skip
+    ]
     seconds += [f.seconds for f in compiled.journal.of(PassRan)]
     seconds += [f.seconds for f in compiled.journal.of(Planned)]
     return TotalData(
@@ -365,11 +383,16 @@ def _buffers(plan: Plan, sizes: Sizes, labels: Labels) -> tuple[BufferData, ...]
     last = {x: k for k, c in enumerate(plan.clusters) for x in c.inputs}
     made = [
         BufferData(
-            node=labels.number[n], place="input", nbytes=_nbytes(n.type, sizes), offset=None,
-            first=0, last=last.get(n, 0), reuses=None,
+            node=labels.number[n],
+            place="input",
+            nbytes=_nbytes(n.type, sizes),
+            offset=None,
+            first=0,
+            last=last.get(n, 0),
+            reuses=None,
         )
         for n in plan.graph.inputs
-    ]  # fmt: skip
+    ]
     for slot in plan.slots:
         arena = slot.offset is not None
         made.append(

@@ -65,7 +65,9 @@ def named_sizes(compiled: Compiled, sizes: Sizes | None) -> dict[str, int]:
     if wrong or any(n < 0 for n in found.values()):
         asked = ", ".join(sorted(known)) or "none"
         raise ArgumentError(
-            op=f"explain({compiled.graph.name})", argument="sizes", value=found,
+            op=f"explain({compiled.graph.name})",
+            argument="sizes",
+            value=found,
             expected=f"a number for each size: {asked}",
-        )  # fmt: skip
+        )
     return {n: int(found[n]) for n in [*names, *sorted(known - set(names))]}

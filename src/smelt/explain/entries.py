@@ -54,12 +54,14 @@ def entries(compiled: Compiled, sizes: Sizes) -> list[Entry]:
         at = {**sizes, body.rounds.rows: rows}
         times = [c.total for c in predict(body.plan, compiled.target, at)]
         for k, c in enumerate(body.plan.clusters):
-            found.append(Entry(first + k, _as_whole(c, body), own[k], at, times[k], number,
-                               turns.total()))  # fmt: skip
+            found.append(
+                Entry(first + k, _as_whole(c, body), own[k], at, times[k], number, turns.total())
+            )
         found[number] = replace(
-            found[number], rounds=turns.total(),
+            found[number],
+            rounds=turns.total(),
             work=sum((in_turns(k, body, sizes) for k in own if k is not None), Work()),
-        )  # fmt: skip
+        )
     return found
 
 
@@ -96,5 +98,12 @@ def _as_whole(cluster: Cluster, body: Body) -> Cluster:
     inputs, outputs = (
         tuple(body.of[n] for n in side) for side in (cluster.inputs, cluster.outputs)
     )
-    return replace(cluster, nodes=nodes(cluster.nodes), inputs=inputs, outputs=outputs,
-                   recomputed=nodes(cluster.recomputed), shapes=(), stream=None)  # fmt: skip
+    return replace(
+        cluster,
+        nodes=nodes(cluster.nodes),
+        inputs=inputs,
+        outputs=outputs,
+        recomputed=nodes(cluster.recomputed),
+        shapes=(),
+        stream=None,
+    )

@@ -17,7 +17,7 @@ from smelt.explain.data import (
     Place,
     Role,
     TimeData,
-)  # fmt: skip
+)
 from smelt.explain.entries import Entry
 from smelt.explain.entries import moved as moved_whole
 from smelt.explain.labels import Labels
@@ -41,9 +41,15 @@ Sizes = Mapping[str, int]
 
 
 def kernel_data(
-    entry: Entry, target: Target, labels: Labels, apart: Apart, note: CompileData,
-    measured: TimeData | None, *, check: bool,
-) -> KernelData:  # fmt: skip
+    entry: Entry,
+    target: Target,
+    labels: Labels,
+    apart: Apart,
+    note: CompileData,
+    measured: TimeData | None,
+    *,
+    check: bool,
+) -> KernelData:
     """The data of an entry; without a kernel it is a library call, whose work nobody counts, or
     what runs in rounds."""
     cluster, kernel, sizes = entry.cluster, entry.kernel, entry.sizes
@@ -123,8 +129,16 @@ def _rounded(cluster: Cluster, sizes: Sizes) -> tuple[AxisData, ...]:
         return ()
     rounds = cluster.body.rounds
     extent = int(evaluate(rounds.extent, sizes))
-    return (AxisData(name=rounds.rows, extent=expr_text(rounds.extent), size=extent, role="stream",
-                     block=rounds.block, parts=0),)  # fmt: skip
+    return (
+        AxisData(
+            name=rounds.rows,
+            extent=expr_text(rounds.extent),
+            size=extent,
+            role="stream",
+            block=rounds.block,
+            parts=0,
+        ),
+    )
 
 
 def _cuts(kernel: Kernel) -> list[tuple[Role, Block]]:
@@ -146,9 +160,11 @@ def _params(
         ("out", cluster.outputs, moved.stores),
     )
     for role, nodes, touched in sides:
-        params = (None,) * len(nodes) if kernel is None else (
-            kernel.inputs if role == "in" else kernel.outputs
-        )  # fmt: skip
+        params = (
+            (None,) * len(nodes)
+            if kernel is None
+            else (kernel.inputs if role == "in" else kernel.outputs)
+        )
         for node, param, seen in zip(nodes, params, touched.values(), strict=True):
             found.append(
                 ParamData(

@@ -120,8 +120,9 @@ class _Alone:
             else:
                 values[n] = value._replace(place="arena", number=-1, offset=top)
                 top = top + (_nbytes(value) + 63) // 64 * 64
-        return Executable(self.home.size_names, values, launches, (top,), outputs,
-                          made_for=self.home.made_for)  # fmt: skip
+        return Executable(
+            self.home.size_names, values, launches, (top,), outputs, made_for=self.home.made_for
+        )
 
     def results(self, sizes: tuple[int, ...]) -> dict[int, Array]:
         """What the step writes, by the number of the value."""

@@ -192,9 +192,16 @@ def report(
     return Report(build(compiled, named, times), compiled)
 
 
-_TIMES = frozenset({
-    "seconds", "compile_seconds", "lower_seconds", "emit_seconds", "load_seconds", "measured",
-})  # fmt: skip
+_TIMES = frozenset(
+    {
+        "seconds",
+        "compile_seconds",
+        "lower_seconds",
+        "emit_seconds",
+        "load_seconds",
+        "measured",
+    }
+)
 
 
 def _timeless(value: Any) -> Any:

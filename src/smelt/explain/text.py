@@ -31,8 +31,11 @@ NAMES = 26
 def page(data: ReportData, level: int = 2) -> str:
     """The whole page."""
     parts = [_head(data), _kernel_table(data)]
-    slowest = max((k for k in data.kernels if k.kind != "rounds"), default=None,
-                  key=lambda k: kernel_time(k) * k.rounds)  # fmt: skip
+    slowest = max(
+        (k for k in data.kernels if k.kind != "rounds"),
+        default=None,
+        key=lambda k: kernel_time(k) * k.rounds,
+    )
     if level == 2 and slowest is not None:
         parts.append(_kernel(data, slowest, most=MOST_LINES))
     elif level > 2:
@@ -80,8 +83,10 @@ def _once(data: ReportData) -> list[str]:
     left = [c for c in data.constants if not c.kept]
     if left:
         more, gain = sum(c.nbytes for c in left), sum(c.saves_ns for c in left)
-        told.append(f"{show_bytes(more)} {'more' if words else 'of constants, kept,'} would save "
-                    f"{show_time(gain)} a call (constants_extra)")  # fmt: skip
+        told.append(
+            f"{show_bytes(more)} {'more' if words else 'of constants, kept,'} would save "
+            f"{show_time(gain)} a call (constants_extra)"
+        )
     return [f"once     {'; '.join(told)}"] if told else []
 
 
@@ -90,8 +95,9 @@ def _order(data: ReportData) -> list[str]:
     return [
         f"order    channels last between kernels: {show_time(o.last_ns)} instead of "
         f"{show_time(o.first_ns)} (predicted)"
-        for o in data.orders if o.last
-    ]  # fmt: skip
+        for o in data.orders
+        if o.last
+    ]
 
 
 def _memory(data: ReportData) -> str:
@@ -227,8 +233,13 @@ def _kernel(data: ReportData, k: KernelData, most: int = 0) -> list[str]:
         often = 1 if k.within is None else k.rounds
         share = f", {100 * often * kernel_time(k) / total:.0f} % of the time"
     lines = [f"{k.name}{share}: {_compiled(k)}"]
-    lines += _wrapped([_step(data, o.node, o.recomputed) for o in k.operators
-                       if data.nodes[o.node].kind != "constant"])  # fmt: skip
+    lines += _wrapped(
+        [
+            _step(data, o.node, o.recomputed)
+            for o in k.operators
+            if data.nodes[o.node].kind != "constant"
+        ]
+    )
     if any(o.recomputed for o in k.operators):
         lines.append("  (* is computed in another kernel too)")
     text = (k.text or "").splitlines()
@@ -254,8 +265,12 @@ def _compiled(k: KernelData) -> str:
         words.append(f"{_millions(k.transcendentals)} functions")
     c = k.compile
     seconds = sum(s for s in (c.lower_seconds, c.emit_seconds, c.load_seconds) if s is not None)
-    how = {"hit-memory": "code known already", "hit-disk": "code from the cache",
-           "miss": f"compiled in {show_time(seconds * 1e9)}", "none": ""}[c.cache]  # fmt: skip
+    how = {
+        "hit-memory": "code known already",
+        "hit-disk": "code from the cache",
+        "miss": f"compiled in {show_time(seconds * 1e9)}",
+        "none": "",
+    }[c.cache]
     return ", ".join(words + ([how] if how else []))
 
 

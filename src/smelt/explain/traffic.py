@@ -41,10 +41,10 @@ from smelt.kernel.ir import (
     Store,
     Stream,
     Value,
-)  # fmt: skip
+)
 from smelt.kernel.walk import children, values_of
 from smelt.types.affine import coefficient
-from smelt.types.expr import (  # fmt: skip
+from smelt.types.expr import (
     Atom,
     Expr,
     atoms,

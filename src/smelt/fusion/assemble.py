@@ -33,9 +33,11 @@ class Group:
 
 
 def parts_of(
-    units: Units, groups: Sequence[Group], moved: Sequence[int],
+    units: Units,
+    groups: Sequence[Group],
+    moved: Sequence[int],
     reuses: Mapping[Node, Sequence[Node]],
-) -> list[Part]:  # fmt: skip
+) -> list[Part]:
     """A cluster for each group, told how many bytes it moves and what its results may be written
     over."""
     times: dict[int, int] = {}

@@ -78,11 +78,18 @@ def together(rest: Plan, checks: Plan) -> Plan:
     """One plan of both, the checks behind the rest: they are too short to be shared by threads."""
     count = len(rest.clusters)
     graph = replace(
-        rest.graph, outputs=(*rest.graph.outputs, *checks.graph.outputs),
+        rest.graph,
+        outputs=(*rest.graph.outputs, *checks.graph.outputs),
         checks=len(checks.graph.outputs),
-    )  # fmt: skip
+    )
     more = (replace(c, name=f"check{k}") for k, c in enumerate(checks.clusters))
     later = (tuple(count + k for k in group) for group in checks.launches)
     slots = (replace(s, first=s.first + count, last=s.last + count) for s in checks.slots)
-    return Plan(graph, (*rest.clusters, *more), (*rest.launches, *later), rest.decisions,
-                (*rest.slots, *slots), rest.sizes)  # fmt: skip
+    return Plan(
+        graph,
+        (*rest.clusters, *more),
+        (*rest.launches, *later),
+        rest.decisions,
+        (*rest.slots, *slots),
+        rest.sizes,
+    )

@@ -147,9 +147,13 @@ class _Rounds:
     """Grows a set of nodes around a large value until only small values cross its border."""
 
     def __init__(
-        self, graph: Graph, readers: Mapping[Node, list[Node]], hints: Hints, least: int,
+        self,
+        graph: Graph,
+        readers: Mapping[Node, list[Node]],
+        hints: Hints,
+        least: int,
         early: AbstractSet[Node],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.graph, self.readers, self.hints, self.least = graph, readers, hints, least
         self.early = early
         """Folds over rows that are made before, of what the rounds make again."""
@@ -225,8 +229,13 @@ class _Rounds:
         found = self.trace(node)
         stored = [x for x in node.inputs if x.inputs or isinstance(x.op, Input)]
         read = sum(at_hints(x.type.nbytes, self.hints) for x in stored)
-        return not found.folds and not found.dots and found.along < 0 and node.op.fusible \
-            and read < at_hints(node.type.nbytes, self.hints)  # fmt: skip
+        return (
+            not found.folds
+            and not found.dots
+            and found.along < 0
+            and node.op.fusible
+            and read < at_hints(node.type.nbytes, self.hints)
+        )
 
     def cut(self, node: Node, place: int) -> int:
         """Along which axis the rounds of a node cut one of its operands."""
@@ -235,8 +244,9 @@ class _Rounds:
         for read in self.trace(node).reads:
             if read.leaf == place and axis != WHOLE:
                 at = [k for k, t in enumerate(read.terms) if t == axis]
-                if len(at) > 1 or any(isinstance(t, Expr) and f"a{axis}" in axes_of(t)
-                                      for t in read.terms):  # fmt: skip
+                if len(at) > 1 or any(
+                    isinstance(t, Expr) and f"a{axis}" in axes_of(t) for t in read.terms
+                ):
                     raise NotCut(_MIXES.format(node.op.name))
                 found.update(at or [WHOLE])
         if len(found) > 1:
@@ -262,8 +272,14 @@ class _Rounds:
             waits = [x for x in node.inputs if x in after or self._is_done(x)]
             if (self._is_done(node) and node.op.is_view) or node in self.early:
                 continue
-            rows = [x for x in node.inputs if x in self.axis and not self._is_done(x)
-                    and self.axis[x] != WHOLE and not self._is_seen(x)]  # fmt: skip
+            rows = [
+                x
+                for x in node.inputs
+                if x in self.axis
+                and not self._is_done(x)
+                and self.axis[x] != WHOLE
+                and not self._is_seen(x)
+            ]
             if waits and (node in self.axis or node in reaching):
                 how = f"{node.op.name} needs {waits[0].op.name} of all rows"
                 raise _Waits(how, self._awaited(waits))
@@ -328,8 +344,9 @@ class _Rounds:
         members = sorted(self.axis, key=self.order.__getitem__)
         results = set(self.graph.outputs)
         inside = self.axis.keys() | self.ahead
-        outside = [n for n in members if n in results
-                   or any(r not in inside for r in self.readers[n])]  # fmt: skip
+        outside = [
+            n for n in members if n in results or any(r not in inside for r in self.readers[n])
+        ]
         outside = [n for n in outside if self.axis[n] != WHOLE and not self._is_seen(n)]
         self._leave(members, outside)
         if narrow := [n for n in map(self._fold, outside) if self._is_narrow(n)]:
@@ -375,9 +392,14 @@ class _Rounds:
         return total
 
     def _around(
-        self, body: Graph, reads: tuple[Part, ...], makes: tuple[Part, ...],
-        inner: Mapping[Node, Node], rows: str, row_bytes: Index,
-    ) -> InRounds:  # fmt: skip
+        self,
+        body: Graph,
+        reads: tuple[Part, ...],
+        makes: tuple[Part, ...],
+        inner: Mapping[Node, Node],
+        rows: str,
+        row_bytes: Index,
+    ) -> InRounds:
         graph = self.graph
         if any(isinstance(n.op, Constant) for n in graph.outputs):
             raise NotCut("a result is a constant")
@@ -411,15 +433,26 @@ class _Rounds:
         for n in late:
             new[n] = renew(n, tuple(new.get(x, x) for x in n.inputs))
         wanted = tuple(dict.fromkeys(n for n in graph.outputs if n in late))
-        after = Graph(graph.name, (*graph.inputs, *(new[x] for x in handed)),
-                      tuple(new[n] for n in wanted))  # fmt: skip
+        after = Graph(
+            graph.name, (*graph.inputs, *(new[x] for x in handed)), tuple(new[n] for n in wanted)
+        )
         of = {made: n for n, made in (*inner.items(), *((n, new[n]) for n in (*handed, *late)))}
         of |= {p.inner: p.node for p in (*reads, *makes)}
         of |= {p.given: p.node for p in makes if p.given is not None}
         return InRounds(
-            before, body, after, reads, makes, handed, self._with_sources(reads), of, self.extent,
-            rows, row_bytes, not self.ahead.isdisjoint(self.axis),
-        )  # fmt: skip
+            before,
+            body,
+            after,
+            reads,
+            makes,
+            handed,
+            self._with_sources(reads),
+            of,
+            self.extent,
+            rows,
+            row_bytes,
+            not self.ahead.isdisjoint(self.axis),
+        )
 
     def _with_sources(self, reads: tuple[Part, ...]) -> tuple[Node, ...]:
         """The members, and what counts positions or is a constant among their operands."""
@@ -435,8 +468,11 @@ def _begins(node: Node, combine: str) -> bool:
     while first.op.is_view:
         (first,) = first.inputs
     row = BEGINS.get(combine)
-    return row is not None and isinstance(first.op, Constant) \
-        and first.op.value == row(node.type.dtype)  # fmt: skip
+    return (
+        row is not None
+        and isinstance(first.op, Constant)
+        and first.op.value == row(node.type.dtype)
+    )
 
 
 def block(part: InRounds, hints: Mapping[str, int], budget: int) -> int:

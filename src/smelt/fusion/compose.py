@@ -81,9 +81,14 @@ def plan(
 
 
 def _plan(
-    graph: Graph, target: Target, journal: Journal | None, hints: Mapping[str, int], *,
-    fuse: bool, donated: Donated,
-) -> Plan:  # fmt: skip
+    graph: Graph,
+    target: Target,
+    journal: Journal | None,
+    hints: Mapping[str, int],
+    *,
+    fuse: bool,
+    donated: Donated,
+) -> Plan:
     """That of a graph whose checks stay where they are."""
     whole = plan_single.plan(graph, target, journal, hints, fuse=fuse, donated=donated)
     known = Hints(hints)
@@ -130,8 +135,9 @@ def _tried(
     """The plan with rounds that keep no more than `room` bytes, or why there is none, if anybody
     would want to know; the last of its decisions tells of the rounds."""
     most = target.l3_bytes if room is None else min(max(room // SHARE, 1), target.l3_bytes)
-    large = [s.node for s in whole.slots
-             if s.offset is not None and at_hints(s.nbytes, hints) > most]  # fmt: skip
+    large = [
+        s.node for s in whole.slots if s.offset is not None and at_hints(s.nbytes, hints) > most
+    ]
     if not large:
         return None
     large.sort(key=lambda n: -at_hints(n.type.nbytes, hints))
@@ -147,9 +153,14 @@ def _tried(
 
 
 def _in_rounds(
-    whole: Plan, large: Sequence[Node], target: Target, hints: Hints, donated: Donated, most: int,
+    whole: Plan,
+    large: Sequence[Node],
+    target: Target,
+    hints: Hints,
+    donated: Donated,
+    most: int,
     room: int | None,
-) -> Plan | None:  # fmt: skip
+) -> Plan | None:
     """The plan around a part that makes the `large` values in rounds, which have `most` bytes and
     more; None or NotCut as `split` says.  Where no more than `room` bytes may be kept, it is taken
     whatever its time."""
@@ -212,8 +223,10 @@ def _is_worth(whole: Plan, made: Plan, target: Target, hints: Hints) -> None:
 
 def held(made: Plan, hints: Hints) -> int:
     """Bytes that a plan keeps between kernels, and its rounds between theirs."""
-    inside = (kept_between(body.plan, Hints({**hints, body.rounds.rows: body.rounds.block}))
-              for _, body in made.in_rounds)  # fmt: skip
+    inside = (
+        kept_between(body.plan, Hints({**hints, body.rounds.rows: body.rounds.block}))
+        for _, body in made.in_rounds
+    )
     return kept_between(made, hints) + max(inside, default=0)
 
 
@@ -233,9 +246,14 @@ class _Composed:
     """Plans the parts of a graph and puts them together."""
 
     def __init__(
-        self, graph: Graph, parts: InRounds, target: Target, hints: Hints, most: int,
+        self,
+        graph: Graph,
+        parts: InRounds,
+        target: Target,
+        hints: Hints,
+        most: int,
         room: int | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.graph, self.parts, self.target, self.hints = graph, parts, target, hints
         self.most, self.room = most, room
         """Bytes that a round keeps at most, about; and those that it may not go beyond."""
@@ -254,9 +272,8 @@ class _Composed:
         self._beside(parts.after)
         slots = memory.assign(
             self.graph, self.clusters, self.launches, self.hints, self.reuses, donated
-        )  # fmt: skip
-        return Plan(self.graph, self._marked(), tuple(self.launches), tuple(self.decisions),
-                    slots)  # fmt: skip
+        )
+        return Plan(self.graph, self._marked(), tuple(self.launches), tuple(self.decisions), slots)
 
     def _marked(self) -> tuple[Cluster, ...]:
         """The clusters, told what others compute too."""
@@ -274,12 +291,18 @@ class _Composed:
         first = len(self.clusters)
         for k, c in enumerate(made.clusters):
             name = f"k{first + k}"
-            self.clusters.append(Cluster(
-                name, self._in_order(c.nodes), self._nodes(c.inputs), self._nodes(c.outputs),
-                self._nodes(c.recomputed), c.shapes,
-                None if c.stream is None else (self._node(c.stream[0]), c.stream[1]),
-                None if c.body is None else _named(name, c.body),
-            ))  # fmt: skip
+            self.clusters.append(
+                Cluster(
+                    name,
+                    self._in_order(c.nodes),
+                    self._nodes(c.inputs),
+                    self._nodes(c.outputs),
+                    self._nodes(c.recomputed),
+                    c.shapes,
+                    None if c.stream is None else (self._node(c.stream[0]), c.stream[1]),
+                    None if c.body is None else _named(name, c.body),
+                )
+            )
         self.launches += [tuple(first + k for k in group) for group in made.launches]
         for slot in made.slots:
             if slot.reuses is not None:
@@ -388,8 +411,12 @@ class _Composed:
         rounds, body = cluster.body.rounds, cluster.body.plan
         turns = sum(1 for _ in rounds.each(self.hints))
         whole = {x for x, c in zip(body.graph.inputs, rounds.reads) if c.axis == WHOLE}
-        again = sum(at_hints(x.type.nbytes, self.hints)
-                    for c in body.clusters for x in c.inputs if x in whole)  # fmt: skip
+        again = sum(
+            at_hints(x.type.nbytes, self.hints)
+            for c in body.clusters
+            for x in c.inputs
+            if x in whole
+        )
         waits = turns * self.target.transfer_ns(again, 0)
         return in_turns(cluster.body, self.target, self.hints).burden + waits
 
@@ -406,8 +433,11 @@ class _Composed:
     def _note(self, made: Plan) -> None:
         """The decisions about a part, in the names of the whole."""
         own = name_values(made.graph)
-        known = {name: self.names[self._node(n)] for n, name in own.items()
-                 if self._node(n) in self.names and not isinstance(n.op, Constant)}  # fmt: skip
+        known = {
+            name: self.names[self._node(n)]
+            for n, name in own.items()
+            if self._node(n) in self.names and not isinstance(n.op, Constant)
+        }
 
         self.decisions += [
             renamed(d, lambda text: known.get(text, text), d.a_origin, d.origin)
@@ -423,8 +453,14 @@ def _named(name: str, body: Body) -> Body:
 
 def kept_between(body: Plan, hints: Hints) -> int:
     """Bytes that a round keeps between its kernels."""
-    return max((at_hints(add(s.offset, s.nbytes), hints) for s in body.slots
-                if s.offset is not None and s.within is None), default=0)  # fmt: skip
+    return max(
+        (
+            at_hints(add(s.offset, s.nbytes), hints)
+            for s in body.slots
+            if s.offset is not None and s.within is None
+        ),
+        default=0,
+    )
 
 
 def _cut(part: Part, values: Sequence[Node]) -> Cut:
@@ -458,12 +494,23 @@ def _is_summed(graph: Graph, value: Node) -> bool:
 def _refused(whole: Plan, value: Node, how: str, hints: Hints) -> Decision:
     names, reader = name_values(whole.graph), _reader(whole.graph, value)
     nbytes = at_hints(value.type.nbytes, hints)
-    details = {"value": names[value], "bytes": nbytes, "how": how, "a_op": value.op.name,
-               "b_op": reader.op.name}  # fmt: skip
+    details = {
+        "value": names[value],
+        "bytes": nbytes,
+        "how": how,
+        "a_op": value.op.name,
+        "b_op": reader.op.name,
+    }
     return Decision(
-        names[value], names[reader], "split", "not-in-rounds", saves_bytes=2 * nbytes,
-        a_origin=value.origin, origin=reader.origin, details=details,
-    )  # fmt: skip
+        names[value],
+        names[reader],
+        "split",
+        "not-in-rounds",
+        saves_bytes=2 * nbytes,
+        a_origin=value.origin,
+        origin=reader.origin,
+        details=details,
+    )
 
 
 def _accepted(
@@ -478,14 +525,27 @@ def _accepted(
     again = sum(n for side in moved_in_rounds(cluster, hints) for n in side) - once
     fused_ns, split_ns = (sum(c.burden for c in costs(p, target, hints)) for p in (made, whole))
     details = {
-        "value": names[value], "bytes": stored, "rows": body.rounds.block,
-        "extent": expr_text(body.rounds.extent), "again": again,
-        "rounds": sum(1 for _ in body.rounds.each(hints)), "a_op": value.op.name,
+        "value": names[value],
+        "bytes": stored,
+        "rows": body.rounds.block,
+        "extent": expr_text(body.rounds.extent),
+        "again": again,
+        "rounds": sum(1 for _ in body.rounds.each(hints)),
+        "a_op": value.op.name,
         "b_op": reader.op.name,
-    }  # fmt: skip
+    }
     return Decision(
-        names[value], names[reader], "fused", "rounds", saves_bytes=2 * stored,
-        saves_ns=max(split_ns - fused_ns, 0.0), costs_bytes=again,
-        costs_ns=max(fused_ns - split_ns, 0.0), fused_ns=fused_ns, split_ns=split_ns,
-        a_origin=value.origin, origin=reader.origin, details=details,
-    )  # fmt: skip
+        names[value],
+        names[reader],
+        "fused",
+        "rounds",
+        saves_bytes=2 * stored,
+        saves_ns=max(split_ns - fused_ns, 0.0),
+        costs_bytes=again,
+        costs_ns=max(fused_ns - split_ns, 0.0),
+        fused_ns=fused_ns,
+        split_ns=split_ns,
+        a_origin=value.origin,
+        origin=reader.origin,
+        details=details,
+    )

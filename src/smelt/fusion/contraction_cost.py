@@ -61,9 +61,12 @@ def is_walked(left: Axes, right: Axes, fixed: Axes) -> bool:
 
 
 def walked(
-    products: Sequence[tuple[Axes, Axes]], grid: Axes, fixed: Axes, order: Sequence[Any],
+    products: Sequence[tuple[Axes, Axes]],
+    grid: Axes,
+    fixed: Axes,
+    order: Sequence[Any],
     beside: Sequence[Axes] = (),
-) -> set[int]:  # fmt: skip
+) -> set[int]:
     """Which products of one kernel are walked: each is told by the axes of its result that its two
     operands vary along.  `order` is that of the kernel's axes, `fixed` those of `is_walked`;
     `beside` has for each product the axes that tasks take in blocks anyway.
@@ -153,7 +156,7 @@ def sides_of(region: Region, unit: Unit) -> tuple[int, int] | None:
 
 def in_lines(
     units: Units, region: Region, u: int, edge: Edge, own: int, sizes: Sequence[int]
-) -> bool:  # fmt: skip
+) -> bool:
     """Whether two axes walk the columns of a product, of which the last one is that of its lines in
     memory: what is made for it is made line by line, as sums of neighbours are, and the code
     generator takes it as one over windows.  Not so where all lines are one run."""
@@ -175,8 +178,9 @@ def _is_one_run(units: Units, region: Region, a: int, b: int) -> bool:
                 return False
     return all(
         _ends_in(units, region, u, place, (a, b))
-        for u in bits(region.stored) for place in region.places[u]
-    )  # fmt: skip
+        for u in bits(region.stored)
+        for place in region.places[u]
+    )
 
 
 def _ends_in(units: Units, region: Region, v: int, place: Place, axes: tuple[int, int]) -> bool:
@@ -214,9 +218,12 @@ def filled(line: int, lanes: int) -> float:
 
 
 def unfilled(
-    units: Units, region: Region, sizes: Sequence[int], vector: int,
+    units: Units,
+    region: Region,
+    sizes: Sequence[int],
+    vector: int,
     work: Callable[[int, int], float],
-) -> float:  # fmt: skip
+) -> float:
     """Nanoseconds of what products of lines multiply beside these, where `work(u, axes)` are those
     of all that a unit multiplies along its axes, and vectors have so many bytes: nothing fills a
     tile across the ends of lines."""
@@ -227,8 +234,9 @@ def unfilled(
             continue
         sides = [side_of(region, u, edge) for edge in unit.edges]
         own = sides[0] & ~sides[1], sides[1] & ~sides[0]
-        lines = (in_lines(units, region, u, e, o, sizes)
-                 for e, o in zip(unit.edges, own, strict=True))  # fmt: skip
+        lines = (
+            in_lines(units, region, u, e, o, sizes) for e, o in zip(unit.edges, own, strict=True)
+        )
         if any(lines):
             line = region.places[u][0][-1]
             assert isinstance(line, int)

@@ -176,12 +176,20 @@ class Model:
     def call(self, unit: Unit) -> Cost:
         """A library call: its traffic and its start; the rest is the same in every plan."""
         read = sum(self.nbytes[e.producer] for e in unit.edges)
-        touch = sum(self.read_ns(e.producer, self.nbytes[e.producer], self.cores)
-                    for e in unit.edges)  # fmt: skip
+        touch = sum(
+            self.read_ns(e.producer, self.nbytes[e.producer], self.cores) for e in unit.edges
+        )
         touch += self.write_ns(unit.number, self.cores)
         launch = self.target.dispatch_ns
-        return Cost(launch + touch, launch + touch, launch=launch, touch=touch, tasks=self.cores,
-                    read=read, written=self.nbytes[unit.number])  # fmt: skip
+        return Cost(
+            launch + touch,
+            launch + touch,
+            launch=launch,
+            touch=touch,
+            tasks=self.cores,
+            read=read,
+            written=self.nbytes[unit.number],
+        )
 
     def map(self, unit: Unit) -> Cost:
         """An operator that maps whole values of its own shape, and does nothing else."""
@@ -200,8 +208,16 @@ class Model:
             touch += self.write_ns(u, threads)
         hidden = min(work, touch)
         total = launch + work + touch - OVERLAP * hidden
-        return Cost(total, total + (OVERLAP - CHARGED) * hidden, launch, work, touch,
-                    read=read, written=self.nbytes[u], tasks=tasks)  # fmt: skip
+        return Cost(
+            total,
+            total + (OVERLAP - CHARGED) * hidden,
+            launch,
+            work,
+            touch,
+            read=read,
+            written=self.nbytes[u],
+            tasks=tasks,
+        )
 
     def joining(self, region: Region) -> Cost:
         """A kernel that writes at places which depend on data, one update after another."""
@@ -222,8 +238,17 @@ class Model:
         hidden = min(arithmetic, memory)
         total = launch + arithmetic + memory - OVERLAP * hidden
         burden = total + (OVERLAP - CHARGED) * hidden
-        return Cost(total, burden, launch, arithmetic, touch, sweeps, read=read,
-                    written=self.nbytes[u], tasks=tasks)  # fmt: skip
+        return Cost(
+            total,
+            burden,
+            launch,
+            arithmetic,
+            touch,
+            sweeps,
+            read=read,
+            written=self.nbytes[u],
+            tasks=tasks,
+        )
 
     # ---- the sum -------------------------------------------------------------------------------
 
@@ -240,14 +265,22 @@ class Model:
             if sweeps.packs:
                 fixed = region.grid & ~sweeps.cut_axes
                 region.packing = region_packing_ns(
-                    self.target, self.units, region, sweeps.sizes, fixed, sweeps.evaluations,
+                    self.target,
+                    self.units,
+                    region,
+                    sweeps.sizes,
+                    fixed,
+                    sweeps.evaluations,
                     hosted=sweeps.hosted,
-                )  # fmt: skip
+                )
                 region.work += region.packing
                 region.work += unfilled(
-                    self.units, region, sweeps.sizes, self.target.vector_bytes,
+                    self.units,
+                    region,
+                    sweeps.sizes,
+                    self.target.vector_bytes,
                     lambda u, axes: self.step_ns[u] * sweeps.evaluations(axes),
-                )  # fmt: skip
+                )
         tasks = sweeps.tasks()
         inline = region.work < INLINE_NS and region.work + self._floor(region) < INLINE_NS
         threads = 1 if inline else min(tasks, self.cores)
@@ -263,11 +296,24 @@ class Model:
         total = launch + arithmetic + memory - OVERLAP * hidden
         burden = total + (OVERLAP - CHARGED) * hidden
         return Cost(
-            total, burden, launch, arithmetic, traffic.touch, traffic.sweeps, traffic.scratch,
-            partials, streams, traffic.read, traffic.written, tasks, traffic.row, traffic.kept,
-            max(map(max, sweeps.sweeps.values()), default=1), bool(sweeps.split),
+            total,
+            burden,
+            launch,
+            arithmetic,
+            traffic.touch,
+            traffic.sweeps,
+            traffic.scratch,
+            partials,
+            streams,
+            traffic.read,
+            traffic.written,
+            tasks,
+            traffic.row,
+            traffic.kept,
+            max(map(max, sweeps.sweeps.values()), default=1),
+            bool(sweeps.split),
             packing=region.packing / threads,
-        )  # fmt: skip
+        )
 
     def _steps(self, region: Region) -> Sequence[float]:
         """Nanoseconds of one step of each unit: of what is computed for results that are ranges
@@ -339,8 +385,10 @@ class _Traffic:
                     continue
                 rows += max(times - (k == 0), 0) * walked * itemsize
         held = [(region.masks[u][0], max(model.itemsize[u], 4)) for u in bits(sweeps.kept)]
-        sizes = {u: sweeps.row(axes) * itemsize
-                 for u, (axes, itemsize) in zip(bits(sweeps.kept), held, strict=True)}  # fmt: skip
+        sizes = {
+            u: sweeps.row(axes) * itemsize
+            for u, (axes, itemsize) in zip(bits(sweeps.kept), held, strict=True)
+        }
         beside = [n for u, n in sizes.items() if sweeps.beside >> u & 1]
         self.kept = sum(sizes.values()) - sum(beside) + max(beside, default=0)
         self.row += self.kept
@@ -361,7 +409,7 @@ class _Traffic:
 
 def _lane_ns(
     sweeps: Sweeps, place: Place, mask: int, walked: float, *, packs: bool, alone: bool
-) -> float:  # fmt: skip
+) -> float:
     """Nanoseconds of one sweep over what lanes take element by element at a place; short rows are
     charged where one core is alone.  With two a kernel that stores nothing instead keeps fewer of
     them busy (measured of regressions by distance: 1.15 to 1.8 of the time of two kernels)."""
@@ -380,8 +428,11 @@ def _rows_of_few(sweeps: Sweeps) -> int:
     if not sweeps.packs or sweeps.split or not 1 < sweeps.volume(sweeps.vector) <= FEW:
         return 0
     region = sweeps.region
-    folds = [u for u, over in region.ended.items() if over == sweeps.vector
-             and not sweeps.units.unit(u).trace.dots]  # fmt: skip
+    folds = [
+        u
+        for u, over in region.ended.items()
+        if over == sweeps.vector and not sweeps.units.unit(u).trace.dots
+    ]
     return sum(sweeps.volume(region.masks[u][0]) for u in folds)
 
 

@@ -73,9 +73,16 @@ class Decisions:
                     seen.add(node)
                     details = {"a_op": node.op.name, "b_op": unit.node.op.name, "op": node.op.name}
                     self.found.append(
-                        Decision(self.known[node], self.names[unit.number], "fused", "free-view",
-                                 details=details, a_origin=node.origin, origin=unit.node.origin)
-                    )  # fmt: skip
+                        Decision(
+                            self.known[node],
+                            self.names[unit.number],
+                            "fused",
+                            "free-view",
+                            details=details,
+                            a_origin=node.origin,
+                            origin=unit.node.origin,
+                        )
+                    )
 
     def off(self) -> None:
         """Fusion is switched off: one decision for each operator and its reader."""
@@ -93,19 +100,37 @@ class Decisions:
             return
         model, fused = self.model, after.cost.burden
         joined = [p for p in bits(after.members) if p != last]
-        saved = [model.write_ns(p, model.cores) + model.read_ns(p, model.nbytes[p], model.cores)
-                 + after.cost.launch for p in joined]  # fmt: skip
+        saved = [
+            model.write_ns(p, model.cores)
+            + model.read_ns(p, model.nbytes[p], model.cores)
+            + after.cost.launch
+            for p in joined
+        ]
         for p, ns in zip(joined, saved, strict=True):
             c, nbytes = (self.units.users[p] & after.members).bit_length() - 1, 2 * model.nbytes[p]
             self._record(
-                p, c, "fused", "saves-traffic", {"value": self.names[p], "bytes": nbytes},
-                saves_bytes=nbytes, saves_ns=ns, fused_ns=fused, split_ns=fused + sum(saved),
-            )  # fmt: skip
+                p,
+                c,
+                "fused",
+                "saves-traffic",
+                {"value": self.names[p], "bytes": nbytes},
+                saves_bytes=nbytes,
+                saves_ns=ns,
+                fused_ns=fused,
+                split_ns=fused + sum(saved),
+            )
 
     def joined(
-        self, producer: Joinable, reader: Joinable, after: Cost, stored: int, *,
-        forced: bool, beside: bool, axis: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        producer: Joinable,
+        reader: Joinable,
+        after: Cost,
+        stored: int,
+        *,
+        forced: bool,
+        beside: bool,
+        axis: str = "",
+    ) -> None:
         """Two clusters became one, perhaps streaming an axis of that extent."""
         if not self.recording:
             return
@@ -131,9 +156,13 @@ class Decisions:
         else:
             reason = "saves-traffic"
         self._record(
-            a, b, "fused", reason, details | {"terms": after.terms()},
+            a,
+            b,
+            "fused",
+            reason,
+            details | {"terms": after.terms()},
             **_numbers(saved, split_ns, after.burden),
-        )  # fmt: skip
+        )
 
     def copied(
         self, producer: Joinable, readers: Sequence[tuple[Joinable, Cost]], gain: float
@@ -150,11 +179,19 @@ class Decisions:
         for reader, _ in readers:
             a, b, value = self._subjects(producer, reader, beside=False)
             details = {
-                "value": self.names[value], "times": float(len(readers)),
-                "cost_ns": max(again, 0.0), "store_ns": gain + max(again, 0.0),
-            }  # fmt: skip
-            self._record(a, b, "fused", "recompute-cheap", details,
-                         **_numbers(saved, split_ns, split_ns - gain))  # fmt: skip
+                "value": self.names[value],
+                "times": float(len(readers)),
+                "cost_ns": max(again, 0.0),
+                "store_ns": gain + max(again, 0.0),
+            }
+            self._record(
+                a,
+                b,
+                "fused",
+                "recompute-cheap",
+                details,
+                **_numbers(saved, split_ns, split_ns - gain),
+            )
 
     def refined(self, before: Sequence[Joinable], after: Sequence[int], gain: float) -> None:
         """Several clusters became others at once, sets of members `after`: what stands together
@@ -177,8 +214,9 @@ class Decisions:
                 elif now and not was:
                     nbytes = self.model.nbytes[v]
                     details = {"value": self.names[v], "bytes": nbytes}
-                    self._record(v, c, "fused", "saves-traffic", details,
-                                 saves_bytes=nbytes, **saved)  # fmt: skip
+                    self._record(
+                        v, c, "fused", "saves-traffic", details, saves_bytes=nbytes, **saved
+                    )
         for one, other in combinations(before, 2):
             if not one.reads & other.reads:
                 continue
@@ -197,8 +235,9 @@ class Decisions:
             for c in bits(self.units.users[v] & before.members):
                 pair = 1 << v | 1 << c
                 if (v == value or c == value) and all(m & pair != pair for m in after):
-                    self._record(v, c, "split", "written-over", details,
-                                 saves_bytes=self.model.nbytes[value])  # fmt: skip
+                    self._record(
+                        v, c, "split", "written-over", details, saves_bytes=self.model.nbytes[value]
+                    )
 
     def dear(self, producer: Joinable, readers: Sequence[Joinable], gain: float) -> None:
         """A producer is better stored than computed again in each reader."""
@@ -215,10 +254,15 @@ class Decisions:
         if not self.recording:
             return
         for step in found:
-            details = {"value": self.names[step.fold], "gauge": self.names[step.reads],
-                       "axis": axis, "how": step.how}  # fmt: skip
-            self._record(step.reads, step.fold, "fused", step.reason, details,
-                         fused_ns=ns, split_ns=ns)  # fmt: skip
+            details = {
+                "value": self.names[step.fold],
+                "gauge": self.names[step.reads],
+                "axis": axis,
+                "how": step.how,
+            }
+            self._record(
+                step.reads, step.fold, "fused", step.reason, details, fused_ns=ns, split_ns=ns
+            )
 
     def keep_dear(self, holders: Sequence[int]) -> None:
         """Records those of `dear` whose two sides ended in different clusters."""
@@ -226,13 +270,28 @@ class Decisions:
             if not holders[a] & holders[b]:
                 details = {"value": self.names[a], "times": float(times), "cost_ns": lost}
                 saved = (1 + times) * self.model.nbytes[a]  # neither written nor read
-                self._record(a, b, "split", "recompute-dear", details, saves_bytes=saved,
-                             costs_ns=lost, split_ns=apart, fused_ns=apart + lost)  # fmt: skip
+                self._record(
+                    a,
+                    b,
+                    "split",
+                    "recompute-dear",
+                    details,
+                    saves_bytes=saved,
+                    costs_ns=lost,
+                    split_ns=apart,
+                    fused_ns=apart + lost,
+                )
 
     def split(
-        self, producer: Joinable, reader: Joinable, after: Cost | None, refusal: Refusal | None,
-        gain: float = 0.0, *, beside: bool,
-    ) -> None:  # fmt: skip
+        self,
+        producer: Joinable,
+        reader: Joinable,
+        after: Cost | None,
+        refusal: Refusal | None,
+        gain: float = 0.0,
+        *,
+        beside: bool,
+    ) -> None:
         """Two clusters stay apart.  `gain` is what the search would have of joining them: two that
         start together anyway save no launch."""
         if not self.recording:
@@ -247,15 +306,26 @@ class Decisions:
         saved = producer.cost.moved + reader.cost.moved - after.moved
         split_ns = after.burden + gain
         reason, details = self._losing(producer, reader, after, value, -gain, beside)
-        self._record(a, b, "split", reason, details | {"terms": after.terms()},
-                     **_numbers(saved, split_ns, after.burden))  # fmt: skip
+        self._record(
+            a,
+            b,
+            "split",
+            reason,
+            details | {"terms": after.terms()},
+            **_numbers(saved, split_ns, after.burden),
+        )
 
     # ---- parts ---------------------------------------------------------------------------------
 
     def _losing(
-        self, producer: Joinable, reader: Joinable, after: Cost, value: int, slower: float,
+        self,
+        producer: Joinable,
+        reader: Joinable,
+        after: Cost,
+        value: int,
+        slower: float,
         beside: bool,
-    ) -> tuple[str, dict[str, Any]]:  # fmt: skip
+    ) -> tuple[str, dict[str, Any]]:
         """The term that makes the joined kernel slower, by so much."""
         cores = self.model.cores
         idle = after.burden * (1 - after.tasks / cores)
@@ -266,8 +336,10 @@ class Decisions:
         more = joined - alone - own
         if more > 0 and more >= after.sweeps + after.scratch + after.streams:
             return "recompute-dear", {
-                "value": self.names[value], "times": 1 + more / max(alone, 1e-9), "cost_ns": more,
-            }  # fmt: skip
+                "value": self.names[value],
+                "times": 1 + more / max(alone, 1e-9),
+                "cost_ns": more,
+            }
         if beside and slower <= 0:
             return "no-shared-data", {}
         return "cost", {"slower_ns": max(slower, 0.0)}
@@ -291,32 +363,62 @@ class Decisions:
         return any(self.units.unit(u).is_fold for u in bits(cluster.members))
 
     def _record(
-        self, a: int, b: int, verdict: Verdict, reason: str, details: Mapping[str, Any],
+        self,
+        a: int,
+        b: int,
+        verdict: Verdict,
+        reason: str,
+        details: Mapping[str, Any],
         **numbers: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         one, other = self.units.values[a], self.units.values[b]
         named = {"a_op": one.op.name, "b_op": other.op.name, **details}
         self.found.append(
-            Decision(self.names[a], self.names[b], verdict, reason, details=named,
-                     a_origin=one.origin, origin=other.origin, **numbers)
-        )  # fmt: skip
+            Decision(
+                self.names[a],
+                self.names[b],
+                verdict,
+                reason,
+                details=named,
+                a_origin=one.origin,
+                origin=other.origin,
+                **numbers,
+            )
+        )
 
 
 def renamed(
     d: Decision, name: Callable[[str], str], a_origin: Origin | None, origin: Origin | None
 ) -> Decision:
     """The same decision about values of other names, which come from elsewhere."""
-    details = {k: name(v) if isinstance(v, str) and not k.endswith("op") else v
-               for k, v in d.details.items()}  # fmt: skip
+    details = {
+        k: name(v) if isinstance(v, str) and not k.endswith("op") else v
+        for k, v in d.details.items()
+    }
     return Decision(
-        name(d.a), name(d.b), d.verdict, d.reason, d.saves_bytes, d.saves_ns, d.costs_bytes,
-        d.costs_ns, d.fused_ns, d.split_ns, a_origin, origin, details,
-    )  # fmt: skip
+        name(d.a),
+        name(d.b),
+        d.verdict,
+        d.reason,
+        d.saves_bytes,
+        d.saves_ns,
+        d.costs_bytes,
+        d.costs_ns,
+        d.fused_ns,
+        d.split_ns,
+        a_origin,
+        origin,
+        details,
+    )
 
 
 def _numbers(saved: int, split_ns: float, fused_ns: float) -> dict[str, Any]:
     gain = split_ns - fused_ns
     return {
-        "saves_bytes": max(saved, 0), "costs_bytes": max(-saved, 0), "saves_ns": max(gain, 0.0),
-        "costs_ns": max(-gain, 0.0), "fused_ns": fused_ns, "split_ns": split_ns,
-    }  # fmt: skip
+        "saves_bytes": max(saved, 0),
+        "costs_bytes": max(-saved, 0),
+        "saves_ns": max(gain, 0.0),
+        "costs_ns": max(-gain, 0.0),
+        "fused_ns": fused_ns,
+        "split_ns": split_ns,
+    }

@@ -92,8 +92,11 @@ class Barriers:
             if v < len(self.units.inputs) or self.units.folds >> v & 1:
                 continue
             for edge in self.units.unit(v).edges:
-                kept = sum(1 << d for d, t in enumerate(edge.terms)
-                           if isinstance(t, int) and t >= 0 and dims >> t & 1)  # fmt: skip
+                kept = sum(
+                    1 << d
+                    for d, t in enumerate(edge.terms)
+                    if isinstance(t, int) and t >= 0 and dims >> t & 1
+                )
                 found = edge.producer, kept, between | 1 << v
                 if kept and found not in seen:
                     seen.add(found)

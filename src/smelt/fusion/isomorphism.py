@@ -93,10 +93,19 @@ class Alike:
     def _inner(self, unit: Unit) -> int:
         u, found = unit.number, unit.trace
         return self._number(
-            self.outer[u], self.model.step_ns[u], unit.rank, unit.along, found.cost, found.size,
-            found.dots, found.guards, found.positional, tuple([e.terms for e in unit.edges]),
-            found.picks, _spelled(unit.node),
-        )  # fmt: skip
+            self.outer[u],
+            self.model.step_ns[u],
+            unit.rank,
+            unit.along,
+            found.cost,
+            found.size,
+            found.dots,
+            found.guards,
+            found.positional,
+            tuple([e.terms for e in unit.edges]),
+            found.picks,
+            _spelled(unit.node),
+        )
 
     def look(self, members: int, stored: int) -> Look | None:
         """What a set of units looks like; None if it is like no other."""
@@ -169,14 +178,28 @@ def renamed(region: Region, one: Look, other: Look) -> Region:
     members = sum([1 << values[u] for u in bits(region.members)])
     stored = sum([1 << values[u] for u in bits(region.stored)])
     return Region(
-        members, stored, [extents[e] for e in region.axes] if extents else region.axes,
-        places(region.places), keys(region.masks), places(region.loads), keys(region.load_masks),
-        keys(region.ended), keys(region.levels), region.grid, region.folded, region.scanned,
-        region.flat, region.even, region.work, region.fault,
-        values[region.at] if region.at >= 0 else -1, keys(region.ends),
-        keys(region.peeked), region.packing,
+        members,
+        stored,
+        [extents[e] for e in region.axes] if extents else region.axes,
+        places(region.places),
+        keys(region.masks),
+        places(region.loads),
+        keys(region.load_masks),
+        keys(region.ended),
+        keys(region.levels),
+        region.grid,
+        region.folded,
+        region.scanned,
+        region.flat,
+        region.even,
+        region.work,
+        region.fault,
+        values[region.at] if region.at >= 0 else -1,
+        keys(region.ends),
+        keys(region.peeked),
+        region.packing,
         {picks[name]: axes for name, axes in region.picks.items()},
-    )  # fmt: skip
+    )
 
 
 def _of(name: str, values: Mapping[int, int]) -> str:
@@ -193,7 +216,11 @@ def _named(place: Place, picks: Mapping[str, str]) -> Place:
             return value(picks[atom.name], atom.extent)
         return Expr((((atom,), 1),))
 
-    return tuple([
-        rebuild(t, leaf) if isinstance(t, Expr) and any(a.kind == "value" for a in atoms(t)) else t
-        for t in place
-    ])  # fmt: skip
+    return tuple(
+        [
+            rebuild(t, leaf)
+            if isinstance(t, Expr) and any(a.kind == "value" for a in atoms(t))
+            else t
+            for t in place
+        ]
+    )

@@ -36,13 +36,22 @@ class Visits:
             return 0.0  # other operands are turned while they are packed
         model, region = self.model, self.region
         if self.order.apart:  # tasks take one position of it: lanes run along the streamed axis
-            return STEP_NS * sweeps * sum(
-                self.order.volume(mask | region.grid) for v, places in region.loads.items()
-                for place, mask in zip(places, region.load_masks[v], strict=True)
-                if self.a in place[:-1])  # fmt: skip
-        taken = sum(self.order.volume(mask) for v, places in region.loads.items()
+            return (
+                STEP_NS
+                * sweeps
+                * sum(
+                    self.order.volume(mask | region.grid)
+                    for v, places in region.loads.items()
                     for place, mask in zip(places, region.load_masks[v], strict=True)
-                    if self._is_far(place))  # fmt: skip
+                    if self.a in place[:-1]
+                )
+            )
+        taken = sum(
+            self.order.volume(mask)
+            for v, places in region.loads.items()
+            for place, mask in zip(places, region.load_masks[v], strict=True)
+            if self._is_far(place)
+        )
         put = [u for u in bits(region.stored) if self._is_far(region.places[u][0])]
         return FAR_NS * (taken * sweeps + sum(model.elements[u] for u in put))
 

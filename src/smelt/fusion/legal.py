@@ -113,8 +113,14 @@ def refuse_fault(units: Units, reason: str, number: int) -> Refusal:
     if reason == CROSSING and units.unit(number).trace.dots:
         reason = "read-elsewhere"
     op = units.values[number].op.name
-    details = {"axis": _ended(units, number), "op": op, "a_axes": "", "b_axes": "",
-               "size": f"over {MOST_READS}", "limit": MOST_READS}  # fmt: skip
+    details = {
+        "axis": _ended(units, number),
+        "op": op,
+        "a_axes": "",
+        "b_axes": "",
+        "size": f"over {MOST_READS}",
+        "limit": MOST_READS,
+    }
     return Refusal(reason, details)
 
 

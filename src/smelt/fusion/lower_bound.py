@@ -94,9 +94,7 @@ class Bounds:
         alone, every = found.one + alone, found.every + every
         return self._burden(work, alone, every, found.whole, found.written | kept, kernels)
 
-    def both(
-        self, one: Region, other: Region, written: int, kernels: int, kept: int = 0
-    ) -> float:  # fmt: skip
+    def both(self, one: Region, other: Region, written: int, kernels: int, kept: int = 0) -> float:
         """The same of the units of two regions, of which `written` are written; what is `kept` are
         some of the first one's."""
         a, b = self.of(one), self.of(other)
@@ -131,8 +129,9 @@ class Bounds:
         for u in bits(kept):
             if u not in region.masks:  # joined of flat ones, which know their results' places only
                 continue
-            volumes = [prod([model.extents[region.axes[a]] for a in bits(m)])
-                       for m in region.masks[u]]  # fmt: skip
+            volumes = [
+                prod([model.extents[region.axes[a]] for a in bits(m)]) for m in region.masks[u]
+            ]
             nbytes = min(*volumes, model.elements[u]) * model.itemsize[u]
             alone += model.read_ns(u, nbytes, 1)
             every += model.read_ns(u, nbytes, model.cores)
@@ -140,7 +139,7 @@ class Bounds:
 
     def _burden(
         self, work: float, one: float, every: float, whole: float, written: int, kernels: int
-    ) -> float:  # fmt: skip
+    ) -> float:
         model = self.model
         for u in bits(written):
             one += model.write_ns(u, 1)
@@ -176,11 +175,18 @@ class Bounds:
         whole = sum([model.read_ns(v, model.nbytes[v], 1) for v in bits(read | region.members)])
         whole += sum([model.write_ns(u, 1) for u in bits(region.members)])
         return Least(
-            region.members, work, sum(work.values()),
-            sum([ns for u, ns in work.items() if self.plain >> u & 1]), read, reads,
-            sum([x for x, _ in reads.values()]), sum([x for _, x in reads.values()]),
-            region.stored, whole, is_masked(model, region),
-        )  # fmt: skip
+            region.members,
+            work,
+            sum(work.values()),
+            sum([ns for u, ns in work.items() if self.plain >> u & 1]),
+            read,
+            reads,
+            sum([x for x, _ in reads.values()]),
+            sum([x for _, x in reads.values()]),
+            region.stored,
+            whole,
+            is_masked(model, region),
+        )
 
 
 def _is_ruling(node: Node) -> bool:

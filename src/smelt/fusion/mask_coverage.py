@@ -69,9 +69,15 @@ class Shares:
         return told * max(ends[1] - ends[0], 1) / max(extent, 1)
 
     def seen(
-        self, terms: Terms, part: Collection[Term], states: Iterable[State], roots: Iterable[Term],
-        name: str, axes: Iterable[str], fixed: frozenset[str],
-    ) -> dict[str, float]:  # fmt: skip
+        self,
+        terms: Terms,
+        part: Collection[Term],
+        states: Iterable[State],
+        roots: Iterable[Term],
+        name: str,
+        axes: Iterable[str],
+        fixed: frozenset[str],
+    ) -> dict[str, float]:
         """How much a block of the streamed axis `name` sees of each of some other axes in one sweep
         (`smelt.lower.mask_bounds`); axes of which it sees all are left out."""
         own = [s for s in states if s.block in part]
@@ -88,7 +94,7 @@ class Shares:
 
 def _folds(
     terms: Terms, part: Iterable[Term], states: Iterable[State], name: str, axis: str
-) -> list[Term] | None:  # fmt: skip
+) -> list[Term] | None:
     """What a block folds over an axis, and what it adds to states along it; None where more is done
     with its elements."""
     found: list[Term] = []
@@ -109,8 +115,11 @@ def _folds(
         if axis in over and name in t.axes:
             if op and COMBINES[op].positional:
                 return None
-            found.append(terms.fold(op, t.args[0], over, t.dtype) if op
-                         else terms.dot(t.args[0], t.args[1], over, t.dtype))  # fmt: skip
+            found.append(
+                terms.fold(op, t.args[0], over, t.dtype)
+                if op
+                else terms.dot(t.args[0], t.args[1], over, t.dtype)
+            )
     return found
 
 

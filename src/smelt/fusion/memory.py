@@ -160,10 +160,15 @@ def assign(
                 continue
             filled = node.type.nbytes
             nbytes = rounded(filled)
-            home[node] = Buffer([node], nbytes, at_hints(nbytes, hints), when[k], end,
-                                filled=filled)  # fmt: skip
-    own = {n: when[k] for k, c in enumerate(clusters) for n in c.outputs
-           if n in results and n not in taken}  # fmt: skip
+            home[node] = Buffer(
+                [node], nbytes, at_hints(nbytes, hints), when[k], end, filled=filled
+            )
+    own = {
+        n: when[k]
+        for k, c in enumerate(clusters)
+        for n in c.outputs
+        if n in results and n not in taken
+    }
     _place(_guests(list(dict.fromkeys(home.values())), own, hints), hints)
     slots: list[Slot] = []
     for k, cluster in enumerate(clusters):
@@ -186,8 +191,9 @@ def _guests(
         guests = [b for b in buffers if b.last < results[host] and _covers(room, b.filled)]
         while guests:
             _place(guests, hints)
-            fits = [b for b in guests
-                    if all(_covers(room, _at_most(add(s, b.filled))) for s in b.sums)]  # fmt: skip
+            fits = [
+                b for b in guests if all(_covers(room, _at_most(add(s, b.filled))) for s in b.sums)
+            ]
             if len(fits) == len(guests):
                 break
             guests = fits
@@ -198,9 +204,15 @@ def _guests(
 
 
 def _dying(
-    node: Node, cluster: Cluster, k: int, home: Mapping[Node, Buffer], reuses: Reuses,
-    last: Mapping[Node, int], when: Mapping[int, int], clusters: Sequence[Cluster],
-) -> Node | None:  # fmt: skip
+    node: Node,
+    cluster: Cluster,
+    k: int,
+    home: Mapping[Node, Buffer],
+    reuses: Reuses,
+    last: Mapping[Node, int],
+    when: Mapping[int, int],
+    clusters: Sequence[Cluster],
+) -> Node | None:
     """An input of a cluster whose memory a result may take over: nobody else needs it any more."""
     for old in reuses.get(node, ()):
         buffer = home.get(old)
@@ -212,9 +224,13 @@ def _dying(
 
 
 def _read_last(
-    node: Node, cluster: Cluster, k: int, last: Mapping[Node, int], when: Mapping[int, int],
+    node: Node,
+    cluster: Cluster,
+    k: int,
+    last: Mapping[Node, int],
+    when: Mapping[int, int],
     clusters: Sequence[Cluster],
-) -> bool:  # fmt: skip
+) -> bool:
     """Whether cluster `k` is the last to read a value, and no other reads it at that time."""
     together = (c for j, c in enumerate(clusters) if when[j] == when[k] and c is not cluster)
     return last[node] == k and not any(node in c.inputs for c in together)
@@ -232,9 +248,7 @@ def facts(plan: Plan, hints: Mapping[str, int]) -> list[BufferPlanned]:
         reuses = "" if slot.reuses is None else names[slot.reuses]
         nbytes = at_hints(slot.nbytes, hints)
         first, last = when[slot.first], when[slot.last]
-        found.append(
-            BufferPlanned(names[slot.node], nbytes, offset, first, last, place, reuses)
-        )  # fmt: skip
+        found.append(BufferPlanned(names[slot.node], nbytes, offset, first, last, place, reuses))
     return found
 
 

@@ -54,9 +54,14 @@ class Operand:
 
 
 def packing_ns(
-    target: Target, operands: tuple[Operand, Operand], depth: int, steps: float, itemsize: int,
-    *, alone: bool = True,
-) -> float:  # fmt: skip
+    target: Target,
+    operands: tuple[Operand, Operand],
+    depth: int,
+    steps: float,
+    itemsize: int,
+    *,
+    alone: bool = True,
+) -> float:
     """Nanoseconds on one core of packing the operands of a product of so many steps, each the sum
     of `depth` of them, beyond what blocks of the usual heights take, and beyond packing all of an
     operand once.
@@ -81,12 +86,20 @@ def packing_ns(
     if least <= THIN or (most <= SMALL and depth <= SMALL_DEPTH):
         return 0.0
     each = [
-        0.0 if x.made else
-        max(x.taken - (steps / min(SHARED_BYTES / itemsize, other.own) if alone or other.own > SMALL
-                       else 0.0), 0.0)
+        0.0
+        if x.made
+        else max(
+            x.taken
+            - (
+                steps / min(SHARED_BYTES / itemsize, other.own)
+                if alone or other.own > SMALL
+                else 0.0
+            ),
+            0.0,
+        )
         * _element_ns(target, x.own * depth * itemsize, itemsize)
         for x, other in (operands, operands[::-1])
-    ]  # fmt: skip
+    ]
     return sum(each) - max((n for n, x in zip(each, operands, strict=True) if x.lies), default=0.0)
 
 
@@ -98,9 +111,14 @@ def _element_ns(target: Target, nbytes: int, itemsize: int) -> float:
 
 
 def region_packing_ns(
-    target: Target, units: Units, region: Region, sizes: list[int], fixed: int,
-    evaluations: Callable[[int], float], hosted: int = 0,
-) -> float:  # fmt: skip
+    target: Target,
+    units: Units,
+    region: Region,
+    sizes: list[int],
+    fixed: int,
+    evaluations: Callable[[int], float],
+    hosted: int = 0,
+) -> float:
     """The same of all products of a region; `evaluations` tells how often all tasks together
     compute something along axes, of which a task has one position of those that are `fixed`.  What
     is made of `hosted` products is stored where it is packed."""
@@ -112,15 +130,20 @@ def region_packing_ns(
             continue
         over, shared, every = region.ended[unit.number], sides[0] & sides[1], sides[0] | sides[1]
         one, other = (
-            Operand(prod(sizes[a] for a in bits(side & ~shared & ~fixed)), evaluations(side | over),
-                    _lies_along(region, unit, k), any(e.producer in late for e in unit.factors[k]))
+            Operand(
+                prod(sizes[a] for a in bits(side & ~shared & ~fixed)),
+                evaluations(side | over),
+                _lies_along(region, unit, k),
+                any(e.producer in late for e in unit.factors[k]),
+            )
             for k, side in enumerate(sides)
-        )  # fmt: skip
+        )
         depth = prod(sizes[a] for a in bits(over))
         itemsize = unit.node.type.dtype.compute.itemsize
         steps = evaluations(every | over)
-        found += packing_ns(target, (one, other), depth, steps, itemsize,
-                            alone=len(region.ended) == 1)  # fmt: skip
+        found += packing_ns(
+            target, (one, other), depth, steps, itemsize, alone=len(region.ended) == 1
+        )
         if chained:
             columns = _columns(units, region, unit, sizes)
             found += staged_ns(target, steps / max(depth, 1), columns, depth, itemsize)
@@ -153,9 +176,7 @@ def _columns(units: Units, region: Region, unit: Unit, sizes: list[int]) -> int:
     return TILE if isinstance(extent, int) and extent <= THIN else max(sizes[last], 1)
 
 
-def staged_ns(
-    target: Target, sums: float, columns: int, depth: int, itemsize: int
-) -> float:  # fmt: skip
+def staged_ns(target: Target, sums: float, columns: int, depth: int, itemsize: int) -> float:
     """Nanoseconds on one core that so many sums take beyond their multiply-adds in a chain of
     products: for passing through an array, and for columns that fill no tile.
 
@@ -172,20 +193,27 @@ def staged_ns(
 
 
 def term_packing_ns(
-    target: Target, t: Term, sizes: Mapping[str, int], fixed: frozenset[str],
+    target: Target,
+    t: Term,
+    sizes: Mapping[str, int],
+    fixed: frozenset[str],
     loads: Mapping[Term, tuple[int, tuple[Index, ...]]],
     evaluations: Callable[[frozenset[str]], float],
-) -> float:  # fmt: skip
+) -> float:
     """The same of the product `t` of a stream; 0 for what is none."""
     if not (over := summed(t)):
         return 0.0
     left, right = t.args
     ends, shared = {*over}, left.axes & right.axes
     one, other = (
-        Operand(prod(sizes[n] for n in x.axes - shared - fixed), evaluations(x.axes),
-                x in loads and not ends.isdisjoint(axes_of((loads[x][1] or (0,))[-1])), _is_late(x))
+        Operand(
+            prod(sizes[n] for n in x.axes - shared - fixed),
+            evaluations(x.axes),
+            x in loads and not ends.isdisjoint(axes_of((loads[x][1] or (0,))[-1])),
+            _is_late(x),
+        )
         for x in t.args
-    )  # fmt: skip
+    )
     steps = evaluations(left.axes | right.axes)
     depth = prod(sizes[n] for n in ends)
     return packing_ns(target, (one, other), depth, steps, t.dtype.compute.itemsize)

@@ -74,8 +74,10 @@ def may_gain(first: State, more: Model) -> bool:
     were found at the first call's: not if these take little more than the arithmetic and the arrays
     of the graph do, each once."""
     units = first.units
-    work = sum(more.step_ns[u.number] * more.elements[u.number]
-               * prod(more.extents[e] for e in u.ended) for u in units.units)  # fmt: skip
+    work = sum(
+        more.step_ns[u.number] * more.elements[u.number] * prod(more.extents[e] for e in u.ended)
+        for u in units.units
+    )
     touch = sum(more.read_ns(v, more.nbytes[v], more.cores) for v in range(len(units.inputs)))
     touch += sum(more.write_ns(u, more.cores) for u in bits(units.outputs))
     least = max(work / more.cores, touch)
@@ -96,8 +98,9 @@ def _spent(model: Model, state: State) -> float:
     """Nanoseconds of all kernels at the sizes of a model.  Starts are not charged for the sake of
     other sizes, which are looked at."""
     own = model is state.model
-    found = [c.cost if own and c.cost.stream >= 0 else _cost(model, c)
-             for c in state.clusters.values()]  # fmt: skip
+    found = [
+        c.cost if own and c.cost.stream >= 0 else _cost(model, c) for c in state.clusters.values()
+    ]
     inline = sum(c.launch for c in found if c.launch <= 2 * INLINE_LAUNCH_NS)
     return sum(c.burden for c in found) - inline * (1 - INLINE_START_NS / INLINE_LAUNCH_NS)
 

@@ -130,8 +130,11 @@ def _searched(graph: Graph, asked: _Asked) -> Found:
     search, chosen = searched(asked.sizes), Hints()
     if asked.fuse:
         search.run()
-        more = None if asked.shorter else larger(
-            units, asked.sizes, min(target.l2_bytes, target.l3_bytes))  # fmt: skip
+        more = (
+            None
+            if asked.shorter
+            else larger(units, asked.sizes, min(target.l2_bytes, target.l3_bytes))
+        )
         if more is not None and may_gain(search, (other := searched(more)).model):
             other.run()
             if serves(search, other):

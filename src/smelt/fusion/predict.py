@@ -23,8 +23,10 @@ __all__ = ["costs", "in_turns"]
 def costs(plan: Plan, target: Target, sizes: Mapping[str, int]) -> list[Cost]:
     """The predicted cost of every cluster, in order; of one in rounds, that of all its rounds."""
     model = Model(Units(plan.graph), target, Hints(sizes))
-    return [_cost(model, c) if c.body is None else in_turns(c.body, target, sizes)
-            for c in plan.clusters]  # fmt: skip
+    return [
+        _cost(model, c) if c.body is None else in_turns(c.body, target, sizes)
+        for c in plan.clusters
+    ]
 
 
 def in_turns(body: Body, target: Target, sizes: Mapping[str, int]) -> Cost:
@@ -37,8 +39,19 @@ def in_turns(body: Body, target: Target, sizes: Mapping[str, int]) -> Cost:
     return found
 
 
-_SUMS = ("total", "burden", "launch", "arithmetic", "touch", "sweeps", "scratch", "partials",
-         "streams", "read", "written")  # fmt: skip
+_SUMS = (
+    "total",
+    "burden",
+    "launch",
+    "arithmetic",
+    "touch",
+    "sweeps",
+    "scratch",
+    "partials",
+    "streams",
+    "read",
+    "written",
+)
 
 
 def _cost(model: Model, cluster: Cluster) -> Cost:

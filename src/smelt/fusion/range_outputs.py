@@ -100,8 +100,10 @@ def _part(base: Node, terms: Sequence[Term], shape: Shape) -> Part | None:
         return None
     groups = sorted([*(g for g, _ in found if g), *((k,) for k in single)])
     less = tuple(product(shape[k] for k in group) for group in groups)
-    dims = [(groups.index(g), first, less[groups.index(g)]) if g else (-1, first, 1)
-            for g, first in found]  # fmt: skip
+    dims = [
+        (groups.index(g), first, less[groups.index(g)]) if g else (-1, first, 1)
+        for g, first in found
+    ]
     return Part(base, tuple(dims), less, found[-1][0] if found else ())
 
 
@@ -185,8 +187,11 @@ def _few_parts(units: Units, stored: int) -> dict[Node, Part]:
         units.ranges.update({u: part_of(units.values[u]) for u in bits(units.views)})
     known = {u: part for u, part in units.ranges.items() if part is not None}
     times = Counter(part.base for part in known.values())
-    return {units.values[u]: part for u, part in known.items()
-            if stored >> u & 1 and times[part.base] <= MOST_PARTS}  # fmt: skip
+    return {
+        units.values[u]: part
+        for u, part in known.items()
+        if stored >> u & 1 and times[part.base] <= MOST_PARTS
+    }
 
 
 def shares_of_ranges(

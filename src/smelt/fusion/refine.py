@@ -91,8 +91,9 @@ class Refinement:
     def _by_slack(self) -> list[int]:
         """The clusters, last those that take most beyond the least that their units take."""
         clusters = self.state.clusters
-        slack = {c: k.cost.burden - self.least.alone(k.region, 1)
-                 for c, k in sorted(clusters.items())}  # fmt: skip
+        slack = {
+            c: k.cost.burden - self.least.alone(k.region, 1) for c, k in sorted(clusters.items())
+        }
         return sorted(slack, key=lambda c: slack[c])
 
     def overwrite(self) -> None:
@@ -126,8 +127,12 @@ class Refinement:
                 read, kind = region.loads.get(old, []), units.values[old].type
                 mapped = len(read) == 1 and read == region.places[u]
                 again = any(old in v.region.loads for v in new[at + 1 :])
-                if mapped and not again and old >= len(units.inputs) \
-                        and kind == units.values[u].type:  # fmt: skip
+                if (
+                    mapped
+                    and not again
+                    and old >= len(units.inputs)
+                    and kind == units.values[u].type
+                ):
                     return Move(0.0, (c,), tuple(new)), u, old
         return None
 
@@ -138,8 +143,9 @@ class Refinement:
         maps = self._closure(1 << u, cluster.members & ~units.folds | 1 << u)
         behind = self.state.reads(maps) & members
         others = cluster.stored & ~(1 << u)
-        early = sum(1 << r for r in bits(others)
-                    if not self._closure(1 << r, cluster.members) >> u & 1)  # fmt: skip
+        early = sum(
+            1 << r for r in bits(others) if not self._closure(1 << r, cluster.members) >> u & 1
+        )
         first = self._closure(behind | early, members)
         late = others & ~first
         rest = self._closure(late, members & ~(behind | early))
@@ -385,9 +391,12 @@ class Refinement:
                     yield n, stored, k
 
     def _moves(
-        self, c: int, ways: Sequence[tuple[int, int, int]], parts: tuple[Verdict, Verdict],
+        self,
+        c: int,
+        ways: Sequence[tuple[int, int, int]],
+        parts: tuple[Verdict, Verdict],
         most: float,
-    ) -> Iterator[Move]:  # fmt: skip
+    ) -> Iterator[Move]:
         """The two parts as they are, and either joined with a neighbour where that may gain more
         than `most`."""
         clusters, state = self.state.clusters, self.state
@@ -430,16 +439,17 @@ class Refinement:
         for n, spent in shared.items():
             other = state.clusters[n]
             most = spent + min(cluster.cost.launch, other.cost.launch)
-            if n != c and not other.members & self.units.calls \
-                    and most > WORTH * (cluster.cost.burden + other.cost.burden):  # fmt: skip
+            if (
+                n != c
+                and not other.members & self.units.calls
+                and most > WORTH * (cluster.cost.burden + other.cost.burden)
+            ):
                 found.append(n)
         return sorted(found, key=lambda n: -shared[n])[:MOST_NEIGHBOURS]
 
     # ---- carrying out --------------------------------------------------------------------------
 
-    def _is_circle(
-        self, c: int, n: int, joined: tuple[int, int], left: tuple[int, int]
-    ) -> bool:  # fmt: skip
+    def _is_circle(self, c: int, n: int, joined: tuple[int, int], left: tuple[int, int]) -> bool:
         """Whether a part of cluster `c` as one kernel with `n` would wait for itself, by way of
         what is left of `c` or of other clusters: told from what each computes and writes."""
         state = self.state

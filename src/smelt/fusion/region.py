@@ -312,11 +312,16 @@ class _Pull:
         key = (edge.terms, shape, place, *[axes[a] for a in bits(self.mask(place))])
         found = None if unit.trace.picks else self.units.rewritten.get(key)
         if found is None:
-            found = tuple([
-                self._term(rebuild(term, self._leaf(unit, place)), dim) if isinstance(term, Expr)
-                else place[term] if term >= 0 else STILL
-                for term, dim in zip(edge.terms, shape, strict=True)
-            ])  # fmt: skip
+            found = tuple(
+                [
+                    self._term(rebuild(term, self._leaf(unit, place)), dim)
+                    if isinstance(term, Expr)
+                    else place[term]
+                    if term >= 0
+                    else STILL
+                    for term, dim in zip(edge.terms, shape, strict=True)
+                ]
+            )
             if not unit.trace.picks:  # whose positions have a name for each place
                 self.units.rewritten[key] = found
         return found

@@ -86,8 +86,9 @@ def untangled(graph: Graph, hints: Hints, least: int) -> Graph:
 
         if shared.isdisjoint(old.inputs) or copies > most:
             return node
-        inputs = (copy(x) if y in shared else x
-                  for x, y in zip(node.inputs, old.inputs, strict=True))  # fmt: skip
+        inputs = (
+            copy(x) if y in shared else x for x, y in zip(node.inputs, old.inputs, strict=True)
+        )
         return Node(node.op, tuple(inputs), node.type, node.origin)
 
     made = rebuild_from(graph, change)

@@ -82,9 +82,10 @@ class Layers:
             if node not in inside:
                 self.behind.add(made)
         self.graph = replace(
-            whole, inputs=tuple([x for x in whole.inputs if x not in self.left_out]),
+            whole,
+            inputs=tuple([x for x in whole.inputs if x not in self.left_out]),
             outputs=tuple([self.short.get(x, x) for x in whole.outputs if x not in self.left_out]),
-        )  # fmt: skip
+        )
         self.long = {made: node for node, made in self.short.items() if node not in self.left_out}
         self.places = {x: (BEFORE, k) for x, k in _handed(first, copies[1]).items()}
         self.places |= {node: (FIRST, k) for k, node in enumerate(first)}
@@ -156,8 +157,9 @@ class Layers:
             parts += [part.at(place, self.order) for place in places]
         if sides[FIRST] != sides[LAST] or to_next != to_rest:
             return None
-        alone = {place(n): nbytes for n, nbytes in short.alone.items()
-                 for place in self._places((n,))}  # fmt: skip
+        alone = {
+            place(n): nbytes for n, nbytes in short.alone.items() for place in self._places((n,))
+        }
         return Found(parts, self._decisions(short.decisions), alone)
 
     def _is_repeated(self, cluster: Cluster) -> bool:
@@ -183,8 +185,11 @@ class Layers:
         if not short:
             return []
         names = name_values(self.whole)
-        known = {name: node for node, name in name_values(self.graph).items()
-                 if not isinstance(node.op, Constant)}  # fmt: skip
+        known = {
+            name: node
+            for node, name in name_values(self.graph).items()
+            if not isinstance(node.op, Constant)
+        }
 
         def told(d: Decision, place: Callable[[Node], Node]) -> Decision:
             def name(text: str) -> str:
@@ -307,9 +312,11 @@ class _Follows:
 
 
 def _with_arrays(
-    before: Sequence[Node], runs: Sequence[Sequence[Node]], behind: Sequence[Node],
+    before: Sequence[Node],
+    runs: Sequence[Sequence[Node]],
+    behind: Sequence[Node],
     outputs: Sequence[Node],
-) -> list[list[Node]]:  # fmt: skip
+) -> list[list[Node]]:
     """The runs with the arrays that they bring: those that differ from copy to copy, and that at
     most the next copy reads as well.  Nothing where one of them is read in front or behind, unless
     it is the last copy's, or the copies do not all read them alike."""

@@ -29,10 +29,12 @@ def require(wishes: Wishes, clusters: Sequence[int], decisions: Decisions) -> No
             sentence = row.explain(**({} if found is None else found.details))
             node = wishes.units.values[v]
             raise FusionError(
-                a=f"{wishes.units.values[u].op.name} {names[u]}", b=f"{node.op.name} {names[v]}",
-                sentence=sentence, reason=f"{row.code} {row.name}",
+                a=f"{wishes.units.values[u].op.name} {names[u]}",
+                b=f"{node.op.name} {names[v]}",
+                sentence=sentence,
+                reason=f"{row.code} {row.name}",
                 origin=node.origin or wishes.units.values[u].origin or UNKNOWN,
-            )  # fmt: skip
+            )
 
 
 def _apart(

@@ -50,8 +50,9 @@ def joined_work(model: Model, region: Region) -> tuple[float, int, float]:
             return float(count * lanes)
         return count / row * (-(-row // lanes) * lanes)
 
-    work = sum(model.step_ns[v] * steps(m) for v, masks in region.masks.items() if v != u
-               for m in masks)  # fmt: skip
+    work = sum(
+        model.step_ns[v] * steps(m) for v, masks in region.masks.items() if v != u for m in masks
+    )
     work += model.step_ns[u] * steps(inside)
     parts = 1 if front else max(min(width // JOINED_WIDTH, JOINED_PARTS), 1)
     updates = prod([sizes[a] for a in bits(visited)])

@@ -161,8 +161,15 @@ class Sweeps:
         """How many rows a task takes where nothing is folded: of the axis beside the vector one."""
         region = self.region
         place = region.places[region.stored.bit_length() - 1][0]
-        others = [t for t in place if isinstance(t, int) and t >= 0 and region.grid >> t & 1
-                  and self.sizes[t] > 1 and not (self.vector | self.spread) >> t & 1]  # fmt: skip
+        others = [
+            t
+            for t in place
+            if isinstance(t, int)
+            and t >= 0
+            and region.grid >> t & 1
+            and self.sizes[t] > 1
+            and not (self.vector | self.spread) >> t & 1
+        ]
         if region.ended or not others:
             return {}
         return {
@@ -223,7 +230,7 @@ class Sweeps:
 
     def _product_block(
         self, u: int, chosen: list[int], free: int, products: int
-    ) -> tuple[int, int]:  # fmt: skip
+    ) -> tuple[int, int]:
         """Positions of both axes that one task takes, where `free` ones are independent."""
         if any(a < 0 or self.sizes[a] <= THIN for a in chosen):
             return THIN_COLUMNS, THIN_COLUMNS
@@ -339,8 +346,11 @@ class Sweeps:
     def _columns(self) -> int:
         """Tasks of the grid, where neighbouring positions in memory go together: those along which
         the arrays with most dimensions lie (`fastest` in lowering)."""
-        walked = [[t for t in place if t != STILL]
-                  for places in self.region.loads.values() for place in places]  # fmt: skip
+        walked = [
+            [t for t in place if t != STILL]
+            for places in self.region.loads.values()
+            for place in places
+        ]
         most = max(map(len, walked), default=0)
         runs = 0
         for place in walked:
@@ -391,9 +401,10 @@ class Sweeps:
                             times *= self.parts
                         if u in region.peeked:
                             times *= places_for_each(
-                                region.peeked[u], self.sizes,
+                                region.peeked[u],
+                                self.sizes,
                                 self.units.values[u].type.dtype.compute.itemsize,
-                            )  # fmt: skip
+                            )
                         elif self.packs and not over and any(map(slides, place)):
                             times = min(times, self._packed_once(u, mask))
                         found += step * times

@@ -321,10 +321,14 @@ class Search(State):
             return
         c, found = move.joined[0]
         self.decisions.joined(
-            producer, self.clusters[c], found.cost or Cost(), found.key[1],
-            axis=self._streamed_extent(found), forced=move.gain == FORCED,
+            producer,
+            self.clusters[c],
+            found.cost or Cost(),
+            found.key[1],
+            axis=self._streamed_extent(found),
+            forced=move.gain == FORCED,
             beside=beside,
-        )  # fmt: skip
+        )
 
     def _streamed_extent(self, found: Verdict) -> str:
         """The extent of the streamed axis in words."""
@@ -332,8 +336,11 @@ class Search(State):
             return ""
         number = found.region.axes[found.cost.stream]
         extent, size = self.units.extents[number], self.model.extents[number]
-        return f"{size:,} positions" if isinstance(extent, int) else \
-            f"{expr_text(extent)} ({size:,} positions)"  # fmt: skip
+        return (
+            f"{size:,} positions"
+            if isinstance(extent, int)
+            else f"{expr_text(extent)} ({size:,} positions)"
+        )
 
     def _carried(self) -> None:
         """Records what becomes of the folds over streamed axes."""

@@ -32,9 +32,11 @@ class Part:
         stream = None if c.stream is None else (place(c.stream[0]), c.stream[1])
         again = tuple(map(place, c.recomputed))
         return Part(
-            Cluster(c.name, nodes, inputs, outputs, again, c.shapes, stream), place(self.first),
-            self.moved, {place(n): tuple(map(place, old)) for n, old in self.reuses.items()},
-        )  # fmt: skip
+            Cluster(c.name, nodes, inputs, outputs, again, c.shapes, stream),
+            place(self.first),
+            self.moved,
+            {place(n): tuple(map(place, old)) for n, old in self.reuses.items()},
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -56,27 +56,39 @@ class _Probe:
         return self._fresh(extent)
 
     def reduce(
-        self, combine: Combine, dtype: DType, extents: tuple[Index, ...],
+        self,
+        combine: Combine,
+        dtype: DType,
+        extents: tuple[Index, ...],
         body: Callable[[tuple[Index, ...]], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         body(tuple(self._fresh(e) for e in extents))
 
     def dot(
-        self, dtype: DType, extents: tuple[Index, ...],
+        self,
+        dtype: DType,
+        extents: tuple[Index, ...],
         body: Callable[[tuple[Index, ...]], tuple[None, None]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         body(tuple(self._fresh(e) for e in extents))
 
     def scan(
-        self, combine: Combine, dtype: DType, extent: Index, at: Index,
+        self,
+        combine: Combine,
+        dtype: DType,
+        extent: Index,
+        at: Index,
         body: Callable[[Index], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         body(at)
 
     def join(
-        self, how: str, first: None, extents: tuple[Index, ...],
+        self,
+        how: str,
+        first: None,
+        extents: tuple[Index, ...],
         body: Callable[[tuple[Index, ...]], tuple[tuple[tuple[None, Index], ...], None]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         body(tuple(self._fresh(e) for e in extents))
 
     def inside(
@@ -178,8 +190,11 @@ def own_classes(
         for name in own:
             kind = numbers.setdefault(partition.find((node, name)), len(numbers))
             found[node, name] = kind
-        beside |= {(found[node, a], found[node, b]) for a, b in permutations(own, 2)
-                   if own[a] == own[b] != 1}  # fmt: skip
+        beside |= {
+            (found[node, a], found[node, b])
+            for a, b in permutations(own, 2)
+            if own[a] == own[b] != 1
+        }
     return found, beside
 
 

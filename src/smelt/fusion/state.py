@@ -27,7 +27,7 @@ from smelt.fusion.legal import (
     refuse_fault,
     refuse_region,
     refuse_sets,
-)  # fmt: skip
+)
 from smelt.fusion.lower_bound import Bounds
 from smelt.fusion.merge_flat_regions import join_flat
 from smelt.fusion.reachability import Reach
@@ -193,9 +193,13 @@ class State:
                     others |= sum(1 << f for f in region.ended)
                 others = self._read_for(cluster.members, others)
                 every = region.flat or first
-                same = [v for v, read in region.loads.items()
-                        if len(read) == 1 and read == place
-                        and (every or (v < inputs and not others >> v & 1))]  # fmt: skip
+                same = [
+                    v
+                    for v, read in region.loads.items()
+                    if len(read) == 1
+                    and read == place
+                    and (every or (v < inputs and not others >> v & 1))
+                ]
                 found[values[u]] = [values[v] for v in same if values[v].type == kind]
         return found
 
@@ -401,8 +405,9 @@ class State:
         folds = map(self._shape, bits(region.members & self.units.folds))
         for shape in dict.fromkeys((fold.axes, fold.axes[: fold.rank], *folds)):
             alike = [u for u in bits(region.members) if self._shape(u) == shape]
-            walked = {o: shape for o in bits(region.stored)
-                      if alike and self.units.regroups(o, alike[0])}  # fmt: skip
+            walked = {
+                o: shape for o in bits(region.stored) if alike and self.units.regroups(o, alike[0])
+            }
             if walked:
                 other = look(self.units, *key, walked)
                 if other.fault is None:

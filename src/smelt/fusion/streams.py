@@ -202,11 +202,22 @@ class _Price:
             model.units.unit(u).trace.dots for u in region.ended
         )
         return Cost(
-            total, (MARGIN if packed else 1.0) * (total + (OVERLAP - CHARGED) * hidden),
-            launch, arithmetic, touch, sweeps,
-            read=read, written=written, tasks=tasks, row_bytes=states, kept_bytes=states,
-            times=len(parts), split=self.parts > 1, stream=self.a, packing=self.packing / threads,
-        )  # fmt: skip
+            total,
+            (MARGIN if packed else 1.0) * (total + (OVERLAP - CHARGED) * hidden),
+            launch,
+            arithmetic,
+            touch,
+            sweeps,
+            read=read,
+            written=written,
+            tasks=tasks,
+            row_bytes=states,
+            kept_bytes=states,
+            times=len(parts),
+            split=self.parts > 1,
+            stream=self.a,
+            packing=self.packing / threads,
+        )
 
     def is_cut(self) -> bool:
         """Whether masks tell where visits start or stop, where no result lies along the axis: then
@@ -262,8 +273,10 @@ class _Price:
         units = self.model.units
         rows = rows_axis(self._rows(), [n for n in self.sizes if n in self.grid], self.sizes)
         if rows is not None:
-            taken = any(self.model.units.unit(u).trace.dots and self.a in ends
-                        for u, ends in self.region.ends.items())  # fmt: skip
+            taken = any(
+                self.model.units.unit(u).trace.dots and self.a in ends
+                for u, ends in self.region.ends.items()
+            )
             self.cut[rows], block = TAKEN if taken else MADE
             return block
         local = {n: s for n, s in self.sizes.items() if n not in self.grid}
@@ -271,8 +284,12 @@ class _Price:
         if any(units.unit(u).trace.dots for u in self.region.ended):
             return rows_taken(TAKEN[1], wide)
         most = max((len(p) for found in self.region.loads.values() for p in found), default=0)
-        lasts = {f"a{p[-1]}" for found in self.region.loads.values() for p in found
-                 if p and len(p) == most}  # fmt: skip
+        lasts = {
+            f"a{p[-1]}"
+            for found in self.region.loads.values()
+            for p in found
+            if p and len(p) == most
+        }
         last = max(self.grid, key=lambda n: int(n[1:]), default="")
         if self.name in lasts or last not in lasts:
             return rows_visited(wide)
@@ -345,8 +362,9 @@ class _Price:
 
     def _sweeps(self) -> Iterator[list[Term]]:
         """The terms that each sweep evaluates, blocks' folds included."""
-        when = {u: self.cascade.sweep_of(t) for u, t in self.found.roots.items()
-                if self.name in t.axes}  # fmt: skip
+        when = {
+            u: self.cascade.sweep_of(t) for u, t in self.found.roots.items() if self.name in t.axes
+        }
         for sweep in sorted({s.sweep for s in self.cascade.states} | set(when.values())):
             roots = [self.found.roots[u] for u, k in when.items() if k == sweep]
             states = [s for s in self.cascade.states if s.sweep == sweep]
@@ -389,13 +407,18 @@ class _Price:
         """How much the blocks of one sweep see of other axes."""
         others = [n for n in self.sizes if n not in self.grid and n != self.name]
         return self.shares.seen(
-            self.found.terms, dict.fromkeys(part), self.cascade.states, self.found.roots.values(),
-            self.name, others, self.still,
-        )  # fmt: skip
+            self.found.terms,
+            dict.fromkeys(part),
+            self.cascade.states,
+            self.found.roots.values(),
+            self.name,
+            others,
+            self.still,
+        )
 
     def _work(
         self, terms: list[Term], share: float, seen: dict[str, float], visits: int = 0
-    ) -> float:  # fmt: skip
+    ) -> float:
         """Nanoseconds of one sweep on one core that visits a share of the axis, and sees shares of
         others; what stands still is done in each of its `visits`, by default one for each block."""
 
@@ -460,11 +483,13 @@ class _Price:
             return frozenset()
         written = [t.axes for t in self.found.roots.values() if name in t.axes]
         return frozenset(
-            n for n, size in self.sizes.items()
-            if n not in (name, *self.grid) and size <= self.sizes[name]
+            n
+            for n, size in self.sizes.items()
+            if n not in (name, *self.grid)
+            and size <= self.sizes[name]
             and all({n, name} <= {*s.block.over} for s in states)
             and all(n in axes for axes in written)
-        )  # fmt: skip
+        )
 
     # ---- memory --------------------------------------------------------------------------------
 

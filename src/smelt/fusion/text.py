@@ -171,9 +171,12 @@ def _fail(source: str, at: int, expected: str) -> NoReturn:
     rest = source[at:].split("\n", 1)[0].strip()
     line, column = PlanTextError.position(source, at).values()
     raise PlanTextError(
-        expected=expected, found=repr(rest) if rest else "the end", source=source,
-        line=line, column=column,
-    )  # fmt: skip
+        expected=expected,
+        found=repr(rest) if rest else "the end",
+        source=source,
+        line=line,
+        column=column,
+    )
 
 
 class _Reader:
@@ -206,8 +209,14 @@ class _Reader:
             else:
                 _fail(self.source, self.at, "a cluster, a buffer or `}`")
         launches = tuple(map(tuple, self.launches))
-        return Plan(self.graph, tuple(self.clusters), launches, (), tuple(self.slots.values()),
-                    {name: int(n) for name, n in pairs})  # fmt: skip
+        return Plan(
+            self.graph,
+            tuple(self.clusters),
+            launches,
+            (),
+            tuple(self.slots.values()),
+            {name: int(n) for name, n in pairs},
+        )
 
     def line(self) -> str:
         """The next line that is not blank, without its comment; `at` is where it starts."""
@@ -281,8 +290,10 @@ class _Reader:
         m = _ROUNDS.fullmatch(head)
         if m is None:
             _fail(self.source, self.at, "`of NAME=ROWS over .. reads .. makes .. as ..`")
-        cuts = [[self.cut(c.strip(), values) for c in m[side].split(",") if c.strip()]
-                for side, values in (("reads", ins), ("makes", outs))]  # fmt: skip
+        cuts = [
+            [self.cut(c.strip(), values) for c in m[side].split(",") if c.strip()]
+            for side, values in (("reads", ins), ("makes", outs))
+        ]
         extent = self.expression(m["extent"])
         lines: list[str] = []
         depth = 1

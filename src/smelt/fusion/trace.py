@@ -134,9 +134,12 @@ class _Tracer:
         return position_index(name, extent)
 
     def reduce(
-        self, combine: Combine, dtype: DType, extents: tuple[Index, ...],
+        self,
+        combine: Combine,
+        dtype: DType,
+        extents: tuple[Index, ...],
         body: Callable[[tuple[Index, ...]], Axes],
-    ) -> Axes:  # fmt: skip
+    ) -> Axes:
         self.folds += 1
         self.combine = combine.scalar
         self.positional |= combine.positional
@@ -145,9 +148,11 @@ class _Tracer:
         return self._over(extents, body)
 
     def dot(
-        self, dtype: DType, extents: tuple[Index, ...],
+        self,
+        dtype: DType,
+        extents: tuple[Index, ...],
         body: Callable[[tuple[Index, ...]], tuple[Axes, Axes]],
-    ) -> Axes:  # fmt: skip
+    ) -> Axes:
         self.dots += 1
         self.combine = COMBINES[SUM_OF_PRODUCTS[0]].scalar
         self.cost += STEP_COST
@@ -162,9 +167,13 @@ class _Tracer:
         return found - {f"a{first + k}" for k in range(len(extents))}
 
     def scan(
-        self, combine: Combine, dtype: DType, extent: Index, at: Index,
+        self,
+        combine: Combine,
+        dtype: DType,
+        extent: Index,
+        at: Index,
         body: Callable[[Index], Axes],
-    ) -> Axes:  # fmt: skip
+    ) -> Axes:
         name = bare_axis(at)
         self.along = int(name[1:]) if name is not None else -1
         self.cost += SCALARS[combine.scalar].cost
@@ -172,9 +181,12 @@ class _Tracer:
         return body(at)
 
     def join(
-        self, how: str, first: Axes, extents: tuple[Index, ...],
+        self,
+        how: str,
+        first: Axes,
+        extents: tuple[Index, ...],
         body: Callable[[tuple[Index, ...]], tuple[tuple[tuple[Axes, Index], ...], Axes]],
-    ) -> Axes:  # fmt: skip
+    ) -> Axes:
         self.folds += 1
         self.combine = how if how in SCALARS else ""
         self.cost += SCALARS[how].cost + MOVE_COST if how in SCALARS else MOVE_COST
@@ -183,8 +195,9 @@ class _Tracer:
         def element(j: tuple[Index, ...]) -> Axes:
             places, value = body(j)
             self.joins = len(places)
-            names = [bare_axis(at.index) if isinstance(at, _IndexAxes) else None
-                     for at, _ in places]  # fmt: skip
+            names = [
+                bare_axis(at.index) if isinstance(at, _IndexAxes) else None for at, _ in places
+            ]
             self.beside = tuple(-1 if n is None else int(n[1:]) for n in names)
             return value.union(*(at for at, _ in places))
 
@@ -264,8 +277,19 @@ def trace(op: TensorOp, out: TensorType, operands: tuple[Key, ...]) -> Trace:
         (name, tuple(sorted(int(a[1:]) for a in axes))) for name, axes in tracer.picks.items()
     )
     return Trace(
-        tuple(dict.fromkeys(tracer.reads)), tuple(tracer.ended), tracer.cost, tracer.size,
-        tracer.folds, tracer.dots, tracer.combine, tracer.guards, tracer.positional, tracer.along,
-        picks, -1 if counted is None else int(counted[1:]), inputs[0].leaves if inputs else 0,
-        tracer.joins, tracer.beside,
-    )  # fmt: skip
+        tuple(dict.fromkeys(tracer.reads)),
+        tuple(tracer.ended),
+        tracer.cost,
+        tracer.size,
+        tracer.folds,
+        tracer.dots,
+        tracer.combine,
+        tracer.guards,
+        tracer.positional,
+        tracer.along,
+        picks,
+        -1 if counted is None else int(counted[1:]),
+        inputs[0].leaves if inputs else 0,
+        tracer.joins,
+        tracer.beside,
+    )

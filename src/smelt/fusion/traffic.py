@@ -35,8 +35,11 @@ def traffic(plan: Plan, hints: Mapping[str, int]) -> tuple[tuple[int, int], ...]
         apart = 0
         for u in bits(members & ~seen):
             apart += counter.moved(look(units, 1 << u, 1 << u))
-        moved = counter.moved(region_of(units, cluster)) if cluster.body is None \
-            else sum(n for side in moved_in_rounds(cluster, hints) for n in side)  # fmt: skip
+        moved = (
+            counter.moved(region_of(units, cluster))
+            if cluster.body is None
+            else sum(n for side in moved_in_rounds(cluster, hints) for n in side)
+        )
         found.append((moved, apart))
         seen |= members
     return tuple(found)
@@ -74,8 +77,9 @@ class _Counter:
         found = sum(self.nbytes(u, self.elements[u]) for u in bits(region.stored))
         if region.members & self.units.calls:
             unit = self.units.unit(region.members.bit_length() - 1)
-            return found + sum(self.nbytes(e.producer, self.elements[e.producer])
-                               for e in unit.edges)  # fmt: skip
+            return found + sum(
+                self.nbytes(e.producer, self.elements[e.producer]) for e in unit.edges
+            )
         for v, masks in region.load_masks.items():
             walked = sum(self._positions(region.axes, mask) for mask in masks)
             found += self.nbytes(v, min(self.elements[v], walked))

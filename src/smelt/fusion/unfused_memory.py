@@ -58,10 +58,14 @@ def held_apart(graph: Graph, hints: Mapping[str, int]) -> int:
 
 def held_by(plan: Plan, hints: Mapping[str, int]) -> int:
     """Bytes of a plan's arena and of its results, at the hints' sizes."""
-    ends = [at_hints(s.offset, hints) + at_hints(s.nbytes, hints) for s in plan.slots
-            if s.offset is not None and s.within is None]  # fmt: skip
-    results = sum(at_hints(s.nbytes, hints) for s in plan.slots
-                  if s.offset is None and s.reuses is None)  # fmt: skip
+    ends = [
+        at_hints(s.offset, hints) + at_hints(s.nbytes, hints)
+        for s in plan.slots
+        if s.offset is not None and s.within is None
+    ]
+    results = sum(
+        at_hints(s.nbytes, hints) for s in plan.slots if s.offset is None and s.reuses is None
+    )
     return max(ends, default=0) + results
 
 

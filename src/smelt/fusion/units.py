@@ -159,9 +159,10 @@ class Units:
         for unit, edge in ((u, e) for u in self.units for e in u.edges):
             self.users[edge.producer] |= 1 << unit.number
         self.loose = {
-            k for k, node in enumerate(self.inputs)
+            k
+            for k, node in enumerate(self.inputs)
             if isinstance(node.op, Input) and node.op.strides is not None
-        }  # fmt: skip
+        }
         """Inputs whose rows need not follow one another."""
         self.operands = [0] * len(self.inputs)
         """For each value, the values that it reads."""
@@ -198,10 +199,17 @@ class Units:
         found: list[tuple[tuple[int, tuple[tuple[int, int], ...]], ...]] = [()] * len(self.inputs)
         for unit in self.units:
             own = unit.number * 32
-            pairs = [[(own + t, e.producer * 32 + d) for d, t in enumerate(e.terms)
-                      if isinstance(t, int) and t >= 0] for e in unit.edges]  # fmt: skip
-            found.append(tuple([(e.producer, tuple(p))
-                                for e, p in zip(unit.edges, pairs, strict=True)]))  # fmt: skip
+            pairs = [
+                [
+                    (own + t, e.producer * 32 + d)
+                    for d, t in enumerate(e.terms)
+                    if isinstance(t, int) and t >= 0
+                ]
+                for e in unit.edges
+            ]
+            found.append(
+                tuple([(e.producer, tuple(p)) for e, p in zip(unit.edges, pairs, strict=True)])
+            )
         return found
 
     @cached_property
@@ -255,14 +263,26 @@ class Units:
         found = trace(node.op, node.type, keys)
         leaves_in_order = [leaf for x in node.inputs for leaf in self._leaves(x)]
         extents = node.type.shape + found.ended
-        edges = [self._edge(read, leaves_in_order[read.leaf], extents, node.type.rank)
-                 for read in found.reads]  # fmt: skip
+        edges = [
+            self._edge(read, leaves_in_order[read.leaf], extents, node.type.rank)
+            for read in found.reads
+        ]
         factors: list[list[Edge]] = [[], []] if found.dots else []
         for read, edge in zip(found.reads if found.dots else (), edges, strict=False):
             factors[read.leaf >= found.first].append(edge)
         axes = tuple(map(self.extent_number, extents))
-        return Unit(number, node, node.type.rank, axes, tuple(dict.fromkeys(edges)), found, False,
-                    bool(found.ended), found.along, tuple(map(tuple, factors)))  # fmt: skip
+        return Unit(
+            number,
+            node,
+            node.type.rank,
+            axes,
+            tuple(dict.fromkeys(edges)),
+            found,
+            False,
+            bool(found.ended),
+            found.along,
+            tuple(map(tuple, factors)),
+        )
 
     def extent_number(self, e: Index) -> int:
         """The number in `extents` of an extent."""
@@ -375,8 +395,13 @@ def _is_strided(node: Node) -> bool:
     leaf = _only_leaf(node)
     offset: Index = 0
     for d, term in enumerate(read.terms):
-        place = 0 if term == STILL else axis(f"a{term}", node.type.shape[term]) \
-            if isinstance(term, int) else term  # fmt: skip
+        place = (
+            0
+            if term == STILL
+            else axis(f"a{term}", node.type.shape[term])
+            if isinstance(term, int)
+            else term
+        )
         offset = add(offset, mul(place, product(leaf.type.shape[d + 1 :])))
     names = axes_of(offset) if isinstance(offset, Expr) else ()
     return all(coefficient(offset, name) is not None for name in names)

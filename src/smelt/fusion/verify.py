@@ -58,8 +58,12 @@ def _launches(plan: Plan) -> None:
     if listed != list(range(len(plan.clusters))):
         _fail(plan, None, f"launches {plan.launches} do not list the clusters in order")
     for group in plan.launches:
-        calls = [k for k in group if plan.clusters[k].body is not None
-                 or any(is_library(n) for n in plan.clusters[k].nodes)]  # fmt: skip
+        calls = [
+            k
+            for k in group
+            if plan.clusters[k].body is not None
+            or any(is_library(n) for n in plan.clusters[k].nodes)
+        ]
         if calls and len(group) > 1:
             _fail(plan, plan.clusters[calls[0]], "a library call starts together with others")
 
@@ -104,8 +108,9 @@ def _in_rounds(plan: Plan, cluster: Cluster, body: Body) -> None:
     sums = [c for c in rounds.makes if c.axis == WHOLE]
     found = [x.type for x in (*graph.inputs, *graph.outputs)]
     wanted = [_block(plan, cluster, c, cluster.inputs, rounds.rows) for c in rounds.reads]
-    wanted += [_block(plan, cluster, c, cluster.outputs, rounds.rows)
-               for c in (*sums, *rounds.makes)]  # fmt: skip
+    wanted += [
+        _block(plan, cluster, c, cluster.outputs, rounds.rows) for c in (*sums, *rounds.makes)
+    ]
     if found != wanted:
         _fail(plan, cluster, "its rounds do not read and make blocks of its values")
     if sorted(c.place for c in rounds.makes) != list(range(len(cluster.outputs))):
@@ -136,8 +141,11 @@ def _recomputed(plan: Plan) -> None:
             times[node] = times.get(node, 0) + 1
     for cluster in plan.clusters:
         wrong = [n for n in cluster.recomputed if n not in cluster.nodes or times[n] < 2]
-        wrong += [n for n in cluster.nodes
-                  if times[n] > 1 and not is_free(n) and n not in cluster.recomputed]  # fmt: skip
+        wrong += [
+            n
+            for n in cluster.nodes
+            if times[n] > 1 and not is_free(n) and n not in cluster.recomputed
+        ]
         if wrong:
             _fail(plan, cluster, f"{_name(plan, wrong[0])} is marked wrongly as computed again")
 

@@ -48,8 +48,9 @@ def widened(graph: Graph, sums: AbstractSet[Node]) -> tuple[Graph, Mapping[Node,
         if any(f.name == "dtype" for f in fields(node.op)):
             made = build.apply(replace(node.op, dtype=wide), *node.inputs, origin=node.origin)
         else:
-            inputs = [_in_type(x, wide) if x.type.dtype == old.type.dtype else x
-                      for x in node.inputs]  # fmt: skip
+            inputs = [
+                _in_type(x, wide) if x.type.dtype == old.type.dtype else x for x in node.inputs
+            ]
             made = build.apply(node.op, *inputs, origin=node.origin)
         new[old] = made
         return build.cast(made, old.type.dtype, node.origin)

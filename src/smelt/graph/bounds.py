@@ -165,8 +165,10 @@ def _of_map(scalar: str, at: Node, depth: int) -> Span:
     found = _UNKNOWN
     if scalar == "mul" and divisor is not None and nonnegative(divisor):
         low, high = a
-        found = (None if low is None else mul(low, divisor),
-                 None if high is None else mul(high, divisor))  # fmt: skip
+        found = (
+            None if low is None else mul(low, divisor),
+            None if high is None else mul(high, divisor),
+        )
     elif scalar == "add":
         found = _sum(a, b)
     elif scalar == "sub":

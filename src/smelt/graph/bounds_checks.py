@@ -60,9 +60,12 @@ class Looks:
 
 
 def looked_at(
-    outputs: Sequence[Node], promised: Collection[Node] = (), signed: Collection[str] = (),
-    more: Sequence[Read] = (), trusted: Trust | None = None,
-) -> Looks:  # fmt: skip
+    outputs: Sequence[Node],
+    promised: Collection[Node] = (),
+    signed: Collection[str] = (),
+    more: Sequence[Read] = (),
+    trusted: Trust | None = None,
+) -> Looks:
     """What has to be looked at for these results, and for `more` reads.  `promised` read inside by
     their own rule, the sizes `signed` are numbers that may be negative, and `trusted` says of
     positions, and of what they were before negative ones were counted from the end, whether they
@@ -84,8 +87,11 @@ def looked_at(
         base, low = _from_the_end(_base(at), extent)
         span = _span(base)
         room = () if span is None else (sub(span[0], low), sub(sub(extent, 1), span[1]))
-        unsure = [_where_any(n, at.type.shape) for n in room
-                  if not nonnegative(n) or {*sizes_of(n)} & {*signed}]  # fmt: skip
+        unsure = [
+            _where_any(n, at.type.shape)
+            for n in room
+            if not nonnegative(n) or {*sizes_of(n)} & {*signed}
+        ]
         if at not in depends and (span is not None or (own and low == 0)):
             # what is unknown then is a rule's own arithmetic, as for margins: those of a caller
             # may be negative, or are among `more`
@@ -97,8 +103,12 @@ def looked_at(
                 found[base, low, extent] = _outside(base, low, extent)
                 readers[who] = None
                 asked.append((base, low, extent, who))
-    return Looks(_any([[*group.values()] for group in flags.values()]), tuple(sizes),
-                 tuple(readers), tuple(asked))  # fmt: skip
+    return Looks(
+        _any([[*group.values()] for group in flags.values()]),
+        tuple(sizes),
+        tuple(readers),
+        tuple(asked),
+    )
 
 
 def _where_any(room: Index, shape: Sequence[Index]) -> Index:
@@ -168,10 +178,16 @@ def _from_the_end(at: Node, extent: Index) -> tuple[Node, Index]:
     may be; others as they are, and 0."""
     if isinstance(at.op, Map) and at.op.scalar == "select":
         test, moved, plain = at.inputs
-        if (isinstance(test.op, Map) and test.op.scalar == "lt" and test.inputs[0] is plain
-                and number_of(test.inputs[1]) == 0
-                and isinstance(moved.op, Map) and moved.op.scalar == "add"
-                and moved.inputs[0] is plain and number_of(moved.inputs[1]) == extent):  # fmt: skip
+        if (
+            isinstance(test.op, Map)
+            and test.op.scalar == "lt"
+            and test.inputs[0] is plain
+            and number_of(test.inputs[1]) == 0
+            and isinstance(moved.op, Map)
+            and moved.op.scalar == "add"
+            and moved.inputs[0] is plain
+            and number_of(moved.inputs[1]) == extent
+        ):
             return _base(plain), mul(extent, -1)
     return at, 0
 

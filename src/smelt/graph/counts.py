@@ -63,8 +63,9 @@ def mean(w: Walk, total: Node, count: Node) -> None:
     counts it."""
     while isinstance(count.op, (Expand, Reshape, Permute, Cast)):
         (count,) = count.inputs
-    while isinstance(total.op, (Reshape, Permute, Cast)) or (isinstance(total.op, Expand) and
-                                                    total.inputs[0].type.rank):  # fmt: skip
+    while isinstance(total.op, (Reshape, Permute, Cast)) or (
+        isinstance(total.op, Expand) and total.inputs[0].type.rank
+    ):
         (total,) = total.inputs
     if not isinstance(count.op, (Constant, SizeOf)) or not isinstance(total.op, (Reduce, Expand)):
         return

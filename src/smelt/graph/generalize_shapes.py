@@ -71,9 +71,13 @@ class Generalized:
 
 
 def generalize(
-    graph: Graph, *, fixed: Collection[Node] = (), hints: Mapping[str, int] | None = None,
-    among: Collection[int] | None = None, counts: Mapping[Node, Collection[int]] | None = None,
-) -> Iterator[Generalized]:  # fmt: skip
+    graph: Graph,
+    *,
+    fixed: Collection[Node] = (),
+    hints: Mapping[str, int] | None = None,
+    among: Collection[int] | None = None,
+    counts: Mapping[Node, Collection[int]] | None = None,
+) -> Iterator[Generalized]:
     """The graph with its numbers made sizes, all named in order of appearance: the likeliest first,
     others behind it that another trace of the program may have been taken for; none where there are
     too many sizes, or no elements.
@@ -90,8 +94,11 @@ def generalize(
     """
     told = {**(counts or {}), **{x: range(x.type.rank) for x in fixed}}
     for apart, least, joins in (
-        (True, 1, False), (True, 2, False), (False, 2, False), (True, 1, True)
-    ):  # fmt: skip
+        (True, 1, False),
+        (True, 2, False),
+        (False, 2, False),
+        (True, 1, True),
+    ):
         walk = _Walk(graph, told, hints or {}, among, apart=apart, least=least, joins=joins)
         found = walk.found()
         if found is not None:
@@ -102,9 +109,16 @@ class _Walk:
     """Dimensions of every node, found again until nothing changes."""
 
     def __init__(
-        self, graph: Graph, fixed: Mapping[Node, Collection[int]], hints: Mapping[str, int],
-        among: Collection[int] | None, *, apart: bool, least: int, joins: bool,
-    ) -> None:  # fmt: skip
+        self,
+        graph: Graph,
+        fixed: Mapping[Node, Collection[int]],
+        hints: Mapping[str, int],
+        among: Collection[int] | None,
+        *,
+        apart: bool,
+        least: int,
+        joins: bool,
+    ) -> None:
         """Sizes of inputs are told `apart` until an operator asks them to be equal, as a tracer
         does that knows that they vary; or else equal numbers are one size.  `least` is what first
         dimensions are that vary: with 1, a batch of one does.  What is repeated once `joins` such
@@ -260,8 +274,7 @@ def _input(w: _Walk, node: Node) -> Sequence[Index]:
         wide = n >= w.leading(k, w.least) and (w.among is None or n in w.among)
         free = isinstance(d, int) and wide
         where = (node, k) if w.apart else n
-        found.append(w.sizes.now(w.sizes.free(where, n)) if free else
-                     w.sizes.unknown((node, k), d))  # fmt: skip
+        found.append(w.sizes.now(w.sizes.free(where, n)) if free else w.sizes.unknown((node, k), d))
     return found
 
 
@@ -323,8 +336,10 @@ def _slice(w: _Walk, node: Node) -> Sequence[Index]:
     assert isinstance(node.op, Slice)
     op, x = node.op, w.of(node.inputs[0])
     made = _of_product(node.inputs[0])
-    parts = [_part(w, (node, k), d, p, whole=made)
-             for k, (d, p) in enumerate(zip(x, zip(op.starts, op.sizes, op.steps)))]  # fmt: skip
+    parts = [
+        _part(w, (node, k), d, p, whole=made)
+        for k, (d, p) in enumerate(zip(x, zip(op.starts, op.sizes, op.steps)))
+    ]
     starts, counts = tuple(s for s, _ in parts), tuple(n for _, n in parts)
     w.set(node, starts=starts, sizes=counts)
     return counts
@@ -367,8 +382,10 @@ def _part(
 def _pad(w: _Walk, node: Node) -> Sequence[Index]:
     assert isinstance(node.op, Pad)
     x = w.of(node.inputs[0])
-    sides = [_margins(w, (node, k), d, m)
-             for k, (d, m) in enumerate(zip(x, zip(node.op.low, node.op.high)))]  # fmt: skip
+    sides = [
+        _margins(w, (node, k), d, m)
+        for k, (d, m) in enumerate(zip(x, zip(node.op.low, node.op.high)))
+    ]
     w.set(node, low=tuple(a for a, _ in sides), high=tuple(b for _, b in sides))
     return [add(add(a, d), b) for d, (a, b) in zip(x, sides, strict=True)]
 
@@ -392,8 +409,10 @@ def _concat(w: _Walk, node: Node) -> Sequence[Index]:
     assert isinstance(node.op, Concat)
     axis, (found, *others) = node.op.axis, [w.of(x) for x in node.inputs]
     for part in others:  # nothing is repeated here: a one beside others' ones is one of theirs
-        found = [add(d, e) if a == axis else w.sizes.equal(d, e)
-                 for a, (d, e) in enumerate(zip(found, part, strict=True))]  # fmt: skip
+        found = [
+            add(d, e) if a == axis else w.sizes.equal(d, e)
+            for a, (d, e) in enumerate(zip(found, part, strict=True))
+        ]
     return [w.sizes.now(d) for d in found]
 
 
@@ -439,15 +458,33 @@ def _scatter(w: _Walk, node: Node) -> Sequence[Index]:
     for at, d in zip(index, shape):
         positions(w, at, d)
     wanted = [*w.meet([w.of(i) for i in index]), *shape[len(index) :]]
-    given = [w.sizes.fix(d) if n == 1 else d  # updates are repeated, and what they go to is not
-             for d, n in zip(reversed(w.of(updates)), reversed(wanted))]  # fmt: skip
+    given = [
+        w.sizes.fix(d) if n == 1 else d  # updates are repeated, and what they go to is not
+        for d, n in zip(reversed(w.of(updates)), reversed(wanted))
+    ]
     w.meet([given[::-1], wanted])
     return w.of(x)
 
 
 _RULES: Mapping[type[TensorOp], Callable[[_Walk, Node], Sequence[Index]]] = {
-    Input: _input, Constant: _source, SizeOf: _source, Iota: _iota, Map: _map, Cast: _same,
-    Flip: _same, Stop: _same, Scan: _same, Permute: _permute, Reshape: _reshape, Expand: _expand,
-    Slice: _slice, Pad: _pad, Concat: _concat, Window: _window, Contract: _contract,
-    Reduce: _reduce, Gather: _gather, Scatter: _scatter,
-}  # fmt: skip
+    Input: _input,
+    Constant: _source,
+    SizeOf: _source,
+    Iota: _iota,
+    Map: _map,
+    Cast: _same,
+    Flip: _same,
+    Stop: _same,
+    Scan: _same,
+    Permute: _permute,
+    Reshape: _reshape,
+    Expand: _expand,
+    Slice: _slice,
+    Pad: _pad,
+    Concat: _concat,
+    Window: _window,
+    Contract: _contract,
+    Reduce: _reduce,
+    Gather: _gather,
+    Scatter: _scatter,
+}

@@ -44,9 +44,10 @@ def caller(call: object, graph: Graph, arrays: Sequence[Any]) -> Origin | None:
 
 
 def largest(
-    outputs: Iterable[Node], sizes: Mapping[str, int],
+    outputs: Iterable[Node],
+    sizes: Mapping[str, int],
     stored: Collection[tuple[tuple[int, ...], DType]],
-) -> Node | None:  # fmt: skip
+) -> Node | None:
     """The largest value that is computed, among those `stored` in memory; None if there is none."""
     found, most = None, -1
     for x in Graph("largest", (), tuple(outputs)).nodes():

@@ -42,7 +42,7 @@ from smelt.ops.view import (
     Slice,
     Stop,
     split_groups,
-)  # fmt: skip
+)
 from smelt.types.expr import positive
 from smelt.types.tensor import Shape
 
@@ -200,9 +200,19 @@ def _gather(w: _Walk, node: Node) -> Node:
 
 
 _RULES: Mapping[type[TensorOp], Callable[[_Walk, Node], Node]] = {
-    Map: _map, Cast: _map, Stop: _map, Expand: _expand, Permute: _permute, Reshape: _reshape,
-    Slice: _slice, Pad: _pad, Reduce: _along_axes, Scan: _along_axes, Flip: _along_axes,
-    Concat: _concat, Gather: _gather,
-}  # fmt: skip
+    Map: _map,
+    Cast: _map,
+    Stop: _map,
+    Expand: _expand,
+    Permute: _permute,
+    Reshape: _reshape,
+    Slice: _slice,
+    Pad: _pad,
+    Reduce: _along_axes,
+    Scan: _along_axes,
+    Flip: _along_axes,
+    Concat: _concat,
+    Gather: _gather,
+}
 _REPEATS = (Expand, Gather)
 """What repeats elements, though its operands do not."""

@@ -171,9 +171,14 @@ _FLOAT = re.compile(r"-?\d+(?:\.\d*(?:[eE][+-]?\d+)?|[eE][+-]?\d+)$")
 _RELATION = re.compile(r"([^=!<\n#}]+?)\s*(==|!=|<=|<)\s*([^=!<\n#}]+)")
 _STRIDE = re.compile(r"\?|\d+")
 _WORDS: dict[str, Any] = {
-    "true": True, "false": False, "none": None,
-    "inf": float("inf"), "-inf": float("-inf"), "nan": float("nan"), "-nan": float("nan"),
-}  # fmt: skip
+    "true": True,
+    "false": False,
+    "none": None,
+    "inf": float("inf"),
+    "-inf": float("-inf"),
+    "nan": float("nan"),
+    "-nan": float("nan"),
+}
 _DTYPES: dict[str, DType] = {d.name: d for d in DTYPES}
 RESERVED = frozenset({*_WORDS, *_DTYPES, "min", "max", "size"})
 """Words that cannot name a size."""

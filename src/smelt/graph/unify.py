@@ -153,8 +153,11 @@ class Sizes:
         zero = floordiv(zero, common) if common > 1 else zero
         terms = terms_of(zero)
         times = Counter(name for atoms, _ in terms for name in sizes_of(Expr(((atoms, 1),))))
-        alone = {atoms[0].name: factor for atoms, factor in terms
-                 if len(atoms) == 1 and atoms[0].kind == "size" and abs(factor) == 1}  # fmt: skip
+        alone = {
+            atoms[0].name: factor
+            for atoms, factor in terms
+            if len(atoms) == 1 and atoms[0].kind == "size" and abs(factor) == 1
+        }
         latest = [*reversed(self._own)]
         for name in sorted(latest, key=lambda name: not self._own[name]):
             if times[name] == 1 and name in alone:
@@ -300,8 +303,10 @@ class Sizes:
                 self.fix(d)
             return list(new)
         self._merged.update(zip(found, parts, strict=True))
-        self._products.update((d, [f for p in part for f in self._factors(p)])
-                              for d, part in zip(found, parts, strict=True))  # fmt: skip
+        self._products.update(
+            (d, [f for p in part for f in self._factors(p)])
+            for d, part in zip(found, parts, strict=True)
+        )
         return found
 
     def _parts(self, where: Hashable, whole: Index, new: Sequence[Index]) -> list[Index]:

@@ -63,11 +63,12 @@ class Built:
             "sizes": self.sizes,
             "strides": self.strides,
             "partials": [(name, text(n)) for name, n in self.partials],
-            "functions": [(f.symbol, text(f.tasks), text(f.scratch), text(f.cycles))
-                          for f in self.functions],
+            "functions": [
+                (f.symbol, text(f.tasks), text(f.scratch), text(f.cycles)) for f in self.functions
+            ],
             "ir_size": self.ir_size,
             "form": self.form,
-        }  # fmt: skip
+        }
 
     @staticmethod
     def read(facts: dict[str, Any], code: bytes) -> Built:

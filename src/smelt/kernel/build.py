@@ -62,9 +62,19 @@ from smelt.types.expr import Expr, Index, size, value
 from smelt.types.tensor import Shape
 
 __all__ = [
-    "Axes", "Block", "Bound", "Builder", "Env", "Operand", "axes_of", "dtype_of", "f32",
-    "index_axes", "size", "text",
-]  # fmt: skip
+    "Axes",
+    "Block",
+    "Bound",
+    "Builder",
+    "Env",
+    "Operand",
+    "axes_of",
+    "dtype_of",
+    "f32",
+    "index_axes",
+    "size",
+    "text",
+]
 
 Operand: TypeAlias = Value | Expr | float | int | bool
 """What stands for a value: numbers and index expressions take the type that their place wants."""
@@ -222,9 +232,12 @@ class Builder:
 
     @contextmanager
     def stream(
-        self, *blocks: Block, states: Sequence[State] = (), where: Value | None = None,
+        self,
+        *blocks: Block,
+        states: Sequence[State] = (),
+        where: Value | None = None,
         sees: Sequence[Block] = (),
-    ) -> Generator[None]:  # fmt: skip
+    ) -> Generator[None]:
         """The statements inside become a stream's body."""
         outer, body = self.env, self.body
         head = Stream(blocks, tuple(states), ())

@@ -39,7 +39,7 @@ from smelt.kernel.ir import (
     Stream,
     Update,
     Value,
-)  # fmt: skip
+)
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import axes_through
 from smelt.types.dtype import DType, bool_, i64

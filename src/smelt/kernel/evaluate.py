@@ -171,8 +171,11 @@ class Evaluator:
         kept = tuple(a for a in axes if a not in over)
         data = self.space.full(arg, axes)
         data = np.transpose(data, [axes.index(a) for a in (*kept, *over)])
-        data = data.reshape(*self.space.shape(kept), -1) if data.size else np.zeros(
-            (*self.space.shape(kept), 0), data.dtype)  # fmt: skip
+        data = (
+            data.reshape(*self.space.shape(kept), -1)
+            if data.size
+            else np.zeros((*self.space.shape(kept), 0), data.dtype)
+        )
         with np.errstate(all="ignore"):
             if data.shape[-1] == 0:
                 empty = 0 if row.positional else row.identity(dtype)

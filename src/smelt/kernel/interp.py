@@ -330,8 +330,10 @@ def _narrow(state: ir.State, tile: Tile) -> Tile:
 
 def _put(old: Tile, new: Tile) -> Tile:
     """A state of which a block has set what it sees; the rest stays."""
-    cuts = tuple(slice(a - b, a - b + n)
-                 for a, b, n in zip(new.start, old.start, new.data.shape, strict=True))  # fmt: skip
+    cuts = tuple(
+        slice(a - b, a - b + n)
+        for a, b, n in zip(new.start, old.start, new.data.shape, strict=True)
+    )
     data = old.data.copy()
     data[cuts] = new.data
     return Tile(old.axes, old.start, data)

@@ -108,16 +108,23 @@ class Buffer:
         if foreign.any():
             k = int(np.argmax(foreign))
             by = "nobody" if self.writer[picked][k] < 0 else "another block"
-            raise Misuse(f"{self._element(picked, k)} was stored by {by} before",
-                         tuple(np.argwhere(wanted)[k]))  # fmt: skip
+            raise Misuse(
+                f"{self._element(picked, k)} was stored by {by} before",
+                tuple(np.argwhere(wanted)[k]),
+            )
         found = np.zeros(wanted.shape, self.param.dtype.compute.numpy)
         found[wanted] = self.data[picked].astype(found.dtype)
         return found
 
     def store(
-        self, index: tuple[Array, ...], value: Array, where: Array, block: int, *,
+        self,
+        index: tuple[Array, ...],
+        value: Array,
+        where: Array,
+        block: int,
+        *,
         again: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Writes elements for a block.  Raises Misuse outside and, unless it may be written
         `again`, where something was written."""
         index, inside = self._inside(index, where.shape)

@@ -168,8 +168,11 @@ class _Deriver:
         gauges = {v.name for v in visit(condition) if isinstance(v, Ref)}
         plain = all(isinstance(v, Const | Apply | Ref) for v in visit(condition))
         identity = SCALARS[op].identity
-        nothing = isinstance(other, Const) and identity is not None \
-            and other.value == identity(other.dtype)  # fmt: skip
+        nothing = (
+            isinstance(other, Const)
+            and identity is not None
+            and other.value == identity(other.dtype)
+        )
         if not (plain and nothing and gauges <= set(self.states) - {name}):
             self._refuse(name, "its old value is chosen by more than merged states")
         for gauge in gauges:

@@ -42,8 +42,13 @@ def freed(kernel: Kernel) -> tuple[Kernel, Mapping[str, int]]:
 
     Numbers along a last dimension stay where there are several: code may read neighbours at once.
     """
-    loads = [v for s in statements(kernel) for root in values_of(s) for v in visit(root)
-             if isinstance(v, Load)]  # fmt: skip
+    loads = [
+        v
+        for s in statements(kernel)
+        for root in values_of(s)
+        for v in visit(root)
+        if isinstance(v, Load)
+    ]
     fixed = _fixed(kernel, loads)
     if not fixed:
         return kernel, {}

@@ -67,9 +67,13 @@ def check_join(s: ir.Store, place: Place, own: frozenset[str]) -> None:
 
 
 def reaches(
-    first: Index, at: Index, extent: Index, place: Place, whole: frozenset[str],
+    first: Index,
+    at: Index,
+    extent: Index,
+    place: Place,
+    whole: frozenset[str],
     streams: tuple[ir.Stream, ...],
-) -> bool:  # fmt: skip
+) -> bool:
     """Whether a store at `first`, of which it had the axes `whole` at once inside of `streams`, has
     covered all that `at` can be in this dimension."""
     if extent == 1 or (first == at and not _positions(at)):
@@ -88,8 +92,11 @@ def reaches(
 def _inside_block(at: Index, axis: str, place: Place) -> bool:
     """Whether only such positions are visited as lie in the present block of an axis."""
     names = _positions(at)
-    if len(names) != 1 or not isinstance(at, Expr) or at.terms != expr.value(
-            names[0], place.extents[axis]).terms:  # fmt: skip
+    if (
+        len(names) != 1
+        or not isinstance(at, Expr)
+        or at.terms != expr.value(names[0], place.extents[axis]).terms
+    ):
         return False
     wanted = _plain(place.lets[names[0]], place)
     ends: set[str] = set()

@@ -21,14 +21,35 @@ from smelt.types.dtype import DType, bool_, f32, i32, i64
 from smelt.types.expr import Expr
 
 __all__ = [
-    "BINARY", "EXTREMES", "LEVELS", "RESERVED", "UNARY", "Flexible", "Known", "bare_type",
-    "extreme_word", "flexible", "i64", "operand_types", "plain_index", "words_in",
-]  # fmt: skip
+    "BINARY",
+    "EXTREMES",
+    "LEVELS",
+    "RESERVED",
+    "UNARY",
+    "Flexible",
+    "Known",
+    "bare_type",
+    "extreme_word",
+    "flexible",
+    "i64",
+    "operand_types",
+    "plain_index",
+    "words_in",
+]
 
 _LEVELS: Final = (
-    ("if",), ("else",), ("==", "!=", "<", "<=", ">", ">="), ("|",), ("^",), ("&",), ("<<", ">>"),
-    ("+", "-"), ("*", "/", "//", "%"), ("unary",), ("atom",),
-)  # fmt: skip
+    ("if",),
+    ("else",),
+    ("==", "!=", "<", "<=", ">", ">="),
+    ("|",),
+    ("^",),
+    ("&",),
+    ("<<", ">>"),
+    ("+", "-"),
+    ("*", "/", "//", "%"),
+    ("unary",),
+    ("atom",),
+)
 LEVELS: Final = MappingProxyType(
     {symbol: level for level, symbols in enumerate(_LEVELS) for symbol in symbols}
 )
@@ -89,11 +110,13 @@ def operand_types(op: str, known: tuple[Known, ...]) -> tuple[DType | None, ...]
         shared = _default("index" in kinds, lead)
     fixed = dict(row.rule.fixed)
     return tuple(
-        k if isinstance(k, DType)
-        else shared if same
+        k
+        if isinstance(k, DType)
+        else shared
+        if same
         else fixed.get(place) or _default(k == "index", row.rule.accepts[place])
         for place, (k, same) in enumerate(zip(known, alike, strict=True))
-    )  # fmt: skip
+    )
 
 
 def _default(index: bool, accepts: Collection[str]) -> DType:
@@ -121,8 +144,11 @@ EXTREMES: Final = MappingProxyType(
 def extreme_word(value: Extreme) -> str:
     """How the least or most of a value in a block is written."""
     arg = value.arg
-    atoms = arg.index.terms[0][0] if isinstance(arg, IndexValue) and plain_index(arg) \
-        and isinstance(arg.index, Expr) else ()  # fmt: skip
+    atoms = (
+        arg.index.terms[0][0]
+        if isinstance(arg, IndexValue) and plain_index(arg) and isinstance(arg.index, Expr)
+        else ()
+    )
     of_axis = any(a.kind == "axis" for a in atoms)
     return next(w for w, told in EXTREMES.items() if told == (of_axis, value.largest))
 

@@ -343,9 +343,11 @@ class _Verifier:
             refuse(f"{s.param} takes {wanted}, the value is {found.name}")
         first = self._joined(s) if s.join else self._race(s)
         for other in self.written:
-            if other.store.param == s.param and other is not first and not disjoint(
-                other.store.index, other.facts, s.index, facts
-            ):  # fmt: skip
+            if (
+                other.store.param == s.param
+                and other is not first
+                and not disjoint(other.store.index, other.facts, s.index, facts)
+            ):
                 refuse(f"{s.param} may have been stored before, by another statement")
         cut = place.whole | place.open_streams | self.seen
         self.written.append(_Written(s, facts, frozenset(place.extents) - cut, place.streams))

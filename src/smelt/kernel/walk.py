@@ -39,7 +39,7 @@ from smelt.kernel.ir import (
     Stream,
     Update,
     Value,
-)  # fmt: skip
+)
 from smelt.types.expr import Atom, Expr, Index, atoms, axes_of, rebuild
 
 

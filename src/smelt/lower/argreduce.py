@@ -33,7 +33,7 @@ from smelt.kernel.ir import (
     Statement,
     Update,
     Value,
-)  # fmt: skip
+)
 from smelt.lower.define import Definition
 from smelt.ops.combine import AS_GOOD, CHOICE, COMBINES, FIRST, SUM_OF_PRODUCTS
 from smelt.types.dtype import DType, i8, i64

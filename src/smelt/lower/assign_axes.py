@@ -52,7 +52,7 @@ from smelt.kernel.ir import (
     Stream,
     Update,
     Value,
-)  # fmt: skip
+)
 from smelt.lower.argreduce import winner
 from smelt.lower.define import Definition
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine
@@ -217,7 +217,7 @@ def _inside_of(d: Definition, axis: str) -> set[str]:
 
 def _blocks(
     grid: list[Axis], d: Definition, facts: Facts, lanes: Axis | None, hints: Mapping[str, int]
-) -> list[Block]:  # fmt: skip
+) -> list[Block]:
     """Blocks of one, but for the innermost grid axis when nothing stays inside a position, or when
     vectors run along it."""
     if lanes is not None:
@@ -269,8 +269,11 @@ def _split_axis(
     least = {a.name: PARTS * (LEAST_LANES if a.name in runs else 1) for a in candidates}
     long = [a for a in candidates if number(a.extent, hints) >= least[a.name]]
     slow = [a for a in candidates if a.name not in runs] or candidates
-    best = min(long, key=lambda a: _depth_in_memory(d, a)) if long \
-        else max(slow, key=lambda a: number(a.extent, hints))  # fmt: skip
+    best = (
+        min(long, key=lambda a: _depth_in_memory(d, a))
+        if long
+        else max(slow, key=lambda a: number(a.extent, hints))
+    )
     work = product(a.extent for a in d.axes.values() if a not in grid)
     positions = number(product(a.extent for a in grid), hints)
     if number(work, hints) * max(positions, 1) < SPLIT_ABOVE:
@@ -382,9 +385,14 @@ def names_in(value: Value) -> list[str]:
 
 
 def _split_kernel(
-    name: str, d: Definition, facts: Facts, grid: list[Axis], axis: Axis, rows: int | None,
+    name: str,
+    d: Definition,
+    facts: Facts,
+    grid: list[Axis],
+    axis: Axis,
+    rows: int | None,
     parts: Index | None = None,
-) -> Kernel:  # fmt: skip
+) -> Kernel:
     """Folds over `axis` become carried states of a stream over parts of it, all of a part at once
     or some rows."""
     states: list[State] = []

@@ -36,7 +36,7 @@ from smelt.kernel.ir import (
     Statement,
     Store,
     Value,
-)  # fmt: skip
+)
 from smelt.lower.recursion_limit import deep
 from smelt.ops.combine import BOTH, SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
@@ -279,8 +279,11 @@ class Pullback:
 
     def position(self, value: Value, extent: Index) -> Index:
         known = self.bound.get(value.name) if isinstance(value, Ref) else None
-        if isinstance(known, IndexValue) and known.dtype == i64 and \
-                proves_inside(known.index, extent):  # fmt: skip
+        if (
+            isinstance(known, IndexValue)
+            and known.dtype == i64
+            and proves_inside(known.index, extent)
+        ):
             return known.index
         name = self.fresh(f"p{len(self.out.body)}")
         key = Cast(value, i64)
@@ -296,9 +299,12 @@ class Pullback:
         return position_index(name, extent)
 
     def reduce(
-        self, combine: Combine, dtype: DType, extents: Position_,
+        self,
+        combine: Combine,
+        dtype: DType,
+        extents: Position_,
         body: Callable[[Position_], Value],
-    ) -> Value:  # fmt: skip
+    ) -> Value:
         over, element = self._over(extents, body)
         if not over:
             return Const(0, dtype) if combine.positional else self.bind(Cast(element, dtype))
@@ -361,9 +367,12 @@ class Pullback:
         return self.bind(Scan(combine.name, body(at), along, dtype))
 
     def join(
-        self, how: str, first: Value, extents: Position_,
+        self,
+        how: str,
+        first: Value,
+        extents: Position_,
         body: Callable[[Position_], tuple[tuple[tuple[Value, Index], ...], Value]],
-    ) -> Value:  # fmt: skip
+    ) -> Value:
         (node, _), *readers = reversed(self.current)
         if readers or self.cluster.outputs != (node,):
             raise VerifyError(f"{node.op.name} does not end its own kernel")
@@ -455,9 +464,14 @@ def _walked(pull: Pullback, node: Node, shape: Shape) -> Position_:
 
 
 def _stored(
-    pull: Pullback, name: str, node: Node, shape: Shape, at: Position_, found: Value,
+    pull: Pullback,
+    name: str,
+    node: Node,
+    shape: Shape,
+    at: Position_,
+    found: Value,
     where: Value | None = None,
-) -> None:  # fmt: skip
+) -> None:
     name = pull.fresh(name)
     pull.out.outputs.append(Param(name, node.type.dtype, shape))
     pull.out.body.append(Store(name, at, found, where))

@@ -66,9 +66,12 @@ def _called(cluster: Cluster, given: Sequence[Array], sizes: Sizes) -> list[Arra
 
 
 def _rounds(
-    cluster: Cluster, body: Body, kernels: Mapping[Cluster, Kernel | None], given: list[Array],
+    cluster: Cluster,
+    body: Body,
+    kernels: Mapping[Cluster, Kernel | None],
+    given: list[Array],
     sizes: Sizes,
-) -> list[Array]:  # fmt: skip
+) -> list[Array]:
     """Block after block."""
     rounds = body.rounds
     found = [np.empty(dims_at(n.type.shape, sizes), n.type.dtype.numpy) for n in cluster.outputs]
@@ -76,8 +79,10 @@ def _rounds(
     for c in sums:
         found[c.place][...] = BEGINS[c.combine](cluster.outputs[c.place].type.dtype)
     for low, high in rounds.each(sizes):
-        arrays = [np.asarray(low, np.int64) if c.axis == FIRST_ROW
-                  else given[c.place][_at(c, low, high)] for c in rounds.reads]  # fmt: skip
+        arrays = [
+            np.asarray(low, np.int64) if c.axis == FIRST_ROW else given[c.place][_at(c, low, high)]
+            for c in rounds.reads
+        ]
         arrays += [found[c.place].copy() for c in sums]
         made = _run(body.plan, kernels, arrays, {**sizes, rounds.rows: high - low})
         for c, value in zip(rounds.makes, made, strict=True):

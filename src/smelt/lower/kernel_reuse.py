@@ -54,8 +54,10 @@ def again(kernel: Kernel, of: Cluster, cluster: Cluster) -> tuple[Kernel, Mappin
         p.name: now.op.label if isinstance(now.op, Input) else p.name
         for p, now in zip(kernel.inputs, cluster.inputs, strict=True)
     }
-    same = all(isinstance(a.op, Input) == isinstance(b.op, Input)
-               for a, b in zip(of.inputs, cluster.inputs, strict=True))  # fmt: skip
+    same = all(
+        isinstance(a.op, Input) == isinstance(b.op, Input)
+        for a, b in zip(of.inputs, cluster.inputs, strict=True)
+    )
     new = {old: name for old, name in new.items() if old != name}
     if not new and same:
         return replace(kernel, name=cluster.name), new
@@ -65,8 +67,11 @@ def again(kernel: Kernel, of: Cluster, cluster: Cluster) -> tuple[Kernel, Mappin
         return None
 
     def change(value: Value) -> Value:
-        return replace(value, param=new.get(value.param, value.param)) if isinstance(
-            value, Load) else value  # fmt: skip
+        return (
+            replace(value, param=new.get(value.param, value.param))
+            if isinstance(value, Load)
+            else value
+        )
 
     inputs = tuple(replace(p, name=new.get(p.name, p.name)) for p in kernel.inputs)
     return replace(map_values(kernel, change), name=cluster.name, inputs=inputs), new

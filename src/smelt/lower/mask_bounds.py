@@ -35,9 +35,12 @@ class Part:
 
 
 def parts_seen(
-    read: Reader, states: Sequence[State], written: Sequence[Store], grid: Collection[str],
+    read: Reader,
+    states: Sequence[State],
+    written: Sequence[Store],
+    grid: Collection[str],
     fixed: frozenset[str],
-) -> Iterator[Part]:  # fmt: skip
+) -> Iterator[Part]:
     """The parts that the blocks of one sweep see.  `written` is stored in them; of `fixed` axes a
     block has one position."""
     known = read.facts.axes
@@ -55,9 +58,7 @@ def parts_seen(
             yield Part(axis, start, stop)
 
 
-def _folds(
-    read: Reader, states: Sequence[State], near: set[Term], axis: str
-) -> list[Term] | None:  # fmt: skip
+def _folds(read: Reader, states: Sequence[State], near: set[Term], axis: str) -> list[Term] | None:
     """What a block folds over an axis, of the terms `near` that it computes, and what it adds to
     states along it; None where more than that is done with its elements."""
     found: list[Term] = []
@@ -91,9 +92,13 @@ def _folds(
 
 
 def held_axes(
-    read: Reader, states: Sequence[State], sweep: int, written: Sequence[Store],
-    grid: Collection[str], hints: Mapping[str, int],
-) -> list[str]:  # fmt: skip
+    read: Reader,
+    states: Sequence[State],
+    sweep: int,
+    written: Sequence[Store],
+    grid: Collection[str],
+    hints: Mapping[str, int],
+) -> list[str]:
     """Shorter axes that every state of a sweep ends together with the streamed one, as gradients of
     keys end the heads of a group: each of their positions is visited apart, so that products have
     rows and columns alone."""

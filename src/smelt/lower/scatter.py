@@ -38,7 +38,7 @@ from smelt.kernel.ir import (
     Store,
     Stream,
     Value,
-)  # fmt: skip
+)
 from smelt.kernel.walk import refs, substitute
 from smelt.lower.assign_axes import analyse, value_axes
 from smelt.lower.define import Definition, Joined
@@ -68,8 +68,11 @@ def joining(name: str, d: Definition, joined: Joined) -> Kernel:
             steps.append(Position(own_name, at, extent))
             index[k] = position_index(own_name, extent)
             computed.append((k, _whole(at, known)))
-    front = [a for e in first.index[: computed[0][0] if computed else 0]
-             if (a := bare_axis(e)) in along.values() and a is not None]  # fmt: skip
+    front = [
+        a
+        for e in first.index[: computed[0][0] if computed else 0]
+        if (a := bare_axis(e)) in along.values() and a is not None
+    ]
     held = {*front, *joined.over}
     statements: list[Statement] = [*lets]
     names = analyse(statements).axes

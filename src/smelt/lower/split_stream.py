@@ -30,7 +30,7 @@ from smelt.kernel.ir import (
     Store,
     Stream,
     Update,
-)  # fmt: skip
+)
 from smelt.kernel.merge import merge_rules
 from smelt.kernel.walk import statements, states, visit
 from smelt.types.expr import add, evaluate, floordiv
@@ -47,13 +47,12 @@ def in_parts(kernel: Kernel, hints: Mapping[str, int]) -> Kernel:
         or any(isinstance(s, Store) for s in found[0].body)
     ):
         return kernel
-    if not any(isinstance(v, Dot) for u in found[0].body if isinstance(u, Update)
-               for v in visit(u.value)):  # fmt: skip
+    if not any(
+        isinstance(v, Dot) for u in found[0].body if isinstance(u, Update) for v in visit(u.value)
+    ):
         return kernel
     (block,), grid = found[0].blocks, [b for b in kernel.grid if isinstance(b, Block)]
-    if not has_parts(
-        (_visits(kernel, b, hints) for b in grid), _visits(kernel, block, hints)
-    ):  # fmt: skip
+    if not has_parts((_visits(kernel, b, hints) for b in grid), _visits(kernel, block, hints)):
         return kernel
     names = {a.name for a in kernel.axes} | set(_bound(kernel))
     part = next(p for p in ("p", "part", *(f"p{k}" for k in range(len(names)))) if p not in names)

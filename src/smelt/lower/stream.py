@@ -67,7 +67,7 @@ from smelt.kernel.ir import (
     Stream,
     Update,
     Value,
-)  # fmt: skip
+)
 from smelt.kernel.walk import refs, transform
 from smelt.lower import assign_axes
 from smelt.lower.argreduce import joined, stands
@@ -147,9 +147,13 @@ class _Streamed:
             if id(s) not in when:
                 self._store(s, self.top)
         return Kernel(
-            name, tuple(d.inputs), tuple(d.outputs), tuple(d.axes.values()), tuple(blocks),
+            name,
+            tuple(d.inputs),
+            tuple(d.outputs),
+            tuple(d.axes.values()),
+            tuple(blocks),
             only_read(self.top.body),
-        )  # fmt: skip
+        )
 
     def _roots(self, s: Store) -> list[Term]:
         """What a store reads."""
@@ -170,8 +174,9 @@ class _Streamed:
             return
         seen = Visible() if written else self._visible(sweep, fixed)
         own = self.cascade.states
-        held = tuple(Block(a, 1) for a in held_axes(self.read, own, sweep, written,
-                                                    self.grid, self.hints))  # fmt: skip
+        held = tuple(
+            Block(a, 1) for a in held_axes(self.read, own, sweep, written, self.grid, self.hints)
+        )
         tried = None
         if not (written or held or self.shared):
             tried = faint(self.terms, own, sweep, seen, self.axis, frozenset(fixed))
@@ -192,9 +197,15 @@ class _Streamed:
                 self.top.body.append(Let(self.state_names[k], chosen))
 
     def _blocks_of(
-        self, sweep: int, size: int, fixed: set[str], written: list[Store],
-        held: tuple[Block, ...], seen: Visible, wanted: Value | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        sweep: int,
+        size: int,
+        fixed: set[str],
+        written: list[Store],
+        held: tuple[Block, ...],
+        seen: Visible,
+        wanted: Value | None = None,
+    ) -> None:
         """The stream of a sweep: what `seen` says of its blocks, all of them only if `wanted`."""
         self.cuts = seen.cuts
         states, body = self._body(sweep, fixed, written)

@@ -22,7 +22,7 @@ from smelt.kernel.ir import (
     Reduce,
     Ref,
     Value,
-)  # fmt: skip
+)
 from smelt.kernel.walk import refs, transform
 from smelt.lower import assign_axes
 from smelt.lower.define import Definition

@@ -191,9 +191,7 @@ def exp2_moved(m: Machine[V], fit: Fit, y: V, z: V) -> V:
     return _moved(m, fit, y, z, apart, _whole_exp2)
 
 
-def _moved(
-    m: Machine[V], fit: Fit, y: V, z: V, apart: V, parts: Callable[..., tuple[V, V]]
-) -> V:  # fmt: skip
+def _moved(m: Machine[V], fit: Fit, y: V, z: V, apart: V, parts: Callable[..., tuple[V, V]]) -> V:
     d = fit.dtype
     a, b, one = exp_far(m, fit, y), exp_far(m, fit, z), m.const(d, 1.0)
 

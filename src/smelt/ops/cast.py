@@ -94,8 +94,9 @@ def _fit(x: Array, whole: Array, target: DType) -> Array:
     def signed(v: Array, t: Array, dtype: DType) -> Array:
         limit = 2.0 ** (dtype.bits - 1)
         fits = np.abs(v) < limit
-        return np.where(fits, np.where(fits, t, 0).astype(dtype.numpy), np.array(-limit)
-                        .astype(dtype.numpy))  # fmt: skip
+        return np.where(
+            fits, np.where(fits, t, 0).astype(dtype.numpy), np.array(-limit).astype(dtype.numpy)
+        )
 
     if target.bits < 64:
         wide = i64 if target.kind == "uint" and target.bits == 32 else i32

@@ -88,8 +88,14 @@ class Fit:
 
 
 _SINGLE = Fit(
-    dtype=f32, integer=i32, mantissa=23, bias=127,
-    exp_limit=104.0, sigmoid_limit=30.0, tanh_limit=10.0, circle_limit=1e5,
+    dtype=f32,
+    integer=i32,
+    mantissa=23,
+    bias=127,
+    exp_limit=104.0,
+    sigmoid_limit=30.0,
+    tanh_limit=10.0,
+    circle_limit=1e5,
     exp=_hex("0x1.fffffcp-2 0x1.555492p-3 0x1.5558aep-5 0x1.123980p-7 0x1.6a4f28p-10"),
     exp_near=_hex("0x1.000220p-1 0x1.555736p-3"),
     powers=_hex(
@@ -121,11 +127,17 @@ _SINGLE = Fit(
     log10_e=(float.fromhex("0x1.bcb7b2p-2"), float.fromhex("-0x1.5b235ep-27")),
     log10_2=(float.fromhex("0x1.344p-2"), float.fromhex("0x1.3509f8p-18")),
     half_pi=_three("0x1.921fb6p+0 -0x1.777a5cp-25 -0x1.ee59dap-50"),
-)  # fmt: skip
+)
 
 _DOUBLE = Fit(
-    dtype=f64, integer=i64, mantissa=52, bias=1023,
-    exp_limit=746.0, sigmoid_limit=60.0, tanh_limit=22.0, circle_limit=1e9,
+    dtype=f64,
+    integer=i64,
+    mantissa=52,
+    bias=1023,
+    exp_limit=746.0,
+    sigmoid_limit=60.0,
+    tanh_limit=22.0,
+    circle_limit=1e9,
     exp=_hex(
         "0x1.0000000000000p-1 0x1.555555555555cp-3 0x1.5555555555556p-5 0x1.111111110e97cp-7"
         " 0x1.6c16c16c15f4bp-10 0x1.a01a01b48fc84p-13 0x1.a01a01a8e1be8p-16"
@@ -195,7 +207,7 @@ _DOUBLE = Fit(
     log10_e=(float.fromhex("0x1.bcb7b1526e50ep-2"), float.fromhex("0x1.95355baaafad3p-57")),
     log10_2=(float.fromhex("0x1.34413509e0000p-2"), float.fromhex("0x1.79fef311f12b3p-38")),
     half_pi=_three("0x1.921fb54442d18p+0 0x1.1a62633145c07p-54 -0x1.f1976b7ed8fbcp-110"),
-)  # fmt: skip
+)
 
 FITS = {"f32": _SINGLE, "f64": _DOUBLE}
 

@@ -30,11 +30,11 @@ from smelt.ops.spec import (
     TensorOp,
     V,
     dims_at,
-)  # fmt: skip
+)
 from smelt.ops.view import spread
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, f32, from_numpy
-from smelt.types.expr import (  # fmt: skip
+from smelt.types.expr import (
     Expr,
     Index,
     axes_of,
@@ -209,13 +209,16 @@ class Contract(TensorOp):
         """Whether there is nothing to block: few products, one of whose factors is the same for
         no two results, as in a depthwise convolution.  Rows of the other one that end here are
         read along themselves, unless they are shorter than that is worth."""
-        left, right = ({a for t in side for a in axes_of(t)} & {*self.out}
-                       for side in (self.left, self.right))  # fmt: skip
+        left, right = (
+            {a for t in side for a in axes_of(t)} & {*self.out} for side in (self.left, self.right)
+        )
         number = product(counts)
         if not (isinstance(number, int) and number > 0 and (left <= right or right <= left)):
             return False
-        rows = any(own >= left | right and bare_axis(side[-1]) in self.summed()
-                   for side, own in ((self.left, left), (self.right, right)))  # fmt: skip
+        rows = any(
+            own >= left | right and bare_axis(side[-1]) in self.summed()
+            for side, own in ((self.left, left), (self.right, right))
+        )
         most = FEW_TAPS if len(counts) > 1 else SHORT_TERMS if rows else SHORT_SUM
         return number <= most
 
@@ -233,14 +236,19 @@ class Contract(TensorOp):
         known = self.axis_extents(*(a.type(x) for x in inputs))
         return [
             self._transposed(a, g, known, (sides[k], inputs[k]), (sides[1 - k], inputs[1 - k]))
-            if yes else None
+            if yes
+            else None
             for k, yes in enumerate(wanted)
-        ]  # fmt: skip
+        ]
 
     def _transposed(
-        self, a: Adjoint[V], g: V, known: dict[str, Index], own: tuple[Terms, V],
+        self,
+        a: Adjoint[V],
+        g: V,
+        known: dict[str, Index],
+        own: tuple[Terms, V],
         other: tuple[Terms, V],
-    ) -> V:  # fmt: skip
+    ) -> V:
         (terms, x), (factor, y) = own, other
         own_type = a.type(x)
         if a.type(y).dtype != a.type(g).dtype:
@@ -290,16 +298,21 @@ class Contract(TensorOp):
 
 
 def _written_out(
-    d: Definer[V], out: DType, counts: Shape, factors: Callable[[Shape], tuple[V, V]],
+    d: Definer[V],
+    out: DType,
+    counts: Shape,
+    factors: Callable[[Shape], tuple[V, V]],
     inputs: tuple[Operand[V], ...],
-) -> V:  # fmt: skip
+) -> V:
     """A short sum of products as that many operators, added in pairs."""
     times, plus = (SCALARS[name] for name in (SUM_OF_PRODUCTS[1], COMBINES["sum"].scalar))
     wide = out.compute
     terms: list[V] = []
     for at in positions(*(range(n) for n in counts if isinstance(n, int))):
-        pair = (v if x.type.dtype.compute == wide else d.cast(v, wide)
-                for v, x in zip(factors(at), inputs, strict=True))  # fmt: skip
+        pair = (
+            v if x.type.dtype.compute == wide else d.cast(v, wide)
+            for v, x in zip(factors(at), inputs, strict=True)
+        )
         terms.append(d.apply(times, *pair))
     while len(terms) > 1:
         pairs = [d.apply(plus, a, b) for a, b in zip(terms[::2], terms[1::2], strict=False)]

@@ -91,10 +91,12 @@ class _Written(Generic[V]):
 def broadcast_index(operand: TensorType, i: tuple[Index, ...]) -> tuple[Index, ...]:
     """Where output position `i` reads an operand: dimensions of size 1 stand still."""
     tail = i[len(i) - operand.rank :]
-    return tuple([
-        0 if isinstance(dim, int) and dim == 1 else j
-        for dim, j in zip(operand.shape, tail, strict=True)
-    ])  # fmt: skip
+    return tuple(
+        [
+            0 if isinstance(dim, int) and dim == 1 else j
+            for dim, j in zip(operand.shape, tail, strict=True)
+        ]
+    )
 
 
 @dataclass(frozen=True)

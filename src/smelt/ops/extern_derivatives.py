@@ -27,9 +27,7 @@ from smelt.types.tensor import Shape
 Operands = tuple[V, ...]
 
 
-def of_sort(
-    a: Adjoint[V], g: V, out: V, inputs: Operands[V], **options: Any
-) -> Cotangents[V]:  # fmt: skip
+def of_sort(a: Adjoint[V], g: V, out: V, inputs: Operands[V], **options: Any) -> Cotangents[V]:
     """Each cotangent goes back to the place that its element came from."""
     (x,) = inputs
     shape, along = a.type(x).shape, options["axis"]
@@ -111,9 +109,7 @@ def of_symmetric(a: Adjoint[V], g: V, out: V, inputs: Operands[V]) -> Cotangents
     return (a.map("mul", a.map("add", full, _transposed(a, full)), half),)
 
 
-def of_singular(
-    a: Adjoint[V], g: V, out: V, inputs: Operands[V], *, wide: bool
-) -> Cotangents[V]:  # fmt: skip
+def of_singular(a: Adjoint[V], g: V, out: V, inputs: Operands[V], *, wide: bool) -> Cotangents[V]:
     """x̄ = [U (F ∘ (UᵀŪ - ŪᵀU)) S + (1 - UUᵀ) Ū S⁻¹ + U diag s̄] Vᵀ and the same for V on the
     right, with F = 1/(sⱼ² - sᵢ²)."""
     (x,) = inputs
@@ -138,7 +134,7 @@ def of_singular(
 
 def of_singular_values(
     a: Adjoint[V], g: V, out: V, inputs: Operands[V], *, wide: bool
-) -> Cotangents[V]:  # fmt: skip
+) -> Cotangents[V]:
     """x̄ = U diag(g) Vᵀ"""
     (x,) = inputs
     m, n = a.type(x).shape[-2:]
@@ -148,9 +144,7 @@ def of_singular_values(
     return (_product(a, a.map("mul", u, _stretched(a, g, -2)), vh, "nn"),)
 
 
-def of_orthogonal(
-    a: Adjoint[V], g: V, out: V, inputs: Operands[V], *, wide: bool
-) -> Cotangents[V]:  # fmt: skip
+def of_orthogonal(a: Adjoint[V], g: V, out: V, inputs: Operands[V], *, wide: bool) -> Cotangents[V]:
     """x̄ = (Q̄ + Q C) R⁻ᵀ, C the symmetric matrix with the lower half of R R̄ᵀ - Q̄ᵀ Q."""
     (x,) = inputs
     m, n = a.type(x).shape[-2:]

@@ -52,8 +52,9 @@ def of_extreme(a: Adjoint[V], g: V, out: V, x: V, axes: Axes) -> V:
     count = a.reshape(a.fold("sum", a.cast(hit, dtype.compute), axes), kept)
     share = a.cast(a.map("div", a.cast(g, dtype.compute), count), dtype)
     none = a.constant(0.0, dtype.compute)
-    other = a.map("select", a.map("eq", count, none), a.constant(float("nan"), dtype),
-                  a.constant(0.0, dtype))  # fmt: skip
+    other = a.map(
+        "select", a.map("eq", count, none), a.constant(float("nan"), dtype), a.constant(0.0, dtype)
+    )
     return a.map("select", hit, share, other)
 
 

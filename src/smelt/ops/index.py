@@ -200,9 +200,7 @@ class Scatter(TensorOp):
             read = a.sum_to(kept, shape)
         return (rest, read, *none)
 
-    def _of_extreme(
-        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...]
-    ) -> Cotangents[V]:  # fmt: skip
+    def _of_extreme(self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...]) -> Cotangents[V]:
         """Equal extremes share evenly, as those of `max` along an axis; NaN has no derivative."""
         x, updates, *index = inputs
         dtype = a.type(x).dtype
@@ -217,9 +215,7 @@ class Scatter(TensorOp):
         given = a.sum_to(parts, a.type(updates).shape)
         return (a.map("select", own, share, rest), given, *(None,) * len(index))
 
-    def _of_product(
-        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...]
-    ) -> Cotangents[V]:  # fmt: skip
+    def _of_product(self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...]) -> Cotangents[V]:
         """The product of all other factors: the result over this one, and where this one is 0 the
         product of those that are not, if there is no other 0.
 

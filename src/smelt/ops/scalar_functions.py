@@ -109,32 +109,62 @@ def _over(
     these rows: no derivative is ever asked for."""
     return (
         ScalarOp(
-            f"{name}_whole", 1, f"the whole n of the power of 2 nearest {b}^x; 0 for a far x",
-            Rule((FLOATS,), i32), plain(lambda y: _whole(y, base)), _formula(whole), cost=2.0,
+            f"{name}_whole",
+            1,
+            f"the whole n of the power of 2 nearest {b}^x; 0 for a far x",
+            Rule((FLOATS,), i32),
+            plain(lambda y: _whole(y, base)),
+            _formula(whole),
+            cost=2.0,
         ),
         ScalarOp(
-            f"{name}_over", 2,
+            f"{name}_over",
+            2,
             f"{b}^x / 2^n, n of type int32, in the same digits for every n; 0 if far less than 1."
             "  No x is above 2^17 (float64: 2^28)",
-            Rule((FLOATS, ("int",)), fixed=((1, i32),)), plain(lambda x, n: _scaled(x, n, base)),
-            _formula(over), cost=5.5 if base == 2.0 else 6.5, monotone=(1, -1),
+            Rule((FLOATS, ("int",)), fixed=((1, i32),)),
+            plain(lambda x, n: _scaled(x, n, base)),
+            _formula(over),
+            cost=5.5 if base == 2.0 else 6.5,
+            monotone=(1, -1),
         ),
         ScalarOp(
-            f"{name}_moved", 2, f"2^(n - k) of the whole n and k of {b}^x and {b}^y",
-            FLOAT_BINARY, plain(lambda y, z: _moved(y, z, base)), _formula(moved), cost=10.0,
+            f"{name}_moved",
+            2,
+            f"2^(n - k) of the whole n and k of {b}^x and {b}^y",
+            FLOAT_BINARY,
+            plain(lambda y, z: _moved(y, z, base)),
+            _formula(moved),
+            cost=10.0,
             monotone=(1, 0),
         ),
-    )  # fmt: skip
+    )
 
 
 def _unary(
-    name: str, doc: str, reference: Any, formula: Callable[..., Any], cost: float,
-    partial: Callable[..., Any], monotone: int = 0, base: float = 0.0, over: tuple[str, ...] = (),
-) -> ScalarOp:  # fmt: skip
+    name: str,
+    doc: str,
+    reference: Any,
+    formula: Callable[..., Any],
+    cost: float,
+    partial: Callable[..., Any],
+    monotone: int = 0,
+    base: float = 0.0,
+    over: tuple[str, ...] = (),
+) -> ScalarOp:
     return ScalarOp(
-        name, 1, doc, FLOAT_UNARY, accurate(reference), _formula(formula), cost=cost,
-        monotone=(monotone,), base=base, over=over, derivative=(partial,),
-    )  # fmt: skip
+        name,
+        1,
+        doc,
+        FLOAT_UNARY,
+        accurate(reference),
+        _formula(formula),
+        cost=cost,
+        monotone=(monotone,),
+        base=base,
+        over=over,
+        derivative=(partial,),
+    )
 
 
 def _square_plus(a: Any, x: Any, y: Any) -> Any:

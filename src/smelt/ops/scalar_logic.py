@@ -32,9 +32,16 @@ def _comparison(name: Predicate, doc: str, infix: str, ufunc: Any, **columns: An
         return m.compare(name, x, y, signed=d.kind == "int")
 
     return ScalarOp(
-        name, 2, doc, Rule((ANY, ANY), "bool"), plain(ufunc), lower, cost=0.5, infix=infix,
+        name,
+        2,
+        doc,
+        Rule((ANY, ANY), "bool"),
+        plain(ufunc),
+        lower,
+        cost=0.5,
+        infix=infix,
         **columns,
-    )  # fmt: skip
+    )
 
 
 def _isnan(m: M, d: DType, x: V) -> V:
@@ -144,9 +151,11 @@ def _philox_reference(key: Array, index: Array) -> Array:
     for _ in range(_ROUNDS):
         first, second = words[0] * np.uint64(_PHILOX_M0), words[2] * np.uint64(_PHILOX_M1)
         words = [
-            (second >> half) ^ words[1] ^ keys[0], second & mask,
-            (first >> half) ^ words[3] ^ keys[1], first & mask,
-        ]  # fmt: skip
+            (second >> half) ^ words[1] ^ keys[0],
+            second & mask,
+            (first >> half) ^ words[3] ^ keys[1],
+            first & mask,
+        ]
         keys = [(keys[0] + np.uint64(_PHILOX_W0)) & mask, (keys[1] + np.uint64(_PHILOX_W1)) & mask]
     return np.choose((index & np.uint64(3)).astype(np.intp), words).astype(np.uint32)
 

@@ -65,23 +65,33 @@ class Definer(Protocol[V]):
         ...
 
     def reduce(
-        self, combine: Combine, dtype: DType, extents: tuple[Index, ...],
+        self,
+        combine: Combine,
+        dtype: DType,
+        extents: tuple[Index, ...],
         body: Callable[[tuple[Index, ...]], V],
-    ) -> V:  # fmt: skip
+    ) -> V:
         """`combine` of body(j) over all positions j inside `extents`, with result type `dtype`."""
         ...
 
     def scan(
-        self, combine: Combine, dtype: DType, extent: Index, at: Index,
+        self,
+        combine: Combine,
+        dtype: DType,
+        extent: Index,
+        at: Index,
         body: Callable[[Index], V],
-    ) -> V:  # fmt: skip
+    ) -> V:
         """`combine` of body(j) for j = 0 .. at (inclusive), `at` < extent."""
         ...
 
     def join(
-        self, how: str, first: V, extents: tuple[Index, ...],
+        self,
+        how: str,
+        first: V,
+        extents: tuple[Index, ...],
         body: Callable[[tuple[Index, ...]], tuple[tuple[tuple[V, Index], ...], V]],
-    ) -> V:  # fmt: skip
+    ) -> V:
         """`first`, which by the scalar operator `how` (or `put`) each value of body(j) joins, in
         order of j inside `extents`, whose places are here: (computed integer, extent) for each of
         the leading dimensions, the same positions as here along the others."""
@@ -94,9 +104,11 @@ class Definer(Protocol[V]):
         ...
 
     def dot(
-        self, dtype: DType, extents: tuple[Index, ...],
+        self,
+        dtype: DType,
+        extents: tuple[Index, ...],
         body: Callable[[tuple[Index, ...]], tuple[V, V]],
-    ) -> V:  # fmt: skip
+    ) -> V:
         """Sum of products of the two values of body(j) over all j inside `extents`."""
         ...
 

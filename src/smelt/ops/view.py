@@ -23,13 +23,24 @@ from smelt.ops.spec import (
     TensorOp,
     V,
     dims_at,
-)  # fmt: skip
+)
 from smelt.types.expr import Index, add, evaluate, floordiv, mod, mul, product, size, sub
 from smelt.types.tensor import Shape, TensorType, shape_text
 
-__all__ = ["Concat", "Expand", "Flip", "Pad", "Permute", "Reshape", "Shear", "Slice", "Stop",
-           "Window", "size",
-           "split_groups"]  # fmt: skip
+__all__ = [
+    "Concat",
+    "Expand",
+    "Flip",
+    "Pad",
+    "Permute",
+    "Reshape",
+    "Shear",
+    "Slice",
+    "Stop",
+    "Window",
+    "size",
+    "split_groups",
+]
 
 
 class View(TensorOp):
@@ -264,8 +275,10 @@ class Flip(View):
 
     def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
         (x,) = inputs
-        turned = (sub(sub(n, 1), j) if a in self.axes else j
-                  for a, (n, j) in enumerate(zip(x.type.shape, i, strict=True)))  # fmt: skip
+        turned = (
+            sub(sub(n, 1), j) if a in self.axes else j
+            for a, (n, j) in enumerate(zip(x.type.shape, i, strict=True))
+        )
         return x.at(*turned)
 
     def pullback(
@@ -460,9 +473,7 @@ class Concat(View):
             found.append(a.apply(Slice(starts, shape, (1,) * len(shape)), g) if yes else None)
         return found
 
-    def _piece(
-        self, d: Definer[V], i: tuple[Index, ...], x: Operand[V], at: Index, other: V
-    ) -> V:  # fmt: skip
+    def _piece(self, d: Definer[V], i: tuple[Index, ...], x: Operand[V], at: Index, other: V) -> V:
         a = self.axis
         return d.inside(((at, x.type.shape[a]),), lambda: x.at(*i[:a], at, *i[a + 1 :]), other)
 

@@ -233,8 +233,11 @@ class _Definer:
             return self.unknown()
         gap = sub(*args)
         less = mul(gap, -1)
-        ruled = {-1: self.least(gap, 0), 0: self.least(gap, 1) or self.least(less, 1),
-                 1: self.least(less, 0)}  # fmt: skip
+        ruled = {
+            -1: self.least(gap, 0),
+            0: self.least(gap, 1) or self.least(less, 1),
+            1: self.least(less, 0),
+        }
         signs = [s for s, out in ruled.items() if not out]
         found = {bool(op.numpy(np.int64(s), np.int64(0))) for s in signs}
         return found.pop() if len(found) == 1 else self.unknown()
@@ -259,9 +262,12 @@ class _Definer:
         return value
 
     def reduce(
-        self, combine: Combine, dtype: DType, extents: tuple[Index, ...],
+        self,
+        combine: Combine,
+        dtype: DType,
+        extents: tuple[Index, ...],
         body: Callable[[tuple[Index, ...]], Value],
-    ) -> Value:  # fmt: skip
+    ) -> Value:
         """What is the same at all positions; of none, a sum is 0 and a fold of truth values is what
         it begins with."""
         value = body(tuple(self._fresh(n) for n in extents))
@@ -272,18 +278,25 @@ class _Definer:
         return _small(mul(value, product(extents))) if _adds(combine) else self.unknown()
 
     def scan(
-        self, combine: Combine, dtype: DType, extent: Index, at: Index,
+        self,
+        combine: Combine,
+        dtype: DType,
+        extent: Index,
+        at: Index,
         body: Callable[[Index], Value],
-    ) -> Value:  # fmt: skip
+    ) -> Value:
         value = body(self._fresh(extent))
         if self._varies(value) or isinstance(value, bool) or not _adds(combine):
             return self.unknown()
         return _small(mul(value, add(at, 1)))
 
     def join(
-        self, how: str, first: Value, extents: tuple[Index, ...],
+        self,
+        how: str,
+        first: Value,
+        extents: tuple[Index, ...],
         body: Callable[[tuple[Index, ...]], tuple[tuple[tuple[Value, Index], ...], Value]],
-    ) -> Value:  # fmt: skip
+    ) -> Value:
         return self.unknown()
 
     def inside(
@@ -299,9 +312,11 @@ class _Definer:
         return self.least(e, 0) and self.least(sub(sub(extent, 1), e), 0)
 
     def dot(
-        self, dtype: DType, extents: tuple[Index, ...],
+        self,
+        dtype: DType,
+        extents: tuple[Index, ...],
         body: Callable[[tuple[Index, ...]], tuple[Value, Value]],
-    ) -> Value:  # fmt: skip
+    ) -> Value:
         return self.unknown()
 
     def unknown(self) -> NoReturn:

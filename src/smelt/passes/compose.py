@@ -200,8 +200,10 @@ def _inside(start: Index, count: Index, step: int, begin: Index, end: Index) -> 
 def _slice_of_pad(node: Node, op: Slice, pad_: Pad, y: Node) -> Node:
     picks = list(zip(op.starts, op.sizes, op.steps, pad_.low, y.type.shape, strict=True))
     ends = map(add, map(add, pad_.low, y.type.shape), pad_.high)
-    if any(_inside(s, c, t, 0, low) or _inside(s, c, t, add(low, n), end)
-           for (s, c, t, low, n), end in zip(picks, ends, strict=True)):  # fmt: skip
+    if any(
+        _inside(s, c, t, 0, low) or _inside(s, c, t, add(low, n), end)
+        for (s, c, t, low, n), end in zip(picks, ends, strict=True)
+    ):
         margin = build.constant(pad_.value, node.type.dtype, node.origin)
         return _like(node, Expand(op.sizes), margin)
     if not all(_inside(s, c, t, low, add(low, n)) for s, c, t, low, n in picks):

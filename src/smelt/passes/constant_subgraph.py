@@ -220,9 +220,13 @@ def _nbytes(kind: TensorType) -> int:
 
 
 def panelled(
-    kind: TensorType, strides: tuple[int | None, ...] | None, across: int, along: int, width: int,
+    kind: TensorType,
+    strides: tuple[int | None, ...] | None,
+    across: int,
+    along: int,
+    width: int,
     group: int = 1,
-) -> Graph:  # fmt: skip
+) -> Graph:
     """An array laid out for a product's inner loop, for all sizes: panels of `width` positions of
     the dimension `across`, each with the dimension `along` from end to end, in groups of `group`
     neighbours, filled up with zeros.

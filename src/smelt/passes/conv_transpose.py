@@ -114,11 +114,15 @@ def _spread(x: Node, a: int, uses: Uses) -> tuple[int, Node]:
     more = pad.high[a + 1] if len(pad.high) > a + 1 else 0
     zeros = tuple(more if k == a + 1 else 0 for k in range(apart.type.rank))
     if (
-        not isinstance(more, int) or more < 1 or pad.value != 0 or pad.high != zeros
-        or any(n != 0 for n in pad.low) or bare.type.shape[a + 1] != 1
-        or x.type.shape != (*bare.type.shape[:a], mul(bare.type.shape[a], more + 1),
-                            *bare.type.shape[a + 2 :])
-    ):  # fmt: skip
+        not isinstance(more, int)
+        or more < 1
+        or pad.value != 0
+        or pad.high != zeros
+        or any(n != 0 for n in pad.low)
+        or bare.type.shape[a + 1] != 1
+        or x.type.shape
+        != (*bare.type.shape[:a], mul(bare.type.shape[a], more + 1), *bare.type.shape[a + 2 :])
+    ):
         return 1, x
     shape = (*bare.type.shape[: a + 1], *bare.type.shape[a + 2 :])
     if isinstance(bare.op, Reshape) and uses.get(bare, 1) == 1:
@@ -161,11 +165,13 @@ def _of_view(x: Node, a: int, t: int, what: _Laid, uses: Uses) -> Node | None:
         view = Permute(tuple(_without(p, op.perm[t]) for k, p in enumerate(op.perm) if k != t))
     elif isinstance(op, Slice):
         kept = [k for k in range(x.type.rank) if k != t]
-        whole = [(op.starts[k], op.sizes[k], op.steps[k]) == (0, inner.type.shape[k], 1)
-                 for k in (a, t)]  # fmt: skip
+        whole = [
+            (op.starts[k], op.sizes[k], op.steps[k]) == (0, inner.type.shape[k], 1) for k in (a, t)
+        ]
         before = [a, t] if all(whole) else [None, None]
-        view = Slice(tuple(op.starts[k] for k in kept), tuple(shape),
-                     tuple(op.steps[k] for k in kept))  # fmt: skip
+        view = Slice(
+            tuple(op.starts[k] for k in kept), tuple(shape), tuple(op.steps[k] for k in kept)
+        )
     elif isinstance(op, Pad):  # zeros are the sums of zeros
         low, high = (tuple(n for k, n in enumerate(side) if k != t) for side in (op.low, op.high))
         none = op.value == 0 and not any((op.low[k], op.high[k]) != (0, 0) for k in (a, t))
@@ -244,8 +250,9 @@ def _of_product(x: Node, a: int, t: int, what: _Laid) -> Node | None:
         return _side_by_side(x, a, t, taps, what)
     behind, a = -(-reach // what.step), _without(a, t)
     parts = [_of_remainder(sides, r, taps, behind, what) for r in range(what.step)]
-    apart = [_view(x, Reshape((*p.type.shape[: a + 1], 1, *p.type.shape[a + 1 :])), p)
-             for p in parts]  # fmt: skip
+    apart = [
+        _view(x, Reshape((*p.type.shape[: a + 1], 1, *p.type.shape[a + 1 :])), p) for p in parts
+    ]
     return _dealt(build.apply(Concat(a + 1), *apart, origin=x.origin), a, what)
 
 
@@ -361,14 +368,16 @@ def _less_of_product(node: Node, x: Node) -> Node | None:
     cut = {
         name: (start, count, step)
         for name, n, start, count, step in zip(
-            x.op.out, x.type.shape, box.starts, box.sizes, box.steps, strict=True)
+            x.op.out, x.type.shape, box.starts, box.sizes, box.steps, strict=True
+        )
         if (start, count, step) != (0, n, 1)
-    }  # fmt: skip
+    }
     sides = ((x.op.left, x.inputs[0]), (x.op.right, x.inputs[1]))
     if any(_alone(terms, name) is None for name in cut for terms, _ in sides):
         return None
-    parts = [_part(y, {_alone(terms, name): pick for name, pick in cut.items()})
-             for terms, y in sides]  # fmt: skip
+    parts = [
+        _part(y, {_alone(terms, name): pick for name, pick in cut.items()}) for terms, y in sides
+    ]
     op = replace(x.op, extents=tuple(e for e in x.op.extents if e[0] not in cut))
     return build.apply(op, *parts, origin=x.origin)
 
@@ -386,10 +395,11 @@ def _less_of_dealt(node: Node, x: Node, uses: Uses) -> Node | None:
     a, step, parts = dealt.op.axis - 1, len(dealt.inputs), dealt.inputs
     whole = (*dealt.type.shape[: a + 1], *dealt.type.shape[a + 2 :])
     if (
-        a < 0 or any(uses.get(y, 1) > 1 for y in (x, dealt, *parts))
+        a < 0
+        or any(uses.get(y, 1) > 1 for y in (x, dealt, *parts))
         or not all(isinstance(y.op, Reshape) and y.inputs[0].type.shape == whole for y in parts)
         or x.type.shape != (*whole[:a], mul(whole[a], step), *whole[a + 1 :])
-    ):  # fmt: skip
+    ):
         return None
     first, rows = box.starts[a], floordiv(add(box.sizes[a], step - 1), step)
     beyond = sub(mul(whole[a], step), add(first, mul(rows, step)))

@@ -78,8 +78,11 @@ def scales(graph: Graph) -> Graph:
     new: dict[Node, Node] = {}
     for node in graph.nodes():
         place = ends.get(node)
-        new[node] = renew(node, tuple(new[x] for x in node.inputs)) if place is None \
-            else _moved(known[node], place, new)  # fmt: skip
+        new[node] = (
+            renew(node, tuple(new[x] for x in node.inputs))
+            if place is None
+            else _moved(known[node], place, new)
+        )
     outs = tuple(new[node] for node in graph.outputs)
     return replace(graph, outputs=outs)
 
@@ -124,8 +127,10 @@ def _changed(
         law = row.powers or row.linear
         if moving == float(law is row.powers) and still is other and law[1 - k] == 1:
             return other
-        pair = [m if isinstance(m, Node) else build.constant(m, node.type.dtype)
-                for m in (moving, still)]  # fmt: skip
+        pair = [
+            m if isinstance(m, Node) else build.constant(m, node.type.dtype)
+            for m in (moving, still)
+        ]
         return build.apply(node.op, *pair[:: 1 if k == 0 else -1], origin=node.origin)
 
     if row.powers and row.powers[k] == 1:

@@ -68,8 +68,11 @@ def picks(graph: Graph) -> Graph:
         if pick is None or not made(node.inputs[0], pick.axis):
             return node
         kept = pick.of(node.inputs[0])
-        return build.apply(Reshape(node.type.shape), kept, origin=node.origin) \
-            if kept.type.shape != node.type.shape else kept  # fmt: skip
+        return (
+            build.apply(Reshape(node.type.shape), kept, origin=node.origin)
+            if kept.type.shape != node.type.shape
+            else kept
+        )
 
     return rebuild_from(graph, change)
 
@@ -253,8 +256,11 @@ def _pick(node: Node, shared: set[Node]) -> _Pick | None:
     line: list[Index] = [1] * x.type.rank
     for k, a in along.items():
         line[op.first + k] = own[a]
-    position = build.apply(Reshape(tuple(line)), index[f]) if diagonal is None \
-        else build.apply(Iota(tuple(line), diagonal, i64))  # fmt: skip
+    position = (
+        build.apply(Reshape(tuple(line)), index[f])
+        if diagonal is None
+        else build.apply(Iota(tuple(line), diagonal, i64))
+    )
     return _Pick(op.first + f, position, node, shared)
 
 

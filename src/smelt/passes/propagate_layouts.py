@@ -42,9 +42,14 @@ from smelt.passes.compose import lifted, settle
 from smelt.types.expr import Index, axes_of
 
 __all__ = [
-    "CHANNELS_LAST", "RULES", "layouts", "memory_order", "permutations", "travelled",
+    "CHANNELS_LAST",
+    "RULES",
+    "layouts",
+    "memory_order",
+    "permutations",
+    "travelled",
     "turned_values",
-]  # fmt: skip
+]
 
 
 def layouts(graph: Graph) -> Graph:
@@ -150,11 +155,13 @@ def _map(node: Node, made: list[Node]) -> Node:
         return node
     turn, rank = Permute(_back(perm)), len(shape)
     operands = [
-        x if not x.type.shape
-        else x.inputs[0] if _perm(x) == perm and x in data
+        x
+        if not x.type.shape
+        else x.inputs[0]
+        if _perm(x) == perm and x in data
         else settle(build.apply(turn, lifted(x, rank), origin=x.origin))
         for x in node.inputs
-    ]  # fmt: skip
+    ]
     return _turned(node, perm, node.op, *operands)
 
 
@@ -361,7 +368,8 @@ RULES: dict[type[TensorOp], Rule] = {
 _CHOICES: dict[type[TensorOp], Rule] = {Concat: _concat, Contract: _contract, Reshape: _merged}
 """Operators that choose how their results lie, whether their first operand is turned or not."""
 CHANNELS_LAST = RULES | {
-    Concat: _concat, Contract: partial(_contract, sought=True),
+    Concat: _concat,
+    Contract: partial(_contract, sought=True),
     Reshape: partial(_merged, sought=True),
-}  # fmt: skip
+}
 """Rules by which sums over windows have their channels last, however their data lies."""

@@ -95,9 +95,8 @@ def _as_it_lies(node: Node) -> Node:
     operands = list(node.inputs)
     for name in op.summed():
         sides = [
-            _merged(x, terms, name)
-            for x, terms in zip(operands, (op.left, op.right), strict=True)
-        ]  # fmt: skip
+            _merged(x, terms, name) for x, terms in zip(operands, (op.left, op.right), strict=True)
+        ]
         found = [s for s in sides if s is not None]
         if len(found) != 2 or found[0].extents() != found[1].extents():
             continue

@@ -130,8 +130,12 @@ def _cut(chain: Sequence[Node], readers: Readers, at: Sizes) -> _Cut | None:
     if len(parts) < 2 or op.padded or not plain:
         return None
     boxes = [x.op for x in parts if isinstance(x.op, Slice)]
-    cut = {a for box in boxes for a, n in enumerate(shape)
-           if (box.starts[a], box.sizes[a], box.steps[a]) != (0, n, 1)}  # fmt: skip
+    cut = {
+        a
+        for box in boxes
+        for a, n in enumerate(shape)
+        if (box.starts[a], box.sizes[a], box.steps[a]) != (0, n, 1)
+    }
     if len(cut) != 1 or any(step != 1 for box in boxes for step in box.steps):
         return None
     (a,) = cut
@@ -186,10 +190,9 @@ def _part(view: Node, x: Node, cut: _Cut, path: tuple[tuple[int, ...], ...]) -> 
     if path:
         inner = _part(view, x.inputs[path[0][0]], cut, path[1:])
         operands = [
-            inner if k in path[0]
-            else sliced(view, x, z) if z.type.shape else z
+            inner if k in path[0] else sliced(view, x, z) if z.type.shape else z
             for k, z in enumerate(x.inputs)
-        ]  # fmt: skip
+        ]
         return build.apply(x.op, *operands, origin=x.origin)
     box, op, factors = view.op, x.op, list(x.inputs)
     assert isinstance(box, Slice)

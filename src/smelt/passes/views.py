@@ -92,10 +92,10 @@ def _reshaped(graph: Graph) -> set[Node]:
 
     def alone(x: Node, turned: bool) -> bool:
         return x not in outputs and all(
-            isinstance(y.op, Reshape) or (not turned and isinstance(y.op, Permute)
-                                          and alone(y, turned=True))
+            isinstance(y.op, Reshape)
+            or (not turned and isinstance(y.op, Permute) and alone(y, turned=True))
             for y in readers[x]
-        )  # fmt: skip
+        )
 
     return {x for x in found if alone(x, turned=False)}
 
@@ -141,10 +141,12 @@ def _movable(x: Node, uses: Uses) -> bool:
 def _reaches_inputs(x: Node, uses: Uses) -> bool:
     """Whether all operands are sources and views, behind more operators that views may pass."""
     return all(
-        z.op.is_source or z.op.is_view or not z.type.shape
+        z.op.is_source
+        or z.op.is_view
+        or not z.type.shape
         or (_movable(z, uses) and _reaches_inputs(z, uses))
         for z in x.inputs
-    )  # fmt: skip
+    )
 
 
 # Each move gives the view of one operand z of x that the view `node` of x amounts to: z may have

@@ -103,9 +103,12 @@ class Values(Protocol[V]):
 
 _TOKEN = re.compile(r"\s*(?:(-?(?:inf|nan|true|false|\d[\d.]*(?:e-?\d+)?)\b)|(\w+)|([(),]))")
 _WORDS: dict[str, Number] = {
-    "true": True, "false": False,
-    "inf": float("inf"), "-inf": float("-inf"), "nan": float("nan"),
-}  # fmt: skip
+    "true": True,
+    "false": False,
+    "inf": float("inf"),
+    "-inf": float("-inf"),
+    "nan": float("nan"),
+}
 
 
 def term(source: str) -> Term:

@@ -123,9 +123,11 @@ class Nests:
 
 
 _NESTS: Final[Mapping[type, int]] = {
-    tuple: code.NEST_TUPLE, list: code.NEST_LIST, dict: code.NEST_DICT,
+    tuple: code.NEST_TUPLE,
+    list: code.NEST_LIST,
+    dict: code.NEST_DICT,
     type(None): code.NEST_NONE,
-}  # fmt: skip
+}
 
 
 class Argument(NamedTuple):
@@ -191,10 +193,11 @@ def record(
     if tell is not None and len(inputs) == len(sources) and _calls_libraries(prepared):
         prepared, runner = among(prepared, inputs, tell)
     if (
-        len(arguments) > code.MOST_ARGUMENTS or nests.count > code.MOST_ITEMS
+        len(arguments) > code.MOST_ARGUMENTS
+        or nests.count > code.MOST_ITEMS
         or not _is_simple(prepared, len(places), runner)
         or any(over >= 0 for *_, over in prepared.results)
-    ):  # fmt: skip
+    ):
         return None
     # and no arguments
     kept: list[Any] = [prepared, pack, refuse, captured, nests.names, nests.rows]
@@ -204,13 +207,22 @@ def record(
         data = arrays[sources[source]]
         frame[slot] = 0 if data is None else data.strides[d] // data.itemsize
     return _written(
-        prepared, kept, frame, places, types,
+        prepared,
+        kept,
+        frame,
+        places,
+        types,
         {
-            "COUNT": len(arguments), "SCOPE": id(scope), "PRINTED": id(printed),
-            "CAPTURED_COUNT": len(captured), "SINGLE": single,
-            "PACK": 0 if pack is None else id(pack), "POSITIONAL": nests.positional,
+            "COUNT": len(arguments),
+            "SCOPE": id(scope),
+            "PRINTED": id(printed),
+            "CAPTURED_COUNT": len(captured),
+            "SINGLE": single,
+            "PACK": 0 if pack is None else id(pack),
+            "POSITIONAL": nests.positional,
             "REFUSE": 0 if refuse is None else id(refuse),
-            "NAME_COUNT": len(nests.names), "NEST_COUNT": len(nests.rows),
+            "NAME_COUNT": len(nests.names),
+            "NEST_COUNT": len(nests.rows),
         },
         {
             "ARGUMENTS": _argument_rows(arguments, nests.places, kept),
@@ -218,14 +230,17 @@ def record(
             "NESTS": _nest_rows(nests, kept),
             "CAPTURED": _captured_rows(captured, kept),
         },
-        turns, runner,
-    )  # fmt: skip
+        turns,
+        runner,
+    )
 
 
 def record_at(
-    executable: Executable, sizes: tuple[int, ...], wrap: Callable[[Array], Any],
+    executable: Executable,
+    sizes: tuple[int, ...],
+    wrap: Callable[[Array], Any],
     strides: Mapping[tuple[int, int], int] = {},
-) -> Record | None:  # fmt: skip
+) -> Record | None:
     """A call whose inputs are told by their addresses, those of the prelude's results behind them;
     `wrap` makes of an array what is returned.  `strides` are those that the plan asks for, by input
     and dimension, in elements.  None if only Python can make it."""
@@ -253,9 +268,10 @@ def _is_simple(p: Prepared, places: int, runner: object = None) -> bool:
     """Whether a call runs kernels only, or else has something that runs it."""
     plain = len(p.segments) <= 1 and not _calls_libraries(p)
     return (
-        places <= code.MOST_PLACES and len(p.frame) <= MOST_FRAME_WORDS
+        places <= code.MOST_PLACES
+        and len(p.frame) <= MOST_FRAME_WORDS
         and (plain or runner is not None)
-    )  # fmt: skip
+    )
 
 
 def _calls_libraries(p: Prepared) -> bool:
@@ -263,10 +279,16 @@ def _calls_libraries(p: Prepared) -> bool:
 
 
 def _written(
-    p: Prepared, kept: list[Any], frame: array[int], places: Sequence[int],
-    types: Sequence[object], words: Mapping[str, int], tables: Mapping[str, array[int]],
-    turns: Sequence[tuple[int, ...] | None] = (), runner: Callable[[int], None] | None = None,
-) -> Record:  # fmt: skip
+    p: Prepared,
+    kept: list[Any],
+    frame: array[int],
+    places: Sequence[int],
+    types: Sequence[object],
+    words: Mapping[str, int],
+    tables: Mapping[str, array[int]],
+    turns: Sequence[tuple[int, ...] | None] = (),
+    runner: Callable[[int], None] | None = None,
+) -> Record:
     """`words` and `tables` with what follows from sizes alone; `places` say where the addresses
     stand that the plan asks for, `runner` runs it given the frame's address."""
     ring = _rings()
@@ -285,16 +307,23 @@ def _written(
     for slot, source, offset in p.addresses:
         patches.extend((slot, places[source], offset))
     all_tables = {
-        **tables, "RESULTS": results, "FRAME": frame, "PATCHES": patches, "ARENA": arena,
+        **tables,
+        "RESULTS": results,
+        "FRAME": frame,
+        "PATCHES": patches,
+        "ARENA": arena,
         "ARENA_PATCHES": array("q", [w for pair in p.arena for w in pair]),
-    }  # fmt: skip
+    }
     all_words = {
-        **dict.fromkeys(code.RECORD, 0), **words,
-        "RESULT_COUNT": len(fresh), "FRAME_WORDS": len(frame),
-        "PATCH_COUNT": len(patches) // 3, "ARENA_COUNT": len(p.arena),
+        **dict.fromkeys(code.RECORD, 0),
+        **words,
+        "RESULT_COUNT": len(fresh),
+        "FRAME_WORDS": len(frame),
+        "PATCH_COUNT": len(patches) // 3,
+        "ARENA_COUNT": len(p.arena),
         **{name: t.buffer_info()[0] if t else 0 for name, t in all_tables.items()},
         **way,
-    }  # fmt: skip
+    }
     made = array("q", [all_words[name] for name in code.RECORD])
     found = Record(made, [*kept, *all_tables.values()])
     made[code.RECORD["OWNER"] // 8] = id(found)
@@ -347,9 +376,14 @@ def _array_row(data: Array, place: int, kept: list[Any]) -> tuple[int, ...]:
     flags = data.flags.num & code.READABLE
     kept += [data.dtype, dims, strides]
     return (
-        code.KIND_ARRAY, id(data.dtype), flags, data.ndim, dims.buffer_info()[0],
-        0 if flags & 1 else strides.buffer_info()[0], place,
-    )  # fmt: skip
+        code.KIND_ARRAY,
+        id(data.dtype),
+        flags,
+        data.ndim,
+        dims.buffer_info()[0],
+        0 if flags & 1 else strides.buffer_info()[0],
+        place,
+    )
 
 
 def _captured_rows(captured: Sequence[tuple[object, Array]], kept: list[Any]) -> array[int]:
@@ -361,7 +395,7 @@ def _captured_rows(captured: Sequence[tuple[object, Array]], kept: list[Any]) ->
 
 def _way_to_run(
     p: Prepared, kept: list[Any], runner: Callable[[int], None] | None
-) -> dict[str, int]:  # fmt: skip
+) -> dict[str, int]:
     """The chunks, to be run where the call is, if need be with the interpreter lock let go; or the
     function that lets the pool run them."""
     if not p.segments:

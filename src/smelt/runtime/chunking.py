@@ -33,15 +33,17 @@ class Turns:
         self.sums = [c for c in rounds.makes if c.axis == WHOLE]
         kinds = [body.values[n].dtype for n in body.outputs]
         self.first = [
-            BEGINS[c.combine](kind) for c, kind in zip(rounds.makes, kinds, strict=True)
+            BEGINS[c.combine](kind)
+            for c, kind in zip(rounds.makes, kinds, strict=True)
             if c.axis == WHOLE
-        ]  # fmt: skip
+        ]
 
     def __call__(self, sizes: Mapping[str, int], inputs: list[Array], outputs: list[Array]) -> None:
         """All rounds, into `outputs`."""
         so_far = [outputs[c.place] for c in self.sums]
-        turns = [(low, high, self._sizes(sizes, high - low))
-                 for low, high in self.rounds.each(sizes)]  # fmt: skip
+        turns = [
+            (low, high, self._sizes(sizes, high - low)) for low, high in self.rounds.each(sizes)
+        ]
         if not turns:  # the first round begins anew
             for c, first in zip(self.sums, self.first, strict=True):
                 outputs[c.place][...] = first
@@ -50,8 +52,10 @@ class Turns:
         between = allocate(most) if most else None
         for low, high, known in turns:
             arrays = [_taken(c, inputs, low, high) for c in self.rounds.reads]
-            out = [None if c.axis == WHOLE else _taken(c, outputs, low, high)
-                   for c in self.rounds.makes]  # fmt: skip
+            out = [
+                None if c.axis == WHOLE else _taken(c, outputs, low, high)
+                for c in self.rounds.makes
+            ]
             found = self.body.run([*arrays, *so_far], known, out, None, between)
             for c, part in zip(self.rounds.makes, found, strict=True):
                 if c.axis == WHOLE and part is not outputs[c.place]:
@@ -63,8 +67,11 @@ class Turns:
         most = 0
         for rows in {high - low for low, high in self.rounds.each(sizes)}:
             p = self.body.prepared(self._sizes(sizes, rows))
-            sums = (nbytes for c, (*_, nbytes, over) in zip(self.rounds.makes, p.results)
-                    if c.axis == WHOLE and over < 0)  # fmt: skip
+            sums = (
+                nbytes
+                for c, (*_, nbytes, over) in zip(self.rounds.makes, p.results)
+                if c.axis == WHOLE and over < 0
+            )
             most = max(most, p.arena_bytes + sum(sums))
         return most
 

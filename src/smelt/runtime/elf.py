@@ -252,7 +252,7 @@ class _Linker:
 
     def _relocate(
         self, home: _Section, changes: list[tuple[int, int, int, int]], memory: mmap.mmap, base: int
-    ) -> None:  # fmt: skip
+    ) -> None:
         for offset, kind, number, addend in changes:
             width = 8 if kind in (_ABS64, _PC64) else 4
             if offset + width > home.size:

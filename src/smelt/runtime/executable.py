@@ -60,10 +60,16 @@ class Executable:
     """A plan that runs.  Safe to call from several threads."""
 
     def __init__(
-        self, size_names: tuple[str, ...], values: Sequence[Value],
-        launches: Sequence[Sequence[Step]], arena: Sequence[Index], outputs: Sequence[int],
-        prelude: Prelude | None = None, graph: Graph | None = None, made_for: Target | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        size_names: tuple[str, ...],
+        values: Sequence[Value],
+        launches: Sequence[Sequence[Step]],
+        arena: Sequence[Index],
+        outputs: Sequence[int],
+        prelude: Prelude | None = None,
+        graph: Graph | None = None,
+        made_for: Target | None = None,
+    ) -> None:
         """`launches` are groups of independent steps, in order; `outputs` number the values that
         are returned (an input among them is returned as it is); `arena` lists where values in
         the arena end, in bytes; `prelude` makes the values that are held; `graph`, whose inputs and
@@ -141,9 +147,13 @@ class Executable:
         return results if same else self._returned(p, arrays, results, each, out is None)
 
     def run_at(
-        self, addresses: list[int], sizes: tuple[int, ...], inputs: Sequence[Any],
-        look: Callable[[], Sequence[Array]], held: Run | None = None,
-    ) -> list[Array]:  # fmt: skip
+        self,
+        addresses: list[int],
+        sizes: tuple[int, ...],
+        inputs: Sequence[Any],
+        look: Callable[[], Sequence[Array]],
+        held: Run | None = None,
+    ) -> list[Array]:
         """The results for inputs that are told by their addresses.  Left out are inputs among
         them, and those that are written over inputs.
 
@@ -186,9 +196,12 @@ class Executable:
         return self.prelude.compute(arrays) if held is None else held.arrays
 
     def _wanted(
-        self, p: Prepared, arrays: Sequence[Array], out: Sequence[Array | None],
+        self,
+        p: Prepared,
+        arrays: Sequence[Array],
+        out: Sequence[Array | None],
         copies: list[tuple[Array, Array]],
-    ) -> list[Array | None]:  # fmt: skip
+    ) -> list[Array | None]:
         """Where each value that is computed goes, the first place of several; inputs that are
         returned as they are become copies, made now: something may be written over them."""
         first: dict[int, Array | None] = {v: None for v, *_ in p.results}
@@ -200,9 +213,13 @@ class Executable:
         return list(first.values())
 
     def _returned(
-        self, p: Prepared, arrays: Sequence[Array], results: list[Array],
-        out: Sequence[Array | None] | None, apart: bool,
-    ) -> list[Array]:  # fmt: skip
+        self,
+        p: Prepared,
+        arrays: Sequence[Array],
+        results: list[Array],
+        out: Sequence[Array | None] | None,
+        apart: bool,
+    ) -> list[Array]:
         """Results by output, inputs returned as they are among them: those are in the arrays given
         for them, as is the first of several that share a value; `apart`, the others and inputs are
         copies, for whoever gave an input may write to it, and whoever gets a result to that."""
@@ -222,7 +239,7 @@ class Executable:
 
     def _library(
         self, s: Segment, sizes: Sizes, known: Sequence[Array], block: Block | None
-    ) -> None:  # fmt: skip
+    ) -> None:
         def view(x: Operand) -> Array:
             if x.whole:
                 return known[x.source]
@@ -253,8 +270,11 @@ class Executable:
     def _whole(self, graph: Graph) -> CallStep:
         """All that is computed, by the references of the operators."""
         inputs = {v.number: n for n, v in enumerate(self.values) if v.place == "input"}
-        results = {v: x for v, x in zip(self.outputs, graph.outputs, strict=True)
-                   if self.values[v].place == "output"}  # fmt: skip
+        results = {
+            v: x
+            for v, x in zip(self.outputs, graph.outputs, strict=True)
+            if self.values[v].place == "output"
+        }
         return in_place_of(graph, tuple(inputs[k] for k in range(len(inputs))), results)
 
     def _runs_here(self) -> None:
@@ -270,8 +290,11 @@ class Executable:
         shapes = [tuple(int(evaluate(d, named)) for d in v.shape) for v in self.values]
         most = max((math.prod(shape) for shape in shapes), default=0)
         if most >= 1 << 62:  # what follows counts in 64 bits
-            raise OutOfMemory(needed=f"{most:,} elements", available="2**63 - 1 bytes at most",
-                              largest="a value of the program is larger")  # fmt: skip
+            raise OutOfMemory(
+                needed=f"{most:,} elements",
+                available="2**63 - 1 bytes at most",
+                largest="a value of the program is larger",
+            )
         try:
             p = Builder(self.values, named, shapes).build(self.launches, self.arena)
         except Exception as error:
@@ -296,9 +319,11 @@ class Executable:
 def of_references(graph: Graph) -> Executable:
     """What computes a graph in NumPy, by the references of its operators."""
     made = [x for x in dict.fromkeys(graph.outputs) if x not in graph.inputs]
-    values = [Value(x.type.dtype, x.type.shape, place, k)
-              for place, nodes in (("input", graph.inputs), ("output", made))
-              for k, x in enumerate(nodes)]  # fmt: skip
+    values = [
+        Value(x.type.dtype, x.type.shape, place, k)
+        for place, nodes in (("input", graph.inputs), ("output", made))
+        for k, x in enumerate(nodes)
+    ]
     numbers = {x: n for n, x in enumerate((*graph.inputs, *made))}
     outputs = [numbers[x] for x in graph.outputs]
     step = in_place_of(graph, tuple(range(len(graph.inputs))), {numbers[x]: x for x in made})

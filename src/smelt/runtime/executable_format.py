@@ -108,18 +108,26 @@ class Recipe:
     # ---- running ---------------------------------------------------------------------------------
 
     def executable(
-        self, codes: Sequence[Code], look_up: LookUp, compiler: Compiler,
-        graph: Graph | None = None, made_for: Target | None = None,
-    ) -> Executable:  # fmt: skip
+        self,
+        codes: Sequence[Code],
+        look_up: LookUp,
+        compiler: Compiler,
+        graph: Graph | None = None,
+        made_for: Target | None = None,
+    ) -> Executable:
         """What runs: `codes` are those of `kernels`, in order, `look_up` finds other forms later,
         `compiler` makes what runs the parts of the prelude; `graph` is the program, for sizes that
         nothing can be made for; `made_for` is the target of the code, None for the host."""
         return self._executable(iter(codes), look_up, compiler, graph, made_for)
 
     def _executable(
-        self, codes: Iterator[Code], look_up: LookUp, compiler: Compiler,
-        graph: Graph | None = None, made_for: Target | None = None,
-    ) -> Executable:  # fmt: skip
+        self,
+        codes: Iterator[Code],
+        look_up: LookUp,
+        compiler: Compiler,
+        graph: Graph | None = None,
+        made_for: Target | None = None,
+    ) -> Executable:
         steps: list[Step] = []
         for use in self.steps:
             if isinstance(use, KernelUse):
@@ -132,9 +140,15 @@ class Recipe:
         launches = [[steps[k] for k in group] for group in self.launches]
         prelude = Prelude(self.parts, compiler) if self.parts else None
         return Executable(
-            self.size_names, self.values, launches, self.arena, self.outputs, prelude, graph,
+            self.size_names,
+            self.values,
+            launches,
+            self.arena,
+            self.outputs,
+            prelude,
+            graph,
             made_for,
-        )  # fmt: skip
+        )
 
     def _kernel_step(self, use: KernelUse, code: Code, look_up: LookUp) -> KernelStep:
         made, names = code.built, use.names
@@ -159,9 +173,15 @@ class Recipe:
             return self._kernel_step(use, code, look_up)
 
         return KernelStep(
-            use.name, _entries(made, code), tuple(words), tuple(n for _, n in made.partials),
-            code, variant, self.stream_above, names,
-        )  # fmt: skip
+            use.name,
+            _entries(made, code),
+            tuple(words),
+            tuple(n for _, n in made.partials),
+            code,
+            variant,
+            self.stream_above,
+            names,
+        )
 
     # ---- text ------------------------------------------------------------------------------------
 
@@ -170,15 +190,17 @@ class Recipe:
         return {
             "format": FORMAT,
             "sizes": self.size_names,
-            "values": [(v.dtype.name, _texts(v.shape), v.place, v.number, text(v.offset), v.over)
-                       for v in self.values],
+            "values": [
+                (v.dtype.name, _texts(v.shape), v.place, v.number, text(v.offset), v.over)
+                for v in self.values
+            ],
             "steps": [_use_facts(s) for s in self.steps],
             "launches": self.launches,
             "arena": _texts(self.arena),
             "outputs": self.outputs,
             "stream_above": self.stream_above,
             "parts": [part.facts() for part in self.parts],
-        }  # fmt: skip
+        }
 
     @staticmethod
     def read(facts: Mapping[str, Any]) -> Recipe:
@@ -245,15 +267,23 @@ def _use_facts(use: KernelUse | CallUse | RoundsUse) -> dict[str, Any]:
     if isinstance(use, RoundsUse):
         r = use.rounds
         return {
-            "rounds": use.name, "reads": r.reads, "makes": r.makes, "extent": text(r.extent),
-            "rows": r.rows, "block": r.block, "body": use.body.facts(), "inputs": use.inputs,
+            "rounds": use.name,
+            "reads": r.reads,
+            "makes": r.makes,
+            "extent": text(r.extent),
+            "rows": r.rows,
+            "block": r.block,
+            "body": use.body.facts(),
+            "inputs": use.inputs,
             "outputs": use.outputs,
-        }  # fmt: skip
+        }
     if isinstance(use, CallUse):
         return {
-            "call": use.name, "graph": graph_text(use.graph), "inputs": use.inputs,
+            "call": use.name,
+            "graph": graph_text(use.graph),
+            "inputs": use.inputs,
             "outputs": use.outputs,
-        }  # fmt: skip
+        }
     return {
         "kernel": use.name,
         "stem": use.stem.hex(),
@@ -266,22 +296,36 @@ def _use_facts(use: KernelUse | CallUse | RoundsUse) -> dict[str, Any]:
 
 def _read_use(facts: Mapping[str, Any]) -> KernelUse | CallUse | RoundsUse:
     if "rounds" in facts:
-        reads, makes = (tuple(Cut(int(p), int(a), str(c)) for p, a, c in facts[side])
-                        for side in ("reads", "makes"))  # fmt: skip
-        rounds = Rounds(reads, makes, parse_sizes(facts["extent"]), facts["rows"],
-                        int(facts["block"]))  # fmt: skip
-        return RoundsUse(facts["rounds"], rounds, Recipe.read(facts["body"]),
-                         tuple(facts["inputs"]), tuple(facts["outputs"]))  # fmt: skip
+        reads, makes = (
+            tuple(Cut(int(p), int(a), str(c)) for p, a, c in facts[side])
+            for side in ("reads", "makes")
+        )
+        rounds = Rounds(
+            reads, makes, parse_sizes(facts["extent"]), facts["rows"], int(facts["block"])
+        )
+        return RoundsUse(
+            facts["rounds"],
+            rounds,
+            Recipe.read(facts["body"]),
+            tuple(facts["inputs"]),
+            tuple(facts["outputs"]),
+        )
     if "call" in facts:
         return CallUse(
-            facts["call"], parse_graph(facts["graph"]), tuple(facts["inputs"]),
+            facts["call"],
+            parse_graph(facts["graph"]),
+            tuple(facts["inputs"]),
             tuple(facts["outputs"]),
-        )  # fmt: skip
+        )
     forms = tuple(
         (form, tuple((parse_sizes(n), int(most)) for n, most in limits))
         for form, limits in facts["forms"]
     )
     return KernelUse(
-        facts["kernel"], bytes.fromhex(facts["stem"]), facts["form"], forms,
-        facts["names"], facts["values"],
-    )  # fmt: skip
+        facts["kernel"],
+        bytes.fromhex(facts["stem"]),
+        facts["form"],
+        forms,
+        facts["names"],
+        facts["values"],
+    )

@@ -156,9 +156,7 @@ def file_name(target: Target) -> str:
     return f"machine-{machine_id(target)}.json"
 
 
-def store(
-    target: Target, directory: Path | None = None, *, tries: int = TRIES
-) -> Path | None:  # fmt: skip
+def store(target: Target, directory: Path | None = None, *, tries: int = TRIES) -> Path | None:
     """Write the figures as one file; None where the directory is unsafe or cannot be written.
 
     `directory` is by default that of the object cache, and the same rules of ownership hold.

@@ -84,7 +84,7 @@ class Builder:
 
     def __init__(
         self, values: Sequence[Value], named: dict[str, int], shapes: list[tuple[int, ...]]
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.values, self.named, self.shapes = values, named, shapes
         self.inputs = sum(v.place == "input" for v in values)
         self.outside = self.inputs + sum(v.place == "output" for v in values)
@@ -111,18 +111,28 @@ class Builder:
         groups: list[list[Step]] = []
         known: set[int] = set()
         for group in launches:
-            groups.append([s if isinstance(s, CallStep) else self._variant(s, known)
-                           for s in group])  # fmt: skip
+            groups.append(
+                [s if isinstance(s, CallStep) else self._variant(s, known) for s in group]
+            )
             known.update(n for s in group for n in touched(s))
         self.places = layout(self.values, groups, arena, self.named)
         for time, group in enumerate(groups):
             self._group(time, group)
         self._flush()
         return Prepared(
-            self.named, array("q", self.frame), self.addresses, self.arena, self.strides,
-            self.segments, self.places.nbytes, self.scratch, self.code, work=self.work,
-            parallel=self.parallel, beside=self.beside,
-        )  # fmt: skip
+            self.named,
+            array("q", self.frame),
+            self.addresses,
+            self.arena,
+            self.strides,
+            self.segments,
+            self.places.nbytes,
+            self.scratch,
+            self.code,
+            work=self.work,
+            parallel=self.parallel,
+            beside=self.beside,
+        )
 
     def number(self, e: Index, named: Sizes | None = None) -> int:
         return int(evaluate(e, self.named if named is None else named))
@@ -155,8 +165,11 @@ class Builder:
         results together outgrow them; what is `known` before is no result of this one."""
         if step.variant is None:
             return step
-        results = sum(self._nbytes(n) for n in {*touched(step)} - known
-                      if self.values[n].place == "output" and self.values[n].over < 0)  # fmt: skip
+        results = sum(
+            self._nbytes(n)
+            for n in {*touched(step)} - known
+            if self.values[n].place == "output" and self.values[n].over < 0
+        )
         return step.variant(self.named, results > step.stream_above) or step
 
     def _nbytes(self, number: int) -> int:

@@ -61,9 +61,11 @@ class _Piece:
 
 
 def layout(
-    values: Sequence[Value], launches: Sequence[Sequence[Step]], arena: Sequence[Index],
+    values: Sequence[Value],
+    launches: Sequence[Sequence[Step]],
+    arena: Sequence[Index],
     sizes: Mapping[str, int],
-) -> Layout:  # fmt: skip
+) -> Layout:
     """The places at `sizes`; `arena` lists where values of the plan's arena end, in bytes."""
     partials = list(_partials(launches, sizes))
     top = _lines(max((int(evaluate(end, sizes)) for end in arena), default=0))
@@ -80,8 +82,11 @@ def layout(
                 return Layout(placed, {p.partial: p.at for p in partials if p.partial}, found)
     for p in partials:
         p.at, top = top, top + p.hint
-    placed = {n: (v.number if v.place == "within" else -1, int(evaluate(v.offset, sizes)))
-              for n, v in enumerate(values) if v.place in ("arena", "within")}  # fmt: skip
+    placed = {
+        n: (v.number if v.place == "within" else -1, int(evaluate(v.offset, sizes)))
+        for n, v in enumerate(values)
+        if v.place in ("arena", "within")
+    }
     return Layout(placed, {p.partial: p.at for p in partials if p.partial}, top)
 
 
@@ -93,9 +98,7 @@ def _nbytes(value: Value, sizes: Mapping[str, int]) -> int:
     return math.prod(int(evaluate(d, sizes)) for d in value.shape) * value.dtype.itemsize
 
 
-def _partials(
-    launches: Sequence[Sequence[Step]], sizes: Mapping[str, int]
-) -> Iterator[_Piece]:  # fmt: skip
+def _partials(launches: Sequence[Sequence[Step]], sizes: Mapping[str, int]) -> Iterator[_Piece]:
     """What kernels want for themselves: it lives for their launch."""
     for time, group in enumerate(launches):
         for k, step in enumerate(group):
@@ -109,7 +112,7 @@ def _partials(
 
 def _pieces(
     values: Sequence[Value], launches: Sequence[Sequence[Step]], sizes: Mapping[str, int]
-) -> tuple[list[_Piece], dict[int, int]]:  # fmt: skip
+) -> tuple[list[_Piece], dict[int, int]]:
     """Those of values, with their times, and when each result is written that has memory of its
     own.  Where the plan has one value take over another's memory, both are one piece."""
     first: dict[int, int] = {}
@@ -149,9 +152,7 @@ def touched(step: Step) -> Iterator[int]:
         yield from (what for kind, what in step.words if kind == "value")
 
 
-def _least(
-    pieces: Sequence[_Piece], written: Mapping[int, int], results: Mapping[int, int]
-) -> int:  # fmt: skip
+def _least(pieces: Sequence[_Piece], written: Mapping[int, int], results: Mapping[int, int]) -> int:
     """Bytes that no arena is smaller than: what is alive together and fits into no result."""
     changes: dict[int, int] = {}
     for p in pieces:
@@ -168,7 +169,7 @@ def _least(
 
 def _hosted(
     pieces: list[_Piece], written: Mapping[int, int], results: Mapping[int, int]
-) -> list[_Piece]:  # fmt: skip
+) -> list[_Piece]:
     """Finds places in results, the largest first, for what is dead by then; gives those left."""
     for host in sorted(written, key=lambda n: -results[n]):
         guests = [p for p in pieces if p.last < written[host] and p.filled <= results[host]]

@@ -38,7 +38,7 @@ Tell = Callable[[SmeltError, list[Array]], None]
 
 def among(
     p: Prepared, inputs: Sequence[Array], tell: Tell
-) -> tuple[Prepared, Callable[[int], None]]:  # fmt: skip
+) -> tuple[Prepared, Callable[[int], None]]:
     """The call with words for what its library calls take, and what runs it, given the frame's
     address.  `inputs` lie as those of all calls do."""
     frame, addresses, arena = p.frame[:], [*p.addresses], [*p.arena]
@@ -60,10 +60,11 @@ def among(
         return _view(slot(x.source, x.offset), x.shape, x.dtype, None)
 
     steps = [
-        partial(_kernels, s, p.scratch) if s.call is None
+        partial(_kernels, s, p.scratch)
+        if s.call is None
         else partial(_call, s.call.call, p.sizes, [*map(view, s.given)], [*map(view, s.made)])
         for s in p.segments
-    ]  # fmt: skip
+    ]
     words_of: Callable[[int], Any] = (ctypes.c_int64 * len(frame)).from_address
 
     def run(at: int) -> None:
@@ -86,15 +87,19 @@ def _kernels(s: Segment, scratch: int, _: Words, frame: int) -> None:
 
 
 def _call(
-    call: Callable[..., None], sizes: Any, given: list[View], made: list[View], words: Words,
+    call: Callable[..., None],
+    sizes: Any,
+    given: list[View],
+    made: list[View],
+    words: Words,
     _: int,
-) -> None:  # fmt: skip
+) -> None:
     call(sizes, [x(words) for x in given], [x(words) for x in made])
 
 
 def _view(
     slot: int, shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...] | None
-) -> View:  # fmt: skip
+) -> View:
     """What makes an array of the address in a word of a frame."""
     nbytes, below = math.prod(shape) * dtype.itemsize, 0
     if strides is not None and nbytes:

@@ -244,8 +244,16 @@ class Stock:
         """Counters of this stock."""
         idle = self._idle()
         pooled = self._count_pooled() + idle
-        return Usage(self._live - idle, pooled, self._peak, self._fresh, self._reused, self._limit,
-                     self._asked, self._asked_peak)  # fmt: skip
+        return Usage(
+            self._live - idle,
+            pooled,
+            self._peak,
+            self._fresh,
+            self._reused,
+            self._limit,
+            self._asked,
+            self._asked_peak,
+        )
 
     def forget_peak(self) -> int:
         """Begin the highest mark anew; the bytes that are live now."""

@@ -117,9 +117,14 @@ RESULT_WORDS: Final = 7
 # CPython 3.11 to 3.14 with the interpreter lock, and NumPy 2: checked when this is loaded.
 OBJECT: Final = {"REFERENCES": 0, "KIND": 8}
 NDARRAY: Final = {
-    "ND_DATA": 16, "ND_RANK": 24, "ND_DIMS": 32, "ND_STRIDES": 40, "ND_BASE": 48,
-    "ND_DESCR": 56, "ND_FLAGS": 64,
-}  # fmt: skip
+    "ND_DATA": 16,
+    "ND_RANK": 24,
+    "ND_DIMS": 32,
+    "ND_STRIDES": 40,
+    "ND_BASE": 48,
+    "ND_DESCR": 56,
+    "ND_FLAGS": 64,
+}
 BYTES_AT: Final = 32
 SCALAR_AT: Final = 16
 """Where NumPy's scalars have their value."""
@@ -130,16 +135,30 @@ _CARRAY: Final = 0x501
 def ir() -> str:
     """The module as text, for any machine."""
     values: dict[str, int] = {
-        **STATE, **RECORD, **OBJECT, **NDARRAY,
-        "BYTES_AT": BYTES_AT, "CARRAY": _CARRAY, "READABLE": READABLE,
-        "ARGUMENT_BYTES": 8 * ARGUMENT_WORDS, "NEST_BYTES": 8 * NEST_WORDS,
+        **STATE,
+        **RECORD,
+        **OBJECT,
+        **NDARRAY,
+        "BYTES_AT": BYTES_AT,
+        "CARRAY": _CARRAY,
+        "READABLE": READABLE,
+        "ARGUMENT_BYTES": 8 * ARGUMENT_WORDS,
+        "NEST_BYTES": 8 * NEST_WORDS,
         "CAPTURED_BYTES": 8 * CAPTURED_WORDS,
-        "MOST_ITEMS": MOST_ITEMS, "NEST_TUPLE": NEST_TUPLE,
-        "NEST_LIST": NEST_LIST, "NEST_DICT": NEST_DICT, "NEST_NONE": NEST_NONE,
+        "MOST_ITEMS": MOST_ITEMS,
+        "NEST_TUPLE": NEST_TUPLE,
+        "NEST_LIST": NEST_LIST,
+        "NEST_DICT": NEST_DICT,
+        "NEST_NONE": NEST_NONE,
         "RESULT_BYTES": 8 * RESULT_WORDS,
-        "RING_BLOCKS": RING_BLOCKS, "MOST_ARGUMENTS": MOST_ARGUMENTS,
-        "KIND_ARRAY": KIND_ARRAY, "KIND_FLOAT": KIND_FLOAT, "KIND_INT": KIND_INT,
-        "KIND_SCALAR": KIND_SCALAR, "KIND_SAME": KIND_SAME, "SCALAR_AT": SCALAR_AT,
-    }  # fmt: skip
+        "RING_BLOCKS": RING_BLOCKS,
+        "MOST_ARGUMENTS": MOST_ARGUMENTS,
+        "KIND_ARRAY": KIND_ARRAY,
+        "KIND_FLOAT": KIND_FLOAT,
+        "KIND_INT": KIND_INT,
+        "KIND_SCALAR": KIND_SCALAR,
+        "KIND_SAME": KIND_SAME,
+        "SCALAR_AT": SCALAR_AT,
+    }
     parts = (OBJECTS, MATCH, NESTS, ARGUMENTS, MEMORY, RUN, ANSWER, CALL, AT)
     return "\n".join(Template(part).substitute(values) for part in parts)

@@ -86,24 +86,36 @@ def _fill() -> None:
     table = numpy_table() or 0
     variable, scope = knobs.variable()
     found: dict[str, int] = {
-        "LINE": id(Line), "NDARRAY": id(np.ndarray), "FLOAT": id(float), "INT": id(int),
-        "TUPLE": id(tuple), "LIST": id(list), "DICT": id(dict),
-        "SETTINGS": id(variable), "PRINTED_AT": offset_of(scope, "printed"),
-        "EMPTY": id(_EMPTY), "NONE": id(None), "FOLLOWING": id(_FOLLOWING), "ZERO": id(0),
+        "LINE": id(Line),
+        "NDARRAY": id(np.ndarray),
+        "FLOAT": id(float),
+        "INT": id(int),
+        "TUPLE": id(tuple),
+        "LIST": id(list),
+        "DICT": id(dict),
+        "SETTINGS": id(variable),
+        "PRINTED_AT": offset_of(scope, "printed"),
+        "EMPTY": id(_EMPTY),
+        "NONE": id(None),
+        "FOLLOWING": id(_FOLLOWING),
+        "ZERO": id(0),
         "DATA_PTR": id(_DATA_PTR),
         "NEW_ARRAY": word_at(table + 8 * NEW_FROM_DESCR).value,
         "SET_BASE": word_at(table + 8 * SET_BASE).value,
-    }  # fmt: skip
+    }
     _set(found | {name: function_at(symbol) for name, symbol in _FUNCTIONS.items()})
 
 
 def _fill_face(face: Face, fallback: object) -> None:
     """Fills in the classes of a front end.  Raises ValueError, AttributeError."""
     found: dict[str, int] = {
-        "FALLBACK": id(fallback), "ARRAY": id(face.array), "SOURCE": id(face.source),
-        "LOCAL": id(face.state), "LINE_AT": offset_of(face.owner, "line"),
+        "FALLBACK": id(fallback),
+        "ARRAY": id(face.array),
+        "SOURCE": id(face.source),
+        "LOCAL": id(face.state),
+        "LINE_AT": offset_of(face.owner, "line"),
         "NODE_AT": offset_of(face.array, "node"),
-    }  # fmt: skip
+    }
     found |= {name: id(kind) for name, kind in zip(_VALUES, face.values, strict=True)}
     for role, name in face.slots.items():
         (found[f"{role}_AT"],) = {offset_of(kind, name) for kind in face.values}
@@ -152,9 +164,11 @@ _FUNCTIONS: Final = {
 
 class _MethodDef(ctypes.Structure):
     _fields_ = (
-        ("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int),
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
         ("doc", ctypes.c_char_p),
-    )  # fmt: skip
+    )
 
 
 @cache
@@ -249,19 +263,23 @@ def _makes_arrays(function: int) -> bool:
     references, where = sys.getrefcount(dtype), ctypes.c_int64()
     data: Array = make(row.buffer_info()[0], ctypes.addressof(where))
     good = (
-        kept != [] and type(data) is np.ndarray and data.dtype is dtype
+        kept != []
+        and type(data) is np.ndarray
+        and data.dtype is dtype
         and (data.shape, data.strides) == ((2, 3), (12, 4))
-        and isinstance(data.base, Block) and data.base.nbytes == 24
+        and isinstance(data.base, Block)
+        and data.base.nbytes == 24
         and data.flags.num == allocate(24).array((2, 3), dtype).flags.num
         and address_of(data) == where.value == data.base.address
         and sys.getrefcount(data) == sys.getrefcount(plain)
-    )  # fmt: skip
+    )
     data[...] = 1.0
     data = make(turned.buffer_info()[0], ctypes.addressof(where))
     good = (
-        good and (data.shape, data.strides) == ((3, 2), (4, 12))
+        good
+        and (data.shape, data.strides) == ((3, 2), (4, 12))
         and data.flags.num == allocate(24).array((2, 3), dtype).T.flags.num
-    )  # fmt: skip
+    )
     del data
     return good and references == sys.getrefcount(dtype)
 
@@ -277,11 +295,13 @@ def _makes_results(face: Face, function: int) -> bool:
     told: dict[str, Any] = {role: getattr(value, name, None) for role, name in face.slots.items()}
     data = told.pop("DATA")
     good = (
-        type(made) is face.array and type(value) is face.values[0] and data.shape == (2, 3)
+        type(made) is face.array
+        and type(value) is face.values[0]
+        and data.shape == (2, 3)
         and (told.pop("OP"), told.pop("INPUTS"), told.pop("TYPE")) == (face.source, (), type_)
         and not any(told.values())
         and sys.getrefcount(made) == sys.getrefcount(plain)
-    )  # fmt: skip
+    )
     del made, value, data, told
     return good and references == sys.getrefcount(type_)
 
@@ -290,9 +310,14 @@ def _makes_results(face: Face, function: int) -> bool:
 
 
 def result_row(
-    shape: tuple[int, ...], dtype: Any, nbytes: int, type_: object, kept: list[Any], ring: int = 0,
+    shape: tuple[int, ...],
+    dtype: Any,
+    nbytes: int,
+    type_: object,
+    kept: list[Any],
+    ring: int = 0,
     turn: Sequence[int] | None = None,
-) -> array[int]:  # fmt: skip
+) -> array[int]:
     """A row of a record's results; what it refers to is added to `kept`.  `ring` is the address of
     the one that keeps its blocks, 0 for none.  `turn` are which dimensions of `shape`, as memory
     holds them, the result has; None for all in order."""

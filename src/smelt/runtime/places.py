@@ -22,9 +22,12 @@ Array = np.ndarray[Any, Any]
 
 
 def target(
-    given: Array, shape: tuple[int, ...], dtype: Any, others: Sequence[Array],
+    given: Array,
+    shape: tuple[int, ...],
+    dtype: Any,
+    others: Sequence[Array],
     copies: list[tuple[Array, Array]],
-) -> Array:  # fmt: skip
+) -> Array:
     """Where a result goes that the caller wants in `given`: there, or in memory of its own
     where `given` overlaps an input or another result, copied at the end.
 

@@ -104,8 +104,14 @@ class Part:
     def read(facts: Mapping[str, Any]) -> Part:
         """The inverse of `facts`.  Raises KeyError, TypeError or ValueError if it is not that."""
         steps = tuple(Step(_parsed(source), dict(sizes)) for source, sizes in facts["steps"])
-        return Part(facts["name"], steps, tuple(facts["sources"]), int(facts["nbytes"]),
-                    bool(facts["computed"]), bool(facts["packed"]))  # fmt: skip
+        return Part(
+            facts["name"],
+            steps,
+            tuple(facts["sources"]),
+            int(facts["nbytes"]),
+            bool(facts["computed"]),
+            bool(facts["packed"]),
+        )
 
 
 @lru_cache(maxsize=512)
@@ -194,13 +200,20 @@ class Run:
     Watching a constant also keeps its memory alive, so that no other gets its address."""
 
     __slots__ = (
-        "__weakref__", "_patrols", "_turn", "addresses", "arrays", "held", "owners", "stamps",
+        "__weakref__",
+        "_patrols",
+        "_turn",
+        "addresses",
+        "arrays",
+        "held",
+        "owners",
+        "stamps",
         "watches",
-    )  # fmt: skip
+    )
 
     def __init__(
         self, held: Sequence[Held], stamps: Stamps, watched: Sequence[tuple[Array, _Patrol]]
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.held, self.stamps = tuple(held), stamps
         self.watches = [_Watch(a) for a, _ in watched]
         self._patrols = [(p, k) for _, p in watched for k in range(len(p.sums))]
@@ -258,9 +271,13 @@ class Prelude:
         return Run([Held(a) for a in self.compute(inputs)], (), ())
 
     def run(
-        self, owners: Sequence[Any], stamps: Stamps, elements: Callable[[int], Array],
-        *, watched: bool = False,
-    ) -> Run:  # fmt: skip
+        self,
+        owners: Sequence[Any],
+        stamps: Stamps,
+        elements: Callable[[int], Array],
+        *,
+        watched: bool = False,
+    ) -> Run:
         """The results for constants that `owners` own, one for each of `sources`.
 
         A stamp changes whenever its owner's elements are known to; `elements(k)` gives those of

@@ -110,8 +110,13 @@ def better(a: Target, b: Target) -> Target:
     )
 
 
-_NANOSECONDS = ("dispatch_ns", "launch_ns", "page_fault_ns_per_byte", "huge_fault_ns_per_byte",
-                "compile_ns_per_instr")  # fmt: skip
+_NANOSECONDS = (
+    "dispatch_ns",
+    "launch_ns",
+    "page_fault_ns_per_byte",
+    "huge_fault_ns_per_byte",
+    "compile_ns_per_instr",
+)
 
 
 def _of_operations(target: Target, op_ns: dict[str, float]) -> dict[str, Any]:

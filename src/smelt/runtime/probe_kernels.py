@@ -206,10 +206,13 @@ def _traffic(name: str, target: Target) -> str:
         if kind == "read":
             body.append(f"  %t{i} = xor {vector} %s{i}, %v{i}")
             sums[i] = f"%t{i}"
-    carried = [f"  %s{i} = phi {vector} [ %e{i}, %outer ], [ {sums[i]}, %inner ]"
-               for i in range(UNROLL)]  # fmt: skip
-    outer = [f"  %e{i} = phi {vector} [ zeroinitializer, %entry ], [ {sums[i]}, %next ]"
-             for i in range(UNROLL)]  # fmt: skip
+    carried = [
+        f"  %s{i} = phi {vector} [ %e{i}, %outer ], [ {sums[i]}, %inner ]" for i in range(UNROLL)
+    ]
+    outer = [
+        f"  %e{i} = phi {vector} [ zeroinitializer, %entry ], [ {sums[i]}, %next ]"
+        for i in range(UNROLL)
+    ]
     fence = suffix == "nt" and target.triple.startswith("x86_64")
     return "\n".join(
         [

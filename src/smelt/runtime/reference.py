@@ -53,12 +53,12 @@ def by_reference(
 
 def in_place_of(graph: Graph, inputs: tuple[int, ...], outputs: Mapping[int, Node]) -> CallStep:
     """The whole of a program, whose results, by number, may be written over its inputs."""
-    step = by_reference(graph.name, Graph(graph.name, graph.inputs, (*outputs.values(),)), inputs,
-                        tuple(outputs))  # fmt: skip
+    step = by_reference(
+        graph.name, Graph(graph.name, graph.inputs, (*outputs.values(),)), inputs, tuple(outputs)
+    )
 
     def call(sizes: Mapping[str, int], inputs: list[Array], outputs: list[Array]) -> None:
-        apart = [x.copy() if any(np.may_share_memory(x, y) for y in outputs) else x
-                 for x in inputs]  # fmt: skip
+        apart = [x.copy() if any(np.may_share_memory(x, y) for y in outputs) else x for x in inputs]
         step.call(sizes, apart, outputs)
 
     return step._replace(call=call)

@@ -143,9 +143,12 @@ class Pool:
         `scratch_bytes`, and what a signal handler raises: then a part of the work was done.
         """
         self.run_addresses(
-            chunks.ctypes.data, launches.ctypes.data, len(launches), frame.ctypes.data,
+            chunks.ctypes.data,
+            launches.ctypes.data,
+            len(launches),
+            frame.ctypes.data,
             scratch_bytes,
-        )  # fmt: skip
+        )
 
     def run_addresses(
         self, chunks: int, launches: int, count: int, frame: int, scratch_bytes: int = 0

@@ -44,7 +44,7 @@ class Program:
 
     def __init__(
         self, graph: Graph, hints: Mapping[str, int], allowance: Allowance | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.graph, self.hints, self.allowance = graph, hints, allowance
         self.sizes = {**dict.fromkeys(size_names(graph), GUESS), **hints}
 

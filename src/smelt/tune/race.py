@@ -50,9 +50,12 @@ class Contender(Protocol):
 
     def held(self, arrays: Sequence[Array]) -> Run | None: ...
     def run(
-        self, arrays: Sequence[Array], sizes: tuple[int, ...],
-        out: Sequence[Array | None] | None = None, held: Run | None = None,
-    ) -> list[Array]: ...  # fmt: skip
+        self,
+        arrays: Sequence[Array],
+        sizes: tuple[int, ...],
+        out: Sequence[Array | None] | None = None,
+        held: Run | None = None,
+    ) -> list[Array]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +114,7 @@ def close_calls(decisions: Sequence[Decision]) -> list[Flip]:
 class Race:
     """Plans of one program against one another."""
 
-    def __init__(
-        self, program: Program, build: Callable[[], Contender], journal: Journal
-    ) -> None:  # fmt: skip
+    def __init__(self, program: Program, build: Callable[[], Contender], journal: Journal) -> None:
         self.program, self.build, self.journal = program, build, journal
 
     def run(self, given: Settings) -> tuple[Settings, float] | None:

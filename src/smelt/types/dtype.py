@@ -107,8 +107,22 @@ c64 = _row("c64", "complex64", "complex", 64, np.complex64)
 c128 = _row("c128", "complex128", "complex", 128, np.complex128)
 
 DTYPES: tuple[DType, ...] = (
-    bool_, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64, c64, c128,
-)  # fmt: skip
+    bool_,
+    i8,
+    i16,
+    i32,
+    i64,
+    u8,
+    u16,
+    u32,
+    u64,
+    f16,
+    bf16,
+    f32,
+    f64,
+    c64,
+    c128,
+)
 COMPUTABLE: tuple[DType, ...] = tuple(d for d in DTYPES if d.kind != "complex")
 _BY_NAME = {d.name: d for d in DTYPES} | {d.long: d for d in DTYPES}
 _BY_NUMPY = {d.numpy: d for d in DTYPES}

@@ -473,8 +473,11 @@ def rebuild(e: Index, leaf: Callable[[Atom], Index]) -> Index:
 
 
 _COMBINE: dict[str, Callable[[Index, Index], Index]] = {
-    "//": floordiv, "%": mod, "min": minimum, "max": maximum,
-}  # fmt: skip
+    "//": floordiv,
+    "%": mod,
+    "min": minimum,
+    "max": maximum,
+}
 
 
 def _rebuild_atom(atom: Atom, leaf: Callable[[Atom], Index]) -> Index:

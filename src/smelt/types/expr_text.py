@@ -47,8 +47,10 @@ def written(e: Index, index: bool) -> str:
     out = ""
     for m, c in e.terms:
         alone = len(m) == 1 and (c == 1 or (c == -1 and out != ""))
-        factors = [f"({spelled(a, index)})" if a.kind in ("//", "%") and not alone
-                   else spelled(a, index) for a in m]  # fmt: skip
+        factors = [
+            f"({spelled(a, index)})" if a.kind in ("//", "%") and not alone else spelled(a, index)
+            for a in m
+        ]
         if abs(c) != 1 or not m:
             factors.append(str(abs(c)))
         sign = (" - " if c < 0 else " + ") if out else ("-" if c < 0 else "")

@@ -13,8 +13,12 @@ from functools import lru_cache
 from smelt.types.expr import Index, add, floordiv, maximum, minimum, mod, mul, size, sub
 
 _BINARY: dict[type[ast.operator], Callable[[Index, Index], Index]] = {
-    ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.FloorDiv: floordiv, ast.Mod: mod,
-}  # fmt: skip
+    ast.Add: add,
+    ast.Sub: sub,
+    ast.Mult: mul,
+    ast.FloorDiv: floordiv,
+    ast.Mod: mod,
+}
 _CALLS: dict[str, Callable[[Index, Index], Index]] = {"min": minimum, "max": maximum}
 
 

@@ -29,7 +29,7 @@ STEPS = 8
 
 def divides(
     term: tuple[tuple[F, ...], int], monomial: tuple[F, ...], c: int
-) -> tuple[tuple[F, ...], int] | None:  # fmt: skip
+) -> tuple[tuple[F, ...], int] | None:
     """monomial*c / term, or None where that has a rest."""
     factors, k = term
     if not k or c % k:
@@ -44,7 +44,7 @@ def divides(
 
 def divide(
     terms: Iterable[tuple[tuple[F, ...], int]], divisor: Iterable[tuple[tuple[F, ...], int]]
-) -> tuple[Mapping[tuple[F, ...], int], Mapping[tuple[F, ...], int]]:  # fmt: skip
+) -> tuple[Mapping[tuple[F, ...], int], Mapping[tuple[F, ...], int]]:
     """(q, r) with terms = q*divisor + r: long division by the divisor's leading term, the one of
     most factors (Cox, Little and O'Shea, Ideals, Varieties, and Algorithms, 2.3)."""
     q: dict[tuple[F, ...], int] = {}

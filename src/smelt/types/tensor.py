@@ -75,9 +75,11 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
                 continue
             if found != 1:
                 both = " and ".join(f"[{shape_text(s)}]" for s in shapes)
-                raise ShapeError(f"shapes {both} do not broadcast: dimension {place} is "
-                                 f"{text(found)} in one and {text(dim)} in another",
-                                 hint=STRETCHES)  # fmt: skip
+                raise ShapeError(
+                    f"shapes {both} do not broadcast: dimension {place} is "
+                    f"{text(found)} in one and {text(dim)} in another",
+                    hint=STRETCHES,
+                )
             found = dim
         out.append(found)
     return tuple(out)

@@ -25,7 +25,7 @@ def forced(code: str, isa: str, form: str = "wide") -> Whole:
 
 def is_right_in_every_layout(
     isa: str, dtype: str, form: str, every: tuple[tuple[int, int, int], ...]
-) -> None:  # fmt: skip
+) -> None:
     """Of integers, whose sums are exact, at either end of what may be touched."""
     for left, right in product(("m,k", "k,m"), ("k,n", "n,k")):
         kernel = forced(matrices(dtype, f"{left}; {right} -> m,n"), isa, form)

@@ -21,9 +21,7 @@ from tests.codegen.llvm.whole import Whole
 from smelt.types.expr import evaluate
 
 Array = np.ndarray[Any, Any]
-KERNEL = ctypes.CFUNCTYPE(
-    None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
-)  # fmt: skip
+KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 _C = ctypes.CDLL(None, use_errno=True)
 _C.mmap.restype = ctypes.c_void_p
 _C.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -42,9 +40,11 @@ class Guarded:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         for address, length in self.maps:
             _C.munmap(address, length)
         self.maps.clear()
@@ -90,8 +90,10 @@ def run_guarded(
     named = kernel.sizes(arrays) if sizes is None else sizes
     built, loaded = kernel.code(named)
     with Guarded() as memory:
-        places = {p.name: memory.copy(a, at_end=at_end)
-                  for p, a in zip(kernel.kernel.inputs, arrays, strict=True)}  # fmt: skip
+        places = {
+            p.name: memory.copy(a, at_end=at_end)
+            for p, a in zip(kernel.kernel.inputs, arrays, strict=True)
+        }
         for p in kernel.kernel.outputs:
             shape = [int(evaluate(n, named)) for n in p.shape]
             places[p.name] = memory.array(shape, p.dtype.numpy, at_end=at_end)

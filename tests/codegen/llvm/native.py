@@ -41,9 +41,13 @@ class Native:
     loaded: Loaded
 
     def __call__(
-        self, arrays: Mapping[str, Array], sizes: Mapping[str, int] | None = None, *,
-        at_end: bool = True, one_by_one: bool = False,
-    ) -> dict[str, Array]:  # fmt: skip
+        self,
+        arrays: Mapping[str, Array],
+        sizes: Mapping[str, int] | None = None,
+        *,
+        at_end: bool = True,
+        one_by_one: bool = False,
+    ) -> dict[str, Array]:
         """Every array, partial results and scratch memory stand at forbidden pages;
         `one_by_one`: each task is a call of its own, last first.
 
@@ -53,8 +57,9 @@ class Native:
         given = {p.name: np.asarray(arrays[p.name]) for p in self.kernel.inputs}
         named = sizes_of_call(self.kernel, given, sizes or {})
         with Guarded() as memory:
-            places = {n: memory.copy(np.ascontiguousarray(a), at_end=at_end)
-                      for n, a in given.items()}  # fmt: skip
+            places = {
+                n: memory.copy(np.ascontiguousarray(a), at_end=at_end) for n, a in given.items()
+            }
             for p in self.kernel.outputs:
                 shape = [int(evaluate(n, named)) for n in p.shape]
                 places[p.name] = memory.array(shape, p.dtype.numpy, at_end=at_end)

@@ -65,8 +65,10 @@ class StreamGenerator(Generator):
         block = Block(axis, self.sizes.setdefault(axis, self.pick(SIZES)), stop, part, start)
         axes = [a for a in self.visible if a != axis and self.chance(60)]
         gauge = b.state(self.fresh("g"), Const(float("-inf"), f32), *axes, dtype=f32)
-        sums = [b.state(self.fresh("s"), Const(0.0, d), *axes, dtype=d)
-                for d in (f32, f64, f32)[: self.upto(1, 3)]]  # fmt: skip
+        sums = [
+            b.state(self.fresh("s"), Const(0.0, d), *axes, dtype=d)
+            for d in (f32, f64, f32)[: self.upto(1, 3)]
+        ]
         outer = self.visible, self.tiles, self.needed
         self.visible, self.needed = [*outer[0], axis], [*outer[2], axis]
         self.tiles = [*outer[1], axis]
@@ -131,8 +133,9 @@ class StreamGenerator(Generator):
         v = b.apply("mul", v, 0.125)
         if self.chance(30):
             first, second = (self.pick(self.visible) for _ in range(2))
-            mask = b.apply("le", b.typed(b.axes[first].index, i64),
-                           b.typed(b.axes[second].index, i64))  # fmt: skip
+            mask = b.apply(
+                "le", b.typed(b.axes[first].index, i64), b.typed(b.axes[second].index, i64)
+            )
             masked = b.apply("select", mask, v, -2.0)
             cut = b.apply("gt", self.edge(first), self.edge(second))
             v = If(cut, masked, v) if self.chance(60) else masked

@@ -65,10 +65,18 @@ def test_every_fold(combine: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
-@pytest.mark.parametrize(("combine", "dtype"), [
-    ("sum", "f32"), ("sum", "f64"), ("max", "f16"), ("argmax", "f32"), ("argmin", "i8"),
-    ("any", "bool"), ("prod", "i64"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("combine", "dtype"),
+    [
+        ("sum", "f32"),
+        ("sum", "f64"),
+        ("max", "f16"),
+        ("argmax", "f32"),
+        ("argmin", "i8"),
+        ("any", "bool"),
+        ("prod", "i64"),
+    ],
+)
 def test_instruction_sets(isa: Isa, combine: str, dtype: str) -> None:
     for k in LENGTHS:
         kernel = whole(source(combine, dtype), isa, m=200, k=k)
@@ -127,17 +135,20 @@ def test_the_last_vector_is_as_wide_as_its_rest() -> None:
 @pytest.mark.parametrize("d", [16, 17, 24, 47])
 @pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
 def test_softmax(isa: Isa, d: int, dtype: str) -> None:
-    text = (f"graph f(x: {dtype}[m,k]) {{\n a = reduce.max(x) {{axes=(1,)}}\n"
-            " b = reshape(a) {shape=(m,1)}\n c = sub(x, b)\n e = exp(c)\n"
-            " s = reduce.sum(e) {axes=(1,)}\n t = reshape(s) {shape=(m,1)}\n"
-            " y = div(e, t)\n return y\n}")  # fmt: skip
+    text = (
+        f"graph f(x: {dtype}[m,k]) {{\n a = reduce.max(x) {{axes=(1,)}}\n"
+        " b = reshape(a) {shape=(m,1)}\n c = sub(x, b)\n e = exp(c)\n"
+        " s = reduce.sum(e) {axes=(1,)}\n t = reshape(s) {shape=(m,1)}\n"
+        " y = div(e, t)\n return y\n}"
+    )
     kernel = whole(text, isa, m=100, k=d)
     for m in (1, 35):
         x = np.random.default_rng(m).standard_normal((m, d)).astype(NAMES[dtype].numpy)
         (found,) = run_guarded(kernel, [x], at_end=True)
         near = {"f32": 1e-6, "f64": 1e-14, "bf16": 1e-2}[dtype]
-        np.testing.assert_allclose(found.astype("f8"), kernel.expected(x)[0].astype("f8"),
-                                   rtol=near, atol=near)  # fmt: skip
+        np.testing.assert_allclose(
+            found.astype("f8"), kernel.expected(x)[0].astype("f8"), rtol=near, atol=near
+        )
 
 
 def test_a_loop_without_a_rest_stays() -> None:

@@ -47,8 +47,7 @@ def made(pair: str, spec: str = PLAIN) -> Whole:
 
 
 def by_matrices(kernel: Whole) -> bool:
-    found = [c for p in program(kernel.kernel).phases
-             for c in schedule(p, kernel.target).blocked]  # fmt: skip
+    found = [c for p in program(kernel.kernel).phases for c in schedule(p, kernel.target).blocked]
     return bool(found) and all(c.group is not None and c.group.matrix for c in found)
 
 
@@ -91,8 +90,9 @@ def test_rows_are_read_where_they_lie_or_packed(pair: str) -> None:
     """As tiles load them well: at the start of a line of a cache or within one, so far apart that
     they share its sets or not, and with a unit in part at their end."""
     kernel, (first, second) = made(pair), pair.split()
-    assert all(c.units for p in program(kernel.kernel).phases
-               for c in schedule(p, kernel.target).blocked)  # fmt: skip
+    assert all(
+        c.units for p in program(kernel.kernel).phases for c in schedule(p, kernel.target).blocked
+    )
     room = np.zeros(1 << 20, np.uint8)
     start = -room.ctypes.data % 64
     for nbytes, begin in product((64, 192, 4096, 4160, 70), (0, 2, 16)):

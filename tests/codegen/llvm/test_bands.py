@@ -64,8 +64,12 @@ def masks(draw: Any) -> str:
 
     def one() -> str:
         text = SIMPLE[draw(st.sampled_from(sorted(SIMPLE)))]
-        numbers = {"a": st.integers(0, 300), "b": st.integers(1, 80), "c": st.integers(1, 200),
-                   "d": st.integers(1, 9)}  # fmt: skip
+        numbers = {
+            "a": st.integers(0, 300),
+            "b": st.integers(1, 80),
+            "c": st.integers(1, 200),
+            "d": st.integers(1, 9),
+        }
         return text.format(**{k: draw(v) for k, v in numbers.items()})
 
     how = draw(st.sampled_from(["one", "one", "and", "or", "not"]))
@@ -237,8 +241,9 @@ def test_heads_in_groups(dtype: str, dim: int, rounding: Any) -> None:
 def attention(name: str) -> Kernel:
     """The kernel under a mask of these."""
     mask = SIMPLE[name].format(a=40, c=30)
-    code = Case(mask, lambda q, k, v: masked(q, k, v, lambda i, j: eval(mask, {"i": i, "j": j})),
-                SHAPES, ())  # fmt: skip
+    code = Case(
+        mask, lambda q, k, v: masked(q, k, v, lambda i, j: eval(mask, {"i": i, "j": j})), SHAPES, ()
+    )
     return streamed(code)[1]
 
 
@@ -315,8 +320,9 @@ def test_a_maximum_asks_once_whether_there_is_a_number() -> None:
 
 def tables(mask: str, form: Form = "") -> int:
     """Tables of what bands see in a kernel's code."""
-    code = Case(mask, lambda q, k, v: masked(q, k, v, lambda i, j: eval(mask, {"i": i, "j": j})),
-                SHAPES, ())  # fmt: skip
+    code = Case(
+        mask, lambda q, k, v: masked(q, k, v, lambda i, j: eval(mask, {"i": i, "j": j})), SHAPES, ()
+    )
     text = emit(streamed(code)[1], Target.for_isa("avx512"), form=form).llvm
     return len(re.findall("alloca i64, i64", text))
 

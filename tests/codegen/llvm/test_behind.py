@@ -36,8 +36,8 @@ GRAPHS = {
     "batches": softmax("f32[a,b,c]", 2, " return y\n"),
     "columns": softmax("f32[a,b]", 0, " return y\n"),
     "cheap": "graph f(x: f32[a,b]) {\n s = reduce.sum(x) {axes=(1,)}\n"
-             " t = reshape(s) {shape=(a,1)}\n y = sub(x, t)\n return y\n}",
-}  # fmt: skip
+    " t = reshape(s) {shape=(a,1)}\n y = sub(x, t)\n return y\n}",
+}
 BEHIND = {"rows", "doubles", "two", "halves", "batches"}
 SIZES = ((1, 1, 1), (3, 1, 17), (2, 35, 64), (1, 67, 128), (2, 5, 1000), (1, 3, 2112), (0, 3, 64))
 

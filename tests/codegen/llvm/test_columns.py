@@ -75,8 +75,10 @@ def _chain(length: int) -> list[Item]:
 
 def test_long_chains_alone_take_more_vectors_together() -> None:
     short, long = _chain(1), _chain(4)
-    beside = [*long, *(Item(9 + k, "apply", "exp", (long[0],), frozenset("i"), f32)
-                       for k in range(4))]  # fmt: skip
+    beside = [
+        *long,
+        *(Item(9 + k, "apply", "exp", (long[0],), frozenset("i"), f32) for k in range(4)),
+    ]
     only = unroll_factor.only_chain
     assert only(short) <= unroll_factor.LONG < only(long)
     assert only(beside) == 0.0

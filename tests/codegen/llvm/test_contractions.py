@@ -28,8 +28,10 @@ TILES = {"avx512": (8, 32), "avx2": (4, 16), "portable": (4, 8)}
 def matrices(dtype: str, spec: str) -> str:
     left, right = spec.partition("->")[0].split(";")
     line = f's = contract(x, y) {{spec="{spec}"}}'
-    return (f"graph f(x: {dtype}[{left.strip()}], y: {dtype}[{right.strip()}]) {{\n {line}\n"
-            " return s\n}")  # fmt: skip
+    return (
+        f"graph f(x: {dtype}[{left.strip()}], y: {dtype}[{right.strip()}]) {{\n {line}\n"
+        " return s\n}"
+    )
 
 
 def whole_numbers(shape: tuple[int, ...], dtype: Any, seed: int) -> Array:
@@ -72,8 +74,16 @@ def test_every_size_up_to_two_tiles(isa: str, dtype: str, usual: bool) -> None:
 def test_sizes_beyond_blocks() -> None:
     """Blocks of rows, of columns and of depth, one more and one less than they hold."""
     kernel = whole(matrices("f32", "m,k; k,n -> m,n"))
-    for m, n, k in ((143, 255, 511), (144, 256, 512), (145, 257, 513), (300, 1, 1), (1, 600, 300),
-                    (13, 513, 3), (0, 5, 3), (5, 0, 3)):  # fmt: skip
+    for m, n, k in (
+        (143, 255, 511),
+        (144, 256, 512),
+        (145, 257, 513),
+        (300, 1, 1),
+        (1, 600, 300),
+        (13, 513, 3),
+        (0, 5, 3),
+        (5, 0, 3),
+    ):
         x, y = whole_numbers((m, k), "f4", 1), whole_numbers((k, n), "f4", 2)
         assert np.array_equal(kernel(x, y)[0], x @ y), (m, n, k)
 
@@ -187,9 +197,11 @@ def test_other_types(dtype: str) -> None:
 def test_saturated_integers_are_exact() -> None:
     """Extremes of int8 and uint8 on register tiles: no step saturates, sums are int32's."""
     for left, right in (("i8", "i8"), ("u8", "i8")):
-        code = (f"graph f(x: {left}[m,k], y: {right}[k,n]) {{\n a = cast(x) {{dtype=i32}}\n"
-                ' b = cast(y) {dtype=i32}\n s = contract(a, b) {spec="m,k; k,n -> m,n"}\n'
-                " return s\n}")  # fmt: skip
+        code = (
+            f"graph f(x: {left}[m,k], y: {right}[k,n]) {{\n a = cast(x) {{dtype=i32}}\n"
+            ' b = cast(y) {dtype=i32}\n s = contract(a, b) {spec="m,k; k,n -> m,n"}\n'
+            " return s\n}"
+        )
         for isa in RUNNABLE:
             for usual in (False, True):
                 kernel = whole(code, isa, usual=usual)
@@ -212,8 +224,11 @@ WINDOWS = {
 @pytest.mark.parametrize("form", WINDOWS)
 def test_convolutions(form: str) -> None:
     for isa in RUNNABLE[:2]:
-        kernel = whole("graph f(x: f32[b,c,n], w: f32[o,c,3]) {\n"
-                       f" y = contract(x, w) {{{WINDOWS[form]}}}\n return y\n}}", isa)  # fmt: skip
+        kernel = whole(
+            "graph f(x: f32[b,c,n], w: f32[o,c,3]) {\n"
+            f" y = contract(x, w) {{{WINDOWS[form]}}}\n return y\n}}",
+            isa,
+        )
         for b, c, n, o in ((1, 1, 3, 1), (2, 5, 70, 13), (1, 17, 300, 33)):
             x, w = whole_numbers((b, c, n), "f4", n), whole_numbers((o, c, 3), "f4", 5)
             found = run_guarded(kernel, [x, w], at_end=True)[0]
@@ -236,8 +251,9 @@ def test_nan_and_infinity_travel() -> None:
                 terms = x.astype("f8")[:, :, None] * y.astype("f8")[None]
                 wanted = terms.sum(1)
             special = ~np.isfinite(wanted)
-            assert np.array_equal(np.where(special, found, 0), np.where(special, wanted, 0),
-                                  equal_nan=True)  # fmt: skip
+            assert np.array_equal(
+                np.where(special, found, 0), np.where(special, wanted, 0), equal_nan=True
+            )
             assert np.isfinite(found[~special]).all()
 
 
@@ -247,11 +263,11 @@ HEAD = "graph f(x: f32[m,k], w: f32[n,k], b: f32[n], r: f32[m,n]) {"
 PRODUCT = 's = contract({left}, {right}) {{spec="m,k; n,k -> m,n"}}'
 BEFORE = {
     "normalised": "q = mul(x, x)\n u = reduce.sum(q) {axes=(1,)}\n v = rsqrt(u)\n"
-                  " d = reshape(v) {shape=(m,1)}\n a = mul(x, d)",
+    " d = reshape(v) {shape=(m,1)}\n a = mul(x, d)",
     "exponential": "a = exp(x)",
     "both": "a = tanh(x)\n c = mul(w, 0.5:f32)",
     "turned": "d = permute(x) {perm=(1,0)}\n e = sin(d)\n a = permute(e) {perm=(1,0)}",
-}  # fmt: skip
+}
 AFTER = {
     "bias and tanh": "t = add(s, b)\n z = tanh(t)",
     "residual": "t = add(s, b)\n z = add(t, r)",
@@ -260,19 +276,25 @@ AFTER = {
     "column sum": "z = reduce.sum(s) {axes=(0,)}",
     "position": "t = add(s, b)\n z = reduce.argmax(t) {axes=(1,)}",
     "softmax": "h = reduce.max(s) {axes=(1,)}\n i = reshape(h) {shape=(m,1)}\n t = sub(s, i)\n"
-               " e = exp(t)\n l = reduce.sum(e) {axes=(1,)}\n j = reshape(l) {shape=(m,1)}\n"
-               " z = div(e, j)",
+    " e = exp(t)\n l = reduce.sum(e) {axes=(1,)}\n j = reshape(l) {shape=(m,1)}\n"
+    " z = div(e, j)",
     "norm": "h = reduce.sum(s) {axes=(1,)}\n i = reshape(h) {shape=(m,1)}\n t = sub(s, i)\n"
-            " q = mul(t, t)\n l = reduce.sum(q) {axes=(1,)}\n j = reshape(l) {shape=(m,1)}\n"
-            " c = sqrt(j)\n z = div(t, c)",
+    " q = mul(t, t)\n l = reduce.sum(q) {axes=(1,)}\n j = reshape(l) {shape=(m,1)}\n"
+    " c = sqrt(j)\n z = div(t, c)",
     "gated": "t = mul(s, r)\n u = sigmoid(s)\n z = mul(t, u)",
-}  # fmt: skip
+}
 
 
 def surrounded(before: str, after: str) -> str:
     left, right = ("a", "c" if before == "both" else "w") if before else ("x", "w")
-    lines = [HEAD, BEFORE.get(before, ""), PRODUCT.format(left=left, right=right),
-             AFTER.get(after, "z = mul(s, 1.0:f32)"), "return z", "}"]  # fmt: skip
+    lines = [
+        HEAD,
+        BEFORE.get(before, ""),
+        PRODUCT.format(left=left, right=right),
+        AFTER.get(after, "z = mul(s, 1.0:f32)"),
+        "return z",
+        "}",
+    ]
     return "\n ".join(line for line in lines if line)
 
 
@@ -295,8 +317,10 @@ def test_fused_with_what_surrounds(before: str, after: str, isa: str) -> None:
     rng = np.random.default_rng(12)
     for m, n, k in ((1, 1, 1), (13, 33, 17), (50, 260, 300), (60, 70, 5)):
         shapes = {"x": (m, k), "w": (n, k), "b": (n,), "r": (m, n)}
-        arrays = [rng.standard_normal(shapes[str(node.op.label)]).astype("f4") / 2
-                  for node in kernel.graph.inputs]  # fmt: skip
+        arrays = [
+            rng.standard_normal(shapes[str(node.op.label)]).astype("f4") / 2
+            for node in kernel.graph.inputs
+        ]
         if after == "norm" and n == 1:
             continue  # 0 / 0
         (found,), (wanted,) = kernel(*arrays), kernel.expected(*arrays)
@@ -416,10 +440,11 @@ def test_contractions_with_rows_of_their_own(code: str) -> None:
         for b, m, n, k, p in ((3, 3, 3, 3, 3), (2, 40, 70, 5, 20), (1, 200, 300, 9, 260)):
             known = {"b": b, "m": m, "n": n, "k": k, "p": p}
             arrays = [
-                np.array(b - 1) if node.type.dtype.is_integer
+                np.array(b - 1)
+                if node.type.dtype.is_integer
                 else whole_numbers(tuple(known[str(d)] for d in node.type.shape), "f4", b)
                 for node in kernel.graph.inputs
-            ]  # fmt: skip
+            ]
             found = run_guarded(kernel, arrays, at_end=True, one_by_one=True)
             for wanted, got in zip(kernel.expected(*arrays), found, strict=True):
                 assert np.array_equal(got, wanted), (isa, b, m, n, k)
@@ -459,15 +484,17 @@ def test_gathered_rows_of_other_types(dtype: str, isa: str) -> None:
     ("isa", "counts"), [("avx512", (16, 24)), ("avx2", (8, 12)), ("neon", (16, 24))]
 )
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
-def test_the_inner_loop_stays_in_registers(isa: str, counts: tuple[int, int], dtype: str
-) -> None:  # fmt: skip
+def test_the_inner_loop_stays_in_registers(isa: str, counts: tuple[int, int], dtype: str) -> None:
     """One multiply-add for each accumulator, none of them spilled to the stack: in tiles that read
     the left operand where it lies, and in higher ones that read it packed."""
     for code in (matrices(dtype, "m,k; k,n -> m,n"), *([ATTENTION] if dtype == "f32" else [])):
         kernel = lower.run(one_cluster(parse(code)), "eager", {})
         text = asm_text(kernel, Target.for_isa(isa))  # type: ignore[arg-type]
-        loops = [body for body in inner_loops(text) if len(re.findall("fmadd|fmla", body)) in counts
-                 and "mul" not in body]  # fmt: skip
+        loops = [
+            body
+            for body in inner_loops(text)
+            if len(re.findall("fmadd|fmla", body)) in counts and "mul" not in body
+        ]
         assert len(loops) == code.count("contract(")
         for body in loops:
             assert not re.search(r"\(%rsp|\[sp", body), body
@@ -488,8 +515,10 @@ def inner_loops(text: str) -> list[str]:
 @pytest.mark.parametrize("few", [1, 2, 5])
 def test_rows_are_the_axis_with_many_positions(few: int, isa: str) -> None:
     """Places of few texts, texts innermost: the other operand is not packed anew for each place."""
-    text = (f"graph f(x: f32[s,{few},k], y: f32[k,n]) {{\n"
-            '  v = contract(x, y) {spec="s,b,k; k,n -> s,b,n"}\n  return v\n}')  # fmt: skip
+    text = (
+        f"graph f(x: f32[s,{few},k], y: f32[k,n]) {{\n"
+        '  v = contract(x, y) {spec="s,b,k; k,n -> s,b,n"}\n  return v\n}'
+    )
     kernel = whole(text, isa)
     for phase in program(kernel.kernel).phases:
         (c,) = schedule(phase, Target.for_isa(isa)).blocked  # type: ignore[arg-type]

@@ -48,10 +48,17 @@ PLAIN = matrices("f32", "m,k; k,n -> m,n")
 ISAS = [isa for isa in RUNNABLE if any(form == "deep" for form, _ in whole(PLAIN, isa).forms)]
 LAYOUTS = [*product(("m,k", "k,m"), ("k,n", "n,k"))]
 SIZES = (
-    (1, 1, 1), (8, 32, 0), (12, 64, 4), (13, 33, 5), (7, 31, 17), (17, 65, DEEP + 33),
-    (70, 47, DEEP), (DEEP_EVEN + 1, 35, 2 * DEEP + 1), (31, 2 * 32, 3 * DEEP - 1),
+    (1, 1, 1),
+    (8, 32, 0),
+    (12, 64, 4),
+    (13, 33, 5),
+    (7, 31, 17),
+    (17, 65, DEEP + 33),
+    (70, 47, DEEP),
+    (DEEP_EVEN + 1, 35, 2 * DEEP + 1),
+    (31, 2 * 32, 3 * DEEP - 1),
     (DEEP_ROWS + 5, 19, 6),
-)  # fmt: skip
+)
 pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with enough registers")
 
 
@@ -73,8 +80,10 @@ def test_roundings_and_what_is_no_number(isa: str, left: str, right: str) -> Non
     ):
         x, y = (rng.standard_normal(s).astype("f4") for s in ((m, k), (k, n)))
         x[3, 5], x[4, 6], y[7, 8] = np.nan, np.inf, -np.inf
-        given = (x if left == "m,k" else np.ascontiguousarray(x.T),
-                 y if right == "k,n" else np.ascontiguousarray(y.T))  # fmt: skip
+        given = (
+            x if left == "m,k" else np.ascontiguousarray(x.T),
+            y if right == "k,n" else np.ascontiguousarray(y.T),
+        )
         assert form_for(kernel.forms, kernel.sizes([*given])) == "deep"
         (found,) = kernel(*given)
         with np.errstate(invalid="ignore"):
@@ -98,9 +107,9 @@ def test_fused_with_what_surrounds(isa: str, before: str, after: str) -> None:
     rng = np.random.default_rng(3)
     for m, n, k in ((1, 1, 1), (9, 16, 5), (35, 7, DEEP + 3), (70, 141, 20), (24, 64, DEEP)):
         shapes = {"x": (m, k), "w": (k, n), "b": (n,), "r": (m, n), "c": (m,)}
-        by_name = {
-            name: whole_numbers(shape, "f4", m) for name, shape in shapes.items()
-        } | {"i": rng.integers(0, m, m)}  # fmt: skip
+        by_name = {name: whole_numbers(shape, "f4", m) for name, shape in shapes.items()} | {
+            "i": rng.integers(0, m, m)
+        }
         arrays = [by_name[str(node.op.label)] for node in kernel.graph.inputs]
         read = [by_name[p.name] for p in kernel.kernel.inputs]
         found = run_guarded(kernel, read, at_end=True, sizes={"m": m, "n": n, "k": k})
@@ -113,9 +122,11 @@ def test_fused_with_what_surrounds(isa: str, before: str, after: str) -> None:
 def test_computed_across_as_they_are_packed(isa: str, left: str, right: str) -> None:
     """Both operands are computed: some of what they read lies along the packed lines, some not."""
     turned = "m,k" if left == "k,m" else "k,m"
-    code = (f"graph f(x: f32[{left}], u: f32[{turned}], w: f32[{right}]) {{\n"
-            " a = permute(u) {perm=(1,0)}\n p = mul(x, a)\n q = sub(w, 1.0:f32)\n"
-            f' s = contract(p, q) {{spec="{left}; {right} -> m,n"}}\n return s\n}}')  # fmt: skip
+    code = (
+        f"graph f(x: f32[{left}], u: f32[{turned}], w: f32[{right}]) {{\n"
+        " a = permute(u) {perm=(1,0)}\n p = mul(x, a)\n q = sub(w, 1.0:f32)\n"
+        f' s = contract(p, q) {{spec="{left}; {right} -> m,n"}}\n return s\n}}'
+    )
     kernel = forced(code, isa, "deep")
     for m, n, k in ((1, 1, 1), (9, 33, 31), (20, 150, 70), (65, 40, DEEP + 20)):
         shapes = {"m,k": (m, k), "k,m": (k, m), "k,n": (k, n), "n,k": (n, k)}
@@ -128,8 +139,10 @@ def test_computed_across_as_they_are_packed(isa: str, left: str, right: str) -> 
 @pytest.mark.parametrize("isa", ISAS)
 def test_rows_on_several_axes(isa: str, left: str) -> None:
     """The right operand is the same for all positions of one of them."""
-    code = (f"graph f(x: f32[{left}], y: f32[k,n]) {{\n s = contract(x, y) "
-            f'{{spec="{left}; k,n -> b,m,n"}}\n return s\n}}')  # fmt: skip
+    code = (
+        f"graph f(x: f32[{left}], y: f32[k,n]) {{\n s = contract(x, y) "
+        f'{{spec="{left}; k,n -> b,m,n"}}\n return s\n}}'
+    )
     form = "wide" if left == "b,m,k" else "deep"
     kernel = forced(code, isa, form)
     for sizes in ({"b": 3, "m": 50, "n": 37, "k": 9}, {"b": 2, "m": 13, "n": 64, "k": DEEP + 1}):
@@ -198,13 +211,16 @@ def test_blocks_are_larger_where_few_instructions_start() -> None:
     m, n = (size(name) for name in "mn")
     most = list[tuple[int, int]]()
     for direct, panels, tasks in product((False, True), (False, True), (2, 4, 8)):
-        usual, larger = (deep_blocks(m, n, mul(m, n), 4, 32, tasks, direct=direct, panels=panels,
-                                     long=long) for long in (False, True))  # fmt: skip
+        usual, larger = (
+            deep_blocks(m, n, mul(m, n), 4, 32, tasks, direct=direct, panels=panels, long=long)
+            for long in (False, True)
+        )
         assert (usual == larger) == (direct and panels)  # where nothing is packed
         for sizes in product((200, 512, 520, 3000, 10**5), (130, 512, 1024, 3072)):
             named = dict(zip("mn", sizes, strict=True))
-            (before, _), (high, wide) = ([int(evaluate(e, named)) for e in x]
-                                         for x in (usual, larger))  # fmt: skip
+            (before, _), (high, wide) = (
+                [int(evaluate(e, named)) for e in x] for x in (usual, larger)
+            )
             down, across = -(-sizes[0] // high), -(-sizes[1] // wide)
             assert down * across >= tasks - 1 or high <= max(3 * DEEP_EVEN, before)
             assert high % DEEP_EVEN == 0 and wide % 32 == 0
@@ -221,9 +237,13 @@ def test_numbers_in_larger_blocks(isa: str) -> None:
     few, more = (evaluate(x.built.functions[0].tasks, sizes) for x in (kernel, plain))
     assert few < more
     rng = np.random.default_rng(10)
-    for m, n, k in ((2 * LONG_ROWS + 5, 2 * LONG_COLUMNS + 33, LONG_DEEP + 1), (1100, 1000, 0),
-                    (LONG_ROWS, LONG_COLUMNS, 2 * LONG_DEEP), (1, 3001, 5),
-                    (2003, 33, 9)):  # fmt: skip
+    for m, n, k in (
+        (2 * LONG_ROWS + 5, 2 * LONG_COLUMNS + 33, LONG_DEEP + 1),
+        (1100, 1000, 0),
+        (LONG_ROWS, LONG_COLUMNS, 2 * LONG_DEEP),
+        (1, 3001, 5),
+        (2003, 33, 9),
+    ):
         x, y = (rng.integers(-5, 5, s).astype("f4") for s in ((m, k), (k, n)))
         if k:
             x[m // 2, 3], y[2, n // 2] = np.inf, np.nan
@@ -285,8 +305,13 @@ def test_larger_blocks_where_the_second_cache_has_room(isa: str) -> None:
     (large,), (usual,) = (k.built.functions for k in (kernel, forced(PLAIN, isa, "deep")))
     sizes = {"m": 9000, "n": 9000, "k": 900}
     assert evaluate(large.tasks, sizes) != evaluate(usual.tasks, sizes)
-    for m, n, k in ((1, 1, 1), (13, 300, ROOMY_DEPTH + 1), (ROOMY_ROWS + 5, 19, 6),
-                    (700, ROOMY_COLUMNS + 33, 2 * ROOMY_DEPTH + 3), (24, 64, 0)):  # fmt: skip
+    for m, n, k in (
+        (1, 1, 1),
+        (13, 300, ROOMY_DEPTH + 1),
+        (ROOMY_ROWS + 5, 19, 6),
+        (700, ROOMY_COLUMNS + 33, 2 * ROOMY_DEPTH + 3),
+        (24, 64, 0),
+    ):
         x, y = (rng.integers(-5, 5, s).astype("f4") for s in ((m, k), (k, n)))
         (found,) = run_guarded(kernel, [x, y], at_end=True)
         assert np.array_equal(found, x @ y), (m, n, k)
@@ -335,8 +360,10 @@ def test_rows_are_copied_that_share_a_set(isa: str, k: int, copied: bool) -> Non
 def test_what_a_tile_asks_for_follows_from_the_machine(isa: str) -> None:
     """On a narrow one for its panel, and for the rows that it packs next."""
     plain = whole(PLAIN, isa)
-    texts = [emit(plain.kernel, replace(plain.target, **changed), form="deep").llvm
-             for changed in ({}, FEW_WAYS, NARROW)]  # fmt: skip
+    texts = [
+        emit(plain.kernel, replace(plain.target, **changed), form="deep").llvm
+        for changed in ({}, FEW_WAYS, NARROW)
+    ]
     open_, copied, narrow = (text.count("llvm.prefetch") for text in texts)
     assert open_ < copied and narrow < copied
     assert "192" in texts[1] and str(LONG_DEEP) in texts[2]
@@ -346,10 +373,15 @@ def test_what_a_tile_asks_for_follows_from_the_machine(isa: str) -> None:
 def test_narrow_machines_pack_the_rows_of_one_tile(isa: str) -> None:
     """More rows take more scratch for their sums alone."""
     taken = [
-        [evaluate(elsewhere(PLAIN, isa, **changed).built.functions[0].scratch,
-                  {"m": m, "n": 64, "k": 1000}) for m in (48, 96)]
+        [
+            evaluate(
+                elsewhere(PLAIN, isa, **changed).built.functions[0].scratch,
+                {"m": m, "n": 64, "k": 1000},
+            )
+            for m in (48, 96)
+        ]
         for changed in (FEW_WAYS, NARROW)
-    ]  # fmt: skip
+    ]
     (all_rows, tile) = (more - few for few, more in taken)
     assert 48 * 64 * 4 <= tile < 48 * 100 * 4 < 48 * DEEP_PITCH * 4 <= all_rows
 
@@ -360,14 +392,18 @@ def test_numbers_of_rows_that_narrow_machines_compute_while_packing(isa: str, dt
     """Casts, a scale and an offset for each row or position, an absolute value: as by the
     interpreter, for one tile of rows or many, whole or in part."""
     to = "f64" if dtype == "f64" else "f32"
-    code = (f"graph f(x: {dtype}[m,k], s: {to}[m,1], t: {to}[k], y: {to}[k,n]) {{\n"
-            f" a = cast(x) {{dtype={to}}}\n b = mul(a, s)\n c = sub(b, t)\n d = abs(c)\n"
-            ' v = contract(d, y) {spec="m,k; k,n -> m,n"}\n return v\n}')  # fmt: skip
+    code = (
+        f"graph f(x: {dtype}[m,k], s: {to}[m,1], t: {to}[k], y: {to}[k,n]) {{\n"
+        f" a = cast(x) {{dtype={to}}}\n b = mul(a, s)\n c = sub(b, t)\n d = abs(c)\n"
+        ' v = contract(d, y) {spec="m,k; k,n -> m,n"}\n return v\n}'
+    )
     kernel, rng = elsewhere(code, isa, **NARROW), np.random.default_rng(11)
     for m, n, k in ((1, 1, 1), (13, 300, LONG_DEEP + 1), (50, 33, 3), (24, 64, 0), (12, 530, 700)):
         shapes = ((m, k), (m, 1), (k,), (k, n))
-        given = [rng.integers(-5, 5, shape).astype(NAMED[d])
-                 for shape, d in zip(shapes, (dtype, to, to, to), strict=True)]  # fmt: skip
+        given = [
+            rng.integers(-5, 5, shape).astype(NAMED[d])
+            for shape, d in zip(shapes, (dtype, to, to, to), strict=True)
+        ]
         (found,) = run_guarded(kernel, given, at_end=True)
         (wanted,) = kernel.expected(*given)
         assert np.array_equal(found, wanted), (m, n, k)
@@ -384,13 +420,21 @@ def test_numbers_where_rows_are_copied(
     left, right = layout
     kernel = elsewhere(matrices("f32", f"{left}; {right} -> m,n"), isa, **changed)
     rng = np.random.default_rng(8)
-    for m, n, k in ((1, 1, 1), (13, 300, LONG_DEEP + 1), (DEEP_ROWS + 5, 19, 6), (24, 64, 0),
-                    (300, DEEP_COLUMNS + 33, 2 * LONG_DEEP + 3), (12, 32, DEEP)):  # fmt: skip
+    for m, n, k in (
+        (1, 1, 1),
+        (13, 300, LONG_DEEP + 1),
+        (DEEP_ROWS + 5, 19, 6),
+        (24, 64, 0),
+        (300, DEEP_COLUMNS + 33, 2 * LONG_DEEP + 3),
+        (12, 32, DEEP),
+    ):
         x, y = (rng.integers(-5, 5, s).astype("f4") for s in ((m, k), (k, n)))
         if k > 3:
             x[m // 2, 3], y[2, n // 2] = np.inf, np.nan
-        given = [np.ascontiguousarray(a.T) if turned else a
-                 for a, turned in ((x, left == "k,m"), (y, right == "n,k"))]  # fmt: skip
+        given = [
+            np.ascontiguousarray(a.T) if turned else a
+            for a, turned in ((x, left == "k,m"), (y, right == "n,k"))
+        ]
         (found,) = run_guarded(kernel, given, at_end=True)
         with np.errstate(invalid="ignore"):
             wanted = x.astype("f8") @ y.astype("f8")

@@ -102,8 +102,11 @@ def test_small_ones_mask_what_columns_there_are(isa: str) -> None:
 def test_nearly_whole_tiles_of_small_ones_are_one() -> None:
     """The last vector of a tile has a part, and what it stores goes where it belongs."""
     kernel = whole(PLACED)
-    text = assembly(emit(kernel.kernel, Target.for_isa("avx512"), form="small").llvm,
-                    Target.for_isa("avx512"), 2)  # fmt: skip
+    text = assembly(
+        emit(kernel.kernel, Target.for_isa("avx512"), form="small").llvm,
+        Target.for_isa("avx512"),
+        2,
+    )
     loops = [body for body in inner_loops(text) if "fmadd" in body]
     assert max(len(re.findall("fmadd", body)) for body in loops) == 16
     assert all("{%k" in body for body in loops)
@@ -143,8 +146,7 @@ def test_factors_in_groups(isa: str, depth: int) -> None:
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_double_precision(isa: str) -> None:
-    check(whole(ROWS.format(t="f64"), isa, usual=True),
-          *random((3, 7, 300), (300, 96), dtype="f8"))  # fmt: skip
+    check(whole(ROWS.format(t="f64"), isa, usual=True), *random((3, 7, 300), (300, 96), dtype="f8"))
 
 
 SHORT = """graph f(x: {t}[b,m,k], w: {t}[b,k,n]) {{

@@ -99,9 +99,12 @@ def plain(q: Array, k: Array, v: Array, mask: Mask, number: float) -> Array:
 
 @settings(max_examples=6, deadline=None)
 @given(
-    n=st.integers(1, 1400), seed=st.integers(0, 99), number=st.sampled_from([-1e9, LOW]),
-    scale=st.sampled_from([0.0, 1.0, 60.0, 1e4]), other=st.integers(0, 300),
-)  # fmt: skip
+    n=st.integers(1, 1400),
+    seed=st.integers(0, 99),
+    number=st.sampled_from([-1e9, LOW]),
+    scale=st.sampled_from([0.0, 1.0, 60.0, 1e4]),
+    other=st.integers(0, 300),
+)
 @pytest.mark.parametrize("name", MASKS)
 def test_what_is_left_out_changes_no_bit(
     name: str, n: int, seed: int, number: float, scale: float, other: int
@@ -123,9 +126,12 @@ def test_what_is_left_out_changes_no_bit(
 
 @settings(max_examples=4, deadline=None)
 @given(
-    n=st.integers(1, 1400), seed=st.integers(0, 99), number=st.just(-1e9),
-    scale=st.sampled_from([0.0, 1.0, 30.0, 1e4]), other=st.integers(0, 300),
-)  # fmt: skip
+    n=st.integers(1, 1400),
+    seed=st.integers(0, 99),
+    number=st.just(-1e9),
+    scale=st.sampled_from([0.0, 1.0, 30.0, 1e4]),
+    other=st.integers(0, 300),
+)
 @pytest.mark.parametrize("how", ADDED)
 @pytest.mark.parametrize("name", ["window", "late rows"])
 def test_what_a_sum_leaves_out_changes_no_bit(

@@ -27,10 +27,21 @@ PLAIN = matrices("f32", "m,k; k,n -> m,n")
 ISAS = [isa for isa in RUNNABLE if any(form == "few" for form, _ in whole(PLAIN, isa).forms)]
 LAYOUTS = [*product(("m,k", "k,m"), ("k,n", "n,k"))]
 SIZES = (
-    (1, 1, 1), (8, 32, 0), (12, 32, 1), (13, 33, 5), (24, 64, 3), (31, 95, 17), (52, 161, 4),
-    (70, 47, 30), (SMALL, TALL_COLUMNS + 1, 7), (SMALL + 5, 40, 6), (SMALL + 20, 70, 5),
-    (17, 3 * TALL_COLUMNS + 50, 9), (29, 70, FEW_DEEP + 1), (16, 33, 2 * FEW_DEEP + 1),
-)  # fmt: skip
+    (1, 1, 1),
+    (8, 32, 0),
+    (12, 32, 1),
+    (13, 33, 5),
+    (24, 64, 3),
+    (31, 95, 17),
+    (52, 161, 4),
+    (70, 47, 30),
+    (SMALL, TALL_COLUMNS + 1, 7),
+    (SMALL + 5, 40, 6),
+    (SMALL + 20, 70, 5),
+    (17, 3 * TALL_COLUMNS + 50, 9),
+    (29, 70, FEW_DEEP + 1),
+    (16, 33, 2 * FEW_DEEP + 1),
+)
 pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with enough registers")
 
 
@@ -132,9 +143,9 @@ def test_fused_with_what_surrounds(isa: str, before: str, after: str) -> None:
     rng = np.random.default_rng(3)
     for m, n, k in ((1, 1, 1), (13, 16, 5), (35, 37, 3), (70, 141, 20), (26, 45, 2 * FEW_DEEP)):
         shapes = {"x": (m, k), "w": (k, n), "b": (n,), "r": (m, n), "c": (m,)}
-        by_name = {
-            name: whole_numbers(shape, "f4", m) for name, shape in shapes.items()
-        } | {"i": rng.integers(0, m, m)}  # fmt: skip
+        by_name = {name: whole_numbers(shape, "f4", m) for name, shape in shapes.items()} | {
+            "i": rng.integers(0, m, m)
+        }
         arrays = [by_name[str(node.op.label)] for node in kernel.graph.inputs]
         read = [by_name[p.name] for p in kernel.kernel.inputs]
         found = run_guarded(kernel, read, at_end=True, sizes={"m": m, "n": n, "k": k})
@@ -148,16 +159,20 @@ def test_converted_operands(isa: str, left: str, right: str) -> None:
     """Rows of a converted left operand are packed at once; lines of a right one on the way."""
     given = "x" if left == "q" else "w"
     types = {"x": "f32", "w": "f32", given: "bf16"}
-    code = (f"graph f(x: {types['x']}[m,k], w: {types['w']}[k,n]) {{\n"
-            f" q = cast({given}) {{dtype=f32}}\n"
-            f' s = contract({left}, {right}) {{spec="m,k; k,n -> m,n"}}\n'
-            " return s\n}")  # fmt: skip
+    code = (
+        f"graph f(x: {types['x']}[m,k], w: {types['w']}[k,n]) {{\n"
+        f" q = cast({given}) {{dtype=f32}}\n"
+        f' s = contract({left}, {right}) {{spec="m,k; k,n -> m,n"}}\n'
+        " return s\n}"
+    )
     kernel = forced(code, isa, "few")
     rng = np.random.default_rng(6)
     for m, n, k in ((1, 1, 1), (17, 33, 9), (75, 150, 31)):
         shapes = {"x": (m, k), "w": (k, n)}
-        x, w = (rng.integers(-4, 5, shapes[name]).astype(
-            bf16.numpy if types[name] == "bf16" else "f4") for name in "xw")  # fmt: skip
+        x, w = (
+            rng.integers(-4, 5, shapes[name]).astype(bf16.numpy if types[name] == "bf16" else "f4")
+            for name in "xw"
+        )
         for at_end in (False, True):
             found = run_guarded(kernel, [x, w], at_end=at_end)[0]
             assert np.array_equal(found, x.astype("f4") @ w.astype("f4")), (m, n, k)
@@ -166,8 +181,10 @@ def test_converted_operands(isa: str, left: str, right: str) -> None:
 @pytest.mark.parametrize("isa", ISAS)
 def test_computed_rows_fill_what_is_reserved_for_them(isa: str) -> None:
     """As many as a task can have, whose last one ends within a vector."""
-    code = ("graph f(x: f32[m,k], w: f32[k,n]) {\n q = abs(x)\n"
-            ' s = contract(q, w) {spec="m,k; k,n -> m,n"}\n return s\n}')  # fmt: skip
+    code = (
+        "graph f(x: f32[m,k], w: f32[k,n]) {\n q = abs(x)\n"
+        ' s = contract(q, w) {spec="m,k; k,n -> m,n"}\n return s\n}'
+    )
     kernel = forced(code, isa, "few")
     for k in (1, 7, 33):
         x, w = whole_numbers((SMALL, k), "f4", 1), whole_numbers((k, 40), "f4", 2)
@@ -180,14 +197,18 @@ def test_inner_loops_stay_in_registers(dtype: str) -> None:
     """Four positions at once of a tile that multiplies what is packed, one of that which packs it,
     with two stores: no sum leaves its register."""
     kernel = lower.run(one_cluster(parse(matrices(dtype, "m,k; k,n -> m,n"))), "eager", {})
-    text = assembly(emit(kernel, Target.for_isa("avx512"), form="few").llvm,
-                    Target.for_isa("avx512"), 2)  # fmt: skip
-    loops = {n: [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == n]
-             for n in (24, 96)}  # fmt: skip
+    text = assembly(
+        emit(kernel, Target.for_isa("avx512"), form="few").llvm, Target.for_isa("avx512"), 2
+    )
+    loops = {
+        n: [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == n] for n in (24, 96)
+    }
     spilled = r"(?m)zmm\d+, -?\d*\(%rsp|-?\d*\(%rsp\), %zmm"
     assert not any(re.search(spilled, x) for x in (*loops[24], *loops[96]))
-    stores = {n: sorted(len(re.findall(r"%zmm\d+, -?\d*\(%r", x)) for x in found)
-              for n, found in loops.items()}  # fmt: skip
+    stores = {
+        n: sorted(len(re.findall(r"%zmm\d+, -?\d*\(%r", x)) for x in found)
+        for n, found in loops.items()
+    }
     assert stores == {96: [0], 24: [0, 0, 2]}, "also of what has as many vectors of a panel"
     # A round of four positions asks for four lines of the next block, one that packs for one.
     assert [x.count("prefetch") for x in loops[96]] == [4]
@@ -199,8 +220,9 @@ def test_sums_of_turned_products_stay_in_registers(shapes: str) -> None:
     """Whether sizes are known or not: two positions at once, two lines asked for."""
     code = f'graph f({shapes}) {{\n s = contract(x, w) {{spec="m,k; n,k -> m,n"}}\n return s\n}}'
     kernel = lower.run(one_cluster(parse(code)), "eager", {})
-    text = assembly(emit(kernel, Target.for_isa("avx512"), form="few").llvm,
-                    Target.for_isa("avx512"), 2)  # fmt: skip
+    text = assembly(
+        emit(kernel, Target.for_isa("avx512"), form="few").llvm, Target.for_isa("avx512"), 2
+    )
     loops = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 48]
     spilled = r"(?m)zmm\d+, -?\d*\(%rsp|-?\d*\(%rsp\), %zmm"
     assert len(loops) == 1

@@ -80,8 +80,12 @@ def test_all_heights_and_depths(cpu: str, rows: str) -> None:
     """Whole numbers, whose sums are exact."""
     made = native_kernel(parse(_stream(rows)), TARGETS[cpu])
     between = (3,) if rows == "far apart" else ()
-    for m, n, k in (*((m, 40, 7) for m in range(1, 27)), *((13, 33, k) for k in range(1, 10)),
-                    *((30, 530, k) for k in (255, 256, 257, 259, 515)), (200, 1, 3)):  # fmt: skip
+    for m, n, k in (
+        *((m, 40, 7) for m in range(1, 27)),
+        *((13, 33, k) for k in range(1, 10)),
+        *((30, 530, k) for k in (255, 256, 257, 259, 515)),
+        (200, 1, 3),
+    ):
         x, w = whole_numbers((m, *between, k), "f4", m), whole_numbers((n, k), "f4", n)
         used = x[:, 1] if between else x
         found = made({"x": x, "w": w})["y"]

@@ -216,10 +216,14 @@ K = axis("k", mul(size("n"), 60))
 @pytest.mark.parametrize(
     "e",
     [
-        mod(K, 3), floordiv(K, 5), add(mul(floordiv(K, 3), 7), mod(K, 3)),
-        mod(floordiv(K, 3), 5), floordiv(mod(K, 12), 4), add(mul(K, 2), mul(mod(K, 4), -3)),
+        mod(K, 3),
+        floordiv(K, 5),
+        add(mul(floordiv(K, 3), 7), mod(K, 3)),
+        mod(floordiv(K, 3), 5),
+        floordiv(mod(K, 12), 4),
+        add(mul(K, 2), mul(mod(K, 4), -3)),
     ],
-)  # fmt: skip
+)
 def test_patterns_say_what_the_index_is(e: Index) -> None:
     found = pattern(e, "k")
     assert found is not None
@@ -328,8 +332,10 @@ def test_code_with_numbers_at_forbidden_pages(name: str, isa: str) -> None:
         made = native_kernel(with_sizes(kernel, {"c": c, "e": 3}), isa)
         for r in (1, 33, 120):
             sizes = {"r": r, "c": c, "e": 3}
-            arrays = {p.name: rng.random([int(evaluate(n, sizes)) for n in p.shape], np.float32)
-                      for p in kernel.inputs}  # fmt: skip
+            arrays = {
+                p.name: rng.random([int(evaluate(n, sizes)) for n in p.shape], np.float32)
+                for p in kernel.inputs
+            }
             wanted = run(made.kernel, arrays, {"r": r})["y"]
             for at_end in (True, False):
                 found = made(arrays, {"r": r}, at_end=at_end)["y"]
@@ -351,7 +357,11 @@ def test_lanes_pick_elements_of_any_width(read: str, stored: str, isa: str) -> N
           u = flip(x) {{axes=(1,)}}
           y = add(u, t)
           return y
-        }}""", isa, n=300, c=3)  # fmt: skip
+        }}""",
+        isa,
+        n=300,
+        c=3,
+    )
     rng = np.random.default_rng(5)
     x, b = (
         rng.integers(0, 2 if node.type.dtype.long == "bool" else 9, s).astype(node.type.dtype.numpy)
@@ -429,7 +439,7 @@ def test_sums_over_nothing_are_nothing(shape: tuple[int, ...]) -> None:
         made = whole(
             f"graph f(x: f32[{','.join(kept)}]) {{\n s = reduce.sum(x) {{axes=({axes},)}}\n"
             " return s\n}"
-        )  # fmt: skip
+        )
         np.testing.assert_array_equal(made(x)[0], np.sum(x, over))
 
 

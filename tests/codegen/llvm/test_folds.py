@@ -36,8 +36,9 @@ CASES = [
 
 def source(combine: str, dtype: str, axes: tuple[int, ...]) -> str:
     listed = f"({axes[0]},)" if len(axes) == 1 else str(axes)
-    return (f"graph f(x: {dtype}[a,b,c]) {{\n y = reduce.{combine}(x) {{axes={listed}}}\n"
-            " return y\n}")  # fmt: skip
+    return (
+        f"graph f(x: {dtype}[a,b,c]) {{\n y = reduce.{combine}(x) {{axes={listed}}}\n return y\n}}"
+    )
 
 
 def data(dtype: DType, shape: tuple[int, ...], combine: str) -> Array:
@@ -109,10 +110,20 @@ def test_every_axis(combine: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("isa", RUNNABLE[1:])
-@pytest.mark.parametrize(("combine", "dtype"), [
-    ("sum", "f32"), ("sum", "f64"), ("sum", "i8"), ("max", "f16"), ("argmax", "f32"),
-    ("argmin", "i64"), ("any", "bool"), ("prod", "bf16"), ("min", "u8"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("combine", "dtype"),
+    [
+        ("sum", "f32"),
+        ("sum", "f64"),
+        ("sum", "i8"),
+        ("max", "f16"),
+        ("argmax", "f32"),
+        ("argmin", "i64"),
+        ("any", "bool"),
+        ("prod", "bf16"),
+        ("min", "u8"),
+    ],
+)
 def test_other_instruction_sets(isa: str, combine: str, dtype: str) -> None:
     for axes in AXES[:4]:
         check(combine, dtype, axes, isa, SHAPES[::2])
@@ -198,8 +209,10 @@ def test_a_cancelling_sum_of_doubles_is_exact() -> None:
 def test_folds_that_end_different_axes_share_a_kernel() -> None:
     """Two folds end the vector axis with different others: one loop order cannot serve both."""
     lines = ["graph f(x: f32[a,b,c]) {"]
-    lines += [f" s{k} = reduce.{c}(x) {{axes={str(axes) if len(axes) > 1 else f'({axes[0]},)'}}}"
-              for k, (c, axes) in enumerate(SHARED)]  # fmt: skip
+    lines += [
+        f" s{k} = reduce.{c}(x) {{axes={str(axes) if len(axes) > 1 else f'({axes[0]},)'}}}"
+        for k, (c, axes) in enumerate(SHARED)
+    ]
     lines += [f" return {', '.join(f's{k}' for k in range(len(SHARED)))}", "}"]
     for isa in RUNNABLE:
         kernel = whole("\n".join(lines), isa)
@@ -211,15 +224,29 @@ def test_folds_that_end_different_axes_share_a_kernel() -> None:
 
 
 SHARED = (
-    ("sum", (0, 2)), ("sum", (1, 2)), ("max", (0, 1)), ("min", (0, 1, 2)), ("argmin", (2,)),
-    ("sum", (2,)), ("max", (0,)), ("argmax", (1,)), ("any", (0, 2)),
-)  # fmt: skip
+    ("sum", (0, 2)),
+    ("sum", (1, 2)),
+    ("max", (0, 1)),
+    ("min", (0, 1, 2)),
+    ("argmin", (2,)),
+    ("sum", (2,)),
+    ("max", (0,)),
+    ("argmax", (1,)),
+    ("any", (0, 2)),
+)
 
 
 def test_long_folds_are_split_and_joined_in_order() -> None:
     """With a large size hinted the fold is split over the grid: two functions, the same sum."""
-    for combine, dtype in (("sum", "f32"), ("sum", "f64"), ("max", "f32"), ("prod", "f64"),
-                           ("any", "bool"), ("sum", "i8"), ("min", "i64")):  # fmt: skip
+    for combine, dtype in (
+        ("sum", "f32"),
+        ("sum", "f64"),
+        ("max", "f32"),
+        ("prod", "f64"),
+        ("any", "bool"),
+        ("sum", "i8"),
+        ("min", "i64"),
+    ):
         code = source(combine, dtype, (0, 1, 2))
         kernel = whole(code, a=1 << 20, b=4, c=4)
         assert len(kernel.built.functions) == 2
@@ -270,9 +297,16 @@ def with_ties(dtype: str, kind: str, shape: tuple[int, ...]) -> Array:
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
 @pytest.mark.parametrize(
     ("dtype", "kind"),
-    [("f4", "ties"), ("f4", "NaN"), ("f4", "lowest"), ("f8", "NaN"), ("f2", "ties"), ("i4", "ties"),
-     ("i1", "ties")],
-)  # fmt: skip
+    [
+        ("f4", "ties"),
+        ("f4", "NaN"),
+        ("f4", "lowest"),
+        ("f8", "NaN"),
+        ("f2", "ties"),
+        ("i4", "ties"),
+        ("i1", "ties"),
+    ],
+)
 def test_places_in_long_folds_are_those_of_numpy(name: str, dtype: str, kind: str) -> None:
     for n in LENGTHS:
         for shape, axis in (((n,), 0), ((3, n), 1), ((n, 3), 0), ((n // 64, 64), None)):

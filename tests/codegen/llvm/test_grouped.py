@@ -35,8 +35,10 @@ def source(pair: str, spec: str = PLAIN) -> str:
     left, right = spec.partition("->")[0].split(";")
     casts = "" if first == "bf16" else " a = cast(x) {dtype=i32}\n b = cast(y) {dtype=i32}\n"
     names = "x, y" if first == "bf16" else "a, b"
-    return (f"graph f(x: {first}[{left.strip()}], y: {second}[{right.strip()}]) {{\n{casts}"
-            f' s = contract({names}) {{spec="{spec}"}}\n return s\n}}')  # fmt: skip
+    return (
+        f"graph f(x: {first}[{left.strip()}], y: {second}[{right.strip()}]) {{\n{casts}"
+        f' s = contract({names}) {{spec="{spec}"}}\n return s\n}}'
+    )
 
 
 def grouped(kernel: Whole) -> bool:
@@ -78,8 +80,9 @@ def test_every_size_up_to_two_tiles(pair: str, isa: str) -> None:
         x, y = drawn(first, (2 * rows + 1, k), k), drawn(second, (k, 2 * columns + 1), k + 1)
         right = wanted(x, y)
         step = 1 if k in (5, 7) else 7
-        for m, n in product(range(1, 2 * rows + 2, 1 if step == 1 else 3),
-                            range(1, 2 * columns + 2, step)):  # fmt: skip
+        for m, n in product(
+            range(1, 2 * rows + 2, 1 if step == 1 else 3), range(1, 2 * columns + 2, step)
+        ):
             (found,) = kernel(x[:m], np.ascontiguousarray(y[:, :n]))
             assert np.array_equal(found, right[:m, :n]), (m, n, k)
 
@@ -145,8 +148,14 @@ def test_few_rows(pair: str, spec: str) -> None:
     for isa in RUNNABLE[:2]:
         more = MORE if isa == "avx512" else ()
         kernel = whole(source(pair, spec), isa, features=more)
-        for m, n, k in ((1, 33, 17), (3, 65, 1), (7, 5, 515), (16, 40, 300), (2, 2100, 40),
-                        (12, 19, 4130)):  # fmt: skip
+        for m, n, k in (
+            (1, 33, 17),
+            (3, 65, 1),
+            (7, 5, 515),
+            (16, 40, 300),
+            (2, 2100, 40),
+            (12, 19, 4130),
+        ):
             x, y = drawn(first, (m, k), m), drawn(second, (k, n), n)
             x = x[0] if spec.startswith("k;") else x
             right = wanted(x, y)
@@ -213,16 +222,20 @@ class TestBfloat16:
         """Not cut off: the rounding errors of many factors cancel."""
         first, second = ("a", "y") if side == "left" else ("x", "a")
         given = "x" if side == "left" else "y"
-        code = (f"graph f(x: bf16[m,k], y: bf16[k,n], z: f32[]) {{\n"
-                f" w = cast({given}) {{dtype=f32}}\n t = mul(w, z)\n a = cast(t) {{dtype=bf16}}\n"
-                f' s = contract({first}, {second}) {{spec="{PLAIN}"}}\n return s\n}}')  # fmt: skip
+        code = (
+            f"graph f(x: bf16[m,k], y: bf16[k,n], z: f32[]) {{\n"
+            f" w = cast({given}) {{dtype=f32}}\n t = mul(w, z)\n a = cast(t) {{dtype=bf16}}\n"
+            f' s = contract({first}, {second}) {{spec="{PLAIN}"}}\n return s\n}}'
+        )
         kernel = whole(code, usual=True, features=MORE, rounding="fast")
         assert grouped(kernel)
         assert "bf16(" not in kernel_text(kernel.kernel)
         x, y = drawn("bf16", (30, 700), 1), drawn("bf16", (700, 50), 2)
         third = np.array(1 / 3, np.float32)
-        a, b = ((v.astype("f4") * third).astype(bf16.numpy) if place == side else v
-                for v, place in ((x, "left"), (y, "right")))  # fmt: skip
+        a, b = (
+            (v.astype("f4") * third).astype(bf16.numpy) if place == side else v
+            for v, place in ((x, "left"), (y, "right"))
+        )
         want = a.astype("f8") @ b.astype("f8")
         (found,) = kernel(x, y, third)
         assert np.allclose(found.astype("f8"), want, rtol=2.0**-8, atol=1e-3)
@@ -277,12 +290,12 @@ def test_rows_of_whole_units_are_read_where_they_lie(pair: str) -> None:
         f"graph f(x: {first}[m,k], y: {second}[n,k-3]) {{\n"
         f" t = slice(x) {{starts=(0, 2), sizes=(m, k - 3), steps=(1, 1)}}\n{casts}"
         f' s = contract({names}) {{spec="m,k; n,k -> m,n"}}\n return s\n}}',
-        usual=True, features=MORE if RUNNABLE[0] == "avx512" else (),
-    )  # fmt: skip
+        usual=True,
+        features=MORE if RUNNABLE[0] == "avx512" else (),
+    )
     named = Target.for_isa("avx512")
     named = replace(named, features=(*named.features, *VNNI))
-    found = [c for p in program(kernel.kernel).phases
-             for c in schedule(p, named).blocked]  # fmt: skip
+    found = [c for p in program(kernel.kernel).phases for c in schedule(p, named).blocked]
     if found[0].group is not None:
         assert [c.units for c in found] == [not found[0].group.moved]
     for m, n, k in (
@@ -307,6 +320,9 @@ def test_short_numbers_are_converted_once_rather_than_by_every_tile(dtype: str) 
         f"graph f(x: {dtype}[m,k], y: {dtype}[k,n]) {{\n"
         ' s = contract(x, y) {spec="m,k; k,n -> m,n", dtype=f32}\n return s\n}'
     )
-    lie = [c.reads_left() for p in program(kernel.kernel).phases
-           for c in schedule(p, Target.for_isa("avx512")).blocked]  # fmt: skip
+    lie = [
+        c.reads_left()
+        for p in program(kernel.kernel).phases
+        for c in schedule(p, Target.for_isa("avx512")).blocked
+    ]
     assert lie == [dtype == "f32"]

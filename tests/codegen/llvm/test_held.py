@@ -51,8 +51,9 @@ def drawn(code: str, m: int, n: int, g: int, seed: int) -> list[np.ndarray[Any, 
     kernel, rng = whole(code, RUNNABLE[0]), np.random.default_rng(seed)
     known, found = {"m": m, "n": n, "g": g}, list[np.ndarray[Any, Any]]()
     for x in kernel.graph.inputs:
-        shape = tuple(d if isinstance(d, int) else int(eval(str(d), {}, known))
-                      for d in x.type.shape)  # fmt: skip
+        shape = tuple(
+            d if isinstance(d, int) else int(eval(str(d), {}, known)) for d in x.type.shape
+        )
         low, high = (-4, 5) if x.type.dtype.name in ("f32", "i8") else (0, 256)
         found.append(rng.integers(low, high, shape).astype(NUMBERS[x.type.dtype.name]))
     return found

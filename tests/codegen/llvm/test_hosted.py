@@ -72,9 +72,7 @@ def arrays(
         ("numbers", {"t": "f64"}, [(2, 6, 17, 21, 19)]),
     ],
 )
-def test_pairs(
-    between: str, options: dict[str, int | str], images: list[tuple[int, ...]]
-) -> None:  # fmt: skip
+def test_pairs(between: str, options: dict[str, int | str], images: list[tuple[int, ...]]) -> None:
     kernel = whole(pair(between, **options))
     dtype = np.float64 if options.get("t") == "f64" else np.float32
     for b, h, w, c, o in images:

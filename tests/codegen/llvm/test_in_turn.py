@@ -38,9 +38,11 @@ MAP = """kernel f(x: f32[n,r,{c}]) -> y: f32[n,r,{g},{e}], t: f32[{g}]
 
 def _text(source: str, groups: int, each: int) -> str:
     lines = source.format(c=groups * each, g=groups, e=each).splitlines()
-    lines = [x for x in lines if not x.startswith("  axis")][:1] + [
-        x for x in lines if x.startswith("  axis")] + [
-        x for x in lines[1:] if not x.startswith("  axis")]  # fmt: skip
+    lines = (
+        [x for x in lines if not x.startswith("  axis")][:1]
+        + [x for x in lines if x.startswith("  axis")]
+        + [x for x in lines[1:] if not x.startswith("  axis")]
+    )
     return "\n".join(lines)
 
 

@@ -95,13 +95,17 @@ UNTESTED, TESTED = (re.compile(s) for s in (r"= load <\d+ x float>", r"@llvm\.ma
 
 
 @pytest.mark.skipif(RUNNABLE[0] != "avx512", reason="other sets load masked vectors by elements")
-@pytest.mark.parametrize("f", [
-    stencil, ends,
-    lambda x: sm.roll(x, 1) + sm.roll(x, -1) - 2 * x,
-    lambda x: sm.concat([x[:1], x[:-1]]) + sm.concat([x[1:], x[-1:]]) - 2 * x,
-    lambda x: sm.concat([x[1:2] - x[:1], (x[2:] - x[:-2]) * 0.5, x[-1:] - x[-2:-1]]),
-    lambda x: sm.sum((sm.roll(x, 1) - x) ** 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "f",
+    [
+        stencil,
+        ends,
+        lambda x: sm.roll(x, 1) + sm.roll(x, -1) - 2 * x,
+        lambda x: sm.concat([x[:1], x[:-1]]) + sm.concat([x[1:], x[-1:]]) - 2 * x,
+        lambda x: sm.concat([x[1:2] - x[:1], (x[2:] - x[:-2]) * 0.5, x[-1:] - x[-2:-1]]),
+        lambda x: sm.sum((sm.roll(x, 1) - x) ** 2),
+    ],
+)
 def test_a_loop_without_tests(f: Callable[[sm.Array], object]) -> None:
     """One loop, the widest, loads vectors and tests nothing."""
     text = sm.jit(f).lower(sm.spec(("n",), "f32")).compile().as_text("llvm")

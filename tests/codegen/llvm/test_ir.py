@@ -33,10 +33,25 @@ def read(module: ir.Module) -> Any:
     return found
 
 
-BINARY = [("add", I32), ("sub", I64), ("mul", FOUR_INTS), ("sdiv", I8), ("udiv", I32),
-          ("srem", I32), ("urem", I32), ("fadd", F32), ("fsub", F64), ("fmul", FOUR),
-          ("fdiv", F16), ("shl", I32), ("lshr", I32), ("ashr", FOUR_INTS), ("and_", I1),
-          ("or_", I64), ("xor", FOUR_INTS)]  # fmt: skip
+BINARY = [
+    ("add", I32),
+    ("sub", I64),
+    ("mul", FOUR_INTS),
+    ("sdiv", I8),
+    ("udiv", I32),
+    ("srem", I32),
+    ("urem", I32),
+    ("fadd", F32),
+    ("fsub", F64),
+    ("fmul", FOUR),
+    ("fdiv", F16),
+    ("shl", I32),
+    ("lshr", I32),
+    ("ashr", FOUR_INTS),
+    ("and_", I1),
+    ("or_", I64),
+    ("xor", FOUR_INTS),
+]
 
 
 @pytest.mark.parametrize(("name", "kind"), BINARY)
@@ -50,8 +65,10 @@ def test_what_takes_two_of_a_type_gives_that_type(name: str, kind: Any) -> None:
     assert f"{operation} {kind} " in str(read(module))
 
 
-@pytest.mark.parametrize(("name", "kind"), [("not_", I1), ("not_", FOUR_INTS), ("neg", I64),
-                                            ("neg", FOUR_INTS), ("fneg", FOUR)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("not_", I1), ("not_", FOUR_INTS), ("neg", I64), ("neg", FOUR_INTS), ("fneg", FOUR)],
+)
 def test_what_takes_one(name: str, kind: Any) -> None:
     module, b, (x,) = written(kind)
     assert getattr(b, name)(x).type is kind
@@ -79,11 +96,18 @@ def test_conversions_to_the_own_type_are_no_instruction() -> None:
     module, b, (x, y, p) = written(I32, F32, PTR)
     assert b.trunc(x, I32) is x
     for found, kind in (
-        (b.trunc(x, I8), I8), (b.zext(x, I64), I64), (b.sext(x, I64), I64),
-        (b.fptrunc(y, F16), F16), (b.fpext(y, F64), F64), (b.fptosi(y, I32), I32),
-        (b.fptoui(y, I8), I8), (b.sitofp(x, F64), F64), (b.uitofp(x, F32), F32),
-        (b.bitcast(y, I32), I32), (b.ptrtoint(p, I64), I64),
-    ):  # fmt: skip
+        (b.trunc(x, I8), I8),
+        (b.zext(x, I64), I64),
+        (b.sext(x, I64), I64),
+        (b.fptrunc(y, F16), F16),
+        (b.fpext(y, F64), F64),
+        (b.fptosi(y, I32), I32),
+        (b.fptoui(y, I8), I8),
+        (b.sitofp(x, F64), F64),
+        (b.uitofp(x, F32), F32),
+        (b.bitcast(y, I32), I32),
+        (b.ptrtoint(p, I64), I64),
+    ):
         assert found.type is kind
     b.ret_void()
     read(module)
@@ -161,9 +185,13 @@ def test_types_are_one_object_each_and_name_intrinsics() -> None:
     assert ir.VectorType(ir.FloatType(), 16) is ir.VectorType(ir.FloatType(), 16)
     assert ir.VectorType(ir.IntType(8), 4) is not ir.VectorType(ir.IntType(8), 8)
     assert {str(t): t.intrinsic_name for t in (I64, F16, F32, F64, FOUR, ir.BFloatType())} == {
-        "i64": "i64", "half": "f16", "float": "f32", "double": "f64", "<4 x float>": "v4f32",
+        "i64": "i64",
+        "half": "f16",
+        "float": "f32",
+        "double": "f64",
+        "<4 x float>": "v4f32",
         "bfloat": "bf16",
-    }  # fmt: skip
+    }
 
 
 @given(st.floats(width=64), st.floats(width=32), st.integers(-(1 << 63), (1 << 63) - 1))
@@ -186,8 +214,9 @@ def test_no_name_is_given_twice_however_it_is_spelled() -> None:
     assert given[:2] == asked[:2]
 
 
-@pytest.mark.parametrize("make", [lambda: ir.IntType(97), lambda: ir.VectorType(F64, 97),
-                                  lambda: ir.ArrayType(I8, 97)])  # fmt: skip
+@pytest.mark.parametrize(
+    "make", [lambda: ir.IntType(97), lambda: ir.VectorType(F64, 97), lambda: ir.ArrayType(I8, 97)]
+)
 def test_a_type_is_whole_before_others_see_it(
     make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

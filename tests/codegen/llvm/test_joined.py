@@ -36,8 +36,9 @@ def drawn(dtype: str, shape: tuple[int, ...], seed: int) -> Array:
 
 
 def wanted(spec: str, a: Array, b: Array) -> Array:
-    found = np.einsum(spec.replace(",", "").replace(" ", "").replace(";", ","),
-                      a.astype("f8"), b.astype("f8"))  # fmt: skip
+    found = np.einsum(
+        spec.replace(",", "").replace(" ", "").replace(";", ","), a.astype("f8"), b.astype("f8")
+    )
     return found.astype(np.float32).astype(a.dtype) if a.dtype == bf16.numpy else found
 
 
@@ -79,18 +80,25 @@ def test_operands_with_margins(isa: str, dtype: str, spec: str, value: float) ->
     sides = [s.strip().split(",") for s in spec.partition("->")[0].split(";")]
     margins = [[MARGINS[name][side] for name in names] for side, names in enumerate(sides)]
     pads = [tuple(zip(*found, strict=True)) for found in margins]
-    lines = "\n".join(f" {a} = pad({x}) {{low={low}, high={high}, value={value}}}"
-                      for a, x, (low, high) in zip("ab", "xy", pads, strict=True))  # fmt: skip
+    lines = "\n".join(
+        f" {a} = pad({x}) {{low={low}, high={high}, value={value}}}"
+        for a, x, (low, high) in zip("ab", "xy", pads, strict=True)
+    )
     for nth, sizes in enumerate(SIZES):
         whole_ones = [shape_of(",".join(names), sizes) for names in sides]
-        shapes = [tuple(n - sum(margin) for n, margin in zip(shape, found, strict=True))
-                  for shape, found in zip(whole_ones, margins, strict=True)]  # fmt: skip
-        inputs = ", ".join(f"{x}: T[{','.join(map(str, shape))}]"
-                           for x, shape in zip("xy", shapes, strict=True))  # fmt: skip
+        shapes = [
+            tuple(n - sum(margin) for n, margin in zip(shape, found, strict=True))
+            for shape, found in zip(whole_ones, margins, strict=True)
+        ]
+        inputs = ", ".join(
+            f"{x}: T[{','.join(map(str, shape))}]" for x, shape in zip("xy", shapes, strict=True)
+        )
         kernel = made(dtype, isa, spec, lines, inputs)
         arrays = [drawn(dtype, shape, nth + s) for s, shape in enumerate(shapes)]
-        padded = [np.pad(x, found, constant_values=value)
-                  for x, found in zip(arrays, margins, strict=True)]  # fmt: skip
+        padded = [
+            np.pad(x, found, constant_values=value)
+            for x, found in zip(arrays, margins, strict=True)
+        ]
         for at_end in (False, True):
             (found,) = run_guarded(kernel, arrays, at_end=at_end)
             assert np.array_equal(found, wanted(spec, *padded)), shapes
@@ -100,8 +108,12 @@ def test_joined_operands_are_turned() -> None:
     lines = " a = concat(x, z) {axis=0}\n b = add(y, y)"
     inputs = "x: T[p,m], z: T[q,m], y: T[p + q,n]"
     kernel = made("f32", RUNNABLE[0], "k,m; k,n -> m,n", lines, inputs)
-    packs = [pack for phase in program(kernel.kernel).phases
-             for nest in schedule(phase, kernel.target).nests for pack in nest.packs]  # fmt: skip
+    packs = [
+        pack
+        for phase in program(kernel.kernel).phases
+        for nest in schedule(phase, kernel.target).nests
+        for pack in nest.packs
+    ]
     assert [len(pack.turned) for pack in packs if pack.packed == "left"] == [2]
 
 
@@ -110,12 +122,15 @@ def test_joined_operands_are_turned() -> None:
 def test_parts_that_are_read_in_steps_along_vectors(isa: str, step: int) -> None:
     """What is outside of a part is read by no lane, however lanes are put in order."""
     start, count = (79 if step < 0 else 0), 80 // abs(step)
-    kernel = whole(f"""graph f(x: f32[50,80], z: f32[2,80], y: f32[4,26]) {{
+    kernel = whole(
+        f"""graph f(x: f32[50,80], z: f32[2,80], y: f32[4,26]) {{
   a = concat(x, z) {{axis=0}}
   b = slice(a) {{starts=(0,{start}), sizes=(26,{count}), steps=(2,{step})}}
   c = contract(b, y) {{spec="k,m; n,k -> n,m"}}
   return c
-}}""", isa)  # fmt: skip
+}}""",
+        isa,
+    )
     x, z, y = (drawn("f32", shape, k) for k, shape in enumerate(((50, 80), (2, 80), (4, 26))))
     operand = np.concatenate([x, z])[::2, ::step]
     for at_end in (False, True):

@@ -34,36 +34,36 @@ FAMILY = {
     "map": "graph f(x: f32[m,n], y: f32[m,n]) {\n a = exp(x)\n b = mul(a, y)\n return b\n}",
     "narrow": "graph f(x: i8[m,n], y: i8[m,n]) {\n a = add(x, y)\n return a\n}",
     "two results": "graph f(x: f32[m,n], y: f32[m,n]) {\n a = sin(x)\n b = add(a, y)\n"
-                   " c = lt(a, y)\n return a, b, c\n}",
+    " c = lt(a, y)\n return a, b, c\n}",
     "halves": "graph f(x: bf16[m,n], y: f16[m,n]) {\n a = cast(x) {dtype=f16}\n b = mul(a, y)\n"
-              " return b\n}",
+    " return b\n}",
     "mixed": "graph f(x: f64[m,n], y: f32[m,n]) {\n a = cast(y) {dtype=f64}\n b = mul(a, x)\n"
-             " c = cast(b) {dtype=i8}\n return c\n}",
+    " c = cast(b) {dtype=i8}\n return c\n}",
     "rows": "graph f(x: f32[m,n], y: f32[m,n]) {\n s = reduce.sum(x) {axes=(1,)}\n"
-            " t = reshape(s) {shape=(m,1)}\n a = mul(y, t)\n return a\n}",
+    " t = reshape(s) {shape=(m,1)}\n a = mul(y, t)\n return a\n}",
     "softmax": "graph f(x: f32[m,n], y: f32[m,n]) {\n h = reduce.max(x) {axes=(1,)}\n"
-               " i = reshape(h) {shape=(m,1)}\n t = sub(x, i)\n e = exp(t)\n"
-               " l = reduce.sum(e) {axes=(1,)}\n j = reshape(l) {shape=(m,1)}\n z = div(e, j)\n"
-               " w = add(z, y)\n return w\n}",
+    " i = reshape(h) {shape=(m,1)}\n t = sub(x, i)\n e = exp(t)\n"
+    " l = reduce.sum(e) {axes=(1,)}\n j = reshape(l) {shape=(m,1)}\n z = div(e, j)\n"
+    " w = add(z, y)\n return w\n}",
     "columns": "graph f(x: f32[m,n], y: f32[m,n]) {\n a = mul(x, y)\n"
-               " s = reduce.sum(a) {axes=(0,)}\n b = sub(x, s)\n return b, s\n}",
+    " s = reduce.sum(a) {axes=(0,)}\n b = sub(x, s)\n return b, s\n}",
     "turned": "graph f(x: f32[m,n], y: f32[m,n]) {\n a = permute(x) {perm=(1,0)}\n"
-              " b = permute(y) {perm=(1,0)}\n c = add(a, b)\n return c\n}",
+    " b = permute(y) {perm=(1,0)}\n c = add(a, b)\n return c\n}",
     "one turned": "graph f(x: f32[m,n]) {\n a = permute(x) {perm=(1,0)}\n"
-                  " b = mul(a, 2.0:f32)\n c = square(b)\n return b, c\n}",
+    " b = mul(a, 2.0:f32)\n c = square(b)\n return b, c\n}",
     "row and column": "graph f(x: f32[m,n], y: f32[m,n]) {\n s = reduce.sum(x) {axes=(1,)}\n"
-                      " t = reshape(s) {shape=(m,1)}\n u = reduce.max(y) {axes=(0,)}\n"
-                      " a = mul(t, u)\n return a\n}",
+    " t = reshape(s) {shape=(m,1)}\n u = reduce.max(y) {axes=(0,)}\n"
+    " a = mul(t, u)\n return a\n}",
     "running": "graph f(x: f32[m,n], y: f32[m,n]) {\n a = scan.sum(x) {axis=0}\n b = mul(a, y)\n"
-               " return b\n}",
+    " return b\n}",
     "product": "graph f(x: f32[m,n], y: f32[m,n]) {\n"
-               ' a = contract(x, y) {spec="m,k; n,k -> m,n"}\n b = tanh(a)\n return b\n}',
+    ' a = contract(x, y) {spec="m,k; n,k -> m,n"}\n b = tanh(a)\n return b\n}',
     "padded": "graph f(x: f32[m,n], y: f32[m,n]) {\n"
-              " a = pad(x) {low=(1,2), high=(2,1), value=3.0}\n"
-              " b = pad(y) {low=(2,1), high=(1,2), value=nan}\n c = min(a, b)\n return c\n}",
+    " a = pad(x) {low=(1,2), high=(2,1), value=3.0}\n"
+    " b = pad(y) {low=(2,1), high=(1,2), value=nan}\n c = min(a, b)\n return c\n}",
     "everything": "graph f(x: f32[m,n], y: f32[m,n]) {\n a = mul(x, y)\n"
-                  " s = reduce.sum(a) {axes=(0,1)}\n return s\n}",
-}  # fmt: skip
+    " s = reduce.sum(a) {axes=(0,1)}\n return s\n}",
+}
 SIZES = ((1, 1), (3, 17), (16, 64), (33, 129), (65, 300), (2, 5000))
 
 
@@ -117,15 +117,15 @@ def test_streams_start_anywhere(name: str) -> None:
 
 IN_PERIODS = {
     "again": "graph f(x: f32[32], z: f32[8192]) {\n a = reshape(x) {shape=(32,1)}\n"
-             " b = reshape(z) {shape=(32,256)}\n c = mul(b, a)\n d = reshape(c) {shape=(8192,)}\n"
-             " return d\n}",
+    " b = reshape(z) {shape=(32,256)}\n c = mul(b, a)\n d = reshape(c) {shape=(8192,)}\n"
+    " return d\n}",
     "in turn": "graph f(x: f32[64], z: f32[8192]) {\n b = reshape(z) {shape=(128,64)}\n"
-               " c = mul(b, x)\n d = reshape(c) {shape=(8192,)}\n return d\n}",
+    " c = mul(b, x)\n d = reshape(c) {shape=(8192,)}\n return d\n}",
     "places": "graph f(z: f32[8192]) {\n b = reshape(z) {shape=(2048,4)}\n"
-              " i = iota() {shape=(4,), axis=0, dtype=f32}\n c = add(b, i)\n"
-              " d = reshape(c) {shape=(8192,)}\n return d\n}",
+    " i = iota() {shape=(4,), axis=0, dtype=f32}\n c = add(b, i)\n"
+    " d = reshape(c) {shape=(8192,)}\n return d\n}",
     "running": "graph f(z: f64[8192]) {\n a = scan.prod(z) {axis=0}\n return a\n}",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", IN_PERIODS)
@@ -134,8 +134,9 @@ def test_streams_that_start_anywhere_know_no_multiples(name: str) -> None:
     remainder, which those of other loops never do; and no rounding depends on where they begin."""
     kernel, past = whole(IN_PERIODS[name]), whole(IN_PERIODS[name], streaming=True)
     types = [node.type for node in kernel.graph.inputs]
-    arrays = [(1 + np.random.default_rng(0).random(t.shape) / 9).astype(t.dtype.numpy)
-              for t in types]  # fmt: skip
+    arrays = [
+        (1 + np.random.default_rng(0).random(t.shape) / 9).astype(t.dtype.numpy) for t in types
+    ]
     wanted = kernel(*arrays)
     for skip in (1, 4, 63):
         raw = np.zeros(8192 + 128, wanted[0].dtype)
@@ -203,8 +204,9 @@ def test_the_last_element_of_a_row_is_no_wider_than_it_is(dtype: str) -> None:
 
 def test_any_split_of_the_tasks_gives_the_same_bits() -> None:
     """Chunks begin anywhere: the numbers of the first task are decoded, the others counted on."""
-    kernel = whole("graph f(x: f32[a,b,c]) {\n y = reduce.sum(x) {axes=(2,)}\n z = exp(x)\n"
-                   " return y, z\n}")  # fmt: skip
+    kernel = whole(
+        "graph f(x: f32[a,b,c]) {\n y = reduce.sum(x) {axes=(2,)}\n z = exp(x)\n return y, z\n}"
+    )
     x = np.random.default_rng(0).standard_normal((3, 5, 70)).astype("f4")
     found = kernel(x)
     inside = run_guarded(kernel, [x], at_end=True, one_by_one=True)

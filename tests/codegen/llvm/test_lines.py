@@ -33,8 +33,10 @@ def text(rows: int, depth: int, reach: int = 1, apart: int = 1, image: str = "l"
     ]
     total = ""
     for n, (u, v) in enumerate(taps):
-        place = ", ".join(f"{a} {'-' if k < 0 else '+'} {abs(k * apart)}" if k else a
-                          for a, k in (("h", u), ("w", v)))  # fmt: skip
+        place = ", ".join(
+            f"{a} {'-' if k < 0 else '+'} {abs(k * apart)}" if k else a
+            for a, k in (("h", u), ("w", v))
+        )
         limit = " else 0" if u or v else ""
         lines.append(f"  v{n} = x[b, {image}, {place}]{limit}")
         lines.append(f"  u{n} = v{n} * d[l,{u + reach},{v + reach}]")
@@ -89,8 +91,9 @@ def is_right(code: str, arrays: tuple[Array, ...], apart: int = 1, *, at_end: bo
     want, (b, _, h, w) = expected(*arrays, apart), x.shape
     for kernel in served(code, {"b": b, "h": h, "w": w}):
         for one_by_one in (False, True):
-            found = kernel(dict(zip("xdp", arrays, strict=True)), at_end=at_end,
-                           one_by_one=one_by_one)["y"]  # fmt: skip
+            found = kernel(
+                dict(zip("xdp", arrays, strict=True)), at_end=at_end, one_by_one=one_by_one
+            )["y"]
             np.testing.assert_allclose(found, want, rtol=2e-4, atol=2e-4)
 
 
@@ -108,7 +111,7 @@ def test_lines_are_one_axis_with_margins_and_without() -> None:
         ("x[b, l, h, w]", "x[b, l, h*2, w] else 0"),  # every second line
         ("h - 1, w + 1] else 0", "h + l - 1, w + 1] else 0"),  # told apart by what is summed too
     ],
-)  # fmt: skip
+)
 def test_lines_that_are_no_run_stay(old: str, new: str) -> None:
     code = text(64, 32).replace(old, new)
     assert new in code
@@ -116,8 +119,19 @@ def test_lines_that_are_no_run_stay(old: str, new: str) -> None:
     assert {"h", "w"} <= {*phase.axes}
 
 
-SIZES = ((1, 1, 1), (1, 1, 40), (2, 40, 1), (3, 2, 2), (1, 7, 7), (2, 14, 14), (1, 15, 17),
-         (1, 16, 16), (2, 17, 31), (1, 5, 33), (1, 3, 100))  # fmt: skip
+SIZES = (
+    (1, 1, 1),
+    (1, 1, 40),
+    (2, 40, 1),
+    (3, 2, 2),
+    (1, 7, 7),
+    (2, 14, 14),
+    (1, 15, 17),
+    (1, 16, 16),
+    (2, 17, 31),
+    (1, 5, 33),
+    (1, 3, 100),
+)
 
 
 @pytest.mark.parametrize(("rows", "depth"), [(5, 3), (24, 17), (64, 32), (130, 20), (200, 48)])
@@ -153,8 +167,15 @@ def test_a_network_of_any_size() -> None:
         return sm.nn.relu(sm.nn.conv(sm.nn.relu(sm.nn.conv(x, d, padding=1, groups=32)), p))
 
     run = sm.jit(pair)
-    for b, h, w in ((1, 28, 28), (2, 13, 29), (1, 5, 4), (1, 56, 56), (3, 16, 1), (0, 7, 7),
-                    (1, 1, 200)):  # fmt: skip
+    for b, h, w in (
+        (1, 28, 28),
+        (2, 13, 29),
+        (1, 5, 4),
+        (1, 56, 56),
+        (3, 16, 1),
+        (0, 7, 7),
+        (1, 1, 200),
+    ):
         x = rng.standard_normal((b, 32, h, w)).astype(np.float32)
         want = expected(x, d[:, 0], p[:, :, 0, 0])
         np.testing.assert_allclose(np.asarray(run(x)), want, rtol=2e-4, atol=2e-4)
@@ -162,9 +183,11 @@ def test_a_network_of_any_size() -> None:
 
 def test_places_are_counted_in_lines_of_any_length() -> None:
     """Quotients and remainders of places, which lanes count from the first one on."""
-    code = ("kernel f(x: f32[b,h,w], p: f32[24,b]) -> y: f32[24,h,w]\n  axis m in 24, h, w, b\n"
-            "  grid m, h, w\n  v0 = x[b,h,w - 1] else 0\n  v1 = x[b,h - 1,w] else 0\n"
-            "  v2 = v0 - v1\n  v3 = dot(v2, p[m,b] over b)\n  y[m,h,w] = v3")  # fmt: skip
+    code = (
+        "kernel f(x: f32[b,h,w], p: f32[24,b]) -> y: f32[24,h,w]\n  axis m in 24, h, w, b\n"
+        "  grid m, h, w\n  v0 = x[b,h,w - 1] else 0\n  v1 = x[b,h - 1,w] else 0\n"
+        "  v2 = v0 - v1\n  v3 = dot(v2, p[m,b] over b)\n  y[m,h,w] = v3"
+    )
     rng = np.random.default_rng(1)
     p = rng.integers(-3, 4, (24, 18)).astype(np.float32)
     for h, w in pairs((1, 2, 3, 30), (*range(1, 20), 31, 32, 33, 47, 200)):

@@ -21,9 +21,18 @@ MOST = 2 * RUN
 """Products that are added one after the other, at most: blocks of windows are longer than a run,
 and so are lines that short vectors run along."""
 SHAPES = (
-    (1, 7), (1, 300), (4, 300), (7, 5), (16, 16), (17, 64), (64, 8), (64, 200), (129, 2),
-    (150, 70), (200, 140),
-)  # fmt: skip
+    (1, 7),
+    (1, 300),
+    (4, 300),
+    (7, 5),
+    (16, 16),
+    (17, 64),
+    (64, 8),
+    (64, 200),
+    (129, 2),
+    (150, 70),
+    (200, 140),
+)
 LAYOUTS = ("m,k; k,n -> m,n", "k,m; k,n -> m,n", "m,k; n,k -> m,n", "k,m; n,k -> m,n")
 FORMS = ("wide", "deep", "few", "small", "rows", "columns")
 

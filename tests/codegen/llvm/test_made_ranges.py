@@ -82,8 +82,15 @@ HEADS = """graph f(x: f32[m,k], w: f32[k,12*n]) {
   return t, u, w0
 }"""
 """Ranges under other shapes, made into something before or after."""
-SOURCES = {"halves": HALVES.format(t="f32"), "f64": HALVES.format(t="f64"), "beside": BESIDE,
-           "heads": HEADS, "overlap": OVERLAP, "rows": ROWS, "casted": CASTED}  # fmt: skip
+SOURCES = {
+    "halves": HALVES.format(t="f32"),
+    "f64": HALVES.format(t="f64"),
+    "beside": BESIDE,
+    "heads": HEADS,
+    "overlap": OVERLAP,
+    "rows": ROWS,
+    "casted": CASTED,
+}
 
 
 def made(source: str, isa: str | None = None) -> Whole:
@@ -95,8 +102,10 @@ def made(source: str, isa: str | None = None) -> Whole:
 
 def inputs(kernel: Whole, m: int, k: int, n: int) -> list[Any]:
     sizes = {"m": m, "k": k, "n": n}
-    shapes = [tuple(d if isinstance(d, int) else int(evaluate(d, sizes)) for d in p.shape)
-              for p in kernel.kernel.inputs]  # fmt: skip
+    shapes = [
+        tuple(d if isinstance(d, int) else int(evaluate(d, sizes)) for d in p.shape)
+        for p in kernel.kernel.inputs
+    ]
     kinds = [p.dtype.numpy for p in kernel.kernel.inputs]
     return [random(s, seed=j).astype(t) for j, (s, t) in enumerate(zip(shapes, kinds))]
 
@@ -105,9 +114,12 @@ def check(kernel: Whole, source: str, arrays: list[Any]) -> None:
     """What all judges say of some arrays: the graph as it was first of all."""
     with np.errstate(all="ignore"):
         wanted = run_graph(parse(source), arrays)
-        found = {"graph": kernel.expected(*arrays), "code": kernel(*arrays),
-                 "first": run_guarded(kernel, arrays, at_end=False),
-                 "guarded": run_guarded(kernel, arrays, at_end=True, one_by_one=True)}  # fmt: skip
+        found = {
+            "graph": kernel.expected(*arrays),
+            "code": kernel(*arrays),
+            "first": run_guarded(kernel, arrays, at_end=False),
+            "guarded": run_guarded(kernel, arrays, at_end=True, one_by_one=True),
+        }
     apart = (1e-5 if arrays[0].dtype == np.float32 else 1e-12) * max(arrays[0].shape[-1], 1)
     for how, results in found.items():
         for one, other in zip(results, wanted, strict=True):
@@ -169,8 +181,9 @@ def _shifted(x: Any, w: Any, b: Any) -> Any:
 def _heads(x: Any, w: Any, b: Any) -> Any:
     h = x @ w + b
     n = h.shape[-1] // 3
-    q, k, v = (sm.reshape(h[..., j * n : (j + 1) * n], (*h.shape[:-1], 4, n // 4))
-               for j in range(3))  # fmt: skip
+    q, k, v = (
+        sm.reshape(h[..., j * n : (j + 1) * n], (*h.shape[:-1], 4, n // 4)) for j in range(3)
+    )
     return q * 0.125, k, v
 
 
@@ -192,8 +205,11 @@ def test_projections_that_are_scaled_are_one_kernel(f: Any, shape: tuple[int, in
 @pytest.mark.parametrize("n", [10, 16, 63])
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i4"])
 def test_ranges_that_are_empty_single_or_asked_for_twice(n: int, dtype: str) -> None:
-    arrays = [(4 * random((20, 30))).astype(dtype), random((30, n), seed=1).astype(dtype),
-              random((n,), seed=2).astype(dtype)]  # fmt: skip
+    arrays = [
+        (4 * random((20, 30))).astype(dtype),
+        random((30, n), seed=1).astype(dtype),
+        random((n,), seed=2).astype(dtype),
+    ]
     call = _odd if dtype != "i4" else _of_integers
     wanted = _odd_with(np, *arrays) if dtype != "i4" else _of_integers(*arrays)
     for one, other in zip(sm.jit(call)(*arrays), wanted, strict=True):
@@ -222,9 +238,15 @@ def test_ranges_of_batches_have_heads() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "walked"),
-    [("(m, 2, 3, 4)", (0, 1)), ("(m, 24, 1)", (0, 1, 2)), ("(1, m, 24)", (0, 1, 2)),
-     ("(2*m, 12)", None), ("(24*m,)", None), ("(m, 4, 1, 6)", (0, 1, 2))],
-)  # fmt: skip
+    [
+        ("(m, 2, 3, 4)", (0, 1)),
+        ("(m, 24, 1)", (0, 1, 2)),
+        ("(1, m, 24)", (0, 1, 2)),
+        ("(2*m, 12)", None),
+        ("(24*m,)", None),
+        ("(m, 4, 1, 6)", (0, 1, 2)),
+    ],
+)
 def test_ranges_are_told_under_shapes_that_lie_in_memory_as_they_do(
     shape: str, walked: tuple[int, ...] | None
 ) -> None:
@@ -273,14 +295,25 @@ def programs(draw: st.DrawFn) -> tuple[str, int]:
         first, width = (0, 40) if whole else (first, width)
         name = "h" if whole else f"p{j}"
         if not whole:
-            lines.append(f" {name} = slice(h) {{starts=(0, {first}), sizes=(m, {width}), "
-                         "steps=(1, 1)}")  # fmt: skip
+            lines.append(
+                f" {name} = slice(h) {{starts=(0, {first}), sizes=(m, {width}), steps=(1, 1)}}"
+            )
         for i in range(draw(st.integers(0, 3))):
-            kind = draw(st.sampled_from(["tanh({0})", "mul({0}, {0})", "mul({0}, e)",
-                                         "add({0}, c{1})", "max({0}, 0.25:f32)"]))  # fmt: skip
+            kind = draw(
+                st.sampled_from(
+                    [
+                        "tanh({0})",
+                        "mul({0}, {0})",
+                        "mul({0}, e)",
+                        "add({0}, c{1})",
+                        "max({0}, 0.25:f32)",
+                    ]
+                )
+            )
             if "{1}" in kind:
-                lines.append(f" c{j}{i} = slice(c) {{starts=({first},), sizes=({width},), "
-                             "steps=(1,)}")  # fmt: skip
+                lines.append(
+                    f" c{j}{i} = slice(c) {{starts=({first},), sizes=({width},), steps=(1,)}}"
+                )
             lines.append(f" v{j}{i} = " + kind.format(name, f"{j}{i}"))
             name = f"v{j}{i}"
             if draw(st.booleans()):

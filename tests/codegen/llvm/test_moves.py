@@ -30,8 +30,9 @@ def filled(dtype: str, shape: tuple[int, ...]) -> Array:
 
 def permuted(dtype: str, perm: tuple[int, ...], isa: str) -> Any:
     shape = ",".join(LETTERS[: len(perm)])
-    return whole(f"graph f(x: {dtype}[{shape}]) {{\n y = permute(x) {{perm={perm}}}\n return y\n}}",
-                 isa)  # fmt: skip
+    return whole(
+        f"graph f(x: {dtype}[{shape}]) {{\n y = permute(x) {{perm={perm}}}\n return y\n}}", isa
+    )
 
 
 SHAPES = {
@@ -88,8 +89,9 @@ def test_arithmetic_on_turned_tiles(isa: str) -> None:
         for wanted, got in zip(kernel.expected(x, y, z, r), kernel(x, y, z, r), strict=True):
             assert np.allclose(got, wanted, rtol=1e-6, atol=1e-6)
         inside = run_guarded(kernel, [x, y, z, r], at_end=True, one_by_one=True)
-        assert all(p.tobytes() == q.tobytes()
-                   for p, q in zip(inside, kernel(x, y, z, r), strict=True))  # fmt: skip
+        assert all(
+            p.tobytes() == q.tobytes() for p, q in zip(inside, kernel(x, y, z, r), strict=True)
+        )
 
 
 ALL_TURNED = """graph f(x: {dtype}[a,b], y: {dtype}[a,b], z: {dtype}[a,b]) {{
@@ -144,16 +146,16 @@ def views_of(shape: tuple[int, int], dtype: Any) -> dict[str, Array]:
 
 STRIDED = {
     "map": "graph f(x: {d}[m,n] strides(?,?), z: {d}[m,n] strides(?,?)) {{\n y = sub(x, z)\n"
-           " return y\n}}",
+    " return y\n}}",
     "rows": "graph f(x: {d}[m,n] strides(?,1), z: {d}[m,n] strides(?,?)) {{\n y = sub(x, z)\n"
-            " s = reduce.sum(y) {{axes=(1,)}}\n return s\n}}",
+    " s = reduce.sum(y) {{axes=(1,)}}\n return s\n}}",
     "columns": "graph f(x: {d}[m,n] strides(?,?), z: {d}[m,n] strides(?,?)) {{\n y = sub(x, z)\n"
-               " s = reduce.max(y) {{axes=(0,)}}\n return s\n}}",
+    " s = reduce.max(y) {{axes=(0,)}}\n return s\n}}",
     "product": "graph f(x: {d}[m,n] strides(?,?), z: {d}[m,n] strides(?,?)) {{\n"
-               ' s = contract(x, z) {{spec="m,k; n,k -> m,n"}}\n return s\n}}',
+    ' s = contract(x, z) {{spec="m,k; n,k -> m,n"}}\n return s\n}}',
     "turned": "graph f(x: {d}[m,n] strides(?,?), z: {d}[m,n] strides(?,?)) {{\n y = sub(x, z)\n"
-              " s = permute(y) {{perm=(1,0)}}\n return s\n}}",
-}  # fmt: skip
+    " s = permute(y) {{perm=(1,0)}}\n return s\n}}",
+}
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -176,8 +178,11 @@ def test_repeated_inputs(form: str) -> None:
     """Broadcast arrays have strides of zero; every second element of a row is another kind."""
     kernel = whole(STRIDED[form].format(d="f32"))
     row = np.arange(37, dtype="f4")
-    for x in (np.broadcast_to(row, (20, 37)), np.broadcast_to(row[:20, None], (20, 37)),
-              np.broadcast_to(np.float32(3), (20, 37))):  # fmt: skip
+    for x in (
+        np.broadcast_to(row, (20, 37)),
+        np.broadcast_to(row[:20, None], (20, 37)),
+        np.broadcast_to(np.float32(3), (20, 37)),
+    ):
         z = np.full((20, 37), 2, "f4")
         assert np.array_equal(kernel(x, z)[0], kernel.expected(x, z)[0])
         assert np.array_equal(kernel(x, x)[0], kernel.expected(x, x)[0])
@@ -185,8 +190,10 @@ def test_repeated_inputs(form: str) -> None:
 
 def test_known_strides() -> None:
     """Strides that the text tells: a row that stands still, columns side by side."""
-    kernel = whole("graph f(x: f32[m,n] strides(0,1), z: f32[m,n] strides(1,?)) {\n"
-                   " y = sub(x, z)\n return y\n}")  # fmt: skip
+    kernel = whole(
+        "graph f(x: f32[m,n] strides(0,1), z: f32[m,n] strides(1,?)) {\n"
+        " y = sub(x, z)\n return y\n}"
+    )
     for m, n in ((1, 1), (20, 37), (64, 65)):
         x = np.broadcast_to(np.arange(n, dtype="f4"), (m, n))
         z = np.arange(m * n, dtype="f4").reshape(n, m).T
@@ -206,18 +213,16 @@ VIEWS = {
     "concat": "w = concat(x, x) {axis=0}\n y = concat(w, w) {axis=1}",
     "concat turned": "w = permute(x) {perm=(1,0)}\n y = concat(w, w) {axis=0}",
     "reshape": "y = reshape(x) {shape=(m*n,)}",
-    "split": "w = reshape(x) {shape=(m*n,)}\n v = mul(w, 2.0:f32)\n"
-             " y = reshape(v) {shape=(m,n)}",
+    "split": "w = reshape(x) {shape=(m*n,)}\n v = mul(w, 2.0:f32)\n y = reshape(v) {shape=(m,n)}",
     "rejoined": "w = permute(x) {perm=(1,0)}\n y = reshape(w) {shape=(m*n,)}",
     "expand": "w = reshape(x) {shape=(m,1,n)}\n y = expand(w) {shape=(2,m,3,n)}",
-    "sum of a pad": "w = pad(x) {low=(1,2), high=(3,1), value=0.5}\n"
-                    " y = reduce.sum(w) {axes=(1,)}",
+    "sum of a pad": "w = pad(x) {low=(1,2), high=(3,1), value=0.5}\n y = reduce.sum(w) {axes=(1,)}",
     "pad of a sum": "w = reduce.sum(x) {axes=(1,)}\n y = pad(w) {low=(2,), high=(1,), value=4.0}",
     "two zeros": "v = pad(x) {low=(1,1), high=(1,1), value=-0.0}\n"
-                 " w = pad(x) {low=(1,1), high=(1,1), value=0.0}\n y = sub(v, w)",
+    " w = pad(x) {low=(1,1), high=(1,1), value=0.0}\n y = sub(v, w)",
     "negative zero": "y = pad(x) {low=(1,1), high=(1,1), value=-0.0}",
     "positions": "i = iota() {shape=(m,n), axis=1, dtype=f32}\n y = add(x, i)",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -252,9 +257,11 @@ GATHERS = {
     "points": ("x: {d}[m,n], i: i64[p], j: i32[p]", "y = gather(x, i, j) {{first=0}}"),
     "grid": ("x: {d}[m,n], i: i64[p,1], j: i64[q]", "y = gather(x, i, j) {{first=0}}"),
     "bytes": ("x: {d}[m,n], i: u8[p]", "y = gather(x, i) {{first=0}}"),
-    "summed": ("x: {d}[m,n], i: i64[p]",
-               "w = gather(x, i) {{first=0}}\n y = reduce.sum(w) {{axes=(0,)}}"),
-}  # fmt: skip
+    "summed": (
+        "x: {d}[m,n], i: i64[p]",
+        "w = gather(x, i) {{first=0}}\n y = reduce.sum(w) {{axes=(0,)}}",
+    ),
+}
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -279,8 +286,10 @@ def test_gathers(name: str, isa: str) -> None:
 
 def test_sums_of_gathered_rows_in_squares() -> None:
     """Positions, rows and columns all have one extent, which must not make them one axis."""
-    for code in ("w = gather(x, i) {first=0}\n y = reduce.sum(w) {axes=(1,)}",
-                 "w = reduce.sum(x) {axes=(1,)}\n y = gather(w, i) {first=0}"):  # fmt: skip
+    for code in (
+        "w = gather(x, i) {first=0}\n y = reduce.sum(w) {axes=(1,)}",
+        "w = reduce.sum(x) {axes=(1,)}\n y = gather(w, i) {first=0}",
+    ):
         for isa in RUNNABLE:
             kernel = whole(f"graph f(x: f32[n,n], i: i64[n]) {{\n {code}\n return y\n}}", isa)
             for n in (1, 3, 33):

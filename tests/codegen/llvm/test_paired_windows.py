@@ -35,17 +35,35 @@ INVERSE = "y = div(1.0:bf16, x)"
 
 
 def source(
-    x: str = FIRST, e: str = "o,c,u,v", *, p: int = 1, s: int = 1, d: int = 1, u: int = 3,
-    v: int = 3, before: str = AS_IT_IS, out: str = "",
-) -> str:  # fmt: skip
+    x: str = FIRST,
+    e: str = "o,c,u,v",
+    *,
+    p: int = 1,
+    s: int = 1,
+    d: int = 1,
+    u: int = 3,
+    v: int = 3,
+    before: str = AS_IT_IS,
+    out: str = "",
+) -> str:
     taps = {"u": str(u), "v": str(v)}
     k = ",".join(taps.get(a, a) for a in e.split(","))
     first = 2 if x == FIRST else 1
     low = ", ".join(str(p) if a in (first, first + 1) else "0" for a in range(4))
     return PLAIN.format(
-        x=x, k=k, e=e, low=low, first=first, second=first + 1, u=u, v=v, s=s, d=d,
-        before=before.format(x=x), out=out or x.replace("c", "o"),
-    )  # fmt: skip
+        x=x,
+        k=k,
+        e=e,
+        low=low,
+        first=first,
+        second=first + 1,
+        u=u,
+        v=v,
+        s=s,
+        d=d,
+        before=before.format(x=x),
+        out=out or x.replace("c", "o"),
+    )
 
 
 def made(text: str, *, usual: bool = False, rounding: str = "eager") -> Whole:
@@ -57,8 +75,9 @@ def made(text: str, *, usual: bool = False, rounding: str = "eager") -> Whole:
 def drawn(*shapes: tuple[int, ...], seed: int = 0) -> list[Array]:
     """Powers of two, whose products and sums are exact."""
     rng = np.random.default_rng(seed)
-    return [(2.0 ** rng.integers(-1, 2, s) * rng.choice([-1, 1], s)).astype(bf16.numpy)
-            for s in shapes]  # fmt: skip
+    return [
+        (2.0 ** rng.integers(-1, 2, s) * rng.choice([-1, 1], s)).astype(bf16.numpy) for s in shapes
+    ]
 
 
 def check(kernel: Whole, *arrays: Array) -> None:
@@ -94,9 +113,15 @@ def test_sums_of_lines_of_known_length_are_rounded_in_place(outputs: int) -> Non
 @paired
 @pytest.mark.parametrize(
     ("options", "line"),
-    [({}, 9), ({"s": 2, "p": 3, "u": 7, "v": 7}, 21), ({"v": 2}, 12), ({"s": 3, "v": 5}, 40),
-     ({"d": 2}, 11), ({"v": 1, "p": 0}, 8)],
-)  # fmt: skip
+    [
+        ({}, 9),
+        ({"s": 2, "p": 3, "u": 7, "v": 7}, 21),
+        ({"v": 2}, 12),
+        ({"s": 3, "v": 5}, 40),
+        ({"d": 2}, 11),
+        ({"v": 1, "p": 0}, 8),
+    ],
+)
 def test_pairs_of_colours_begin_anywhere_on_a_line(options: dict[str, int], line: int) -> None:
     """What is beside the last number of a window is no part of it, infinite or not."""
     text = source(LAST, "o,u,v,c", **options).replace(",c]", ",3]").replace(",w,c)", ",w,3)")
@@ -169,9 +194,12 @@ def test_numbers_that_nobody_has_rounded_are_rounded_as_they_are_packed() -> Non
 @paired
 @settings(max_examples=40, deadline=None)
 @given(
-    st.sampled_from([FIRST, LAST]), st.integers(1, 2), st.integers(1, 2),
-    st.tuples(*[st.integers(1, n) for n in (2, 9, 9, 70, 40)]), st.booleans(),
-)  # fmt: skip
+    st.sampled_from([FIRST, LAST]),
+    st.integers(1, 2),
+    st.integers(1, 2),
+    st.tuples(*[st.integers(1, n) for n in (2, 9, 9, 70, 40)]),
+    st.booleans(),
+)
 def test_any_size(image: str, s: int, d: int, size: tuple[int, ...], usual: bool) -> None:
     b, c, h, w, o = size
     x = (b, c, h, w) if image == FIRST else (b, h, w, c)

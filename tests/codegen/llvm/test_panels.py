@@ -104,8 +104,15 @@ def test_blocks_of_panels_at_every_height_and_depth(isa, columns):
     count = -(-columns // 32)
     rng = np.random.default_rng(2)
     b = rng.integers(-9, 9, columns).astype("f4")
-    for rows, depth in ((1, 1), (7, 0), (12, DEEP), (13, 2 * DEEP + 1), (30, 5),
-                        (PANEL_ROWS + 1, DEEP + 3), (2 * PANEL_ROWS + 17, 31)):  # fmt: skip
+    for rows, depth in (
+        (1, 1),
+        (7, 0),
+        (12, DEEP),
+        (13, 2 * DEEP + 1),
+        (30, 5),
+        (PANEL_ROWS + 1, DEEP + 3),
+        (2 * PANEL_ROWS + 17, 31),
+    ):
         x = rng.integers(-9, 9, (rows, depth)).astype("f4")
         w = np.zeros((depth, count * 32), "f4")
         w[:, :columns] = rng.integers(-9, 9, (depth, columns))
@@ -138,8 +145,9 @@ def test_products_side_by_side_meet_blocks_of_panels(isa):
     w, v = (rng.integers(-5, 5, (260, 256)).astype("f4") for _ in range(2))
     w[:, 230:], v[:, 230:] = 0, 0
     given = {"w": w, "v": v}
-    packed = {n: np.ascontiguousarray(a.reshape(260, 8, 32).transpose(1, 0, 2))
-              for n, a in given.items()}  # fmt: skip
+    packed = {
+        n: np.ascontiguousarray(a.reshape(260, 8, 32).transpose(1, 0, 2)) for n, a in given.items()
+    }
     read = [{"x": x, "z": z, **packed}[p.name] for p in kernel.inputs]
     (found,) = run_guarded(own, read, at_end=True, sizes={"m": 400})
     assert np.array_equal(found, ((x @ w) * (-z @ v))[:, :230])
@@ -240,8 +248,10 @@ def short_product(kind: str, deep: int, wide: int, turned: bool) -> str:
     casts = "" if kind == "bf16" else " a = cast(x) {dtype=i32}\n b = cast(w) {dtype=i32}\n"
     names = "x, w" if kind == "bf16" else "a, b"
     spec = "m,k; n,k -> m,n" if turned else "m,k; k,n -> m,n"
-    return (f"graph f(x: {left}[m,{deep}], w: {kind}[{shape}] constant) {{\n{casts}"
-            f' c = contract({names}) {{spec="{spec}"}}\n return c\n}}')  # fmt: skip
+    return (
+        f"graph f(x: {left}[m,{deep}], w: {kind}[{shape}] constant) {{\n{casts}"
+        f' c = contract({names}) {{spec="{spec}"}}\n return c\n}}'
+    )
 
 
 def drawn(kind: str, shape: tuple[int, ...]) -> np.ndarray:

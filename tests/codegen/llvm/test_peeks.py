@@ -107,9 +107,17 @@ ROWS = """graph f(x: f32[n,m,c], k: f32[o,c]) {
 
 
 def text(
-    source: str = FIRST, p: int = 1, u: int = 3, s: int = 1, i: int = 2, r: int = 2, d: int = 1,
-    q: int = 0, f: str = "max", t: str = "f32",
-) -> str:  # fmt: skip
+    source: str = FIRST,
+    p: int = 1,
+    u: int = 3,
+    s: int = 1,
+    i: int = 2,
+    r: int = 2,
+    d: int = 1,
+    q: int = 0,
+    f: str = "max",
+    t: str = "f32",
+) -> str:
     return source.format(p=p, u=u, s=s, i=i, r=r, d=d, q=q, f=f, t=t)
 
 
@@ -150,7 +158,7 @@ def test_every_size_stays_inside_its_arrays(source: str) -> None:
         (AROUND, ((2, 3, 8, 20), (5, 3, 1, 1), (2, 5, 8, 20))),
         (ROWS, ((3, 40, 17), (50, 17))),
     ],
-)  # fmt: skip
+)
 def test_whatever_is_looked_at(source: str, shapes: tuple[tuple[int, ...], ...]) -> None:
     check(whole(source), *random(*shapes))
 

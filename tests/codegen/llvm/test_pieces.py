@@ -21,19 +21,28 @@ ROWS = {
     "three": "v = exp(x)\n w = flip(x) {axes=(1,)}\n y = concat(v, x, w) {axis=1}",
     "below": "v = mul(x, 2.0:f32)\n w = exp(x)\n y = concat(v, w, x) {axis=0}",
     "both": "v = mul(x, 2.0:f32)\n w = concat(v, x) {axis=1}\n u = neg(w)\n"
-            " y = concat(w, u) {axis=0}",
+    " y = concat(w, u) {axis=0}",
     "margins": "v = exp(x)\n y = pad(v) {low=(1,2), high=(3,5), value=7.0}",
     "triangle": "c = ge(j, k)\n e = exp(x)\n y = select(c, e, x)",
     "other triangle": "c = lt(j, k)\n e = exp(x)\n y = select(c, e, x)",
     "band": "d = sub(j, k)\n a = ge(d, -3:i64)\n b = le(d, 20:i64)\n c = and(a, b)\n"
-            " e = exp(x)\n y = select(c, e, x)",
+    " e = exp(x)\n y = select(c, e, x)",
     "ends": "a = lt(j, 3:i64)\n b = gt(j, 40:i64)\n c = or(a, b)\n e = exp(x)\n"
-            " y = select(c, e, x)",
+    " y = select(c, e, x)",
     "not": "a = lt(j, 40:i64)\n c = not(a)\n e = exp(x)\n y = select(c, e, x)",
     "one place": "a = eq(j, 5:i64)\n e = exp(x)\n y = select(a, e, x)",
-}  # fmt: skip
-ROUNDED = {"three", "below", "margins", "triangle", "other triangle", "band", "ends", "not",
-           "one place"}  # fmt: skip
+}
+ROUNDED = {
+    "three",
+    "below",
+    "margins",
+    "triangle",
+    "other triangle",
+    "band",
+    "ends",
+    "not",
+    "one place",
+}
 
 
 def kernel_of(name: str, isa: str | None = None, dtype: str = "f32") -> Whole:
@@ -65,13 +74,16 @@ UNTESTED = re.compile(r"= load <\d+ x float>")
 
 
 @pytest.mark.skipif(RUNNABLE[0] != "avx512", reason="other sets load masked vectors by elements")
-@pytest.mark.parametrize("f", [
-    lambda x: sm.concat([x * 2, x - 1], axis=1),
-    lambda x: sm.concat([x[:, :1], x, x[:, -1:]], axis=1) * 2,
-    lambda x: sm.concat([x * 2, x - 1], axis=0),
-    lambda x: sm.roll(x, 3, axis=1) * 2,
-    sm.tril,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: sm.concat([x * 2, x - 1], axis=1),
+        lambda x: sm.concat([x[:, :1], x, x[:, -1:]], axis=1) * 2,
+        lambda x: sm.concat([x * 2, x - 1], axis=0),
+        lambda x: sm.roll(x, 3, axis=1) * 2,
+        sm.tril,
+    ],
+)
 def test_whole_vectors_of_a_piece_are_loaded_without_tests(f: Callable[[sm.Array], object]) -> None:
     assert UNTESTED.search(code(f))
 

@@ -28,11 +28,30 @@ from smelt.target import Target
 from smelt.types.dtype import parse as dtype_of
 
 Array = np.ndarray[Any, Any]
-SUMS = {"i32": ("i32", "i8"), "i64": ("i64", "i8", "i16"), "f32": ("f32", "f16", "i32"),
-        "f64": ("f64", "f32", "i64"), "u32": ("u32", "u8"), "u64": ("u64", "u16")}  # fmt: skip
+SUMS = {
+    "i32": ("i32", "i8"),
+    "i64": ("i64", "i8", "i16"),
+    "f32": ("f32", "f16", "i32"),
+    "f64": ("f64", "f32", "i64"),
+    "u32": ("u32", "u8"),
+    "u64": ("u64", "u16"),
+}
 """Accumulation types, each with the types of operands that are cast to it."""
-RESULTS = ("bool", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "bf16", "f32",
-           "f64")  # fmt: skip
+RESULTS = (
+    "bool",
+    "i8",
+    "u8",
+    "i16",
+    "u16",
+    "i32",
+    "u32",
+    "i64",
+    "u64",
+    "f16",
+    "bf16",
+    "f32",
+    "f64",
+)
 SPECS = {
     "rows": "m,k; k,n -> m,n",
     "transposed right": "m,k; n,k -> m,n",
@@ -54,8 +73,9 @@ def graph_text(source: str, sums: str, result: str, spec: str) -> str:
         lines += [f" p = cast(x) {{dtype={sums}}}", f" q = cast(y) {{dtype={sums}}}"]
     operands = "x, y" if source == sums else "p, q"
     lines += [f' s = contract({operands}) {{spec="{spec}"}} : {sums}[{out}]']
-    lines += [" return s\n}"] if result == sums else [f" r = cast(s) {{dtype={result}}}",
-                                                       " return r\n}"]  # fmt: skip
+    lines += (
+        [" return s\n}"] if result == sums else [f" r = cast(s) {{dtype={result}}}", " return r\n}"]
+    )
     return "\n".join(lines)
 
 
@@ -70,8 +90,12 @@ def operands(source: str, spec: str, shape: tuple[int, int, int]) -> list[Array]
     rng = np.random.default_rng(sum(shape))
     low = 0 if source.startswith("u") else -1
     sides = spec.partition("->")[0].split(";")
-    return [rng.integers(low, 2, [extents[a] for a in side.strip().split(",")])
-            .astype(numpy_type(source)) for side in sides]  # fmt: skip
+    return [
+        rng.integers(low, 2, [extents[a] for a in side.strip().split(",")]).astype(
+            numpy_type(source)
+        )
+        for side in sides
+    ]
 
 
 def expected(spec: str, arrays: list[Array], result: str) -> Array:

@@ -59,8 +59,10 @@ def test_by_one_another(name: str) -> None:
     dtype = np.dtype(name.replace("i", "int") if name[0] == "i" else name.replace("u", "uint"))
     x = numbers(dtype, [d for d in DIVISORS if d in range(-100, 100)])
     x, y = np.repeat(x[::3], len(x[::2])), np.tile(x[::2], len(x[::3]))
-    code = (f"graph f(x: {name}[n], y: {name}[n]) {{\n q = floordiv(x, y)\n r = mod(x, y)\n"
-            " return q, r\n}")  # fmt: skip
+    code = (
+        f"graph f(x: {name}[n], y: {name}[n]) {{\n q = floordiv(x, y)\n r = mod(x, y)\n"
+        " return q, r\n}"
+    )
     for isa in RUNNABLE:
         q, r = whole(code, isa)(x, y)
         with np.errstate(all="ignore"):

@@ -66,14 +66,21 @@ def _moved(a: Array, rng: np.random.Generator) -> Array:
         return np.asarray(a.astype("f8") * (1 + noise)).astype(a.dtype)
 
 
-@pytest.mark.parametrize(("isa", "part", "hint"), [
-    (RUNNABLE[0], 0, 64), (RUNNABLE[0], 1, 64), (RUNNABLE[0], 2, 1 << 20),
-    (RUNNABLE[-2:][0], 3, 64), (RUNNABLE[-1], 4, 1 << 20),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("isa", "part", "hint"),
+    [
+        (RUNNABLE[0], 0, 64),
+        (RUNNABLE[0], 1, 64),
+        (RUNNABLE[0], 2, 1 << 20),
+        (RUNNABLE[-2:][0], 3, 64),
+        (RUNNABLE[-1], 4, 1 << 20),
+    ],
+)
 def test_any_program_is_one_kernel(isa: str, part: int, hint: int) -> None:
     @seed(part)
-    @settings(max_examples=CASES, deadline=None, database=None,
-              suppress_health_check=list(HealthCheck))  # fmt: skip
+    @settings(
+        max_examples=CASES, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    )
     @given(graphs(max_nodes=9, flavours=FLAVOURS))
     def judge(program: Program) -> None:
         graph, arrays = program
@@ -88,8 +95,9 @@ def test_any_program_is_one_kernel(isa: str, part: int, hint: int) -> None:
             problem = agree(a, b, allowed[k])
             assert not problem, f"output {k}: {problem}\n{shown}"
         cluster = one_cluster(kernel.graph)
-        read = [a for node, a in zip(kernel.graph.inputs, arrays, strict=True)
-                if node in cluster.inputs]  # fmt: skip
+        read = [
+            a for node, a in zip(kernel.graph.inputs, arrays, strict=True) if node in cluster.inputs
+        ]
         places = [kernel.graph.outputs.index(node) for node in cluster.outputs]
         for at_end in (True, False):
             inside = run_guarded(kernel, read, at_end=at_end, one_by_one=at_end, sizes=sizes)

@@ -69,8 +69,17 @@ BATCH = """graph f(x: f32[b,m,k], w: f32[b,k,2*n]) {
   r = slice(v1) {starts=(0, 0, n), sizes=(b, m, n), steps=(1, 1, 1)}
   return q, r
 }"""
-SHAPES = [(1, 5, 1), (3, 17, 16), (9, 300, 5), (33, 40, 64), (130, 33, 33), (40, 600, 96),
-          (260, 16, 11), (64, 96, 171), (300, 400, 130)]  # fmt: skip
+SHAPES = [
+    (1, 5, 1),
+    (3, 17, 16),
+    (9, 300, 5),
+    (33, 40, 64),
+    (130, 33, 33),
+    (40, 600, 96),
+    (260, 16, 11),
+    (64, 96, 171),
+    (300, 400, 130),
+]
 
 
 def random(shape: tuple[int, ...], seed: int = 0) -> Any:
@@ -81,8 +90,10 @@ def random(shape: tuple[int, ...], seed: int = 0) -> Any:
 def _inputs(kernel: Whole, m: int, k: int, n: int) -> list[Any]:
     """Arrays for a graph of these sizes."""
     sizes = {"m": m, "k": k, "n": n, "b": 2}
-    shapes = [[int(d) if isinstance(d, int) else _size(d, sizes) for d in p.shape]
-              for p in kernel.kernel.inputs]  # fmt: skip
+    shapes = [
+        [int(d) if isinstance(d, int) else _size(d, sizes) for d in p.shape]
+        for p in kernel.kernel.inputs
+    ]
     kinds = [p.dtype.numpy for p in kernel.kernel.inputs]
     return [random(tuple(s), seed=j).astype(t) for j, (s, t) in enumerate(zip(shapes, kinds))]
 
@@ -96,8 +107,11 @@ def _check(kernel: Whole, arrays: list[Any]) -> None:
     wanted = kernel.expected(*arrays)
     depth = arrays[0].shape[-1]
     apart = 1e-5 * depth if arrays[0].dtype == np.float32 else 1e-12 * depth
-    found = {"code": kernel(*arrays), "last first": run_guarded(kernel, arrays, at_end=False),
-             "guarded": run_guarded(kernel, arrays, at_end=True, one_by_one=True)}  # fmt: skip
+    found = {
+        "code": kernel(*arrays),
+        "last first": run_guarded(kernel, arrays, at_end=False),
+        "guarded": run_guarded(kernel, arrays, at_end=True, one_by_one=True),
+    }
     for how, results in found.items():
         for one, other in zip(results, wanted, strict=True):
             assert one.shape == other.shape, how
@@ -195,8 +209,16 @@ def test_ranges_are_little_code(form: str) -> None:
 def test_tiles_lie_in_one_range_in_several_or_in_none(isa: str, between: str) -> None:
     """Rows and columns of every form of code, whose tiles are whole, broken, or cut by ranges."""
     kernel = whole(_cut(3, between), isa)
-    for m, k, n in ((40, 300, 64), (29, 200, 37), (130, 520, 33), (512, 40, 96), (300, 300, 50),
-                    (17, 130, 3), (1, 130, 33), (1000, 9, 5)):  # fmt: skip
+    for m, k, n in (
+        (40, 300, 64),
+        (29, 200, 37),
+        (130, 520, 33),
+        (512, 40, 96),
+        (300, 300, 50),
+        (17, 130, 3),
+        (1, 130, 33),
+        (1000, 9, 5),
+    ):
         _check(kernel, _inputs(kernel, m, k, n))
 
 

@@ -124,9 +124,12 @@ def test_masks_that_leave_the_same_give_the_same(
 
 @settings(max_examples=8, deadline=None)
 @given(
-    n=st.integers(1, 4000), m=st.integers(1, 3), seed=st.integers(0, 99), peak=FINITE,
+    n=st.integers(1, 4000),
+    m=st.integers(1, 3),
+    seed=st.integers(0, 99),
+    peak=FINITE,
     where=st.floats(0, 1),
-)  # fmt: skip
+)
 @pytest.mark.parametrize("name", ["attention", "causal"])
 def test_an_axis_in_parts_gives_the_same(
     name: str, n: int, m: int, seed: int, peak: float, where: float

@@ -15,9 +15,17 @@ from smelt.types.dtype import DType
 
 Array = np.ndarray[Any, Any]
 SHAPES = (
-    (1, 1, 1), (5, 3, 70), (70, 2, 17), (2, 67, 33), (4, 130, 1), (0, 3, 4), (3, 0, 2), (3, 2, 0),
-    (600, 2, 3), (2, 3, 700),
-)  # fmt: skip
+    (1, 1, 1),
+    (5, 3, 70),
+    (70, 2, 17),
+    (2, 67, 33),
+    (4, 130, 1),
+    (0, 3, 4),
+    (3, 0, 2),
+    (3, 2, 0),
+    (600, 2, 3),
+    (2, 3, 700),
+)
 KINDS = [name for name, row in COMBINES.items() if row.prefix is not None]
 
 
@@ -95,16 +103,18 @@ GUARDED = """graph f(x: f32[a,b]) {
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
-@pytest.mark.parametrize("code", [WIDER, PACKED, CROSSED, GUARDED],
-                         ids=["wider", "packed", "crossed", "guarded"])  # fmt: skip
+@pytest.mark.parametrize(
+    "code", [WIDER, PACKED, CROSSED, GUARDED], ids=["wider", "packed", "crossed", "guarded"]
+)
 def test_scans_among_others(code: str, isa: str) -> None:
     """A scan runs once in order, whatever loops its readers need."""
     kernel = whole(code, isa)
     rng = np.random.default_rng(2)
     for a, b, c in ((5, 7, 3), (1, 300, 2), (300, 1, 40), (50, 600, 260), (64, 64, 64)):
         shapes = {"x": (a,) if code is WIDER else (a, b), "y": (b, c), "z": (a, b)}
-        arrays = [(rng.standard_normal(shapes[p.name]) / 8).astype("f4")
-                  for p in kernel.kernel.inputs]  # fmt: skip
+        arrays = [
+            (rng.standard_normal(shapes[p.name]) / 8).astype("f4") for p in kernel.kernel.inputs
+        ]
         found = kernel(*arrays)
         for wanted, got in zip(kernel.expected(*arrays), found, strict=True):
             scale = 1 + float(np.abs(wanted).max())

@@ -50,9 +50,13 @@ TOGETHER = """graph f(x: f32[m,k], a: f32[{a}], y: f32[m,j], b: f32[{b}], r: f32
 READS = {"soon": "t = mul(q, s)", "later": "u = neg(q)\n  v = mul(u, s)\n  t = add(v, r)"}
 FORMS = ("tall", "wide", "deep")
 SIZES = (
-    (1, 1, 1, 0), (9, 33, 5, 7), (49, 31, 17, 1), (7, 65, 0, 3), (70, 47, 16, 200),
+    (1, 1, 1, 0),
+    (9, 33, 5, 7),
+    (49, 31, 17, 1),
+    (7, 65, 0, 3),
+    (70, 47, 16, 200),
     (50, 100, 20, 9),
-)  # fmt: skip
+)
 
 
 def test_products_beside_one_another_have_tasks_of_their_own() -> None:
@@ -101,15 +105,22 @@ def test_rows_are_packed_once_for_all_that_read_them(form: str, weights: str) ->
     at = {"m": 96, "n": 300, "k": 700}
     scratch = [evaluate(c.built.functions[0].scratch, at) for c in (three, apart)]
     assert scratch[1] - scratch[0] >= 4 * 96 * 90  # the rows of a block at least
-    for m, n, k in (*(s[:3] for s in SIZES), (97, 150, 0), (13, 33, 2 * LONG_DEEP + 1),
-                    (SMALL, 40, FEW_DEEP + 3), (LONG_ROWS + 5, 19, 6)):  # fmt: skip
+    for m, n, k in (
+        *(s[:3] for s in SIZES),
+        (97, 150, 0),
+        (13, 33, 2 * LONG_DEEP + 1),
+        (SMALL, 40, FEW_DEEP + 3),
+        (LONG_ROWS + 5, 19, 6),
+    ):
         if form == "few" and m > SMALL:
             continue
         at = {"m": m, "n": n, "k": k}
         for kernel in (three, apart):
             shapes = (*["m,k"] * 3, *[weights] * 3)
-            arrays = [whole_numbers(tuple(at[d] for d in shape.split(",")), "f4", i)
-                      for i, shape in enumerate(shapes)]  # fmt: skip
+            arrays = [
+                whole_numbers(tuple(at[d] for d in shape.split(",")), "f4", i)
+                for i, shape in enumerate(shapes)
+            ]
             read = _in_order(kernel, arrays)
             found = run_guarded(kernel, read, at_end=True, sizes=at)
             for got, wanted in zip(found, kernel.expected(*arrays), strict=True):

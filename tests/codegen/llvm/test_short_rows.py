@@ -115,15 +115,22 @@ def test_few_results_of_short_rows(name: str, dtype: str, isa: str) -> None:
 @pytest.mark.parametrize(
     ("name", "dtype", "m", "k", "across"),
     [
-        ("sum", "f32", 1000, 8, True), ("sum", "f32", 1000, 9, False),
-        ("sum", "f64", 1000, 8, True), ("winner", "f32", 1000, 16, False),
-        ("place", "f32", 1000, 8, True), ("place", "f64", 1000, 9, False),
-        ("sum", "f32", 10, 3, False), ("norm", "f64", 1000, 17, False),
-        ("distances", "f32", 1000, 3, True), ("distances", "f32", 20, 3, False),
-        ("middle", "f32", 1000, 8, True), ("middle", "f32", 10, 3, False),
-        ("pairs", "f64", 1000, 8, True), ("pairs", "f32", 1000, 12, False),
+        ("sum", "f32", 1000, 8, True),
+        ("sum", "f32", 1000, 9, False),
+        ("sum", "f64", 1000, 8, True),
+        ("winner", "f32", 1000, 16, False),
+        ("place", "f32", 1000, 8, True),
+        ("place", "f64", 1000, 9, False),
+        ("sum", "f32", 10, 3, False),
+        ("norm", "f64", 1000, 17, False),
+        ("distances", "f32", 1000, 3, True),
+        ("distances", "f32", 20, 3, False),
+        ("middle", "f32", 1000, 8, True),
+        ("middle", "f32", 10, 3, False),
+        ("pairs", "f64", 1000, 8, True),
+        ("pairs", "f32", 1000, 12, False),
     ],
-)  # fmt: skip
+)
 def test_planner_and_lowering_agree(
     name: str, dtype: str, m: int, k: int, across: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

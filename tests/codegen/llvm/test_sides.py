@@ -45,8 +45,9 @@ def test_scores_are_packed_as_they_lie() -> None:
     blocked = schedule(phase, target).blocked
     assert {c.k: c.n for c in blocked} == {"l": "u", "j": "l"}
     assert [c.down for c in blocked] == [c.k == "j" for c in blocked]
-    turned = GRADIENTS.replace("-> y0: f32[h,n,64], y1: f32[h,n,64]",
-                               "-> y0: f32[h,64,n], y1: f32[h,64,n]")  # fmt: skip
+    turned = GRADIENTS.replace(
+        "-> y0: f32[h,n,64], y1: f32[h,n,64]", "-> y0: f32[h,64,n], y1: f32[h,64,n]"
+    )
     turned = turned.replace("[i,u,l] = v17", "[i,l,u] = v17")
     turned = turned.replace("[i,u,l] = v18", "[i,l,u] = v18")
     assert "vgather" not in asm_text(parse(turned), target)
@@ -123,9 +124,10 @@ def test_and_is_right_too() -> None:
             # A rounding is 2^-24 of the magnitudes that are summed: one a term, 24 within z.
             size = np.where(h <= 0, 0, np.abs(g) @ np.abs(w))
             sizes = {
-                "y0": n * np.abs(g).T @ np.abs(h), "y1": (n + 27) * size.T @ (x * x),
+                "y0": n * np.abs(g).T @ np.abs(h),
+                "y1": (n + 27) * size.T @ (x * x),
                 "y2": (37 + 27) * (size @ np.abs(v) + x * x),
-            }  # fmt: skip
+            }
             for name, right in exact.items():
                 bound = 2.0**-24 * sizes[name] + 1e-30
                 assert (np.abs(found[name] - right) <= bound).all(), (name, isa, n)

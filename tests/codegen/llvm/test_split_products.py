@@ -26,8 +26,10 @@ def test_parts_of_any_length(spec: str, isa: str) -> None:
     names = "".join(c for c in spec.partition("->")[0] if c.isalpha())
     for (m, n), k in product(((1, 1), (5, 40), (20, 33)), (0, 1, 15, 17, 300, 5000)):
         known = {"m": m, "n": n, "k": k, "b": 2 if "b" in names else 1}
-        arrays = [whole_numbers(tuple(known[str(d)] for d in node.type.shape), "f4", place)
-                  for place, node in enumerate(kernel.graph.inputs)]  # fmt: skip
+        arrays = [
+            whole_numbers(tuple(known[str(d)] for d in node.type.shape), "f4", place)
+            for place, node in enumerate(kernel.graph.inputs)
+        ]
         (found,) = kernel(*arrays)
         assert np.array_equal(found, kernel.expected(*arrays)[0]), known
 

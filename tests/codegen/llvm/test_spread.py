@@ -74,12 +74,15 @@ def test_each_column_is_stored_once() -> None:
 
 def test_results_that_lie_otherwise_stay() -> None:
     """Rows of one result are columns of the other."""
-    made = whole("""graph f(x: f32[4,n]) {
+    made = whole(
+        """graph f(x: f32[4,n]) {
       p = permute(x) {perm=(1,0)}
       y = exp(p)
       z = exp(x)
       return y, z
-    }""", n=500)  # fmt: skip
+    }""",
+        n=500,
+    )
     x = np.random.default_rng(4).random((4, 131), np.float32)
     for found, expected in zip(made(x), made.expected(x), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-6)
@@ -97,8 +100,9 @@ def test_few_rows_stay() -> None:
     assert all(len(n.stores) == 1 for n in schedule(phase, AVX512).nests)
 
 
-@pytest.mark.parametrize(("isa", "c", "columns"), [("avx512", 11, 1), ("avx512", 12, 1),
-                                                   ("avx2", 3, 3), ("avx2", 5, 1)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("isa", "c", "columns"), [("avx512", 11, 1), ("avx512", 12, 1), ("avx2", 3, 3), ("avx2", 5, 1)]
+)
 def test_rows_that_fill_half_a_vector_stay_rows(isa: Any, c: int, columns: int) -> None:
     """Where columns share nothing, 12 teeth of 12 vectors are more work than 12 lanes."""
     turned = parse("""
@@ -112,8 +116,9 @@ def test_rows_that_fill_half_a_vector_stay_rows(isa: Any, c: int, columns: int) 
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
-@pytest.mark.parametrize(("fold", "t"), [("sum", "f32"), ("sum", "i8"), ("max", "f32"),
-                                         ("prod", "f64"), ("sum", "f64")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("fold", "t"), [("sum", "f32"), ("sum", "i8"), ("max", "f32"), ("prod", "f64"), ("sum", "f64")]
+)
 def test_running_folds_of_short_rows(isa: Any, fold: str, t: str) -> None:
     """Columns of their own, but for sums that carry their errors along."""
     text = f"graph f(x: {t}[n,d]) {{\n v = scan.{fold}(x) {{axis=1}}\n return v\n}}"
@@ -162,10 +167,15 @@ def test_pairs_that_are_read_far_apart(t: str, c: int, isa: str) -> None:
             np.testing.assert_array_equal(found, made.expected(x)[0])
 
 
-@pytest.mark.parametrize(("isa", "t", "c", "columns"), [
-    ("avx512", "f32", 2, 2), ("avx512", "f32", 3, 1), ("avx512", "f64", 2, 1),
-    ("avx2", "f32", 2, 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("isa", "t", "c", "columns"),
+    [
+        ("avx512", "f32", 2, 2),
+        ("avx512", "f32", 3, 1),
+        ("avx512", "f64", 2, 1),
+        ("avx2", "f32", 2, 1),
+    ],
+)
 def test_rows_that_fill_an_eighth_of_a_vector_are_columns(
     isa: Any, t: str, c: int, columns: int
 ) -> None:

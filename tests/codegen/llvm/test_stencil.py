@@ -105,7 +105,7 @@ TWO = """graph f(x: f32[b,c,h,w], k: f32[c,5,5], p: f32[o,c]) {
 
 def plain(
     source: str = FIRST, p: int = 3, s: int = 1, d: int = 1, u: int = 7, v: int = 7, t: str = "f32"
-) -> str:  # fmt: skip
+) -> str:
     return source.format(p=p, s=s, d=d, u=u, v=v, t=t)
 
 
@@ -156,10 +156,12 @@ def test_groups_that_share_a_vector(isa: str, t: str, s: int, c: int, o: int, g:
         (SPACE, ((1, 2, 3, 5, 18), (2, 3, 3, 3))),
         (SPACE, ((1, 16, 3, 5, 9), (16, 3, 3, 3))),
         (BESIDE, ((2, 20, 5, 7), (20, 5, 5), (20,), (2, 20, 5, 7), (7,))),
-        (BESIDE.replace("[w]", "[c]").replace("1, 1, w", "c, 1, 1"),
-         ((2, 20, 5, 7), (20, 5, 5), (20,), (2, 20, 5, 7), (20,))),
+        (
+            BESIDE.replace("[w]", "[c]").replace("1, 1, w", "c, 1, 1"),
+            ((2, 20, 5, 7), (20, 5, 5), (20,), (2, 20, 5, 7), (20,)),
+        ),
     ],
-)  # fmt: skip
+)
 def test_every_size_stays_inside_its_arrays(
     isa: str, source: str, shapes: tuple[tuple[int, ...], ...]
 ) -> None:

@@ -64,10 +64,14 @@ def sizes_as_built(kernel: Native) -> dict[str, int]:
 # ---- the kernels of the page ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("isa", "size"), [
-    *((isa, size) for isa in RUNNABLE[:1] for size in (None, 2, 16)), (RUNNABLE[-2:][0], 3),
-    (RUNNABLE[-1], 5),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("isa", "size"),
+    [
+        *((isa, size) for isa in RUNNABLE[:1] for size in (None, 2, 16)),
+        (RUNNABLE[-2:][0], 3),
+        (RUNNABLE[-1], 5),
+    ],
+)
 @pytest.mark.parametrize("name", STREAMED)
 def test_goldens(name: str, size: int | None, isa: str) -> None:
     """What NumPy says, between forbidden pages, in any order of the tasks."""
@@ -337,7 +341,7 @@ kernel f(x: f32[r,c]) -> y: f32[], z: i64[]
     n' = n + argmin(x[r,c] over r, c)
   y[] = s
   z[] = n""",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -405,14 +409,20 @@ def stored_elements(kernel: ir.Kernel, arrays: dict[str, Array], **settings: Any
     return found, {n: (b.writer >= 0).reshape(found[n].shape) for n, b in seen.items()}
 
 
-@pytest.mark.parametrize(("isa", "part", "maker", "examples"), [
-    (RUNNABLE[0], 0, kernels, 30), (RUNNABLE[-1], 2, kernels, 20),
-    (RUNNABLE[0], 3, random_streams, 15), (RUNNABLE[-2:][0], 4, random_streams, 8),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("isa", "part", "maker", "examples"),
+    [
+        (RUNNABLE[0], 0, kernels, 30),
+        (RUNNABLE[-1], 2, kernels, 20),
+        (RUNNABLE[0], 3, random_streams, 15),
+        (RUNNABLE[-2:][0], 4, random_streams, 8),
+    ],
+)
 def test_random_kernels(isa: str, part: int, maker: Any, examples: int) -> None:
     @seed(part)
-    @settings(max_examples=examples, deadline=None, database=None,
-              suppress_health_check=list(HealthCheck))  # fmt: skip
+    @settings(
+        max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    )
     @given(maker(), st.sampled_from([(1, 1), (3, 70), (2, 5), (40, 3), (5, 1)]))
     def judge(kernel: ir.Kernel, numbers: tuple[int, int]) -> None:
         sizes = dict(zip(("n", "m"), numbers, strict=True))
@@ -454,8 +464,10 @@ GATED = """kernel f(a: f32[{n},70], b: f32[70,{n}], x: f32[70,12]) -> y: f32[70]
 def test_short_sums_over_states(n: int, isa: str) -> None:
     code = native(GATED.format(n=n), isa)
     rng = np.random.default_rng(n)
-    arrays = {p.name: rng.standard_normal([int(str(e)) for e in p.shape]).astype("f4")
-              for p in code.kernel.inputs}  # fmt: skip
+    arrays = {
+        p.name: rng.standard_normal([int(str(e)) for e in p.shape]).astype("f4")
+        for p in code.kernel.inputs
+    }
     wanted = run(code.kernel, list(arrays.values()))["y"]
     np.testing.assert_allclose(code(arrays)["y"], wanted, rtol=1e-5, atol=1e-4)
 

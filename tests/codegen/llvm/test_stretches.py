@@ -31,15 +31,17 @@ PARTS = {
     "": " c = concat(a, b) {{axis={axis}}}",
     "computed": " p = abs(a)\n q = sub(b, 1.0:f32)\n c = concat(p, q) {{axis={axis}}}",
     "backwards": " p = flip(a) {{axes=({axis},)}}\n c = concat(p, b) {{axis={axis}}}",
-}  # fmt: skip
+}
 BORDERS = ((0, 5), (5, 0), (1, 1), (3, 30), (16, 16), (17, 47), (31, 64), (63, 193), (200, 131))
 
 
 def graph(layout: str, part: str = "") -> str:
     a, b, w, axis, operands, spec = JOINED[layout]
     joined = PARTS[part].format(axis=axis)
-    return (f"graph f({HEAD.format(a=a, b=b, w=w)}) {{\n{joined}\n"
-            f' y = contract({operands}) {{spec="{spec} -> m,n"}}\n return y\n}}')  # fmt: skip
+    return (
+        f"graph f({HEAD.format(a=a, b=b, w=w)}) {{\n{joined}\n"
+        f' y = contract({operands}) {{spec="{spec} -> m,n"}}\n return y\n}}'
+    )
 
 
 def sized(layout: str, i: int, j: int, other: int, third: int) -> list[Array]:
@@ -118,8 +120,9 @@ def test_many_parts(isa: str, again: bool) -> None:
         names = [f"p{k}" for k in range(len(widths))]
         inputs = ", ".join(f"{n}: f32[m,{d}]" for n, d in zip(names, widths, strict=True))
         then, results = (AGAIN, "b, d") if again else ("", "y")
-        text = MANY.format(inputs=inputs, total=sum(widths), names=", ".join(names), then=then,
-                           results=results)  # fmt: skip
+        text = MANY.format(
+            inputs=inputs, total=sum(widths), names=", ".join(names), then=then, results=results
+        )
         if not again:
             text = re.sub(r", v: .*\) \{\n", ") {\n", text)
         kernel = whole(text, isa)
@@ -210,9 +213,11 @@ def test_where_a_part_ends_the_others_are_not_read() -> None:
     # where vectors of 32 columns meet borders, the code for eight was half as long again.
     names = [f"p{k}" for k in range(4)]
     inputs = ", ".join(f"{n}: f32[k,136]" for n in names)
-    kernel = whole(f"graph f({inputs}, x: f32[m,k]) {{\n"
-                   f" c = concat({', '.join(names)}) {{axis=1}}\n"
-                   ' y = contract(x, c) {spec="m,k; k,n -> m,n"}\n return y\n}').kernel  # fmt: skip
+    kernel = whole(
+        f"graph f({inputs}, x: f32[m,k]) {{\n"
+        f" c = concat({', '.join(names)}) {{axis=1}}\n"
+        ' y = contract(x, c) {spec="m,k; k,n -> m,n"}\n return y\n}'
+    ).kernel
     text = emit(kernel, Target.for_isa("avx512")).llvm
     blocks = [x for x in re.split(r"\n\S+:\n", text) if re.search(r"select +<\d+ x i1>", x)]
     read = [len({*re.findall(r'getelementptr float, ptr %"(p\d)"', x)}) for x in blocks]

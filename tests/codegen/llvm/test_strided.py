@@ -18,8 +18,11 @@ AVX512 = Target.for_isa("avx512")
 
 def picked(c: int, *columns: int) -> str:
     """The sum of some columns of rows of `c`, each times its number."""
-    lines = [f"  s{k} = slice(x) {{starts=(0,{k}), sizes=(n,1), steps=(1,1)}}\n"
-             f"  r{k} = reshape(s{k}) {{shape=(n,)}}" for k in columns]  # fmt: skip
+    lines = [
+        f"  s{k} = slice(x) {{starts=(0,{k}), sizes=(n,1), steps=(1,1)}}\n"
+        f"  r{k} = reshape(s{k}) {{shape=(n,)}}"
+        for k in columns
+    ]
     names = [f"r{k}" for k in columns]
     total = names[0]
     for k, name in enumerate(names[1:]):
@@ -29,11 +32,15 @@ def picked(c: int, *columns: int) -> str:
 
 
 CASES = {
-    "gray": picked(3, 0, 1, 2), "two of three": picked(3, 0, 2), "last": picked(4, 3),
-    "nine": picked(9, *range(9)), "half of nine": picked(9, 0, 2, 4, 6, 8),
-    "few of nine": picked(9, 0, 8), "sixteen": picked(16, *range(0, 16, 2)),
+    "gray": picked(3, 0, 1, 2),
+    "two of three": picked(3, 0, 2),
+    "last": picked(4, 3),
+    "nine": picked(9, *range(9)),
+    "half of nine": picked(9, 0, 2, 4, 6, 8),
+    "few of nine": picked(9, 0, 8),
+    "sixteen": picked(16, *range(0, 16, 2)),
     "far": picked(40, 0, 1, 39),
-}  # fmt: skip
+}
 
 
 TYPES = [(name, dtype) for name in CASES for dtype in ("f32", "i8")]
@@ -75,7 +82,8 @@ def test_what_several_loads_read_is_read_once() -> None:
 @pytest.mark.parametrize("c", [2, 3])
 def test_columns_in_stages(c: int, isa: str) -> None:
     """What is dear is done in loops one after another, each with combs of its own."""
-    made = whole(f"""graph f(x: f32[n,{c}]) {{
+    made = whole(
+        f"""graph f(x: f32[n,{c}]) {{
       m = reduce.max(x) {{axes=(1,)}}
       k = reshape(m) {{shape=(n,1)}}
       d = sub(x, k)
@@ -86,17 +94,25 @@ def test_columns_in_stages(c: int, isa: str) -> None:
       y = sub(d, l)
       z = erf(y)
       return z
-    }}""", isa, n=900)  # fmt: skip
+    }}""",
+        isa,
+        n=900,
+    )
     x = np.random.default_rng(5).standard_normal((900, c), np.float32)
     for n in (900, 67, 1):
         np.testing.assert_allclose(made(x[:n])[0], made.expected(x[:n])[0], rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("m", [9, 4, 1])
-@pytest.mark.parametrize("chosen", [
-    lambda where, a, b, c: where(a, 0.0), lambda where, a, b, c: where(a * c, b * 2),
-    lambda where, a, b, c: where(b, a), lambda where, a, b, c: where(c, a) * b,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        lambda where, a, b, c: where(a, 0.0),
+        lambda where, a, b, c: where(a * c, b * 2),
+        lambda where, a, b, c: where(b, a),
+        lambda where, a, b, c: where(c, a) * b,
+    ],
+)
 def test_a_stretch_of_rows_has_combs_of_its_own(chosen: Callable[..., Any], m: int) -> None:
     """Rows below do not read the column that the comb of all begins with: it failed to compile."""
 

@@ -112,8 +112,15 @@ def test_far_logits_are_not_many_times_as_slow() -> None:
     near = q / 8
     far = q * 4
     assert fastest(lambda: attend(far, k, v)) < 2 * fastest(lambda: attend(near, k, v))
-    steep = sm.jit(lambda q, k, v, slope: sm.nn.softmax(
-        q @ sm.matrix_transpose(k) - slope * sm.abs(
-            sm.expand_dims(sm.arange(1024), axis=1) - sm.arange(1024)), axis=-1) @ v)  # fmt: skip
+    steep = sm.jit(
+        lambda q, k, v, slope: (
+            sm.nn.softmax(
+                q @ sm.matrix_transpose(k)
+                - slope * sm.abs(sm.expand_dims(sm.arange(1024), axis=1) - sm.arange(1024)),
+                axis=-1,
+            )
+            @ v
+        )
+    )
     least = fastest(lambda: steep(near, k, v, np.float32(0)))
     assert fastest(lambda: steep(near, k, v, np.float32(0.5))) < 1.5 * least

@@ -62,8 +62,14 @@ def test_the_same_numbers(isa: str, block: int) -> None:
     is summed, or both; and where it is more than is held."""
     kernel = native(PAIRS.replace("BLOCK", str(block)), isa)
     rng = np.random.default_rng(block)
-    sizes = ((1, 1, 1), (SWATH, 128, 64), (SWATH + 1, 130, 20), (3 * SWATH - 7, 600, 70),
-             (SWATH + 9, 530, 600), (SWATH + 5, 515, 1100))  # fmt: skip
+    sizes = (
+        (1, 1, 1),
+        (SWATH, 128, 64),
+        (SWATH + 1, 130, 20),
+        (3 * SWATH - 7, 600, 70),
+        (SWATH + 9, 530, 600),
+        (SWATH + 5, 515, 1100),
+    )
     for n, m, d in sizes:
         q, k, u = (rng.standard_normal(s).astype(np.float32) for s in ((n, d), (m, d), (n,)))
         found = kernel({"q": q, "k": k, "u": u})

@@ -16,9 +16,16 @@ from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.tall_skinny_nests import scheduled
 
 SIZES = (
-    (1, 1, 1), (8, 16, 0), (9, 17, 5), (TALL_STAGED + 1, 15, 3), (2 * TALL_STAGED - 1, 31, 16),
-    (70, 33, 17), (3000, 3, 2), (41, TALL_COLUMNS, TALL_DEPTH), (33, TALL_COLUMNS - 1, 65),
-)  # fmt: skip
+    (1, 1, 1),
+    (8, 16, 0),
+    (9, 17, 5),
+    (TALL_STAGED + 1, 15, 3),
+    (2 * TALL_STAGED - 1, 31, 16),
+    (70, 33, 17),
+    (3000, 3, 2),
+    (41, TALL_COLUMNS, TALL_DEPTH),
+    (33, TALL_COLUMNS - 1, 65),
+)
 
 
 def test_form_follows_from_columns_and_depth() -> None:
@@ -33,13 +40,17 @@ def test_form_follows_from_columns_and_depth() -> None:
 
 
 def test_fixed_columns_are_tall_and_fixed_few_rows_are_not() -> None:
-    columns = whole("graph f(x: f32[m,4], y: f32[4,3]) {\n"
-                    ' s = contract(x, y) {spec="m,k; k,n -> m,n"}\n return s\n}')  # fmt: skip
+    columns = whole(
+        "graph f(x: f32[m,4], y: f32[4,3]) {\n"
+        ' s = contract(x, y) {spec="m,k; k,n -> m,n"}\n return s\n}'
+    )
     assert form_for(columns.forms, {"m": 1000}) == "tall"
     x, y = whole_numbers((1000, 4), "f4", 1), whole_numbers((4, 3), "f4", 2)
     assert np.array_equal(columns(x, y)[0], x @ y)
-    rows = whole("graph f(x: f32[4,k], y: f32[k,3]) {\n"
-                 ' s = contract(x, y) {spec="m,k; k,n -> m,n"}\n return s\n}')  # fmt: skip
+    rows = whole(
+        "graph f(x: f32[4,k], y: f32[k,3]) {\n"
+        ' s = contract(x, y) {spec="m,k; k,n -> m,n"}\n return s\n}'
+    )
     assert "tall" not in [form for form, _ in rows.forms]
 
 
@@ -78,10 +89,10 @@ AFTER = {
     "scale of a row": " e = reshape(c) {shape=(m,1)}\n z = mul(s, e)\n return z",
     "gathered": " e = gather(r, i) {first=0}\n z = add(s, e)\n return z",
     "long": " z = add(s, b)\n y = mul(z, z)\n u = div(y, 4.0:f32)\n v = sub(u, r)\n"
-            " t = div(v, 2.0:f32)\n a = abs(t)\n o = div(a, 2.0:f32)\n return o",
+    " t = div(v, 2.0:f32)\n a = abs(t)\n o = div(a, 2.0:f32)\n return o",
     "turned": " z = permute(s) {perm=(1,0)}\n return z",
     "narrowed": " z = cast(s) {dtype=i8}\n return z",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
@@ -96,10 +107,11 @@ def test_fused_with_what_surrounds(before: str, after: str) -> None:
         for m, n, k in ((1, 1, 1), (9, 16, 5), (35, 7, 3), (70, 37, 20)):
             shapes = {"x": (m, k), "w": (k, n), "b": (n,), "r": (m, n), "c": (m,)}
             arrays = [
-                rng.integers(0, m, m) if str(node.op.label) == "i"
+                rng.integers(0, m, m)
+                if str(node.op.label) == "i"
                 else whole_numbers(shapes[str(node.op.label)], "f4", m)
                 for node in kernel.graph.inputs
-            ]  # fmt: skip
+            ]
             found = kernel(*arrays)
             for got, wanted in zip(found, kernel.expected(*arrays), strict=True):
                 assert np.array_equal(got, wanted), (isa, m, n, k)
@@ -108,15 +120,19 @@ def test_fused_with_what_surrounds(before: str, after: str) -> None:
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "i8", "u8"])
 def test_converted_as_it_is_packed(dtype: str) -> None:
     wide = "i32" if dtype in ("i8", "u8") else "f32"
-    code = (f"graph f(x: {dtype}[m,k], w: {dtype}[k,n]) {{\n a = cast(x) {{dtype={wide}}}\n"
-            f' c = cast(w) {{dtype={wide}}}\n s = contract(a, c) {{spec="m,k; k,n -> m,n"}}\n'
-            " return s\n}")  # fmt: skip
+    code = (
+        f"graph f(x: {dtype}[m,k], w: {dtype}[k,n]) {{\n a = cast(x) {{dtype={wide}}}\n"
+        f' c = cast(w) {{dtype={wide}}}\n s = contract(a, c) {{spec="m,k; k,n -> m,n"}}\n'
+        " return s\n}"
+    )
     for isa in RUNNABLE:
         kernel = whole(code, isa)
         for m, n, k in ((1, 1, 1), (67, 17, 5), (40, 16, TALL_SINGLE), (33, 3, 31)):
             kinds = [node.type.dtype.numpy for node in kernel.graph.inputs]
-            x, w = (abs(whole_numbers(s, "i1", m)).astype(d)
-                    for s, d in zip(((m, k), (k, n)), kinds, strict=True))  # fmt: skip
+            x, w = (
+                abs(whole_numbers(s, "i1", m)).astype(d)
+                for s, d in zip(((m, k), (k, n)), kinds, strict=True)
+            )
             found = run_guarded(kernel, [x, w], at_end=True)[0]
             assert np.array_equal(found, kernel.expected(x, w)[0]), (isa, m, n, k)
 
@@ -128,8 +144,9 @@ def test_columns_that_two_operands_hold_in_turn(isa: str, form: Form) -> None:
     kernel = whole(
         "graph f(x: f32[m,60], a: f32[60,256,1], b: f32[60,256,1]) {\n"
         " c = concat(a, b) {axis=2}\n w = reshape(c) {shape=(60, 512)}\n"
-        ' s = contract(x, w) {spec="m,k; k,n -> m,n"}\n return s\n}', isa,
-    )  # fmt: skip
+        ' s = contract(x, w) {spec="m,k; k,n -> m,n"}\n return s\n}',
+        isa,
+    )
     if form not in [name for name, _ in kernel.forms]:
         pytest.skip("no such form")
     made = native_kernel(kernel.kernel, kernel.target, form)

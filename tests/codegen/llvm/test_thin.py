@@ -53,9 +53,11 @@ def test_vectors_and_fixed_small_sizes_need_no_choice() -> None:
         kernel = whole(matrices("f32", spec), "avx512")
         assert thin(kernel, "avx512") == [True], spec
         assert not [form for form, _ in kernel.forms if not form.startswith("@")], spec
-    fixed = whole("graph f(x: f32[4,k], y: f32[k,n]) {\n"
-                  ' s = contract(x, y) {spec="m,k; k,n -> m,n"}\n return s\n}',
-                  "avx512")  # fmt: skip
+    fixed = whole(
+        "graph f(x: f32[4,k], y: f32[k,n]) {\n"
+        ' s = contract(x, y) {spec="m,k; k,n -> m,n"}\n return s\n}',
+        "avx512",
+    )
     assert thin(fixed, "avx512") == [True]
     assert [form for form, _ in fixed.forms] == []
 
@@ -65,11 +67,17 @@ def test_few_rows_and_short_lines_are_small(isa: str) -> None:
     """Of sizes that are numbers too: what stays in the first cache is multiplied as it lies."""
     lanes, high = {"avx512": (16, 8), "avx2": (8, 4)}.get(isa, (4, 4))
     for m, n, k, is_thin in (
-        (16, 16, 16, False), (high, 2 * lanes, 20, False), (2, lanes, 64, False),
-        (1, lanes, 16, True), (high - 1, lanes + 1, 16, True), (high, 128, 1024, True),
-    ):  # fmt: skip
-        code = (f"graph f(x: f32[b,{m},{k}], y: f32[b,{k},{n}]) {{\n"
-                ' s = contract(x, y) {spec="b,m,k; b,k,n -> b,m,n"}\n return s\n}')  # fmt: skip
+        (16, 16, 16, False),
+        (high, 2 * lanes, 20, False),
+        (2, lanes, 64, False),
+        (1, lanes, 16, True),
+        (high - 1, lanes + 1, 16, True),
+        (high, 128, 1024, True),
+    ):
+        code = (
+            f"graph f(x: f32[b,{m},{k}], y: f32[b,{k},{n}]) {{\n"
+            ' s = contract(x, y) {spec="b,m,k; b,k,n -> b,m,n"}\n return s\n}'
+        )
         kernel = whole(code, isa)
         assert thin(kernel, isa) == [is_thin], (m, n, k)
         x, y = whole_numbers((3, m, k), "f4", m), whole_numbers((3, k, n), "f4", n)
@@ -128,8 +136,13 @@ def test_lines_that_are_not_there_are_multiplied_with_zeros(isa: str, dtype: str
 )
 def test_beyond_blocks_of_depth_and_columns(spec: str) -> None:
     kernel = whole(matrices("f32", spec))
-    for k, n in ((THIN_DEPTH - 1, 3), (THIN_DEPTH, 5), (2 * THIN_DEPTH + 19, THIN_LINES + 1),
-                 (33, THIN_COLUMNS - 1), (33, 2 * THIN_COLUMNS + 35)):  # fmt: skip
+    for k, n in (
+        (THIN_DEPTH - 1, 3),
+        (THIN_DEPTH, 5),
+        (2 * THIN_DEPTH + 19, THIN_LINES + 1),
+        (33, THIN_COLUMNS - 1),
+        (33, 2 * THIN_COLUMNS + 35),
+    ):
         known = {"m": 5, "n": n, "k": k}
         x, y = (
             whole_numbers(tuple(known[str(d)] for d in node.type.shape), "f4", 3)
@@ -175,8 +188,13 @@ def test_a_single_row_meets_lines_side_by_side_where_one_waits_at_pages() -> Non
     if "avx512" not in RUNNABLE:
         return
     made = build(kernel.kernel, target)
-    there = replace(kernel, built=made, loaded=load(made.code, [f.symbol for f in made.functions]),
-                    target=target, forms=())  # fmt: skip
+    there = replace(
+        kernel,
+        built=made,
+        loaded=load(made.code, [f.symbol for f in made.functions]),
+        target=target,
+        forms=(),
+    )
     for n, k in ((1, 1), (7, 1536), (4, 2049), (9, 4096), (5, 0)):
         x, y = whole_numbers((k,), "f4", 3), whole_numbers((n, k), "f4", 4)
         if k > 3:
@@ -190,14 +208,18 @@ def test_a_single_row_meets_lines_side_by_side_where_one_waits_at_pages() -> Non
 def test_long_lines_are_multiplied_piece_by_piece(dtype: str) -> None:
     """Of a few rows long pieces, so that the sums over lanes at their ends take little time; where
     there are more, all rows of a piece stay in the first cache."""
-    code = (f"graph f(x: {dtype}[m,k], y: {dtype}[n,k]) {{\n"
-            ' s = contract(x, y) {spec="m,k; n,k -> m,n"}\n return s\n}')  # fmt: skip
+    code = (
+        f"graph f(x: {dtype}[m,k], y: {dtype}[n,k]) {{\n"
+        ' s = contract(x, y) {spec="m,k; n,k -> m,n"}\n return s\n}'
+    )
     kernel = whole(code)
     rng = np.random.default_rng(1)
     for k in (255, 256, 257, 511, 513, 1023, 1024, 1025, 2047, 2049, 2300):
         for m in (5, 8, 9, 16):
-            x, y = (rng.integers(-1, 2, (n, k)).astype(kernel.graph.inputs[0].type.dtype.numpy)
-                    for n in (m, 7))  # fmt: skip
+            x, y = (
+                rng.integers(-1, 2, (n, k)).astype(kernel.graph.inputs[0].type.dtype.numpy)
+                for n in (m, 7)
+            )
             (wanted,), (found,) = kernel.expected(x, y), kernel(x, y)
             assert np.array_equal(np.float64(found), np.float64(wanted)), (m, k)
 

@@ -56,18 +56,28 @@ def test_columns_that_are_packed_all_the_same(isa: str) -> None:
     """Those that lie in rows, or of which a part does, and few columns of each of many heads, for
     all of which rows would be packed again; and where rows lie in pieces, here and there."""
     target = Target.for_isa(isa)
-    mixed = ("graph f(x: f32[m,k], w: f32[n,k], v: f32[k,n]) {\n t = permute(v) {perm=(1,0)}\n"
-             " q = add(w, t)\n"
-             ' s = contract(x, q) {spec="m,k; n,k -> m,n"}\n return s\n}')  # fmt: skip
-    heads = ("graph f(x: f32[m,k], w: f32[h,{n},k]) {{\n"
-             ' s = contract(x, w) {{spec="m,k; h,n,k -> h,m,n"}}\n return s\n}}')  # fmt: skip
-    merged = ("graph f(x: f32[b,12,m,32], w: f32[n,384]) {\n p = permute(x) {perm=(0,2,1,3)}\n"
-              " r = reshape(p) {shape=(b*m,384)}\n"
-              ' s = contract(r, w) {spec="m,k; n,k -> m,n"}\n return s\n}')  # fmt: skip
+    mixed = (
+        "graph f(x: f32[m,k], w: f32[n,k], v: f32[k,n]) {\n t = permute(v) {perm=(1,0)}\n"
+        " q = add(w, t)\n"
+        ' s = contract(x, q) {spec="m,k; n,k -> m,n"}\n return s\n}'
+    )
+    heads = (
+        "graph f(x: f32[m,k], w: f32[h,{n},k]) {{\n"
+        ' s = contract(x, w) {{spec="m,k; h,n,k -> h,m,n"}}\n return s\n}}'
+    )
+    merged = (
+        "graph f(x: f32[b,12,m,32], w: f32[n,384]) {\n p = permute(x) {perm=(0,2,1,3)}\n"
+        " r = reshape(p) {shape=(b*m,384)}\n"
+        ' s = contract(r, w) {spec="m,k; n,k -> m,n"}\n return s\n}'
+    )
     cases = (
-        (merged, False), (PLAIN, True), (matrices("f32", "m,k; k,n -> m,n"), False), (mixed, False),
-        (heads.format(n=TALL_COLUMNS), False), (heads.format(n=TALL_COLUMNS + 1), True),
-    )  # fmt: skip
+        (merged, False),
+        (PLAIN, True),
+        (matrices("f32", "m,k; k,n -> m,n"), False),
+        (mixed, False),
+        (heads.format(n=TALL_COLUMNS), False),
+        (heads.format(n=TALL_COLUMNS + 1), True),
+    )
     for code, turned in cases:
         (phase,) = program(lower.run(one_cluster(parse(code)), "eager", {})).phases
         (found,) = talls(phase, target, "few")
@@ -78,15 +88,17 @@ def test_columns_that_are_packed_all_the_same(isa: str) -> None:
 @pytest.mark.parametrize("isa", ISAS)
 def test_fused_with_what_surrounds(isa: str, after: str) -> None:
     """What stands behind reads whole rows of sums, or parts of vectors, of any layout."""
-    code = ("graph f(x: f32[m,k], w: f32[n,k], b: f32[n], r: f32[m,n], c: f32[m], i: i64[m]) {\n"
-            ' s = contract(x, w) {spec="m,k; n,k -> m,n"}\n' + AFTER[after] + "\n}")  # fmt: skip
+    code = (
+        "graph f(x: f32[m,k], w: f32[n,k], b: f32[n], r: f32[m,n], c: f32[m], i: i64[m]) {\n"
+        ' s = contract(x, w) {spec="m,k; n,k -> m,n"}\n' + AFTER[after] + "\n}"
+    )
     kernel = forced(code, isa, "few")
     rng = np.random.default_rng(3)
     for m, n, k in SIZES:
         shapes = {"x": (m, k), "w": (n, k), "b": (n,), "r": (m, n), "c": (m,)}
-        by_name = {
-            name: whole_numbers(shape, "f4", m) for name, shape in shapes.items()
-        } | {"i": rng.integers(0, m, m)}  # fmt: skip
+        by_name = {name: whole_numbers(shape, "f4", m) for name, shape in shapes.items()} | {
+            "i": rng.integers(0, m, m)
+        }
         arrays = [by_name[str(node.op.label)] for node in kernel.graph.inputs]
         read = [by_name[p.name] for p in kernel.kernel.inputs]
         for at_end in (False, True):
@@ -97,14 +109,19 @@ def test_fused_with_what_surrounds(isa: str, after: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "line"),
-    [("bf16", "q = cast(w) {dtype=f32}"), ("f16", "q = cast(w) {dtype=f32}"),
-     ("i8", "a = cast(w) {dtype=f32}\n e = reshape(d) {shape=(n,1)}\n q = mul(a, e)")],
-)  # fmt: skip
+    [
+        ("bf16", "q = cast(w) {dtype=f32}"),
+        ("f16", "q = cast(w) {dtype=f32}"),
+        ("i8", "a = cast(w) {dtype=f32}\n e = reshape(d) {shape=(n,1)}\n q = mul(a, e)"),
+    ],
+)
 @pytest.mark.parametrize("isa", ISAS)
 def test_converted_columns(isa: str, kind: str, line: str) -> None:
     """A few columns at a time, and scales of theirs, whose ends nobody else reads."""
-    code = (f"graph f(x: f32[m,k], w: {kind}[n,k], d: f32[n]) {{\n {line}\n"
-            ' s = contract(x, q) {spec="m,k; n,k -> m,n"}\n return s\n}')  # fmt: skip
+    code = (
+        f"graph f(x: f32[m,k], w: {kind}[n,k], d: f32[n]) {{\n {line}\n"
+        ' s = contract(x, q) {spec="m,k; n,k -> m,n"}\n return s\n}'
+    )
     kernel = forced(code, isa, "few")
     rng = np.random.default_rng(6)
     dtype = {"bf16": bf16.numpy, "f16": np.float16, "i8": np.int8}[kind]
@@ -149,8 +166,9 @@ def test_tasks_share_columns_evenly() -> None:
 def test_inner_loops_stay_in_registers(dtype: str) -> None:
     """Two positions at once, and two lines that are asked for: no sum leaves its register."""
     kernel = lower.run(one_cluster(parse(matrices(dtype, "m,k; n,k -> m,n"))), "eager", {})
-    text = assembly(emit(kernel, Target.for_isa("avx512"), form="few").llvm,
-                    Target.for_isa("avx512"), 2)  # fmt: skip
+    text = assembly(
+        emit(kernel, Target.for_isa("avx512"), form="few").llvm, Target.for_isa("avx512"), 2
+    )
     loops = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) in (12, 24, 48)]
     assert sorted(len(re.findall("fmadd", x)) for x in loops) == [12, 24, 24, 48]
     for x in loops:

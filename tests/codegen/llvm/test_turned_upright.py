@@ -50,7 +50,7 @@ FIRST, LAST = "b,o,h,w", "b,h,w,o"
 
 def plain(
     o: int, c: int, p: int = 1, s: int = 1, d: int = 1, u: int = 3, v: int = 3, to: str = FIRST
-) -> str:  # fmt: skip
+) -> str:
     """A convolution with channels first, of the image at least."""
     return PLAIN.format(o=o, c=c, p=p, s=s, d=d, u=u, v=v, to=to)
 
@@ -115,7 +115,7 @@ def products(kernel: Kernel, target: Target) -> list[object]:
         (LINE, ((1, 6, WINDOW_COLUMNS + 30), (20, 6, 5))),
         (AROUND, ((2, 9, 6, 7), (20, 9, 3, 3), (20, 1, 1), (2, 20, 4, 5))),
     ],
-)  # fmt: skip
+)
 def test_every_size_stays_inside_its_arrays(
     isa: str, source: str, shapes: tuple[tuple[int, ...], ...]
 ) -> None:

@@ -62,7 +62,7 @@ SHORTCUT = """graph f(x: f32[b,h,w,c], k: f32[o,3,3,c], y: f32[b,i,j,e], g: f32[
 
 def plain(
     p: int = 1, s: int = 1, d: int = 1, u: int = 3, v: int = 3, t: str = "f32", given: bool = True
-) -> str:  # fmt: skip
+) -> str:
     """A convolution; its weights come as torch gives them, or with their own axis last."""
     names = ["o", str(u), str(v), "c"] if given else [str(u), str(v), "c", "o"]
     axes = "o,u,v,c" if given else "u,v,c,o"
@@ -113,7 +113,7 @@ def colours(n: int = 3, **more: int) -> str:
         (SHORTCUT, ((2, 5, 4, 6), (9, 3, 3, 6), (2, 9, 8, 7), (9, 7))),
         (SHORTCUT, ((1, 7, 7, 70), (CHANNELS + 5, 3, 3, 70), (1, 14, 14, 3), (CHANNELS + 5, 3))),
     ],
-)  # fmt: skip
+)
 def test_every_size_stays_inside_its_arrays(
     isa: str, source: str, shapes: tuple[tuple[int, ...], ...]
 ) -> None:
@@ -122,8 +122,7 @@ def test_every_size_stays_inside_its_arrays(
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_double_precision(isa: str) -> None:
-    check(whole(plain(t="f64", s=2), isa),
-          *random((1, 9, 10, 3), (5, 3, 3, 3), dtype=np.float64))  # fmt: skip
+    check(whole(plain(t="f64", s=2), isa), *random((1, 9, 10, 3), (5, 3, 3, 3), dtype=np.float64))
 
 
 def test_margins_hide_infinities_and_nothing_else() -> None:

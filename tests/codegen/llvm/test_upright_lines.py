@@ -74,8 +74,11 @@ def test_every_length_of_a_line(isa: str, line: int) -> None:
         (colours(v=1, n=2), 8, ((2, 7, 8, 2), (16, 3, 1, 2))),  # nothing slides along lines
         (colours(n=1, s=2), LONG, ((1, 4, LONG, 1), (16, 3, 3, 1))),
         (colours(n=3, given=False).replace(",c,o]", ",3,o]"), 9, ((2, 5, 9, 3), (3, 3, 3, 20))),
-        (colours(n=3).replace("pad(x)", "pad(y)").replace("  v0", "  y = tanh(x)\n  v0"), 9,
-         ((2, 5, 9, 3), (20, 3, 3, 3))),
+        (
+            colours(n=3).replace("pad(x)", "pad(y)").replace("  v0", "  y = tanh(x)\n  v0"),
+            9,
+            ((2, 5, 9, 3), (20, 3, 3, 3)),
+        ),
         (plain(given=False), 6, ((2, 5, 6, 7), (3, 3, 7, 32))),
         (plain(s=3, p=2, u=5, v=4), 32, ((1, 11, 32, 3), (16, 5, 4, 3))),
         (plain(d=2, p=2), 9, ((2, 7, 9, 3), (16, 3, 3, 3))),
@@ -84,7 +87,7 @@ def test_every_length_of_a_line(isa: str, line: int) -> None:
         (AROUND, 11, ((2, 6, 11, 5), (20, 3, 3, 5), (20,), (2, 4, 9, 20))),
         (SHORTCUT, 9, ((1, 7, 9, 70), (48, 3, 3, 70), (1, 14, 18, 3), (48, 3))),
     ],
-)  # fmt: skip
+)
 def test_every_size_stays_inside_its_arrays(
     isa: str, source: str, line: int, shapes: tuple[tuple[int, ...], ...]
 ) -> None:
@@ -125,8 +128,10 @@ def test_known_channels(isa: str, s: int, channels: int) -> None:
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_double_precision(isa: str) -> None:
-    check(whole(known(plain(t="f64", s=2), 20), isa),
-          *random((1, 9, 20, 3), (16, 3, 3, 3), dtype=np.float64))  # fmt: skip
+    check(
+        whole(known(plain(t="f64", s=2), 20), isa),
+        *random((1, 9, 20, 3), (16, 3, 3, 3), dtype=np.float64),
+    )
 
 
 @pytest.mark.parametrize("s", [1, 2])

@@ -64,7 +64,7 @@ GROUPS = """graph f(x: f32[b,h,w,2,c], k: f32[2,o,c,3,3]) {
         (runs(u=1, v=3), ((1, 5, 7, 20), (33, 20, 1, 3))),
         (GROUPS, ((1, 5, 6, 2, 7), (2, 35, 7, 3, 3))),
     ],
-)  # fmt: skip
+)
 def test_every_size_stays_inside_its_arrays(
     isa: str, source: str, shapes: tuple[tuple[int, ...], ...]
 ) -> None:
@@ -73,8 +73,7 @@ def test_every_size_stays_inside_its_arrays(
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_types(isa: str) -> None:
-    check(whole(runs(t="f64", s=2), isa),
-          *random((1, 9, 10, 20), (37, 20, 3, 3), dtype=np.float64))  # fmt: skip
+    check(whole(runs(t="f64", s=2), isa), *random((1, 9, 10, 20), (37, 20, 3, 3), dtype=np.float64))
     x, k = random((1, 9, 10, 20), (37, 20, 3, 3))
     check(whole(halves("f16"), isa), x, k.astype(np.float16))
 

@@ -45,9 +45,16 @@ from smelt.types.expr import evaluate, mul, size
 PLAIN = matrices("f32", "m,k; k,n -> m,n")
 ISAS = [isa for isa in RUNNABLE if any(form == "wide" for form, _ in whole(PLAIN, isa).forms)]
 SIZES = (
-    (1, 1, 1), (8, 32, 0), (9, 33, 5), (7, 31, 17), (17, 65, 33), (70, 47, 16),
-    (33, TALL_COLUMNS + 1, 19), (145, 2 * TALL_COLUMNS + 17, 3), (40, TALL_COLUMNS, 300),
-)  # fmt: skip
+    (1, 1, 1),
+    (8, 32, 0),
+    (9, 33, 5),
+    (7, 31, 17),
+    (17, 65, 33),
+    (70, 47, 16),
+    (33, TALL_COLUMNS + 1, 19),
+    (145, 2 * TALL_COLUMNS + 17, 3),
+    (40, TALL_COLUMNS, 300),
+)
 pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with enough registers")
 
 
@@ -69,8 +76,11 @@ def test_form_follows_from_sizes(isa: str) -> None:
     assert form_for(turned.forms, {**near, "k": 399}) == "wide"
     assert form_for(turned.forms, near) == "deep"
     assert form_for(turned.forms, {**least, "m": SMALL}) == "few"
-    few = whole('graph f(x: f32[100,k], y: f32[k,n]) {\n s = contract(x, y) '
-                '{spec="m,k; k,n -> m,n"}\n return s\n}', isa)  # fmt: skip
+    few = whole(
+        "graph f(x: f32[100,k], y: f32[k,n]) {\n s = contract(x, y) "
+        '{spec="m,k; k,n -> m,n"}\n return s\n}',
+        isa,
+    )
     assert {"few", "deep"} & {form for form, _ in few.forms} == {"few"}
 
 
@@ -93,9 +103,11 @@ def test_few_rows_whose_operand_is_packed_anyway(isa: str) -> None:
 @pytest.mark.parametrize("right", ["k,n", "n,k"])
 @pytest.mark.parametrize("isa", ISAS)
 def test_few_rows_of_two_operands_that_are_packed(isa: str, right: str) -> None:
-    kernel = whole(f"graph f(x: f32[b,m,k], w: f32[b,{right}]) {{\n p = abs(x)\n q = neg(w)\n"
-                   f' s = contract(p, q) {{spec="b,m,k; b,{right} -> b,m,n"}}\n return s\n}}',
-                   isa)  # fmt: skip
+    kernel = whole(
+        f"graph f(x: f32[b,m,k], w: f32[b,{right}]) {{\n p = abs(x)\n q = neg(w)\n"
+        f' s = contract(p, q) {{spec="b,m,k; b,{right} -> b,m,n"}}\n return s\n}}',
+        isa,
+    )
     for m, n, k in ((THIN + 1, THIN + 1, TALL_DEPTH), (70, TALL_COLUMNS, 9), (SMALL, 33, 17)):
         x = whole_numbers((2, m, k), "f4", m)
         w = whole_numbers((2, k, n) if right == "k,n" else (2, n, k), "f4", n)
@@ -108,8 +120,10 @@ def test_few_rows_of_two_operands_that_are_packed(isa: str, right: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_few_rows_of_operands_that_lie(isa: str) -> None:
-    lines, turned = (whole(matrices("f32", f"b,m,k; {right} -> b,m,n"), isa).forms
-                     for right in ("b,k,n", "b,n,k"))  # fmt: skip
+    lines, turned = (
+        whole(matrices("f32", f"b,m,k; {right} -> b,m,n"), isa).forms
+        for right in ("b,k,n", "b,n,k")
+    )
     at = {"b": 9, "m": LINED_ROWS, "n": TALL_COLUMNS, "k": 300}
     assert form_for(lines, at) == "wide"
     assert form_for(lines, {**at, "n": TALL_COLUMNS + 1}) == "small"
@@ -152,9 +166,9 @@ def test_fused_with_what_surrounds(isa: str, before: str, after: str) -> None:
     rng = np.random.default_rng(3)
     for m, n, k in ((1, 1, 1), (9, 16, 5), (35, 7, 3), (70, 141, 20)):
         shapes = {"x": (m, k), "w": (k, n), "b": (n,), "r": (m, n), "c": (m,)}
-        by_name = {
-            name: whole_numbers(shape, "f4", m) for name, shape in shapes.items()
-        } | {"i": rng.integers(0, m, m)}  # fmt: skip
+        by_name = {name: whole_numbers(shape, "f4", m) for name, shape in shapes.items()} | {
+            "i": rng.integers(0, m, m)
+        }
         arrays = [by_name[str(node.op.label)] for node in kernel.graph.inputs]
         read = [by_name[p.name] for p in kernel.kernel.inputs]
         found = run_guarded(kernel, read, at_end=True, sizes={"m": m, "n": n, "k": k})
@@ -164,8 +178,11 @@ def test_fused_with_what_surrounds(isa: str, before: str, after: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_turned_as_it_is_computed(isa: str) -> None:
-    kernel = forced("graph f(x: f32[m,k], w: f32[n,k]) {\n q = abs(w)\n"
-                    ' s = contract(x, q) {spec="m,k; n,k -> m,n"}\n return s\n}', isa)  # fmt: skip
+    kernel = forced(
+        "graph f(x: f32[m,k], w: f32[n,k]) {\n q = abs(w)\n"
+        ' s = contract(x, q) {spec="m,k; n,k -> m,n"}\n return s\n}',
+        isa,
+    )
     for m, n, k in ((1, 1, 1), (9, 33, 31), (20, 150, 70)):
         x, w = whole_numbers((m, k), "f4", m), whole_numbers((n, k), "f4", n)
         found = run_guarded(kernel, [x, w], at_end=True)[0]
@@ -174,8 +191,10 @@ def test_turned_as_it_is_computed(isa: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_one_product_for_each_of_several_positions(isa: str) -> None:
-    code = ('graph f(x: f32[b,m,k], y: f32[b,k,n]) {\n s = contract(x, y) '
-            '{spec="b,m,k; b,k,n -> b,m,n"}\n return s\n}')  # fmt: skip
+    code = (
+        "graph f(x: f32[b,m,k], y: f32[b,k,n]) {\n s = contract(x, y) "
+        '{spec="b,m,k; b,k,n -> b,m,n"}\n return s\n}'
+    )
     kernel = whole(code, isa)
     x, y = whole_numbers((3, 200, 9), "f4", 1), whole_numbers((3, 9, 150), "f4", 2)
     assert form_for(kernel.forms, kernel.sizes([x, y])) == "wide"

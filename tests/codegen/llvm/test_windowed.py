@@ -100,7 +100,7 @@ def large(p: int = 1, s: int = 7) -> str:
         (large(), ((2, 2, 23, 43), (13, 2, 21, 20))),
         (large(s=20, p=0), ((1, 2, 41, 62), (3, 2, 21, 20))),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("usual", [False, True])  # short lines have a form of their own
 def test_every_size_stays_inside_its_arrays(
     isa: str, source: str, shapes: tuple[tuple[int, ...], ...], usual: bool
@@ -157,8 +157,7 @@ def test_many_taps_are_products_over_windows_too() -> None:
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_double_precision(isa: str) -> None:
-    check(whole(plain(t="f64", s=2), isa),
-          *random((1, 3, 9, 10), (5, 3, 3, 3), dtype=np.float64))  # fmt: skip
+    check(whole(plain(t="f64", s=2), isa), *random((1, 3, 9, 10), (5, 3, 3, 3), dtype=np.float64))
 
 
 def test_margins_hide_infinities_and_nothing_else() -> None:

@@ -53,8 +53,9 @@ def test_small_windows_are_elementwise(u: int, s: int, p: int, isa: Isa) -> None
             np.testing.assert_array_equal(found, kernel.expected(x)[0])
 
 
-@pytest.mark.parametrize(("u", "s", "p", "written"), [(3, 2, 1, True), (2, 2, 0, True),
-                                                       (4, 4, 0, False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("u", "s", "p", "written"), [(3, 2, 1, True), (2, 2, 0, True), (4, 4, 0, False)]
+)
 def test_windows_beside_which_results_lie(u: int, s: int, p: int, written: bool) -> None:
     """Channels last: vectors run along them, and every step is a load or what is beyond."""
     text = pool(u=u, s=s, p=p).replace("[b,h,w]", "[b,h,w,c]")
@@ -108,8 +109,11 @@ def test_places_in_short_rows_are_written_out(isa: Isa, t: str, fold: str) -> No
         kernel = whole(text, isa, n=200, d=d)
         (phase,) = program(with_sizes(kernel.kernel, {"k": d, "d": d})).phases
         assert "fold" not in {i.kind for i in phase.items}
-        x = np.random.default_rng(d).integers(0, 4, (133, d)).astype(kernel.graph.inputs[0].type
-                                                                    .dtype.numpy)  # fmt: skip
+        x = (
+            np.random.default_rng(d)
+            .integers(0, 4, (133, d))
+            .astype(kernel.graph.inputs[0].type.dtype.numpy)
+        )
         if x.dtype.kind == "f":
             x[np.random.default_rng(0).random(x.shape) < 0.1] = np.nan
             x[5] = -np.inf
@@ -118,17 +122,24 @@ def test_places_in_short_rows_are_written_out(isa: Isa, t: str, fold: str) -> No
             np.testing.assert_array_equal(found, kernel.expected(x)[0])
 
 
-@pytest.mark.parametrize(("spec", "left", "right"), [
-    ("n,k; k -> n", "nk", "k"), ("k; n,k -> n", "k", "nk"),
-    ("n,k; n,k -> n", "nk", "nk"), ("b,n,k; b,k -> b,n", "bnk", "bk"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("spec", "left", "right"),
+    [
+        ("n,k; k -> n", "nk", "k"),
+        ("k; n,k -> n", "k", "nk"),
+        ("n,k; n,k -> n", "nk", "nk"),
+        ("b,n,k; b,k -> b,n", "bnk", "bk"),
+    ],
+)
 def test_long_rows_are_read_along_themselves(spec: str, left: str, right: str) -> None:
     """Written out, each lane picks its own from as many lines as a vector has lanes."""
 
     def text(k: int | str) -> str:
         x, y = (",".join(str(k) if a == "k" else a for a in side) for side in (left, right))
-        return (f"graph f(x: f32[{x}], y: f32[{y}]) {{\n"
-                f'  s = contract(x, y) {{spec="{spec}"}}\n  return s\n}}')  # fmt: skip
+        return (
+            f"graph f(x: f32[{x}], y: f32[{y}]) {{\n"
+            f'  s = contract(x, y) {{spec="{spec}"}}\n  return s\n}}'
+        )
 
     def left_of(k: int) -> set[str]:
         """What is left where the size is a number at a call."""
@@ -140,16 +151,19 @@ def test_long_rows_are_read_along_themselves(spec: str, left: str, right: str) -
     assert "dot" not in kinds(text(8)) | left_of(8) | left_of(12)
     for k in (16, 48, 64):
         assert "dot" in kinds(text(k)) & left_of(k)
-        x, y = (np.ones([{"n": 33, "b": 3, "k": k}[a] for a in side], "f4")
-                for side in (left, right))  # fmt: skip
+        x, y = (
+            np.ones([{"n": 33, "b": 3, "k": k}[a] for a in side], "f4") for side in (left, right)
+        )
         assert (kernel(x, y)[0] == k).all()
 
 
 @pytest.mark.parametrize("fold", ["sum", "max"])
 def test_what_all_rows_share_does_not_count(fold: str) -> None:
     """Short rows times weights are written out as rows by themselves are."""
-    text = ("graph f(x: f32[n,{k}], w: f32[{k}]) {{\n  a = expand(w) {{shape=(n, {k})}}\n"
-            "  b = mul(x, a)\n  s = reduce.{fold}(b) {{axes=(1,)}}\n  return s\n}}")  # fmt: skip
+    text = (
+        "graph f(x: f32[n,{k}], w: f32[{k}]) {{\n  a = expand(w) {{shape=(n, {k})}}\n"
+        "  b = mul(x, a)\n  s = reduce.{fold}(b) {{axes=(1,)}}\n  return s\n}}"
+    )
     assert "fold" not in kinds(text.format(k=9, fold=fold))
     for k in (1, 2, 9, 10, 11):
         kernel = whole(text.format(k=k, fold=fold))
@@ -170,9 +184,15 @@ COLOURS = """graph f(x: {t}[n,{k}], w: f32[{c},{k}]) {{
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
-@pytest.mark.parametrize(("t", "after", "slim"), [
-    ("u8", "abs", True), ("f16", "exp", True), ("f32", "tanh", True), ("f32", "abs", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("t", "after", "slim"),
+    [
+        ("u8", "abs", True),
+        ("f16", "exp", True),
+        ("f32", "tanh", True),
+        ("f32", "abs", False),
+    ],
+)
 def test_few_columns_of_computed_rows_are_written_out(
     t: str, after: str, slim: bool, isa: Isa
 ) -> None:

@@ -107,9 +107,16 @@ class Whole:
 
 
 def whole_graph(
-    graph: Graph, isa: str, rounding: str = "eager", *, hint: int = 64, streaming: bool = False,
-    hints: Mapping[str, int] | None = None, usual: bool = False, features: tuple[str, ...] = (),
-) -> Whole:  # fmt: skip
+    graph: Graph,
+    isa: str,
+    rounding: str = "eager",
+    *,
+    hint: int = 64,
+    streaming: bool = False,
+    hints: Mapping[str, int] | None = None,
+    usual: bool = False,
+    features: tuple[str, ...] = (),
+) -> Whole:
     """The graph as one kernel; `hint` is the likely size of whatever `hints` do not name.  With
     `usual`, one code serves all sizes: none of the forms for few rows is taken.  `features` are
     instructions that the processor has beside those of the set."""
@@ -127,27 +134,48 @@ def whole_graph(
     named = driver.Named(kernel, plain, {}, stem)
     code = Code(made, loaded)
     _, executable = driver.assemble(
-        plan, {cluster: driver.Made(named, known, code)}, target, Journal(),
+        plan,
+        {cluster: driver.Made(named, known, code)},
+        target,
+        Journal(),
         Ahead(graph, Split(graph, ()), Room(0, 0)),
         lambda part, sizes: driver.compile(part, hints=sizes),
-    )  # fmt: skip
+    )
     return Whole(graph, kernel, made, loaded, executable, target, known, named)
 
 
 # Of the last hundred or so: what a test module no longer asks for, the collector need not look at.
 @lru_cache(maxsize=128)
 def _kept(
-    source: str, isa: str, rounding: str, hints: Any, streaming: bool, usual: bool,
+    source: str,
+    isa: str,
+    rounding: str,
+    hints: Any,
+    streaming: bool,
+    usual: bool,
     features: tuple[str, ...],
-) -> Whole:  # fmt: skip
-    return whole_graph(parse(source), isa, rounding, streaming=streaming, hints=dict(hints),
-                       usual=usual, features=features)  # fmt: skip
+) -> Whole:
+    return whole_graph(
+        parse(source),
+        isa,
+        rounding,
+        streaming=streaming,
+        hints=dict(hints),
+        usual=usual,
+        features=features,
+    )
 
 
 def whole(
-    source: str, isa: str | None = None, *, rounding: str = "eager", streaming: bool = False,
-    usual: bool = False, features: tuple[str, ...] = (), **hints: int,
-) -> Whole:  # fmt: skip
+    source: str,
+    isa: str | None = None,
+    *,
+    rounding: str = "eager",
+    streaming: bool = False,
+    usual: bool = False,
+    features: tuple[str, ...] = (),
+    **hints: int,
+) -> Whole:
     """The graph as one kernel; made once for the same arguments.  `hints` are likely sizes."""
     key = tuple(sorted(hints.items()))
     return _kept(source, isa or RUNNABLE[0], rounding, key, streaming, usual, features)

@@ -95,9 +95,17 @@ def order(rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, Any]:
 
 CALLS: dict[str, Draw] = {
     **dict.fromkeys(("sum", "prod", "max", "min", "mean", "all", "any", "count_nonzero"), fold),
-    "std": spread, "var": spread, "cumulative_sum": scan, "cumulative_prod": scan,
-    "argmax": along, "argmin": along, "sort": order, "argsort": order, "expand_dims": along,
-    "squeeze": along, "unstack": along,
+    "std": spread,
+    "var": spread,
+    "cumulative_sum": scan,
+    "cumulative_prod": scan,
+    "argmax": along,
+    "argmin": along,
+    "sort": order,
+    "argsort": order,
+    "expand_dims": along,
+    "squeeze": along,
+    "unstack": along,
     "flip": lambda rng, s: {"axis": axis(rng, s)},
     "diff": lambda rng, s: {"axis": one(rng, s), "n": int(rng.integers(0, 4))},
     "roll": lambda rng, s: {"shift": int(rng.integers(-9, 9)), "axis": axis(rng, s)},
@@ -106,7 +114,7 @@ CALLS: dict[str, Draw] = {
     "reshape": lambda rng, s: {"shape": (-1,) if rng.random() < 0.5 else s[::-1]},
     "tril": lambda rng, s: {"k": int(rng.integers(-3, 4))},
     "triu": lambda rng, s: {"k": int(rng.integers(-3, 4))},
-}  # fmt: skip
+}
 
 
 def drawn(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:

@@ -295,10 +295,19 @@ def test_the_knob():
         assert prelude.held_bytes() == 0
 
 
-@pytest.mark.parametrize("number", [
-    np.float32(-1e9), np.finfo(np.float32).min, np.int8(-3), np.bool_(True), np.float32("nan"),
-    np.float32(-0.0), np.uint64(2**63 + 5), np.float64(0.1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "number",
+    [
+        np.float32(-1e9),
+        np.finfo(np.float32).min,
+        np.int8(-3),
+        np.bool_(True),
+        np.float32("nan"),
+        np.float32(-0.0),
+        np.uint64(2**63 + 5),
+        np.float64(0.1),
+    ],
+)
 def test_captured_numbers_of_numpy_are_numbers(number: Any) -> None:
     """They keep their type, and rules and masks know them as they know Python's."""
     for held in (number, sm.asarray(number)):

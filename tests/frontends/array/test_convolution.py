@@ -13,14 +13,25 @@ from hypothesis import strategies as st
 import smelt as sm
 from smelt.errors import ArgumentError, OutOfMemory, OverflowSizeError, ShapeError
 
-PADS = {"zeros": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap",
-        "symmetric": "symmetric"}  # fmt: skip
+PADS = {
+    "zeros": "constant",
+    "reflect": "reflect",
+    "replicate": "edge",
+    "circular": "wrap",
+    "symmetric": "symmetric",
+}
 
 
 def reference(
-    x: np.ndarray, w: np.ndarray, bias: np.ndarray | None, stride: tuple[int, ...],
-    around: tuple[tuple[int, int], ...], dilation: tuple[int, ...], groups: int, mode: str,
-) -> np.ndarray:  # fmt: skip
+    x: np.ndarray,
+    w: np.ndarray,
+    bias: np.ndarray | None,
+    stride: tuple[int, ...],
+    around: tuple[tuple[int, int], ...],
+    dilation: tuple[int, ...],
+    groups: int,
+    mode: str,
+) -> np.ndarray:
     """One result at a time, in float64."""
     x, w = x.astype(np.float64), w.astype(np.float64)
     x = np.pad(x, ((0, 0), (0, 0), *around), mode=PADS[mode])  # type: ignore[call-overload]
@@ -29,8 +40,10 @@ def reference(
     out = np.zeros((x.shape[0], w.shape[0], *places))
     inner, each = x.shape[1] // groups, w.shape[0] // groups
     for at in itertools.product(*map(range, places)):
-        box = tuple(slice(i * s, i * s + r, d)
-                    for i, s, r, d in zip(at, stride, reach, dilation, strict=True))  # fmt: skip
+        box = tuple(
+            slice(i * s, i * s + r, d)
+            for i, s, r, d in zip(at, stride, reach, dilation, strict=True)
+        )
         for o in range(w.shape[0]):
             g = o // each
             part = x[(slice(None), slice(g * inner, (g + 1) * inner), *box)]
@@ -50,14 +63,20 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
     most = 9 if count < 3 else 6
     spatial = tuple(draw(st.integers(r, max(most, r))) for r in reach)
-    around = tuple((draw(st.integers(0, min(2, n - 1))), draw(st.integers(0, min(2, n - 1))))
-                   for n in spatial)  # fmt: skip
+    around = tuple(
+        (draw(st.integers(0, min(2, n - 1))), draw(st.integers(0, min(2, n - 1)))) for n in spatial
+    )
     return {
         "x": (draw(st.integers(1, 2)), groups * inner, *spatial),
-        "w": (groups * each, inner, *kernel), "stride": stride, "padding": around,
-        "dilation": dilation, "groups": groups, "mode": draw(st.sampled_from(list(PADS))),
-        "bias": draw(st.booleans()), "jit": draw(st.booleans()),
-    }  # fmt: skip
+        "w": (groups * each, inner, *kernel),
+        "stride": stride,
+        "padding": around,
+        "dilation": dilation,
+        "groups": groups,
+        "mode": draw(st.sampled_from(list(PADS))),
+        "bias": draw(st.booleans()),
+        "jit": draw(st.booleans()),
+    }
 
 
 @st.composite
@@ -72,10 +91,14 @@ def alone(draw: st.DrawFn) -> dict[str, Any]:
     spatial = tuple(draw(st.integers(1, (40, 19, 6)[count - 1])) for _ in range(count))
     around = tuple((r // 2, draw(st.integers(r // 2, r))) for r in reach)
     return {
-        "x": (draw(st.integers(1, 2)), channels, *spatial), "w": (channels, 1, *kernel),
-        "stride": stride, "padding": around, "dilation": dilation, "groups": channels,
+        "x": (draw(st.integers(1, 2)), channels, *spatial),
+        "w": (channels, 1, *kernel),
+        "stride": stride,
+        "padding": around,
+        "dilation": dilation,
+        "groups": channels,
         "last": draw(st.booleans()),
-    }  # fmt: skip
+    }
 
 
 @settings(max_examples=25, deadline=None)
@@ -93,8 +116,9 @@ def test_channels_by_themselves_in_either_layout(case: dict[str, Any], seed: int
 
     given_ = [np.ascontiguousarray(v.transpose(back)) for v in (x, w)]
     found = np.asarray(sm.jit(run)(*given_)).transpose(there)
-    expected = reference(x, w, None, case["stride"], case["padding"], case["dilation"],
-                         case["groups"], "zeros")  # fmt: skip
+    expected = reference(
+        x, w, None, case["stride"], case["padding"], case["dilation"], case["groups"], "zeros"
+    )
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=5e-5)
 
 
@@ -110,8 +134,9 @@ def test_conv_is_the_sum_over_each_window(case: dict[str, Any], seed: int) -> No
         return sm.nn.conv(x, w, b, **options)
 
     found = np.asarray((sm.jit(run) if case["jit"] else run)(x, w, bias))
-    expected = reference(x, w, bias, case["stride"], case["padding"], case["dilation"],
-                         case["groups"], case["mode"])  # fmt: skip
+    expected = reference(
+        x, w, bias, case["stride"], case["padding"], case["dilation"], case["groups"], case["mode"]
+    )
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-5)
 
@@ -128,24 +153,38 @@ def test_transposed_is_the_adjoint(
     x, w = rng.standard_normal((2, 4, 4, 3)), rng.standard_normal((4, 3, 3, 4))
     kept = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
     found = np.asarray(sm.nn.conv_transpose(x, w, output_padding=more, **kept))
-    sizes = [(n - 1) * stride - 2 * padding + dilation * (k - 1) + 1 + more
-             for n, k in zip(x.shape[2:], w.shape[2:], strict=True)]  # fmt: skip
+    sizes = [
+        (n - 1) * stride - 2 * padding + dilation * (k - 1) + 1 + more
+        for n, k in zip(x.shape[2:], w.shape[2:], strict=True)
+    ]
     assert found.shape == (2, 3 * groups, *sizes)
     y = rng.standard_normal(found.shape)
-    there = reference(y, w, None, (stride, stride), ((padding, padding),) * 2,
-                      (dilation, dilation), groups, "zeros")  # fmt: skip
+    there = reference(
+        y,
+        w,
+        None,
+        (stride, stride),
+        ((padding, padding),) * 2,
+        (dilation, dilation),
+        groups,
+        "zeros",
+    )
     np.testing.assert_allclose((there * x).sum(), (found * y).sum(), rtol=1e-10)
     np.testing.assert_allclose(
-        np.asarray(sm.jit(sm.nn.conv_transpose)(x, w, output_padding=more, **kept)), found,
-        rtol=1e-12, atol=1e-12,
-    )  # fmt: skip
+        np.asarray(sm.jit(sm.nn.conv_transpose)(x, w, output_padding=more, **kept)),
+        found,
+        rtol=1e-12,
+        atol=1e-12,
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
 def test_other_dtypes(dtype: str) -> None:
     rng = np.random.default_rng(2)
-    x, w = (sm.astype(sm.asarray(rng.standard_normal(s)), getattr(sm, dtype))
-            for s in ((1, 3, 6, 5), (2, 3, 3, 3)))  # fmt: skip
+    x, w = (
+        sm.astype(sm.asarray(rng.standard_normal(s)), getattr(sm, dtype))
+        for s in ((1, 3, 6, 5), (2, 3, 3, 3))
+    )
     found = sm.nn.conv(x, w, padding=1)
     assert found.dtype == getattr(sm, dtype)
     wide = [np.asarray(sm.astype(v, sm.float64)) for v in (x, w)]
@@ -265,8 +304,15 @@ def test_shapes_that_do_not_fit(name: str, jit: bool) -> None:
 
 def test_settings_that_make_no_sense() -> None:
     x, w = sm.ones((1, 2, 5)), sm.ones((2, 2, 3))
-    for bad in ({"stride": 0}, {"stride": (1, 1)}, {"padding": -1}, {"padding": "full"},
-                {"dilation": 1.5}, {"groups": 0}, {"mode": "mirror"}):  # fmt: skip
+    for bad in (
+        {"stride": 0},
+        {"stride": (1, 1)},
+        {"padding": -1},
+        {"padding": "full"},
+        {"dilation": 1.5},
+        {"groups": 0},
+        {"mode": "mirror"},
+    ):
         with pytest.raises(ArgumentError, match=next(iter(bad))):
             sm.nn.conv(x, w, **{"padding": 1, **bad})
     with pytest.raises(ArgumentError, match="output_padding"):
@@ -307,20 +353,31 @@ def test_against_torch() -> None:
     x, w = (rng.standard_normal(s).astype(np.float32) for s in ((2, 6, 9, 8), (6, 4, 3, 4)))
     image, kernel = torch.from_numpy(x), torch.from_numpy(w)
     pairs = [
-        (sm.nn.conv_transpose(x, w, stride=2, padding=1, output_padding=1, groups=2),
-         functional.conv_transpose2d(
-             image, kernel, stride=2, padding=1, output_padding=1, groups=2)),
-        (sm.nn.avg_pool(x, 3, stride=2, padding=1, ceil=True),
-         functional.avg_pool2d(image, 3, 2, 1, ceil_mode=True)),
-        (sm.nn.max_pool(x, 3, stride=2, ceil=True),
-         functional.max_pool2d(image, 3, 2, ceil_mode=True)),
+        (
+            sm.nn.conv_transpose(x, w, stride=2, padding=1, output_padding=1, groups=2),
+            functional.conv_transpose2d(
+                image, kernel, stride=2, padding=1, output_padding=1, groups=2
+            ),
+        ),
+        (
+            sm.nn.avg_pool(x, 3, stride=2, padding=1, ceil=True),
+            functional.avg_pool2d(image, 3, 2, 1, ceil_mode=True),
+        ),
+        (
+            sm.nn.max_pool(x, 3, stride=2, ceil=True),
+            functional.max_pool2d(image, 3, 2, ceil_mode=True),
+        ),
         (sm.nn.upsample(x, scale=1.5), functional.interpolate(image, scale_factor=1.5)),
         (sm.nn.upsample(x, (5, 17)), functional.interpolate(image, size=(5, 17))),
-        (sm.nn.upsample(x, (5, 17), mode="linear"),
-         functional.interpolate(image, size=(5, 17), mode="bilinear")),
-        (sm.nn.upsample(x, scale=2, mode="linear", align_corners=True),
-         functional.interpolate(image, scale_factor=2, mode="bilinear", align_corners=True)),
-    ]  # fmt: skip
+        (
+            sm.nn.upsample(x, (5, 17), mode="linear"),
+            functional.interpolate(image, size=(5, 17), mode="bilinear"),
+        ),
+        (
+            sm.nn.upsample(x, scale=2, mode="linear", align_corners=True),
+            functional.interpolate(image, scale_factor=2, mode="bilinear", align_corners=True),
+        ),
+    ]
     for found, expected in pairs:
         np.testing.assert_allclose(np.asarray(found), expected.numpy(), rtol=1e-5, atol=2e-5)
 

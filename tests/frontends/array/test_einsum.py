@@ -122,10 +122,18 @@ def test_sizes_are_symbols_and_gradients_flow() -> None:
 
 @pytest.mark.parametrize(
     ("subscripts", "shapes"),
-    [("ij,jk->ik", [(2, 3)]), ("ij->ik", [(2, 3)]), ("ij->ii", [(2, 3)]), ("i->i", [(2, 3)]),
-     ("ijk", [(2, 3)]), ("i1->i", [(2, 3)]), ("i....->i", [(2, 3)]), ("...->", [(2, 3)]),
-     ("ij", [])],
-)  # fmt: skip
+    [
+        ("ij,jk->ik", [(2, 3)]),
+        ("ij->ik", [(2, 3)]),
+        ("ij->ii", [(2, 3)]),
+        ("i->i", [(2, 3)]),
+        ("ijk", [(2, 3)]),
+        ("i1->i", [(2, 3)]),
+        ("i....->i", [(2, 3)]),
+        ("...->", [(2, 3)]),
+        ("ij", []),
+    ],
+)
 def test_subscripts_that_do_not_fit(subscripts: str, shapes: list[Any]) -> None:
     with pytest.raises(sm.errors.ArgumentError, match="einsum"):
         sm.einsum(subscripts, *map(sm.ones, shapes))

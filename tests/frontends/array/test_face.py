@@ -39,11 +39,18 @@ def test_explain_stays_a_function() -> None:
 
 def test_every_text_of_a_compiled_function() -> None:
     compiled = sm.jit(lambda x: sm.exp(x) + 1).lower(sm.spec("f32[n]")).compile()
-    for form, word in (("graph", "exp"), ("plan", "k0"), ("kernel", "exp"), ("llvm", "define"),
-                       ("asm", "ret")):  # fmt: skip
+    for form, word in (
+        ("graph", "exp"),
+        ("plan", "k0"),
+        ("kernel", "exp"),
+        ("llvm", "define"),
+        ("asm", "ret"),
+    ):
         assert word in compiled.as_text(form)
-    assert compiled.cost_analysis()["bytes accessed"] < compiled.cost_analysis()[
-        "bytes accessed unfused"]  # fmt: skip
+    assert (
+        compiled.cost_analysis()["bytes accessed"]
+        < compiled.cost_analysis()["bytes accessed unfused"]
+    )
     memory = compiled.memory_analysis()
     assert memory.argument_size_in_bytes == memory.output_size_in_bytes > 0
 

@@ -41,7 +41,7 @@ def told(work: Callable[[], Any]) -> tuple[Any, list[str]]:
 
 def planted(
     monkeypatch: pytest.MonkeyPatch, home: Any, name: str, fails: Callable[..., bool]
-) -> None:  # fmt: skip
+) -> None:
     """Has a function fail where `fails` says so of its arguments."""
     real = getattr(home, name)
 

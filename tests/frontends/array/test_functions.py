@@ -102,9 +102,12 @@ def test_reductions(mode: str, name: str, axis: object, keepdims: bool) -> None:
     for x in (CUBE, CUBE.astype(np.float32), rng.integers(-3, 4, (2, 3, 4))):
         tolerance = 5e-6 if x.dtype == np.float32 else 1e-12
         check(
-            mode, lambda xp, x: getattr(xp, name)(x, axis=axis, keepdims=keepdims), x,
-            rtol=tolerance, atol=tolerance,
-        )  # fmt: skip
+            mode,
+            lambda xp, x: getattr(xp, name)(x, axis=axis, keepdims=keepdims),
+            x,
+            rtol=tolerance,
+            atol=tolerance,
+        )
 
 
 @pytest.mark.parametrize("name", ["sum", "prod", "any", "all", "count_nonzero"])
@@ -165,7 +168,7 @@ MANIPULATION = {
     "meshgrid": lambda xp, x: list(xp.meshgrid(x[0, 0], x[0, :, 0])),
     "meshgrid ij": lambda xp, x: list(xp.meshgrid(x[0, 0], x[0, :, 0], x[:, 0, 0], indexing="ij")),
     "like": lambda xp, x: xp.ones_like(x) * x + xp.full_like(x, 2) + xp.zeros_like(x),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MANIPULATION)
@@ -191,10 +194,16 @@ def test_creation(mode: str, name: str) -> None:
 
 def test_products(mode: str) -> None:
     cases = [
-        (A, A.T.copy()), (A, ROW), (ROW, A.T), (ROW, ROW), (CUBE, rng.standard_normal((4, 6))),
-        (CUBE[:, None], rng.standard_normal((5, 4, 6))), (EMPTY, ROW), (A[:, :0], A[:, :0].T),
+        (A, A.T.copy()),
+        (A, ROW),
+        (ROW, A.T),
+        (ROW, ROW),
+        (CUBE, rng.standard_normal((4, 6))),
+        (CUBE[:, None], rng.standard_normal((5, 4, 6))),
+        (EMPTY, ROW),
+        (A[:, :0], A[:, :0].T),
         (WHOLE, WHOLE.T),
-    ]  # fmt: skip
+    ]
     for x, y in cases:
         check(mode, lambda xp, x, y: (xp.matmul(x, y), x @ y), x, y)
     check(mode, lambda xp, x, y: xp.tensordot(x, y, axes=1), CUBE, rng.standard_normal((4, 5)))
@@ -213,8 +222,11 @@ def test_library_calls(mode: str) -> None:
 
 def test_sort_descending_is_stable(mode: str) -> None:
     x = sm.asarray([2, 1, 2, 3])
-    f = (lambda x: sm.argsort(x, descending=True)) if mode == "lazy" else sm.jit(
-        lambda x: sm.argsort(x, descending=True))  # fmt: skip
+    f = (
+        (lambda x: sm.argsort(x, descending=True))
+        if mode == "lazy"
+        else sm.jit(lambda x: sm.argsort(x, descending=True))
+    )
     assert f(x).tolist() == [3, 0, 2, 1]
 
 

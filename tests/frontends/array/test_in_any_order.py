@@ -143,8 +143,12 @@ class InAnyOrder(RuleBasedStateMachine):
         x.value = x.value.copy()
         x.value[1:] = value
 
-    @rule(k=st.integers(0, 9), m=st.integers(0, 9), op=st.integers(0, len(BINARY) - 1),
-          how=st.sampled_from(["new", "out", "into ours", "in place", "donate"]))  # fmt: skip
+    @rule(
+        k=st.integers(0, 9),
+        m=st.integers(0, 9),
+        op=st.integers(0, len(BINARY) - 1),
+        how=st.sampled_from(["new", "out", "into ours", "in place", "donate"]),
+    )
     def call(self, k: int, m: int, op: int, how: str) -> None:
         x, y = self.two(k, m)
         if self.read(x) is None or (y in self.held and self.read(y) is None):

@@ -30,7 +30,7 @@ CASES: dict[str, tuple[F, tuple[int | None, ...]]] = {
     "a fold beside": (lambda x, y: (x + y, sm.sum(x)), (0, None)),
     "read by a later kernel": (lambda x, y: (x + 1, sm.cumulative_sum(y) + x[::-1]), (0, 1)),
     "an optimiser": (lambda p, g, m: (p - 0.1 * (0.9 * m + g), 0.9 * m + g), (0, 2)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -51,9 +51,14 @@ def test_results_are_those_of_other_memory(name: str, n: int) -> None:
 
 @pytest.mark.parametrize(
     ("f", "out"),
-    [(lambda x, w: x @ w, 0), (lambda x, w: sm.nn.relu(x @ w) + x, 0), (lambda x, w: x.T + w, 0),
-     (lambda x, w: sm.nn.softmax(x) * w, 1), (lambda x, w: w - sm.max(x, axis=0), 0)],
-)  # fmt: skip
+    [
+        (lambda x, w: x @ w, 0),
+        (lambda x, w: sm.nn.relu(x @ w) + x, 0),
+        (lambda x, w: x.T + w, 0),
+        (lambda x, w: sm.nn.softmax(x) * w, 1),
+        (lambda x, w: w - sm.max(x, axis=0), 0),
+    ],
+)
 def test_matrices(f: F, out: int) -> None:
     call: Any = sm.jit(f)
     given = np.random.default_rng(2).standard_normal((2, 37, 37))
@@ -90,9 +95,11 @@ def test_the_same_array_twice_and_what_is_closed_over() -> None:
 
 @pytest.mark.parametrize(
     ("f", "error"),
-    [(lambda x: (x + 1, sm.linalg.inv(sm.reshape(x[:4], (2, 2)))), ExternError),
-     (lambda x: (x + 1, sm.take(x, sm.astype(x[:2] + N, sm.int64))), OutsideError)],
-)  # fmt: skip
+    [
+        (lambda x: (x + 1, sm.linalg.inv(sm.reshape(x[:4], (2, 2)))), ExternError),
+        (lambda x: (x + 1, sm.take(x, sm.astype(x[:2] + N, sm.int64))), OutsideError),
+    ],
+)
 def test_inputs_survive_a_call_that_fails(f: F, error: type[Exception]) -> None:
     x, call = np.zeros(N), sm.jit(f)
     out: Any = (x, np.empty((2, 2)) if error is ExternError else np.empty(2))

@@ -24,9 +24,16 @@ MATRIX_KEYS = [
     S[[1], None, 1:], S[[0, 1, 2], ::-1], S[:, np.zeros(0, np.int64)], np.uint8([2, 0]),
 ]  # fmt: skip
 CUBE_KEYS = [
-    S[0, :, [1, 2]], S[[0, 1], :, [1, 2]], S[:, [0, 1], [1, 2]], S[[0, 1], None, 1], S[..., [0, 1]],
-    S[1, ..., 2], S[:, 1:, ::2], S[[[0], [1]], [0, 2]], S[None, [0], :, None, 1],
-]  # fmt: skip
+    S[0, :, [1, 2]],
+    S[[0, 1], :, [1, 2]],
+    S[:, [0, 1], [1, 2]],
+    S[[0, 1], None, 1],
+    S[..., [0, 1]],
+    S[1, ..., 2],
+    S[:, 1:, ::2],
+    S[[[0], [1]], [0, 2]],
+    S[None, [0], :, None, 1],
+]
 
 modes = pytest.mark.parametrize("mode", MODES)
 
@@ -108,15 +115,20 @@ def test_masks_outside_jit() -> None:
 @pytest.mark.parametrize(
     ("key", "error"),
     [
-        (3, sm.errors.IndexRangeError), (S[0, -5], sm.errors.IndexRangeError),
-        (S[0, 0, 0], sm.errors.IndexRangeError), (S[..., ...], sm.errors.IndexRangeError),
-        ("a", sm.errors.IndexRangeError), (1.5, sm.errors.IndexRangeError),
-        ([0.5], sm.errors.DTypeError), (S[::0], sm.errors.ArgumentError),
-        ([3], sm.errors.IndexRangeError), ([-4], sm.errors.IndexRangeError),
+        (3, sm.errors.IndexRangeError),
+        (S[0, -5], sm.errors.IndexRangeError),
+        (S[0, 0, 0], sm.errors.IndexRangeError),
+        (S[..., ...], sm.errors.IndexRangeError),
+        ("a", sm.errors.IndexRangeError),
+        (1.5, sm.errors.IndexRangeError),
+        ([0.5], sm.errors.DTypeError),
+        (S[::0], sm.errors.ArgumentError),
+        ([3], sm.errors.IndexRangeError),
+        ([-4], sm.errors.IndexRangeError),
         (np.zeros((2, 2), bool), sm.errors.IndexRangeError),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_wrong_keys(key: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         sm.asarray(A)[key]

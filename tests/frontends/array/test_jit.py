@@ -91,7 +91,9 @@ def test_a_comparison_of_sizes_is_a_guard() -> None:
         np.testing.assert_array_equal(f(x), x * 2 if n > 4 else x - 1)
     assert recordings(f) == 2
     assert sorted(str(g) for t in next(iter(f.traces.values())) for g in t.guards) == [
-        "4 < n0", "n0 <= 4"]  # fmt: skip
+        "4 < n0",
+        "n0 <= 4",
+    ]
 
 
 def test_range_over_a_size_specialises() -> None:
@@ -166,12 +168,26 @@ def test_creation_with_symbolic_shapes() -> None:
     @sm.jit
     def f(x: Any) -> Any:
         n = x.shape[0]
-        return (sm.zeros((n, 2)), sm.arange(n), sm.eye(n), sm.ones_like(x), sm.linspace(0, 1, n),
-                sm.full((n,), n), sm.arange(n, 0, -2))  # fmt: skip
+        return (
+            sm.zeros((n, 2)),
+            sm.arange(n),
+            sm.eye(n),
+            sm.ones_like(x),
+            sm.linspace(0, 1, n),
+            sm.full((n,), n),
+            sm.arange(n, 0, -2),
+        )
 
     for n in (2, 5, 6):
-        wanted = (np.zeros((n, 2)), np.arange(n), np.eye(n), np.ones((n, 3)), np.linspace(0, 1, n),
-                  np.full((n,), n), np.arange(n, 0, -2))  # fmt: skip
+        wanted = (
+            np.zeros((n, 2)),
+            np.arange(n),
+            np.eye(n),
+            np.ones((n, 3)),
+            np.linspace(0, 1, n),
+            np.full((n,), n),
+            np.arange(n, 0, -2),
+        )
         for a, b in zip(f(np.ones((n, 3))), wanted, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-15)
             assert np.asarray(a).dtype == b.dtype
@@ -195,12 +211,26 @@ def test_slices_that_clip_are_guarded() -> None:
 
 
 def test_roll_tile_repeat_of_symbolic_sizes() -> None:
-    f = sm.jit(lambda x: (sm.roll(x, 2, axis=0), sm.tile(x, (2, 1)), sm.repeat(x, 3, axis=1),
-                          sm.roll(x, -1), sm.concat([x, x]), sm.stack([x, x], axis=1)))  # fmt: skip
+    f = sm.jit(
+        lambda x: (
+            sm.roll(x, 2, axis=0),
+            sm.tile(x, (2, 1)),
+            sm.repeat(x, 3, axis=1),
+            sm.roll(x, -1),
+            sm.concat([x, x]),
+            sm.stack([x, x], axis=1),
+        )
+    )
     for n in (3, 4, 9):
         x = rng.standard_normal((n, 2))
-        wanted = (np.roll(x, 2, 0), np.tile(x, (2, 1)), np.repeat(x, 3, 1), np.roll(x, -1),
-                  np.concatenate([x, x]), np.stack([x, x], 1))  # fmt: skip
+        wanted = (
+            np.roll(x, 2, 0),
+            np.tile(x, (2, 1)),
+            np.repeat(x, 3, 1),
+            np.roll(x, -1),
+            np.concatenate([x, x]),
+            np.stack([x, x], 1),
+        )
         for a, b in zip(f(x), wanted, strict=True):
             np.testing.assert_array_equal(a, b)
     assert recordings(f) == 1
@@ -402,10 +432,14 @@ def line_of(error: Exception) -> str:
 
 def test_values_are_not_there_yet() -> None:
     cases: list[Any] = [
-        lambda x: x if sm.sum(x) > 0 else -x, lambda x: float(x[0]), lambda x: np.asarray(x) + 1,
-        lambda x: int(x[0]), lambda x: x.tolist(), lambda x: x[x[0]] if 0 else sm.unique_values(x),
+        lambda x: x if sm.sum(x) > 0 else -x,
+        lambda x: float(x[0]),
+        lambda x: np.asarray(x) + 1,
+        lambda x: int(x[0]),
+        lambda x: x.tolist(),
+        lambda x: x[x[0]] if 0 else sm.unique_values(x),
         lambda x: [0, 1][x.astype if 0 else sm.argmax(x)],
-    ]  # fmt: skip
+    ]
     for f in cases:
         with pytest.raises(sm.errors.TracerError) as found:
             sm.jit(f)(np.ones(3))

@@ -245,9 +245,13 @@ def test_lower_and_compile() -> None:
     x, w = rng.standard_normal((2, 7)).astype(np.float32), np.ones((7, 4), np.float32)
     np.testing.assert_allclose(compiled(x, w), np.exp(x) @ w, rtol=1e-5)
     for wrong in (
-        (x, w[:6]), (x.astype(np.float64), w), (x[0], w), (x, np.ones((7, 5), np.float32)),
-        (x[:1], w), (x.T.copy().T, w),
-    ):  # fmt: skip
+        (x, w[:6]),
+        (x.astype(np.float64), w),
+        (x[0], w),
+        (x, np.ones((7, 5), np.float32)),
+        (x[:1], w),
+        (x.T.copy().T, w),
+    ):
         with pytest.raises(sm.errors.GuardError):
             compiled(*wrong)
     with pytest.raises(sm.errors.StructureError):

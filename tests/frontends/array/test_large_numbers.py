@@ -15,8 +15,22 @@ import smelt as sm
 from smelt.errors import ArgumentError, RangeError
 
 TYPES = (np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64, np.float32, np.float64)
-EDGES = (0, 5, -1, 300, 2**31, -(2**31) - 1, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**64 - 1,
-         2**64, 2**70, -(2**70))  # fmt: skip
+EDGES = (
+    0,
+    5,
+    -1,
+    300,
+    2**31,
+    -(2**31) - 1,
+    2**63 - 1,
+    2**63,
+    -(2**63),
+    -(2**63) - 1,
+    2**64 - 1,
+    2**64,
+    2**70,
+    -(2**70),
+)
 ARITHMETIC = (operator.add, operator.sub, operator.mul)
 ORDERED = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
 
@@ -39,8 +53,9 @@ def outcome(made: Callable[[], Any]) -> Any:
 
 @pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=60, deadline=None)
-@given(op=st.sampled_from(ARITHMETIC + ORDERED), dtype=st.sampled_from(TYPES),
-       k=st.sampled_from(EDGES))  # fmt: skip
+@given(
+    op=st.sampled_from(ARITHMETIC + ORDERED), dtype=st.sampled_from(TYPES), k=st.sampled_from(EDGES)
+)
 def test_as_numpy(way: str, op: Callable[..., Any], dtype: Any, k: int) -> None:
     x = np.arange(3).astype(dtype)
     want = outcome(lambda: op(k, x) if way == "reflected" else op(x, k))

@@ -176,7 +176,7 @@ LAYOUTS = {
     "empty": lambda: np.zeros((0, 3)),
     "half": lambda: rng.standard_normal(7).astype(np.float16),
     "swapped ints": lambda: np.arange(5).astype(">i4"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -443,7 +443,7 @@ LOOPS: dict[str, Any] = {
     "swapped": lambda m, x, k: getattr(m, "concat", np.concatenate)([x[k:], x[:k]]),
     "made": lambda m, x, k: m.reshape(m.arange(k * 4), (4, k)) + m.zeros((4, 1)) + m.ones((k,)),
     "row of many": lambda m, x, k: x[k] * 2 + x[k + 1],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", LOOPS)

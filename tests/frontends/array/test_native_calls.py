@@ -224,10 +224,16 @@ def test_rows_and_memory_between_kernels() -> None:
 def test_nests_of_results() -> None:
     x = np.arange(3.0)
     for f in (
-        lambda x: (x + 1, x + 2), lambda x: [x + 1, x + 2], lambda x: (x + 1,), lambda x: x,
-        lambda x: (x, x + 1), lambda x: {"a": x + 1, "b": (x + 2, None)}, lambda x: (x + 1, 3),
-        lambda x: (x + 1, x.shape[0]), lambda x: (x, (x + 1) * 2, x + 1),
-    ):  # fmt: skip
+        lambda x: (x + 1, x + 2),
+        lambda x: [x + 1, x + 2],
+        lambda x: (x + 1,),
+        lambda x: x,
+        lambda x: (x, x + 1),
+        lambda x: {"a": x + 1, "b": (x + 2, None)},
+        lambda x: (x + 1, 3),
+        lambda x: (x + 1, x.shape[0]),
+        lambda x: (x, (x + 1) * 2, x + 1),
+    ):
         g = sm.jit(f)
         first = g(x)
         for _ in range(4):

@@ -48,12 +48,21 @@ FORMULAS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize(
     "x",
     [
-        BASE, BASE.astype("f8"), BASE[::-1, ::2], BASE.T, BASE[:, ::-1].T, BASE[:1], BASE[:, :1],
-        np.broadcast_to(BASE[0], (3, 6)), np.where(BASE > 0.5, -0.0, BASE), np.zeros((0, 4)),
-        np.zeros((3, 0)), rng.standard_normal((70, 41)),
+        BASE,
+        BASE.astype("f8"),
+        BASE[::-1, ::2],
+        BASE.T,
+        BASE[:, ::-1].T,
+        BASE[:1],
+        BASE[:, :1],
+        np.broadcast_to(BASE[0], (3, 6)),
+        np.where(BASE > 0.5, -0.0, BASE),
+        np.zeros((0, 4)),
+        np.zeros((3, 0)),
+        rng.standard_normal((70, 41)),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_the_same_results(name: str, x: Any) -> None:
     f = sm.jit(FORMULAS[name])
     first = f(x)

@@ -13,8 +13,19 @@ from smelt.runtime import call_cache
 
 pytestmark = pytest.mark.skipif(not call_cache.is_possible(), reason="another interpreter")
 rng = np.random.default_rng(12)
-SCALARS = [np.float32, np.float64, np.float16, np.int8, np.int16, np.int32, np.int64, np.uint8,
-           np.uint64, np.bool_, sm.bfloat16.numpy.type]  # fmt: skip
+SCALARS = [
+    np.float32,
+    np.float64,
+    np.float16,
+    np.int8,
+    np.int16,
+    np.int32,
+    np.int64,
+    np.uint8,
+    np.uint64,
+    np.bool_,
+    sm.bfloat16.numpy.type,
+]
 
 
 @pytest.mark.parametrize("kind", SCALARS)

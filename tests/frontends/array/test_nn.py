@@ -179,17 +179,22 @@ def test_rotary(interleaved: bool) -> None:
         wanted = np.concatenate([z.real, z.imag], -1)
     f = sm.jit(lambda x: sm.nn.rotary(x, interleaved=interleaved))
     np.testing.assert_allclose(f(x), wanted, rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(sm.nn.rotary(x, np.arange(5), interleaved=interleaved), wanted,
-                               rtol=1e-10, atol=1e-12)  # fmt: skip
+    np.testing.assert_allclose(
+        sm.nn.rotary(x, np.arange(5), interleaved=interleaved), wanted, rtol=1e-10, atol=1e-12
+    )
 
 
 def test_wrong_arguments() -> None:
     for wrong in (
-        lambda: sm.nn.gelu(X, approximate="no"), lambda: sm.nn.cross_entropy(X, X),
+        lambda: sm.nn.gelu(X, approximate="no"),
+        lambda: sm.nn.cross_entropy(X, X),
         lambda: sm.nn.cross_entropy(X, np.zeros(4, int), reduction="no"),
-        lambda: sm.nn.group_norm(IMAGE, 4), lambda: sm.nn.group_norm(np.ones(3), 1),
-        lambda: sm.nn.rotary(np.ones((2, 3))), lambda: sm.nn.softmax(X, axis=2),
-        lambda: sm.nn.batch_norm(np.ones(3)), lambda: sm.nn.batch_norm(IMAGE, X, X),
-    ):  # fmt: skip
+        lambda: sm.nn.group_norm(IMAGE, 4),
+        lambda: sm.nn.group_norm(np.ones(3), 1),
+        lambda: sm.nn.rotary(np.ones((2, 3))),
+        lambda: sm.nn.softmax(X, axis=2),
+        lambda: sm.nn.batch_norm(np.ones(3)),
+        lambda: sm.nn.batch_norm(IMAGE, X, X),
+    ):
         with pytest.raises(sm.errors.SmeltError):
             wrong()

@@ -132,11 +132,19 @@ def test_explanation_of_a_number():
 
 
 BITS: dict[str, Callable[[Any], Any]] = {
-    "divmod": lambda n: divmod(n, 3), "rdivmod": lambda n: divmod(17, n), ">>": lambda n: n >> 1,
-    "<<": lambda n: n << 2, "1 <<": lambda n: 1 << n, "&": lambda n: (n & 1, n & 6, 5 & n),
-    "|": lambda n: (n | 8, 8 | n), "^": lambda n: n ^ 3, "~": lambda n: ~n,
-    "trunc": lambda n: math.trunc(n / 2), "bits": lambda n: n.bit_length(), "& n": lambda n: n & n,
-}  # fmt: skip
+    "divmod": lambda n: divmod(n, 3),
+    "rdivmod": lambda n: divmod(17, n),
+    ">>": lambda n: n >> 1,
+    "<<": lambda n: n << 2,
+    "1 <<": lambda n: 1 << n,
+    "&": lambda n: (n & 1, n & 6, 5 & n),
+    "|": lambda n: (n | 8, 8 | n),
+    "^": lambda n: n ^ 3,
+    "~": lambda n: ~n,
+    "trunc": lambda n: math.trunc(n / 2),
+    "bits": lambda n: n.bit_length(),
+    "& n": lambda n: n & n,
+}
 
 
 @pytest.mark.parametrize("what", BITS)

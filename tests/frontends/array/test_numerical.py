@@ -225,7 +225,7 @@ def test_half_types(mode: str) -> None:
         (lambda x: sm.gradient(x[:1], axis=0), ShapeError),
         (lambda x: sm.average(x, weights=x[0]), ArgumentError),
     ],
-)  # fmt: skip
+)
 def test_wrong_arguments(mode: str, f: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         (sm.jit(f) if mode == "jit" else f)(sm.asarray(normal(4, 5)))

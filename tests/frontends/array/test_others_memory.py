@@ -55,10 +55,13 @@ def test_large_memory_may_change_once_it_was_read(copy: bool | None) -> None:
 
 @pytest.mark.parametrize(
     "view",
-    [lambda x: np.broadcast_to(x, (2, 6)), lambda x: np.lib.stride_tricks.sliding_window_view(x, 3),
-     lambda x: x[::-2]],
+    [
+        lambda x: np.broadcast_to(x, (2, 6)),
+        lambda x: np.lib.stride_tricks.sliding_window_view(x, 3),
+        lambda x: x[::-2],
+    ],
     ids=["broadcast", "windows", "steps"],
-)  # fmt: skip
+)
 def test_what_is_remembered_lies_as_recordings_know_it(view) -> None:
     c = sm.asarray(view(np.arange(6.0)))
     f = sm.jit(lambda x: x * c)

@@ -38,7 +38,7 @@ CASES = {
     "short": (lambda x, i: x[sm.astype(i, sm.int8)], at(0, -10), at(100, 1), at(-100, 1)),
     "unsigned": (lambda x, i: x[sm.astype(i, sm.uint64)], at(0, 9), at(10, 1), at(-1, 1)),
     "computed": (lambda x, i: x[i * 2 + 1], at(0, 4), at(5, 1), at(-6, 1)),
-}  # fmt: skip
+}
 
 
 def first(x: Any) -> Any:
@@ -144,9 +144,12 @@ COUNTED = {
     "sums": (lambda x: x[sm.cumulative_sum(sm.arange(x.shape[0]))], (0, 1, 2), (3, 7)),
     "choice": (lambda x: x[sm.where(sm.arange(x.shape[0]) < 2, 0, 9)], (0, 1, 2, 10), (3, 9)),
     "one more": (lambda x: x[sm.arange(x.shape[0]) + 1], (0,), (1, 2)),
-    "wraps around": (lambda x: x[sm.minimum(sm.arange(x.shape[0]) * 2**31 * 2**31, 0)],
-                     (0, 1, 2), (3,)),
-}  # fmt: skip
+    "wraps around": (
+        lambda x: x[sm.minimum(sm.arange(x.shape[0]) * 2**31 * 2**31, 0)],
+        (0, 1, 2),
+        (3,),
+    ),
+}
 
 
 @pytest.mark.parametrize("name", COUNTED)

@@ -33,9 +33,15 @@ def test_numbers_that_became_arrays_are_not_the_constants_of_others() -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: sm.asarray(3.25), lambda: sm.asarray(True), lambda: sm.asarray(7), lambda: sm.ones(()),
-     lambda: sm.asarray(np.float64(3.25)), lambda: sm.optim.adam(1e-2)[0]({"w": np.ones(3)})],
-)  # fmt: skip
+    [
+        lambda: sm.asarray(3.25),
+        lambda: sm.asarray(True),
+        lambda: sm.asarray(7),
+        lambda: sm.ones(()),
+        lambda: sm.asarray(np.float64(3.25)),
+        lambda: sm.optim.adam(1e-2)[0]({"w": np.ones(3)}),
+    ],
+)
 def test_numbers_are_donated_time_and_again(make: Callable[[], Any]) -> None:
     f = sm.jit(lambda x: x, donate=0)
     for _ in range(3):
@@ -52,10 +58,12 @@ def test_known_numbers_are_told_apart() -> None:
 
 
 COPIES: dict[str, Callable[[Any], Any]] = {
-    "asarray": lambda x: sm.asarray(x, copy=True), "deepcopy": copy.deepcopy, "copy": copy.copy,
+    "asarray": lambda x: sm.asarray(x, copy=True),
+    "deepcopy": copy.deepcopy,
+    "copy": copy.copy,
     "astype": lambda x: sm.astype(x, x.dtype),
     "reshape": lambda x: sm.reshape(x, x.shape, copy=True),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("how", COPIES)
@@ -121,10 +129,12 @@ def test_results_that_are_equal_have_memory_of_their_own() -> None:
 
 
 SAME: dict[str, Callable[[Any], Any]] = {
-    "turned twice": lambda x: x.T.T, "times one": lambda x: x * 1.0,
-    "reversed twice": lambda x: sm.flip(sm.flip(x)), "greater of both": lambda x: sm.maximum(x, x),
+    "turned twice": lambda x: x.T.T,
+    "times one": lambda x: x * 1.0,
+    "reversed twice": lambda x: sm.flip(sm.flip(x)),
+    "greater of both": lambda x: sm.maximum(x, x),
     "a row of one": lambda x: x[None][0],
-}  # fmt: skip
+}
 
 
 def _captured(turn: Callable[[Any], Any], x: Any) -> Callable[[], Any]:

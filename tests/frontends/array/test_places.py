@@ -26,8 +26,17 @@ def rows(kind: str, count: int) -> Any:
     """Rows of few values, of many, of the extremes, and of what is special about floats."""
     rng, dtype = np.random.default_rng(count), np.dtype(kind)
     if dtype.kind == "f":
-        special = [np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, np.finfo(dtype).max,
-                   np.finfo(dtype).tiny, -np.finfo(dtype).smallest_subnormal]  # fmt: skip
+        special = [
+            np.nan,
+            -np.nan,
+            np.inf,
+            -np.inf,
+            0.0,
+            -0.0,
+            np.finfo(dtype).max,
+            np.finfo(dtype).tiny,
+            -np.finfo(dtype).smallest_subnormal,
+        ]
         found = [rng.standard_normal(count), rng.integers(-2, 3, count), rng.choice(special, count)]
     elif dtype.kind == "b":
         found = [rng.integers(0, 2, count) for _ in range(3)]

@@ -41,7 +41,7 @@ STEPS: dict[str, Step] = {
     "gram": lambda xp, x, y: (x @ xp.permute_dims(y, (1, 0))) @ x * 0.01,
     "pick": lambda xp, x, y: xp.take(x, xp.argmax(y, axis=1) * 0, axis=0) + y,
     "count": lambda xp, x, y: x + xp.arange(x.shape[1]) / x.shape[0],
-}  # fmt: skip
+}
 
 
 def run(xp: Any, steps: list[Any], x: Any, y: Any) -> list[Any]:
@@ -55,8 +55,9 @@ def run(xp: Any, steps: list[Any], x: Any, y: Any) -> list[Any]:
 
 steps_of = st.lists(
     st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 3), st.integers(0, 3)),
-    min_size=1, max_size=6,
-)  # fmt: skip
+    min_size=1,
+    max_size=6,
+)
 shapes_of = st.tuples(st.integers(1, 5), st.integers(1, 6))
 
 
@@ -105,7 +106,7 @@ WRITES: dict[str, Callable[[Any, Any], None]] = {
     "positions": lambda x, v: x.__setitem__(([0, -1],), v[0]),
     "add": lambda x, v: x.__iadd__(v),
     "scale": lambda x, v: x.__imul__(0.5),
-}  # fmt: skip
+}
 
 
 @settings(max_examples=40, deadline=None)

@@ -24,8 +24,9 @@ def test_one_key_one_answer() -> None:
     np.testing.assert_array_equal(np.ravel(R.uniform(key, 35)), first.ravel())
     f = sm.jit(lambda k, x: x + R.uniform(k, x.shape))
     for n in (3, 5):
-        np.testing.assert_array_equal(f(key, np.zeros((n, 7), np.float32)), first[:n] if n == 5
-                                      else R.uniform(key, (3, 7)))  # fmt: skip
+        np.testing.assert_array_equal(
+            f(key, np.zeros((n, 7), np.float32)), first[:n] if n == 5 else R.uniform(key, (3, 7))
+        )
 
 
 def test_keys_differ() -> None:
@@ -80,9 +81,11 @@ def test_bernoulli() -> None:
 
 def test_mistakes() -> None:
     for wrong in (
-        lambda: R.key("a"), lambda: R.bits(R.key(0), 3, dtype="int8"),
-        lambda: R.bits(sm.ones(2), 3), lambda: R.uniform(R.key(0), 3, dtype="int32"),
+        lambda: R.key("a"),
+        lambda: R.bits(R.key(0), 3, dtype="int8"),
+        lambda: R.bits(sm.ones(2), 3),
+        lambda: R.uniform(R.key(0), 3, dtype="int32"),
         lambda: R.normal(3, 3),
-    ):  # fmt: skip
+    ):
         with pytest.raises(sm.errors.SmeltError):
             wrong()

@@ -42,8 +42,15 @@ class Pair(NamedTuple):
 def test_containers_and_keywords() -> None:
     def f(p: Any, x: Any = 1.0, *, scale: Any = 2.0) -> Any:
         parts = p.values() if isinstance(p, dict) else p
-        return sum((k + 2) * (y[0] if isinstance(y, (list, tuple)) else y)
-                   for k, y in enumerate(parts) if y is not None) * scale + x  # fmt: skip
+        return (
+            sum(
+                (k + 2) * (y[0] if isinstance(y, (list, tuple)) else y)
+                for k, y in enumerate(parts)
+                if y is not None
+            )
+            * scale
+            + x
+        )
 
     x, y, tail = rng.standard_normal(5), rng.standard_normal(5), "ale"
     z, one = sm.asarray(y) * 2, np.array(1.0)
@@ -54,9 +61,17 @@ def test_containers_and_keywords() -> None:
         (x, [one, x, y]), {}, [None, x], (x, y.astype("f4")), {"-".join("ab"): x},
     ]  # fmt: skip
     named: list[dict[str, Any]] = [
-        {}, {"scale": x}, {"scale": 2.5}, {"x": x, "scale": y}, {"scale": y, "x": x}, {"x": 4},
-        {"x": z}, {"scale": None}, {"wrong": x}, {"scale"[:2] + tail: x},
-    ]  # fmt: skip
+        {},
+        {"scale": x},
+        {"scale": 2.5},
+        {"x": x, "scale": y},
+        {"scale": y, "x": x},
+        {"x": 4},
+        {"x": z},
+        {"scale": None},
+        {"wrong": x},
+        {"scale"[:2] + tail: x},
+    ]
     quick, python = sm.jit(f), sm.jit(f)
     for p in containers:
         for names in (named[0], *(named[k] for k in rng.integers(1, len(named), 2))):

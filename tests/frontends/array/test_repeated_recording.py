@@ -25,16 +25,26 @@ PAIRS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "true and one": (lambda x, i, j: (i > 0) | True, lambda x, i, j: i + 1),
     "a number before and behind": (lambda x, i, j: x - 2, lambda x, i, j: 2 - x),
     "choices of the same": (
-        lambda x, i, j: sm.where(x > 4, x, x), lambda x, i, j: sm.where(x > 4, x, -x)),
+        lambda x, i, j: sm.where(x > 4, x, x),
+        lambda x, i, j: sm.where(x > 4, x, -x),
+    ),
     "choices of numbers": (
-        lambda x, i, j: sm.where(x > 4, x, 0.0), lambda x, i, j: sm.where(x > 4, x, 1.0)),
+        lambda x, i, j: sm.where(x > 4, x, 0.0),
+        lambda x, i, j: sm.where(x > 4, x, 1.0),
+    ),
     "joined in another order": (
-        lambda x, i, j: sm.concat([i, j, i]), lambda x, i, j: sm.concat([i, i, j])),
+        lambda x, i, j: sm.concat([i, j, i]),
+        lambda x, i, j: sm.concat([i, i, j]),
+    ),
     "stacked in another order": (
-        lambda x, i, j: sm.stack([i, i, j]), lambda x, i, j: sm.stack([j, i, i])),
+        lambda x, i, j: sm.stack([i, i, j]),
+        lambda x, i, j: sm.stack([j, i, i]),
+    ),
     "taken along another axis": (
-        lambda x, i, j: sm.take(x, i, axis=0), lambda x, i, j: sm.take(x, j, axis=1)),
-}  # fmt: skip
+        lambda x, i, j: sm.take(x, i, axis=0),
+        lambda x, i, j: sm.take(x, j, axis=1),
+    ),
+}
 
 
 @pytest.mark.parametrize("pair", PAIRS)

@@ -29,8 +29,13 @@ FOLDS = {
     "max": (np.maximum, lambda t: -np.inf if t.kind == "f" else np.iinfo(t).min),
     "min": (np.minimum, lambda t: np.inf if t.kind == "f" else np.iinfo(t).max),
 }
-AT = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply, "max": np.maximum,
-      "min": np.minimum}  # fmt: skip
+AT = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+}
 
 
 def drawn(dtype: str, shape: Any, rng: Any = RNG) -> Any:
@@ -69,10 +74,13 @@ def test_folds_of_segments(mode: str, name: str, dtype: str) -> None:
 
 @settings(max_examples=400 if NIGHTLY else 40, deadline=None)
 @given(
-    ids=st.lists(st.integers(-4, 3), max_size=9), width=st.integers(0, 3),
-    how=st.sampled_from(sorted(AT)), dtype=st.sampled_from(["float64", "int32", "uint8"]),
-    mode=st.sampled_from(MODES), seed=st.integers(0, 99),
-)  # fmt: skip
+    ids=st.lists(st.integers(-4, 3), max_size=9),
+    width=st.integers(0, 3),
+    how=st.sampled_from(sorted(AT)),
+    dtype=st.sampled_from(["float64", "int32", "uint8"]),
+    mode=st.sampled_from(MODES),
+    seed=st.integers(0, 99),
+)
 def test_updates_join_as_one_after_another(
     ids: list[int], width: int, how: str, dtype: str, mode: str, seed: int
 ) -> None:
@@ -91,19 +99,27 @@ def test_updates_at_slices_points_masks_and_pairs(mode: str) -> None:
     i, j = np.array([0, 2, 0]), np.array([1, -1, 1])
     cases = [
         (lambda x, i, j: x.at[1].add(2), lambda y: np.add.at(y, 1, 2)),
-        (lambda x, i, j: x.at[1:, ::2].multiply(3), lambda y: np.multiply.at(
-            y, (slice(1, None), slice(None, None, 2)), 3)),
+        (
+            lambda x, i, j: x.at[1:, ::2].multiply(3),
+            lambda y: np.multiply.at(y, (slice(1, None), slice(None, None, 2)), 3),
+        ),
         (lambda x, i, j: x.at[i, j].add(1), lambda y: np.add.at(y, (i, j), 1)),
-        (lambda x, i, j: x.at[i, 1:3].add(sm.arange(2)), lambda y: np.add.at(
-            y, (i, slice(1, 3)), np.arange(2.0))),
-        (lambda x, i, j: x.at[:, j].subtract(x[:, :3]), lambda y: np.subtract.at(
-            y, (slice(None), j), x[:, :3])),
+        (
+            lambda x, i, j: x.at[i, 1:3].add(sm.arange(2)),
+            lambda y: np.add.at(y, (i, slice(1, 3)), np.arange(2.0)),
+        ),
+        (
+            lambda x, i, j: x.at[:, j].subtract(x[:, :3]),
+            lambda y: np.subtract.at(y, (slice(None), j), x[:, :3]),
+        ),
         (lambda x, i, j: x.at[x > 5].max(9), lambda y: np.maximum.at(y, x > 5, 9)),
         (lambda x, i, j: x.at[i].set(0), lambda y: y.__setitem__(i, 0)),
         (lambda x, i, j: x.at[i].divide(2), lambda y: np.divide.at(y, i, 2)),
-        (lambda x, i, j: x.at[..., None, 0].min(1), lambda y: np.minimum.at(
-            y, (slice(None), 0), 1)),
-    ]  # fmt: skip
+        (
+            lambda x, i, j: x.at[..., None, 0].min(1),
+            lambda y: np.minimum.at(y, (slice(None), 0), 1),
+        ),
+    ]
     for ours, theirs in cases:
         wanted = x.copy()
         theirs(wanted)

@@ -53,8 +53,10 @@ def questions(draw: Any) -> Any:
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.sampled_from(SPAN), min_size=COUNT, max_size=COUNT),
-       st.lists(questions(), min_size=1, max_size=5))  # fmt: skip
+@given(
+    st.lists(st.sampled_from(SPAN), min_size=COUNT, max_size=COUNT),
+    st.lists(questions(), min_size=1, max_size=5),
+)
 def test_answers_hold_wherever_the_guards_do(hints: list[int], asked: list[Any]) -> None:
     sizes = Sizes()
     for hint in hints:

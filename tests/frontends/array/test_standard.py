@@ -71,19 +71,25 @@ SIGNATURES = {
     "full_like": "x, /, fill_value, *, dtype=None, device=None",
     "clip": "x, /, min=None, max=None",
     "astype": "x, dtype, /, *, copy=True, device=None",
-    "concat": "arrays, /, *, axis=0", "stack": "arrays, /, *, axis=0",
-    "reshape": "x, /, shape, *, copy=None", "roll": "x, /, shift, *, axis=None",
-    "repeat": "x, repeats, /, *, axis=None", "squeeze": "x, /, axis",
+    "concat": "arrays, /, *, axis=0",
+    "stack": "arrays, /, *, axis=0",
+    "reshape": "x, /, shape, *, copy=None",
+    "roll": "x, /, shift, *, axis=None",
+    "repeat": "x, repeats, /, *, axis=None",
+    "squeeze": "x, /, axis",
     "argsort": "x, /, *, axis=-1, descending=False, stable=True",
     "searchsorted": "x1, x2, /, *, side='left', sorter=None",
-    "take": "x, indices, /, *, axis=None", "take_along_axis": "x, indices, /, *, axis=-1",
+    "take": "x, indices, /, *, axis=None",
+    "take_along_axis": "x, indices, /, *, axis=-1",
     "sum": "x, /, *, axis=None, dtype=None, keepdims=False",
     "var": "x, /, *, axis=None, correction=0.0, keepdims=False",
     "cumulative_sum": "x, /, *, axis=None, dtype=None, include_initial=False",
     "diff": "x, /, n=1, axis=-1, *, prepend=None, append=None",  # by position too, as NumPy
-    "tensordot": "x1, x2, /, *, axes=2", "vecdot": "x1, x2, /, *, axis=-1",
-    "where": "condition, x1, x2, /", "moveaxis": "x, source, destination, /",
-}  # fmt: skip
+    "tensordot": "x1, x2, /, *, axes=2",
+    "vecdot": "x1, x2, /, *, axis=-1",
+    "where": "condition, x1, x2, /",
+    "moveaxis": "x, source, destination, /",
+}
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
@@ -138,26 +144,39 @@ def test_numbers_out_of_range() -> None:
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [("bitwise_and", sm.float64), ("logical_and", sm.int64), ("logical_not", sm.int8),
-     ("bitwise_invert", sm.float32), ("add", sm.bool), ("negative", sm.bool), ("positive", sm.bool),
-     ("bitwise_left_shift", sm.bool), ("matmul", sm.bool), ("remainder", sm.bool)],
+    [
+        ("bitwise_and", sm.float64),
+        ("logical_and", sm.int64),
+        ("logical_not", sm.int8),
+        ("bitwise_invert", sm.float32),
+        ("add", sm.bool),
+        ("negative", sm.bool),
+        ("positive", sm.bool),
+        ("bitwise_left_shift", sm.bool),
+        ("matmul", sm.bool),
+        ("remainder", sm.bool),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_kinds_that_a_function_does_not_take(name: str, dtype: Any) -> None:
     x = sm.ones((2, 2), dtype=dtype)
     with pytest.raises(sm.errors.DTypeError) as found:
-        getattr(sm, name)(*[x] * (1 if name in ("logical_not", "bitwise_invert", "negative",
-                                                "positive") else 2))  # fmt: skip
+        getattr(sm, name)(
+            *[x] * (1 if name in ("logical_not", "bitwise_invert", "negative", "positive") else 2)
+        )
     assert name in str(found.value)
     assert "getattr" in found.value.origin.text
 
 
 def test_complex_numbers_are_refused() -> None:
     for wrong in (
-        lambda: sm.zeros(3, dtype="complex64"), lambda: sm.asarray([1j]), lambda: sm.ones(2) * 1j,
-        lambda: sm.asarray(np.zeros(2, np.complex64)), lambda: sm.astype(sm.ones(2), sm.complex128),
+        lambda: sm.zeros(3, dtype="complex64"),
+        lambda: sm.asarray([1j]),
+        lambda: sm.ones(2) * 1j,
+        lambda: sm.asarray(np.zeros(2, np.complex64)),
+        lambda: sm.astype(sm.ones(2), sm.complex128),
         lambda: sm.jit(lambda x: x)(np.zeros(2, complex)),
-    ):  # fmt: skip
+    ):
         with pytest.raises(sm.errors.UnsupportedError, match="complex"):
             wrong()
     assert sm.isdtype(sm.complex64, "complex floating")
@@ -184,10 +203,15 @@ def test_inspection() -> None:
     assert set(info.dtypes(kind=("bool", "real floating"))) == {"bool", "float32", "float64"}
     assert info.capabilities()["boolean indexing"] is True
     for wrong in (
-        lambda: sm.finfo(sm.int8), lambda: sm.iinfo(sm.float32), lambda: sm.isdtype(sm.int8, "x"),
-        sm.result_type, lambda: sm.zeros(2, dtype="no"), lambda: sm.zeros(2, dtype="U3"),
-        lambda: sm.zeros(2, device="gpu"), lambda: info.dtypes(kind=3),
-    ):  # fmt: skip
+        lambda: sm.finfo(sm.int8),
+        lambda: sm.iinfo(sm.float32),
+        lambda: sm.isdtype(sm.int8, "x"),
+        sm.result_type,
+        lambda: sm.zeros(2, dtype="no"),
+        lambda: sm.zeros(2, dtype="U3"),
+        lambda: sm.zeros(2, device="gpu"),
+        lambda: info.dtypes(kind=3),
+    ):
         with pytest.raises(sm.errors.SmeltError):
             wrong()
 

@@ -79,13 +79,24 @@ def test_arguments_by_name_and_by_place() -> None:
 
 
 NO_INTEGER: list[Callable[[Any], Any]] = [
-    lambda x: sm.zeros(2.0), lambda x: sm.zeros(None), lambda x: sm.zeros("ab"),
-    lambda x: sm.zeros((2, 2.0)), lambda x: sm.reshape(x, (2.0, 3)), lambda x: sm.reshape(x, None),
-    lambda x: sm.sum(x, axis=1.0), lambda x: sm.sum(x, axis="a"), lambda x: sm.flip(x, axis=(0.0,)),
-    lambda x: x[1.5:], lambda x: x[::1.5], lambda x: sm.roll(x, (1, 2)), lambda x: sm.eye(2.0),
-    lambda x: sm.linspace(0, 1, 3.0), lambda x: sm.tile(x, 1.5),
-    lambda x: sm.linalg.vector_norm(x, ord="a"), lambda x: sm.diff(x, n=-1),
-]  # fmt: skip
+    lambda x: sm.zeros(2.0),
+    lambda x: sm.zeros(None),
+    lambda x: sm.zeros("ab"),
+    lambda x: sm.zeros((2, 2.0)),
+    lambda x: sm.reshape(x, (2.0, 3)),
+    lambda x: sm.reshape(x, None),
+    lambda x: sm.sum(x, axis=1.0),
+    lambda x: sm.sum(x, axis="a"),
+    lambda x: sm.flip(x, axis=(0.0,)),
+    lambda x: x[1.5:],
+    lambda x: x[::1.5],
+    lambda x: sm.roll(x, (1, 2)),
+    lambda x: sm.eye(2.0),
+    lambda x: sm.linspace(0, 1, 3.0),
+    lambda x: sm.tile(x, 1.5),
+    lambda x: sm.linalg.vector_norm(x, ord="a"),
+    lambda x: sm.diff(x, n=-1),
+]
 
 
 @pytest.mark.parametrize("k", range(len(NO_INTEGER)))
@@ -154,14 +165,18 @@ def test_what_is_nowhere_says_why() -> None:
 # Bounds of `clip` in the type of what they bound
 
 BOUNDS: list[tuple[Any, Any, Any, list[int]]] = [
-    (BYTES, -3, 300, [0, 5, 250]), (BYTES, 1, None, [1, 5, 250]), (BYTES, None, -1, [0, 0, 0]),
-    (BYTES, 1.5, 7.5, [2, 5, 7]), (BYTES, -np.inf, np.inf, [0, 5, 250]),
-    (BYTES, np.asarray([-3, 6, 7]), None, [0, 6, 250]), (BYTES, None, np.int16(99), [0, 5, 99]),
+    (BYTES, -3, 300, [0, 5, 250]),
+    (BYTES, 1, None, [1, 5, 250]),
+    (BYTES, None, -1, [0, 0, 0]),
+    (BYTES, 1.5, 7.5, [2, 5, 7]),
+    (BYTES, -np.inf, np.inf, [0, 5, 250]),
+    (BYTES, np.asarray([-3, 6, 7]), None, [0, 6, 250]),
+    (BYTES, None, np.int16(99), [0, 5, 99]),
     (np.asarray([2**62 + 1, -5]), 0.5, 1e30, [2**62 + 1, 1]),
     (np.asarray([3, 2**64 - 1], np.uint64), np.asarray([-1, -2]), None, [3, 2**64 - 1]),
     (np.asarray([3, -4]), None, np.asarray([2**64 - 1, 2], np.uint64), [3, -4]),
     (np.asarray([3, -4]), np.asarray([2**64 - 1, 2], np.uint64), None, [2**63 - 1, 2]),
-]  # fmt: skip
+]
 
 
 @modes
@@ -198,9 +213,14 @@ def test_differences_of_too_few_elements(mode: str, n: int) -> None:
 
 
 SYSTEMS = [
-    ((2, 4, 4), (2, 4, 4)), ((2, 4, 4), (4, 3)), ((4, 4), (3, 4, 2)), ((2, 1, 4, 4), (3, 4, 2)),
-    ((2, 4, 4), (4,)), ((0, 4, 4), (4,)), ((4, 4), (4,)),
-]  # fmt: skip
+    ((2, 4, 4), (2, 4, 4)),
+    ((2, 4, 4), (4, 3)),
+    ((4, 4), (3, 4, 2)),
+    ((2, 1, 4, 4), (3, 4, 2)),
+    ((2, 4, 4), (4,)),
+    ((0, 4, 4), (4,)),
+    ((4, 4), (4,)),
+]
 
 
 @modes
@@ -300,10 +320,14 @@ def test_no_positions_in_an_axis_whose_size_came_out_as_0() -> None:
 
 @pytest.mark.parametrize(
     "f",
-    [lambda xp, x, y: x[:, None, :] @ y[:, :, None], lambda xp, x, y: xp.vecdot(x, y),
-     lambda xp, x, y: xp.einsum("ij,ij->i", x, y), lambda xp, x, y: x + y],
+    [
+        lambda xp, x, y: x[:, None, :] @ y[:, :, None],
+        lambda xp, x, y: xp.vecdot(x, y),
+        lambda xp, x, y: xp.einsum("ij,ij->i", x, y),
+        lambda xp, x, y: x + y,
+    ],
     ids=["matmul", "vecdot", "einsum", "add"],
-)  # fmt: skip
+)
 def test_a_size_that_came_out_as_1_stretches_in_products_too(f: Callable[..., Any]) -> None:
     compiled = sm.jit(lambda x, y: f(sm, x[2:], y))
     for rows, others in ((3, 4), (6, 4), (3, 1), (3, 2), (6, 1)):

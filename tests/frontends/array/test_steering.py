@@ -181,9 +181,16 @@ def test_as_a_decorator():
 
 @pytest.mark.parametrize(
     "settings",
-    [{"must": "exp"}, {"must": [("a",)]}, {"must": [("a", 1)]}, {"never": "a+b+c"},
-     {"rounding": "sloppy"}, {"max_extra_memory": "much"}, {"must": 7}],
-)  # fmt: skip
+    [
+        {"must": "exp"},
+        {"must": [("a",)]},
+        {"must": [("a", 1)]},
+        {"never": "a+b+c"},
+        {"rounding": "sloppy"},
+        {"max_extra_memory": "much"},
+        {"must": 7},
+    ],
+)
 def test_wrong_values_are_refused_at_once(settings):
     with pytest.raises(KnobError):
         sm.fuse(**settings)

@@ -43,8 +43,10 @@ def ordered(x: Array, k: int, axis: int, largest: bool) -> Array:
 
     def row(line: Array) -> list[int]:
         nan = [bool(e != e) for e in line]
-        wide = [0 if n else (float(e) if line.dtype.kind in "fV" else int(e))
-                for e, n in zip(line, nan, strict=True)]  # fmt: skip
+        wide = [
+            0 if n else (float(e) if line.dtype.kind in "fV" else int(e))
+            for e, n in zip(line, nan, strict=True)
+        ]
         sign = -1 if largest else 1
         keys = [(sign * n, sign * e, i) for i, (n, e) in enumerate(zip(nan, wide, strict=True))]
         return [i for _, _, i in sorted(keys)[:k]]

@@ -136,8 +136,10 @@ def test_nothing_is_turned_where_orders_meet() -> None:
     found = turned(mixed, [(1, 0), (1, 0)])
     assert found is not None
     assert found[1] == ((1, 0),)
-    product = parse('graph f(x: f32[n,m], y: f32[m,k]) {\n v0 = contract(x, y) '
-                    '{spec="a,b; b,c -> a,c"}\n return v0\n}')  # fmt: skip
+    product = parse(
+        "graph f(x: f32[n,m], y: f32[m,k]) {\n v0 = contract(x, y) "
+        '{spec="a,b; b,c -> a,c"}\n return v0\n}'
+    )
     assert turned(product, [(1, 0), None]) is None
 
 

@@ -104,20 +104,44 @@ def bits(xp, x):
 def stretched(xp, a, b):
     outer = a[:, None] * b[None, :]
     wide = xp.broadcast_to(a[:, None], (a.shape[0], b.shape[0]))
-    return (xp.permute_dims(outer, (1, 0)), xp.tensordot(a, b, axes=0), wide + outer,
-            xp.cumulative_sum(outer, axis=1), xp.stack([a, a * 2], axis=-1), xp.tril(outer),
-            xp.diff(a), xp.flip(outer, axis=0), xp.linalg.vecdot(outer, outer))  # fmt: skip
+    return (
+        xp.permute_dims(outer, (1, 0)),
+        xp.tensordot(a, b, axes=0),
+        wide + outer,
+        xp.cumulative_sum(outer, axis=1),
+        xp.stack([a, a * 2], axis=-1),
+        xp.tril(outer),
+        xp.diff(a),
+        xp.flip(outer, axis=0),
+        xp.linalg.vecdot(outer, outer),
+    )
 
 
 def nothing(xp, e, x):
-    return (xp.sum(e), xp.prod(e), e + 1, xp.concat([e, e]), xp.sum(x, axis=1), xp.any(e > 0),
-            xp.all(e > 0), xp.reshape(x, (0, 2)), e[:0])  # fmt: skip
+    return (
+        xp.sum(e),
+        xp.prod(e),
+        e + 1,
+        xp.concat([e, e]),
+        xp.sum(x, axis=1),
+        xp.any(e > 0),
+        xp.all(e > 0),
+        xp.reshape(x, (0, 2)),
+        e[:0],
+    )
 
 
 def looked_up(xp, x, i):
-    return (xp.take(x, i, axis=0), xp.sort(x, axis=0), xp.argsort(x, axis=1),
-            xp.searchsorted(xp.sort(x[:, 0]), x[:5, 1]), xp.clip(x, -1, 1), x[1::3, ::-1],
-            x[i, xp.zeros_like(i)], xp.count_nonzero(x > 0, axis=0))  # fmt: skip
+    return (
+        xp.take(x, i, axis=0),
+        xp.sort(x, axis=0),
+        xp.argsort(x, axis=1),
+        xp.searchsorted(xp.sort(x[:, 0]), x[:5, 1]),
+        xp.clip(x, -1, 1),
+        x[1::3, ::-1],
+        x[i, xp.zeros_like(i)],
+        xp.count_nonzero(x > 0, axis=0),
+    )
 
 
 def escapes(xp, real, imaginary):
@@ -125,8 +149,10 @@ def escapes(xp, real, imaginary):
     steps = xp.zeros(real.shape, dtype=xp.int32)
     for _ in range(20):
         inside = x * x + y * y <= 4
-        x, y = (xp.where(inside, x * x - y * y + real, x),
-                xp.where(inside, 2 * x * y + imaginary, y))  # fmt: skip
+        x, y = (
+            xp.where(inside, x * x - y * y + real, x),
+            xp.where(inside, 2 * x * y + imaginary, y),
+        )
         steps = steps + xp.astype(inside, xp.int32)
     return steps
 
@@ -177,8 +203,9 @@ def test_networks_in_half_types(dtype: Any) -> None:
         h = h - xp.mean(h, axis=-1, keepdims=True)
         return h / xp.sqrt(xp.var(h, axis=-1, keepdims=True) + 1e-3)
 
-    found = sm.jit(lambda x, w: network(sm, x, w))(sm.asarray(x, dtype=dtype),
-                                                   sm.asarray(w, dtype=dtype))  # fmt: skip
+    found = sm.jit(lambda x, w: network(sm, x, w))(
+        sm.asarray(x, dtype=dtype), sm.asarray(w, dtype=dtype)
+    )
     assert found.dtype == dtype
     near = 0.02 if dtype == sm.float16 else 0.15
     wide = np.asarray(sm.astype(found, sm.float64))
@@ -194,8 +221,9 @@ def test_an_area_by_throwing_darts() -> None:
 
     found = [float(sm.jit(area)(sm.random.key(seed))) for seed in (0, 0, 1)]
     assert found[0] == found[1] != found[2]
-    assert all(abs(x - np.pi) < 5 * 4 * np.sqrt(np.pi / 4 * (1 - np.pi / 4) / 200_000)
-               for x in found)  # fmt: skip
+    assert all(
+        abs(x - np.pi) < 5 * 4 * np.sqrt(np.pi / 4 * (1 - np.pi / 4) / 200_000) for x in found
+    )
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -171,9 +171,7 @@ class Drawing:
             found.append(Argument(f"x{k}", sizes, r.choice(LAYOUTS)))
         if r.random() < 0.4:
             n = r.choice([varies, *dims])
-            found.append(Argument(
-                "i0", tuple((m,) for m in n), r.choice(LAYOUTS[:5]), "whole", 2
-            ))  # fmt: skip
+            found.append(Argument("i0", tuple((m,) for m in n), r.choice(LAYOUTS[:5]), "whole", 2))
         if r.random() < 0.2:
             found.append(replace(found[0], name="m0", kind="truth"))
         return tuple(found)
@@ -182,8 +180,11 @@ class Drawing:
 
     def names(self, kind: str = "float", least: int = 0, most: int = 5) -> list[str]:
         """Values of a kind and of so many axes."""
-        test = {"float": torch.is_floating_point, "truth": lambda x: x.dtype is torch.bool,
-                "whole": lambda x: x.dtype in (torch.int64, torch.int32)}[kind]  # fmt: skip
+        test = {
+            "float": torch.is_floating_point,
+            "truth": lambda x: x.dtype is torch.bool,
+            "whole": lambda x: x.dtype in (torch.int64, torch.int32),
+        }[kind]
         found = {n: x for n, x in self.calls[0].items() if isinstance(x, torch.Tensor) and test(x)}
         return [n for n, x in found.items() if least <= x.dim() <= most]
 
@@ -290,11 +291,31 @@ class Drawing:
         known = [n for n in results if self.rank(n) > 1]
         if known and r.random() < 0.3:
             base = r.choice(known)
-            results.append(base + r.choice([".mT", "[0]", "[..., ::2]", "[:, -1]", ".flatten(-2)",
-                                            ".unsqueeze(1)", ".detach()"]))  # fmt: skip
-        return Program(self.arguments, tuple(self.members), tuple(self.lines), tuple(results),
-                       dict(self.reached), self.gradients, self.training, self.dynamic,
-                       self.copies)  # fmt: skip
+            results.append(
+                base
+                + r.choice(
+                    [
+                        ".mT",
+                        "[0]",
+                        "[..., ::2]",
+                        "[:, -1]",
+                        ".flatten(-2)",
+                        ".unsqueeze(1)",
+                        ".detach()",
+                    ]
+                )
+            )
+        return Program(
+            self.arguments,
+            tuple(self.members),
+            tuple(self.lines),
+            tuple(results),
+            dict(self.reached),
+            self.gradients,
+            self.training,
+            self.dynamic,
+            self.copies,
+        )
 
 
 def _meet(one: Any, two: Any) -> bool:

@@ -61,9 +61,15 @@ class Run:
     """One way to run a module, with a state of its own from call to call."""
 
     def __init__(
-        self, program: Program, single: torch.dtype, half: torch.dtype, call: Any = None,
-        *, looking: bool = False, noise: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        program: Program,
+        single: torch.dtype,
+        half: torch.dtype,
+        call: Any = None,
+        *,
+        looking: bool = False,
+        noise: Any = None,
+    ) -> None:
         self.program, self.single, self.noise = program, single, noise
         self.looking = looking
         self.module = program.module(single, half, looking=looking)
@@ -88,14 +94,16 @@ class Run:
             found = self.call(*given)
         results, seen = found if self.looking else (found, {})
         values: dict[str, Any] = {
-            f"result {k} ({n})": x for k, (x, n) in
-            enumerate(zip(results, self.program.results, strict=True))
-        }  # fmt: skip
+            f"result {k} ({n})": x
+            for k, (x, n) in enumerate(zip(results, self.program.results, strict=True))
+        }
         names = [a.name for a in self.program.arguments]
         values |= {f"argument {n}": x for n, x in zip(names, given, strict=True)}
         values |= {f"buffer {n}": x for n, x in self.module.named_buffers()}
-        values = {n: x.detach().clone() if not n.startswith("result") else x.detach()
-                  for n, x in values.items()}  # fmt: skip
+        values = {
+            n: x.detach().clone() if not n.startswith("result") else x.detach()
+            for n, x in values.items()
+        }
         total = _total(results)
         if self.program.gradients and total is not None:
             total.backward()
@@ -130,11 +138,16 @@ def differences(program: Program, backend: str) -> list[str]:
     with warnings.catch_warnings(), knobs.config(strict=True):
         warnings.simplefilter("ignore")
         exact = Run(program, full, full, looking=True)
-        near = [Run(program, full, full, looking=True, noise=Disturbed(size, k))
-                for k in range(RUNS)]  # fmt: skip
+        near = [
+            Run(program, full, full, looking=True, noise=Disturbed(size, k)) for k in range(RUNS)
+        ]
         plain = Run(program, single, low)
-        fast = Run(program, single, low, lambda m: torch.compile(
-            m, backend=backend, dynamic=program.dynamic))  # fmt: skip
+        fast = Run(
+            program,
+            single,
+            low,
+            lambda m: torch.compile(m, backend=backend, dynamic=program.dynamic),
+        )
         found: list[str] = []
         for k in range(len(program.arguments[0].sizes)):
             try:
@@ -146,8 +159,11 @@ def differences(program: Program, backend: str) -> list[str]:
             except Exception as error:  # noqa: BLE001 - every kind is a finding
                 told = str(error).replace(f"backend='{backend}'", "the back end")[:1500]
                 return [*found, f"call {k}: {type(error).__name__}: {told}"]
-            said = [x for x in _compare(program, want, others, eager, got, size)
-                    if _STRIDES not in x or not _announced(program, k, got)]  # fmt: skip
+            said = [
+                x
+                for x in _compare(program, want, others, eager, got, size)
+                if _STRIDES not in x or not _announced(program, k, got)
+            ]
             found += [f"call {k}: {x}" for x in said]
     torch._dynamo.reset()
     return found
@@ -157,8 +173,14 @@ class Refused(Exception):
     """Eager code runs the lines, and not the whole: the way back reads what was overwritten."""
 
 
-def _compare(program: Program, want: Outcome, others: list[Outcome], eager: Outcome,
-             got: Outcome, size: float) -> list[str]:  # fmt: skip
+def _compare(
+    program: Program,
+    want: Outcome,
+    others: list[Outcome],
+    eager: Outcome,
+    got: Outcome,
+    size: float,
+) -> list[str]:
     found: list[str] = []
     for name, same in eager.values.items():
         exact, value = want.values[name], got.values[name]
@@ -227,8 +249,9 @@ def _announced(program: Program, k: int, got: Outcome) -> bool:
     return not any(map(_placed, got.results, found))
 
 
-def _reached(program: Program, name: str, want: Outcome, others: list[Outcome], eager: Outcome,
-             got: Outcome) -> Any:  # fmt: skip
+def _reached(
+    program: Program, name: str, want: Outcome, others: list[Outcome], eager: Outcome, got: Outcome
+) -> Any:
     """The values at positions, in place of the positions."""
     label = name.partition("(")[2][:-1]
     axis = program.reached[label][1]
@@ -246,8 +269,14 @@ def _reached(program: Program, name: str, want: Outcome, others: list[Outcome], 
     return at(want, exact), at(eager, exact), at(got, exact), rest
 
 
-def _apart(exact: torch.Tensor, rest: list[torch.Tensor], same: torch.Tensor,
-           value: torch.Tensor, size: float, least: float) -> list[str]:  # fmt: skip
+def _apart(
+    exact: torch.Tensor,
+    rest: list[torch.Tensor],
+    same: torch.Tensor,
+    value: torch.Tensor,
+    size: float,
+    least: float,
+) -> list[str]:
     """Where a value is further off than disturbed runs and PyTorch's own are."""
     a, b, c = (x.detach().to(torch.float64) for x in (exact, value, same))
     limit = torch.full_like(a, max(least, 2.0**-100))
@@ -272,8 +301,10 @@ def _apart(exact: torch.Tensor, rest: list[torch.Tensor], same: torch.Tensor,
 def _shared(program: Program, eager: Outcome, got: Outcome) -> list[str]:
     """Pairs of results, or of a result and an argument, that share memory in one and not both."""
     found = []
-    labels = [*(f"result {k} ({n})" for k, n in enumerate(program.results)),
-              *(a.name for a in program.arguments)]  # fmt: skip
+    labels = [
+        *(f"result {k} ({n})" for k, n in enumerate(program.results)),
+        *(a.name for a in program.arguments),
+    ]
     sides = [[*o.results, *o.given] for o in (eager, got)]
     homes = [[x.untyped_storage().data_ptr() for x in s] for s in sides]
     for k in range(len(eager.results)):
@@ -284,8 +315,9 @@ def _shared(program: Program, eager: Outcome, got: Outcome) -> list[str]:
             elif one and sides[0][k].numel():
                 gaps = [s[k].storage_offset() - s[j].storage_offset() for s in sides]
                 if gaps[0] != gaps[1]:
-                    found.append(f"{labels[k]} is {gaps[1]} elements behind {labels[j]}, in eager "
-                                 f"{gaps[0]}")  # fmt: skip
+                    found.append(
+                        f"{labels[k]} is {gaps[1]} elements behind {labels[j]}, in eager {gaps[0]}"
+                    )
     return found
 
 
@@ -308,9 +340,12 @@ def shrunk(program: Program, kind: str = "") -> Program:
                 if len(rest) == 1 and part != "members":
                     continue
                 tried = replace(program, **{part: rest[:k] + rest[k + 1 :]})
-                tried = replace(tried, reached={
-                    n: x for n, x in tried.reached.items() if any(n in y for y in tried.lines)
-                })  # fmt: skip
+                tried = replace(
+                    tried,
+                    reached={
+                        n: x for n, x in tried.reached.items() if any(n in y for y in tried.lines)
+                    },
+                )
                 if fails(tried):
                     program, smaller = tried, True
     return program

@@ -24,24 +24,50 @@ ALONE = (
     "{}.clone(memory_format=torch.contiguous_format)", "F.prelu({}, torch.tensor(0.2, dtype=S))",
 )  # fmt: skip
 TWO = (
-    "{} + {}", "{} - {}", "{} * {}", "{} / ({}.abs() + 0.5)", "torch.maximum({}, {})",
-    "torch.minimum({}, {})", "torch.atan2({}, {})", "torch.hypot({}, {})", "torch.fmax({}, {})",
-    "torch.fmin({}, {})", "torch.copysign({}, {})", "torch.where({0} > {1}, {0}, {1} * 2)",
-    "torch.lerp({}, {}, 0.3)", "torch.addcmul({0}, {1}, {1}, value=0.5)",
-    "torch.add({}, {}, alpha=2)", "torch.addcdiv({0}, {1}, {0}.abs() + 1)",
-    "torch.logaddexp({}, {})", "torch.rsub({}, {})", "torch.xlogy({}, {}.abs() + 0.1)",
-    "({}.abs() + 0.1).pow({}.clamp(-2, 2))", "torch.fmod({}, {}.abs() + 1)",
-    "torch.ldexp({}, torch.round({}).clamp(-3, 3))", "torch.remainder({}, {}.abs() + 1)",
-    "torch.heaviside({}, {})", "torch.floor_divide({}, {}.abs() + 1)",
+    "{} + {}",
+    "{} - {}",
+    "{} * {}",
+    "{} / ({}.abs() + 0.5)",
+    "torch.maximum({}, {})",
+    "torch.minimum({}, {})",
+    "torch.atan2({}, {})",
+    "torch.hypot({}, {})",
+    "torch.fmax({}, {})",
+    "torch.fmin({}, {})",
+    "torch.copysign({}, {})",
+    "torch.where({0} > {1}, {0}, {1} * 2)",
+    "torch.lerp({}, {}, 0.3)",
+    "torch.addcmul({0}, {1}, {1}, value=0.5)",
+    "torch.add({}, {}, alpha=2)",
+    "torch.addcdiv({0}, {1}, {0}.abs() + 1)",
+    "torch.logaddexp({}, {})",
+    "torch.rsub({}, {})",
+    "torch.xlogy({}, {}.abs() + 0.1)",
+    "({}.abs() + 0.1).pow({}.clamp(-2, 2))",
+    "torch.fmod({}, {}.abs() + 1)",
+    "torch.ldexp({}, torch.round({}).clamp(-3, 3))",
+    "torch.remainder({}, {}.abs() + 1)",
+    "torch.heaviside({}, {})",
+    "torch.floor_divide({}, {}.abs() + 1)",
     "torch.float_power({}.abs(), {}.clamp(0, 2))",
-)  # fmt: skip
+)
 NUMBERS = (
-    "{} * {n}", "{} + {n}", "{n} - {}", "{} / {n}", "{n} / ({}.abs() + 1)",
-    "torch.pow(2.0, {}.clamp(-3, 3))", "{}.clamp(max={n})", "torch.where({} > {n}, {}, {n})",
-    "torch.lerp({}, torch.full_like({}, {n}), 0.25)", "{} % {n}", "torch.copysign({}, {n})",
-    "2 ** {}.clamp(-2, 2)", "torch.full_like({}, {n}) * {}", "torch.xlogy({n}, {}.abs() + 1)",
+    "{} * {n}",
+    "{} + {n}",
+    "{n} - {}",
+    "{} / {n}",
+    "{n} / ({}.abs() + 1)",
+    "torch.pow(2.0, {}.clamp(-3, 3))",
+    "{}.clamp(max={n})",
+    "torch.where({} > {n}, {}, {n})",
+    "torch.lerp({}, torch.full_like({}, {n}), 0.25)",
+    "{} % {n}",
+    "torch.copysign({}, {n})",
+    "2 ** {}.clamp(-2, 2)",
+    "torch.full_like({}, {n}) * {}",
+    "torch.xlogy({n}, {}.abs() + 1)",
     "torch.fmax({}, torch.tensor({n}, dtype=S))",
-)  # fmt: skip
+)
 FOLDS = (
     "{}.sum({a})", "{}.mean({a})", "{}.sum({a}, keepdim=True)", "{}.mean({a}, keepdim=True)",
     "{}.amax({a})", "{}.amin({a}, keepdim=True)", "{}.var({a}, unbiased=False)",
@@ -94,18 +120,35 @@ WRITES = (
     "{x}.exp_().reciprocal_()", "{x}.fill_({n})", "{x}.round_()",
 )  # fmt: skip
 MASKS = (
-    "{} > {n}", "{}.abs() < {n}", "{} >= {y}", "({} > 0) & ({} < {n})", "~({} > 0)",
-    "{}.isfinite()", "{}.ge({n}).any(-1)", "({} > 0).all(0)", "torch.isclose({}, {y})",
-    "{}.to(torch.bool)", "torch.arange({}.shape[-1]) < {n} * 2", "({} > 0) ^ ({} > {n})",
-    "{} != {y}", "torch.signbit({})",
-    "torch.ones({0}.shape[-1], {0}.shape[-1], dtype=torch.bool).tril()", "({} > {n}).logical_not()",
-)  # fmt: skip
+    "{} > {n}",
+    "{}.abs() < {n}",
+    "{} >= {y}",
+    "({} > 0) & ({} < {n})",
+    "~({} > 0)",
+    "{}.isfinite()",
+    "{}.ge({n}).any(-1)",
+    "({} > 0).all(0)",
+    "torch.isclose({}, {y})",
+    "{}.to(torch.bool)",
+    "torch.arange({}.shape[-1]) < {n} * 2",
+    "({} > 0) ^ ({} > {n})",
+    "{} != {y}",
+    "torch.signbit({})",
+    "torch.ones({0}.shape[-1], {0}.shape[-1], dtype=torch.bool).tril()",
+    "({} > {n}).logical_not()",
+)
 COUNTS = (
-    "({} * 2).long()", "{}.argsort({a})", "({} > 0).sum({a})", "torch.arange({}.shape[{a}])",
-    "({} > {n}).long().cumsum({a})", "{}.floor().to(torch.int32)", "torch.count_nonzero({}, {a})",
-    "({} > 0).int().argmax({a})", "{}.topk(2, {a}).indices",
+    "({} * 2).long()",
+    "{}.argsort({a})",
+    "({} > 0).sum({a})",
+    "torch.arange({}.shape[{a}])",
+    "({} > {n}).long().cumsum({a})",
+    "{}.floor().to(torch.int32)",
+    "torch.count_nonzero({}, {a})",
+    "({} > 0).int().argmax({a})",
+    "{}.topk(2, {a}).indices",
     "torch.bucketize({}, torch.tensor([-0.5, 0.0, 0.7], dtype=S))",
-)  # fmt: skip
+)
 FROM_COUNTS = (
     "{i} + 1", "{i} * 3 - 2", "{i} // 2", "{i} % 3", "{i}.float().to(S)", "{i}.to(S) * {n}",
     "{i}.clamp(0, 1)", "-{i}", "{i}.flip(0)", "{i} & 1", "{i} << 1", "{i}.sum(0)", "{i}.cumsum(-1)",
@@ -114,32 +157,45 @@ FROM_COUNTS = (
     "{i}.remainder(3)", "{i} >> 1", "torch.gcd({i}, torch.tensor(6))", "{i} ** 2",
 )  # fmt: skip
 GATHERS = (
-    "{x}[{i} % {x}.shape[0]]", "{x}[:, {i} % {x}.shape[1]]",
-    "{x}.index_select({a}, {i} % {x}.shape[{a}])", "{x}.gather({a}, ({i} % {x}.shape[{a}]))",
+    "{x}[{i} % {x}.shape[0]]",
+    "{x}[:, {i} % {x}.shape[1]]",
+    "{x}.index_select({a}, {i} % {x}.shape[{a}])",
+    "{x}.gather({a}, ({i} % {x}.shape[{a}]))",
     "torch.take_along_dim({x}, {i} % {x}.shape[{a}], {a})",
-    "{x}.index_add(0, {i} % {x}.shape[0], {x}[: {i}.shape[0]])", "{x}[..., {i} % {x}.shape[-1]]",
+    "{x}.index_add(0, {i} % {x}.shape[0], {x}[: {i}.shape[0]])",
+    "{x}[..., {i} % {x}.shape[-1]]",
     "{x}.scatter_add({a}, {i} % {x}.shape[{a}], torch.ones_like({x}))",
-    "{x}.scatter({a}, {i} % {x}.shape[{a}], {n})", "{x}[{i} % 2, ..., 0]",
+    "{x}.scatter({a}, {i} % {x}.shape[{a}], {n})",
+    "{x}[{i} % 2, ..., 0]",
     "{x}.index_put(({i} % {x}.shape[0],), {x}[0], accumulate=True)",
     "torch.zeros_like({x}).index_add_(0, {i} % {x}.shape[0], {x}[{i} % {x}.shape[0]])",
-    "{x}.mT[{i} % {x}.shape[-1]]", "{x}[{i} % 2, {i} % 2]", "{x}[:, None, {i} % {x}.shape[1]]",
-    "{x}.take({i} % {x}.shape[0])", "{x}[{x}[..., 0].argsort(0)]",
+    "{x}.mT[{i} % {x}.shape[-1]]",
+    "{x}[{i} % 2, {i} % 2]",
+    "{x}[:, None, {i} % {x}.shape[1]]",
+    "{x}.take({i} % {x}.shape[0])",
+    "{x}[{x}[..., 0].argsort(0)]",
     "{x}.index_reduce(0, {i} % {x}.shape[0], {x}[: {i}.shape[0]], 'amax')",
     "{x}.scatter_reduce({a}, {i} % {x}.shape[{a}], {x}, 'amax')",
-)  # fmt: skip
+)
 LOSSES = (
-    "F.mse_loss({}, {y})", "F.smooth_l1_loss({}, {y})", "F.huber_loss({}, {y}, reduction='none')",
-    "F.l1_loss({}, {y})", "F.kl_div({}.log_softmax(-1), {y}.softmax(-1), reduction='sum')",
-    "F.binary_cross_entropy_with_logits({}, {y}.sigmoid())", "F.cross_entropy({0}, {0}.argmax(1))",
+    "F.mse_loss({}, {y})",
+    "F.smooth_l1_loss({}, {y})",
+    "F.huber_loss({}, {y}, reduction='none')",
+    "F.l1_loss({}, {y})",
+    "F.kl_div({}.log_softmax(-1), {y}.softmax(-1), reduction='sum')",
+    "F.binary_cross_entropy_with_logits({}, {y}.sigmoid())",
+    "F.cross_entropy({0}, {0}.argmax(1))",
     "F.cross_entropy({0}, {y}.softmax(1), label_smoothing=0.1)",
     "F.poisson_nll_loss({}.clamp(-2, 2), {y}.abs())",
     "F.nll_loss({0}.log_softmax(1), {0}[:, 0].long() * 0, reduction='none')",
-    "F.cosine_similarity({}, {y}, dim=-1)", "F.pairwise_distance({}, {y})",
-    "F.soft_margin_loss({}, {y}.sign())", "F.gaussian_nll_loss({}, {y}, {y}.abs() + 0.1)",
+    "F.cosine_similarity({}, {y}, dim=-1)",
+    "F.pairwise_distance({}, {y})",
+    "F.soft_margin_loss({}, {y}.sign())",
+    "F.gaussian_nll_loss({}, {y}, {y}.abs() + 0.1)",
     "F.binary_cross_entropy({}.sigmoid(), {y}.sigmoid(), reduction='none')",
     "F.hinge_embedding_loss({}, {y}.sign())",
     "F.margin_ranking_loss({}, {y}, {y}.sign(), margin=0.1)",
-)  # fmt: skip
+)
 
 
 def _filled(d: Drawing, form: str, x: str, kind: str = "float") -> str:
@@ -190,12 +246,21 @@ def masks(d: Drawing) -> str:
 
 def masked(d: Drawing) -> str:
     x, m = d.value(), d.value("truth")
-    form = d.random.choice((
-        "{x}.masked_fill({m}, {n})", "torch.where({m}, {x}, {y})", "{x} * {m}",
-        "{x}.masked_fill(~{m}, float('-inf')).softmax(-1)", "{m}.to(S) * {n}", "{m}.sum(-1)",
-        "{x}.masked_fill({m}, -1e9).softmax(0)", "torch.where({m}, {n}, {x})",
-        "{m}.float().to(S).mean()", "{x} + {m}", "({x} * {m}).sum(-1) / ({m}.sum(-1) + 1)",
-    ))  # fmt: skip
+    form = d.random.choice(
+        (
+            "{x}.masked_fill({m}, {n})",
+            "torch.where({m}, {x}, {y})",
+            "{x} * {m}",
+            "{x}.masked_fill(~{m}, float('-inf')).softmax(-1)",
+            "{m}.to(S) * {n}",
+            "{m}.sum(-1)",
+            "{x}.masked_fill({m}, -1e9).softmax(0)",
+            "torch.where({m}, {n}, {x})",
+            "{m}.float().to(S).mean()",
+            "{x} + {m}",
+            "({x} * {m}).sum(-1) / ({m}.sum(-1) + 1)",
+        )
+    )
     return f"{d.new()} = {form.format(x=x, m=m, y=d.like(x), n=d.number())}"
 
 
@@ -225,36 +290,55 @@ def winner(d: Drawing) -> str:
     a, v, i = d.axis(x), d.new(), d.new()
     d.reached[i] = (x, a)
     keep = d.random.choice(["", ", keepdim=True"])
-    return d.random.choice([
-        f"{v}, {i} = {x}.max({a}{keep})", f"{i} = {x}.argmax({a}{keep})",
-        f"{i} = {x}.argmin({a}{keep})", f"{v}, {i} = {x}.min({a}{keep})",
-        f"{v}, {i} = {x}.topk(2, {a})", f"{v}, {i} = {x}.sort({a})",
-    ])  # fmt: skip
+    return d.random.choice(
+        [
+            f"{v}, {i} = {x}.max({a}{keep})",
+            f"{i} = {x}.argmax({a}{keep})",
+            f"{i} = {x}.argmin({a}{keep})",
+            f"{v}, {i} = {x}.min({a}{keep})",
+            f"{v}, {i} = {x}.topk(2, {a})",
+            f"{v}, {i} = {x}.sort({a})",
+        ]
+    )
 
 
 def linear(d: Drawing) -> str:
     x = d.value(least=2)
     n, out = d.static(x, -1), d.random.choice([2, 4, 5, 8])
-    form = d.random.choice((
-        f"nn.Linear({n}, {out})", f"nn.Linear({n}, {out}, bias=False)",
-        f"nn.Sequential(nn.Linear({n}, {out}), nn.GELU())",
-        f"nn.Sequential(nn.Linear({n}, {out}), nn.LayerNorm({out}), nn.Linear({out}, {n}))",
-        f"nn.Sequential(nn.Dropout(0.0), nn.Linear({n}, {out}), nn.Tanh())",
-    ))  # fmt: skip
+    form = d.random.choice(
+        (
+            f"nn.Linear({n}, {out})",
+            f"nn.Linear({n}, {out}, bias=False)",
+            f"nn.Sequential(nn.Linear({n}, {out}), nn.GELU())",
+            f"nn.Sequential(nn.Linear({n}, {out}), nn.LayerNorm({out}), nn.Linear({out}, {n}))",
+            f"nn.Sequential(nn.Dropout(0.0), nn.Linear({n}, {out}), nn.Tanh())",
+        )
+    )
     return f"{d.new()} = {d.member(form)}({x})"
 
 
 def products(d: Drawing) -> str:
     x = d.value(least=2)
     y = d.like(x)
-    form = d.random.choice((
-        "{0} @ {0}.mT", "{0} @ {1}.mT", "{0}.mT @ {1}", "{0} @ {1}",
-        "torch.einsum('...ij,...kj->...ik', {0}, {1})", "torch.einsum('ij,ik->jk', {0}, {1})",
-        "torch.bmm({0}, {1}.mT)", "torch.mm({0}.T, {1})", "torch.addmm({0}[0], {0}, {1}.T @ {1})",
-        "torch.baddbmm({0}, {0} @ {0}.mT, {1})", "({0} * {1}).sum(-1)",
-        "torch.outer({0}[0], {1}[0])", "torch.einsum('bij,bij->b', {0}, {1})",
-        "torch.matmul({0}, {1}[..., 0, :])", "torch.tensordot({0}, {1}, ([-1], [-1]))",
-    ))  # fmt: skip
+    form = d.random.choice(
+        (
+            "{0} @ {0}.mT",
+            "{0} @ {1}.mT",
+            "{0}.mT @ {1}",
+            "{0} @ {1}",
+            "torch.einsum('...ij,...kj->...ik', {0}, {1})",
+            "torch.einsum('ij,ik->jk', {0}, {1})",
+            "torch.bmm({0}, {1}.mT)",
+            "torch.mm({0}.T, {1})",
+            "torch.addmm({0}[0], {0}, {1}.T @ {1})",
+            "torch.baddbmm({0}, {0} @ {0}.mT, {1})",
+            "({0} * {1}).sum(-1)",
+            "torch.outer({0}[0], {1}[0])",
+            "torch.einsum('bij,bij->b', {0}, {1})",
+            "torch.matmul({0}, {1}[..., 0, :])",
+            "torch.tensordot({0}, {1}, ([-1], [-1]))",
+        )
+    )
     if d.random.random() < 0.3:
         w = d.member(f"nn.Parameter(torch.randn({d.static(x, -1)}, 4))")
         return f"{d.new()} = {x} @ {w}"
@@ -267,10 +351,16 @@ def convolutions(d: Drawing) -> str:
     g = n if d.random.random() < 0.3 else 1
     out = d.random.choice([2, 4]) * g
     w = d.random.choice([1, 2, 3])
-    more = d.random.choice([
-        "", ", padding=1", ", stride=2", ", padding=1, stride=2", ", dilation=2",
-        ", padding='same'",
-    ])  # fmt: skip
+    more = d.random.choice(
+        [
+            "",
+            ", padding=1",
+            ", stride=2",
+            ", padding=1, stride=2",
+            ", dilation=2",
+            ", padding='same'",
+        ]
+    )
     kind = d.random.choice(["Conv", "Conv", "Conv", "ConvTranspose"])
     if kind == "ConvTranspose":
         more = d.random.choice(["", ", stride=2", ", padding=1, stride=2"])
@@ -280,22 +370,42 @@ def convolutions(d: Drawing) -> str:
 def pools(d: Drawing) -> str:
     x = d.value(least=3, most=4)
     k = d.rank(x) - 2
-    form = d.random.choice((
-        "F.avg_pool{k}d({x}, 2)", "F.max_pool{k}d({x}, 2)", "F.adaptive_avg_pool{k}d({x}, 2)",
-        "F.adaptive_max_pool{k}d({x}, 1)", "F.max_pool{k}d({x}, 3, 1, 1)",
-        "F.avg_pool{k}d({x}, 3, 1, 1)", "F.interpolate({x}, scale_factor=2)",
-        "F.interpolate({x}, scale_factor=2, mode='bilinear')", "F.pixel_shuffle({x}, 2)",
-        "F.avg_pool{k}d({x}, 2, 1, count_include_pad=False)", "F.lp_pool{k}d({x}, 2, 2)",
-        "F.unfold({x}, 2)", "F.channel_shuffle({x}, 2)", "F.pixel_unshuffle({x}, 2)",
-    ))  # fmt: skip
+    form = d.random.choice(
+        (
+            "F.avg_pool{k}d({x}, 2)",
+            "F.max_pool{k}d({x}, 2)",
+            "F.adaptive_avg_pool{k}d({x}, 2)",
+            "F.adaptive_max_pool{k}d({x}, 1)",
+            "F.max_pool{k}d({x}, 3, 1, 1)",
+            "F.avg_pool{k}d({x}, 3, 1, 1)",
+            "F.interpolate({x}, scale_factor=2)",
+            "F.interpolate({x}, scale_factor=2, mode='bilinear')",
+            "F.pixel_shuffle({x}, 2)",
+            "F.avg_pool{k}d({x}, 2, 1, count_include_pad=False)",
+            "F.lp_pool{k}d({x}, 2, 2)",
+            "F.unfold({x}, 2)",
+            "F.channel_shuffle({x}, 2)",
+            "F.pixel_unshuffle({x}, 2)",
+        )
+    )
     return f"{d.new()} = {form.format(x=x, k=k)}"
 
 
 def norms(d: Drawing) -> str:
     x = d.value(least=2, most=4)
-    last, form = d.static(x, -1), d.random.choice([
-        "Layer", "RMS", "Group", "Batch", "Batch", "Instance",
-    ])  # fmt: skip
+    last, form = (
+        d.static(x, -1),
+        d.random.choice(
+            [
+                "Layer",
+                "RMS",
+                "Group",
+                "Batch",
+                "Batch",
+                "Instance",
+            ]
+        ),
+    )
     if form in ("Layer", "RMS"):
         return f"{d.new()} = {d.member(f'nn.{form}Norm({last})')}({x})"
     n, rank = d.static(x, 1), max(1, d.rank(x) - 2)
@@ -308,14 +418,19 @@ def norms(d: Drawing) -> str:
 def attention(d: Drawing) -> str:
     x = d.value(least=2, most=4)
     y = d.like(x)
-    form = d.random.choice((
-        "F.scaled_dot_product_attention({x}, {x} * 0.5, {y})",
-        "F.scaled_dot_product_attention({x}, {x}, {x}, is_causal=True)",
-        "(({x} @ {x}.mT) / {x}.shape[-1] ** 0.5).softmax(-1) @ {x}",
-        "({x} @ {x}.mT).masked_fill(torch.ones({x}.shape[-2]).diag() > 0, -1e9).softmax(-1) @ {y}",
-        "({x} @ {y}.mT).softmax(-1) @ {y}",
-        "(({x} @ {x}.mT) - torch.arange({x}.shape[-2], dtype=S)).softmax(-1) @ {x}",
-    ))  # fmt: skip
+    form = d.random.choice(
+        (
+            "F.scaled_dot_product_attention({x}, {x} * 0.5, {y})",
+            "F.scaled_dot_product_attention({x}, {x}, {x}, is_causal=True)",
+            "(({x} @ {x}.mT) / {x}.shape[-1] ** 0.5).softmax(-1) @ {x}",
+            (
+                "({x} @ {x}.mT).masked_fill(torch.ones({x}.shape[-2]).diag() > 0, -1e9)"
+                ".softmax(-1) @ {y}"
+            ),
+            "({x} @ {y}.mT).softmax(-1) @ {y}",
+            "(({x} @ {x}.mT) - torch.arange({x}.shape[-2], dtype=S)).softmax(-1) @ {x}",
+        )
+    )
     return f"{d.new()} = {form.format(x=x, y=y)}"
 
 
@@ -340,11 +455,21 @@ def heads(d: Drawing) -> str:
 
 def casts(d: Drawing) -> str:
     x = d.value()
-    form = d.random.choice((
-        "{x}.to(H).to(S)", "({x}.to(H) * 2).to(S)", "{x}.double()", "({x}.double() + {y}).to(S)",
-        "{x}.to(dtype=H)", "{x}.type_as({y})", "{x}.to(H).sum(-1).to(S)", "{x}.to(S)",
-        "{x}.to(H).softmax(-1)", "({x}.to(H) @ {x}.to(H).mT).to(S)", "{x}.long().to(S)",
-    ))  # fmt: skip
+    form = d.random.choice(
+        (
+            "{x}.to(H).to(S)",
+            "({x}.to(H) * 2).to(S)",
+            "{x}.double()",
+            "({x}.double() + {y}).to(S)",
+            "{x}.to(dtype=H)",
+            "{x}.type_as({y})",
+            "{x}.to(H).sum(-1).to(S)",
+            "{x}.to(S)",
+            "{x}.to(H).softmax(-1)",
+            "({x}.to(H) @ {x}.to(H).mT).to(S)",
+            "{x}.long().to(S)",
+        )
+    )
     return f"{d.new()} = {form.format(x=x, y=d.like(x))}"
 
 
@@ -352,10 +477,16 @@ def autocast(d: Drawing) -> str:
     x = d.value(least=2)
     n, v, w = d.static(x, -1), d.new(), d.new()
     inner = d.member(f"nn.Linear({n}, 4)")
-    second = d.random.choice([
-        f"F.gelu({v})", f"{v}.softmax(-1)", f"{v} @ {v}.mT", f"F.layer_norm({v}, (4,))",
-        f"{v}.sum(0)", f"{v} + {x}.mean()",
-    ])  # fmt: skip
+    second = d.random.choice(
+        [
+            f"F.gelu({v})",
+            f"{v}.softmax(-1)",
+            f"{v} @ {v}.mT",
+            f"F.layer_norm({v}, (4,))",
+            f"{v}.sum(0)",
+            f"{v} + {x}.mean()",
+        ]
+    )
     return f"with torch.autocast('cpu', dtype=H):\n    {v} = {inner}({x})\n    {w} = {second}"
 
 
@@ -364,10 +495,16 @@ def buffers(d: Drawing) -> str:
     n = d.static(x, -1)
     b, v = d.buffer(f"torch.linspace(0, 1, {n})"), d.new()
     axes = f"{x}.detach().flatten(0, -2).mean(0)" if d.rank(x) > 1 else f"{x}.detach()"
-    line = d.random.choice([
-        f"{b} += {axes}", f"{b}.mul_(0.9).add_({axes}, alpha=0.1)", f"{b}.lerp_({axes}, 0.1)",
-        f"{b}.copy_({axes})", f"{b}[0] = {axes}[0]", f"{b}[:1] += {axes}[:1]",
-    ])  # fmt: skip
+    line = d.random.choice(
+        [
+            f"{b} += {axes}",
+            f"{b}.mul_(0.9).add_({axes}, alpha=0.1)",
+            f"{b}.lerp_({axes}, 0.1)",
+            f"{b}.copy_({axes})",
+            f"{b}[0] = {axes}[0]",
+            f"{b}[:1] += {axes}[:1]",
+        ]
+    )
     return f"with torch.no_grad():\n    {line}\n{v} = {x} * {b}"
 
 
@@ -381,16 +518,22 @@ def tables(d: Drawing) -> str:
 def branches(d: Drawing) -> str:
     """Control by sizes, numbers made of them."""
     x, v = d.value(least=1), d.new()
-    return d.random.choice([
-        f"{v} = {x} * 2 if {x}.shape[0] > 4 else {x} + 1", f"{v} = {x} / {x}.shape[0]",
-        f"{v} = {x} * {x}.numel() ** -0.5", f"{v} = {x} + torch.arange({x}.shape[-1], dtype=S)",
-        f"{v} = sum({x}[k] for k in range({x}.shape[0]))",
-        f"{v} = {x} * torch.linspace(0, 1, {x}.shape[-1], dtype=S)",
-        f"{v} = {x}[: {x}.shape[0] // 2 + 1]", f"{v} = {x}[..., {x}.shape[-1] // 2 :]",
-        f"{v} = torch.eye({x}.shape[-1], dtype=S) + {x}", f"{v} = {x}.new_ones({x}.shape[0], 2)",
-        f"{v} = {x} + torch.zeros({x}.shape[-1], dtype=S).fill_(0.5)",
-        f"{v} = torch.cat(({x}, torch.zeros_like({x}[:1])))",
-    ])  # fmt: skip
+    return d.random.choice(
+        [
+            f"{v} = {x} * 2 if {x}.shape[0] > 4 else {x} + 1",
+            f"{v} = {x} / {x}.shape[0]",
+            f"{v} = {x} * {x}.numel() ** -0.5",
+            f"{v} = {x} + torch.arange({x}.shape[-1], dtype=S)",
+            f"{v} = sum({x}[k] for k in range({x}.shape[0]))",
+            f"{v} = {x} * torch.linspace(0, 1, {x}.shape[-1], dtype=S)",
+            f"{v} = {x}[: {x}.shape[0] // 2 + 1]",
+            f"{v} = {x}[..., {x}.shape[-1] // 2 :]",
+            f"{v} = torch.eye({x}.shape[-1], dtype=S) + {x}",
+            f"{v} = {x}.new_ones({x}.shape[0], 2)",
+            f"{v} = {x} + torch.zeros({x}.shape[-1], dtype=S).fill_(0.5)",
+            f"{v} = torch.cat(({x}, torch.zeros_like({x}[:1])))",
+        ]
+    )
 
 
 PHRASES = (

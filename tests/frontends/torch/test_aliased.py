@@ -8,9 +8,11 @@ torch = pytest.importorskip("torch")
 
 import smelt.torch  # noqa: E402
 
-pytestmark = [pytest.mark.usefixtures("strict"),
-              pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
-              pytest.mark.filterwarnings("ignore:The .grad attribute")]  # fmt: skip
+pytestmark = [
+    pytest.mark.usefixtures("strict"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute"),
+]
 
 
 def of_the_whole(x):
@@ -36,21 +38,31 @@ def turned(x):
     return y[1:], x * 2
 
 
-@pytest.mark.parametrize(("call", "grads"), [
-    (of_the_whole, False), (of_a_view, False), (repeated, False), (turned, True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "grads"),
+    [
+        (of_the_whole, False),
+        (of_a_view, False),
+        (repeated, False),
+        (turned, True),
+    ],
+)
 def test_views_of_a_part_of_memory(call, grads):
     fast = torch.compile(call, backend="smelt", dynamic=True)
     for n, start in ((3, 1), (4, 0)):
-        whole = [torch.arange((n + 2) * 8.0).view(n + 2, 4, 2).requires_grad_(grads) * 1
-                 for _ in range(2)]  # fmt: skip
+        whole = [
+            torch.arange((n + 2) * 8.0).view(n + 2, 4, 2).requires_grad_(grads) * 1
+            for _ in range(2)
+        ]
         with torch.set_grad_enabled(grads):
             sides = [f(x[start:]) for f, x in zip((call, fast), whole, strict=True)]
         for expected, found in zip(*map(torch.utils._pytree.tree_leaves, sides), strict=True):
             torch.testing.assert_close(found, expected, rtol=0, atol=0)
             assert found.stride() == expected.stride()
-            homes = [x.untyped_storage().data_ptr() == w.untyped_storage().data_ptr()
-                     for x, w in zip((expected, found), whole, strict=True)]  # fmt: skip
+            homes = [
+                x.untyped_storage().data_ptr() == w.untyped_storage().data_ptr()
+                for x, w in zip((expected, found), whole, strict=True)
+            ]
             assert homes[0] == homes[1]
             assert not homes[0] or found.storage_offset() == expected.storage_offset()
         torch.testing.assert_close(*whole, rtol=0, atol=0)

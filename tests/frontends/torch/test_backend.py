@@ -43,19 +43,29 @@ def test_the_name_is_found_without_an_import():
         pytest.skip("the package was installed before it had the entry point")
     code = "import torch; print(torch.compile(lambda x: x + 1, backend='smelt')(torch.ones(1)))"
     done = subprocess.run(
-        [sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=ROOT,
+        [sys.executable, "-c", code],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
         env={"PYTHONPATH": "src", "PATH": ""},
-    )  # fmt: skip
+    )
     assert done.stdout.split() == ["tensor([2.])"], done.stderr
 
 
 def test_importing_smelt_does_not_import_torch():
-    code = ("import sys, smelt; smelt.ones(3); print('torch' in sys.modules); "
-            "print(smelt.torch.explain.__name__, smelt.record is smelt.torch.record)")  # fmt: skip
+    code = (
+        "import sys, smelt; smelt.ones(3); print('torch' in sys.modules); "
+        "print(smelt.torch.explain.__name__, smelt.record is smelt.torch.record)"
+    )
     done = subprocess.run(
-        [sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=ROOT,
+        [sys.executable, "-c", code],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
         env={"PYTHONPATH": "src", "PATH": ""},
-    )  # fmt: skip
+    )
     assert done.stdout.split() == ["False", "explain", "True"], done.stderr
 
 
@@ -70,15 +80,23 @@ print(*(m for m in ("smelt.driver", "smelt.fusion", "llvmlite.binding") if m in 
 
 def test_a_second_process_plans_nothing(tmp_path):
     settings = {
-        "PYTHONPATH": "src", "PATH": "", "SMELT_CACHE_DIR": str(tmp_path / "cache"),
-        "SMELT_PROBE": "off", "SMELT_STRICT": "1", "HOME": str(tmp_path),
-    }  # fmt: skip
+        "PYTHONPATH": "src",
+        "PATH": "",
+        "SMELT_CACHE_DIR": str(tmp_path / "cache"),
+        "SMELT_PROBE": "off",
+        "SMELT_STRICT": "1",
+        "HOME": str(tmp_path),
+    }
     told: list[list[str]] = []
     for _ in range(2):
         done = subprocess.run(
-            [sys.executable, "-c", WARM], check=False, capture_output=True, text=True, cwd=ROOT,
+            [sys.executable, "-c", WARM],
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
             env=settings,
-        )  # fmt: skip
+        )
         assert done.returncode == 0, done.stderr
         told.append(done.stdout.splitlines())
     assert told[0][1].split() == ["smelt.driver", "smelt.fusion", "llvmlite.binding"]

@@ -51,10 +51,15 @@ def test_bags_and_their_gradient(name, most, monkeypatch):
     assert [x.operator for x in r.left] == ["aten._embedding_bag.default"] * (most == 0)
 
 
-@pytest.mark.parametrize("options", [
-    {"mode": "max"}, {"mode": "sum", "padding_idx": 3},
-    {"mode": "sum", "per_sample_weights": torch.linspace(0, 1, 12, dtype=torch.float64)},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "max"},
+        {"mode": "sum", "padding_idx": 3},
+        {"mode": "sum", "per_sample_weights": torch.linspace(0, 1, 12, dtype=torch.float64)},
+    ],
+    ids=str,
+)
 def test_other_bags_are_left_to_torch(options):
     def f(table, at, offsets):
         return F.embedding_bag(at, table, offsets, **options)

@@ -12,8 +12,10 @@ from tests.frontends.torch.models import compiled  # noqa: E402
 
 import smelt.torch  # noqa: E402
 
-pytestmark = [pytest.mark.usefixtures("strict"),
-              pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")]  # fmt: skip
+pytestmark = [
+    pytest.mark.usefixtures("strict"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
+]
 nn, F = torch.nn, torch.nn.functional
 
 
@@ -148,8 +150,10 @@ def test_gradients(name):
     torch.testing.assert_close(other.result, model.result, rtol=1e-11, atol=1e-11)
     for a, b in zip(other.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-10, atol=1e-10)
-    assert all(torch.equal(a, b) or torch.allclose(a, b)
-               for a, b in zip(other.buffers(), model.buffers(), strict=True))  # fmt: skip
+    assert all(
+        torch.equal(a, b) or torch.allclose(a, b)
+        for a, b in zip(other.buffers(), model.buffers(), strict=True)
+    )
 
 
 def lion(weights, gradients, moments):

@@ -221,10 +221,19 @@ def test_no_compiler_of_the_system_is_needed(tmp_path):
         "torch.testing.assert_close(f(x), torch.exp(x) @ x.T)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=ROOT,
-        env={"PYTHONPATH": "src", "PATH": "", "SMELT_STRICT": "1", "SMELT_CACHE_DIR":
-             str(tmp_path / "cache"), "SMELT_PROBE": "off"},
-    )  # fmt: skip
+        [sys.executable, "-c", code],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={
+            "PYTHONPATH": "src",
+            "PATH": "",
+            "SMELT_STRICT": "1",
+            "SMELT_CACHE_DIR": str(tmp_path / "cache"),
+            "SMELT_PROBE": "off",
+        },
+    )
     assert done.returncode == 0, done.stderr
 
 

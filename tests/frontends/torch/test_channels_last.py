@@ -8,8 +8,10 @@ torch = pytest.importorskip("torch")
 
 import smelt  # noqa: E402
 
-pytestmark = [pytest.mark.usefixtures("strict"),
-              pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")]  # fmt: skip
+pytestmark = [
+    pytest.mark.usefixtures("strict"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
+]
 nn = torch.nn
 
 
@@ -19,10 +21,15 @@ class Inverted(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(16, 48, 1), nn.BatchNorm2d(48), nn.ReLU6(),
-            nn.Conv2d(48, 48, 3, padding=1, groups=48), nn.BatchNorm2d(48), nn.ReLU6(),
-            nn.Conv2d(48, 16, 1), nn.BatchNorm2d(16),
-        )  # fmt: skip
+            nn.Conv2d(16, 48, 1),
+            nn.BatchNorm2d(48),
+            nn.ReLU6(),
+            nn.Conv2d(48, 48, 3, padding=1, groups=48),
+            nn.BatchNorm2d(48),
+            nn.ReLU6(),
+            nn.Conv2d(48, 16, 1),
+            nn.BatchNorm2d(16),
+        )
 
     def forward(self, x):
         return x + self.body(x)

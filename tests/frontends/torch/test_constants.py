@@ -125,9 +125,18 @@ def _step(m) -> None:
 
 
 CHANGES = [
-    _add, _fill_one, _data, _data_again, _through_data, _through_numpy, _load, _assign, _replace,
-    _inference, _step,
-]  # fmt: skip
+    _add,
+    _fill_one,
+    _data,
+    _data_again,
+    _through_data,
+    _through_numpy,
+    _load,
+    _assign,
+    _replace,
+    _inference,
+    _step,
+]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda c: c.__name__[1:])

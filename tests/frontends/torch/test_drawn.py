@@ -54,21 +54,28 @@ def test_many_drawn_modules(part):
 
 def spoilt(monkeypatch, change):
     """What the judge says of a module of which one side's results are changed."""
-    program = Program((Argument("x0", ((3, 4), (5, 4)), "plain"),), (),
-                      ("v1 = x0 * 2", "v2 = v1.mT", "v3, v4 = x0.max(1)"),
-                      ("v1", "v2", "v4"), {"v4": ("x0", 1)})  # fmt: skip
+    program = Program(
+        (Argument("x0", ((3, 4), (5, 4)), "plain"),),
+        (),
+        ("v1 = x0 * 2", "v2 = v1.mT", "v3, v4 = x0.max(1)"),
+        ("v1", "v2", "v4"),
+        {"v4": ("x0", 1)},
+    )
     monkeypatch.setattr(torch, "compile", lambda m, **_: lambda *given: change(m(*given)))
     return differences(program, "smelt")
 
 
-@pytest.mark.parametrize(("change", "told"), [
-    (lambda r: r, ""),
-    (lambda r: [r[0] * 1.0001, r[1], r[2]], "expected"),
-    (lambda r: [r[0], r[1].contiguous(), r[2]], "strides"),
-    (lambda r: [r[0].clone(), r[1], r[2]], "share memory"),
-    (lambda r: [r[0], r[1], (r[2] + 1) % 4], "expected"),
-    (lambda r: [r[0], r[1], r[2].int()], "torch.int32"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda r: r, ""),
+        (lambda r: [r[0] * 1.0001, r[1], r[2]], "expected"),
+        (lambda r: [r[0], r[1].contiguous(), r[2]], "strides"),
+        (lambda r: [r[0].clone(), r[1], r[2]], "share memory"),
+        (lambda r: [r[0], r[1], (r[2] + 1) % 4], "expected"),
+        (lambda r: [r[0], r[1], r[2].int()], "torch.int32"),
+    ],
+)
 def test_the_judge_sees_what_is_wrong(monkeypatch, change, told):
     found = spoilt(monkeypatch, change)
     assert bool(found) == bool(told) and told in " ".join(found)

@@ -123,20 +123,39 @@ def shapes_read(graph):
 
 
 def in_rounds(graphs):
-    return [s.compiled.plan.in_rounds for g in graphs for s in g.program.segments
-            if s.compiled.plan.in_rounds]  # fmt: skip
+    return [
+        s.compiled.plan.in_rounds
+        for g in graphs
+        for s in g.program.segments
+        if s.compiled.plan.in_rounds
+    ]
 
 
 def read_by_rounds(graph):
-    return [x for s in graph.program.segments for k, _ in s.compiled.plan.in_rounds
-            for x in s.compiled.plan.clusters[k].inputs]  # fmt: skip
+    return [
+        x
+        for s in graph.program.segments
+        for k, _ in s.compiled.plan.in_rounds
+        for x in s.compiled.plan.clusters[k].inputs
+    ]
 
 
-@pytest.mark.parametrize(("f", "holes"), [(plain, True), (summed, False), (behind_a_layer, False),
-                                         (behind_a_norm, True), (smoothed, True),
-                                         (weighted, True), (weighted_and_smoothed, True),
-                                         (capped, True), (picked, True), (with_z, False),
-                                         (focal, True)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("f", "holes"),
+    [
+        (plain, True),
+        (summed, False),
+        (behind_a_layer, False),
+        (behind_a_norm, True),
+        (smoothed, True),
+        (weighted, True),
+        (weighted_and_smoothed, True),
+        (capped, True),
+        (picked, True),
+        (with_z, False),
+        (focal, True),
+    ],
+)
 def test_no_logits_cross_the_cut(f, holes):
     forward, backward = compare(f, arguments(holes), factor=3.0)
     assert in_rounds([forward]) and not in_rounds([backward])

@@ -31,9 +31,12 @@ def test_every_kernel_is_tied_to_modules_lines_and_operators():
     kernels = record.kernels
     assert all(k.operators for k in kernels)
     assert {o for k in kernels for o in k.operators} >= {
-        "aten.embedding.default", "aten.addmm.default", "aten.native_layer_norm.default",
-        "aten._scaled_dot_product_flash_attention_for_cpu.default", "aten.gelu.default",
-    }  # fmt: skip
+        "aten.embedding.default",
+        "aten.addmm.default",
+        "aten.native_layer_norm.default",
+        "aten._scaled_dot_product_flash_attention_for_cpu.default",
+        "aten.gelu.default",
+    }
     assert {"layers.0.query", "layers.0.second"} <= {m for k in kernels for m in k.modules}
     assert all(Path(p.rpartition(":")[0]).name.endswith(".py") for k in kernels for p in k.places)
     assert sum(k.bytes for k in kernels) < sum(k.bytes_unfused for k in kernels)

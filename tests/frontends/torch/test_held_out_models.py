@@ -230,10 +230,15 @@ CASES = {
     "rays": lambda: (Rays(), randn(5, 3), randn(5, 3)),
     "aligned": lambda: (Aligned(), randn(3, 9, 6), 1 + whole(4, 3, 3)),
     "policy": lambda: (
-        Policy(), randn(9, 5, 4), whole(3, 9, 5), randn(9, 5), whole(2, 9, 5).float(),
-        randn(9, 5) / 9 - 1.1, randn(9, 5),
+        Policy(),
+        randn(9, 5, 4),
+        whole(3, 9, 5),
+        randn(9, 5),
+        whole(2, 9, 5).float(),
+        randn(9, 5) / 9 - 1.1,
+        randn(9, 5),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.nightly

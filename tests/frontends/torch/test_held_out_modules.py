@@ -101,9 +101,13 @@ class Translator(L.Module):
     def forward(self, x, y, mask):
         ahead = self.whole.generate_square_subsequent_mask(y.shape[1], dtype=y.dtype)
         return self.whole(
-            x, y, tgt_mask=ahead, tgt_is_causal=True, src_key_padding_mask=mask,
+            x,
+            y,
+            tgt_mask=ahead,
+            tgt_is_causal=True,
+            src_key_padding_mask=mask,
             memory_key_padding_mask=mask,
-        )  # fmt: skip
+        )
 
 
 class Average(L.Module):
@@ -233,10 +237,17 @@ class Dense(L.Module):
 
     @staticmethod
     def block(c, g, depth):
-        layers = [L.Sequential(
-            L.BatchNorm2d(c + g * k), L.ReLU(), L.Conv2d(c + g * k, 2 * g, 1), L.BatchNorm2d(2 * g),
-            L.ReLU(), L.Conv2d(2 * g, g, 3, padding=1),
-        ) for k in range(depth)]  # fmt: skip
+        layers = [
+            L.Sequential(
+                L.BatchNorm2d(c + g * k),
+                L.ReLU(),
+                L.Conv2d(c + g * k, 2 * g, 1),
+                L.BatchNorm2d(2 * g),
+                L.ReLU(),
+                L.Conv2d(2 * g, g, 3, padding=1),
+            )
+            for k in range(depth)
+        ]
         return L.ModuleList(layers), c + g * depth
 
     def forward(self, x):
@@ -291,10 +302,15 @@ CASES = {
     "mixture": lambda: (Mixture(), randn(33, 12), randn(33, 8)),
     "recurrent": lambda: (L.LSTM(5, 4, 2, batch_first=True, bidirectional=True), randn(3, 6, 5)),
     "upsampled": lambda: (
-        L.Sequential(L.Conv2d(2, 9, 3, padding=1), L.PixelShuffle(3), L.PReLU(),
-                     L.Upsample(scale_factor=2, mode="bilinear")), randn(2, 2, 5, 4),
+        L.Sequential(
+            L.Conv2d(2, 9, 3, padding=1),
+            L.PixelShuffle(3),
+            L.PReLU(),
+            L.Upsample(scale_factor=2, mode="bilinear"),
+        ),
+        randn(2, 2, 5, 4),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.nightly

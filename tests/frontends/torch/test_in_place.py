@@ -11,8 +11,10 @@ torch = pytest.importorskip("torch")
 import smelt.torch  # noqa: E402
 from smelt.frontends.torch.in_place import Places  # noqa: E402
 
-pytestmark = [pytest.mark.usefixtures("strict"),
-              pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")]  # fmt: skip
+pytestmark = [
+    pytest.mark.usefixtures("strict"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -214,10 +216,23 @@ def through_a_view(a, b):
 
 
 PROGRAMS = [
-    swap, swap_back, round_about, keeps_old, shares_new, returns_new, returns_part_of_new,
-    returns_argument, constants, shifted, summed, product, part, after_a_call_of_torch,
-    before_a_call_of_torch, through_a_view,
-]  # fmt: skip
+    swap,
+    swap_back,
+    round_about,
+    keeps_old,
+    shares_new,
+    returns_new,
+    returns_part_of_new,
+    returns_argument,
+    constants,
+    shifted,
+    summed,
+    product,
+    part,
+    after_a_call_of_torch,
+    before_a_call_of_torch,
+    through_a_view,
+]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -396,8 +411,10 @@ def test_strides_decide_what_overlaps():
     fast = torch.compile(scaled_and_read, backend="smelt", dynamic=True)
     for step in (3, 3, 15, 3, 20):
         theirs, ours = torch.arange(300.0), torch.arange(300.0)
-        want, got = (f(x[100:200], x.as_strided((10,), (step,)))
-                     for f, x in ((scaled_and_read, theirs), (fast, ours)))  # fmt: skip
+        want, got = (
+            f(x[100:200], x.as_strided((10,), (step,)))
+            for f, x in ((scaled_and_read, theirs), (fast, ours))
+        )
         torch.testing.assert_close(got, want)
         torch.testing.assert_close(ours, theirs)
 

@@ -12,8 +12,10 @@ from hypothesis import strategies as st  # noqa: E402
 import smelt.torch  # noqa: E402
 from smelt.frontends.torch.layout import memory_order  # noqa: E402
 
-pytestmark = [pytest.mark.usefixtures("strict"),
-              pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")]  # fmt: skip
+pytestmark = [
+    pytest.mark.usefixtures("strict"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
+]
 
 
 def dense(x):
@@ -45,11 +47,23 @@ def chains(draw):
     """Views one after another, as functions of a tensor of four dimensions."""
     steps = []
     for _ in range(draw(st.integers(1, 5))):
-        kind = draw(st.sampled_from(
-            ["slice", "select", "permute", "expand", "unsqueeze", "split", "diagonal", "flatten"]
-        ))  # fmt: skip
-        steps.append((kind, draw(st.integers(0, 3)), draw(st.integers(0, 2)),
-                      draw(st.integers(1, 3))))  # fmt: skip
+        kind = draw(
+            st.sampled_from(
+                [
+                    "slice",
+                    "select",
+                    "permute",
+                    "expand",
+                    "unsqueeze",
+                    "split",
+                    "diagonal",
+                    "flatten",
+                ]
+            )
+        )
+        steps.append(
+            (kind, draw(st.integers(0, 3)), draw(st.integers(0, 2)), draw(st.integers(1, 3)))
+        )
     return tuple(steps)
 
 
@@ -79,8 +93,12 @@ def apply(x, steps):
     return x
 
 
-@settings(max_examples=25, deadline=None, derandomize=True,
-          suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
+@settings(
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(chains(), chains(), st.sampled_from(["one", "two", "base", "argument"]))
 def test_chains_of_views_lie_as_eager_lays_them(first, second, results):
     def f(x):
@@ -209,8 +227,11 @@ def test_a_part_that_a_call_of_torch_reads_is_a_part_of_the_result():
 @settings(
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from((0, 1, 2, 3, 4, 6, 8, 12, 24))),
-                max_size=4))  # fmt: skip
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 4), st.sampled_from((0, 1, 2, 3, 4, 6, 8, 12, 24))), max_size=4
+    )
+)
 def test_the_order_in_memory_is_torchs_own(dims):
     """Dense are those that torch calls contiguous when they are turned."""
     shape, strides = (tuple(d[k] for d in dims) for k in (0, 1))

@@ -17,13 +17,19 @@ from smelt import knobs  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 SMALL = {
-    "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64,
-}  # fmt: skip
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+}
 TEXT = SMALL | {"vocab_size": 99}
 STATES = {
-    "hidden_size": 32, "num_hidden_layers": 1, "state_size": 8, "vocab_size": 99,
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "state_size": 8,
+    "vocab_size": 99,
     "use_cache": False,
-}  # fmt: skip
+}
 SPECIAL = {f"{name}_token_id": k for k, name in enumerate(("pad", "bos", "eos", "cls", "sep"))}
 
 
@@ -47,9 +53,13 @@ def sound(batch, _length):
 
 def whisper():
     config = T.WhisperConfig(
-        d_model=32, encoder_layers=1, encoder_attention_heads=4, encoder_ffn_dim=64,
-        max_source_positions=20, num_mel_bins=8,
-    )  # fmt: skip
+        d_model=32,
+        encoder_layers=1,
+        encoder_attention_heads=4,
+        encoder_ffn_dim=64,
+        max_source_positions=20,
+        num_mel_bins=8,
+    )
     return T.models.whisper.modeling_whisper.WhisperEncoder(config)
 
 

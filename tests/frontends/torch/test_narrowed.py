@@ -33,11 +33,15 @@ STAGES = {
     "passes": (passes, "run", lambda graph: names_of(graph.nodes())),
     "plan": (fusion, "plan", lambda graph: names_of(graph.nodes())),
     "lower": (lower, "run", lambda cluster: names_of(cluster.nodes)),
-    "build": (driver, "build_all", lambda kernels: {
-        word for kernel, _ in kernels for word in re.findall(r"\w+", kernel_text(kernel))
-    }),
+    "build": (
+        driver,
+        "build_all",
+        lambda kernels: {
+            word for kernel, _ in kernels for word in re.findall(r"\w+", kernel_text(kernel))
+        },
+    ),
     "assemble": (driver, "assemble", lambda plan: names_of(plan.graph.nodes())),
-}  # fmt: skip
+}
 
 
 def planted(monkeypatch, stage, fails):
@@ -215,10 +219,13 @@ def test_sizes_of_later_calls_that_no_kernel_can_be_made_for_give_eager_numbers(
     assert warning.filename == __file__
 
 
-@pytest.mark.parametrize(("code", "reason"), [
-    (lambda x: torch.sort(x.exp()).values + 1, "F004 extern-barrier"),
-    (lambda x: x.cumsum(0).flip(0).cumsum(1), "F003 reduction-crossing"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (lambda x: torch.sort(x.exp()).values + 1, "F004 extern-barrier"),
+        (lambda x: x.cumsum(0).flip(0).cumsum(1), "F003 reduction-crossing"),
+    ],
+)
 def test_a_demand_is_not_narrowed_down(code, reason):
     x = torch.randn(40, 50)
     apart = torch.compile(code, backend="smelt", options={"never": True})

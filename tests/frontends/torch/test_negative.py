@@ -19,28 +19,43 @@ def starts(x, table):
     more[:, -n // 2 :] += 1
     later = torch.cat([table[:, -c:], x], 1)
     return (
-        table[:, -c:] * 2, table[:, :-c] * 2, table[:, -c : -c // 2] * 2, table[:, -c::2] * 2,
-        x[:, -c - 3 :: 2] * 2, x[:, n - 9 :] * 2, x[:, -9::2] * 2, table[:, -c] * 2, kept, more,
+        table[:, -c:] * 2,
+        table[:, :-c] * 2,
+        table[:, -c : -c // 2] * 2,
+        table[:, -c::2] * 2,
+        x[:, -c - 3 :: 2] * 2,
+        x[:, n - 9 :] * 2,
+        x[:, -9::2] * 2,
+        table[:, -c] * 2,
+        kept,
+        more,
         later,
-    )  # fmt: skip
+    )
 
 
 def margins(x, table):
     """Margins that take away, or add in some calls only, within other margins."""
     n = x.shape[1]
     return (
-        F.pad(F.pad(table, (0, -n)), (0, 30)), F.pad(F.pad(table, (-n, 2)), (20, 0)),
-        F.pad(F.pad(x, (9 - n, 0)), (20, 2)), F.pad(F.pad(x, (-n // 2, -n // 4)), (8, 1)) + 1,
-    )  # fmt: skip
+        F.pad(F.pad(table, (0, -n)), (0, 30)),
+        F.pad(F.pad(table, (-n, 2)), (20, 0)),
+        F.pad(F.pad(x, (9 - n, 0)), (20, 2)),
+        F.pad(F.pad(x, (-n // 2, -n // 4)), (8, 1)) + 1,
+    )
 
 
 def shifts(x, table):
     """Rolls along a size, by less and by more than it."""
     n = x.shape[1]
     return (
-        x.roll(1, 1) - x, x.roll(-1, 1) - x, x.roll(20, 1) - x, x.roll(-20, 1) - x, x.roll(3) - x,
-        x.roll((1, -3), (0, 1)) - x, table.roll(-n, 1) * 2,
-    )  # fmt: skip
+        x.roll(1, 1) - x,
+        x.roll(-1, 1) - x,
+        x.roll(20, 1) - x,
+        x.roll(-20, 1) - x,
+        x.roll(3) - x,
+        x.roll((1, -3), (0, 1)) - x,
+        table.roll(-n, 1) * 2,
+    )
 
 
 @pytest.mark.parametrize("program", [starts, margins, shifts])
@@ -80,6 +95,8 @@ def test_the_gradient_of_a_spectrum_of_padded_rows(strict):
     fast = torch.compile(spectrum, backend="smelt", dynamic=True)
     for n in (12, 7):
         weight = torch.rand(4, n + 1, 2)
-        found, eager = (torch.autograd.grad((f(torch.rand(2, n)) * weight).sum(), filters)[0]
-                        for f in (fast, spectrum))  # fmt: skip
+        found, eager = (
+            torch.autograd.grad((f(torch.rand(2, n)) * weight).sum(), filters)[0]
+            for f in (fast, spectrum)
+        )
         assert torch.allclose(found, eager, atol=1e-6)

@@ -148,17 +148,24 @@ def test_margins_and_resized_images_are_not_looked_at():
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("read", [
-    lambda x, at: x.index_select(0, at), lambda x, at: x.gather(0, at[:, None].expand(-1, 4)),
-    lambda x, at: F.embedding(at, x), lambda x, at: x[at],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x, at: x.index_select(0, at),
+        lambda x, at: x.gather(0, at[:, None].expand(-1, 4)),
+        lambda x, at: F.embedding(at, x),
+        lambda x, at: x[at],
+    ],
+)
 def test_positions_of_sizes_alone_are_looked_at(read, dynamic):
     """Nothing of the data says where they are, and no line of them tells how far they reach."""
     torch._dynamo.reset()
-    inside = torch.compile(lambda x: read(x, torch.arange(x.shape[0]) * 3 // 4) * 2,
-                           backend="smelt", dynamic=dynamic)  # fmt: skip
-    outside = torch.compile(lambda x: read(x, torch.arange(x.shape[0]) * 3 // 2) * 2,
-                            backend="smelt", dynamic=dynamic)  # fmt: skip
+    inside = torch.compile(
+        lambda x: read(x, torch.arange(x.shape[0]) * 3 // 4) * 2, backend="smelt", dynamic=dynamic
+    )
+    outside = torch.compile(
+        lambda x: read(x, torch.arange(x.shape[0]) * 3 // 2) * 2, backend="smelt", dynamic=dynamic
+    )
     torch.testing.assert_close(inside(TABLE), read(TABLE, torch.arange(10) * 3 // 4) * 2)
     with pytest.raises(OutsideError):
         outside(TABLE)

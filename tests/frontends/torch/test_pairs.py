@@ -100,8 +100,10 @@ def test_values_and_gradients_are_eagers(name, dtype):
     for rows in (5, 6, 9):
         given = [drawn(rows, 7, dtype=dtype).requires_grad_() for _ in range(2)]
         found, want = ([*r] if isinstance(r, tuple) else [r] for r in (call(*given), f(*given)))
-        slopes = [torch.autograd.grad(sum(r.abs().sum() for r in x), given, allow_unused=True)
-                  for x in (found, want)]  # fmt: skip
+        slopes = [
+            torch.autograd.grad(sum(r.abs().sum() for r in x), given, allow_unused=True)
+            for x in (found, want)
+        ]
         for got, eager in zip([*found, *slopes[0]], [*want, *slopes[1]], strict=True):
             assert (got is None) == (eager is None)
             if eager is not None:
@@ -129,8 +131,9 @@ SPECIAL = {
 def test_infinite_and_tiny_numbers_are_eagers(name, dtype):
     """Zeros, infinite numbers, those that are none and those whose squares overflow."""
     eps, big = torch.finfo(dtype).eps, torch.finfo(dtype).max / 4
-    parts = torch.tensor([0.0, -0.0, 1, -2.5, torch.inf, -torch.inf, torch.nan, big, 4 / big],
-                         dtype=dtype.to_real())  # fmt: skip
+    parts = torch.tensor(
+        [0.0, -0.0, 1, -2.5, torch.inf, -torch.inf, torch.nan, big, 4 / big], dtype=dtype.to_real()
+    )
     grid = torch.complex(*torch.meshgrid(parts, parts, indexing="ij")).reshape(-1)
     a, b = grid.repeat_interleave(len(grid))[:-1], grid.repeat(len(grid))[:-1]
     found, want = torch.compile(SPECIAL[name], backend="smelt")(a, b), SPECIAL[name](a, b)

@@ -12,8 +12,10 @@ import smelt.torch  # noqa: E402
 from smelt import knobs  # noqa: E402
 from smelt.frontends.torch import partition  # noqa: E402
 
-pytestmark = [pytest.mark.usefixtures("strict"),
-              pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")]  # fmt: skip
+pytestmark = [
+    pytest.mark.usefixtures("strict"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
+]
 F = torch.nn.functional
 L = torch.nn
 
@@ -83,8 +85,13 @@ def models():
     yield "images", Images(), torch.randn(2, 3, 8, 8)
     yield "tower", Tower(), torch.randn(3, 7, 12)
     yield "drops", Drops(), torch.randn(3, 7, 12)
-    yield "norms", L.Sequential(L.LayerNorm(9), L.Linear(9, 9), L.LayerNorm(9), L.GELU(),
-                                L.Linear(9, 4), L.Dropout(0.3)), torch.randn(4, 9)  # fmt: skip
+    yield (
+        "norms",
+        L.Sequential(
+            L.LayerNorm(9), L.Linear(9, 9), L.LayerNorm(9), L.GELU(), L.Linear(9, 4), L.Dropout(0.3)
+        ),
+        torch.randn(4, 9),
+    )
 
 
 def step(model, call, x):
@@ -141,8 +148,9 @@ def test_every_size_of_a_batch_runs_the_same_step():
     fast = torch.compile(other, backend="smelt", fullgraph=True, dynamic=True)
     for batch, length in ((2, 5), (3, 7), (4, 2)):
         x = torch.randn(batch, length, 16).double()
-        torch.testing.assert_close(step(other, fast, x), step(model, model, x),
-                                   rtol=1e-9, atol=1e-11)  # fmt: skip
+        torch.testing.assert_close(
+            step(other, fast, x), step(model, model, x), rtol=1e-9, atol=1e-11
+        )
 
 
 def test_a_norm_is_computed_again_from_its_kept_statistics():
@@ -187,14 +195,18 @@ def test_a_checkpoint_keeps_what_its_user_says():
 
     x = torch.randn(2, 5, 16).double()
     torch.testing.assert_close(
-        step(inner, torch.compile(run, backend="smelt"), x), step(inner, run, x),
-        rtol=1e-9, atol=1e-11,
-    )  # fmt: skip
+        step(inner, torch.compile(run, backend="smelt"), x),
+        step(inner, run, x),
+        rtol=1e-9,
+        atol=1e-11,
+    )
 
 
-@pytest.mark.parametrize("view", [lambda s: s, lambda s: s.t(), lambda s: s[::2],
-                                  lambda s: s.as_strided((3, 3), (4, 1))],
-                         ids=["itself", "turned", "part", "strided"])  # fmt: skip
+@pytest.mark.parametrize(
+    "view",
+    [lambda s: s, lambda s: s.t(), lambda s: s[::2], lambda s: s.as_strided((3, 3), (4, 1))],
+    ids=["itself", "turned", "part", "strided"],
+)
 def test_what_changes_in_place_is_not_what_is_kept(view):
     """The backward graph reads what an argument was, not what the program wrote into it."""
 

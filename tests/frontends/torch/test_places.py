@@ -157,10 +157,18 @@ def test_the_only_place_of_a_product():
     agree(f, made(1, 9), torch.zeros(1, dtype=torch.int64), made(1))
 
 
-@pytest.mark.parametrize("case", [
-    ((4, 6), 0, 0, 1), ((4, 6), 2, 0, 1), ((4, 6), -1, 0, 1), ((6, 4), 3, 1, 0), ((6, 4), -3, 0, 1),
-    ((3, 5, 2, 5), 1, 1, 3),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "case",
+    [
+        ((4, 6), 0, 0, 1),
+        ((4, 6), 2, 0, 1),
+        ((4, 6), -1, 0, 1),
+        ((6, 4), 3, 1, 0),
+        ((6, 4), -3, 0, 1),
+        ((3, 5, 2, 5), 1, 1, 3),
+    ],
+    ids=str,
+)
 def test_a_diagonal_that_is_written_and_its_gradient(case):
     shape, *where = case
     x = made(*shape)

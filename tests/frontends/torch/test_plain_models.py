@@ -33,8 +33,9 @@ def test_a_block_of_a_diffusion_model():
 @pytest.mark.filterwarnings("ignore")
 def test_generation_with_a_cache_runs_one_plan_for_every_length():
     T = pytest.importorskip("transformers")
-    config = T.GPT2Config(n_embd=32, n_layer=1, n_head=4, vocab_size=99, bos_token_id=1,
-                          eos_token_id=2)  # fmt: skip
+    config = T.GPT2Config(
+        n_embd=32, n_layer=1, n_head=4, vocab_size=99, bos_token_id=1, eos_token_id=2
+    )
     model = seeded(T.GPT2LMHeadModel, config)
     counter = CompileCounterWithBackend("smelt")
     fast = torch.compile(model, backend=counter)

@@ -13,8 +13,14 @@ from smelt.frontends.torch.record import record  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("strict")
 F = torch.nn.functional
-SPACES = {"nearest": 3, "nearest-exact": 3, "linear": 1, "bilinear": 2, "trilinear": 3,
-          "bicubic": 2}  # fmt: skip
+SPACES = {
+    "nearest": 3,
+    "nearest-exact": 3,
+    "linear": 1,
+    "bilinear": 2,
+    "trilinear": 3,
+    "bicubic": 2,
+}
 
 
 def randn(*shape):
@@ -28,19 +34,24 @@ def gradients(call, x, grad_of=torch.cos):
 
 
 CASES = {
-    **{f"{mode}, sizes": (mode, axes, {"size": (7, 5, 11)[:axes]})
-       for mode, axes in SPACES.items()},
-    **{f"{mode}, factors": (mode, axes, {"scale_factor": (1.7, 0.6, 2.0)[:axes]})
-       for mode, axes in SPACES.items()},
+    **{
+        f"{mode}, sizes": (mode, axes, {"size": (7, 5, 11)[:axes]}) for mode, axes in SPACES.items()
+    },
+    **{
+        f"{mode}, factors": (mode, axes, {"scale_factor": (1.7, 0.6, 2.0)[:axes]})
+        for mode, axes in SPACES.items()
+    },
     "nearest of a line": ("nearest", 1, {"scale_factor": 3}),
     "nearest of an image": ("nearest", 2, {"scale_factor": 2.0}),
     "exact of an image": ("nearest-exact", 2, {"size": 5}),
     "corners": ("bilinear", 2, {"size": (9, 4), "align_corners": True}),
     "factors found again": (
-        "bilinear", 2, {"scale_factor": 1.7, "recompute_scale_factor": True},
+        "bilinear",
+        2,
+        {"scale_factor": 1.7, "recompute_scale_factor": True},
     ),
     "to one": ("bicubic", 2, {"size": 1}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -14,8 +14,10 @@ from smelt.runtime import prelude  # noqa: E402
 
 def test_what_eager_code_holds_is_known_within_vmap():
     seen = []
-    f = torch.compile(torch.vmap(lambda row: row.exp() + row.sin()),
-                      backend=lambda m, given: seen.append(held_by_eager(m)) or m)  # fmt: skip
+    f = torch.compile(
+        torch.vmap(lambda row: row.exp() + row.sin()),
+        backend=lambda m, given: seen.append(held_by_eager(m)) or m,
+    )
     f(torch.ones(4, 256))
     assert seen == [3 * 4 * 256 * 4]
 

@@ -69,17 +69,29 @@ def test_functions_of_one_number(name, x):
 
 
 BINARY = {
-    "add": lambda x, y: torch.add(x, y, alpha=2), "sub": lambda x, y: 3 - x - y * 2,
-    "mul": torch.mul, "div": torch.div,
+    "add": lambda x, y: torch.add(x, y, alpha=2),
+    "sub": lambda x, y: 3 - x - y * 2,
+    "mul": torch.mul,
+    "div": torch.div,
     "floor": lambda x, y: torch.div(x, y, rounding_mode="floor"),
-    "trunc": lambda x, y: torch.div(x, y, rounding_mode="trunc"), "remainder": torch.remainder,
-    "fmod": torch.fmod, "pow": lambda x, y: torch.pow(x.abs(), y), "maximum": torch.maximum,
-    "atan2": torch.atan2, "where": lambda x, y: torch.where(x > y, x, y), "lt": torch.lt,
-    "copysign": torch.copysign, "hypot": torch.hypot, "lerp": lambda x, y: torch.lerp(x, y, 0.3),
-    "addcmul": lambda x, y: torch.addcmul(x, x, y, value=2), "eq": torch.eq,
-    "addcdiv": lambda x, y: torch.addcdiv(x, x, y.abs() + 1), "logaddexp": torch.logaddexp,
-    "fill": lambda x, y: x.masked_fill(y > 0, -1.0), "clamp": lambda x, y: x.clamp(y, y + 1),
-}  # fmt: skip
+    "trunc": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+    "remainder": torch.remainder,
+    "fmod": torch.fmod,
+    "pow": lambda x, y: torch.pow(x.abs(), y),
+    "maximum": torch.maximum,
+    "atan2": torch.atan2,
+    "where": lambda x, y: torch.where(x > y, x, y),
+    "lt": torch.lt,
+    "copysign": torch.copysign,
+    "hypot": torch.hypot,
+    "lerp": lambda x, y: torch.lerp(x, y, 0.3),
+    "addcmul": lambda x, y: torch.addcmul(x, x, y, value=2),
+    "eq": torch.eq,
+    "addcdiv": lambda x, y: torch.addcdiv(x, x, y.abs() + 1),
+    "logaddexp": torch.logaddexp,
+    "fill": lambda x, y: x.masked_fill(y > 0, -1.0),
+    "clamp": lambda x, y: x.clamp(y, y + 1),
+}
 
 
 @pytest.mark.parametrize("name", BINARY)
@@ -89,13 +101,23 @@ def test_functions_of_two_numbers_broadcast(name, shape):
 
 
 INTEGERS = {
-    "add": lambda x: x + 3, "floor": lambda x: x // 2, "trunc": lambda x: torch.div(
-        x, 3, rounding_mode="trunc"), "remainder": lambda x: x % -3, "fmod": lambda x: torch.fmod(
-        x, 2), "and": lambda x: x & 6, "xor": lambda x: x ^ x.flip(0), "not": lambda x: ~x,
-    "mixed": lambda x: x + 0.5, "mean": lambda x: x.float().mean(-1), "sum": lambda x: x.sum(0),
-    "true": lambda x: x / 2, "pow": lambda x: x**3, "compare": lambda x: x > 0.5,
-    "logical": lambda x: torch.logical_and(x, x > 1), "max": lambda x: x.amax((0, 2)),
-}  # fmt: skip
+    "add": lambda x: x + 3,
+    "floor": lambda x: x // 2,
+    "trunc": lambda x: torch.div(x, 3, rounding_mode="trunc"),
+    "remainder": lambda x: x % -3,
+    "fmod": lambda x: torch.fmod(x, 2),
+    "and": lambda x: x & 6,
+    "xor": lambda x: x ^ x.flip(0),
+    "not": lambda x: ~x,
+    "mixed": lambda x: x + 0.5,
+    "mean": lambda x: x.float().mean(-1),
+    "sum": lambda x: x.sum(0),
+    "true": lambda x: x / 2,
+    "pow": lambda x: x**3,
+    "compare": lambda x: x > 0.5,
+    "logical": lambda x: torch.logical_and(x, x > 1),
+    "max": lambda x: x.amax((0, 2)),
+}
 
 
 @pytest.mark.parametrize("name", INTEGERS)
@@ -116,10 +138,15 @@ def test_division_towards_zero(by, dtype):
 
 
 SHIFTS = {
-    "<<": lambda x, n: x << n, ">>": lambda x, n: x >> n, "<<5": lambda x, n: x << 5,
-    ">>5": lambda x, n: x >> 5, "left": torch.bitwise_left_shift, "none": lambda x, n: x >> 0,
-    "right": lambda x, n: torch.bitwise_right_shift(x, 1), "3<<": lambda x, n: 3 << n,
-}  # fmt: skip
+    "<<": lambda x, n: x << n,
+    ">>": lambda x, n: x >> n,
+    "<<5": lambda x, n: x << 5,
+    ">>5": lambda x, n: x >> 5,
+    "left": torch.bitwise_left_shift,
+    "none": lambda x, n: x >> 0,
+    "right": lambda x, n: torch.bitwise_right_shift(x, 1),
+    "3<<": lambda x, n: 3 << n,
+}
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
@@ -130,10 +157,18 @@ def test_shifts(name, dtype):
     agree(SHIFTS[name], x, torch.cat([x[::4] % 70, x[1::4], x[2::4] % 8, x[3::4] % 3]))
 
 
-@pytest.mark.parametrize("comb", [
-    (1, 0, 9, 3), (1, 1, 9, 3), (1, 2, 9, 3), (1, 1, 8, 3), (1, -9, 9, 3), (0, 0, 9, 2),
-    (0, 3, 7, 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "comb",
+    [
+        (1, 0, 9, 3),
+        (1, 1, 9, 3),
+        (1, 2, 9, 3),
+        (1, 1, 8, 3),
+        (1, -9, 9, 3),
+        (0, 0, 9, 2),
+        (0, 3, 7, 2),
+    ],
+)
 def test_values_are_put_at_every_so_many_positions(comb):
     d, start, end, step = comb
     x = made(7, 9)
@@ -142,21 +177,32 @@ def test_values_are_put_at_every_so_many_positions(comb):
 
 
 FOLDS = {
-    "sum": lambda x: x.sum((0, 2)), "keep": lambda x: x.sum(1, keepdim=True),
-    "mean": lambda x: x.mean(-1), "prod": lambda x: x.prod(1), "amax": lambda x: x.amax(0),
-    "max": lambda x: x.max(1), "argmin": lambda x: x.argmin(2), "argmax": lambda x: x.argmax(),
-    "any": lambda x: (x > 2).any(1), "all": lambda x: (x > -2).all(),
+    "sum": lambda x: x.sum((0, 2)),
+    "keep": lambda x: x.sum(1, keepdim=True),
+    "mean": lambda x: x.mean(-1),
+    "prod": lambda x: x.prod(1),
+    "amax": lambda x: x.amax(0),
+    "max": lambda x: x.max(1),
+    "argmin": lambda x: x.argmin(2),
+    "argmax": lambda x: x.argmax(),
+    "any": lambda x: (x > 2).any(1),
+    "all": lambda x: (x > -2).all(),
     "var": lambda x: x.var((0, 1)),
-    "std": lambda x: x.std(2, correction=0), "norm": lambda x: x.norm(dim=1),
-    "cumsum": lambda x: x.cumsum(1), "cumprod": lambda x: x.cumprod(-1),
+    "std": lambda x: x.std(2, correction=0),
+    "norm": lambda x: x.norm(dim=1),
+    "cumsum": lambda x: x.cumsum(1),
+    "cumprod": lambda x: x.cumprod(-1),
     "short cumsum": lambda x: (x * 4).int().cumsum(1, dtype=torch.int32),
     "short sum": lambda x: (x * 4).int().sum(1, dtype=torch.int32),
-    "softmax": lambda x: x.softmax(1), "log_softmax": lambda x: x.log_softmax(-1),
-    "logsumexp": lambda x: x.logsumexp((1, 2)), "layer_norm": lambda x: F.layer_norm(x, (5,)),
+    "softmax": lambda x: x.softmax(1),
+    "log_softmax": lambda x: x.log_softmax(-1),
+    "logsumexp": lambda x: x.logsumexp((1, 2)),
+    "layer_norm": lambda x: F.layer_norm(x, (5,)),
     "group_norm": lambda x: F.group_norm(x, 2),
-    "mse": lambda x: F.mse_loss(x, x.flip(0)), "normalize": lambda x: F.normalize(x, dim=2),
+    "mse": lambda x: F.mse_loss(x, x.flip(0)),
+    "normalize": lambda x: F.normalize(x, dim=2),
     "var_mean": lambda x: torch.var_mean(x, 1),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FOLDS)
@@ -171,20 +217,28 @@ def test_folds_of_numbers(name):
 
 
 VIEWS = {
-    "slice": lambda x: x[1:, ::2, -3:] + 0, "select": lambda x: x[:, -1] * 2,
-    "cat": lambda x: torch.cat([x, x * 2, x[:, :0]], 1), "stack": lambda x: torch.stack([x, -x], 2),
-    "flip": lambda x: x.flip(0, 2), "roll": lambda x: x.roll((0,), (0,)) + 1,
-    "pad": lambda x: F.pad(x, (1, 2, 0, 1), value=3.0), "crop": lambda x: F.pad(x, (-1, 2)),
-    "repeat": lambda x: x.repeat(2, 1, 3), "split": lambda x: torch.cat(x.split(2, 1)[::-1], 1),
-    "chunk": lambda x: x.chunk(2, 1)[1] + 1, "tril": lambda x: x.tril(1),
+    "slice": lambda x: x[1:, ::2, -3:] + 0,
+    "select": lambda x: x[:, -1] * 2,
+    "cat": lambda x: torch.cat([x, x * 2, x[:, :0]], 1),
+    "stack": lambda x: torch.stack([x, -x], 2),
+    "flip": lambda x: x.flip(0, 2),
+    "roll": lambda x: x.roll((0,), (0,)) + 1,
+    "pad": lambda x: F.pad(x, (1, 2, 0, 1), value=3.0),
+    "crop": lambda x: F.pad(x, (-1, 2)),
+    "repeat": lambda x: x.repeat(2, 1, 3),
+    "split": lambda x: torch.cat(x.split(2, 1)[::-1], 1),
+    "chunk": lambda x: x.chunk(2, 1)[1] + 1,
+    "tril": lambda x: x.tril(1),
     "triu": lambda x: x.triu(),
     "unbind": lambda x: x.unbind(1)[2] * x.unbind(1)[0],
     "expand": lambda x: x[:, :1].expand(3, 4, 5) + 1,
-    "arange": lambda x: x + torch.arange(x.shape[2]), "full": lambda x: torch.full_like(x, 2) + x,
-    "linspace": lambda x: x * torch.linspace(0, 1, 5), "eye": lambda x: x[0] @ torch.eye(5),
+    "arange": lambda x: x + torch.arange(x.shape[2]),
+    "full": lambda x: torch.full_like(x, 2) + x,
+    "linspace": lambda x: x * torch.linspace(0, 1, 5),
+    "eye": lambda x: x[0] @ torch.eye(5),
     "reflect": lambda x: F.pad(x, (2, 1), mode="reflect"),
     "replicate": lambda x: F.pad(x, (2, 1), mode="replicate"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", VIEWS)
@@ -262,10 +316,12 @@ def test_what_torch_keeps_of_a_log_sigmoid():
 
 
 POOLS = {
-    "max": lambda x: F.max_pool2d(x, 2), "padded": lambda x: F.max_pool2d(x, 3, 2, 1),
-    "avg": lambda x: F.avg_pool2d(x, (2, 3), 1), "one": lambda x: F.adaptive_avg_pool2d(x, 1),
+    "max": lambda x: F.max_pool2d(x, 2),
+    "padded": lambda x: F.max_pool2d(x, 3, 2, 1),
+    "avg": lambda x: F.avg_pool2d(x, (2, 3), 1),
+    "one": lambda x: F.adaptive_avg_pool2d(x, 1),
     "nearest": lambda x: F.interpolate(x, scale_factor=2, mode="nearest"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", POOLS)
@@ -290,10 +346,17 @@ def test_convolutions(name):
 
     def f(x, w):
         return torch.convolution(
-            x, w, None, *(_each(options.get(key, other), len(kernel) - 2) for key, other in
-                          (("stride", 1), ("padding", 0), ("dilation", 1))),
-            False, [0] * (len(kernel) - 2), options.get("groups", 1),
-        )  # fmt: skip
+            x,
+            w,
+            None,
+            *(
+                _each(options.get(key, other), len(kernel) - 2)
+                for key, other in (("stride", 1), ("padding", 0), ("dilation", 1))
+            ),
+            False,
+            [0] * (len(kernel) - 2),
+            options.get("groups", 1),
+        )
 
     agree(f, made(*image), made(*kernel, seed=1), rtol=1e-5, atol=1e-5)
 
@@ -302,24 +365,33 @@ def _each(n, count):
     return [n] * count if isinstance(n, int) else list(n)
 
 
-@pytest.mark.parametrize(("image", "kernel", "options"), [
-    ((2, 4, 5, 7), (4, 3, 4, 4), {"stride": 2, "padding": 1}),
-    ((1, 4, 1, 1), (4, 2, 2, 2), {"stride": 2, "output_padding": 1}),
-    ((2, 6, 5, 5), (6, 2, 4, 2), {"stride": (2, 1), "groups": 3, "padding": (3, 0)}),
-    ((2, 4, 9), (4, 3, 16), {"stride": 8, "padding": 4, "output_padding": 3}),
-    ((1, 2, 3, 4, 2), (2, 3, 2, 4, 2), {"stride": (1, 2, 2)}),
-    ((3, 4, 4, 4), (4, 5, 2, 2), {}),
-    ((2, 1, 4, 4), (1, 1, 3, 3), {"stride": 3}),
-    ((2, 4, 5, 5), (4, 3, 3, 3), {"stride": 2, "padding": 1, "output_padding": 1}),
-    ((1, 4, 5, 3), (4, 1, 5, 3), {"stride": (3, 2), "groups": 4, "dilation": (1, 3)}),
-    ((2, 4, 3), (4, 3, 5), {"stride": 2, "padding": 4}),
-    ((2, 4, 5, 5), (4, 3, 2, 2), {"dilation": 2}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("image", "kernel", "options"),
+    [
+        ((2, 4, 5, 7), (4, 3, 4, 4), {"stride": 2, "padding": 1}),
+        ((1, 4, 1, 1), (4, 2, 2, 2), {"stride": 2, "output_padding": 1}),
+        ((2, 6, 5, 5), (6, 2, 4, 2), {"stride": (2, 1), "groups": 3, "padding": (3, 0)}),
+        ((2, 4, 9), (4, 3, 16), {"stride": 8, "padding": 4, "output_padding": 3}),
+        ((1, 2, 3, 4, 2), (2, 3, 2, 4, 2), {"stride": (1, 2, 2)}),
+        ((3, 4, 4, 4), (4, 5, 2, 2), {}),
+        ((2, 1, 4, 4), (1, 1, 3, 3), {"stride": 3}),
+        ((2, 4, 5, 5), (4, 3, 3, 3), {"stride": 2, "padding": 1, "output_padding": 1}),
+        ((1, 4, 5, 3), (4, 1, 5, 3), {"stride": (3, 2), "groups": 4, "dilation": (1, 3)}),
+        ((2, 4, 3), (4, 3, 5), {"stride": 2, "padding": 4}),
+        ((2, 4, 5, 5), (4, 3, 2, 2), {"dilation": 2}),
+    ],
+)
 def test_transposed_convolutions(image, kernel, options):
     f = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[len(kernel) - 3]
     bias = made(kernel[1] * options.get("groups", 1), seed=2)
-    agree(lambda x, w, b: f(x, w, b, **options), made(*image), made(*kernel, seed=1), bias,
-          rtol=1e-5, atol=1e-5)  # fmt: skip
+    agree(
+        lambda x, w, b: f(x, w, b, **options),
+        made(*image),
+        made(*kernel, seed=1),
+        bias,
+        rtol=1e-5,
+        atol=1e-5,
+    )
 
 
 def test_transposed_convolutions_of_tiny_images_and_many_taps_are_left_to_torch():
@@ -386,11 +458,17 @@ def test_a_way_between_two_numbers_ends_at_the_second():
     agree(torch.lerp, start, end, torch.tensor([0.0, 0.4, 0.5, 0.9, 1.0]), **near)
 
 
-@pytest.mark.parametrize("f", [
-    lambda x, y: torch.lerp(x, y, 0.3), lambda x, y: torch.addcmul(x, y, y, value=1e-4),
-    lambda x, y: torch.addcdiv(x, y, x, value=0.5), lambda x, y: torch.add(x, y, alpha=2),
-    lambda x, y: torch.sub(y, x, alpha=2), lambda x, y: torch.rsub(x, y, alpha=2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, y: torch.lerp(x, y, 0.3),
+        lambda x, y: torch.addcmul(x, y, y, value=1e-4),
+        lambda x, y: torch.addcdiv(x, y, x, value=0.5),
+        lambda x, y: torch.add(x, y, alpha=2),
+        lambda x, y: torch.sub(y, x, alpha=2),
+        lambda x, y: torch.rsub(x, y, alpha=2),
+    ],
+)
 def test_sums_with_multiples_of_halves_are_rounded_once(f):
     """What is added may be greater than any half: eager code adds in float32."""
     x = torch.tensor([6e4, -6e4, 4e4, 1.0, -2.5]).half().repeat(64)  # not odd ones behind vectors

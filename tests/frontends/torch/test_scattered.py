@@ -23,18 +23,23 @@ CASES = {
     "one position, many elements": ((3, 40000), [at(1, 3)], (1, 40000)),
     "an inner dimension": ((4, 30, 40), [None, at(250, 30)], (4, 250, 40)),
     "the last dimension": ((80, 3, 30), [None, None, at(150, 30)], (80, 3, 150)),
-    "two dimensions": ((2, 30, 16, 16), [None, None, at(33, 16, 33, 1), at(31, 16)],
-                       (2, 30, 33, 31)),
-    "two of three dimensions": ((16, 17, 40), [at(33, 16, 33, 1), at(31, 17, 1, 31)],
-                                (33, 31, 40)),
+    "two dimensions": (
+        (2, 30, 16, 16),
+        [None, None, at(33, 16, 33, 1), at(31, 16)],
+        (2, 30, 33, 31),
+    ),
+    "two of three dimensions": ((16, 17, 40), [at(33, 16, 33, 1), at(31, 17, 1, 31)], (33, 31, 40)),
     "positions beside one another": ((16, 17, 64), [at(600, 16), at(600, 17)], (600, 64)),
-    "positions with a gap": ((16, 3, 17, 64), [at(20, 16, 20, 1), None, at(20, 17)],
-                             (20, 20, 3, 64)),
+    "positions with a gap": (
+        (16, 3, 17, 64),
+        [at(20, 16, 20, 1), None, at(20, 17)],
+        (20, 20, 3, 64),
+    ),
     "a table of positions": ((50, 64), [at(600, 50, 30, 20)], (30, 20, 64)),
     "values that are spread": ((50, 64), [at(600, 50)], (64,)),
     "no position": ((50, 64), [at(0, 50)], (0, 64)),
     "nothing to add to": ((50, 0), [at(9, 50)], (9, 0)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
@@ -55,9 +60,13 @@ def test_as_index_put(case, accumulate, dtype):
 
 
 AT_ONCE = (
-    "rows", "one position, many elements", "an inner dimension", "the last dimension",
-    "two dimensions", "two of three dimensions",
-)  # fmt: skip
+    "rows",
+    "one position, many elements",
+    "an inner dimension",
+    "the last dimension",
+    "two dimensions",
+    "two of three dimensions",
+)
 
 
 @pytest.mark.parametrize("case", CASES)

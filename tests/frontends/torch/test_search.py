@@ -34,10 +34,14 @@ def test_rows_of_every_kind(dtype, length):
 
     def f(row, x):
         return (
-            torch.searchsorted(row, x), torch.searchsorted(row, x, right=True, out_int32=True),
-            *((torch.bucketize(x, row), torch.bucketize(x, row, right=True)) if row.dim() == 1
-              else ()),
-        )  # fmt: skip
+            torch.searchsorted(row, x),
+            torch.searchsorted(row, x, right=True, out_int32=True),
+            *(
+                (torch.bucketize(x, row), torch.bucketize(x, row, right=True))
+                if row.dim() == 1
+                else ()
+            ),
+        )
 
     fast = torch.compile(f, backend="smelt", dynamic=False)
     for row in given:

@@ -291,8 +291,11 @@ def test_training_of_every_batch_and_length(compiled_graphs):
             found = torch.autograd.grad(f(words), [*m.parameters()])
             for a, b in zip(found, wanted, strict=True):
                 torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-3)
-    forward = [g for g in compiled_graphs if any(x.op.label == "x0" and not x.type.dtype.is_float
-                                                 for x in g.inputs)]  # fmt: skip
+    forward = [
+        g
+        for g in compiled_graphs
+        if any(x.op.label == "x0" and not x.type.dtype.is_float for x in g.inputs)
+    ]
     assert len(forward) <= 2 < len(SIZES)
 
 
@@ -313,8 +316,9 @@ def test_texts_without_their_last_word_are_read_without_tests():
     fast = torch.compile(model, backend="smelt", fullgraph=True)
     with smelt.torch.record() as r:
         for given in words:
-            found, expected = (torch.autograd.grad(f(given), model.parameters())
-                               for f in (fast, model))  # fmt: skip
+            found, expected = (
+                torch.autograd.grad(f(given), model.parameters()) for f in (fast, model)
+            )
             torch.testing.assert_close(found, expected)
     texts = [k.text for k in r.graphs[0].kernels() + r.graphs[1].kernels()]
     assert any("//(size(" in t for t in texts)

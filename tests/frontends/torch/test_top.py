@@ -12,8 +12,15 @@ from torch import nn
 import smelt.torch
 
 pytestmark = pytest.mark.usefixtures("strict")
-TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32,
-         torch.uint8)  # fmt: skip
+TYPES = (
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+)
 
 
 def drawn(kind, shape):

@@ -13,8 +13,10 @@ from tests.frontends.torch.models import Encoder, tokens  # noqa: E402
 
 import smelt.torch  # noqa: E402
 
-pytestmark = [pytest.mark.usefixtures("strict"),
-              pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")]  # fmt: skip
+pytestmark = [
+    pytest.mark.usefixtures("strict"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
+]
 F = torch.nn.functional
 
 
@@ -54,9 +56,16 @@ def cases():
     row = torch.randn(5, 4).double()
     L = torch.nn
     mlp = L.Sequential(
-        L.Linear(4, 6), L.Softplus(), L.Linear(6, 4), L.ELU(), L.Hardswish(), L.Mish(), L.GELU(),
-        L.LeakyReLU(), L.LogSoftmax(-1),
-    )  # fmt: skip
+        L.Linear(4, 6),
+        L.Softplus(),
+        L.Linear(6, 4),
+        L.ELU(),
+        L.Hardswish(),
+        L.Mish(),
+        L.GELU(),
+        L.LeakyReLU(),
+        L.LogSoftmax(-1),
+    )
     yield "images", Images(), entropy, (torch.randn(4, 3, 8, 8).double(), torch.arange(4))
     yield "encoder", Encoder(layers=1), square, tokens(3, 6)
     yield "activations", mlp, square, (row,)
@@ -162,9 +171,14 @@ def test_gradients_of_attention(causal):
 
     for g in (f, masked):
         xs, ys = (
-            [torch.randn(2, 3, 5, 4, generator=torch.Generator().manual_seed(s)).double()
-             .requires_grad_() for s in range(3)] for _ in range(2)
-        )  # fmt: skip
+            [
+                torch.randn(2, 3, 5, 4, generator=torch.Generator().manual_seed(s))
+                .double()
+                .requires_grad_()
+                for s in range(3)
+            ]
+            for _ in range(2)
+        )
         g(*xs).backward()
         with smelt.torch.record() as record:
             torch.compile(g, backend="smelt")(*ys).backward()
@@ -271,22 +285,35 @@ def weighed(f, *given):
     return [y.detach(), *(x.grad for x in given if x.is_floating_point())]
 
 
-ZEROS = torch.randn(4, 5).index_put_((torch.tensor([0, 2, 2, 3]), torch.tensor([2, 1, 3, 0])),
-                                     torch.zeros(()))  # fmt: skip
+ZEROS = torch.randn(4, 5).index_put_(
+    (torch.tensor([0, 2, 2, 3]), torch.tensor([2, 1, 3, 0])), torch.zeros(())
+)
 PARTS = {
     "bilinear": (F.bilinear, torch.randn(8, 4), torch.randn(8, 5), torch.randn(3, 4, 5)),
     "bilinear, several": (
-        F.bilinear, torch.randn(2, 8, 4), torch.randn(2, 8, 5), torch.randn(3, 4, 5),
+        F.bilinear,
+        torch.randn(2, 8, 4),
+        torch.randn(2, 8, 5),
+        torch.randn(3, 4, 5),
         torch.randn(3),
     ),
     "bilinear, one": (F.bilinear, torch.randn(1, 4), torch.randn(1, 5), torch.randn(1, 4, 5)),
     "bilinear, more inputs": (
-        F.bilinear, torch.randn(3, 2), torch.randn(3, 40), torch.randn(50, 2, 40),
+        F.bilinear,
+        torch.randn(3, 2),
+        torch.randn(3, 40),
+        torch.randn(50, 2, 40),
     ),
-    "put": (lambda x, y: x.sin().put(torch.tensor([1, 3, -1]), y), torch.randn(2, 4),
-            torch.randn(3)),
-    "put, added": (lambda x, y: x.sin().put(torch.tensor([[1, 1], [-8, 2]]), y, True),
-                   torch.randn(2, 4), torch.randn(2, 2)),
+    "put": (
+        lambda x, y: x.sin().put(torch.tensor([1, 3, -1]), y),
+        torch.randn(2, 4),
+        torch.randn(3),
+    ),
+    "put, added": (
+        lambda x, y: x.sin().put(torch.tensor([[1, 1], [-8, 2]]), y, True),
+        torch.randn(2, 4),
+        torch.randn(2, 2),
+    ),
     "take": (lambda x: x.sin().take(torch.tensor([[1, 3], [1, 2]])), torch.randn(2, 4)),
     "take, one": (lambda x: x.sin().take(torch.tensor(-2)).reshape(1), torch.randn(2, 4)),
     "put, one": (lambda x, y: x.sin().put(torch.tensor(1), y), torch.randn(1, 2), torch.randn(1)),
@@ -296,10 +323,13 @@ PARTS = {
         lambda x: torch.stack([2**x, (-1) ** x, 0**x, 1**x, (-3) ** x]),
         torch.tensor([-70, -3, -1, 0, 1, 5, 31, 62, 63, 64, 70]),
     ),
-    "powers": (lambda x, y: x**y, torch.tensor([3, -1, 0, 1, -5, 7]),
-               torch.tensor([5, -3, 0, -2, 3, 0])),
+    "powers": (
+        lambda x, y: x**y,
+        torch.tensor([3, -1, 0, 1, -5, 7]),
+        torch.tensor([5, -3, 0, -2, 3, 0]),
+    ),
     "powers of bytes": (lambda x: 3**x, torch.tensor([0, 1, 5, 6, 255], dtype=torch.uint8)),
-}  # fmt: skip
+}
 
 
 def test_infinities_go_through_a_bilinear_form_as_in_eager_code():

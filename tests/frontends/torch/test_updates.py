@@ -75,9 +75,15 @@ def given(rows=2, length=200, width=80):
     return [k, v, x, torch.tensor([7])]
 
 
-@pytest.mark.parametrize(("program", "count"), [
-    (at_places, 2), (at_a_place, 2), (twice, 2), (scattered, 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("program", "count"),
+    [
+        (at_places, 2),
+        (at_a_place, 2),
+        (twice, 2),
+        (scattered, 2),
+    ],
+)
 def test_parts_are_written_where_they_stand(program, count):
     assert updates(both(program, given())) == count
 
@@ -141,9 +147,18 @@ def adds(k, v, x, at):
     return k.sum()
 
 
-@pytest.mark.parametrize("program", [
-    reads_the_old, reads_the_old_late, gives_the_argument, gives_a_view, swaps, moves_along, adds,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "program",
+    [
+        reads_the_old,
+        reads_the_old_late,
+        gives_the_argument,
+        gives_a_view,
+        swaps,
+        moves_along,
+        adds,
+    ],
+)
 def test_others_read_what_eager_code_lets_them_read(program):
     both(program, given())
 

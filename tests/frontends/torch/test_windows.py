@@ -31,16 +31,25 @@ CONVOLUTIONS = {
     "one image, one channel": ((1, 1, 5, 5), (1, 1, 1, 1), {}, 0),
     "single channels": ((2, 5, 9, 8), (5, 1, 5, 3), {"groups": 5, "padding": (2, 1)}, 0),
     "single channels, dilated": (
-        (2, 3, 13, 14), (3, 1, 5, 5), {"groups": 3, "padding": 3, "dilation": 2}, 0,
+        (2, 3, 13, 14),
+        (3, 1, 5, 5),
+        {"groups": 3, "padding": 3, "dilation": 2},
+        0,
     ),
     "single channels, apart": ((2, 3, 9, 8), (3, 1, 5, 5), {"groups": 3, "stride": 2}, 1),
     "single channels, few taps": ((2, 3, 9, 8), (3, 1, 3, 3), {"groups": 3, "padding": 1}, 1),
     "single channels of a line": ((2, 6, 11), (6, 1, 4), {"groups": 6, "padding": 3}, 0),
     "single channels of a line, apart": (
-        (2, 3, 13), (3, 1, 3), {"groups": 3, "stride": 2, "padding": 1}, 0,
+        (2, 3, 13),
+        (3, 1, 3),
+        {"groups": 3, "stride": 2, "padding": 1},
+        0,
     ),
     "single channels of a line, dilated": (
-        (3, 2, 13), (2, 1, 3), {"groups": 2, "dilation": 3, "padding": 6}, 0,
+        (3, 2, 13),
+        (2, 1, 3),
+        {"groups": 2, "dilation": 3, "padding": 6},
+        0,
     ),
     "a wide margin": ((2, 3, 6, 6), (3, 1, 4, 4), {"groups": 3, "padding": 4}, 0),
     "two outputs a channel": ((2, 3, 9, 8), (6, 1, 5, 5), {"groups": 3, "padding": 2}, 1),
@@ -49,7 +58,7 @@ CONVOLUTIONS = {
     "lines, apart": ((2, 3, 18), (6, 3, 5), {"padding": 1, "stride": 3}, 1),
     "lines, far apart": ((2, 3, 24), (6, 3, 11), {"stride": 9}, 2),
     "several channels": ((2, 3, 9, 8), (6, 3, 3, 3), {"padding": 1}, 2),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
@@ -75,9 +84,11 @@ def test_gradients_of_convolutions(name):
 
 @pytest.mark.parametrize(
     ("shape", "taps", "options"),
-    [((2, 4, 5, 4), (4, 3, 2, 2), {"stride": 2}),
-     ((2, 4, 7), (4, 3, 4), {"stride": 2, "padding": 1, "groups": 2, "output_padding": 1})],
-)  # fmt: skip
+    [
+        ((2, 4, 5, 4), (4, 3, 2, 2), {"stride": 2}),
+        ((2, 4, 7), (4, 3, 4), {"stride": 2, "padding": 1, "groups": 2, "output_padding": 1}),
+    ],
+)
 def test_images_of_transposed_convolutions(shape, taps, options):
     """Their gradients are convolutions; those of weights are torch's."""
     conv = F.conv_transpose2d if len(shape) == 4 else F.conv_transpose1d
@@ -106,11 +117,16 @@ def test_an_image_that_needs_no_gradient_gets_none():
 
 
 POOLS = [
-    ((2, 3, 6, 8), (2,), {}), ((2, 3, 9, 9), (3, 2), {"padding": 1}),
-    ((3, 9, 9), (3, 1), {"padding": 1}), ((1, 2, 10, 11), (3, 2), {"ceil_mode": True}),
-    ((2, 3, 9, 9), (3, 2), {"padding": 1, "dilation": 2}), ((2, 3, 9, 9), (2, 3), {}),
-    ((1, 1, 4, 7), ((1, 3), 1), {}), ((1, 2, 6, 6, 6), (2,), {}), ((2, 3, 8, 8), (6, 1), {}),
-]  # fmt: skip
+    ((2, 3, 6, 8), (2,), {}),
+    ((2, 3, 9, 9), (3, 2), {"padding": 1}),
+    ((3, 9, 9), (3, 1), {"padding": 1}),
+    ((1, 2, 10, 11), (3, 2), {"ceil_mode": True}),
+    ((2, 3, 9, 9), (3, 2), {"padding": 1, "dilation": 2}),
+    ((2, 3, 9, 9), (2, 3), {}),
+    ((1, 1, 4, 7), ((1, 3), 1), {}),
+    ((1, 2, 6, 6, 6), (2,), {}),
+    ((2, 3, 8, 8), (6, 1), {}),
+]
 
 
 @pytest.mark.parametrize(("shape", "windows", "options"), POOLS)
@@ -173,10 +189,15 @@ def test_a_pooling_in_training_is_ours():
 
 
 AVERAGES = [
-    ((2, 3, 6, 8), (2,)), ((2, 3, 9, 9), (3, 2, 1)), ((3, 9, 9), (3, 1, 1)),
-    ((1, 2, 10, 11), (3, 2, 0, True)), ((1, 2, 10, 11), (3, 2, 1, True)), ((2, 3, 9, 9), (2, 3)),
-    ((2, 3, 9, 11), ((3, 2), (2, 1), (1, 0))), ((1, 2, 6, 6, 7), (2, 2, 1, True)),
-]  # fmt: skip
+    ((2, 3, 6, 8), (2,)),
+    ((2, 3, 9, 9), (3, 2, 1)),
+    ((3, 9, 9), (3, 1, 1)),
+    ((1, 2, 10, 11), (3, 2, 0, True)),
+    ((1, 2, 10, 11), (3, 2, 1, True)),
+    ((2, 3, 9, 9), (2, 3)),
+    ((2, 3, 9, 11), ((3, 2), (2, 1), (1, 0))),
+    ((1, 2, 6, 6, 7), (2, 2, 1, True)),
+]
 
 
 @pytest.mark.parametrize(
@@ -198,10 +219,18 @@ def test_averages_and_their_gradients(shape, windows, margin, divisor):
         agree(f, [], randn(*shape).contiguous(memory_format=torch.channels_last))
 
 
-@pytest.mark.parametrize(("shape", "size"), [
-    ((2, 3, 8, 8), 4), ((2, 3, 7, 10), (3, 4)), ((2, 3, 3, 4), (7, 8)), ((2, 3, 5), 2),
-    ((2, 3, 5, 6, 7), (2, 3, 4)), ((3, 7, 7), 1), ((2, 1, 1, 1), 3),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        ((2, 3, 8, 8), 4),
+        ((2, 3, 7, 10), (3, 4)),
+        ((2, 3, 3, 4), (7, 8)),
+        ((2, 3, 5), 2),
+        ((2, 3, 5, 6, 7), (2, 3, 4)),
+        ((3, 7, 7), 1),
+        ((2, 1, 1, 1), 3),
+    ],
+)
 def test_averages_over_windows_of_different_sizes(shape, size):
     pool = {3: F.adaptive_avg_pool1d, 5: F.adaptive_avg_pool3d}.get(len(shape))
     if len(shape) == 4 or shape[1:] == (7, 7):
@@ -227,14 +256,16 @@ def test_a_sum_over_images_is_not_cut_along_channels_that_lie_last():
 
 
 SLIDING = {
-    "max": lambda x: F.max_pool2d(x * 2, 2), "apart": lambda x: F.max_pool2d(x * 2, 2, 3),
-    "margin": lambda x: F.max_pool2d(x * 2, 2, 2, 1), "avg": lambda x: F.avg_pool2d(x * 2, 2),
+    "max": lambda x: F.max_pool2d(x * 2, 2),
+    "apart": lambda x: F.max_pool2d(x * 2, 2, 3),
+    "margin": lambda x: F.max_pool2d(x * 2, 2, 2, 1),
+    "avg": lambda x: F.avg_pool2d(x * 2, 2),
     "overlap": lambda x: F.avg_pool2d(x * 2, 3, 2, 1),
     "inside": lambda x: F.avg_pool2d(x * 2, 3, 2, 1, count_include_pad=False),
     "replicate": lambda x: F.pad(x * 2, (1, 2, 1, 0), mode="replicate"),
     "reflect": lambda x: F.pad(x * 2, (1, 2, 1, 0), mode="reflect"),
     "whole": lambda x: F.adaptive_avg_pool2d(x * 2, 1),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SLIDING)
@@ -250,9 +281,15 @@ def test_gradients_over_images_of_any_size(name):
 
 # (shape, axis, extent, step): steps that divide a window and do not, gaps, a rest behind the last
 SLID = [
-    ((4, 33), 1, 8, 4), ((4, 33), 1, 8, 3), ((33, 4), 0, 8, 8), ((33, 4, 2), 0, 5, 1),
-    ((3, 40), 1, 4, 7), ((7,), 0, 7, 2), ((2, 20, 3), 1, 1, 3), ((12, 3), -1, 3, 1),
-]  # fmt: skip
+    ((4, 33), 1, 8, 4),
+    ((4, 33), 1, 8, 3),
+    ((33, 4), 0, 8, 8),
+    ((33, 4, 2), 0, 5, 1),
+    ((3, 40), 1, 4, 7),
+    ((7,), 0, 7, 2),
+    ((2, 20, 3), 1, 1, 3),
+    ((12, 3), -1, 3, 1),
+]
 
 
 @pytest.mark.parametrize("case", SLID, ids=str)

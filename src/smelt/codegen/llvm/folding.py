@@ -257,11 +257,15 @@ class FoldEmitter:
             element = pairs_added(m, element, lanes)
             m = LLVMMachine(self.b, lanes, m.target)
         wide = lanes if lanes in kept else max(kept)  # some of the lanes of a wide vector are left
-        kinds = [LLVMMachine(self.b, wide if wide > 1 else None, m.target).register_type(d)
-                 for d in acc.parts]  # fmt: skip
-        state = acc.start(m) if fold in self.fresh else [
-            self.b.load(p, typ=kind) for p, kind in zip(kept[wide], kinds, strict=True)
-        ]  # fmt: skip
+        kinds = [
+            LLVMMachine(self.b, wide if wide > 1 else None, m.target).register_type(d)
+            for d in acc.parts
+        ]
+        state = (
+            acc.start(m)
+            if fold in self.fresh
+            else [self.b.load(p, typ=kind) for p, kind in zip(kept[wide], kinds, strict=True)]
+        )
         self.fresh.discard(fold)
         old = state if wide == lanes else first_lanes(m, state, lanes)
         new = acc.step(m, old, element, position)
@@ -317,8 +321,10 @@ class FoldEmitter:
     ) -> None:
         home, acc = self.home, self.home.storage.fold(fold)
         axes, scope = home.s.kept[fold], elements[0][0]
-        state = [splat_to(self.b, home.scratch.fetch((fold, k), axes, scope), m.lanes)
-                 for k in range(len(acc.parts))]  # fmt: skip
+        state = [
+            splat_to(self.b, home.scratch.fetch((fold, k), axes, scope), m.lanes)
+            for k in range(len(acc.parts))
+        ]
         for _, element, position in elements:
             state = acc.step(m, state, element, position)
         for k, value in enumerate(state):
@@ -373,8 +379,10 @@ class FoldEmitter:
             moved = [_moved(self.b, x, e, distance) for x, e in zip(state, start, strict=True)]
             state, distance = acc.join(m, moved, state), 2 * distance
         keys = [(item, SCAN_PART + k) for k in range(len(acc.parts))]
-        carried = [scalar.select(first, e, home.scratch.fetch(key, axes, scope))
-                   for key, e in zip(keys, acc.start(scalar), strict=True)]  # fmt: skip
+        carried = [
+            scalar.select(first, e, home.scratch.fetch(key, axes, scope))
+            for key, e in zip(keys, acc.start(scalar), strict=True)
+        ]
         state = acc.join(m, [splat(self.b, x, lanes) for x in carried], state)
         last = ir.Constant(ir.IntType(32), lanes - 1)
         for key, x in zip(keys, state, strict=True):

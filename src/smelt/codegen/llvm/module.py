@@ -74,13 +74,19 @@ def forms_of(kernel: Kernel, target: Target) -> Forms:
             short, panels, few = {}, {}, {}
         if s.products:
             made = s.products.values()
-            usual = (*forms(s.phase, s.blocked), *line_forms(s.phase, made),
-                     *turned_forms(s.phase, made))  # fmt: skip
+            usual = (
+                *forms(s.phase, s.blocked),
+                *line_forms(s.phase, made),
+                *turned_forms(s.phase, made),
+            )
             near = near_forms(s.phase, s.blocked, usual) if few else ()
             found.append(short | panels | _numbered(near, 1) | few | _numbered(usual) | wide)
     served = _plain(_of_all(found))
-    limits = () if not found or any(form == "deep" for form, _ in served) else (
-        packed_limits(kernel, target))  # fmt: skip
+    limits = (
+        ()
+        if not found or any(form == "deep" for form, _ in served)
+        else (packed_limits(kernel, target))
+    )
     return (*served, ("packed", limits)) if limits else served
 
 
@@ -124,9 +130,7 @@ def walked(kernel: Kernel, names: Collection[str]) -> set[str]:
     return found
 
 
-def emit(
-    kernel: Kernel, target: Target, *, streaming: bool = False, form: Form = ""
-) -> Artifact:  # fmt: skip
+def emit(kernel: Kernel, target: Target, *, streaming: bool = False, form: Form = "") -> Artifact:
     """The artifact of a kernel; with `streaming`, whole lines are stored past the caches.
 
     Raises UnsupportedError for what this back end cannot run."""
@@ -142,5 +146,6 @@ def emit(
         entries.append(Entry(s.phase.name, task_count(s), emitter.scratch_nbytes, cycles(s)))
     partials = tuple((p.name, p.nbytes) for p in source.partials)
     strides = tuple((stride_name(p, d), p, d) for p, d in source.strides)
-    return Artifact(kernel.name, str(module), words.buffers, words.sizes, strides, partials,
-                    tuple(entries))  # fmt: skip
+    return Artifact(
+        kernel.name, str(module), words.buffers, words.sizes, strides, partials, tuple(entries)
+    )

@@ -17,7 +17,7 @@ from smelt.codegen.llvm.access.memory import (
     scatter,
     store_scalar,
     store_vector,
-)  # fmt: skip
+)
 from smelt.codegen.llvm.access.nontemporal import align_peel, prefetch_for_write
 from smelt.codegen.llvm.access.permute_gather import lane_index
 from smelt.codegen.llvm.access.prefetch import RowPrefetch
@@ -97,9 +97,12 @@ class NestEmitter:
     """Emits the nests of one task in order; fixed values are shared between them."""
 
     def __init__(
-        self, b: ir.IRBuilder, home: FunctionEmitter, ranges: dict[str, tuple[Value, Value]],
+        self,
+        b: ir.IRBuilder,
+        home: FunctionEmitter,
+        ranges: dict[str, tuple[Value, Value]],
         scope: Scope,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.b, self.home, self.ranges, self.top = b, home, ranges, scope
         self.s, self.storage = home.s, home.storage
         self.positions = {i: n for n, i in self.s.phase.positions.items()}
@@ -176,8 +179,9 @@ class NestEmitter:
         self.items = needed(nest, self.taken) if self.taken else nest.items
         self.here = frozenset(self.items)
         self.accesses = self.accesses_now()
-        self.groups = {a: depth_terms(a.offset, self._depth_of, len(nest.order) + 1)
-                       for a in self.accesses}  # fmt: skip
+        self.groups = {
+            a: depth_terms(a.offset, self._depth_of, len(nest.order) + 1) for a in self.accesses
+        }
         self.combs = self.combs_now()
         self.folds.before(nest)
         self.tree = tree_of(self)
@@ -293,8 +297,12 @@ class NestEmitter:
         return gcd(step, block) if isinstance(block, int) else 1
 
     def loop(
-        self, low: Value, high: Value, step: int | Value, inside: Callable[[Value], None],
-    ) -> None:  # fmt: skip
+        self,
+        low: Value,
+        high: Value,
+        step: int | Value,
+        inside: Callable[[Value], None],
+    ) -> None:
         """for position in range(low, high, step)"""
         b = self.b
         body, done = b.append_basic_block("loop"), b.append_basic_block("next")
@@ -440,8 +448,9 @@ class NestEmitter:
             address = element_address(self.b, base, at, dtype)
             found = load_scalar(m, address, dtype, inside and inside.mask)
         elif item in self.held:
-            return read_held(self, item, scope, m,
-                             lambda: read_lanes(self, access, scope, m, dtype, None))  # fmt: skip
+            return read_held(
+                self, item, scope, m, lambda: read_lanes(self, access, scope, m, dtype, None)
+            )
         else:
             found = read_lanes(self, access, scope, m, dtype, inside)
         if inside is not None and not access.gives_zero:

@@ -54,8 +54,9 @@ def _rows(kernel: Kernel, c: _Panelled) -> Index:
     apart at a size counts once, whole."""
     access = load_of(_operand(c))
     assert access is not None
-    own = {a for x in loads(kernel) if x.param == access.buffer for e in x.index
-           for a in axes_of(e)}  # fmt: skip
+    own = {
+        a for x in loads(kernel) if x.param == access.buffer for e in x.index for a in axes_of(e)
+    }
     found: Index = 1
     rows = sorted(c.item.axes - {c.n}) if isinstance(c, NhwcConvPlan) else (c.m, *c.outer)
     names = (a.partition(".")[0] for a in rows if a is not None)
@@ -138,8 +139,11 @@ def _dimension(index: tuple[Index, ...], axis: str) -> int | None:
 
 def _helps(kernel: Kernel, panel: Panel, target: Target) -> bool:
     """Whether the products that read the parameter would read its panels as they lie."""
-    found = [c for c in _products(read_panels(kernel, panel), target)
-             if (access := load_of(_operand(c))) and access.buffer == panel.param]  # fmt: skip
+    found = [
+        c
+        for c in _products(read_panels(kernel, panel), target)
+        if (access := load_of(_operand(c))) and access.buffer == panel.param
+    ]
     return bool(found) and all(c.panels for c in found)
 
 

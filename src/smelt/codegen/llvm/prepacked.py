@@ -35,9 +35,11 @@ def packed_limits(kernel: k.Kernel, target: Target) -> Limits:
         shape = kernel.param(panel.param).shape
         size = product(shape)
         limits += [
-            (sub(SMALL + 1, rows), 0), (sub(panel.width, shape[panel.across]), 0),
-            (sub(SMALL * SMALL_DEPTH + 1, size), 0), (size, PREPACKED),
-        ]  # fmt: skip
+            (sub(SMALL + 1, rows), 0),
+            (sub(panel.width, shape[panel.across]), 0),
+            (sub(SMALL * SMALL_DEPTH + 1, size), 0),
+            (size, PREPACKED),
+        ]
     return tuple(dict.fromkeys(limits))
 
 
@@ -71,9 +73,13 @@ def _panels(kernel: k.Kernel, target: Target) -> Iterator[tuple[Panel, Index]]:
 def _renamed(kernel: k.Kernel, old: str, new: str) -> k.Kernel:
     """The kernel with a parameter under another name."""
     inputs = tuple(replace(p, name=new) if p.name == old else p for p in kernel.inputs)
-    return replace(map_values(kernel, lambda v: replace(v, param=new)
-                              if isinstance(v, k.Load) and v.param == old else v),
-                   inputs=inputs)  # fmt: skip
+    return replace(
+        map_values(
+            kernel,
+            lambda v: replace(v, param=new) if isinstance(v, k.Load) and v.param == old else v,
+        ),
+        inputs=inputs,
+    )
 
 
 def _packing(kernel: k.Kernel, panel: Panel, name: str, title: str) -> k.Kernel:

@@ -51,13 +51,19 @@ def program(kernel: k.Kernel) -> Program:
     kernel = replace(kernel, body=as_folds(kernel.body))
     buffers = [Buffer(p.name, p.dtype, False, _nbytes(p)) for p in kernel.inputs]
     buffers += [Buffer(p.name, p.dtype, True, _nbytes(p)) for p in kernel.outputs]
-    strides = [(p.name, d) for p in kernel.inputs if p.strides is not None
-               for d, s in enumerate(p.strides) if s is None]  # fmt: skip
+    strides = [
+        (p.name, d)
+        for p in kernel.inputs
+        if p.strides is not None
+        for d, s in enumerate(p.strides)
+        if s is None
+    ]
     out = Program(kernel.name, buffers, strides, [], [])
     own = {b.name for b in buffers}
     for piece in in_turn(kernel):
-        held = [Buffer(p.name, p.dtype, True, _nbytes(p))
-                for p in piece.outputs if p.name not in own]  # fmt: skip
+        held = [
+            Buffer(p.name, p.dtype, True, _nbytes(p)) for p in piece.outputs if p.name not in own
+        ]
         out.partials += held
         out.buffers += held
         _add_phases(piece, out)
@@ -124,7 +130,7 @@ def _around(kernel: k.Kernel) -> tuple[list[k.Statement], list[k.Statement]]:
 
 def _split_folds(
     kernel: k.Kernel, out: Program, axes: dict[str, Index], grid: list[str], lanes: str | None
-) -> bool:  # fmt: skip
+) -> bool:
     """One phase that folds each part into a partial result, one that merges the parts; False if
     the states are more than folds."""
     (split,) = splits(kernel)
@@ -159,9 +165,13 @@ def _split_folds(
 
 
 def _partial(
-    parts: PhaseBuilder, merged: PhaseBuilder, state: k.State, fold: k.Reduce | k.Dot,
-    split: k.Split, grid: Sequence[str],
-) -> None:  # fmt: skip
+    parts: PhaseBuilder,
+    merged: PhaseBuilder,
+    state: k.State,
+    fold: k.Reduce | k.Dot,
+    split: k.Split,
+    grid: Sequence[str],
+) -> None:
     """state' = state op fold(..): the fold goes to memory for each part, and is folded again."""
     if isinstance(fold, k.Dot):
         row, dtype = COMBINES[SUM_OF_PRODUCTS[0]], fold.dtype.compute
@@ -201,11 +211,12 @@ def _partial_dtype(dtype: DType) -> DType:
 
 def _split_stream(
     kernel: k.Kernel, out: Program, axes: dict[str, Index], grid: list[str], lanes: str | None
-) -> None:  # fmt: skip
+) -> None:
     """One phase that streams through each part, one that joins the states of the parts in order."""
     (split,) = splits(kernel)
-    first = Phase(f"{kernel.name}.parts", {**axes, split.name: split.parts}, [*grid, split.name],
-                  lanes=lanes)  # fmt: skip
+    first = Phase(
+        f"{kernel.name}.parts", {**axes, split.name: split.parts}, [*grid, split.name], lanes=lanes
+    )
     parts = PhaseBuilder(kernel, first, out)
     before, after = _around(kernel)
     rules = merge_rules(kernel)
@@ -239,8 +250,9 @@ def _split_stream(
             )
         )
         states[name] = starts[-1][0], merged.item("load", access, (), spread, final.dtype)
-    merged.names |= {name: merged.fold(alone[name], x, (split.name,), x.dtype)
-                     for name, x in folded.items()}  # fmt: skip
+    merged.names |= {
+        name: merged.fold(alone[name], x, (split.name,), x.dtype) for name, x in folded.items()
+    }
     if starts:
         merged.open((Visit(split.name, 1, first=1),), starts)
     for name, rule in rules.items():
@@ -266,8 +278,12 @@ def _folded_alone(kernel: k.Kernel, rules: Mapping[str, MergeRule]) -> dict[str,
     meanwhile: sums carry their errors along."""
     stream = next(s for s in kernel.body if isinstance(s, k.Stream))
     known = {s.name: s for s in stream.states}
-    read = {v.name for name, rule in rules.items() for v in visit(rule.transported)
-            if isinstance(v, k.Ref) and v.name != name}  # fmt: skip
+    read = {
+        v.name
+        for name, rule in rules.items()
+        for v in visit(rule.transported)
+        if isinstance(v, k.Ref) and v.name != name
+    }
     found: dict[str, Combine] = {}
     for s in stream.body:
         if isinstance(s, k.Update) and s.state in rules and s.state not in read:

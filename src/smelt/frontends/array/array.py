@@ -194,10 +194,11 @@ class Array(Operators):
         """Raises GradientError where elements would leave a function that is differentiated."""
         if STATE.tapes and self.node.scope is None and is_differentiated(self.node):
             raise GradientError(
-                op=use, reason="the way back would end here: the array depends on what is"
+                op=use,
+                reason="the way back would end here: the array depends on what is"
                 " differentiated by",
                 hint="Use functions of smelt, or sm.stop_gradient(x) for a constant.",
-            )  # fmt: skip
+            )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Buffer:
         self._leave(_AS_NUMPY)
@@ -239,9 +240,13 @@ class Array(Operators):
         raise GradientError(op=use.rstrip(","), reason="NumPy's memory has no way back", hint=hint)
 
     def __dlpack__(
-        self, *, stream: Any = None, max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None, copy: bool | None = None,
-    ) -> Any:  # fmt: skip
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
         if stream is not None:
             raise UnsupportedError(f"stream={stream!r}: the CPU has no streams")
         asked = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
@@ -265,9 +270,11 @@ class Array(Operators):
     def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
         if api_version is not None and api_version not in VERSIONS:
             raise ArgumentError(
-                op="__array_namespace__", argument="api_version", value=repr(api_version),
+                op="__array_namespace__",
+                argument="api_version",
+                value=repr(api_version),
                 expected=f"one of {', '.join(VERSIONS)}",
-            )  # fmt: skip
+            )
         return sys.modules[__name__.partition(".")[0]]
 
     def to_device(self, device: Any, /, *, stream: Any = None) -> Array:
@@ -372,7 +379,10 @@ def value(x: Any, what: str) -> Value:
         return found.node(found.dtype)
     if not isinstance(found, Value):
         raise ArgumentError(
-            op=what, argument="x", value=repr(x), expected="an array",
+            op=what,
+            argument="x",
+            value=repr(x),
+            expected="an array",
             hint="sm.asarray(number) makes one; Python's math has functions of numbers.",
-        )  # fmt: skip
+        )
     return found

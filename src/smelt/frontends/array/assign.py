@@ -37,7 +37,7 @@ from smelt.frontends.array.subscript import (
     plain,
     range_of,
     take,
-)  # fmt: skip
+)
 from smelt.frontends.array.trace_cache import replayed
 from smelt.frontends.array.value import Value, record
 from smelt.frontends.array.views import expand, flip, pad, permute, reshape, scope_of, shape_of
@@ -154,10 +154,10 @@ def _overlay(x: Value, parts: list[Part], v: Value) -> Value:
     """A box of x replaced: elsewhere x, inside the box the value moved to its place."""
     shape = shape_of(x)
     ranges = [range_of(p) for p in parts if not isinstance(p, New)]
-    box = tuple(1 if isinstance(p, Point) else range_of(p).count for p in parts
-                if not isinstance(p, New))  # fmt: skip
-    seen = tuple(1 if isinstance(p, New) else p.count for p in parts
-                 if isinstance(p, (New, Range)))  # fmt: skip
+    box = tuple(
+        1 if isinstance(p, Point) else range_of(p).count for p in parts if not isinstance(p, New)
+    )
+    seen = tuple(1 if isinstance(p, New) else p.count for p in parts if isinstance(p, (New, Range)))
     v = reshape(expand(_trim(v, len(seen)), seen), box)
     if any(r.count == 0 for r in ranges):
         return x
@@ -249,9 +249,14 @@ def _scatter(x: Value, parts: list[Part], v: Value, how: str) -> Value:
 
 
 def _scatter_boxed(
-    x: Value, ranges: list[Range], arrays: list[Many | Point], index: list[Value], v: Value,
-    middle: int, how: str,
-) -> Value:  # fmt: skip
+    x: Value,
+    ranges: list[Range],
+    arrays: list[Many | Point],
+    index: list[Value],
+    v: Value,
+    middle: int,
+    how: str,
+) -> Value:
     """Some slices are partial: they become index arrays as well."""
     partial = [r for r in ranges if r.count != shape_of(x)[r.axis]]
     grown = len(partial)

@@ -80,8 +80,9 @@ class Options:
         donate: int | str | Iterable[int | str] = (),
     ) -> None:
         if not callable(function):
-            raise ArgumentError(op="jit", argument="function", value=repr(function),
-                                expected="something to call")  # fmt: skip
+            raise ArgumentError(
+                op="jit", argument="function", value=repr(function), expected="something to call"
+            )
         self.function = function
         inner = getattr(function, "func", function)  # of a functools.partial
         self.name = getattr(inner, "__name__", type(inner).__name__)
@@ -91,9 +92,11 @@ class Options:
         given = _several(donate)
         self.donate = frozenset(
             str(s)
-            for s in self._slots([d for d in given if not isinstance(d, str)],
-                                 [d for d in given if isinstance(d, str)])
-        )  # fmt: skip
+            for s in self._slots(
+                [d for d in given if not isinstance(d, str)],
+                [d for d in given if isinstance(d, str)],
+            )
+        )
 
     def _slots(self, places: Iterable[Any], names: Iterable[Any]) -> frozenset[Slot]:
         """Each argument by place and by name.  Raises ArgumentError for one that is not there."""
@@ -106,18 +109,22 @@ class Options:
                 slots.add(self.parameters[slot])
             elif self.parameters and not self._takes(inspect.Parameter.VAR_POSITIONAL):
                 raise ArgumentError(
-                    op="jit", argument="argument number", value=str(place),
+                    op="jit",
+                    argument="argument number",
+                    value=str(place),
                     expected=f"-{count} to {count - 1}: {', '.join(self.parameters)}",
-                )  # fmt: skip
+                )
         for name in names:
             slots.add(name)
             if name in self.parameters:
                 slots.add(self.parameters.index(name))
             elif self.parameters and not self._takes(inspect.Parameter.VAR_KEYWORD):
                 raise ArgumentError(
-                    op="jit", argument="argument name", value=repr(name),
+                    op="jit",
+                    argument="argument name",
+                    value=repr(name),
                     expected=f"one of {', '.join(self.parameters)}",
-                )  # fmt: skip
+                )
         return frozenset(slots)
 
     def _takes(self, kind: Any) -> bool:
@@ -165,8 +172,9 @@ class Options:
         if reason:
             raise StaticArgError(
                 argument=f"static argument {self.spell(str(slot))!r}",
-                type=type(value).__name__, reason=reason,
-            )  # fmt: skip
+                type=type(value).__name__,
+                reason=reason,
+            )
         return found
 
 

@@ -32,9 +32,11 @@ def computable(dtype: DType) -> DType:
 
 def is_foreign_array(x: object) -> bool:
     """Whether `x` offers its memory through NumPy, DLPack or the array interface."""
-    return isinstance(x, (np.ndarray, np.generic)) or hasattr(x, "__dlpack__") or hasattr(
-        x, "__array_interface__"
-    )  # fmt: skip
+    return (
+        isinstance(x, (np.ndarray, np.generic))
+        or hasattr(x, "__dlpack__")
+        or hasattr(x, "__array_interface__")
+    )
 
 
 def as_buffer(x: Any) -> Buffer:

@@ -48,9 +48,17 @@ FEW = 4
 
 
 def conv(
-    x: Any, weight: Any, bias: Any = None, /, *, stride: Any = 1, padding: Any = 0,
-    dilation: Any = 1, groups: int = 1, mode: str = "zeros",
-) -> Array:  # fmt: skip
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    /,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    mode: str = "zeros",
+) -> Array:
     """Slide kernels over an image: the convolution of neural networks (a cross-correlation).
 
     Args:
@@ -102,9 +110,10 @@ def _check(what: str, image: Value, kernel: Value) -> int:
     count = spatial_rank(what, image)
     if kernel.type.rank != count + 2:
         raise ShapeError(
-            op=what, operands=f"{image.told}, {kernel.told}",
+            op=what,
+            operands=f"{image.told}, {kernel.told}",
             reason=f"kernels of {count} spatial dimensions are [channels, channels, *kernel]",
-        )  # fmt: skip
+        )
     if count > len(PLACES):
         raise ShapeError(op=what, operands=image.told, reason=f"more than {len(PLACES)} dimensions")
     return count
@@ -121,9 +130,11 @@ def _grouped(
     have, scope = shape_of(image)[1], image.scope or kernel.scope
     if have != channels and (scope is None or not scope.same(have, channels)):
         raise ShapeError(
-            op=what, operands=told, reason=f"the image has {_number(have, scope)} channels, the "
+            op=what,
+            operands=told,
+            reason=f"the image has {_number(have, scope)} channels, the "
             f"kernel and groups={groups} want {_number(channels, scope)}",
-        )  # fmt: skip
+        )
     divided = shape_of(kernel)[place]
     if groups > 1 and scope is not None and scope.hint(divided) == groups:
         scope.same(divided, groups)  # one channel each: a dimension that does not exist
@@ -131,9 +142,10 @@ def _grouped(
     fits = mod(divided, groups) == 0 or (scope is not None and scope.divisible(divided, groups))
     if not fits:
         raise ShapeError(
-            op=what, operands=told,
+            op=what,
+            operands=told,
             reason=f"{_number(divided, scope)} channels do not fall into {groups} groups",
-        )  # fmt: skip
+        )
     return floordiv(shape_of(image)[1], groups)
 
 
@@ -170,9 +182,17 @@ def _biased(what: str, found: Value, bias: Any, count: int) -> Array:
 
 
 def conv_transpose(
-    x: Any, weight: Any, bias: Any = None, /, *, stride: Any = 1, padding: Any = 0,
-    output_padding: Any = 0, dilation: Any = 1, groups: int = 1,
-) -> Array:  # fmt: skip
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    /,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Array:
     """The transposed convolution: what maps gradients of `conv`'s result back to its image.
 
     Each of the stride's phases of the result is a small convolution of its own (W. Shi et al.,
@@ -203,9 +223,11 @@ def conv_transpose(
     more = each(what, "output_padding", output_padding, count, 0)
     if any(m >= max(s, d) for m, s, d in zip(more, steps, dilated, strict=True)):
         raise ArgumentError(
-            op=what, argument="output_padding", value=repr(output_padding),
+            op=what,
+            argument="output_padding",
+            value=repr(output_padding),
             expected="less than the stride or the dilation",
-        )  # fmt: skip
+        )
     (groups,) = each(what, "groups", groups, 1)
     _grouped(what, image, kernel, groups, shape_of(kernel)[0], 0)
     cut = padding_of(what, padding, extent, dilated)
@@ -216,9 +238,10 @@ def conv_transpose(
         left = whole > off if isinstance(whole, int) else _is_more(image, whole, off)
         if not left:
             raise ShapeError(
-                op=what, operands=f"{image.told}, {kernel.told}",
+                op=what,
+                operands=f"{image.told}, {kernel.told}",
                 reason=f"the result would be empty: padding {padding!r} cuts off all of it",
-            )  # fmt: skip
+            )
     whole = all(map(is_laid, steps, dilated, extent)) and all(map(lt, more, steps))
     floating = image.type.dtype.is_float and kernel.type.dtype.is_float
     form = _laid_back if whole and floating else _stretched
@@ -242,18 +265,24 @@ def _swapped(kernel: Value, groups: int) -> Value:
 
 
 def _stretched(
-    image: Value, kernel: Value, groups: int, steps: tuple[int, ...], dilated: tuple[int, ...],
-    cut: Margins, more: tuple[int, ...],
-) -> Value:  # fmt: skip
+    image: Value,
+    kernel: Value,
+    groups: int,
+    steps: tuple[int, ...],
+    dilated: tuple[int, ...],
+    cut: Margins,
+    more: tuple[int, ...],
+) -> Value:
     """With stride - 1 zeros put between the elements of the image, an ordinary convolution."""
     count = len(steps)
     for k, step in enumerate(steps):
         image = _spread(image, 2 + k, step)
     extent = pinned(kernel, range(2, 2 + count))
     reach = [(n - 1) * d for n, d in zip(extent, dilated, strict=True)]
-    around = tuple((r - low, r - high + m - (s - 1))
-                   for r, (low, high), m, s in zip(reach, cut, more, steps, strict=True)
-                   )  # fmt: skip
+    around = tuple(
+        (r - low, r - high + m - (s - 1))
+        for r, (low, high), m, s in zip(reach, cut, more, steps, strict=True)
+    )
     windows = Windows(extent, (1,) * count, dilated, ((0, 0),) * count)
     inner = floordiv(shape_of(image)[1], groups)
     slid = slide("conv_transpose", cropped(image, around), windows)
@@ -272,9 +301,14 @@ def _spread(x: Value, axis: int, step: int) -> Value:
 
 
 def _laid_back(
-    image: Value, kernel: Value, groups: int, steps: tuple[int, ...], dilated: tuple[int, ...],
-    cut: Margins, more: tuple[int, ...],
-) -> Value:  # fmt: skip
+    image: Value,
+    kernel: Value,
+    groups: int,
+    steps: tuple[int, ...],
+    dilated: tuple[int, ...],
+    cut: Margins,
+    more: tuple[int, ...],
+) -> Value:
     """Products for each element and tap, laid back along the result and summed: as one sum they are
     products over windows of the image, one for each remainder (`smelt.passes.conv_transpose`)."""
     count, dtype = len(steps), common("conv_transpose", image.type.dtype, kernel.type.dtype)

@@ -38,10 +38,25 @@ from smelt.types.expr import Index, add, floordiv, mul, sub
 from smelt.types.tensor import Shape
 
 __all__ = [
-    "arange", "asarray", "empty", "empty_like", "eye", "filled", "from_dlpack", "full",
-    "full_like", "iota", "linspace", "meshgrid", "ones", "ones_like", "tril", "triu", "zeros",
+    "arange",
+    "asarray",
+    "empty",
+    "empty_like",
+    "eye",
+    "filled",
+    "from_dlpack",
+    "full",
+    "full_like",
+    "iota",
+    "linspace",
+    "meshgrid",
+    "ones",
+    "ones_like",
+    "tril",
+    "triu",
+    "zeros",
     "zeros_like",
-]  # fmt: skip
+]
 
 
 def filled(shape: Shape, fill: Value) -> Value:
@@ -147,11 +162,12 @@ def _ragged(obj: Any) -> ArgumentError | None:
             if size != sizes[0]:
                 told = ["no list" if n is None else f"length {n}" for n in (sizes[0], size)]
                 return ArgumentError(
-                    op="asarray", argument="obj",
+                    op="asarray",
+                    argument="obj",
                     value=f"lists ({told[0]} at obj{places[0]}, {told[1]} at obj{place})",
                     expected="lists of one length at each depth",
                     hint="Fill the shorter ones up, or make an array of each and sm.concat them.",
-                )  # fmt: skip
+                )
         if sizes[0] is None:
             return None
         places = [f"{p}[{k}]" for p in places for k in range(sizes[0])]
@@ -194,18 +210,18 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
         return _recast(x, None, copy)
     if not hasattr(x, "__dlpack__"):
         raise ArgumentError(
-            op="from_dlpack", argument="x", value=type(x).__name__,
+            op="from_dlpack",
+            argument="x",
+            value=type(x).__name__,
             expected="an object with __dlpack__",
-        )  # fmt: skip
+        )
     return _from_memory(x, None, copy)
 
 
 # From a shape
 
 
-def full(
-    shape: Any, fill_value: Any, *, dtype: DTypeLike = None, device: Any = None
-) -> Array:  # fmt: skip
+def full(shape: Any, fill_value: Any, *, dtype: DTypeLike = None, device: Any = None) -> Array:
     """An array with one number everywhere; the dtype is the number's own unless given.
 
     Raises OverflowSizeError for a negative or impossible size.
@@ -238,9 +254,7 @@ def empty(shape: Any, *, dtype: DTypeLike = None, device: Any = None) -> Array:
     return zeros(shape, dtype=dtype, device=device)
 
 
-def full_like(
-    x: Any, /, fill_value: Any, *, dtype: DTypeLike = None, device: Any = None
-) -> Array:  # fmt: skip
+def full_like(x: Any, /, fill_value: Any, *, dtype: DTypeLike = None, device: Any = None) -> Array:
     """One number everywhere, in the shape of `x` and, unless given, its dtype."""
     node = value(x, "full_like")
     shape = tuple(shown(d, node.scope) for d in shape_of(node))
@@ -322,9 +336,15 @@ def _float_count(start: Any, stop: Any, step: Any) -> int:
 
 
 def linspace(
-    start: Any, stop: Any, /, num: Any, *, dtype: DTypeLike = None, device: Any = None,
+    start: Any,
+    stop: Any,
+    /,
+    num: Any,
+    *,
+    dtype: DTypeLike = None,
+    device: Any = None,
     endpoint: bool = True,
-) -> Array:  # fmt: skip
+) -> Array:
     """`num` evenly spaced numbers from `start` to `stop`, which is left out if not `endpoint`.
 
     Calculated in float64, float64 unless `dtype` is given.  Raises ArgumentError for num < 0.

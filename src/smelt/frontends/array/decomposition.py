@@ -30,9 +30,17 @@ from smelt.types.expr import Index, add, product
 from smelt.types.tensor import Shape
 
 __all__ = [
-    "eigh", "eigvalsh", "matrices", "matrix_rank", "pinv", "qr", "slogdet", "square_matrices",
-    "svd", "svdvals",
-]  # fmt: skip
+    "eigh",
+    "eigvalsh",
+    "matrices",
+    "matrix_rank",
+    "pinv",
+    "qr",
+    "slogdet",
+    "square_matrices",
+    "svd",
+    "svdvals",
+]
 
 
 class Eigen(NamedTuple):
@@ -170,8 +178,11 @@ def _threshold(x: Any, s: Array, rtol: Any, what: str) -> Array:
         rtol = max(m, n) * float(np.finfo(s.dtype.numpy).eps)
     elif getattr(rtol, "ndim", 0):
         rtol = expand_dims(rtol, axis=-1)
-    most = greatest(s, axis=-1, keepdims=True) if s.shape[-1] != 0 else total(
-        s, axis=-1, keepdims=True)  # fmt: skip
+    most = (
+        greatest(s, axis=-1, keepdims=True)
+        if s.shape[-1] != 0
+        else total(s, axis=-1, keepdims=True)
+    )
     return most * rtol
 
 

@@ -48,9 +48,7 @@ def _named(dtype: DTypeLike) -> DType:
     return parse(dtype) if isinstance(dtype, str) else from_numpy(dtype)
 
 
-def astype(
-    x: Array, dtype: DTypeLike, /, *, copy: bool = True, device: Any = None
-) -> Array:  # fmt: skip
+def astype(x: Array, dtype: DTypeLike, /, *, copy: bool = True, device: Any = None) -> Array:
     """`x` converted to another dtype, element by element.
 
     Floats lose their fraction on the way to integers; nonzero becomes True; values out of range
@@ -95,10 +93,14 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
 
 
 _KINDS: dict[str, tuple[str, ...]] = {
-    "bool": ("bool",), "signed integer": ("int",), "unsigned integer": ("uint",),
-    "integral": ("int", "uint"), "real floating": ("float",), "complex floating": ("complex",),
+    "bool": ("bool",),
+    "signed integer": ("int",),
+    "unsigned integer": ("uint",),
+    "integral": ("int", "uint"),
+    "real floating": ("float",),
+    "complex floating": ("complex",),
     "numeric": ("int", "uint", "float", "complex"),
-}  # fmt: skip
+}
 
 
 def isdtype(dtype: DTypeLike, kind: Any) -> bool:
@@ -151,9 +153,13 @@ def finfo(type: Any, /) -> FInfo:
         raise DTypeError(f"finfo({dtype.long}): not a floating-point type")
     info = ml_dtypes.finfo(dtype.numpy)
     return FInfo(
-        dtype.bits, float(info.eps), float(info.max), float(info.min),
-        float(info.smallest_normal), dtype,
-    )  # fmt: skip
+        dtype.bits,
+        float(info.eps),
+        float(info.max),
+        float(info.min),
+        float(info.smallest_normal),
+        dtype,
+    )
 
 
 def iinfo(type: Any, /) -> IInfo:

@@ -131,8 +131,9 @@ def _plain(term: Term) -> Term:
     rest = [k for k in range(len(letters)) if k not in pair]
     sizes = [shape_of(array)[k] for k in pair]
     if sizes[0] != sizes[1] and (array.scope is None or not array.scope.same(*sizes)):
-        raise ShapeError(op="einsum", operands=array.told,
-                         reason=f"{twice!r} is {sizes[0]} and {sizes[1]}")  # fmt: skip
+        raise ShapeError(
+            op="einsum", operands=array.told, reason=f"{twice!r} is {sizes[0]} and {sizes[1]}"
+        )
     line = diagonal(Array.of(permute(array, [*rest, *pair])))
     return _plain(Term(value(line, "einsum"), "".join(letters[k] for k in rest) + twice))
 

@@ -224,8 +224,9 @@ def _within(x: Value, limit: Value) -> Value:
 def _whole_bound(bound: float, dtype: DType, rounded: Callable[[float], int]) -> int:
     """The integer of `dtype` that bounds as `bound` does.  Raises ArgumentError for NaN."""
     if bound != bound:
-        raise ArgumentError(op="clip", argument="a bound", value=bound,
-                            expected=f"a number, beside {dtype.long}")  # fmt: skip
+        raise ArgumentError(
+            op="clip", argument="a bound", value=bound, expected=f"a number, beside {dtype.long}"
+        )
     ends = np.iinfo(dtype.numpy)
     if not ends.min <= bound <= ends.max:
         return int(ends.min if bound < ends.min else ends.max)

@@ -38,9 +38,16 @@ if TYPE_CHECKING:
     from smelt.warm import Found
 
 __all__ = [
-    "FAILURES", "MISTAKES", "Turns", "blame", "compile_graph", "explaining", "outside",
-    "size_names", "turned",
-]  # fmt: skip
+    "FAILURES",
+    "MISTAKES",
+    "Turns",
+    "blame",
+    "compile_graph",
+    "explaining",
+    "outside",
+    "size_names",
+    "turned",
+]
 
 Buffer = np.ndarray[Any, Any]
 FAILURES = ExternError, OutOfMemory
@@ -65,9 +72,13 @@ def outside(looks: Looks, inputs: Sequence[Node], arrays: Sequence[Buffer]) -> N
 
 
 def blame(
-    error: SmeltError, graph: Graph, arrays: Sequence[Buffer], sizes: Mapping[str, int],
-    compiled: Compiled | Found, used: Sequence[int],
-) -> None:  # fmt: skip
+    error: SmeltError,
+    graph: Graph,
+    arrays: Sequence[Buffer],
+    sizes: Mapping[str, int],
+    compiled: Compiled | Found,
+    used: Sequence[int],
+) -> None:
     """Tell an error of a run which line it is about, by the graph of the program at hand and its
     `sizes`: the plan, run with the sizes `used`, may have been made for another one."""
     failed = imported("smelt.graph.locate_failure")
@@ -92,9 +103,7 @@ def _tell(error: SmeltError, what: str) -> None:
         error.fields = {**error.fields, "largest": what}
 
 
-def turned(
-    graph: Graph, orders: Sequence[tuple[int, ...] | None]
-) -> tuple[Graph, Turns | None]:  # fmt: skip
+def turned(graph: Graph, orders: Sequence[tuple[int, ...] | None]) -> tuple[Graph, Turns | None]:
     """The graph for inputs that lie in memory in other orders than that of their dimensions, and
     how; the graph as it is, which reads them with strides, where results would not lie so too."""
     if any(orders) and not graph.checks:
@@ -136,9 +145,7 @@ def explaining() -> Any:
     return imported("smelt.explain")
 
 
-def compile_graph(
-    graph: Graph, hints: Mapping[str, int], donate: Donate = ()
-) -> Compiled | Found:  # fmt: skip
+def compile_graph(graph: Graph, hints: Mapping[str, int], donate: Donate = ()) -> Compiled | Found:
     """Compile.  `hints` are sizes of the call at hand; inputs in `donate` may be overwritten,
     some of them by one result alone.
 

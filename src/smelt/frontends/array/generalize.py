@@ -140,9 +140,10 @@ class _Lift:
         return replace_numbers(op, self.number)
 
     def _infer(self, x: Value, op: TensorOp) -> TensorType:
-        canonical = replace(op, **{
-            name: self.sizes.shape(getattr(op, name)) for name in replace_numbers(x.op, _same)
-        })  # fmt: skip
+        canonical = replace(
+            op,
+            **{name: self.sizes.shape(getattr(op, name)) for name in replace_numbers(x.op, _same)},
+        )
         return canonical.infer(*(self._type(i) for i in x.inputs))
 
     # Guesses
@@ -192,9 +193,7 @@ class _Lift:
         inputs = [made[x] for x in program.leaves]
         constants = _Constants(program, self.varying)
         for x in program.nodes:
-            operands = tuple(
-                constants.next(i) if _is_constant(i) else made[i] for i in x.inputs
-            )  # fmt: skip
+            operands = tuple(constants.next(i) if _is_constant(i) else made[i] for i in x.inputs)
             node = Node(self.ops[x], operands, x.type, x.origin)
             made[x] = again(sizes, node, {i: i for i in operands})
         outputs = tuple(constants.next(x) if _is_constant(x) else made[x] for x in program.outputs)
@@ -212,10 +211,15 @@ class _Lift:
         names = size_names(graph)
         parameters = ", ".join(f"n{k}" for k in range(len(program.numbers)))
         return Lifted(
-            graph, sizes.matcher(parameters, names), tuple(constants.fixed), tuple(constants.free),
-            tuple(names.index(n) for n in told), {name: sizes.hints[name] for name in names},
-            looks, turns,
-        )  # fmt: skip
+            graph,
+            sizes.matcher(parameters, names),
+            tuple(constants.fixed),
+            tuple(constants.free),
+            tuple(names.index(n) for n in told),
+            {name: sizes.hints[name] for name in names},
+            looks,
+            turns,
+        )
 
 
 class _Constants:
@@ -314,8 +318,11 @@ def _group(lift: _Lift, source: list[Index], target: list[Index]) -> None:
     sizes = lift.sizes
     if len(target) > 1:
         for goal in list(target):
-            twin = None if isinstance(goal, int) else lift.twin(goal, [
-                d for d in source if not isinstance(d, int)] or [0])  # fmt: skip
+            twin = (
+                None
+                if isinstance(goal, int)
+                else lift.twin(goal, [d for d in source if not isinstance(d, int)] or [0])
+            )
             if twin is not None:
                 sizes.same(goal, twin)
                 source.remove(twin)
@@ -327,8 +334,11 @@ def _group(lift: _Lift, source: list[Index], target: list[Index]) -> None:
             other = lift.twin(d) if d is not solved and not lift.stays(d) else None
             if other is not None:
                 sizes.same(d, other)
-        open_ = [d for d in rest if (not isinstance(sizes.canon(d), int)
-                 and lift.twin(d) is None) or d is solved]  # fmt: skip
+        open_ = [
+            d
+            for d in rest
+            if (not isinstance(sizes.canon(d), int) and lift.twin(d) is None) or d is solved
+        ]
         solved = solved if solved is not None else (open_[0] if open_ else rest[0])
         for d in open_:
             if d is not solved:
@@ -383,7 +393,14 @@ def _window(lift: _Lift, x: Value, op: Op, types: Types) -> None:
 
 
 _RULES: dict[type[TensorOp], Callable[[_Lift, Value, Any, Types], None]] = {
-    Map: _map, Gather: _gather, Scatter: _scatter, Concat: _concat, Contract: _contract,
-    Expand: _expand, Reshape: _reshape, Slice: _slice, Pad: _pad,
+    Map: _map,
+    Gather: _gather,
+    Scatter: _scatter,
+    Concat: _concat,
+    Contract: _contract,
+    Expand: _expand,
+    Reshape: _reshape,
+    Slice: _slice,
+    Pad: _pad,
     Window: _window,
-}  # fmt: skip
+}

@@ -48,9 +48,7 @@ def _autodiff() -> Any:
     return imported("smelt.autodiff")
 
 
-def grad(
-    fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False
-) -> Function:  # fmt: skip
+def grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
     """A function that gives the gradient of `fun`, a real function of arrays.
 
     Args:
@@ -80,7 +78,7 @@ def grad(
 
 def value_and_grad(
     fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False
-) -> Function:  # fmt: skip
+) -> Function:
     """As `grad`, for a function that gives the pair of value and gradient.
 
     With `has_aux` the value is the pair that `fun` gave.
@@ -179,9 +177,11 @@ def _places(argnums: int | Sequence[int], count: int) -> tuple[int, ...]:
     for k in wanted:
         if not -count <= k < count:
             raise ArgumentError(
-                op="grad", argument="argnums", value=argnums,
+                op="grad",
+                argument="argnums",
+                value=argnums,
                 expected=f"places among the {count} positional arguments of the call",
-            )  # fmt: skip
+            )
     return tuple(k % count for k in wanted)
 
 
@@ -292,7 +292,7 @@ def _taping() -> Generator[None]:
 
 def _reverse(
     steps: Sequence[Step], seeds: Mapping[Node, Node], known: Sequence[_Leaf]
-) -> list[Array]:  # fmt: skip
+) -> list[Array]:
     """The gradients, zeros where nothing depends on an argument."""
     wrt = [x.node for x in known]
     scope = next((x.scope for x in wrt if x.scope is not None), STATE.scope)

@@ -42,9 +42,11 @@ class Info:
         """The dtypes of Python numbers.  There are no complex arrays: their entry is for sizes."""
         check_device(device)
         return {
-            "real floating": types.f64, "complex floating": types.c128,
-            "integral": types.i64, "indexing": types.i64,
-        }  # fmt: skip
+            "real floating": types.f64,
+            "complex floating": types.c128,
+            "integral": types.i64,
+            "indexing": types.i64,
+        }
 
     def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, DType]:
         """The standard's dtypes that arrays may have, by name; bfloat16 and float16 come on top.

@@ -75,8 +75,9 @@ class Jit(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if STATE.tapes or (STATE.following and self._is_followed(kwargs)):
             bound = self.options.bind(args, kwargs)
-            return bound.call([Array.of(from_host(x)) if x.__class__ is np.ndarray else x
-                               for x in bound.leaves])  # fmt: skip
+            return bound.call(
+                [Array.of(from_host(x)) if x.__class__ is np.ndarray else x for x in bound.leaves]
+            )
         out = None
         if kwargs or not self._plain:
             out = kwargs.get("out") if len(kwargs) == 1 and self._plain else None
@@ -172,7 +173,7 @@ class Jit(Generic[P, R]):
 
     def _into(
         self, out: Any, key: list[Any], buffers: list[Buffer], bound: Callable[[], Bound]
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """A call into an array of the caller's, `key` being what is known of the arguments."""
         exact = (*key, "out", out.dtype, out.shape, out.flags.num & _WRITTEN)
         found = self._exact.get(exact)
@@ -213,9 +214,13 @@ class Jit(Generic[P, R]):
         its results lie in memory as the arguments do, where those agree."""
         donated = _to_overwrite(bound, arguments)
         key = (
-            bound.tree, bound.statics, tuple(signature(a) for a in arguments), donated,
-            turns, fingerprint(),
-        )  # fmt: skip
+            bound.tree,
+            bound.statics,
+            tuple(signature(a) for a in arguments),
+            donated,
+            turns,
+            fingerprint(),
+        )
         traces = self.traces.setdefault(key, [])
         measures = measure(arguments)
         for place, trace in enumerate(traces):
@@ -257,8 +262,10 @@ def _to_overwrite(bound: Bound, arguments: Sequence[Argument]) -> tuple[int, ...
 
 
 _KINDS: dict[type, str] = dict.fromkeys((d.numpy.type for d in DTYPES), "scalar") | {
-    float: "number", int: "number", np.float64: "float64",
-}  # fmt: skip
+    float: "number",
+    int: "number",
+    np.float64: "float64",
+}
 """What is no array, though it gives kernels the same memory to read."""
 _NOTHING = np.zeros((), np.bool_)
 _BY_VALUE: Any = object()
@@ -282,11 +289,10 @@ def _memory(x: Any) -> Buffer | None:
 
 def _repeatable(trace: Trace, bound: Bound, arguments: Sequence[Argument]) -> bool:
     """Whether a call with the same types and shapes may skip everything but running."""
-    return (
-        trace.plain
-        and all(a.data is x or not isinstance(x, np.ndarray)
-                for a, x in zip(arguments, bound.leaves, strict=True))
-    )  # fmt: skip
+    return trace.plain and all(
+        a.data is x or not isinstance(x, np.ndarray)
+        for a, x in zip(arguments, bound.leaves, strict=True)
+    )
 
 
 def _again(found: Exact, buffers: list[Buffer]) -> Any:
@@ -356,17 +362,28 @@ class SteeredJit(Jit[P, R]):
 
 @overload
 def jit(
-    function: Callable[P, R], /, *, static_argnums: int | Iterable[int] = (),
-    static_argnames: str | Iterable[str] = (), donate: int | str | Iterable[int | str] = (),
-    must: Names = (), never: Names = (), max_extra_memory: int | str | None = None,
+    function: Callable[P, R],
+    /,
+    *,
+    static_argnums: int | Iterable[int] = (),
+    static_argnames: str | Iterable[str] = (),
+    donate: int | str | Iterable[int | str] = (),
+    must: Names = (),
+    never: Names = (),
+    max_extra_memory: int | str | None = None,
     rounding: str | None = None,
-) -> Jit[P, R]: ...  # fmt: skip
+) -> Jit[P, R]: ...
 @overload
 def jit(
-    *, static_argnums: int | Iterable[int] = (), static_argnames: str | Iterable[str] = (),
-    donate: int | str | Iterable[int | str] = (), must: Names = (), never: Names = (),
-    max_extra_memory: int | str | None = None, rounding: str | None = None,
-) -> Callable[[Callable[P, R]], Jit[P, R]]: ...  # fmt: skip
+    *,
+    static_argnums: int | Iterable[int] = (),
+    static_argnames: str | Iterable[str] = (),
+    donate: int | str | Iterable[int | str] = (),
+    must: Names = (),
+    never: Names = (),
+    max_extra_memory: int | str | None = None,
+    rounding: str | None = None,
+) -> Callable[[Callable[P, R]], Jit[P, R]]: ...
 def jit(
     function: Any = None,
     /,

@@ -217,26 +217,41 @@ _ROWS = (
     ExternRow("linalg_det", "determinants", _determinant, np.linalg.det, derive.of_determinant),
     ExternRow("linalg_solve", "solutions of linear systems", _solution, _solve, derive.of_solution),
     ExternRow(
-        "linalg_slogdet", "signs and logarithms of determinants", lambda x: _row_of(x, (2,)),
-        _slogdet, derive.of_signed_logarithm,
+        "linalg_slogdet",
+        "signs and logarithms of determinants",
+        lambda x: _row_of(x, (2,)),
+        _slogdet,
+        derive.of_signed_logarithm,
     ),
     ExternRow(
-        "linalg_eigh", "eigenvalues and eigenvectors of symmetric matrices", _eigh_type, _eigh,
+        "linalg_eigh",
+        "eigenvalues and eigenvectors of symmetric matrices",
+        _eigh_type,
+        _eigh,
         derive.of_symmetric,
     ),
     ExternRow("linalg_qr", "Q and R", _qr_type, _qr, derive.of_orthogonal),
     ExternRow(
-        "linalg_qr_complete", "square Q and R", _whole_qr_type, partial(_qr, mode="complete"),
+        "linalg_qr_complete",
+        "square Q and R",
+        _whole_qr_type,
+        partial(_qr, mode="complete"),
     ),
     ExternRow("linalg_svd", "singular vectors and values", _svd_type, _svd, derive.of_singular),
     ExternRow(
-        "linalg_svd_full", "square singular vectors, and values", _whole_svd_type,
+        "linalg_svd_full",
+        "square singular vectors, and values",
+        _whole_svd_type,
         partial(_svd, full=True),
     ),
     ExternRow(
-        "linalg_svdvals", "singular values", _singular_type, _singular, derive.of_singular_values,
+        "linalg_svdvals",
+        "singular values",
+        _singular_type,
+        _singular,
+        derive.of_singular_values,
     ),
-)  # fmt: skip
+)
 for _row in _ROWS:
     _into = _row.into and _guarded(_row.name, _row.into)
     register(replace(_row, call=_guarded(_row.name, _row.call), into=_into))

@@ -66,9 +66,7 @@ def matmul(x1: Any, x2: Any, /) -> Array:
     return Array.of(products.matmul(value(x1, "matmul"), value(x2, "matmul")))
 
 
-def tensordot(
-    x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
-) -> Array:  # fmt: skip
+def tensordot(x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Array:
     """Sum of products over pairs of axes: the last of x1 with the first of x2, or two sequences.
 
     Raises ShapeError, AxisError, DTypeError for bool.
@@ -166,14 +164,19 @@ def matrix_norm(
         return sqrt(total(square(array), axis=(-2, -1), keepdims=keepdims))
     if ord in ("nuc", 2, -2):
         values = svdvals(array)
-        found = _greatest(values, -1, False) if ord == 2 else \
-            (total if ord == "nuc" else least)(values, axis=-1)  # fmt: skip
+        found = (
+            _greatest(values, -1, False)
+            if ord == 2
+            else (total if ord == "nuc" else least)(values, axis=-1)
+        )
         return expand_dims(found, axis=(-2, -1)) if keepdims else found
     if ord not in (1, -1, math.inf, -math.inf):
         raise ArgumentError(
-            op="matrix_norm", argument="ord", value=repr(ord),
+            op="matrix_norm",
+            argument="ord",
+            value=repr(ord),
             expected="'fro', 'nuc', or 1, 2 or infinity of either sign",
-        )  # fmt: skip
+        )
     along = -2 if ord in (1, -1) else -1
     sums = total(absolute(array), axis=along, keepdims=True)
     if ord in (1, math.inf):

@@ -51,9 +51,13 @@ def _dimension(d: Any) -> Index:
             found = parse_expr(d, size)
         except ValueError:
             raise ExprTextError(
-                f"{d!r} is no dimension", source=d, line=1, column=1, length=len(d),
+                f"{d!r} is no dimension",
+                source=d,
+                line=1,
+                column=1,
+                length=len(d),
                 hint="Use numbers, names of sizes, + - * // and %.",
-            ) from None  # fmt: skip
+            ) from None
         if {"min", "max"} & set(sizes_of(found)):
             raise ArgumentError("spec: min and max cannot be names of sizes")
     else:
@@ -99,9 +103,12 @@ class Lowered:
     """A function recorded for given arguments, not compiled yet."""
 
     def __init__(
-        self, trace: Trace, bound: Bound, arguments: tuple[Argument, ...],
+        self,
+        trace: Trace,
+        bound: Bound,
+        arguments: tuple[Argument, ...],
         settings: config | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.trace = trace
         self.bound = bound
         self.arguments = arguments
@@ -111,9 +118,11 @@ class Lowered:
         """The recorded graph as text.  Raises ArgumentError for another form."""
         if form != "graph":
             raise ArgumentError(
-                op="as_text", argument="form", value=repr(form),
+                op="as_text",
+                argument="form",
+                value=repr(form),
                 expected="'graph'; compile() has the others",
-            )  # fmt: skip
+            )
         return text(self.trace.graph)
 
     def compile(self) -> Executable:

@@ -34,9 +34,22 @@ from smelt.types.expr import Index, add, mod, mul, sub
 from smelt.types.tensor import Shape, broadcast_shapes
 
 __all__ = [
-    "broadcast_arrays", "broadcast_to", "concat", "expand_dims", "flip", "matrix_transpose",
-    "moveaxis", "permute_dims", "repeat", "reshape", "roll", "squeeze", "stack", "tile", "unstack",
-]  # fmt: skip
+    "broadcast_arrays",
+    "broadcast_to",
+    "concat",
+    "expand_dims",
+    "flip",
+    "matrix_transpose",
+    "moveaxis",
+    "permute_dims",
+    "repeat",
+    "reshape",
+    "roll",
+    "squeeze",
+    "stack",
+    "tile",
+    "unstack",
+]
 
 
 def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Array:
@@ -64,14 +77,11 @@ def matrix_transpose(x: Any, /) -> Array:
     return Array.of(value(x, "matrix_transpose")).mT
 
 
-def moveaxis(
-    x: Any, source: int | Sequence[int], destination: int | Sequence[int], /
-) -> Array:  # fmt: skip
+def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[int], /) -> Array:
     """Dimensions moved from `source` to `destination` places.  Raises AxisError."""
     node = value(x, "moveaxis")
     rank = node.type.rank
-    sides = [(s,) if isinstance(s, (int, np.integer)) else tuple(s)
-             for s in (source, destination)]  # fmt: skip
+    sides = [(s,) if isinstance(s, (int, np.integer)) else tuple(s) for s in (source, destination)]
     first, second = (tuple(axis_of(int(a), rank, "moveaxis") for a in side) for side in sides)
     if (
         len(first) != len(second)
@@ -163,7 +173,7 @@ def flip(x: Any, /, *, axis: int | Sequence[int] | None = None) -> Array:
 
 def roll(
     x: Any, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None
-) -> Array:  # fmt: skip
+) -> Array:
     """Elements moved on by `shift` along `axis`, those beyond the end to the beginning.
 
     None rolls the flattened array.  Raises AxisError, ArgumentError if the two do not match.
@@ -242,9 +252,11 @@ def _repeat_each(x: Value, repeats: Any, axis: int) -> Array:
     n = size if isinstance(size, int) else Size(size, _scope(x)).value()
     if known.size not in (1, n) or (known.size and int(known.min()) < 0):
         raise ArgumentError(
-            op="repeat", argument="repeats", value=repr(known),
+            op="repeat",
+            argument="repeats",
+            value=repr(known),
             expected=f"counts for {n} elements, none negative",
-        )  # fmt: skip
+        )
     places = np.repeat(np.arange(n), known.reshape(-1) if known.size != 1 else int(known.item()))
     return Array.of(take(x, [leaf(places)], axis))
 

@@ -29,15 +29,27 @@ from smelt.ops.create import Input
 __all__ = ["Chosen", "choose", "operator", "written"]
 
 _BINARY = {
-    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide",
-    "floordiv": "floor_divide", "mod": "remainder", "pow": "pow", "and": "bitwise_and",
-    "or": "bitwise_or", "xor": "bitwise_xor", "lshift": "bitwise_left_shift",
+    "add": "add",
+    "sub": "subtract",
+    "mul": "multiply",
+    "truediv": "divide",
+    "floordiv": "floor_divide",
+    "mod": "remainder",
+    "pow": "pow",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+    "lshift": "bitwise_left_shift",
     "rshift": "bitwise_right_shift",
-}  # fmt: skip
+}
 _COMPARED = {
-    "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater",
+    "eq": "equal",
+    "ne": "not_equal",
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
     "ge": "greater_equal",
-}  # fmt: skip
+}
 _UNARY = {"neg": "negative", "abs": "abs", "invert": "bitwise_invert"}
 _UNREADABLE = ("array", "bool", "complex", "float", "index", "int", "iter", "len")
 _LINEAR = {"add", "subtract", "negative"}
@@ -98,10 +110,11 @@ class Chosen:
         scaled = name in ("multiply", "divide") and isinstance(other, (int, float))
         if STATE.tapes and name not in _LINEAR and not scaled:
             raise TracerError(
-                use=f"{name} of chosen elements, differentiated,", value=self.mask.told,
+                use=f"{name} of chosen elements, differentiated,",
+                value=self.mask.told,
                 hint="Use sm.where(mask, f(sm.where(mask, x, safe)), x): what is not chosen counts"
                 " for derivatives as well.",
-            )  # fmt: skip
+            )
 
 
 def choose(x: Value, key: Any) -> Chosen | None:
@@ -139,9 +152,10 @@ def _alike(a: Value, b: Value, mask: Value) -> None:
     """Raises ShapeError where what follows the mask's dimensions has other ranks."""
     if a.type.rank != b.type.rank:
         raise ShapeError(
-            op="x[mask]", operands=f"{a.told}, {b.told}",
+            op="x[mask]",
+            operands=f"{a.told}, {b.told}",
             reason=f"{mask.told} leaves them different ranks",
-        )  # fmt: skip
+        )
 
 
 def _same(a: Any, b: Any) -> bool:

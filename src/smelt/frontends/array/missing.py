@@ -23,9 +23,18 @@ from smelt.frontends.array.manipulation import reshape
 from smelt.frontends.array.numerical import Axis, array_of, floats_of
 
 __all__ = [
-    "nanargmax", "nanargmin", "nancumprod", "nancumsum", "nanmax", "nanmean", "nanmin", "nanprod",
-    "nanstd", "nansum", "nanvar",
-]  # fmt: skip
+    "nanargmax",
+    "nanargmin",
+    "nancumprod",
+    "nancumsum",
+    "nanmax",
+    "nanmean",
+    "nanmin",
+    "nanprod",
+    "nanstd",
+    "nansum",
+    "nanvar",
+]
 
 
 def _filled(x: Any, unit: float, what: str) -> Array:
@@ -36,14 +45,14 @@ def _filled(x: Any, unit: float, what: str) -> Array:
 
 def nansum(
     x: Any, /, axis: Axis = None, *, dtype: DTypeLike = None, keepdims: bool = False
-) -> Array:  # fmt: skip
+) -> Array:
     """The sum of the elements that are not NaN; dtypes as in `sum`.  Raises AxisError."""
     return stat.sum(_filled(x, 0.0, "nansum"), axis=axis, dtype=dtype, keepdims=keepdims)
 
 
 def nanprod(
     x: Any, /, axis: Axis = None, *, dtype: DTypeLike = None, keepdims: bool = False
-) -> Array:  # fmt: skip
+) -> Array:
     """The product of the elements that are not NaN; dtypes as in `sum`.  Raises AxisError."""
     return stat.prod(_filled(x, 1.0, "nanprod"), axis=axis, dtype=dtype, keepdims=keepdims)
 
@@ -72,7 +81,7 @@ def _row(array: Array, axis: int | None) -> tuple[Array, int]:
 
 def nanmean(
     x: Any, /, axis: Axis = None, *, dtype: DTypeLike = None, keepdims: bool = False
-) -> Array:  # fmt: skip
+) -> Array:
     """The mean of the elements that are not NaN; NaN where there are none.
 
     Floats keep their dtype, integers give float64; with `dtype`, that is computed and given.
@@ -99,9 +108,14 @@ def _count(wide: Array, axis: Axis, keepdims: bool) -> Array:
 
 
 def nanvar(
-    x: Any, /, axis: Axis = None, *, dtype: DTypeLike = None, ddof: float = 0,
+    x: Any,
+    /,
+    axis: Axis = None,
+    *,
+    dtype: DTypeLike = None,
+    ddof: float = 0,
     keepdims: bool = False,
-) -> Array:  # fmt: skip
+) -> Array:
     """The variance of the elements that are not NaN, over their number - `ddof`; NaN where that is
     not above 0.  Two passes, as in `var`; dtypes as in `nanmean`.  Raises AxisError.
     """
@@ -110,9 +124,14 @@ def nanvar(
 
 
 def nanstd(
-    x: Any, /, axis: Axis = None, *, dtype: DTypeLike = None, ddof: float = 0,
+    x: Any,
+    /,
+    axis: Axis = None,
+    *,
+    dtype: DTypeLike = None,
+    ddof: float = 0,
     keepdims: bool = False,
-) -> Array:  # fmt: skip
+) -> Array:
     """The standard deviation of the elements that are not NaN, the square root of `nanvar`."""
     array = _in(x, dtype, "nanstd")
     return astype(el.sqrt(_variance(array, axis, ddof, keepdims)), array.dtype)

@@ -138,8 +138,11 @@ def placed(x: Value, a: int, *, descending: bool) -> Array:
         places[i], places[j] = where(out, q, p), where(out, p, q)
     found = stack(places, axis=a)
     if x.type.dtype.is_float:
-        found = where(found < 0, found + n, found) if descending else \
-            where(found >= n, found - n, found)  # fmt: skip
+        found = (
+            where(found < 0, found + n, found)
+            if descending
+            else where(found >= n, found - n, found)
+        )
     return _as(found, i64)
 
 

@@ -30,7 +30,7 @@ from smelt.frontends.array.elementwise import (
     sin,
     tanh,
     where,
-)  # fmt: skip
+)
 from smelt.frontends.array.linalg import matmul
 from smelt.frontends.array.manipulation import concat, expand_dims, matrix_transpose, reshape
 from smelt.frontends.array.pooling import (
@@ -193,9 +193,15 @@ def group_norm(
 
 
 def batch_norm(
-    x: Any, mean_: Any = None, variance: Any = None, weight: Any = None, bias: Any = None, /,
-    *, eps: float = 1e-5,
-) -> Array:  # fmt: skip
+    x: Any,
+    mean_: Any = None,
+    variance: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    /,
+    *,
+    eps: float = 1e-5,
+) -> Array:
     """Normalise each channel of x: [batch, channels, ...] (S. Ioffe and C. Szegedy, 2015).
 
     Args:
@@ -221,9 +227,14 @@ def batch_norm(
 
 
 def cross_entropy(
-    logits: Any, labels: Any, /, *, axis: int = -1, ignore: int | None = None,
+    logits: Any,
+    labels: Any,
+    /,
+    *,
+    axis: int = -1,
+    ignore: int | None = None,
     reduction: str = "mean",
-) -> Array:  # fmt: skip
+) -> Array:
     """-log softmax(logits) at the labels.
 
     Args:
@@ -237,9 +248,11 @@ def cross_entropy(
     """
     if reduction not in ("mean", "sum", "none"):
         raise ArgumentError(
-            op="cross_entropy", argument="reduction", value=repr(reduction),
+            op="cross_entropy",
+            argument="reduction",
+            value=repr(reduction),
             expected="'mean', 'sum' or 'none'",
-        )  # fmt: skip
+        )
     node = value(labels, "cross_entropy")
     if not node.type.dtype.is_integer:
         raise DTypeError(f"cross_entropy: labels are {node.told}, not integers")
@@ -261,9 +274,16 @@ def cross_entropy(
 
 
 def attention(
-    q: Any, k: Any, v: Any, /, *, mask: Any = None, bias: Any = None, causal: bool = False,
+    q: Any,
+    k: Any,
+    v: Any,
+    /,
+    *,
+    mask: Any = None,
+    bias: Any = None,
+    causal: bool = False,
     scale: float | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """softmax(q kᵀ · scale + bias) v over the last two dimensions (A. Vaswani et al., 2017).
 
     Args:
@@ -303,7 +323,7 @@ def attention(
 
 def rotary(
     x: Any, positions: Any = None, /, *, base: float = 10000.0, interleaved: bool = False
-) -> Array:  # fmt: skip
+) -> Array:
     """Rotary position embedding of x: [..., length, size] with an even size (J. Su et al., 2021).
 
     Args:

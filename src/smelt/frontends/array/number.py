@@ -220,9 +220,11 @@ class Scalar(Number):
         """NumPy refuses a number beyond the type of the array beside it, and so does this."""
         if not info.min <= self.hint <= info.max:
             raise RangeError(
-                op=self.scope.name, argument="operand", value=self.hint,
+                op=self.scope.name,
+                argument="operand",
+                value=self.hint,
                 expected=f"a number that {dtype} holds",
-            )  # fmt: skip
+            )
         self.scope.bound_scalar(self.rank0, int(info.min), int(info.max))
 
     def __index__(self) -> int:
@@ -260,8 +262,12 @@ class Scalar(Number):
 
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "==": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
+    "==": operator.eq,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 
 
 def _ask(x: Number, relation: str, y: Any) -> bool:
@@ -269,8 +275,9 @@ def _ask(x: Number, relation: str, y: Any) -> bool:
     if not isinstance(y, (Number, int, float, np.integer, np.floating)):
         return NotImplemented
     truth = _COMPARE[relation](_hint(x), _hint(y))
-    texts = [x.scope.formula_of(v.rank0 if isinstance(v, Scalar) else _size_or_number(v))
-             for v in (x, y)]  # fmt: skip
+    texts = [
+        x.scope.formula_of(v.rank0 if isinstance(v, Scalar) else _size_or_number(v)) for v in (x, y)
+    ]
     if None in texts:
         for v in (x, y):
             if isinstance(v, Number):
@@ -337,12 +344,14 @@ def _constant(x: Any, dtype: DType) -> Value:
 
 
 _ARITHMETIC: tuple[tuple[str, str, Callable[..., Any], Callable[..., Index] | None], ...] = (
-    ("add", "add", operator.add, plus), ("sub", "subtract", operator.sub, sub),
+    ("add", "add", operator.add, plus),
+    ("sub", "subtract", operator.sub, sub),
     ("mul", "multiply", operator.mul, mul),
     ("floordiv", "floor_divide", operator.floordiv, floordiv),
-    ("mod", "remainder", operator.mod, mod), ("truediv", "divide", operator.truediv, None),
+    ("mod", "remainder", operator.mod, mod),
+    ("truediv", "divide", operator.truediv, None),
     ("pow", "pow", operator.pow, None),
-)  # fmt: skip
+)
 
 
 def _methods(what: str, plain: Callable[..., Any], exact: Callable[..., Index] | None) -> Any:
@@ -386,18 +395,28 @@ def _masked(x: Any, y: int) -> Any:
 
 for _name, _plain, _arithmetic in (
     ("rshift", operator.rshift, lambda x, y: x // 2**y if 0 <= y < 63 else None),
-    ("lshift", operator.lshift,
-     lambda x, y: x * 2**y if isinstance(x, Size) and 0 <= y < 63 else None),
-    ("and", operator.and_, _masked), ("or", operator.or_, None), ("xor", operator.xor, None),
-):  # fmt: skip
+    (
+        "lshift",
+        operator.lshift,
+        lambda x, y: x * 2**y if isinstance(x, Size) and 0 <= y < 63 else None,
+    ),
+    ("and", operator.and_, _masked),
+    ("or", operator.or_, None),
+    ("xor", operator.xor, None),
+):
     _forward, _reflected = _bits(_plain, _arithmetic)
     setattr(Number, f"__{_name}__", _forward)
     setattr(Number, f"__r{_name}__", _reflected)
 
 
 _RULES: dict[str, Callable[..., Index]] = {
-    "add": plus, "sub": sub, "mul": mul, "floordiv": floordiv, "mod": mod, "neg": sub,
-}  # fmt: skip
+    "add": plus,
+    "sub": sub,
+    "mul": mul,
+    "floordiv": floordiv,
+    "mod": mod,
+    "neg": sub,
+}
 """What scalar operators on whole numbers are among sizes."""
 
 

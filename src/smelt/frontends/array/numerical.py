@@ -38,9 +38,20 @@ from smelt.frontends.array.windows import margins
 from smelt.types.dtype import bool_, f64, i64
 
 __all__ = [
-    "allclose", "average", "convolve", "corrcoef", "cov", "gradient", "histogram", "interp",
-    "isclose", "isin", "nan_to_num", "pad", "trapezoid",
-]  # fmt: skip
+    "allclose",
+    "average",
+    "convolve",
+    "corrcoef",
+    "cov",
+    "gradient",
+    "histogram",
+    "interp",
+    "isclose",
+    "isin",
+    "nan_to_num",
+    "pad",
+    "trapezoid",
+]
 
 Axis = int | Sequence[int] | None
 
@@ -66,7 +77,7 @@ def floats_of(x: Any, what: str) -> Array:
 
 def isclose(
     a: Any, b: Any, /, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False
-) -> Array:  # fmt: skip
+) -> Array:
     """Whether |a - b| <= atol + rtol·|b|, element by element; equal infinities are close.
 
     With `equal_nan` a NaN is close to a NaN.  Raises ShapeError.
@@ -81,7 +92,7 @@ def isclose(
 
 def allclose(
     a: Any, b: Any, /, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False
-) -> Array:  # fmt: skip
+) -> Array:
     """Whether all elements are close (`isclose`), a bool array of rank 0.  Raises ShapeError."""
     return stat.all(isclose(a, b, rtol, atol, equal_nan))
 
@@ -103,9 +114,7 @@ def isin(x: Any, test: Any, /, *, invert: bool = False) -> Array:
     return el.logical_not(found) if invert else found
 
 
-def nan_to_num(
-    x: Any, /, nan: Any = 0.0, posinf: Any = None, neginf: Any = None
-) -> Array:  # fmt: skip
+def nan_to_num(x: Any, /, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Array:
     """Floats with numbers in the place of NaN and of infinities, which are by default the greatest
     and the least of the dtype."""
     array = array_of(x, "nan_to_num")
@@ -169,9 +178,13 @@ def corrcoef(x: Any, /, *, rowvar: bool = True) -> Array:
 
 
 def histogram(
-    x: Any, /, bins: Any = 10, range: tuple[Any, Any] | None = None, weights: Any = None,
+    x: Any,
+    /,
+    bins: Any = 10,
+    range: tuple[Any, Any] | None = None,
+    weights: Any = None,
     density: bool = False,
-) -> tuple[Array, Array]:  # fmt: skip
+) -> tuple[Array, Array]:
     """How many elements lie in each bin, and the edges of the bins.
 
     Args:
@@ -232,9 +245,7 @@ def _edges(x: Array, bins: Any, span: tuple[Any, Any] | None) -> tuple[Array, Ar
 # Series
 
 
-def interp(
-    x: Any, xp: Any, fp: Any, /, left: Any = None, right: Any = None
-) -> Array:  # fmt: skip
+def interp(x: Any, xp: Any, fp: Any, /, left: Any = None, right: Any = None) -> Array:
     """The line through the points (xp, fp), at x.
 
     Args:
@@ -327,13 +338,16 @@ def convolve(a: Any, v: Any, /, mode: str = "full") -> Array:
     return found[0, 0, :]
 
 
-_MODES = {"constant": "zeros", "edge": "replicate", "reflect": "reflect", "wrap": "circular",
-          "symmetric": "symmetric"}  # fmt: skip
+_MODES = {
+    "constant": "zeros",
+    "edge": "replicate",
+    "reflect": "reflect",
+    "wrap": "circular",
+    "symmetric": "symmetric",
+}
 
 
-def pad(
-    x: Any, pad_width: Any, /, mode: str = "constant", *, constant_values: Any = 0
-) -> Array:  # fmt: skip
+def pad(x: Any, pad_width: Any, /, mode: str = "constant", *, constant_values: Any = 0) -> Array:
     """An array with margins.
 
     Args:
@@ -379,7 +393,9 @@ def _widths(given: Any, rank: int, *, fixed: bool) -> tuple[tuple[Any, Any], ...
     found = tuple((wanted(p[0]), wanted(p[1])) for p in pairs) if sound else ()
     if not sound or not all(holds(STATE.scope, 0, "<=", n) for pair in found for n in pair):
         raise ArgumentError(
-            op="pad", argument="pad_width", value=repr(given),
+            op="pad",
+            argument="pad_width",
+            value=repr(given),
             expected=f"widths of 0 or more, a pair for each of {rank} axes",
-        )  # fmt: skip
+        )
     return found

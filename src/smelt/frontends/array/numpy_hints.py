@@ -54,8 +54,13 @@ METHODS: Final[dict[str, str]] = {
 def missing(name: str) -> NoReturn:
     """Raises the AttributeError of a name that the package does not have."""
     ours = FUNCTIONS.get(name)
-    told = f": the array API standard has sm.{ours} for it" if ours and "." not in ours \
-        else f": it is sm.{ours}" if ours else NOWHERE.get(name, "")  # fmt: skip
+    told = (
+        f": the array API standard has sm.{ours} for it"
+        if ours and "." not in ours
+        else f": it is sm.{ours}"
+        if ours
+        else NOWHERE.get(name, "")
+    )
     raise AttributeError(f"module 'smelt' has no attribute {name!r}{told}", name=name)
 
 

@@ -260,9 +260,10 @@ def _replace(x: T, what: str, result: Value) -> T:
     old = x.node.type
     if not _as_large(result, x.node):
         raise ShapeError(
-            op=what, operands=f"{x.node.told}, ...",
+            op=what,
+            operands=f"{x.node.told}, ...",
             reason=f"in place the result {result.told} would not have the array's shape",
-        )  # fmt: skip
+        )
     if _RANK[result.type.dtype.kind] > _RANK[old.dtype.kind]:
         raise DTypeError(
             f"{what} in place: the result {result.told} does not fit into {x.node.told}"

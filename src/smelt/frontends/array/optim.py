@@ -58,9 +58,7 @@ def sgd(rate: Any, *, momentum: float = 0.0, nesterov: bool = False) -> Optimise
     return _optimiser(update, 1 if momentum else 0)
 
 
-def adam(
-    rate: Any, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
-) -> Optimiser:  # fmt: skip
+def adam(rate: Any, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> Optimiser:
     """Mean gradients over the root of their mean squares (D. Kingma and J. Ba, 2015).
 
     Args:
@@ -141,9 +139,11 @@ def _optimiser(update: Update, kept: int) -> Optimiser:
         given, nest = flatten(slopes)
         if nest != tree:
             raise ArgumentError(
-                op="step", argument="slopes", value="a nest",
+                op="step",
+                argument="slopes",
+                value="a nest",
                 expected="the nest that the parameters are in",
-            )  # fmt: skip
+            )
         count, *states = state
         count = count + 1.0
         rows = zip(leaves, given, *(flatten(s)[0] for s in states), strict=True)

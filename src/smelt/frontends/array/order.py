@@ -26,8 +26,13 @@ from smelt.frontends.array.views import axes_of, shape_of
 from smelt.types.dtype import f64, i64
 
 __all__ = [
-    "median", "nanmedian", "nanpercentile", "nanquantile", "percentile", "quantile",
-]  # fmt: skip
+    "median",
+    "nanmedian",
+    "nanpercentile",
+    "nanquantile",
+    "percentile",
+    "quantile",
+]
 
 
 def _sorted(x: Any, axis: Axis, what: str) -> Array:

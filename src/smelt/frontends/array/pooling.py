@@ -55,9 +55,11 @@ def _windows(
     w = Windows(extent, steps, dilated, around)
     if any(2 * max(pair) > w.reach(k) for k, pair in enumerate(around)):
         raise ArgumentError(
-            op=what, argument="padding", value=repr(padding),
+            op=what,
+            argument="padding",
+            value=repr(padding),
             expected="at most half of a window: others would see the margin only",
-        )  # fmt: skip
+        )
     fitting(what, x, w, x.told)
     if not ceil:
         return w, (0,) * count
@@ -86,9 +88,15 @@ def _lowest(dtype: DType) -> float | int | bool:
 
 
 def max_pool(
-    x: Any, size: Any, /, *, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+    x: Any,
+    size: Any,
+    /,
+    *,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
     ceil: bool = False,
-) -> Array:  # fmt: skip
+) -> Array:
     """The greatest element of each window of x: [batch, channels, *spatial].
 
     Args:
@@ -107,9 +115,15 @@ def max_pool(
 
 
 def avg_pool(
-    x: Any, size: Any, /, *, stride: Any = None, padding: Any = 0, ceil: bool = False,
+    x: Any,
+    size: Any,
+    /,
+    *,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil: bool = False,
     count_padding: bool = True,
-) -> Array:  # fmt: skip
+) -> Array:
     """The mean of each window; as `max_pool`, integers give float64.
 
     `count_padding` says whether zeros in the margin are elements.
@@ -146,9 +160,12 @@ def _narrow(found: Array, x: Value) -> Array:
 
 
 def _adaptive(
-    what: str, x: Any, size: Any, fold_all: Callable[[Value, tuple[int, ...]], Value],
+    what: str,
+    x: Any,
+    size: Any,
+    fold_all: Callable[[Value, tuple[int, ...]], Value],
     ragged: Callable[[Array, Array, int], Array],
-) -> Array:  # fmt: skip
+) -> Array:
     """Each dimension cut into `size` nearly equal runs, which `fold_all` folds together."""
     node = value(x, what)
     count = spatial_rank(what, node)
@@ -195,9 +212,12 @@ def adaptive_avg_pool(x: Any, size: Any, /) -> Array:
         return Array.of(BINARY["divide"](total, many))
 
     found = _adaptive(
-        "adaptive_avg_pool", Array.of(wide_of(node)), size,
-        lambda v, axes: average(v, axes, keepdims=False), ragged,
-    )  # fmt: skip
+        "adaptive_avg_pool",
+        Array.of(wide_of(node)),
+        size,
+        lambda v, axes: average(v, axes, keepdims=False),
+        ragged,
+    )
     return _narrow(found, node)
 
 
@@ -214,9 +234,14 @@ def adaptive_max_pool(x: Any, size: Any, /) -> Array:
 
 
 def upsample(
-    x: Any, size: Any = None, /, *, scale: Any = None, mode: str = "nearest",
+    x: Any,
+    size: Any = None,
+    /,
+    *,
+    scale: Any = None,
+    mode: str = "nearest",
     align_corners: bool = False,
-) -> Array:  # fmt: skip
+) -> Array:
     """x: [batch, channels, *spatial] resized to `size`, or to `scale` times its size.
 
     Args:
@@ -232,8 +257,11 @@ def upsample(
     node = value(x, "upsample")
     count = spatial_rank("upsample", node)
     if (size is None) == (scale is None) or mode not in ("nearest", "linear"):
-        bad = ("mode", mode, "'nearest' or 'linear'") if mode not in ("nearest", "linear") \
-            else ("size", size, "a size or a scale, not both")  # fmt: skip
+        bad = (
+            ("mode", mode, "'nearest' or 'linear'")
+            if mode not in ("nearest", "linear")
+            else ("size", size, "a size or a scale, not both")
+        )
         raise ArgumentError(op="upsample", argument=bad[0], value=repr(bad[1]), expected=bad[2])
     found = Array.of(node)
     if mode == "linear":
@@ -254,9 +282,11 @@ def _goals(x: Array, size: Any, scale: Any, count: int) -> list[tuple[Any, float
     factors: Sequence[Any] = scale if isinstance(scale, (tuple, list)) else (scale,) * count
     if len(factors) != count or not all(isinstance(f, (int, float)) and f > 0 for f in factors):
         raise ArgumentError(
-            op="upsample", argument="scale", value=repr(scale),
+            op="upsample",
+            argument="scale",
+            value=repr(scale),
             expected=f"a positive number, or {count} of them",
-        )  # fmt: skip
+        )
     goals: list[tuple[Any, float | None]] = []
     for n, f in zip(x.shape[2:], factors, strict=True):
         whole = n * int(f) if float(f).is_integer() else math.floor(int(n) * f)

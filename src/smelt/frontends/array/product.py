@@ -129,8 +129,11 @@ def tensordot(a: Value, b: Value, axes: int | tuple[Sequence[int], Sequence[int]
     axes_of(first, rank_a, "tensordot")
     axes_of(second, rank_b, "tensordot")
     if len(first) != len(second):
-        raise ShapeError(op="tensordot", operands=f"{a.told}, {b.told}",
-                         reason=f"{len(first)} axes are paired with {len(second)}")  # fmt: skip
+        raise ShapeError(
+            op="tensordot",
+            operands=f"{a.told}, {b.told}",
+            reason=f"{len(first)} axes are paired with {len(second)}",
+        )
     left = list(string.ascii_lowercase[:rank_a])
     right = list(string.ascii_uppercase[:rank_b])
     for i, j in zip(first, second, strict=True):
@@ -143,8 +146,11 @@ def tensordot(a: Value, b: Value, axes: int | tuple[Sequence[int], Sequence[int]
 def vecdot(a: Value, b: Value, axis: int) -> Value:
     """Sum of products along one axis, the others broadcast."""
     if axis >= 0 or not a.type.shape or not b.type.shape:
-        raise ShapeError(op="vecdot", operands=f"{a.told}, {b.told}",
-                         reason=f"axis {axis} is not counted from the end of both")  # fmt: skip
+        raise ShapeError(
+            op="vecdot",
+            operands=f"{a.told}, {b.told}",
+            reason=f"axis {axis} is not counted from the end of both",
+        )
     moved: list[Value] = []
     for x in (a, b):
         rank = x.type.rank

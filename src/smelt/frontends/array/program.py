@@ -155,14 +155,23 @@ def _pad(op: Pad, numbers: list[int]) -> tuple[Hashable, ...]:
 
 
 ATTRIBUTES: dict[type[TensorOp], Callable[[Any, list[int]], tuple[Hashable, ...]]] = {
-    Reshape: _shaped, Expand: _shaped, Iota: _iota, Slice: _slice, Pad: _pad, Shear: _shear,
-}  # fmt: skip
+    Reshape: _shaped,
+    Expand: _shaped,
+    Iota: _iota,
+    Slice: _slice,
+    Pad: _pad,
+    Shear: _shear,
+}
 """Operators whose attributes hold sizes: what stays in the skeleton, the sizes to the list."""
 
 _FIELDS: dict[type[TensorOp], tuple[str, ...]] = {
-    Reshape: ("shape",), Expand: ("shape",), Iota: ("shape",), Slice: ("starts", "sizes"),
-    Pad: ("low", "high"), Shear: ("shape",),
-}  # fmt: skip
+    Reshape: ("shape",),
+    Expand: ("shape",),
+    Iota: ("shape",),
+    Slice: ("starts", "sizes"),
+    Pad: ("low", "high"),
+    Shear: ("shape",),
+}
 
 
 def replace_numbers(op: TensorOp, other: Callable[[int], Any]) -> dict[str, tuple[Any, ...]]:
@@ -170,4 +179,4 @@ def replace_numbers(op: TensorOp, other: Callable[[int], Any]) -> dict[str, tupl
     return {
         name: tuple(other(n) if n >= 2 else n for n in getattr(op, name))
         for name in _FIELDS.get(op.__class__, ())
-    }  # fmt: skip
+    }

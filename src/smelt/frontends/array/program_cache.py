@@ -152,9 +152,12 @@ def find(spelled: Spelled) -> Repeat | None:
 
 
 def notice(
-    spelled: Spelled, program: Program, lifted: Lifted, compiled: Compiled | Found,
+    spelled: Spelled,
+    program: Program,
+    lifted: Lifted,
+    compiled: Compiled | Found,
     sizes: tuple[int, ...],
-) -> None:  # fmt: skip
+) -> None:
     """A program was run in the long way: from the second time on, what ran is remembered."""
     known = KNOWN.get(spelled.key)
     if known is None:
@@ -167,16 +170,21 @@ def notice(
     known.made += 1
     nodes = [x for x in spelled.order if x.data is None]
     if (
-        lifted.turns is not None or nodes != program.nodes
+        lifted.turns is not None
+        or nodes != program.nodes
         or [*map(id, spelled.buffers)] != [*map(id, program.buffers)]
-    ):  # fmt: skip
+    ):
         return
     first = len(program.buffers)
     inputs = lifted.graph.inputs[first : first + len(lifted.free)]
     made = Repeat(
-        lifted, compiled, sizes, [teller(sizes[k]) for k in lifted.told],
-        [x.type.dtype.numpy for x in inputs], _kept(spelled.order),
-    )  # fmt: skip
+        lifted,
+        compiled,
+        sizes,
+        [teller(sizes[k]) for k in lifted.told],
+        [x.type.dtype.numpy for x in inputs],
+        _kept(spelled.order),
+    )
     if knobs.NATIVE_CALLS.get():
         made.at, made.record = _native(compiled, sizes, program.buffers)
     known.repeat = made
@@ -201,8 +209,9 @@ def _native(
         return None, None
     told = {
         (k, d): buffers[k].strides[d] // buffers[k].itemsize
-        for _, k, d in prepared.strides if k < len(buffers)
-    }  # fmt: skip
+        for _, k, d in prepared.strides
+        if k < len(buffers)
+    }
     record = _calls().record_at(executable, sizes, _given, told)
     return (None, None) if record is None else (at, record)
 

@@ -79,8 +79,9 @@ def _holds(dtype: DType, number: float) -> bool:
 def _beyond(what: str, value: float, dtype: DType) -> RangeError:
     bits = value.bit_length() if isinstance(value, int) else 0
     told = f"an integer of {bits} bits" if bits > 256 else value
-    return RangeError(op=what, argument="operand", value=told,
-                      expected=f"a number that {dtype} holds")  # fmt: skip
+    return RangeError(
+        op=what, argument="operand", value=told, expected=f"a number that {dtype} holds"
+    )
 
 
 def common(what: str, *dtypes: DType) -> DType:

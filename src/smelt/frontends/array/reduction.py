@@ -36,9 +36,11 @@ def fold(combine: str, x: Value, axes: Axes, *, keepdims: bool) -> Value:
         for a in axes:
             if is_empty(x, a):
                 raise ShapeError(
-                    op=combine, operands=x.told, reason=f"axis {a} is empty, it has no {combine}",
+                    op=combine,
+                    operands=x.told,
+                    reason=f"axis {a} is empty, it has no {combine}",
                     hint="Look at the size first, or join the array with the least value there is.",
-                )  # fmt: skip
+                )
     found = record(Reduce(combine, axes), (x,)) if axes or row.grow != "same" else x
     return reshape(found, keep(shape, axes)) if keepdims else found
 

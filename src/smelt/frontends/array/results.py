@@ -126,9 +126,13 @@ def _memory(a: Argument) -> Buffer:
 
 
 def _result(
-    trace: Trace, place: int, r: Result, computed: list[Array], arguments: Sequence[Argument],
+    trace: Trace,
+    place: int,
+    r: Result,
+    computed: list[Array],
+    arguments: Sequence[Argument],
     bound: Bound,
-) -> Any:  # fmt: skip
+) -> Any:
     if r.kind == "graph":
         return computed[r.place]
     if r.kind == "argument":
@@ -242,8 +246,9 @@ def _check_overlaps(targets: Sequence[Buffer], buffers: Sequence[Buffer]) -> Non
     for k, target in enumerate(targets):
         for other in targets[:k]:
             if _overlap(target, other):
-                raise AliasError(first="one array of out=", second="another", bytes=_shared(
-                    target, other))  # fmt: skip
+                raise AliasError(
+                    first="one array of out=", second="another", bytes=_shared(target, other)
+                )
         for data in buffers:
             if not is_same(data, target) and _overlap(target, data):
                 raise AliasError(first="out=", second="an input", bytes=_shared(target, data))

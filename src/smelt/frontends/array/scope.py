@@ -165,7 +165,7 @@ class Scope(Sizes):
                     f"{x.told} was written by {self.name} after an operator had read it",
                     hint="Calls read NumPy's memory when they run: write to a copy, or use"
                     " x = sm.asarray(buffer) and x[key] = value.",
-                )  # fmt: skip
+                )
 
     def unkept(self) -> None:
         """Raises LeakError if something that outlives the function holds an array in place of the

@@ -59,9 +59,10 @@ def known(x: Any, what: str) -> Buffer:
     node = value(x, what)
     if node.scope is not None:
         raise TracerError(
-            use=f"{what}, whose result's shape depends on values,", value=node.told,
+            use=f"{what}, whose result's shape depends on values,",
+            value=node.told,
             hint="Call it outside sm.jit, or use sm.where with a fixed shape.",
-        )  # fmt: skip
+        )
     return realise(node)
 
 
@@ -76,9 +77,7 @@ def nonzero(x: Any, /) -> tuple[Array, ...]:
     return tuple(Array.of(leaf(np.ascontiguousarray(p, np.int64))) for p in np.nonzero(data))
 
 
-def searchsorted(
-    x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None
-) -> Array:  # fmt: skip
+def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Array:
     """Where to insert each element of `x2` into the sorted vector `x1` to keep it sorted, int64.
 
     Args:

@@ -32,8 +32,13 @@ from smelt.types.expr import maximum as greater
 from smelt.types.tensor import Shape
 
 __all__ = [
-    "bincount", "segment_max", "segment_mean", "segment_min", "segment_prod", "segment_sum",
-]  # fmt: skip
+    "bincount",
+    "segment_max",
+    "segment_mean",
+    "segment_min",
+    "segment_prod",
+    "segment_sum",
+]
 
 
 def segment_sum(data: Any, segment_ids: Any, num_segments: Any = None) -> Array:
@@ -91,9 +96,7 @@ def segment_mean(data: Any, segment_ids: Any, num_segments: Any = None) -> Array
     return Array.of(cast(found, given.type.dtype) if given.type.dtype.is_float else found)
 
 
-def bincount(
-    x: Any, /, weights: Any = None, minlength: Any = 0, *, length: Any = None
-) -> Array:  # fmt: skip
+def bincount(x: Any, /, weights: Any = None, minlength: Any = 0, *, length: Any = None) -> Array:
     """How often each integer from 0 occurs in a vector, or the sum of the weights that go with it.
 
     Args:
@@ -162,9 +165,10 @@ def _length(what: str, argument: str, ids: Value, given: Any) -> Index:
         return _whole(what, argument, given)
     if ids.scope is not None:
         raise TracerError(
-            use=f"{what} without {argument}=", value=ids.told,
+            use=f"{what} without {argument}=",
+            value=ids.told,
             hint=f"Give {argument}: the shape of a result may not depend on values.",
-        )  # fmt: skip
+        )
     data = realise(ids)
     return max(int(data.max()) + 1, 0) if data.size else 0
 
@@ -190,7 +194,7 @@ def _end(dtype: DType, sign: int) -> float | int:
 
 def _folded(
     what: str, how: str, data: Value, ids: Value, count: Index, empty: float | int
-) -> Value:  # fmt: skip
+) -> Value:
     """Rows joined, from what a segment without rows is.  Sums and products of half types are
     carried in float32; extremes need not be."""
     dtype = data.type.dtype

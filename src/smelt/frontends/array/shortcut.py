@@ -64,9 +64,12 @@ class Remembering(Protocol):
 
 
 def notice(
-    home: Remembering, found: Exact, given: tuple[Any, ...], named: dict[str, Any],
+    home: Remembering,
+    found: Exact,
+    given: tuple[Any, ...],
+    named: dict[str, Any],
     leaves: Sequence[Any],
-) -> None:  # fmt: skip
+) -> None:
     """A call with these arguments was answered by Python: let native code answer the next one.
     `leaves` are what the front end has found in them."""
     found.calls += 1
@@ -124,11 +127,12 @@ def _record(
     executable: Any = trace.executable.executable
     captured = [(x, x.data) for x in trace.captured]
     if (
-        None in arguments or [*map(id, nests.leaves)] != [*map(id, leaves)]
+        None in arguments
+        or [*map(id, nests.leaves)] != [*map(id, leaves)]
         or (trace.fixed and any(x.__class__ in NUMBERS for x in leaves))
         or not calls.can_run(executable)
         or any(data.__class__ is not np.ndarray for _, data in captured)
-    ):  # fmt: skip
+    ):
         return None
     prepared = executable.prepared(sizes)
     looks = trace.looks.flag is not None
@@ -143,12 +147,18 @@ def _record(
     plain = trace.turns is None and not trace.told
     sources = [*trace.arguments, *range(len(leaves), len(leaves) + len(captured))]
     made: Record | None = calls.record(
-        prepared, [calls.Argument(*a) for a in arguments if a is not None], nests, captured,
-        sources, types,
+        prepared,
+        [calls.Argument(*a) for a in arguments if a is not None],
+        nests,
+        captured,
+        sources,
+        types,
         None if trace.single or _is_tuple(trace) else partial(pack, trace),
         partial(refused, trace.looks.readers) if looks else None,
-        single=trace.single, turns=turns, tell=partial(_tell, trace, sizes) if plain else None,
-    )  # fmt: skip
+        single=trace.single,
+        turns=turns,
+        tell=partial(_tell, trace, sizes) if plain else None,
+    )
     return made
 
 

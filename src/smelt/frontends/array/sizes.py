@@ -43,14 +43,17 @@ from smelt.types.expr import (
     sub,
     substitute,
     text,
-)  # fmt: skip
+)
 from smelt.types.tensor import Shape, TensorType
 
 __all__ = ["Guard", "Sizes", "mismatch"]
 
 RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
-    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le,
-}  # fmt: skip
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,9 +343,12 @@ class Sizes:
         return text(e)
 
     def matcher(
-        self, parameters: str, names: tuple[str, ...],
-        before: Sequence[str] = (), after: Sequence[str] = (),
-    ) -> Callable[..., Any]:  # fmt: skip
+        self,
+        parameters: str,
+        names: tuple[str, ...],
+        before: Sequence[str] = (),
+        after: Sequence[str] = (),
+    ) -> Callable[..., Any]:
         """A function of `parameters`: the values of `names`, or None where a guard fails.
 
         `before` and `after` are further conditions as Python text: what guards rely on, so that
@@ -397,12 +403,7 @@ def _remainder(a: Index, b: Index) -> tuple[Index, Index] | None:
 
 def _quotients(a: Index, b: Index) -> list[tuple[Index, Index]]:
     """Divisions inside two expressions: exact ones let the whole cancel."""
-    return [
-        (atom.args[0], atom.args[1])
-        for e in (a, b)
-        for atom in atoms(e)
-        if atom.kind == "//"
-    ]  # fmt: skip
+    return [(atom.args[0], atom.args[1]) for e in (a, b) for atom in atoms(e) if atom.kind == "//"]
 
 
 def _factors(e: Index) -> list[str]:

@@ -27,7 +27,7 @@ __all__ = ["argsort", "sort", "unique_all", "unique_counts", "unique_inverse", "
 
 def _ordered(
     what: str, network: Callable[..., Array], x: Any, axis: int, descending: bool, stable: bool
-) -> Array:  # fmt: skip
+) -> Array:
     node = value(x, what)
     if not node.type.shape:
         raise ShapeError(op=what, operands=node.told, reason="it has no dimensions")

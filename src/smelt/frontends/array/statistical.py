@@ -27,7 +27,7 @@ from smelt.frontends.array.views import (
     expand,
     shape_of,
     take_range,
-)  # fmt: skip
+)
 from smelt.ops.reduce import Scan
 from smelt.types.dtype import bool_, i64
 from smelt.types.expr import sub
@@ -35,9 +35,20 @@ from smelt.types.expr import sub
 Axis = int | Sequence[int] | None
 
 __all__ = [
-    "all", "any", "count_nonzero", "cumulative_prod", "cumulative_sum", "diff", "max", "mean",
-    "min", "prod", "std", "sum", "var",
-]  # fmt: skip
+    "all",
+    "any",
+    "count_nonzero",
+    "cumulative_prod",
+    "cumulative_sum",
+    "diff",
+    "max",
+    "mean",
+    "min",
+    "prod",
+    "std",
+    "sum",
+    "var",
+]
 
 
 def _reduced(what: str, x: Any, axis: Axis, dtype: DTypeLike, keepdims: bool) -> Array:
@@ -49,9 +60,7 @@ def _reduced(what: str, x: Any, axis: Axis, dtype: DTypeLike, keepdims: bool) ->
     return Array.of(cast(fold(what, cast(node, target), axes, keepdims=keepdims), target))
 
 
-def sum(
-    x: Any, /, *, axis: Axis = None, dtype: DTypeLike = None, keepdims: bool = False
-) -> Array:  # fmt: skip
+def sum(x: Any, /, *, axis: Axis = None, dtype: DTypeLike = None, keepdims: bool = False) -> Array:
     """The sum over `axis` (all of them for None); 0 of nothing.
 
     Floats keep their dtype, and its error grows no faster than that of pairwise summation; half
@@ -63,9 +72,7 @@ def sum(
     return _reduced("sum", x, axis, dtype, keepdims)
 
 
-def prod(
-    x: Any, /, *, axis: Axis = None, dtype: DTypeLike = None, keepdims: bool = False
-) -> Array:  # fmt: skip
+def prod(x: Any, /, *, axis: Axis = None, dtype: DTypeLike = None, keepdims: bool = False) -> Array:
     """The product over `axis`; 1 of nothing.  Dtypes as in `sum`."""
     return _reduced("prod", x, axis, dtype, keepdims)
 
@@ -86,9 +93,7 @@ def mean(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     return Array.of(mean_of(node, axes_of(axis, node.type.rank, "mean"), keepdims=keepdims))
 
 
-def var(
-    x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False
-) -> Array:  # fmt: skip
+def var(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
     """The variance over `axis`: squared distances from the mean, over their number - `correction`.
 
     Computed in two passes, so that a large mean costs no accuracy.  Dtypes as in `mean`.
@@ -98,9 +103,7 @@ def var(
     return Array.of(variance(node, axes, float(correction), keepdims=keepdims))
 
 
-def std(
-    x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False
-) -> Array:  # fmt: skip
+def std(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
     """The standard deviation over `axis`, the square root of `var`."""
     node = value(x, "std")
     axes = axes_of(axis, node.type.rank, "std")
@@ -133,7 +136,7 @@ def count_nonzero(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Ar
 
 def _running(
     what: str, combine: str, x: Any, axis: int | None, dtype: DTypeLike, initial: bool
-) -> Array:  # fmt: skip
+) -> Array:
     node = value(x, what)
     rank = node.type.rank
     if axis is None:

@@ -42,7 +42,7 @@ from smelt.frontends.array.views import (
     shape_of,
     take_range,
     whole,
-)  # fmt: skip
+)
 from smelt.knobs import BOUNDS_CHECK
 from smelt.ops.create import SizeOf
 from smelt.ops.elementwise import Map
@@ -105,8 +105,9 @@ def get(x: Value, key: Any) -> Value:
         return _get(x if scope is None else scope.capture(x), key)
     nodes: list[Any] = [getattr(item, "node", None) for item in items]
     arrays = [n for n in nodes if n.__class__ is Value and n.scope is x.scope]
-    plain_items = tuple([ARRAY if n in arrays else frozen_item(item)
-                         for n, item in zip(nodes, items, strict=True)])  # fmt: skip
+    plain_items = tuple(
+        [ARRAY if n in arrays else frozen_item(item) for n, item in zip(nodes, items, strict=True)]
+    )
     return _get(x, key) if OTHER in plain_items else _picked(x, *arrays, key=plain_items)
 
 
@@ -160,8 +161,9 @@ def _get(x: Value, key: Any) -> Value:
     arrays = [p for p in parts if isinstance(p, (Many, Point))]
     together = adjacent(parts)
     index = [as_array(p) for p in arrays]
-    ranged = basic(x, [p if isinstance(p, Range) else _whole(x, p) for p in parts
-                        if not isinstance(p, New)])  # fmt: skip
+    ranged = basic(
+        x, [p if isinstance(p, Range) else _whole(x, p) for p in parts if not isinstance(p, New)]
+    )
     axes = [p.axis for p in arrays]
     rest = [a for a in range(len(x.type.shape)) if a not in axes]
     first = sum(a < axes[0] for a in rest) if together else 0

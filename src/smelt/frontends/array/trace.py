@@ -161,9 +161,11 @@ class Trace:
         return [*buffers, *(teller(sizes[k]) for k in self.told)]
 
     def run(
-        self, buffers: list[Buffer], sizes: tuple[int, ...],
+        self,
+        buffers: list[Buffer],
+        sizes: tuple[int, ...],
         out: Sequence[Buffer | None] | None = None,
-    ) -> list[Buffer]:  # fmt: skip
+    ) -> list[Buffer]:
         """What the graph computes of these inputs; see `Compiled.run`.
 
         What it computes of captured arrays alone is computed once, unless somebody else may write
@@ -265,9 +267,11 @@ def _name_sizes(scope: Scope, arguments: Sequence[Argument]) -> None:
     for name in dict.fromkeys(name for d in dims for name in sizes_of(d)):
         if size(name) not in dims:
             raise ArgumentError(
-                op="lower", argument="a spec", value=f"the size {name}",
+                op="lower",
+                argument="a spec",
+                value=f"the size {name}",
                 expected="each size to be a dimension by itself somewhere",
-            )  # fmt: skip
+            )
         scope.symbol(GUESSES[len(scope.hints) % len(GUESSES)], name)
 
 
@@ -369,14 +373,22 @@ def _finish(
     kept = {r.place for r in results if r.kind == "argument"}  # returned as they are
     free = tuple(arguments.index(k) for k in donate if k in arguments and k not in kept)
     return Trace(
-        graph, arguments, tuple(captured[k - len(leaves)] for k in used if k >= len(leaves)),
-        tuple(results), tree, _matcher(scope, leaves, names), tuple(scope.guards),
+        graph,
+        arguments,
+        tuple(captured[k - len(leaves)] for k in used if k >= len(leaves)),
+        tuple(results),
+        tree,
+        _matcher(scope, leaves, names),
+        tuple(scope.guards),
         {n: scope.hints[n] for n in names},
-        free, len(leaves),
+        free,
+        len(leaves),
         _sizer(scope, leaves, results),
         bool(scope.fixed or scope.ranges or scope.opposites or scope.asked),
-        tuple(names.index(n) for n in told), looks, turns,
-    )  # fmt: skip
+        tuple(names.index(n) for n in told),
+        looks,
+        turns,
+    )
 
 
 def _looks(scope: Scope, outputs: tuple[Node, ...]) -> Looks:
@@ -402,9 +414,11 @@ def _needed(scope: Scope, given: list[Value], order: list[Any], results: list[Re
     used = [x in read for x in given]
     told = {
         name
-        for x, yes in zip(given, used) if yes
-        for d in scope.shape(x.type.shape) for name in sizes_of(d)
-    }  # fmt: skip
+        for x, yes in zip(given, used)
+        if yes
+        for d in scope.shape(x.type.shape)
+        for name in sizes_of(d)
+    }
     wanted = {n for x in order for n in _sizes_in(scope, x)}
     for k, x in enumerate(given):
         names = {n for d in scope.shape(x.type.shape) for n in sizes_of(d)}

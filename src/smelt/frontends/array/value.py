@@ -49,7 +49,7 @@ __all__ = [
     "owned",
     "record",
     "teller",
-]  # fmt: skip
+]
 
 SNAPSHOT_BYTES = 4096
 """Foreign memory up to this size is copied for the pending operators that read it."""

@@ -25,9 +25,21 @@ from smelt.types.expr import Index, evaluate, floordiv, product, text
 from smelt.types.tensor import Shape, shape_text
 
 __all__ = [
-    "axes_of", "axis_of", "concat", "expand", "flip", "from_host", "np", "pad", "permute",
-    "reshape", "scope_of", "shape_of", "take_range", "whole",
-]  # fmt: skip
+    "axes_of",
+    "axis_of",
+    "concat",
+    "expand",
+    "flip",
+    "from_host",
+    "np",
+    "pad",
+    "permute",
+    "reshape",
+    "scope_of",
+    "shape_of",
+    "take_range",
+    "whole",
+]
 
 
 def scope_of(x: Value, *shapes: Shape) -> Scope | None:
@@ -182,9 +194,7 @@ def _wider(shape: Shape, scope: Scope | None) -> str:
     return f"it has more dimensions than the shape [{shape_text(shape)}]"
 
 
-def take_range(
-    x: Value, starts: Shape, counts: Shape, steps: tuple[int, ...]
-) -> Value:  # fmt: skip
+def take_range(x: Value, starts: Shape, counts: Shape, steps: tuple[int, ...]) -> Value:
     """x[start + i*step] for i below count, in every dimension; all positions are inside."""
     if counts == shape_of(x) and all(s == 1 for s in steps):
         return x

@@ -29,9 +29,19 @@ from smelt.ops.view import Window
 from smelt.types.expr import Index, add, floordiv, sub
 
 __all__ = [
-    "MODES", "Margins", "Windows", "cropped", "each", "fitting", "from_host", "np", "padding_of",
-    "pinned", "slide", "spatial_rank",
-]  # fmt: skip
+    "MODES",
+    "Margins",
+    "Windows",
+    "cropped",
+    "each",
+    "fitting",
+    "from_host",
+    "np",
+    "padding_of",
+    "pinned",
+    "slide",
+    "spatial_rank",
+]
 
 Margins = tuple[tuple[int, int], ...]
 MODES = ("zeros", "reflect", "replicate", "circular", "symmetric")
@@ -56,9 +66,10 @@ def spatial_rank(what: str, x: Value) -> int:
     """Dimensions after batch and channels.  Raises ShapeError if there is none."""
     if x.type.rank < 3:
         raise ShapeError(
-            op=what, operands=x.told, reason="it is not [batch, channels, ...] with 1 or more "
-            "spatial dimensions",
-        )  # fmt: skip
+            op=what,
+            operands=x.told,
+            reason="it is not [batch, channels, ...] with 1 or more spatial dimensions",
+        )
     return x.type.rank - 2
 
 
@@ -71,9 +82,11 @@ def each(what: str, argument: str, given: Any, count: int, least: int = 1) -> tu
         found = ()
     if len(found) != count or min(found, default=least) < least:
         raise ArgumentError(
-            op=what, argument=argument, value=repr(given),
+            op=what,
+            argument=argument,
+            value=repr(given),
             expected=f"an integer of at least {least}, or {count} of them",
-        )  # fmt: skip
+        )
     return found
 
 
@@ -89,9 +102,11 @@ def padding_of(
             whole = [(n - 1) * d for n, d in zip(extent, dilation, strict=True)]
             return tuple((n // 2, n - n // 2) for n in whole)
         raise ArgumentError(
-            op=what, argument="padding", value=repr(given),
+            op=what,
+            argument="padding",
+            value=repr(given),
             expected="'same', 'valid', an integer, or an integer or a pair for each dimension",
-        )  # fmt: skip
+        )
     entries = given if isinstance(given, (tuple, list)) else (given,) * count
     if len(entries) != count:
         each(what, "padding", given, count, 0)
@@ -120,10 +135,12 @@ def fitting(what: str, x: Value, w: Windows, operands: str) -> None:
         if not fits or w.extent[k] < 1:
             length = whole if isinstance(whole, int) or x.scope is None else x.scope.hint(whole)
             raise ShapeError(
-                op=what, operands=operands, reason=f"a window over {reach} elements does not fit "
+                op=what,
+                operands=operands,
+                reason=f"a window over {reach} elements does not fit "
                 f"into the {length} (with margins {low} and {high}) of dimension {first + k}",
                 hint="Make the kernel, its dilation or the image fit, or pad the image.",
-            )  # fmt: skip
+            )
 
 
 def _holds(x: Value, low: int, high: Index) -> bool:
@@ -183,9 +200,10 @@ def _folded(what: str, x: Value, axis: int, low: int, high: int, mode: str) -> V
     reach = {"reflect": n - 1, "circular": n, "symmetric": n}.get(mode)
     if n == 0 or (reach is not None and reach < max(low, high)):
         raise ShapeError(
-            op=what, operands=x.told, reason=f"margins {low} and {high} of mode {mode!r} reach "
-            f"beyond dimension {axis}",
-        )  # fmt: skip
+            op=what,
+            operands=x.told,
+            reason=f"margins {low} and {high} of mode {mode!r} reach beyond dimension {axis}",
+        )
     whole = Array.of(x)
 
     def part(start: Any, stop: Any) -> Array:

@@ -57,8 +57,10 @@ def traced_results(module: torch.fx.GraphModule) -> list[Shown | None]:
     """The results of Dynamo's graph, in which what is written is written and views are views; None
     for what is no tensor in memory."""
     (output,) = module.graph.find_nodes(op="output")
-    return [_shown(n.meta.get("example_value") if isinstance(n, torch.fx.Node) else n)
-            for n in output.args[0]]  # fmt: skip
+    return [
+        _shown(n.meta.get("example_value") if isinstance(n, torch.fx.Node) else n)
+        for n in output.args[0]
+    ]
 
 
 def _shown(x: Any) -> Shown | None:
@@ -108,7 +110,7 @@ def show_views(traced: torch.fx.GraphModule, told: Sequence[Shown | None], count
 
 def view_of(
     x: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...], ahead: int
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """A view that begins so many elements behind where the tensor does.
 
     >>> view_of(torch.arange(6)[2:], (2,), (2,), 1)

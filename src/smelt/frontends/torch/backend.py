@@ -58,9 +58,12 @@ _LOG = logging.getLogger("smelt.torch")
 
 
 def backend(
-    module: torch.fx.GraphModule, inputs: Sequence[Any], *, mode: str | None = None,
+    module: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
     options: Mapping[str, Any] | None = None,
-) -> Callable[..., Any]:  # fmt: skip
+) -> Callable[..., Any]:
     """Compile what Dynamo has traced.
 
     Args:
@@ -90,9 +93,13 @@ def backend(
 
 
 def compiled(
-    module: torch.fx.GraphModule, inputs: Sequence[Any], settings: Mapping[str, Any], told: Told,
-    *, saved: bool = False,
-) -> Callable[..., Any]:  # fmt: skip
+    module: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    settings: Mapping[str, Any],
+    told: Told,
+    *,
+    saved: bool = False,
+) -> Callable[..., Any]:
     """What AOTAutograd and the compiler make of a graph of Dynamo's, whose facts are `told`.  One
     that is `saved`, or was, cannot be traced again."""
     with_own_way_back(module)
@@ -122,10 +129,13 @@ def compiled(
         return run
 
     build = aot_autograd(
-        fw_compiler=compiler("forward"), bw_compiler=compiler("backward"),
-        inference_compiler=compiler("inference"), decompositions=decompositions(),
-        partition_fn=split, keep_inference_input_mutations=not told.makes_gradients,
-    )  # fmt: skip
+        fw_compiler=compiler("forward"),
+        bw_compiler=compiler("backward"),
+        inference_compiler=compiler("inference"),
+        decompositions=decompositions(),
+        partition_fn=split,
+        keep_inference_input_mutations=not told.makes_gradients,
+    )
     start = perf_counter()
     try:
         with set_aside():
@@ -181,7 +191,7 @@ _look_through_nothing()
 
 def _built(
     build: Callable[..., Any], module: torch.fx.GraphModule, inputs: Any, again: bool
-) -> Any:  # fmt: skip
+) -> Any:
     """What AOTAutograd makes of a program; traced `again` here, and not by Dynamo, where it finds
     no use as numbers for what it took for some."""
     try:
@@ -211,9 +221,13 @@ _TRACED_AGAIN: Any = getattr(exc, "TensorifyScalarRestartAnalysis", ())
 
 
 def partition(
-    joint: torch.fx.GraphModule, inputs: Any, decided: list[Kept], *, num_fwd_outputs: int,
+    joint: torch.fx.GraphModule,
+    inputs: Any,
+    decided: list[Kept],
+    *,
+    num_fwd_outputs: int,
     **told: Any,
-) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:  # fmt: skip
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """Cuts the joint graph of a training step into forward and backward; what became of each value
     that PyTorch's cut keeps is left in `decided`."""
     more = hoist_backward.move(joint, num_fwd_outputs, host().l3_bytes)
@@ -247,9 +261,11 @@ def _cuts() -> Any:
 
 
 MODES: Mapping[str, Mapping[str, Any]] = {
-    "default": {}, "reduce-overhead": {}, "max-autotune": {"tune": "race"},
+    "default": {},
+    "reduce-overhead": {},
+    "max-autotune": {"tune": "race"},
     "max-autotune-no-cudagraphs": {"tune": "race"},
-}  # fmt: skip
+}
 """What the modes of `torch.compile` set.  A call costs little in any of them; autotuning lets plans
 race where the model of costs is unsure."""
 
@@ -272,15 +288,22 @@ def _demand(program: Program) -> None:
     if left and ("*", "*") in knobs.REQUIRE_FUSED.get():
         row = REASONS["extern-barrier"]
         raise FusionError(
-            a="the rest", b=left[0].operator, sentence=row.explain(op=left[0].operator),
+            a="the rest",
+            b=left[0].operator,
+            sentence=row.explain(op=left[0].operator),
             reason=f"{row.code} {row.name}",
-        )  # fmt: skip
+        )
 
 
 def compile_traced(
-    traced: torch.fx.GraphModule, settings: Mapping[str, Any], kind: str, held: int | None = None,
-    kept: tuple[Kept, ...] = (), cast: tuple[bool, ...] = (), varying: set[int] | None = None,
-) -> Callable[..., Any]:  # fmt: skip
+    traced: torch.fx.GraphModule,
+    settings: Mapping[str, Any],
+    kind: str,
+    held: int | None = None,
+    kept: tuple[Kept, ...] = (),
+    cast: tuple[bool, ...] = (),
+    varying: set[int] | None = None,
+) -> Callable[..., Any]:
     """A traced program of pure operators as a function of one list, which it empties; eager code
     holds so many bytes at once, if that is known, and of some arguments the copies that autocast
     makes.  `kept` says what a forward graph keeps.  `varying` are the numbers that its graphs take
@@ -319,9 +342,14 @@ def compile_traced(
     made = Compiled(kind, program, operators, perf_counter() - start, kept=kept)
     if failure is not None:
         made.failed = _tell(kind, failure, program.lowering.refused)
-    _LOG.info("%s graph of %d operators: %d kernels, %d calls of torch, %.2f s", kind, operators,
-              sum(len(s.compiled.recipe.steps) for s in program.segments), len(made.left),
-              made.seconds)  # fmt: skip
+    _LOG.info(
+        "%s graph of %d operators: %d kernels, %d calls of torch, %.2f s",
+        kind,
+        operators,
+        sum(len(s.compiled.recipe.steps) for s in program.segments),
+        len(made.left),
+        made.seconds,
+    )
     for x in made.left:
         _LOG.debug("%s is left to torch: %s; %s", x.operator, x.reason, x.where)
     return _note(made, boxed(program.call, settings), settings)
@@ -392,8 +420,11 @@ def _drop_unseen(backward: torch.fx.GraphModule) -> None:
     """
     known = getattr(TracingContext.try_get(), "fw_metadata", None)
     arguments = list(enumerate(getattr(known, "input_info", ())))
-    written = [(k, x) for k, x in arguments if x.mutates_data and x.requires_grad
-               and x.mutation_type.name == "MUTATED_OUT_GRAPH"]  # fmt: skip
+    written = [
+        (k, x)
+        for k, x in arguments
+        if x.mutates_data and x.requires_grad and x.mutation_type.name == "MUTATED_OUT_GRAPH"
+    ]
     tangents = [n for n in backward.graph.find_nodes(op="placeholder") if "tangents" in n.name]
     (output,) = backward.graph.find_nodes(op="output")
     found = list(output.args[0])

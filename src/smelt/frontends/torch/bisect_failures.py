@@ -32,7 +32,7 @@ a whole."""
 
 def narrowed(
     graph: torch.fx.Graph, make: Callable[[Lowering], Program]
-) -> tuple[Program, Exception | None]:  # fmt: skip
+) -> tuple[Program, Exception | None]:
     """What `make` makes of the stages of a traced graph, and what failed first of all, if anything
     did.  Raises that where strictness is asked for, what no operator is to blame for, and that
     operators are not one kernel which have to be."""

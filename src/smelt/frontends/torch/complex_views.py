@@ -65,8 +65,11 @@ def _select_scatter(x: Any, y: Any, dim: int, place: Any) -> Any:
 
 @moved
 def _pad(x: Any, pad: Sequence[Any], value: Any = 0) -> Any:
-    return whole(ATEN.constant_pad_nd.default(pair_of(x), [0, 0, *pad], value)) \
-        if value == 0 else NotImplemented  # fmt: skip
+    return (
+        whole(ATEN.constant_pad_nd.default(pair_of(x), [0, 0, *pad], value))
+        if value == 0
+        else NotImplemented
+    )
 
 
 @moved
@@ -83,8 +86,11 @@ def _all(x: Any, *, dtype: Any = None) -> Any:
 
 def _cat(parts: Sequence[Any], dim: int = 0) -> Any:
     plain = all(is_complex(x) and x.dim() == parts[0].dim() for x in parts) and known(*parts)
-    return whole(ATEN.cat.default([pair_of(x) for x in parts], dim % parts[0].dim())) \
-        if plain and parts[0].dim() else NotImplemented  # fmt: skip
+    return (
+        whole(ATEN.cat.default([pair_of(x) for x in parts], dim % parts[0].dim()))
+        if plain and parts[0].dim()
+        else NotImplemented
+    )
 
 
 def _zeros(size: Sequence[Any], *, dtype: Any = None, **options: Any) -> Any:
@@ -169,8 +175,11 @@ def _index(x: Any, at: Sequence[Any]) -> Any:
 
 @straight
 def _index_select(x: Any, dim: int, at: Any) -> Any:
-    return whole(ATEN.index_select.default(pair_of(x), dim % x.dim(), at)) \
-        if x.dim() else NotImplemented  # fmt: skip
+    return (
+        whole(ATEN.index_select.default(pair_of(x), dim % x.dim(), at))
+        if x.dim()
+        else NotImplemented
+    )
 
 
 @straight
@@ -204,7 +213,7 @@ def _full(size: Sequence[Any], value: Any, *, dtype: Any = None, **options: Any)
 
 def _full_like(
     x: Any, value: Any, *, dtype: Any = None, memory_format: Any = None, **options: Any
-) -> Any:  # fmt: skip
+) -> Any:
     if not _fills(x, dtype, memory_format):
         return NotImplemented
     return _full(x.shape, value, dtype=dtype or x.dtype, **{"device": x.device} | options)
@@ -263,20 +272,36 @@ def _norm(x: Any, order: Any = 2, *more: Any, dtype: Any = None) -> Any:
 
 
 PARTS: dict[Any, Callable[..., Any]] = {
-    ATEN.clone.default: _clone, ATEN.copy.default: _copy, ATEN.cat.default: _cat,
-    ATEN.slice_scatter.default: _slice_scatter, ATEN.select_scatter.default: _select_scatter,
-    ATEN.constant_pad_nd.default: _pad, ATEN.sum.dim_IntList: _total, ATEN.sum.default: _all,
-    ATEN.zeros.default: _zeros, ATEN.new_zeros.default: _new_zeros,
-    ATEN.zeros_like.default: _zeros_like, ATEN.full.default: _full,
-    ATEN.full_like.default: _full_like, ATEN.ones_like.default: _ones_like,
-    ATEN._to_copy.default: _copied_to, ATEN.flip.default: _flip, ATEN.roll.default: _roll,
-    ATEN.repeat.default: _repeat, ATEN.stack.default: _stack, ATEN.where.self: _where,
-    ATEN.masked_fill.Scalar: _masked_fill, ATEN.index.Tensor: _index,
+    ATEN.clone.default: _clone,
+    ATEN.copy.default: _copy,
+    ATEN.cat.default: _cat,
+    ATEN.slice_scatter.default: _slice_scatter,
+    ATEN.select_scatter.default: _select_scatter,
+    ATEN.constant_pad_nd.default: _pad,
+    ATEN.sum.dim_IntList: _total,
+    ATEN.sum.default: _all,
+    ATEN.zeros.default: _zeros,
+    ATEN.new_zeros.default: _new_zeros,
+    ATEN.zeros_like.default: _zeros_like,
+    ATEN.full.default: _full,
+    ATEN.full_like.default: _full_like,
+    ATEN.ones_like.default: _ones_like,
+    ATEN._to_copy.default: _copied_to,
+    ATEN.flip.default: _flip,
+    ATEN.roll.default: _roll,
+    ATEN.repeat.default: _repeat,
+    ATEN.stack.default: _stack,
+    ATEN.where.self: _where,
+    ATEN.masked_fill.Scalar: _masked_fill,
+    ATEN.index.Tensor: _index,
     ATEN.tril.default: partial(_triangle, torch.tril),
     ATEN.triu.default: partial(_triangle, torch.triu),
-    ATEN.index_select.default: _index_select, ATEN.index_put.default: _index_put,
-    ATEN.index_add.default: _index_add, ATEN.cumsum.default: _cumsum,
-    ATEN.mean.default: _mean, ATEN.mean.dim: _mean,
+    ATEN.index_select.default: _index_select,
+    ATEN.index_put.default: _index_put,
+    ATEN.index_add.default: _index_add,
+    ATEN.cumsum.default: _cumsum,
+    ATEN.mean.default: _mean,
+    ATEN.mean.dim: _mean,
     ATEN.linalg_vector_norm.default: _norm,
-}  # fmt: skip
+}
 """Decompositions by operator."""

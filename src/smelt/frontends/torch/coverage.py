@@ -134,9 +134,12 @@ def page(found: Sequence[Status]) -> str:
     counts = {s: sum(x.status == s for x in found) for s in ("defined", "composite", "extern")}
     more = sum(x.name in TABLE for x in found)
     told = _HEAD.format(
-        all=len(found), defined=counts["defined"], composite=counts["composite"],
-        extern=counts["extern"], more=len(TABLE) - more,
-    )  # fmt: skip
+        all=len(found),
+        defined=counts["defined"],
+        composite=counts["composite"],
+        extern=counts["extern"],
+        more=len(TABLE) - more,
+    )
     return told + "".join(f"| `{x.name}` | {x.status} | {x.note} |\n" for x in found)
 
 

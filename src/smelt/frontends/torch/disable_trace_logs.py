@@ -41,9 +41,21 @@ def _is_written(log: Any) -> bool:
 
 
 _LEFT_OUT: tuple[tuple[Any, str, Any, tuple[Any, ...]], ...] = (
-    (symbolic_convert, "get_funcname", lambda *_: None,
-     tuple([getattr(m, f"trace_{n}_log", None) for m, n in (
-         (output_graph, "call"), (symbolic_convert, "call"), (symbolic_convert, "source"))])),
+    (
+        symbolic_convert,
+        "get_funcname",
+        lambda *_: None,
+        tuple(
+            [
+                getattr(m, f"trace_{n}_log", None)
+                for m, n in (
+                    (output_graph, "call"),
+                    (symbolic_convert, "call"),
+                    (symbolic_convert, "source"),
+                )
+            ]
+        ),
+    ),
     (guards, "profile_guard_manager", lambda *_: 0.0, (getattr(guards, "guards_log", None),)),
-)  # fmt: skip
+)
 """The module, its name of the function, what stands for it, and the logs that show what it says."""

@@ -30,16 +30,25 @@ from smelt.types.dtype import (
     u16,
     u32,
     u64,
-)  # fmt: skip
+)
 
 __all__ = ["i64", "ours", "theirs", "torch"]
 
 _PAIRS: tuple[tuple[torch.dtype, DType], ...] = (
-    (torch.bool, bool_), (torch.int8, i8), (torch.int16, i16), (torch.int32, i32),
-    (torch.int64, i64), (torch.uint8, u8), (torch.uint16, u16), (torch.uint32, u32),
-    (torch.uint64, u64), (torch.float16, f16), (torch.bfloat16, bf16), (torch.float32, f32),
+    (torch.bool, bool_),
+    (torch.int8, i8),
+    (torch.int16, i16),
+    (torch.int32, i32),
+    (torch.int64, i64),
+    (torch.uint8, u8),
+    (torch.uint16, u16),
+    (torch.uint32, u32),
+    (torch.uint64, u64),
+    (torch.float16, f16),
+    (torch.bfloat16, bf16),
+    (torch.float32, f32),
     (torch.float64, f64),
-)  # fmt: skip
+)
 _OURS = dict(_PAIRS)
 _THEIRS: dict[DType, torch.dtype] = {b: a for a, b in _PAIRS}
 

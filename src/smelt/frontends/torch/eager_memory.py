@@ -33,7 +33,7 @@ class Budget:
 
     def __init__(
         self, held: int | None, traced: torch.fx.GraphModule, kept: Sequence[bool] = ()
-    ) -> None:  # fmt: skip
+    ) -> None:
         apart = None if held is None else peak(traced.graph, "val")
         if held is not None and apart is not None:
             held = min(held, apart)  # which knows nothing of results that nobody reads
@@ -96,8 +96,13 @@ def converted(graph: torch.fx.Graph, kept: Sequence[bool]) -> int:
     given = graph.find_nodes(op="placeholder")
     if len(given) != len(kept):
         return 0
-    copies = [u.meta["val"] for n, keeps in zip(given, kept, strict=True) if keeps
-              for u in n.users if u.target is torch.ops.aten._to_copy.default]  # fmt: skip
+    copies = [
+        u.meta["val"]
+        for n, keeps in zip(given, kept, strict=True)
+        if keeps
+        for u in n.users
+        if u.target is torch.ops.aten._to_copy.default
+    ]
     sizes = [nbytes(x.untyped_storage().nbytes()) for x in copies if x.dtype.itemsize == 2]
     return sum(size or 0 for size in sizes)
 

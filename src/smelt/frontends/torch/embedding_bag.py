@@ -43,9 +43,16 @@ def _bag_of(offsets: Any, n: Any) -> Any:
 
 
 def _bags(
-    weight: Any, indices: Any, offsets: Any, frequency: bool = False, mode: int = _SUM,
-    sparse: bool = False, factors: Any = None, last: bool = False, padding: int = -1,
-) -> Any:  # fmt: skip
+    weight: Any,
+    indices: Any,
+    offsets: Any,
+    frequency: bool = False,
+    mode: int = _SUM,
+    sparse: bool = False,
+    factors: Any = None,
+    last: bool = False,
+    padding: int = -1,
+) -> Any:
     """The bags, the bag of each position, how many positions each has, and nothing."""
     if not _plain(frequency, mode, sparse, factors, padding) or weight.dtype not in _KINDS:
         return NotImplemented
@@ -69,9 +76,19 @@ which adds what it reads in registers."""
 
 
 def _bags_backward(
-    grad: Any, indices: Any, offsets: Any, _bag: Any, count: Any, _greatest: Any, rows: Any,
-    frequency: bool, mode: int, sparse: bool, factors: Any, padding: int = -1,
-) -> Any:  # fmt: skip
+    grad: Any,
+    indices: Any,
+    offsets: Any,
+    _bag: Any,
+    count: Any,
+    _greatest: Any,
+    rows: Any,
+    frequency: bool,
+    mode: int,
+    sparse: bool,
+    factors: Any,
+    padding: int = -1,
+) -> Any:
     """The gradient of the table.  Eager code does not always tell the bags."""
     if not _plain(frequency, mode, sparse, factors, padding) or grad.dtype not in _KINDS:
         return NotImplemented
@@ -82,7 +99,8 @@ def _bags_backward(
 
 
 PARTS: dict[Any, Callable[..., Any]] = {
-    ATEN._embedding_bag.default: _bags, ATEN._embedding_bag_forward_only.default: _bags,
+    ATEN._embedding_bag.default: _bags,
+    ATEN._embedding_bag_forward_only.default: _bags,
     ATEN._embedding_bag_backward.default: _bags_backward,
-}  # fmt: skip
+}
 """Decompositions by operator."""

@@ -42,10 +42,20 @@ def _seen(mask: Any, kind: int | None, scores: Any) -> Any:
 
 
 def _attention(
-    query: Any, key: Any, value: Any, embed_dim: int, num_head: int, qkv_weight: Any,
-    qkv_bias: Any, proj_weight: Any, proj_bias: Any, mask: Any = None, need_weights: bool = True,
-    average_attn_weights: bool = True, mask_type: int | None = None,
-) -> Any:  # fmt: skip
+    query: Any,
+    key: Any,
+    value: Any,
+    embed_dim: int,
+    num_head: int,
+    qkv_weight: Any,
+    qkv_bias: Any,
+    proj_weight: Any,
+    proj_bias: Any,
+    mask: Any = None,
+    need_weights: bool = True,
+    average_attn_weights: bool = True,
+    mask_type: int | None = None,
+) -> Any:
     """Self-attention, and its weights where they are wanted."""
     if query is not key or key is not value or query.is_nested:
         return NotImplemented
@@ -65,11 +75,27 @@ def _attention(
 
 
 def _layer(
-    src: Any, embed_dim: int, num_heads: int, qkv_weight: Any, qkv_bias: Any, proj_weight: Any,
-    proj_bias: Any, use_gelu: bool, norm_first: bool, eps: float, norm_weight_1: Any,
-    norm_bias_1: Any, norm_weight_2: Any, norm_bias_2: Any, ffn_weight_1: Any, ffn_bias_1: Any,
-    ffn_weight_2: Any, ffn_bias_2: Any, mask: Any = None, mask_type: int | None = None,
-) -> Any:  # fmt: skip
+    src: Any,
+    embed_dim: int,
+    num_heads: int,
+    qkv_weight: Any,
+    qkv_bias: Any,
+    proj_weight: Any,
+    proj_bias: Any,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    norm_weight_1: Any,
+    norm_bias_1: Any,
+    norm_weight_2: Any,
+    norm_bias_2: Any,
+    ffn_weight_1: Any,
+    ffn_bias_1: Any,
+    ffn_weight_2: Any,
+    ffn_bias_2: Any,
+    mask: Any = None,
+    mask_type: int | None = None,
+) -> Any:
     """A whole layer, its norms before or after the sums."""
     if src.is_nested:
         return NotImplemented
@@ -79,9 +105,20 @@ def _layer(
 
     x = norm(src, norm_weight_1, norm_bias_1) if norm_first else src
     made = _attention(
-        x, x, x, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, mask, False,
-        True, mask_type,
-    )  # fmt: skip
+        x,
+        x,
+        x,
+        embed_dim,
+        num_heads,
+        qkv_weight,
+        qkv_bias,
+        proj_weight,
+        proj_bias,
+        mask,
+        False,
+        True,
+        mask_type,
+    )
     if made is NotImplemented:
         return NotImplemented
     x = src + made[0]

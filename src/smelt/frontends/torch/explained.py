@@ -23,18 +23,20 @@ __all__ = ["explain", "fresh"]
 def fresh() -> Callable[..., Any]:
     """The backend under another identity, so that Dynamo traces a known program again."""
 
-    def again(
-        module: Any, inputs: Sequence[Any], options: Mapping[str, Any] | None = None
-    ) -> Any:  # fmt: skip
+    def again(module: Any, inputs: Sequence[Any], options: Mapping[str, Any] | None = None) -> Any:
         return backend(module, inputs, options=options)
 
     return again
 
 
 def explain(
-    model: Callable[..., Any], /, *args: Any, options: Mapping[str, Any] | None = None,
-    dynamic: bool | None = None, **kwargs: Any,
-) -> Record:  # fmt: skip
+    model: Callable[..., Any],
+    /,
+    *args: Any,
+    options: Mapping[str, Any] | None = None,
+    dynamic: bool | None = None,
+    **kwargs: Any,
+) -> Record:
     """What becomes of `model(*args, **kwargs)`, which is traced anew and run once, with each kernel
     measured on what that call gives it.
 

@@ -46,13 +46,21 @@ def told_by(module: torch.fx.GraphModule) -> Told:
     """The facts of a graph that Dynamo has just traced."""
     graph = module.graph
     return Told(
-        held_by_eager(module), kept_by_autocast(module), traced_results(module),
-        any(x.requires_grad for n in graph.find_nodes(op="output")[0].all_input_nodes
-            if (x := _example(n)) is not None),
-        any(x.dtype is torch.float64 and x.dim() == 0 for n in graph.nodes
-            if n.op.startswith("call") and not n.users and (x := _example(n)) is not None),
+        held_by_eager(module),
+        kept_by_autocast(module),
+        traced_results(module),
+        any(
+            x.requires_grad
+            for n in graph.find_nodes(op="output")[0].all_input_nodes
+            if (x := _example(n)) is not None
+        ),
+        any(
+            x.dtype is torch.float64 and x.dim() == 0
+            for n in graph.nodes
+            if n.op.startswith("call") and not n.users and (x := _example(n)) is not None
+        ),
         any(map(_has_no_memory, graph.find_nodes(op="placeholder"))),
-    )  # fmt: skip
+    )
 
 
 def _example(node: torch.fx.Node) -> torch.Tensor | None:

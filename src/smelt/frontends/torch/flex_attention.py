@@ -35,10 +35,16 @@ def spell_out_scores(module: torch.fx.GraphModule) -> None:
 
 
 def _attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Callable[..., Any],
-    block_mask: tuple[Any, ...], scale: float, _options: dict[str, Any],
-    score_mod_other_buffers: Tensors = (), mask_mod_other_buffers: Tensors = (),
-) -> Tensors:  # fmt: skip
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    score_mod: Callable[..., Any],
+    block_mask: tuple[Any, ...],
+    scale: float,
+    _options: dict[str, Any],
+    score_mod_other_buffers: Tensors = (),
+    mask_mod_other_buffers: Tensors = (),
+) -> Tensors:
     """Attention of queries [B, H, M, D] over keys [B or 1, H / g, N, D] and values of such heads;
     the logarithms to base 2 of the softmax's sums, and the largest scores in that base [B, H, M].
     A query that no key counts for gets zeros, and -inf for both."""
@@ -65,8 +71,9 @@ def _attention(
     logarithm = (torch.log(total) + base).squeeze(-1)
     return (
         _permute_strides(found, query.stride()),
-        logarithm / math.log(2), top.squeeze(-1) / math.log(2),
-    )  # fmt: skip
+        logarithm / math.log(2),
+        top.squeeze(-1) / math.log(2),
+    )
 
 
 def _for_heads(x: torch.Tensor, query: torch.Tensor) -> torch.Tensor:

@@ -35,21 +35,52 @@ from smelt import knobs
 __all__ = ["drop", "move"]
 
 ATEN: Any = torch.ops.aten
-_VIEWS = {ATEN.t.default, ATEN.permute.default, ATEN.transpose.int, ATEN.view.default,
-          ATEN.reshape.default, ATEN._unsafe_view.default, ATEN.unsqueeze.default,
-          ATEN.squeeze.dim, ATEN.squeeze.dims, ATEN.expand.default, ATEN.alias.default,
-          ATEN.detach.default, ATEN.clone.default, ATEN.slice.Tensor, ATEN.select.int}  # fmt: skip
-_LINEAR = _VIEWS | {ATEN.neg.default, ATEN.sum.default, ATEN.sum.dim_IntList, ATEN.mean.default,
-                    ATEN.mean.dim, ATEN.cumsum.default, ATEN.flip.default, ATEN.tril.default,
-                    ATEN.triu.default, ATEN.gather.default, ATEN.index_select.default,
-                    ATEN.div.Tensor, ATEN.div.Scalar, ATEN._to_copy.default}  # fmt: skip
+_VIEWS = {
+    ATEN.t.default,
+    ATEN.permute.default,
+    ATEN.transpose.int,
+    ATEN.view.default,
+    ATEN.reshape.default,
+    ATEN._unsafe_view.default,
+    ATEN.unsqueeze.default,
+    ATEN.squeeze.dim,
+    ATEN.squeeze.dims,
+    ATEN.expand.default,
+    ATEN.alias.default,
+    ATEN.detach.default,
+    ATEN.clone.default,
+    ATEN.slice.Tensor,
+    ATEN.select.int,
+}
+_LINEAR = _VIEWS | {
+    ATEN.neg.default,
+    ATEN.sum.default,
+    ATEN.sum.dim_IntList,
+    ATEN.mean.default,
+    ATEN.mean.dim,
+    ATEN.cumsum.default,
+    ATEN.flip.default,
+    ATEN.tril.default,
+    ATEN.triu.default,
+    ATEN.gather.default,
+    ATEN.index_select.default,
+    ATEN.div.Tensor,
+    ATEN.div.Scalar,
+    ATEN._to_copy.default,
+}
 """Linear in the first operand."""
 _PRODUCTS = {ATEN.mul.Tensor, ATEN.mul.Scalar, ATEN.mm.default, ATEN.bmm.default}
 """Linear in one operand, if the other does not depend on what is moved."""
-_SUMS = {ATEN.add.Tensor: (0, 1), ATEN.sub.Tensor: (0, 1), ATEN.where.self: (1, 2),
-         ATEN.scatter.src: (0, 3), ATEN.scatter_add.default: (0, 3),
-         ATEN.index_add.default: (0, 3), ATEN.slice_scatter.default: (0, 1),
-         ATEN.select_scatter.default: (0, 1)}  # fmt: skip
+_SUMS = {
+    ATEN.add.Tensor: (0, 1),
+    ATEN.sub.Tensor: (0, 1),
+    ATEN.where.self: (1, 2),
+    ATEN.scatter.src: (0, 3),
+    ATEN.scatter_add.default: (0, 3),
+    ATEN.index_add.default: (0, 3),
+    ATEN.slice_scatter.default: (0, 1),
+    ATEN.select_scatter.default: (0, 1),
+}
 """Linear in these operands together: each is moved too, or zero."""
 _ZEROS = {ATEN.scalar_tensor.default: 0, ATEN.full.default: 1, ATEN.full_like.default: 1}
 """Constants, and the place of their value."""
@@ -172,8 +203,12 @@ def _around(nodes: Iterable[Node], behind: set[Node], least: int) -> list[Node]:
 
 def _kept(moved: Iterable[Node], behind: set[Node]) -> set[Node]:
     """What is stored for those that are moved."""
-    return {x for n in moved for x in n.all_input_nodes if x not in behind
-            and x.op == "call_function" and x.target not in _ZEROS}  # fmt: skip
+    return {
+        x
+        for n in moved
+        for x in n.all_input_nodes
+        if x not in behind and x.op == "call_function" and x.target not in _ZEROS
+    }
 
 
 def _is_linear(node: Node, behind: set[Node]) -> bool:

@@ -49,15 +49,19 @@ def is_write(node: Any) -> bool:
     """Whether an operator is how a traced program writes into an argument, at its end: if anybody
     wants its result, then as that argument."""
     return (
-        str(node.target) == "aten.copy_.default" and node.args[0].op == "placeholder"
+        str(node.target) == "aten.copy_.default"
+        and node.args[0].op == "placeholder"
         and all(u.op == "output" for u in node.users)
-    )  # fmt: skip
+    )
 
 
 def new_values(
-    last: Sequence[Any], results: Any, inputs: Mapping[Any, Any], outputs: Mapping[Any, Any],
+    last: Sequence[Any],
+    results: Any,
+    inputs: Mapping[Any, Any],
+    outputs: Mapping[Any, Any],
     row_of: Callable[[Any], Row | None],
-) -> dict[Any, Any]:  # fmt: skip
+) -> dict[Any, Any]:
     """The outputs of the last graph that are nothing but new values of its inputs, which no other
     write and no result of the program reads."""
     writes = [n for n in last if is_write(n)]
@@ -72,9 +76,12 @@ def new_values(
         place, value = n.args[0], n.args[1]
         alone = all(times[x] == (x in sources[n]) for x in (place, value))
         if (
-            place in inputs and value in outputs and alone
-            and is_guarded(place) and _alike(place, value)
-        ):  # fmt: skip
+            place in inputs
+            and value in outputs
+            and alone
+            and is_guarded(place)
+            and _alike(place, value)
+        ):
             found[value] = place
     return found
 
@@ -83,14 +90,16 @@ def _alike(place: Any, value: Any) -> bool:
     """Whether a value fills an argument, element by element, and nothing else."""
     old, new = place.meta["val"], value.meta["val"]
     return (
-        old.dtype == new.dtype and tuple(old.shape) == tuple(new.shape)
-        and not old.is_neg() and memory_order(old) is not None
-    )  # fmt: skip
+        old.dtype == new.dtype
+        and tuple(old.shape) == tuple(new.shape)
+        and not old.is_neg()
+        and memory_order(old) is not None
+    )
 
 
 def late(
     last: Sequence[Any], copied: Sequence[Any], row_of: Callable[[Any], Row | None]
-) -> list[Any]:  # fmt: skip
+) -> list[Any]:
     """What calls copy at the end, but read from memory that is written at the end as well."""
     places = {x for n in last for x in n.args[:1]}
     found = (x for n in copied for x in nodes(n.args[1:]) if memory_of([x], row_of) & places)
@@ -145,9 +154,7 @@ def draws(node: Any) -> bool:
 class Places:
     """The arguments that one graph writes, call after call."""
 
-    def __init__(
-        self, executable: Any, written: Mapping[int, int], dense: Sequence[bool]
-    ) -> None:  # fmt: skip
+    def __init__(self, executable: Any, written: Mapping[int, int], dense: Sequence[bool]) -> None:
         """`written` are inputs by the outputs that are their new values; `dense` tells the inputs
         without gaps between elements."""
         values = [executable.values[v] for v in executable.outputs]

@@ -38,11 +38,17 @@ __all__ = [
 ]
 
 PARTS = {
-    f"aten.{name}" for name in (
-        "slice.Tensor", "select.int", "split.Tensor", "split_with_sizes.default", "unbind.int",
-        "diagonal.default", "as_strided.default",
+    f"aten.{name}"
+    for name in (
+        "slice.Tensor",
+        "select.int",
+        "split.Tensor",
+        "split_with_sizes.default",
+        "unbind.int",
+        "diagonal.default",
+        "as_strided.default",
     )
-}  # fmt: skip
+}
 """Views that leave elements out: a result need not keep the rest of the memory alive."""
 
 SEEN = "smelt_seen"
@@ -176,9 +182,7 @@ def whole(output: Any, row_of: Callable[[Any], Row | None]) -> list[Any]:
     return found
 
 
-def alone(
-    output: Any, row_of: Callable[[Any], Row | None], wanted: Mapping[Any, Any]
-) -> list[Any]:  # fmt: skip
+def alone(output: Any, row_of: Callable[[Any], Row | None], wanted: Mapping[Any, Any]) -> list[Any]:
     """The results that nobody sees and that are views of all of a value which nothing else wants,
     so far: kernels store them as they are, where torch would take a call for each view.
 
@@ -191,8 +195,13 @@ def alone(
         if base is not None:
             ends.setdefault(base, []).append(None if partial or n in told else n)
     found = [(n, base) for base, (n, *more) in ends.items() if not more and n is not None]
-    return [n for n, base in found if base is not n and memory_order(n.meta["val"]) is not None
-            and not any(x in wanted for x in _between(n, base))]  # fmt: skip
+    return [
+        n
+        for n, base in found
+        if base is not n
+        and memory_order(n.meta["val"]) is not None
+        and not any(x in wanted for x in _between(n, base))
+    ]
 
 
 def _between(node: Any, base: Any) -> list[Any]:

@@ -106,9 +106,11 @@ class Lowering:
     """The stages of one traced program."""
 
     def __init__(
-        self, graph: torch.fx.Graph, refused: Mapping[Any, str] | None = None,
+        self,
+        graph: torch.fx.Graph,
+        refused: Mapping[Any, str] | None = None,
         parts: Mapping[Any, int] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`refused` operators are left to torch, each for a reason; `parts` says of operators which
         is the first stage that may have them."""
         self.refused, self._parts = refused or {}, parts or {}
@@ -121,8 +123,9 @@ class Lowering:
         """What those calls read from memory that one of them writes: copied before them."""
         self.early: list[Any] = []
         """Views of arguments that torch makes, before any graph."""
-        self._changed = {x for n in graph.nodes if n.op == "call_function" and writes(n)
-                         for x in written(n)}  # fmt: skip
+        self._changed = {
+            x for n in graph.nodes if n.op == "call_function" and writes(n) for x in written(n)
+        }
         self._drawn = 0
         """The stage of the last random number: all are drawn in the order of the program."""
         self._entries: dict[Any, _Entry] = {}
@@ -219,12 +222,24 @@ class Lowering:
         before = [] if row is not None and row.source else [self._entries[x] for x in operands]
         first = max((e.graph for e in before), default=0)
         if _is_again(node):  # not before what reads it
-            first = max([first, *(self._entries[x].call for u in node.users for x in nodes(u.args)
-                                  if x in self._entries)])  # fmt: skip
+            first = max(
+                [
+                    first,
+                    *(
+                        self._entries[x].call
+                        for u in node.users
+                        for x in nodes(u.args)
+                        if x in self._entries
+                    ),
+                ]
+            )
         if row is not None:
             first = max(first, self._parts.get(node, 0))
-        return _Entry(row, first, max((e.call for e in before), default=0) if row is None or
-                      row.alias else first)  # fmt: skip
+        return _Entry(
+            row,
+            first,
+            max((e.call for e in before), default=0) if row is None or row.alias else first,
+        )
 
     def _given(self, node: Any) -> dict[int, Any]:
         """Results of an operator that a copy of it finds, by place."""
@@ -256,9 +271,14 @@ class Lowering:
 
     def _is_early(self, node: Any, operands: list[Any]) -> bool:
         """Whether a call only shows memory otherwise that an argument has throughout."""
-        return bool(operands) and is_view(node) and all(
-            x in self.early or is_size(x) or (x.op == "placeholder" and x not in self._changed)
-            for x in operands)  # fmt: skip
+        return (
+            bool(operands)
+            and is_view(node)
+            and all(
+                x in self.early or is_size(x) or (x.op == "placeholder" and x not in self._changed)
+                for x in operands
+            )
+        )
 
     # ---- values ----------------------------------------------------------------------------------
 
@@ -419,8 +439,10 @@ class Lowering:
         found: Any = row.lower(Call(out, fakes, self.sizes, origin, reads), *args, **options)
         if isinstance(out, (tuple, list)) and (given := self._given(node)):
             values = {place: self.value(x, k) for place, x in given.items()}
-            found = [None if x is None else replaced(found, place, values)
-                     for place, x in enumerate(found)]  # fmt: skip
+            found = [
+                None if x is None else replaced(found, place, values)
+                for place, x in enumerate(found)
+            ]
         if row.inside:
             self.stage(k).inside.add(found.node)
         found = self._checked(node, found, out)
@@ -480,8 +502,12 @@ class Lowering:
         given = node.op == "placeholder"
         if order is not None:
             shape = tuple(kind.shape[a] for a in order)
-            made: Node = build.input(label, TensorType(kind.dtype, shape), origin=origin_of(node),
-                                     constant=is_constant(node))  # fmt: skip
+            made: Node = build.input(
+                label,
+                TensorType(kind.dtype, shape),
+                origin=origin_of(node),
+                constant=is_constant(node),
+            )
             value = V(made).permute(*(order.index(a) for a in range(len(order))))
         else:
             strides = declared(fake, guarded=is_guarded(node)) if given else None

@@ -15,9 +15,19 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 __all__ = [
-    "KINDS", "by_parts", "depends", "is_complex", "joined", "known", "moved", "order_of", "pair_of",
-    "parts_of", "straight", "whole",
-]  # fmt: skip
+    "KINDS",
+    "by_parts",
+    "depends",
+    "is_complex",
+    "joined",
+    "known",
+    "moved",
+    "order_of",
+    "pair_of",
+    "parts_of",
+    "straight",
+    "whole",
+]
 
 ATEN: Any = torch.ops.aten
 KINDS = (torch.complex64, torch.complex128)
@@ -109,15 +119,19 @@ def by_parts(rule: Callable[..., Any]) -> Callable[..., Any]:
         if orders == straight:
             return rule(*operands, **options)
         order = orders[0]
-        if any(o != order or x.shape != tensors[0].shape
-               for o, x in zip(orders, tensors, strict=True)):  # fmt: skip
+        if any(
+            o != order or x.shape != tensors[0].shape for o, x in zip(orders, tensors, strict=True)
+        ):
             leader = _leader(tensors)
             if leader is None:
                 return NotImplemented
             order = order_of(leader)
             operands = tuple(_aligned(x, leader.dim()) for x in operands)
-            if any(order_of(x.permute(order)) != list(range(x.dim())) for x in operands
-                   if isinstance(x, torch.Tensor)):  # fmt: skip
+            if any(
+                order_of(x.permute(order)) != list(range(x.dim()))
+                for x in operands
+                if isinstance(x, torch.Tensor)
+            ):
                 return NotImplemented
         turned = (x.permute(order) if isinstance(x, torch.Tensor) else x for x in operands)
         found = rule(*turned, **options)
@@ -136,8 +150,10 @@ def moved(rule: Callable[..., Any]) -> Callable[..., Any]:
         flat = [*operands, *options.values()]
         if not is_complex(x) or not known(x, *flat):
             return NotImplemented
-        if any(isinstance(y, complex) or (isinstance(y, torch.Tensor) and y.dtype != x.dtype)
-               for y in flat):  # fmt: skip
+        if any(
+            isinstance(y, complex) or (isinstance(y, torch.Tensor) and y.dtype != x.dtype)
+            for y in flat
+        ):
             return NotImplemented
         return rule(x, *operands, **options)
 

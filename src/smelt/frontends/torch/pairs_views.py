@@ -24,9 +24,7 @@ from torch.fx.node import map_arg
 __all__ = ["cancel"]
 
 ATEN: Any = torch.ops.aten
-_REAL, _WHOLE, _CONJ = (
-    ATEN.view_as_real.default, ATEN.view_as_complex.default, ATEN._conj.default
-)  # fmt: skip
+_REAL, _WHOLE, _CONJ = (ATEN.view_as_real.default, ATEN.view_as_complex.default, ATEN._conj.default)
 _INVERSE: dict[Any, Any] = {_REAL: _WHOLE, _WHOLE: _REAL, _CONJ: _CONJ}
 
 
@@ -48,17 +46,25 @@ def _last(rank: int, sizes: Any, dim: int = 0) -> tuple[Any, ...]:
 
 
 _PAIRS: dict[Any, Callable[..., tuple[Any, ...]]] = {
-    ATEN.alias.default: _same, ATEN.detach.default: _same,
-    ATEN.slice.Tensor: _dims(1), ATEN.select.int: _dims(1), ATEN.squeeze.dim: _dims(1),
-    ATEN.transpose.int: _dims(2), ATEN.unsqueeze.default: lambda rank, d: (d % (rank + 1),),
+    ATEN.alias.default: _same,
+    ATEN.detach.default: _same,
+    ATEN.slice.Tensor: _dims(1),
+    ATEN.select.int: _dims(1),
+    ATEN.squeeze.dim: _dims(1),
+    ATEN.transpose.int: _dims(2),
+    ATEN.unsqueeze.default: lambda rank, d: (d % (rank + 1),),
     ATEN.squeeze.dims: lambda rank, dims: ([d % max(rank, 1) for d in dims],),
     ATEN.permute.default: lambda rank, dims: ([*(d % rank for d in dims), rank],),
-    ATEN.view.default: _sized, ATEN._unsafe_view.default: _sized, ATEN.expand.default: _sized,
-}  # fmt: skip
+    ATEN.view.default: _sized,
+    ATEN._unsafe_view.default: _sized,
+    ATEN.expand.default: _sized,
+}
 """The arguments, after the first, of a view of pairs, from the rank and those of the view."""
 _PARTED: dict[Any, Callable[..., tuple[Any, ...]]] = {
-    ATEN.split.Tensor: _last, ATEN.split_with_sizes.default: _last, ATEN.unbind.int: _dims(1),
-}  # fmt: skip
+    ATEN.split.Tensor: _last,
+    ATEN.split_with_sizes.default: _last,
+    ATEN.unbind.int: _dims(1),
+}
 """The same of operators that give several views."""
 
 

@@ -41,9 +41,12 @@ NEW = 1.02
 
 
 def refine(
-    forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, count: int,
-    moved: Sequence[Any], told: Mapping[str, Any],
-) -> list[Kept]:  # fmt: skip
+    forward: torch.fx.GraphModule,
+    backward: torch.fx.GraphModule,
+    count: int,
+    moved: Sequence[Any],
+    told: Mapping[str, Any],
+) -> list[Kept]:
     """Changes forward and backward graph, as PyTorch's cut gives them; what became of each value.
 
     The first `count` results are the program's own; values that
@@ -65,8 +68,11 @@ def apart(forward: torch.fx.GraphModule, count: int) -> None:
     output = next(n for n in forward.graph.nodes if n.op == "output")
     written = {_memory(n) for n in _mutated(forward.graph, output.meta.get("desc") or ())}
     results = list(output.args[0])
-    read = [k for k in range(count, len(results))
-            if _is_plain(results[k]) and _memory(results[k]) in written]  # fmt: skip
+    read = [
+        k
+        for k in range(count, len(results))
+        if _is_plain(results[k]) and _memory(results[k]) in written
+    ]
     if not read:
         return
     for k in read:
@@ -82,9 +88,13 @@ class _Cut:
     """PyTorch's partition, and what may be kept in place of what it keeps."""
 
     def __init__(
-        self, forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, count: int,
-        moved: Sequence[Any], told: Mapping[str, Any],
-    ) -> None:  # fmt: skip
+        self,
+        forward: torch.fx.GraphModule,
+        backward: torch.fx.GraphModule,
+        count: int,
+        moved: Sequence[Any],
+        told: Mapping[str, Any],
+    ) -> None:
         self.forward, self.backward, self.count = forward, backward, count
         self.output = next(n for n in forward.graph.nodes if n.op == "output")
         self.results = list(self.output.args[0])
@@ -202,11 +212,16 @@ class _Cut:
     def decisions(self) -> list[Kept]:
         """What becomes of each value that PyTorch's partition keeps, and what is kept instead."""
         again = set(self.again)
-        found = [Kept(n.name, _operator(n), _bytes(n), n in again, module_of(n))
-                 for n in self.wanted if n.op == "call_function"]  # fmt: skip
-        return found + [Kept(n.name, _operator(n), _bytes(n), False, module_of(n))
-                        for n in self.kept if n.op == "call_function" and n.name not in self.there
-                        ]  # fmt: skip
+        found = [
+            Kept(n.name, _operator(n), _bytes(n), n in again, module_of(n))
+            for n in self.wanted
+            if n.op == "call_function"
+        ]
+        return found + [
+            Kept(n.name, _operator(n), _bytes(n), False, module_of(n))
+            for n in self.kept
+            if n.op == "call_function" and n.name not in self.there
+        ]
 
     # ---- rewriting -------------------------------------------------------------------------------
 
@@ -224,9 +239,7 @@ class _Cut:
         told = self.output.meta.get("desc")
         if told is not None:
             kind = type(told[self.count])
-            self.output.meta["desc"] = [
-                *told[: self.count], *(kind(k) for k in range(len(kept)))
-            ]  # fmt: skip
+            self.output.meta["desc"] = [*told[: self.count], *(kind(k) for k in range(len(kept)))]
         self.output.args = (type(self.output.args[0])(results),)
         self.forward.graph.eliminate_dead_code()
         self.forward.recompile()
@@ -338,8 +351,11 @@ def _bytes(n: Any) -> int:
 def _mutated(graph: Any, descriptions: Sequence[Any]) -> set[Any]:
     """Arguments that are written for the program after the call, which torch tells since 2.9."""
     mutated = [getattr(d, "mutated_input", None) for d in descriptions]
-    return {n for n in graph.find_nodes(op="placeholder")
-            if (known := n.meta.get("desc")) is not None and known in mutated}  # fmt: skip
+    return {
+        n
+        for n in graph.find_nodes(op="placeholder")
+        if (known := n.meta.get("desc")) is not None and known in mutated
+    }
 
 
 def _changed(graph: Any, descriptions: Sequence[Any]) -> set[Any]:

@@ -39,9 +39,18 @@ def _dropout(x: Any, p: float, train: bool | None) -> Any:
 
 
 def _convolution_backward(
-    grad: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
-    transposed: bool, more: Any, groups: int, wanted: Sequence[bool],
-) -> Any:  # fmt: skip
+    grad: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    more: Any,
+    groups: int,
+    wanted: Sequence[bool],
+) -> Any:
     """Gradients of image, weights and bias."""
     if sum(wanted) == 1 and not wanted[2]:
         return NotImplemented
@@ -67,9 +76,15 @@ def _weight_norm_backward(grad: Any, v: Any, g: Any, norms: Any, dim: int) -> An
 
 
 def _trilinear(
-    a: Any, b: Any, c: Any, of_a: Sequence[int], of_b: Sequence[int], of_c: Sequence[int],
-    summed: Sequence[int], _unrolled: int = 1,
-) -> Any:  # fmt: skip
+    a: Any,
+    b: Any,
+    c: Any,
+    of_a: Sequence[int],
+    of_b: Sequence[int],
+    of_c: Sequence[int],
+    summed: Sequence[int],
+    _unrolled: int = 1,
+) -> Any:
     """A sum of products of three, each of which lacks the dimensions `of_a`, `of_b` and `of_c`: of
     the first two, then with the third, as eager code does: with infinities another order gives
     another sum."""

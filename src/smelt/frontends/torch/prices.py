@@ -122,8 +122,9 @@ class Prices:
         for unit in units.units:
             if unit.is_library or unit.joins or unit.trace.dots or unit.along >= 0:
                 return math.inf
-            widths = [unit.node.type.dtype] + [units.values[e.producer].type.dtype
-                                               for e in unit.edges]  # fmt: skip
+            widths = [unit.node.type.dtype] + [
+                units.values[e.producer].type.dtype for e in unit.edges
+            ]
             width = min(max(d.compute.itemsize for d in widths), 8)
             places = math.prod(evaluate(units.extents[e], self._sizes.hints) for e in unit.axes)
             total += self._target.compute_ns(unit.trace.cost, places, width)

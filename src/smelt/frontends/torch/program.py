@@ -60,9 +60,14 @@ class Program:
     """What runs; `segments` are its graphs, `source` its text."""
 
     def __init__(
-        self, module: torch.fx.GraphModule, lowering: Lowering, budget: Budget | None = None,
-        *, looks: bool = True, among: Collection[int] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        module: torch.fx.GraphModule,
+        lowering: Lowering,
+        budget: Budget | None = None,
+        *,
+        looks: bool = True,
+        among: Collection[int] | None = None,
+    ) -> None:
         """`budget` is the memory that the graphs may take together; None: each what its operators
         would take one by one.  Without `looks` positions were looked at before.  Dimensions that
         are numbers `among` may vary, in another trace of the same program; None: none does."""
@@ -173,8 +178,10 @@ class Program:
         if not written:
             return
         tensors = [n for n in given if isinstance(n.meta.get("val"), torch.Tensor)]
-        lists = [", ".join(self._names[n] for n in tensors if (n in written) == own)
-                 for own in (True, False)]  # fmt: skip
+        lists = [
+            ", ".join(self._names[n] for n in tensors if (n in written) == own)
+            for own in (True, False)
+        ]
         self._space["apart"] = apart
         self._add(f"{_APART} = apart([{lists[0]}], [{lists[1]}])")
 
@@ -208,8 +215,9 @@ class Program:
                 self._add(f"{name} = {source}")
 
     def _segment(self, stage: Stage) -> None:
-        made = make_segment(stage, self.lowering.sizes, self._allowance(), looks=self._looks,
-                            among=self._among)  # fmt: skip
+        made = make_segment(
+            stage, self.lowering.sizes, self._allowance(), looks=self._looks, among=self._among
+        )
         if self._budget is not None:
             self._budget.keep(made.kept)
         self.segments.append(made)

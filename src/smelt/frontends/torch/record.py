@@ -141,14 +141,19 @@ def _kernels(segment: Segment, home: Compiled) -> list[Kernel]:
             continue  # the kernels of a body follow, checks compute nothing
         origins = [n.origin for n in cluster.nodes if isinstance(n.origin, Traced)]
         data = kernel.data
-        found.append(Kernel(
-            data.name,
-            tuple(dict.fromkeys(o.operator for o in origins)),
-            tuple(dict.fromkeys(o.module for o in origins if o.module)),
-            tuple(dict.fromkeys(str(o) for o in origins if o.known)),
-            data.bytes, data.bytes_unfused, data.predicted_ns, kernel.text,
-            None if data.measured is None else data.measured.median_ns,
-        ))  # fmt: skip
+        found.append(
+            Kernel(
+                data.name,
+                tuple(dict.fromkeys(o.operator for o in origins)),
+                tuple(dict.fromkeys(o.module for o in origins if o.module)),
+                tuple(dict.fromkeys(str(o) for o in origins if o.known)),
+                data.bytes,
+                data.bytes_unfused,
+                data.predicted_ns,
+                kernel.text,
+                None if data.measured is None else data.measured.median_ns,
+            )
+        )
     return found
 
 
@@ -227,8 +232,11 @@ def _short(name: str) -> str:
 def _line(k: Kernel) -> str:
     names = [_short(name) for name in k.operators]
     shown = " ".join(names[:5]) + (f" +{len(names) - 5}" if len(names) > 5 else "")
-    where = k.modules[0] + (f" +{len(k.modules) - 1}" if len(k.modules) > 1 else "") if (
-        k.modules) else ""  # fmt: skip
+    where = (
+        k.modules[0] + (f" +{len(k.modules) - 1}" if len(k.modules) > 1 else "")
+        if (k.modules)
+        else ""
+    )
     place = k.places[0].rpartition("/")[2] if k.places else ""
     saved = show_bytes(max(0, k.bytes_unfused - k.bytes))
     time = "" if k.measured_ns is None else _explaining().show_time(k.measured_ns)
@@ -279,7 +287,7 @@ _OPEN: list[Record] = []
 @contextmanager
 def record(
     *, keep_arguments: bool = False, measures: bool = False
-) -> Generator[Record, None, None]:  # fmt: skip
+) -> Generator[Record, None, None]:
     """Notes what is compiled inside the `with` block; models compiled before are not traced again.
 
     `keep_arguments` keeps copies of what each graph is called with first; with `measures` that call

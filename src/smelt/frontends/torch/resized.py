@@ -77,16 +77,23 @@ def _differentiates(node: torch.fx.Node) -> bool:
 
 def _resized(
     input: torch.Tensor,  # noqa: A002 - as torch calls it
-    size: Any = None, scale_factor: Any = None, mode: str = "nearest",
-    align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
     antialias: bool = False,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """`functional.interpolate`, with the same arguments and result."""
     x = input
     options: Any = {
-        "size": size, "scale_factor": scale_factor, "mode": mode, "align_corners": align_corners,
-        "recompute_scale_factor": recompute_scale_factor, "antialias": antialias,
-    }  # fmt: skip
+        "size": size,
+        "scale_factor": scale_factor,
+        "mode": mode,
+        "align_corners": align_corners,
+        "recompute_scale_factor": recompute_scale_factor,
+        "antialias": antialias,
+    }
     scales = _scales(x.dim() - 2, None if recompute_scale_factor else scale_factor)
     known = (mode, x.dim() - 2) in _WAYS_BACK and not antialias and scales is not None
     follows = torch.is_grad_enabled() and x.requires_grad and x.dtype in _KINDS

@@ -66,9 +66,13 @@ class Call:
     __slots__ = ("fakes", "origin", "out", "reads", "sizes")
 
     def __init__(
-        self, out: Any, fakes: Sequence[Any], sizes: Sizes, origin: Origin | None,
+        self,
+        out: Any,
+        fakes: Sequence[Any],
+        sizes: Sizes,
+        origin: Origin | None,
         reads: list[Read] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`out` is the tracer's result, a tensor without data or a tuple; `fakes` the operands."""
         self.reads = [] if reads is None else reads
         """Positions that have to be inside, though no kernel reads there."""

@@ -325,15 +325,26 @@ _ROWS = (
     *(Row(f"aten.{name}.default", _unary(scalar)) for name, scalar in _UNARY.items()),
     *(Row(f"aten.{name}.default", _whole(name)) for name in _WHOLE),
     *(Row(f"aten.{name}.default", _test(name)) for name in ("isnan", "isinf")),
-    *(Row(f"aten.{name}.{kind}", _compare(name))
-      for name in _COMPARE for kind in ("Tensor", "Scalar")),
-    *(Row(f"aten.bitwise_{name}.{kind}", _binary(scalar))
-      for name, scalar in _BITS.items() for kind in ("Tensor", "Scalar")),
-    *(Row(f"aten.bitwise_{side}_shift.{kind}", _shift(scalar))
-      for side, (_, scalar) in _SHIFTS.items()
-      for kind in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")),
-    *(Row(f"aten.__{name}__.{kind}", _shift(scalar))
-      for name, scalar in _SHIFTS.values() for kind in ("Tensor", "Scalar")),
+    *(
+        Row(f"aten.{name}.{kind}", _compare(name))
+        for name in _COMPARE
+        for kind in ("Tensor", "Scalar")
+    ),
+    *(
+        Row(f"aten.bitwise_{name}.{kind}", _binary(scalar))
+        for name, scalar in _BITS.items()
+        for kind in ("Tensor", "Scalar")
+    ),
+    *(
+        Row(f"aten.bitwise_{side}_shift.{kind}", _shift(scalar))
+        for side, (_, scalar) in _SHIFTS.items()
+        for kind in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")
+    ),
+    *(
+        Row(f"aten.__{name}__.{kind}", _shift(scalar))
+        for name, scalar in _SHIFTS.values()
+        for kind in ("Tensor", "Scalar")
+    ),
     *(Row(f"aten.logical_{name}.default", _logical(name)) for name in (*_BITS, "not")),
     Row("aten.bitwise_not.default", _unary("not")),
     Row("aten.abs.default", _abs),
@@ -383,6 +394,6 @@ _ROWS = (
     Row("prims.convert_element_type.default", _cast),
     Row("aten.lerp.Scalar", _lerp),
     Row("aten.lerp.Tensor", _lerp),
-)  # fmt: skip
+)
 ROWS = tuple(replace(row, elementwise=True) for row in _ROWS)
 """Elementwise operators."""

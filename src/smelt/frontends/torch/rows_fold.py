@@ -97,9 +97,7 @@ def _var(c: Call, x: V, dim: Any = None, *, correction: Any = 1, keepdim: bool =
     return _dropped(_moments(x.wide(), axes, correction)[0], axes, keepdim).cast(c.dtype)
 
 
-def _var_dim(
-    c: Call, x: V, dim: Any, unbiased: bool = True, keepdim: bool = False
-) -> V:  # fmt: skip
+def _var_dim(c: Call, x: V, dim: Any, unbiased: bool = True, keepdim: bool = False) -> V:
     return _var(c, x, dim, correction=int(unbiased), keepdim=keepdim)
 
 
@@ -112,7 +110,7 @@ def _std(c: Call, x: V, dim: Any = None, *, correction: Any = 1, keepdim: bool =
 
 def _var_mean(
     c: Call, x: V, dim: Any = None, *, correction: Any = 1, keepdim: bool = False
-) -> tuple[V, V]:  # fmt: skip
+) -> tuple[V, V]:
     axes = axes_of(dim, x.rank)
     correction = 1 if correction is None else correction
     pair = _moments(x.wide(), axes, correction)
@@ -122,7 +120,7 @@ def _var_mean(
 
 def _vector_norm(
     c: Call, x: V, order: Any = 2, dim: Any = None, keepdim: bool = False, **_options: Any
-) -> V:  # fmt: skip
+) -> V:
     axes = axes_of(dim, x.rank)
     x = x.cast(c.dtype).wide()
     if order == 2:
@@ -182,7 +180,7 @@ def _affine(x: V, weight: V | None, bias: V | None) -> V:
 
 def _layer_norm(
     c: Call, x: V, shape: Sequence[Any], weight: V | None, bias: V | None, eps: float
-) -> tuple[V, V, V]:  # fmt: skip
+) -> tuple[V, V, V]:
     axes = tuple(range(x.rank - len(shape), x.rank))
     wide = x.wide()
     variance, middle = _moments(wide, axes, 0)
@@ -198,9 +196,16 @@ def _channels(x: V | None, rank: int) -> V | None:
 
 
 def _group_norm(
-    c: Call, x: V, weight: V | None, bias: V | None, batch: Index, channels: Index, _inner: Index,
-    groups: int, eps: float,
-) -> tuple[V, V, V]:  # fmt: skip
+    c: Call,
+    x: V,
+    weight: V | None,
+    bias: V | None,
+    batch: Index,
+    channels: Index,
+    _inner: Index,
+    groups: int,
+    eps: float,
+) -> tuple[V, V, V]:
     wide = x.wide()
     split = wide.reshape(batch, groups, floordiv(channels, groups), *x.shape[2:])
     axes = tuple(range(2, split.rank))
@@ -214,9 +219,15 @@ def _group_norm(
 
 
 def _batch_norm(
-    c: Call, x: V, weight: V | None, bias: V | None, mean: V, variance: V, _momentum: float,
+    c: Call,
+    x: V,
+    weight: V | None,
+    bias: V | None,
+    mean: V,
+    variance: V,
+    _momentum: float,
     eps: float,
-) -> tuple[V, V | None, V | None]:  # fmt: skip
+) -> tuple[V, V | None, V | None]:
     wide = x.wide()
     scale = (variance.cast(wide.dtype) + float(eps)).map("rsqrt")
     shift = mean.cast(wide.dtype)
@@ -228,9 +239,16 @@ def _batch_norm(
 
 
 def _batch_norm_training(
-    c: Call, x: V, weight: V | None, bias: V | None, running_mean: V | None,
-    running_var: V | None, training: bool, momentum: float, eps: float,
-) -> tuple[V | None, ...]:  # fmt: skip
+    c: Call,
+    x: V,
+    weight: V | None,
+    bias: V | None,
+    running_mean: V | None,
+    running_var: V | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[V | None, ...]:
     """With the statistics of this batch; the running ones come out new."""
     if not training or running_mean is None or running_var is None:
         raise UnsupportedError("batch norm without running statistics")
@@ -252,7 +270,7 @@ def _batch_norm_training(
 
 def _rms_norm(
     c: Call, x: V, shape: Sequence[Any], weight: V | None = None, eps: float | None = None
-) -> tuple[V, V]:  # fmt: skip
+) -> tuple[V, V]:
     axes = tuple(range(x.rank - len(shape), x.rank))
     wide = x.wide()
     tiny = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}[x.dtype.name]
@@ -265,7 +283,7 @@ def _rms_norm(
 
 def _nll_loss(
     c: Call, x: V, target: V, weight: V | None, reduction: int, ignore: int
-) -> tuple[V, V]:  # fmt: skip
+) -> tuple[V, V]:
     """-x at the target, times its class's weight; x is [batch, classes], or [classes] alone."""
     if x.rank == 1:
         x, target, reduction = x.unsqueeze(0), target.reshape(1), reduction or 2
@@ -326,5 +344,5 @@ ROWS = (
     Row("aten._fused_rms_norm.default", _rms_norm),
     Row("aten.nll_loss_forward.default", _nll_loss),
     Row("aten.mse_loss.default", _mse_loss),
-)  # fmt: skip
+)
 """Reductions, norms and losses."""

@@ -36,9 +36,7 @@ from smelt.types.expr import product as volume
 __all__ = ["ROWS"]
 
 
-def _overlapped(
-    g: V, taps: int, a: int, step: int, apart: int, length: Index, low: int = 0
-) -> V:  # fmt: skip
+def _overlapped(g: V, taps: int, a: int, step: int, apart: int, length: Index, low: int = 0) -> V:
     """Windows along axis `a` laid back: [.., places, .., taps, ..] -> [.., length, .., blocks], of
     which the sum over blocks is what windows hold of each element.  Element t of window p lies at
     p·step + t·apart, and counts from `low`."""
@@ -64,7 +62,7 @@ def _overlapped(
 
 def _laid_back(
     g: V, spatial: Sequence[Index], step: Sequence[int], around: Sequence[int], apart: Sequence[int]
-) -> V:  # fmt: skip
+) -> V:
     """[.., *places, *taps] -> [.., *spatial] for windows over an image with a margin."""
     count = len(spatial)
     first = g.rank - 2 * count
@@ -83,9 +81,16 @@ def _beside(x: V, extent: Sequence[int]) -> V:
 
 def _max_pool(count: int) -> Any:
     def lower(
-        c: Call, g: V, x: V, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool,
+        c: Call,
+        g: V,
+        x: V,
+        kernel: Any,
+        stride: Any,
+        padding: Any,
+        dilation: Any,
+        ceil_mode: bool,
         at: V,
-    ) -> V:  # fmt: skip
+    ) -> V:
         """The gradient goes where the greatest of each window was found."""
         extent = each(kernel, count)
         step = extent if not stride else each(stride, count)
@@ -112,16 +117,24 @@ def _max_pool(count: int) -> Any:
 
 def _avg_pool(count: int) -> Any:
     def lower(
-        c: Call, g: V, x: V, kernel: Any, stride: Any, padding: Any, ceil_mode: bool,
-        count_include_pad: bool, divisor: Any,
-    ) -> V:  # fmt: skip
+        c: Call,
+        g: V,
+        x: V,
+        kernel: Any,
+        stride: Any,
+        padding: Any,
+        ceil_mode: bool,
+        count_include_pad: bool,
+        divisor: Any,
+    ) -> V:
         """Each element of a window gets an equal share."""
         extent = each(kernel, count)
         step = extent if not stride else each(stride, count)
         around = each(padding, count)
         spatial, places = x.shape[x.rank - count :], g.shape[x.rank - count :]
-        n = held(c, spatial, places, extent, step, around, inside=not count_include_pad,
-                 ceil=ceil_mode)  # fmt: skip
+        n = held(
+            c, spatial, places, extent, step, around, inside=not count_include_pad, ceil=ceil_mode
+        )
         shares = g.wide() / counted(divisor or n, g.wide(), count)
         found = _laid_back(_beside(shares, extent), spatial, step, around, (1,) * count)
         return found.cast(c.dtype)
@@ -196,9 +209,19 @@ def _repeated(mode: str, part: V, a: int, n: Index, *, at_end: bool) -> V:
 
 
 def _convolution_backward(
-    c: Call, grad: V, x: V, weight: V, _bias: Any, stride: Any, padding: Any, dilation: Any,
-    transposed: bool, _more: Any, groups: int, wanted: Sequence[bool],
-) -> tuple[V | None, V | None, None]:  # fmt: skip
+    c: Call,
+    grad: V,
+    x: V,
+    weight: V,
+    _bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    _more: Any,
+    groups: int,
+    wanted: Sequence[bool],
+) -> tuple[V | None, V | None, None]:
     """The gradient of an image where there are groups, or windows hold one element or lie along a
     line; that of weights where windows hold one element or one channel."""
     count = x.rank - 2
@@ -232,7 +255,7 @@ def _convolution_backward(
 
 def _backwards(
     grad: V, x: V, weight: V, wide: Sequence[int], apart: Sequence[int], groups: int
-) -> V:  # fmt: skip
+) -> V:
     """A correlation of the given gradient with the taps backwards, inputs for outputs."""
     no_long_line(weight, [n for n in weight.shape[2:] if isinstance(n, int)])
     outer, inner, *extent = weight.shape
@@ -276,8 +299,10 @@ ROWS = (
     *(Row(f"aten.max_pool{n}d_with_indices_backward.default", _max_pool(n)) for n in (2, 3)),
     *(Row(f"aten.avg_pool{n}d_backward.default", _avg_pool(n)) for n in (2, 3)),
     *(Row(f"aten._adaptive_avg_pool{n}d_backward.default", _adaptive_avg(n)) for n in (2, 3)),
-    *(Row(f"aten.{name}_pad{n}d_backward.default", _margins(mode, n))
-      for name, mode in (("reflection", "reflect"), ("replication", "replicate"))
-      for n in (1, 2, 3)),
-)  # fmt: skip
+    *(
+        Row(f"aten.{name}_pad{n}d_backward.default", _margins(mode, n))
+        for name, mode in (("reflection", "reflect"), ("replication", "replicate"))
+        for n in (1, 2, 3)
+    ),
+)
 """Gradients of what slides and of what is repeated."""

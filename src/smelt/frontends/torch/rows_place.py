@@ -31,8 +31,12 @@ from smelt.types.tensor import Shape, broadcast_shapes
 
 _PART = 4
 """Times that what is written goes into what it is written into, at most, for a copy of that."""
-_REDUCTIONS = {"sum": ("add", "sum"), "prod": ("mul", "prod"), "amax": ("max", "max"),
-               "amin": ("min", "min")}  # fmt: skip
+_REDUCTIONS = {
+    "sum": ("add", "sum"),
+    "prod": ("mul", "prod"),
+    "amax": ("max", "max"),
+    "amin": ("min", "min"),
+}
 """How values join by torch's word for it, and the fold of that kind."""
 
 

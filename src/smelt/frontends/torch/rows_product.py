@@ -49,9 +49,16 @@ def _plus_product(spec: str) -> Any:
 
 
 def _attention(
-    c: Call, q: V, k: V, v: V, _dropout: float = 0.0, is_causal: bool = False, *,
-    attn_mask: V | None = None, scale: float | None = None,
-) -> tuple[V, V]:  # fmt: skip
+    c: Call,
+    q: V,
+    k: V,
+    v: V,
+    _dropout: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: V | None = None,
+    scale: float | None = None,
+) -> tuple[V, V]:
     """softmax(q kᵀ · scale + mask) v and the logarithm of the softmax's sum."""
     size, wide = q.shape[-1], q.dtype.compute
     if scale is None and not isinstance(size, int):
@@ -77,9 +84,19 @@ def _attention(
 
 
 def _attention_backward(
-    c: Call, grad: V, q: V, k: V, v: V, out: V, logs: V, _dropout: float, is_causal: bool, *,
-    attn_mask: V | None = None, scale: float | None = None,
-) -> tuple[V, V, V]:  # fmt: skip
+    c: Call,
+    grad: V,
+    q: V,
+    k: V,
+    v: V,
+    out: V,
+    logs: V,
+    _dropout: float,
+    is_causal: bool,
+    *,
+    attn_mask: V | None = None,
+    scale: float | None = None,
+) -> tuple[V, V, V]:
     """Gradients of q, k and v (T. Dao et al., 2022): the weights come back from the logarithms."""
     if c.dtype.bits == 16:
         raise UnsupportedError("gradients of attention in half precision")

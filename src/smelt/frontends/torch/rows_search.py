@@ -27,9 +27,15 @@ __all__ = ["ROWS"]
 
 
 def _searched(
-    c: Call, rows: V, x: Any, *, out_int32: bool = False, right: bool = False,
-    side: str | None = None, sorter: V | None = None,
-) -> V:  # fmt: skip
+    c: Call,
+    rows: V,
+    x: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: V | None = None,
+) -> V:
     """`searchsorted`: each row of `x` in its own row, or all of `x` in the only one."""
     if sorter is not None:
         raise UnsupportedError("a search in rows that are sorted by positions")
@@ -38,9 +44,7 @@ def _searched(
     return _places(c, rows, x, after=right or side == "right")
 
 
-def _bucketized(
-    c: Call, x: Any, row: V, *, out_int32: bool = False, right: bool = False
-) -> V:  # fmt: skip
+def _bucketized(c: Call, x: Any, row: V, *, out_int32: bool = False, right: bool = False) -> V:
     """`bucketize`: all of `x` in one row."""
     return _searched(c, row, x, out_int32=out_int32, right=right)
 

@@ -100,7 +100,7 @@ def _as_strided(c: Call, x: V, _shape: Any, strides: Sequence[Any], start: Any =
 
 def _levels(
     shape: Sequence[Index], steps: Sequence[Index], strides: dict[int, Index], offset: int
-) -> list[_Along]:  # fmt: skip
+) -> list[_Along]:
     """The dimensions, each with what walks along it: the slowest whose step divides the stride."""
     found = [_Along(n) for n in shape]
     steps = [product(shape[k + 1 :]) if n == 1 else steps[k] for k, n in enumerate(shape)]

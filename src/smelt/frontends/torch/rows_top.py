@@ -31,7 +31,7 @@ time, 4 of 8192 six sevenths, 8 of 8192 four thirds)."""
 
 def _top(
     c: Call, x: V, k: Any, dim: int = -1, largest: bool = True, *_sorted: Any, **_more: Any
-) -> tuple[V, V]:  # fmt: skip
+) -> tuple[V, V]:
     """Values and positions; in order whether it is asked for or not."""
     if not x.rank or not isinstance(k, int) or not k:
         raise UnsupportedError("a number of elements known only at the call, or none")

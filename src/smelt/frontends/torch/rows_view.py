@@ -226,9 +226,7 @@ def _select_scatter(c: Call, x: V, y: V, dim: int, place: Any) -> V:
     return select(mask, y.unsqueeze(a).expand(x.shape), x)
 
 
-def _diagonal_scatter(
-    c: Call, x: V, y: V, offset: int = 0, dim1: int = 0, dim2: int = 1
-) -> V:  # fmt: skip
+def _diagonal_scatter(c: Call, x: V, y: V, offset: int = 0, dim1: int = 0, dim2: int = 1) -> V:
     a, b = axis_of(dim1, x.rank), axis_of(dim2, x.rank)
     order = [*(k for k in range(x.rank) if k not in (a, b)), a, b]
     x = x.permute(*order)
@@ -254,7 +252,7 @@ def _between_zeros(y: V, x: V, a: int, first: Index) -> V:
 
 def _slice_scatter(
     c: Call, x: V, y: V, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
-) -> V:  # fmt: skip
+) -> V:
     a = axis_of(dim, x.rank)
     first, count = _start(c, x, a, start), y.shape[a]
     if count == x.shape[a]:
@@ -397,5 +395,5 @@ ROWS = (
     _source("arange.default", lambda c, end, **_: iota(c.shape, 0, c.dtype, c.origin)),
     _source("eye.default", _eye),
     _source("eye.m", _eye),
-)  # fmt: skip
+)
 """Views, rearrangements and sources."""

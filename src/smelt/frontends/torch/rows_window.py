@@ -45,7 +45,7 @@ def each(given: Any, count: int) -> tuple[int, ...]:
 
 def _windows(
     c: Call, x: V, extent: Sequence[int], step: Sequence[int], dilation: Sequence[int]
-) -> V:  # fmt: skip
+) -> V:
     """[.., *places, *windows] of x: [.., *spatial], as many places as torch says."""
     count = len(extent)
     first = x.rank - count
@@ -65,9 +65,14 @@ def margin(x: V, around: Sequence[int], value: float, more: Sequence[int]) -> V:
 
 
 def _overhang(
-    c: Call, x: V, extent: Sequence[int], step: Sequence[int], dilation: Sequence[int],
-    around: Sequence[int], ceil: bool,
-) -> tuple[int, ...]:  # fmt: skip
+    c: Call,
+    x: V,
+    extent: Sequence[int],
+    step: Sequence[int],
+    dilation: Sequence[int],
+    around: Sequence[int],
+    ceil: bool,
+) -> tuple[int, ...]:
     """Elements that the last windows need behind the margin, when places are rounded up."""
     if not ceil:
         return (0,) * len(extent)
@@ -86,9 +91,14 @@ MOST_CHOICES = 27
 
 
 def _max_pool(
-    c: Call, x: V, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
+    c: Call,
+    x: V,
+    kernel: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    dilation: Any = 1,
     ceil_mode: bool = False,
-) -> tuple[V, V | None]:  # fmt: skip
+) -> tuple[V, V | None]:
     """The greatest of each window, and its place in the image."""
     count = 3 if c.out[0].dim() >= 4 and len(each(kernel, 1)) == 3 else 2
     extent = each(kernel, count)
@@ -106,9 +116,14 @@ def _max_pool(
 
 
 def _place_of_greatest(
-    c: Call, x: V, extent: Sequence[int], step: Sequence[int], around: Sequence[int],
-    apart: Sequence[int], more: Sequence[int],
-) -> V:  # fmt: skip
+    c: Call,
+    x: V,
+    extent: Sequence[int],
+    step: Sequence[int],
+    around: Sequence[int],
+    apart: Sequence[int],
+    more: Sequence[int],
+) -> V:
     """Where in its image the greatest of each window is: of equals the first, of NaN the last."""
     count = len(extent)
     first = x.rank - count
@@ -137,9 +152,16 @@ def _place_of_greatest(
 
 
 def held(
-    c: Call, spatial: Sequence[Index], places: Sequence[Index], extent: Sequence[int],
-    step: Sequence[int], around: Sequence[int], *, inside: bool, ceil: bool,
-) -> float | list[V]:  # fmt: skip
+    c: Call,
+    spatial: Sequence[Index],
+    places: Sequence[Index],
+    extent: Sequence[int],
+    step: Sequence[int],
+    around: Sequence[int],
+    *,
+    inside: bool,
+    ceil: bool,
+) -> float | list[V]:
     """Elements of each window: a number, or counts along each dimension, whose product it is.
     Those of the margin count, unless only what is `inside` does; what windows that are rounded up
     hold beyond it never does."""
@@ -168,9 +190,15 @@ def counted(n: float | list[V], x: V, count: int) -> V:
 
 def _avg_pool(count: int) -> Any:
     def lower(
-        c: Call, x: V, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
-        count_include_pad: bool = True, divisor_override: Any = None,
-    ) -> V:  # fmt: skip
+        c: Call,
+        x: V,
+        kernel: Any,
+        stride: Any = (),
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: Any = None,
+    ) -> V:
         extent = each(kernel, count)
         step = extent if stride == [] or stride == () else each(stride, count)
         around, apart = each(padding, count), (1,) * count
@@ -178,8 +206,16 @@ def _avg_pool(count: int) -> Any:
         wide = margin(x.wide(), around, 0.0, more)
         slid = _windows(c, wide, extent, step, apart)
         total = slid.sum(range(slid.rank - count, slid.rank))
-        n = held(c, x.shape[x.rank - count :], total.shape[x.rank - count :], extent, step, around,
-                 inside=not count_include_pad, ceil=ceil_mode)  # fmt: skip
+        n = held(
+            c,
+            x.shape[x.rank - count :],
+            total.shape[x.rank - count :],
+            extent,
+            step,
+            around,
+            inside=not count_include_pad,
+            ceil=ceil_mode,
+        )
         return (total / counted(divisor_override or n, total, count)).cast(x.dtype)
 
     return lower
@@ -275,9 +311,17 @@ as torch's: no line of the image serves several lines of results there."""
 
 
 def _convolution(
-    c: Call, x: V, weight: V, bias: V | None, stride: Any, padding: Any, dilation: Any,
-    transposed: bool, more: Any, groups: int,
-) -> V:  # fmt: skip
+    c: Call,
+    x: V,
+    weight: V,
+    bias: V | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    more: Any,
+    groups: int,
+) -> V:
     """A sum of products over the windows of an image, which are index maps."""
     count = x.rank - 2
     extent = [n for n in weight.shape[2:] if isinstance(n, int)]
@@ -295,14 +339,15 @@ def _convolution(
         return found if bias is None else found + bias.reshape(bias.shape[0], *[1] * count)
     if groups > 1:
         no_long_line(weight, extent)
-    found = correlation(x, weight, each(stride, count), each(padding, count),
-                        each(dilation, count), c.shape, groups)  # fmt: skip
+    found = correlation(
+        x, weight, each(stride, count), each(padding, count), each(dilation, count), c.shape, groups
+    )
     return found if bias is None else found + bias.reshape(bias.shape[0], *[1] * count)
 
 
 def _beside(
     spatial: Sequence[Index], whole: Sequence[Index], extent: Sequence[int], step: Sequence[int]
-) -> float:  # fmt: skip
+) -> float:
     """Places of each remainder that a transposed convolution computes, against those of its
     image, as far as they are known."""
     found = 1.0
@@ -313,9 +358,14 @@ def _beside(
 
 
 def correlation(
-    x: V, weight: V, step: Sequence[int], around: Sequence[int], apart: Sequence[int],
-    shape: Sequence[Index], groups: int,
-) -> V:  # fmt: skip
+    x: V,
+    weight: V,
+    step: Sequence[int],
+    around: Sequence[int],
+    apart: Sequence[int],
+    shape: Sequence[Index],
+    groups: int,
+) -> V:
     """A result of that shape: sums of products over windows of an image with a margin."""
     count = x.rank - 2
     x = margin(x, around, 0.0, (0,) * count)
@@ -346,9 +396,14 @@ def spread(x: V, a: int, step: int) -> V:
 
 
 def laid_back(
-    x: V, weight: V, shape: Sequence[Index], step: Sequence[int], around: Sequence[int],
-    apart: Sequence[int], groups: int,
-) -> V:  # fmt: skip
+    x: V,
+    weight: V,
+    shape: Sequence[Index],
+    step: Sequence[int],
+    around: Sequence[int],
+    apart: Sequence[int],
+    groups: int,
+) -> V:
     """An image of that shape, to which x is what `correlation` is: products for each place and tap
     are laid back along it and summed.  As one sum they are products over windows of x, one for each
     remainder of places by the step (`smelt.passes.conv_transpose`), so that no zeros are
@@ -386,15 +441,15 @@ def _correlated(windows: V, kernel: V, groups: int, count: int) -> V:
     """[b, g·c, *places, *taps] and [g·o, c, *taps] -> [b, g, o, *places] without ones."""
     shape = windows.shape
     sizes: dict[str, Index] = {
-        "g": groups, "c": kernel.shape[1], "o": floordiv(kernel.shape[0], groups),
-    }  # fmt: skip
+        "g": groups,
+        "c": kernel.shape[1],
+        "o": floordiv(kernel.shape[0], groups),
+    }
     left, right, outer = ("".join(a for a in side if sizes[a] != 1) for side in ("gc", "goc", "go"))
     at = "xyz"[:count]
     taps = "".join(t for t, n in zip("uvw", kernel.shape[2:], strict=False) if n != 1)
     lengths = [n for n in kernel.shape[2:] if n != 1]
-    windows = windows.reshape(
-        shape[0], *(sizes[a] for a in left), *shape[2 : 2 + count], *lengths
-    )  # fmt: skip
+    windows = windows.reshape(shape[0], *(sizes[a] for a in left), *shape[2 : 2 + count], *lengths)
     kernel = kernel.reshape(*(sizes[a] for a in right), *lengths)
     return contract(windows, kernel, f"b{left}{at}{taps},{right}{taps}->b{outer}{at}")
 
@@ -419,10 +474,11 @@ ROWS = (
     Row("aten.adaptive_avg_pool1d.default", _adaptive_avg(1)),
     Row("aten._adaptive_avg_pool2d.default", _adaptive_avg(2)),
     Row("aten._adaptive_avg_pool3d.default", _adaptive_avg(3)),
-    *(Row(f"aten.reflection_pad{n}d.default", _margins_by_gather("reflect", n))
-      for n in (1, 2, 3)),
-    *(Row(f"aten.replication_pad{n}d.default", _margins_by_gather("replicate", n))
-      for n in (1, 2, 3)),
+    *(Row(f"aten.reflection_pad{n}d.default", _margins_by_gather("reflect", n)) for n in (1, 2, 3)),
+    *(
+        Row(f"aten.replication_pad{n}d.default", _margins_by_gather("replicate", n))
+        for n in (1, 2, 3)
+    ),
     Row("aten.convolution.default", _convolution),
-)  # fmt: skip
+)
 """Poolings, margins and products."""

@@ -56,9 +56,12 @@ class Draft:
     the graph."""
 
     def __init__(
-        self, module: torch.fx.GraphModule, inputs: Sequence[Any], settings: Mapping[str, Any],
+        self,
+        module: torch.fx.GraphModule,
+        inputs: Sequence[Any],
+        settings: Mapping[str, Any],
         told: Told,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._mode = TracingContext.get().fake_mode
         self._key = str(getattr(module, "_backend_id", ""))
         self._text, self._failure = b"", ""
@@ -111,8 +114,8 @@ class SavedProgram(SerializableCallable):
         if told["format"] != _FORMAT:
             raise UnsupportedError(
                 what=f"loading a program saved in format {told['format']}"
-                     f" (this version reads {_FORMAT})"
-            )  # fmt: skip
+                f" (this version reads {_FORMAT})"
+            )
         return cls(_compiled(text, told["guards"]), data)
 
 
@@ -137,10 +140,13 @@ class _Around:
     @classmethod
     def now(cls) -> _Around:
         return cls(
-            torch.is_grad_enabled(), torch.is_inference_mode_enabled(),
-            torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"),
-            torch.is_autocast_cache_enabled(), torch.get_default_dtype(),
-        )  # fmt: skip
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            torch.is_autocast_enabled("cpu"),
+            torch.get_autocast_dtype("cpu"),
+            torch.is_autocast_cache_enabled(),
+            torch.get_default_dtype(),
+        )
 
     @contextmanager
     def again(self) -> Generator[None]:
@@ -148,9 +154,9 @@ class _Around:
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode(self.inference))
             stack.enter_context(torch.set_grad_enabled(self.gradients))
-            stack.enter_context(torch.autocast(
-                "cpu", self.autocast_dtype, self.autocast, self.autocast_keeps
-            ))  # fmt: skip
+            stack.enter_context(
+                torch.autocast("cpu", self.autocast_dtype, self.autocast, self.autocast_keeps)
+            )
             stack.callback(torch.set_default_dtype, usual)
             torch.set_default_dtype(self.default_dtype)
             yield
@@ -169,7 +175,7 @@ def _none() -> None:
 
 def _written(
     module: torch.fx.GraphModule, inputs: Sequence[Any], settings: Mapping[str, Any], told: Told
-) -> bytes:  # fmt: skip
+) -> bytes:
     """A program as bytes."""
     if next(module.parameters(), None) is not None:
         raise UnsupportedError(what="parameters inside of a graph")
@@ -182,11 +188,14 @@ def _written(
     given = module.graph.find_nodes(op="placeholder")
     sources = [getattr(n, "_dynamo_source", None) for n in given]
     parts = {
-        "module": torch.fx.GraphModule(module, graph), "sources": sources,
+        "module": torch.fx.GraphModule(module, graph),
+        "sources": sources,
         "inputs": [*map(_without_data, inputs, sources)],
         "numbers": [*map(_number, given)],
-        "settings": dict(settings), "told": told, "around": _Around.now(),
-    }  # fmt: skip
+        "settings": dict(settings),
+        "told": told,
+        "around": _Around.now(),
+    }
     options = Options(ops_filter=None, node_metadata_key_filter=_NOTES.__contains__)
     return _Pickler.dumps(parts, options)
 

@@ -39,17 +39,21 @@ _ROW = 32
 
 
 def put(
-    x: torch.Tensor, positions: Sequence[torch.Tensor | None], values: torch.Tensor,
+    x: torch.Tensor,
+    positions: Sequence[torch.Tensor | None],
+    values: torch.Tensor,
     accumulate: bool = False,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """`aten.index_put`, with the same result but for the order of sums."""
     return _put(False, x, positions, values, accumulate)
 
 
 def put_there(
-    x: torch.Tensor, positions: Sequence[torch.Tensor | None], values: torch.Tensor,
+    x: torch.Tensor,
+    positions: Sequence[torch.Tensor | None],
+    values: torch.Tensor,
     accumulate: bool = False,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """The same, written into `x`, which nobody else reads.
 
     >>> x = torch.zeros(3)
@@ -60,9 +64,12 @@ def put_there(
 
 
 def _put(
-    inside: bool, x: torch.Tensor, positions: Sequence[torch.Tensor | None], values: torch.Tensor,
+    inside: bool,
+    x: torch.Tensor,
+    positions: Sequence[torch.Tensor | None],
+    values: torch.Tensor,
     accumulate: bool,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     first = next((d for d, p in enumerate(positions) if p is not None), 0)
     found: list[torch.Tensor] = []
     if accumulate and values.numel() * 4 ** len(positions[first + 1 :]) >= _LEAST:

@@ -63,10 +63,18 @@ class Segment:
     """A compiled graph with tensors in and out."""
 
     def __init__(
-        self, compiled: Compiled | Found, orders: Sequence[tuple[int, ...] | None],
-        more: int, nodes: Sequence[Any], written: Mapping[int, int], dense: Sequence[bool],
-        looks: Looks, sizes: Mapping[str, Index], hints: Mapping[str, int], turns: Turns,
-    ) -> None:  # fmt: skip
+        self,
+        compiled: Compiled | Found,
+        orders: Sequence[tuple[int, ...] | None],
+        more: int,
+        nodes: Sequence[Any],
+        written: Mapping[int, int],
+        dense: Sequence[bool],
+        looks: Looks,
+        sizes: Mapping[str, Index],
+        hints: Mapping[str, int],
+        turns: Turns,
+    ) -> None:
         """`orders` say how each result is turned from its memory order into its shape; `written`
         are inputs by the results that are their new values, `dense` tells those without gaps.  The
         last result is the flag of `looks`, if it has one, whose sizes are the program's.  `sizes`
@@ -85,9 +93,7 @@ class Segment:
         self.run: Runner = _apart(run, Places(compiled.executable, written, dense))
         self._turns = turns
 
-    def arrays(
-        self, tensors: Sequence[Any], sizes: tuple[int, ...]
-    ) -> list[np.ndarray[Any, Any]]:  # fmt: skip
+    def arrays(self, tensors: Sequence[Any], sizes: tuple[int, ...]) -> list[np.ndarray[Any, Any]]:
         """What a call with these tensors gives to the executable."""
         given = [turned(t, self._turns.get(k)) for k, t in enumerate(tensors)]
         named = dict(zip(self.size_names, sizes, strict=True))
@@ -270,9 +276,12 @@ def _finish(
 
 
 def _finisher(
-    is_input: bool, number: int, order: tuple[int, ...] | None, copied: bool,
+    is_input: bool,
+    number: int,
+    order: tuple[int, ...] | None,
+    copied: bool,
     turn: tuple[int, ...] | None,
-) -> Any:  # fmt: skip
+) -> Any:
     def finish(results: Sequence[Any], tensors: Sequence[Any]) -> Any:
         found = tensors[number] if is_input else results[number]
         if turn is not None:
@@ -285,9 +294,13 @@ def _finisher(
 
 
 def make_segment(
-    stage: Stage, sizes: Sizes, allowance: Allowance | None, *, looks: bool = True,
+    stage: Stage,
+    sizes: Sizes,
+    allowance: Allowance | None,
+    *,
+    looks: bool = True,
     among: Collection[int] | None = None,
-) -> Segment:  # fmt: skip
+) -> Segment:
     """Compile the graph of a stage, or find it (`smelt.frontends.torch.plans`).  With `looks` the
     graph tells whether positions that it reads are outside.  Numbers `among` which dimensions may
     vary are sizes of the graph; None: as they were traced."""
@@ -315,10 +328,17 @@ def make_segment(
         orders.append(None)
     meant = {n: substitute(e, ready.told, "size") for n, e in names.items()}
     return Segment(
-        plan, orders, len(ready.graph.inputs) - len(inputs), results, written,
-        [x.op.strides is None for x in inputs], ready.looks, meant, _values(meant, sizes),
+        plan,
+        orders,
+        len(ready.graph.inputs) - len(inputs),
+        results,
+        written,
+        [x.op.strides is None for x in inputs],
+        ready.looks,
+        meant,
+        _values(meant, sizes),
         {k: turn for k, n in enumerate(places) if (turn := turn_of(n)) is not None},
-    )  # fmt: skip
+    )
 
 
 class _Ready(NamedTuple):
@@ -354,9 +374,14 @@ def _values(meant: Mapping[str, Index], sizes: Sizes) -> dict[str, int]:
 
 
 def _general(
-    stage: Stage, traced: Graph, sizes: Sizes, among: Collection[int] | None, looks: bool,
-    allowance: Allowance | None, donate: Donate,
-) -> tuple[tuple[Compiled | Found, Mapping[str, Index]], _Ready]:  # fmt: skip
+    stage: Stage,
+    traced: Graph,
+    sizes: Sizes,
+    among: Collection[int] | None,
+    looks: bool,
+    allowance: Allowance | None,
+    donate: Donate,
+) -> tuple[tuple[Compiled | Found, Mapping[str, Index]], _Ready]:
     """The plan of a graph with the numbers `among` which dimensions may vary as sizes: one that is
     known, for whatever of its numbers, or a new one."""
     first: _Ready | None = None
@@ -373,15 +398,18 @@ def _general(
 
 def _sized(
     stage: Stage, graph: Graph, sizes: Sizes, among: Collection[int] | None
-) -> Iterator[Generalized]:  # fmt: skip
+) -> Iterator[Generalized]:
     """The graph with the numbers `among` which dimensions may vary as sizes, the likeliest first;
     none where there is no such."""
     if among is None:
         return
     whole = _whole(stage, graph)
     fixed = [_input_node(v.node) for x, v in stage.inputs.items() if is_fixed(x)]
-    counts = {_input_node(v.node): [at]
-              for x, v in stage.inputs.items() if (at := parts_at(x)) is not None}  # fmt: skip
+    counts = {
+        _input_node(v.node): [at]
+        for x, v in stage.inputs.items()
+        if (at := parts_at(x)) is not None
+    }
     made = generalize(whole, fixed=fixed, hints=sizes.hints, among=among, counts=counts)
     try:
         for found in made:
@@ -420,8 +448,10 @@ def _telling(graph: Graph) -> Graph:
     told = {*size_names(graph)}
     missing = [n for n in sizes_of_graph(graph) if n not in told]
     count = len(graph.inputs)
-    more = [build.input(f"size{count + k}", TensorType(f32, (size(n),)), (0,))
-            for k, n in enumerate(missing)]  # fmt: skip
+    more = [
+        build.input(f"size{count + k}", TensorType(f32, (size(n),)), (0,))
+        for k, n in enumerate(missing)
+    ]
     return replace(graph, inputs=(*graph.inputs, *more)) if more else graph
 
 

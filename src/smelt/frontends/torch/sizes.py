@@ -174,8 +174,12 @@ class Sizes:
     def _guard_signs(self, names: Iterable[str]) -> None:
         among = self.signed.intersection(names)
         for symbol, name in self.names.items():
-            if name in among and self.hints[name] >= 0 and not self._env.frozen \
-                    and self._env.evaluate_expr(sympy.Ge(symbol, 0)):  # fmt: skip
+            if (
+                name in among
+                and self.hints[name] >= 0
+                and not self._env.frozen
+                and self._env.evaluate_expr(sympy.Ge(symbol, 0))
+            ):
                 self.signed.discard(name)
 
     def _convert(self, e: Any) -> Index:
@@ -241,8 +245,11 @@ class Sizes:
         if self._are_equal(c * quotient, n):
             return True
         equal = [g.expr for g in getattr(self._env, "guards", ()) if isinstance(g.expr, sympy.Eq)]
-        return any(sympy.expand(c * quotient * x - n * y) == 0 for g in equal
-                   for x, y in ((g.lhs, g.rhs), (g.rhs, g.lhs)))  # fmt: skip
+        return any(
+            sympy.expand(c * quotient * x - n * y) == 0
+            for g in equal
+            for x, y in ((g.lhs, g.rhs), (g.rhs, g.lhs))
+        )
 
     def _symbol(self, symbol: Any) -> Index:
         name = self.names.get(symbol)
@@ -320,19 +327,32 @@ def _real_power(base: V, exponent: Any) -> V:
 
 
 _OF_REALS: dict[str, str] = {
-    "Add": "add", "Mul": "mul", "IntTrueDiv": "div", "FloatTrueDiv": "div", "ToFloat": "",
-    "Pow": "", "OpaqueUnaryFn_sqrt": "sqrt",
-}  # fmt: skip
+    "Add": "add",
+    "Mul": "mul",
+    "IntTrueDiv": "div",
+    "FloatTrueDiv": "div",
+    "ToFloat": "",
+    "Pow": "",
+    "OpaqueUnaryFn_sqrt": "sqrt",
+}
 """What numbers of Python's are computed with, as our operators."""
 _WHOLE = ("TruncToInt", "FloorToInt", "CeilToInt")
 _FINEST = 1 << 16
 """The largest denominator, a power of two where it comes of a number: multiples of sizes are then
 exact in float64."""
 _RULES: dict[str, Any] = {
-    "Add": add, "Mul": mul, "Pow": _power, "PowByNatural": _power, "FloorDiv": floordiv,
-    "CleanDiv": floordiv, "Mod": mod, "PythonMod": mod, "Max": maximum,
-    "Min": minimum, "Identity": lambda a: a,
-}  # fmt: skip
+    "Add": add,
+    "Mul": mul,
+    "Pow": _power,
+    "PowByNatural": _power,
+    "FloorDiv": floordiv,
+    "CleanDiv": floordiv,
+    "Mod": mod,
+    "PythonMod": mod,
+    "Max": maximum,
+    "Min": minimum,
+    "Identity": lambda a: a,
+}
 _QUOTIENTS = ("FloorDiv", "CleanDiv")
 _OF_SIZES = ("FloorDiv", "CleanDiv", "Mod", "PythonMod", "Max", "Min")
 """What is computed as if all numbers were sizes, that is not negative."""

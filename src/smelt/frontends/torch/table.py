@@ -42,11 +42,19 @@ __all__ = ["TABLE", "decompositions", "row_of"]
 _OWN: dict[str, Row] = {
     row.name: row
     for chapter in (
-        rows_elementwise.ROWS, rows_view.ROWS, rows_fold.ROWS, rows_product.ROWS,
-        rows_place.ROWS, rows_window.ROWS, rows_overlap.ROWS, rows_search.ROWS, rows_strided.ROWS,
+        rows_elementwise.ROWS,
+        rows_view.ROWS,
+        rows_fold.ROWS,
+        rows_product.ROWS,
+        rows_place.ROWS,
+        rows_window.ROWS,
+        rows_overlap.ROWS,
+        rows_search.ROWS,
+        rows_strided.ROWS,
         rows_top.ROWS,
-    ) for row in chapter
-}  # fmt: skip
+    )
+    for row in chapter
+}
 
 
 TABLE: dict[str, Row] = _OWN | {row.name: row for row in rows_foreach.rows(_OWN)}
@@ -60,9 +68,12 @@ def row_of(name: str) -> Row | None:
 
 _ATEN = torch.ops.aten
 _TAKEN_APART = (
-    _ATEN.upsample_bilinear2d, _ATEN.upsample_nearest2d, _ATEN.native_layer_norm_backward,
-    _ATEN.native_group_norm_backward, _ATEN._native_batch_norm_legit,
-)  # fmt: skip
+    _ATEN.upsample_bilinear2d,
+    _ATEN.upsample_nearest2d,
+    _ATEN.native_layer_norm_backward,
+    _ATEN.native_group_norm_backward,
+    _ATEN._native_batch_norm_legit,
+)
 """Operators that torch calls basic, and that are better as their parts."""
 
 

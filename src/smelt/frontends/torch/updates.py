@@ -64,9 +64,10 @@ def updates(graph: torch.fx.Graph, row_of: Callable[[Any], Row | None]) -> dict[
 
 def _is_update(node: Any) -> bool:
     return (
-        isinstance(node, torch.fx.Node) and str(node.target) in _WRITING
+        isinstance(node, torch.fx.Node)
+        and str(node.target) in _WRITING
         and not (str(node.target) == "aten.index_put.default" and node.args[3:4] == (True,))
-    )  # fmt: skip
+    )
 
 
 def _pays(step: Any, row_of: Callable[[Any], Row | None]) -> bool:
@@ -83,10 +84,14 @@ def _lies_as(step: Any, place: Any) -> bool:
     """Whether a new value has the argument's type, shape and strides, which guards vouch for."""
     old, new = place.meta["val"], step.meta["val"]
     return (
-        is_guarded(place) and not old.is_neg() and not old.is_conj() and old.dtype == new.dtype
-        and tuple(old.shape) == tuple(new.shape) and tuple(old.stride()) == tuple(new.stride())
+        is_guarded(place)
+        and not old.is_neg()
+        and not old.is_conj()
+        and old.dtype == new.dtype
+        and tuple(old.shape) == tuple(new.shape)
+        and tuple(old.stride()) == tuple(new.stride())
         and memory_order(old) is not None
-    )  # fmt: skip
+    )
 
 
 def _leads_to(old: Any, new: Any, write: Any) -> bool:

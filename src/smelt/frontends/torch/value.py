@@ -29,8 +29,17 @@ from smelt.types.expr import Expr, Index, axis, mul
 from smelt.types.tensor import Shape, TensorType
 
 __all__ = [
-    "Real", "V", "concat", "contract", "f32", "gather", "iota", "is_zeros", "number", "select",
-]  # fmt: skip
+    "Real",
+    "V",
+    "concat",
+    "contract",
+    "f32",
+    "gather",
+    "iota",
+    "is_zeros",
+    "number",
+    "select",
+]
 
 Number = bool | int | float
 
@@ -263,7 +272,7 @@ def gather(x: V, first: int, *index: V) -> V:
 @lru_cache(maxsize=256)
 def _contract(
     left: str, right: str, out: str, dtype: DType | None, factors: DType | None
-) -> Contract:  # fmt: skip
+) -> Contract:
     first, second = (tuple(axis(name, 0) for name in side) for side in (left, right))
     return Contract(first, second, tuple(out), dtype=dtype, factors=factors)
 

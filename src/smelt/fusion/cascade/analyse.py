@@ -130,8 +130,9 @@ class _Analysis:
         gauges: list[Gauge] = []
         for f in sorted(own, key=lambda f: f.number):
             over = frozenset(f.over)
-            fixed = Sorts(lambda t, over=over: bool(t.axes & over),
-                          lambda t: bool(self._reads(t) & own))  # fmt: skip
+            fixed = Sorts(
+                lambda t, over=over: bool(t.axes & over), lambda t: bool(self._reads(t) & own)
+            )
             gauge = self.carrier.gauge(f, fixed) if self.how[f].action == "plain" else None
             if gauge is not None:
                 gauges.append(gauge)

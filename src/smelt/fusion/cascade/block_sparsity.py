@@ -83,9 +83,13 @@ def visible(terms: Terms, states: Iterable[State], name: str, fixed: frozenset[s
 
 
 def narrowed(
-    found: Visible, terms: Terms, blocks: list[Term], masks: Iterable[tuple[Term, bool]],
-    name: str, fixed: frozenset[str],
-) -> None:  # fmt: skip
+    found: Visible,
+    terms: Terms,
+    blocks: list[Term],
+    masks: Iterable[tuple[Term, bool]],
+    name: str,
+    fixed: frozenset[str],
+) -> None:
     """Less is visited: not where conditions have an answer for which nothing is taken up."""
     rules = Blocks(terms, name, fixed)
     each = Blocks(terms, name, fixed, each=True)
@@ -213,8 +217,11 @@ def answered(elements: Iterable[Term], told: Mapping[Term, Any]) -> dict[Term, A
     """What is told, and all that the other conditions in some elements may say together, a row for
     each combination.  None where these are too many."""
     known: dict[Term, Any] = {t: np.asarray(x, t.dtype.numpy) for t, x in told.items()}
-    asked = [t for t in dict.fromkeys(t for e in elements for t in cone(e))
-             if is_asked(t) and t not in known]  # fmt: skip
+    asked = [
+        t
+        for t in dict.fromkeys(t for e in elements for t in cone(e))
+        if is_asked(t) and t not in known
+    ]
     if len(asked) > MOST_ASKED:
         return None
     rows = np.arange(1 << len(asked))[:, None]
@@ -273,7 +280,7 @@ def _takes_up(block: Term, drawn: Drawn, known: dict[Term, Any], wanted: Any) ->
 
 def _alone(
     block: Term, told: Mapping[Term, float | bool], given: Mapping[Term, Any]
-) -> Iterator[dict[Term, Any]]:  # fmt: skip
+) -> Iterator[dict[Term, Any]]:
     """What a fold that is read, here or by way of memory, may be where it has met elements alone
     that a mask rules out: the number that the mask has put there, such as -1e9.  Of nothing but
     -inf a program makes NaN."""

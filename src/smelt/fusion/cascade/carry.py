@@ -39,7 +39,7 @@ from smelt.fusion.cascade.forms import (
     same,
     scaled,
     without,
-)  # fmt: skip
+)
 from smelt.fusion.cascade.gauge import Gauge, as_gauge, is_beyond, is_total, opposite
 from smelt.fusion.cascade.monotone import outside
 from smelt.fusion.cascade.powers import greatest, moved, over
@@ -382,8 +382,11 @@ class _Sum:
             own = [*factors, *((s.lift, n) for s, n in zip(shifts, e) if n)]
             alone = not own and not masks
             element = None if alone else self._element(own, masks, self.fold.args[0])
-            blocks[e] = None if element is None else self.terms.fold(
-                self.fold.op, element, self.fold.over, self._wide())  # fmt: skip
+            blocks[e] = (
+                None
+                if element is None
+                else self.terms.fold(self.fold.op, element, self.fold.over, self._wide())
+            )
         states: dict[tuple[int, ...], Term] = {}
         for e in sorted(blocks, key=sum):
             states[e] = self._one(e, blocks[e], states, shifts)
@@ -394,9 +397,12 @@ class _Sum:
         return total
 
     def _one(
-        self, e: tuple[int, ...], block: Term | None, states: dict[tuple[int, ...], Term],
+        self,
+        e: tuple[int, ...],
+        block: Term | None,
+        states: dict[tuple[int, ...], Term],
         shifts: list[_Shift],
-    ) -> Term:  # fmt: skip
+    ) -> Term:
         terms = self.terms
         if block is None:
             return terms.count(self.fold.over, self._wide())
@@ -474,8 +480,7 @@ class _Sum:
         moved = {g.fold for g in self.bare} | {f.slot for f in self.followed}
         self.carrier.moved_by.setdefault(self.fold, set()).update(moved)
         terms = self.terms
-        found = total if self.wide or self.last_wide \
-            else terms.cast(total, self.fold.dtype.compute)  # fmt: skip
+        found = total if self.wide or self.last_wide else terms.cast(total, self.fold.dtype.compute)
         if self.made_up is not None:
             once = terms.div(terms.const(1.0, self.made_up.dtype), self.made_up)
             found = terms.mul(found, terms.cast(once, found.dtype))

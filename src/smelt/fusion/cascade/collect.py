@@ -179,8 +179,11 @@ class _Collector:
     ) -> Term:
         over, (element,) = self._over(extents, lambda j: (body(j),))
         if not over:
-            return self.terms.const(0, dtype) if combine.positional \
-                else self.terms.cast(element, dtype)  # fmt: skip
+            return (
+                self.terms.const(0, dtype)
+                if combine.positional
+                else self.terms.cast(element, dtype)
+            )
         if self.name not in over:
             axes = element.axes - set(over)
             return self.terms.opaque(("fold", combine.name, over), (element,), axes, dtype.compute)
@@ -209,9 +212,13 @@ class _Collector:
         return names, body(tuple([self.axes[n] for n in names]))
 
     def scan(
-        self, combine: Combine, dtype: DType, extent: Index, at: Index,
+        self,
+        combine: Combine,
+        dtype: DType,
+        extent: Index,
+        at: Index,
         body: Callable[[Index], Term],
-    ) -> Term:  # fmt: skip
+    ) -> Term:
         element = body(at)
         if bare_axis(at) in (self.name, None):
             raise NotCollected(combine.name)
@@ -220,9 +227,12 @@ class _Collector:
         )
 
     def join(
-        self, how: str, first: Term, extents: tuple[Index, ...],
+        self,
+        how: str,
+        first: Term,
+        extents: tuple[Index, ...],
         body: Callable[[tuple[Index, ...]], tuple[tuple[tuple[Term, Index], ...], Term]],
-    ) -> Term:  # fmt: skip
+    ) -> Term:
         raise NotCollected(how)
 
     def inside(

@@ -67,9 +67,13 @@ class Faint:
 
 
 def faint(
-    terms: Terms, states: Sequence[State], sweep: int, seen: Visible, name: str,
+    terms: Terms,
+    states: Sequence[State],
+    sweep: int,
+    seen: Visible,
+    name: str,
     fixed: frozenset[str],
-) -> Faint | None:  # fmt: skip
+) -> Faint | None:
     """What the blocks of a sweep along the axis `name` are that have nothing but faint elements, if
     that can be told; they are left out beside those that `seen` leaves out."""
     own = {k: s for k, s in enumerate(states) if s.sweep == sweep}

@@ -92,10 +92,14 @@ def _under(
     kept = terms.choose(fine(last), moved, terms.choose(fine(new), nothing, all_))
     asked: dict[Term, Term] = {v: safe(last)}
     return Followed(
-        f.of(terms, {**held, slot: safe(new)}, dtype), kept, fine(last),
-        less(f.of(terms, asked, dtype)), f.of(terms, {v: last}, dtype),
-        terms.count(fold.over, i64), slot,
-    )  # fmt: skip
+        f.of(terms, {**held, slot: safe(new)}, dtype),
+        kept,
+        fine(last),
+        less(f.of(terms, asked, dtype)),
+        f.of(terms, {v: last}, dtype),
+        terms.count(fold.over, i64),
+        slot,
+    )
 
 
 def finished(terms: Terms, found: Term, by: Followed) -> Term:
@@ -108,8 +112,16 @@ def finished(terms: Terms, found: Term, by: Followed) -> Term:
 
 def in_parts(terms: Terms, product: Product, sorts: Sorts, dtype: DType) -> list[Product]:
     """A product whose factors of some rank are written as sums of products."""
-    found = [Product(product.plain, product.hoisted, product.growing, product.sums, product.masks,
-                     product.number)]  # fmt: skip
+    found = [
+        Product(
+            product.plain,
+            product.hoisted,
+            product.growing,
+            product.sums,
+            product.masks,
+            product.number,
+        )
+    ]
     for t in product.derived:
         f = cut(t, sorts)
         known = None if f is None or gauged(f) is not None else ranked(f, dtype)

@@ -144,8 +144,11 @@ def build(terms: Terms, form: Mapping[Term | None, Coefficient], like: Term) -> 
         if found is None:
             found = part
         else:
-            found = terms.sub(found, _positive(terms, base, c)) if c.number < 0 \
-                else terms.add(found, part)  # fmt: skip
+            found = (
+                terms.sub(found, _positive(terms, base, c))
+                if c.number < 0
+                else terms.add(found, part)
+            )
     return terms.const(0.0, like.dtype) if found is None else found
 
 
@@ -231,10 +234,14 @@ class Product:
     def times(self, other: Product) -> Product:
         """All factors of both."""
         return Product(
-            self.plain + other.plain, self.hoisted + other.hoisted, self.growing + other.growing,
-            self.sums + other.sums, self.masks + other.masks, self.number * other.number,
+            self.plain + other.plain,
+            self.hoisted + other.hoisted,
+            self.growing + other.growing,
+            self.sums + other.sums,
+            self.masks + other.masks,
+            self.number * other.number,
             self.derived + other.derived,
-        )  # fmt: skip
+        )
 
 
 class NotSeparable(Exception):

@@ -213,17 +213,24 @@ class Blocks:
         starts = [h.start for h in hulls if h.start is not None]
         stops = [h.stop for h in hulls if h.stop is not None]
         return Hull(
-            _folded(self.terms.greater, None, starts), _folded(self.terms.lesser, None, stops),
-            all(h.exact for h in hulls), any(h.dense for h in hulls),
-        )  # fmt: skip
+            _folded(self.terms.greater, None, starts),
+            _folded(self.terms.lesser, None, stops),
+            all(h.exact for h in hulls),
+            any(h.dense for h in hulls),
+        )
 
     def _around(self, hulls: list[Hull]) -> Hull:
         """A hull of several."""
-        return hulls[0] if len(hulls) == 1 else Hull(
-            self._outermost(self.terms.lesser, [h.start for h in hulls]),
-            self._outermost(self.terms.greater, [h.stop for h in hulls]),
-            exact=False, dense=any(h.dense for h in hulls),
-        )  # fmt: skip
+        return (
+            hulls[0]
+            if len(hulls) == 1
+            else Hull(
+                self._outermost(self.terms.lesser, [h.start for h in hulls]),
+                self._outermost(self.terms.greater, [h.stop for h in hulls]),
+                exact=False,
+                dense=any(h.dense for h in hulls),
+            )
+        )
 
     def _outermost(
         self, choose: Callable[[Term, Term], Term], ends: list[Term | None]

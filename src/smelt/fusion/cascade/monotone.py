@@ -176,8 +176,10 @@ def _keeps_order(terms: Terms, way: Outside) -> bool:
         values = [_number(terms, way, terms.const(p, dtype)) for p in PROBES]
     if any(math.isnan(v) for v in values):
         return False
-    turned = sum(SCALARS[x.term.op].monotone[x.place] < 0
-                 for x in way.layers if x.term.kind == "apply") % 2  # fmt: skip
+    turned = (
+        sum(SCALARS[x.term.op].monotone[x.place] < 0 for x in way.layers if x.term.kind == "apply")
+        % 2
+    )
     ordered: Sequence[float] = values[::-1] if turned else values
     if any(a > b for a, b in pairwise(ordered)):
         return False

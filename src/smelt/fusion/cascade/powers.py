@@ -20,9 +20,7 @@ from smelt.ops.approximate import most_over
 from smelt.ops.spec_scalar import ScalarOp
 
 
-def greatest(
-    terms: Terms, g: Gauge, c: Coefficient, atom: Term | None, *, new: bool
-) -> Term:  # fmt: skip
+def greatest(terms: Terms, g: Gauge, c: Coefficient, atom: Term | None, *, new: bool) -> Term:
     """The greatest exponent before or after the present block, up to what is fixed: c times the
     gauge; what stands for no element at all is -inf, or 0 if the sign of c is not known.  With an
     `atom`, which is the gauge but where that is infinite, c times the atom."""

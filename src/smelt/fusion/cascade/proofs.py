@@ -19,30 +19,32 @@ from smelt.ops.symbolic import MEANINGS, SYSTEM, has_system
 
 VERSION = 1
 """Of claims and of how they are proved: what an older one kept is not believed."""
-PROVED = frozenset({
-    "gauge 0 exp(sub(v:~,r0:~))",
-    "gauge 0 exp(sub(v:~,r0:+))",
-    "gauge 0 exp(sub(r0:~,v:~))",
-    "gauge 0 exp2(sub(v:~,r0:~))",
-    "gauge 0 pow(2,sub(v:~,r0:~))",
-    "gauge 0 pow(3,sub(v:~,r0:~))",
-    "gauge 0 pow(10,sub(v:~,r0:~))",
-    "gauge 0 pow(c0:+,sub(v:~,r0:~))",
-    "gauge 0 pow(2,sub(r0:~,v:~))",
-    "gauge 0 pow(div(v:+,r0:+),c0:+)",
-    "gauge 0 pow(div(v:+,r0:+),0.5)",
-    "gauge 0 pow(div(v:+,r0:+),1.5)",
-    "gauge 0 pow(div(v:+,r0:+),2.5)",
-    "gauge 0 sqrt(div(v:+,r0:+))",
-    "gauge 0 sqrt(div(exp(sub(v:~,r0:~)),r1:+))",
-    "gauge 0 pow(div(exp(sub(v:~,r0:~)),r1:+),c0:+)",
-    "gauge 0 pow(div(exp(sub(v:~,r0:~)),r1:+),0.5)",
-    "gauge 0 pow(div(exp(sub(v:~,r0:~)),r1:+),1.5)",
-    "gauge 0 pow(div(exp(sub(v:~,r0:~)),r1:+),2.5)",
-    "rank 1 reciprocal(mul(v:~,r0:~))",
-    "rank 2 cos(sub(v:~,r0:~))",
-    "rank 2 log(div(v:+,r0:+))",
-})  # fmt: skip
+PROVED = frozenset(
+    {
+        "gauge 0 exp(sub(v:~,r0:~))",
+        "gauge 0 exp(sub(v:~,r0:+))",
+        "gauge 0 exp(sub(r0:~,v:~))",
+        "gauge 0 exp2(sub(v:~,r0:~))",
+        "gauge 0 pow(2,sub(v:~,r0:~))",
+        "gauge 0 pow(3,sub(v:~,r0:~))",
+        "gauge 0 pow(10,sub(v:~,r0:~))",
+        "gauge 0 pow(c0:+,sub(v:~,r0:~))",
+        "gauge 0 pow(2,sub(r0:~,v:~))",
+        "gauge 0 pow(div(v:+,r0:+),c0:+)",
+        "gauge 0 pow(div(v:+,r0:+),0.5)",
+        "gauge 0 pow(div(v:+,r0:+),1.5)",
+        "gauge 0 pow(div(v:+,r0:+),2.5)",
+        "gauge 0 sqrt(div(v:+,r0:+))",
+        "gauge 0 sqrt(div(exp(sub(v:~,r0:~)),r1:+))",
+        "gauge 0 pow(div(exp(sub(v:~,r0:~)),r1:+),c0:+)",
+        "gauge 0 pow(div(exp(sub(v:~,r0:~)),r1:+),0.5)",
+        "gauge 0 pow(div(exp(sub(v:~,r0:~)),r1:+),1.5)",
+        "gauge 0 pow(div(exp(sub(v:~,r0:~)),r1:+),2.5)",
+        "rank 1 reciprocal(mul(v:~,r0:~))",
+        "rank 2 cos(sub(v:~,r0:~))",
+        "rank 2 log(div(v:+,r0:+))",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +122,11 @@ class _Writer:
 
     def symbol(self, name: str, of: Term) -> Any:
         """A number of the sign of a part."""
-        return self.s.Symbol(name, positive=True) if self.f.signs[of] \
-            else self.s.Symbol(name, real=True)  # fmt: skip
+        return (
+            self.s.Symbol(name, positive=True)
+            if self.f.signs[of]
+            else self.s.Symbol(name, real=True)
+        )
 
     def at(self, given: dict[Term, Any]) -> Any:
         """The formula with parts replaced."""
@@ -146,18 +151,32 @@ class _Writer:
 
 def _is_zero(s: Any, e: Any) -> bool:
     """Whether an expression is nothing but a way to write 0."""
-    return _becomes(0, e, (
-        s.expand, lambda e: s.expand(s.expand_log(e)), lambda e: s.expand_trig(e).expand(),
-        s.powsimp, s.simplify,
-    ))  # fmt: skip
+    return _becomes(
+        0,
+        e,
+        (
+            s.expand,
+            lambda e: s.expand(s.expand_log(e)),
+            lambda e: s.expand_trig(e).expand(),
+            s.powsimp,
+            s.simplify,
+        ),
+    )
 
 
 def _is_one(s: Any, e: Any) -> bool:
     """Whether a quotient is nothing but a way to write 1."""
-    return _becomes(1, e, (
-        s.powsimp, s.powdenest, lambda e: s.powsimp(s.expand_power_base(e)),
-        lambda e: s.exp(s.expand(s.expand_log(s.log(e)))), s.simplify,
-    ))  # fmt: skip
+    return _becomes(
+        1,
+        e,
+        (
+            s.powsimp,
+            s.powdenest,
+            lambda e: s.powsimp(s.expand_power_base(e)),
+            lambda e: s.exp(s.expand(s.expand_log(s.log(e)))),
+            s.simplify,
+        ),
+    )
 
 
 MOST_WRITTEN = 3000
@@ -204,5 +223,6 @@ def _prove_rank(s: Any, w: _Writer, claim: Claim) -> bool:
 
 
 _PROVERS: dict[str, Callable[[Any, _Writer, Claim], bool]] = {
-    "gauge": _prove_gauge, "rank": _prove_rank,
-}  # fmt: skip
+    "gauge": _prove_gauge,
+    "rank": _prove_rank,
+}

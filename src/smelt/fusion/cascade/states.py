@@ -43,9 +43,15 @@ class States:
         """For each fold, the gauges with which its states move."""
 
     def state(
-        self, block: Term, combine: str, carry: Term | None, dtype: DType, sweep: int, of: Term,
+        self,
+        block: Term,
+        combine: str,
+        carry: Term | None,
+        dtype: DType,
+        sweep: int,
+        of: Term,
         best: Term | None = None,
-    ) -> Term:  # fmt: skip
+    ) -> Term:
         """A state, one for equal ones, as a term that reads its final value."""
         key = sweep, block, carry
         number = self.numbers.get(key)

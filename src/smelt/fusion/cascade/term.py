@@ -31,9 +31,20 @@ from smelt.types.expr import Index, add, axes_of, axis, mul
 
 Number: TypeAlias = float | int | bool
 Kind: TypeAlias = Literal[
-    "const", "leaf", "opaque", "apply", "cast", "fold", "dot", "count", "first", "extreme",
-    "fails", "old", "new",
-]  # fmt: skip
+    "const",
+    "leaf",
+    "opaque",
+    "apply",
+    "cast",
+    "fold",
+    "dot",
+    "count",
+    "first",
+    "extreme",
+    "fails",
+    "old",
+    "new",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,9 +98,15 @@ class Terms:
         """Whether reductions add nothing, by elements and conditions (`block_sparsity.py`)."""
 
     def make(
-        self, kind: Kind, op: str, args: tuple[Term, ...], axes: Iterable[str], dtype: DType,
-        value: Any = None, over: tuple[str, ...] = (),
-    ) -> Term:  # fmt: skip
+        self,
+        kind: Kind,
+        op: str,
+        args: tuple[Term, ...],
+        axes: Iterable[str],
+        dtype: DType,
+        value: Any = None,
+        over: tuple[str, ...] = (),
+    ) -> Term:
         """The term with these parts."""
         own = (repr(value), type(value)) if kind == "const" else value
         key = kind, op, tuple([a.number for a in args]), dtype.name, own, over
@@ -282,8 +299,9 @@ class Terms:
 def width(terms: Iterable[Term], name: str, sizes: Mapping[str, int]) -> int:
     """The same of some terms."""
     found = {t.axes for t in terms if name in t.axes}
-    return max((prod(sizes[a] for a in axes if a in sizes and a != name) for axes in found),
-               default=1)  # fmt: skip
+    return max(
+        (prod(sizes[a] for a in axes if a in sizes and a != name) for axes in found), default=1
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -323,9 +341,7 @@ def folds_in(term: Term) -> frozenset[Term]:
     return term.folds
 
 
-def evaluate(
-    term: Term, given: Callable[[Term], Any], known: dict[Term, Any] | None = None
-) -> Any:  # fmt: skip
+def evaluate(term: Term, given: Callable[[Term], Any], known: dict[Term, Any] | None = None) -> Any:
     """The value of a term, as an array or a scalar; `given` knows leaves, folds and states, and
     `known` the values of some terms, to which those of others are added."""
     known = {} if known is None else known

@@ -84,8 +84,11 @@ class _Between:
                 ):
                     return None
                 number = span.low if p < 0 and span is not None else None
-                factors += [self._magnitude(a)] * p if number is None else \
-                    [_folded(terms, terms.div(terms.const(1.0, t.dtype), number))] * -p  # fmt: skip
+                factors += (
+                    [self._magnitude(a)] * p
+                    if number is None
+                    else [_folded(terms, terms.div(terms.const(1.0, t.dtype), number))] * -p
+                )
             return self._multiplied(factors)
         slopes = row.linear or row.monotone
         if not slopes or 0 in slopes:

@@ -45,9 +45,12 @@ class Weighed:
 
 
 def weighed(
-    terms: Terms, product: Product, element: Term, over: tuple[str, ...],
+    terms: Terms,
+    product: Product,
+    element: Term,
+    over: tuple[str, ...],
     state: Callable[[Term], Term],
-) -> Weighed:  # fmt: skip
+) -> Weighed:
     """An element of which something has left a sum of products.  Raises NotSeparable where it was
     several factors: their product may be out of range by itself."""
     alone = len(product.plain) == 1 and product.plain[0][1] == 1

@@ -70,9 +70,12 @@ def _is_shared(home: NestEmitter, item: Item, row: str) -> bool:
         return False
     dtype = home.home.dtypes[access.buffer]
     return (
-        not access.limits and _is_whole(dtype, item.dtype) and v in item.axes
-        and is_repeated(access.offset, row) and home.step(access, v) not in (None, 0, 1)
-    )  # fmt: skip
+        not access.limits
+        and _is_whole(dtype, item.dtype)
+        and v in item.axes
+        and is_repeated(access.offset, row)
+        and home.step(access, v) not in (None, 0, 1)
+    )
 
 
 def _is_whole(stored: DType, dtype: DType) -> bool:

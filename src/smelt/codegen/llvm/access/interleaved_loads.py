@@ -92,7 +92,7 @@ def combs_of(items: Iterable[Item], step_of: Callable[[Access], Index | None]) -
 
 def read_comb(
     home: NestEmitter, access: Access, scope: Scope, m: LLVMMachine, dtype: DType
-) -> Value | None:  # fmt: skip
+) -> Value | None:
     """What a load that belongs to a comb reads; None for others."""
     found = home.combs.get(access)
     if found is None or scope.lanes is None:
@@ -101,14 +101,13 @@ def read_comb(
     assert comb.first in home.accesses, "the offset of another place would be read"
     base = home.home.buffers[access.buffer]
     address = element_address(home.b, base, scope.offset(comb.first), dtype)
-    raw = _picked(m, address, comb.step, comb.teeth, tooth, dtype, scope.lanes.mask,
-                  RUN_AHEAD)  # fmt: skip
+    raw = _picked(m, address, comb.step, comb.teeth, tooth, dtype, scope.lanes.mask, RUN_AHEAD)
     return m.load_convert(raw, dtype)
 
 
 def load_strided(
     m: LLVMMachine, address: Value, step: int, dtype: DType, mask: Value | None, far: int = 0
-) -> Value:  # fmt: skip
+) -> Value:
     """Every `step`-th element from an address, or to it where the step is negative: whole vectors,
     of which nothing else is touched; what lies `far` bytes ahead is asked for."""
     b, lanes = m.builder, m.lanes or 1
@@ -123,9 +122,15 @@ def load_strided(
 
 
 def _picked(
-    m: LLVMMachine, address: Value, step: int, teeth: tuple[int, ...], tooth: int, dtype: DType,
-    mask: Value | None, far: int,
-) -> Value:  # fmt: skip
+    m: LLVMMachine,
+    address: Value,
+    step: int,
+    teeth: tuple[int, ...],
+    tooth: int,
+    dtype: DType,
+    mask: Value | None,
+    far: int,
+) -> Value:
     """One tooth of all lanes, from vectors of which nothing but the teeth is touched."""
     b, lanes = m.builder, m.lanes or 1
     found: Value | None = None
@@ -150,9 +155,15 @@ def _picked(
 
 
 def _piece(
-    m: LLVMMachine, address: Value, v: int, step: int, teeth: tuple[int, ...], dtype: DType,
-    mask: Value | None, far: int,
-) -> Value:  # fmt: skip
+    m: LLVMMachine,
+    address: Value,
+    v: int,
+    step: int,
+    teeth: tuple[int, ...],
+    dtype: DType,
+    mask: Value | None,
+    far: int,
+) -> Value:
     """The v-th vector from an address on, of which only teeth are touched.
 
     What masks let through tells AMD's processors nothing of what comes next, so lines `far` away
@@ -171,8 +182,12 @@ def _piece(
     if mask is None and far:  # in a main loop
         for k in range(0, lanes * dtype.itemsize, LINE):
             prefetch(b, b.gep(at, [I64(far + k)], source_etype=ir.IntType(8)), near=True)
-    return intrinsic(b, f"llvm.masked.load.{kind.intrinsic_name}.p0", kind,
-                     [at, I32(dtype.itemsize), part, ir.Constant(kind, None)])  # fmt: skip
+    return intrinsic(
+        b,
+        f"llvm.masked.load.{kind.intrinsic_name}.p0",
+        kind,
+        [at, I32(dtype.itemsize), part, ir.Constant(kind, None)],
+    )
 
 
 __all__ = [

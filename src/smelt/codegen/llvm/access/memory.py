@@ -46,8 +46,12 @@ def load_vector(m: LLVMMachine, address: Value, dtype: DType, mask: Value | None
         raw = b.load(address, align=dtype.itemsize, typ=kind)
     else:
         zero = ir.Constant(kind, None)
-        raw = intrinsic(b, f"llvm.masked.load.{kind.intrinsic_name}.p0", kind,
-                         [address, I32(dtype.itemsize), mask, zero])  # fmt: skip
+        raw = intrinsic(
+            b,
+            f"llvm.masked.load.{kind.intrinsic_name}.p0",
+            kind,
+            [address, I32(dtype.itemsize), mask, zero],
+        )
     return m.load_convert(raw, dtype)
 
 
@@ -76,16 +80,18 @@ def every_lane(b: ir.IRBuilder, mask: Value) -> Value:
     return intrinsic(b, f"llvm.vector.reduce.and.{mask.type.intrinsic_name}", I1, [mask])
 
 
-def gather(
-    m: LLVMMachine, base: Value, offsets: Value, dtype: DType, mask: Value | None
-) -> Value:  # fmt: skip
+def gather(m: LLVMMachine, base: Value, offsets: Value, dtype: DType, mask: Value | None) -> Value:
     """Elements at vector `offsets` as a register; lanes outside the mask give zero."""
     b, kind = m.builder, m.raw_type(dtype)
     lanes = m.lanes or 1
     pointers = b.gep(splat(b, base, lanes), [offsets], source_etype=memory_type(dtype))
     mask = ir.Constant(ir.VectorType(I1, lanes), [1] * lanes) if mask is None else mask
-    raw = intrinsic(b, f"llvm.masked.gather.{kind.intrinsic_name}.v{lanes}p0", kind,
-                     [pointers, I32(dtype.itemsize), mask, ir.Constant(kind, None)])  # fmt: skip
+    raw = intrinsic(
+        b,
+        f"llvm.masked.gather.{kind.intrinsic_name}.v{lanes}p0",
+        kind,
+        [pointers, I32(dtype.itemsize), mask, ir.Constant(kind, None)],
+    )
     return m.load_convert(raw, dtype)
 
 
@@ -125,9 +131,7 @@ def load_scalar(m: LLVMMachine, address: Value, dtype: DType, condition: Value |
     return m.load_convert(raw, dtype)
 
 
-def prefetch(
-    b: ir.IRBuilder, address: Value, *, near: bool = False, written: bool = False
-) -> None:  # fmt: skip
+def prefetch(b: ir.IRBuilder, address: Value, *, near: bool = False, written: bool = False) -> None:
     """Asks for the line at an address, into the second cache or the first, to be read or `written`;
     wrong addresses do no harm."""
     level = I32(3 if near else 2)
@@ -150,8 +154,12 @@ def store_vector(
         _store_first(b, address, raw, dtype, sum(mask.constant))
         return
     if mask is not None:
-        intrinsic(b, f"llvm.masked.store.{raw.type.intrinsic_name}.p0", ir.VoidType(),
-                   [raw, address, I32(dtype.itemsize), mask])  # fmt: skip
+        intrinsic(
+            b,
+            f"llvm.masked.store.{raw.type.intrinsic_name}.p0",
+            ir.VoidType(),
+            [raw, address, I32(dtype.itemsize), mask],
+        )
         return
     whole = min(64, raw.type.count * dtype.itemsize)
     stored = b.store(raw, address, align=whole if bypass else dtype.itemsize)
@@ -160,9 +168,13 @@ def store_vector(
 
 
 def store_interleaved(
-    m: LLVMMachine, address: Value, columns: Sequence[Value], dtype: DType, mask: Value | None,
+    m: LLVMMachine,
+    address: Value,
+    columns: Sequence[Value],
+    dtype: DType,
+    mask: Value | None,
     vector_bytes: int,
-) -> None:  # fmt: skip
+) -> None:
     """Rows that follow one another, of one lane of each column: register by register."""
     b, lanes, step = m.builder, m.lanes or 1, len(columns)
     own = gcd(vector_bytes // dtype.itemsize, lanes)
@@ -174,8 +186,12 @@ def store_interleaved(
             continue
         rows = [(v * own + i) // step for i in range(own)]
         part = b.shuffle_vector(mask, mask, lane_numbers(rows))
-        intrinsic(b, f"llvm.masked.store.{found.type.intrinsic_name}.p0", ir.VoidType(),
-                  [found, at, I32(dtype.itemsize), part])  # fmt: skip
+        intrinsic(
+            b,
+            f"llvm.masked.store.{found.type.intrinsic_name}.p0",
+            ir.VoidType(),
+            [found, at, I32(dtype.itemsize), part],
+        )
 
 
 def _interleaved(b: ir.IRBuilder, raw: Sequence[Value], lanes: int, own: int) -> list[Value]:
@@ -228,8 +244,12 @@ def scatter(
     raw = m.store_convert(value, dtype)
     pointers = b.gep(splat(b, base, lanes), [offsets], source_etype=memory_type(dtype))
     mask = ir.Constant(ir.VectorType(I1, lanes), [1] * lanes) if mask is None else mask
-    intrinsic(b, f"llvm.masked.scatter.{raw.type.intrinsic_name}.v{lanes}p0", ir.VoidType(),
-               [raw, pointers, I32(dtype.itemsize), mask])  # fmt: skip
+    intrinsic(
+        b,
+        f"llvm.masked.scatter.{raw.type.intrinsic_name}.v{lanes}p0",
+        ir.VoidType(),
+        [raw, pointers, I32(dtype.itemsize), mask],
+    )
 
 
 def store_scalar(
@@ -246,8 +266,19 @@ def store_scalar(
 
 
 __all__ = [
-    "FARTHEST_STEP", "I64", "any_lane", "element_address", "gather", "intrinsic", "lane_numbers",
+    "FARTHEST_STEP",
+    "I64",
+    "any_lane",
+    "element_address",
+    "gather",
+    "intrinsic",
+    "lane_numbers",
     "lanes_between",
-    "load_scalar", "load_vector", "prefetch", "scatter", "store_interleaved",
-    "store_scalar", "store_vector",
-]  # fmt: skip
+    "load_scalar",
+    "load_vector",
+    "prefetch",
+    "scatter",
+    "store_interleaved",
+    "store_scalar",
+    "store_vector",
+]

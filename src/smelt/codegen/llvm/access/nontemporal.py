@@ -54,9 +54,12 @@ Loop = Callable[[Value, Value], None]
 
 
 def align_peel(
-    home: NestEmitter, reach: tuple[Value, Value], step: int,
-    loops: tuple[Loop, Callable[[Value, Value, bool], None]], scope: Scope,
-) -> Value:  # fmt: skip
+    home: NestEmitter,
+    reach: tuple[Value, Value],
+    step: int,
+    loops: tuple[Loop, Callable[[Value, Value, bool], None]],
+    scope: Scope,
+) -> Value:
     """The same within a reach, by a loop over whole wide vectors, which are `step` long; where it
     ends.  The twin begins with the next line where all stores are as far from it: what lies before
     is left to the second loop, over vectors with or without a mask of their end."""
@@ -127,7 +130,7 @@ def prefetch_for_write(home: NestEmitter, address: Value, dtype: DType, lanes: i
 
 def _addresses(
     home: NestEmitter, stores: list[Access], low: Value, scope: Scope
-) -> Iterator[Value]:  # fmt: skip
+) -> Iterator[Value]:
     """Where stores begin, as numbers."""
     b = home.b
     for access in stores:
@@ -142,8 +145,10 @@ def _shifts(home: NestEmitter, stores: list[Access]) -> bool:
     a line's beginning stay so, being of one size."""
     axis = home.nest.vector or ""
     sizes = {home.home.dtypes[a.buffer].itemsize for a in stores}
-    steps = [None if home.vector_position(a.offset) else coefficient(a.offset, axis)
-             for a in home.accesses]  # fmt: skip
+    steps = [
+        None if home.vector_position(a.offset) else coefficient(a.offset, axis)
+        for a in home.accesses
+    ]
     asked = [i.payload for i in home.items if i.kind == "index" and isinstance(i.payload, Expr)]
     asked += [e for a in home.accesses for e, _ in a.limits]
     plain = all(isinstance(step, int) and 0 <= step <= 1 for step in steps)

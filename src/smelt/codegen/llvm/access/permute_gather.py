@@ -94,7 +94,7 @@ def inside_places(home: NestEmitter, e: Index, n: Index, scope: Scope) -> list[b
 
 def picked(
     home: NestEmitter, access: Access, scope: Scope, m: LLVMMachine, dtype: DType
-) -> Value | None:  # fmt: skip
+) -> Value | None:
     """The elements of an access in all lanes, zero outside its limits; None where they are not
     picked."""
     lanes, native = scope.lanes, BITS // max(dtype.itemsize * 8, BITS // MOST)
@@ -119,9 +119,16 @@ def picked(
 
 
 def _picked(
-    home: NestEmitter, access: Access, found: Pattern, held: list[bool], scope: Scope,
-    m: LLVMMachine, dtype: DType, at: int, lanes: int,
-) -> Value:  # fmt: skip
+    home: NestEmitter,
+    access: Access,
+    found: Pattern,
+    held: list[bool],
+    scope: Scope,
+    m: LLVMMachine,
+    dtype: DType,
+    at: int,
+    lanes: int,
+) -> Value:
     """One register of picked elements: of so many lanes from `at` on."""
     b = home.b
     assert scope.lanes is not None
@@ -157,10 +164,12 @@ def _picked(
         mask = b.bitcast(_entry(b, masks, rest, ir.IntType(lanes)), ir.VectorType(I1, lanes))
         windows.append(
             intrinsic(
-                b, f"llvm.masked.load.{kind.intrinsic_name}.p0", kind,
+                b,
+                f"llvm.masked.load.{kind.intrinsic_name}.p0",
+                kind,
                 [address, I32(dtype.itemsize), unlike(m, mask), ir.Constant(kind, None)],
             )
-        )  # fmt: skip
+        )
     own = permuted(b, windows, picks, lanes)
     if all(held):
         return own
@@ -184,9 +193,14 @@ def _run(masks: list[int], firsts: Collection[int]) -> int:
 
 
 def _ask(
-    home: NestEmitter, access: Access, found: Pattern, scope: Scope, dtype: DType, at: int,
+    home: NestEmitter,
+    access: Access,
+    found: Pattern,
+    scope: Scope,
+    dtype: DType,
+    at: int,
     offset: Value,
-) -> None:  # fmt: skip
+) -> None:
     """Has the processor fetch what such registers read later, once for each that a body reads."""
     assert scope.lanes is not None
     whole = abs(found.step) * dtype.itemsize
@@ -206,8 +220,9 @@ def permuted(b: ir.IRBuilder, windows: list[Value], picks: Value, lanes: int) ->
     width = BITS // lanes
     whole = ir.VectorType(ir.IntType(width), lanes)
     bits = ir.VectorType(ir.IntType(_width(kind.element)), lanes)
-    wide = [b.zext(b.bitcast(w, bits), whole) if bits != whole else b.bitcast(w, whole)
-            for w in windows]  # fmt: skip
+    wide = [
+        b.zext(b.bitcast(w, bits), whole) if bits != whole else b.bitcast(w, whole) for w in windows
+    ]
     at = picks if width == 32 else b.sext(picks, whole)
     if len(wide) == 1:
         found = intrinsic(b, f"llvm.x86.avx512.permvar.{KINDS[lanes]}.512", whole, [wide[0], at])

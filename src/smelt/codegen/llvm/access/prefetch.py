@@ -43,7 +43,7 @@ LINE_STORED = 4.0
 
 def prefetch_ahead(
     home: NestEmitter, access: Access, address: Value, dtype: DType, lanes: int
-) -> None:  # fmt: skip
+) -> None:
     """Asks for the place that lies one task behind what a load of so many lanes reads here."""
     if not home.prefetch_enabled:  # many streams run side by side: the processor does better alone
         return
@@ -58,7 +58,7 @@ def prefetch_ahead(
 
 def prefetch_masked(
     home: NestEmitter, access: Access, address: Value, dtype: DType, lanes: int
-) -> None:  # fmt: skip
+) -> None:
     """The same for a load under a mask, from which AMD's processors foresee nothing: short rows,
     and the ends of others, that lie one behind the other."""
     if home.prefetch_enabled and _is_run(home, access, masked=True):
@@ -247,8 +247,9 @@ def _steps_on(access: Access, task: str, axes: tuple[str, ...], s: Schedule) -> 
     plain = step is not None and step != 0 and not any(a.kind == "axis" for a in atoms(step))
     known = not any(a.kind == "value" for a in atoms(access.offset))
     steps = [coefficient(access.offset, a) for a in axes]
-    return plain and known and steps == [*(s.phase.axes[a] for a in axes[1:]), 1] \
-        and not access.limits  # fmt: skip
+    return (
+        plain and known and steps == [*(s.phase.axes[a] for a in axes[1:]), 1] and not access.limits
+    )
 
 
 def spare_cycles(nest: Nest) -> float:
@@ -297,8 +298,10 @@ class RowPrefetch:
         for ask, start in zip(self.asks, self.starts, strict=True):
             itemsize = self.home.home.dtypes[ask.access.buffer].itemsize
             part = ask.share
-            done = b.lshr(b.mul(position, number(itemsize * part.numerator)),
-                          number(part.denominator.bit_length() - 1))  # fmt: skip
+            done = b.lshr(
+                b.mul(position, number(itemsize * part.numerator)),
+                number(part.denominator.bit_length() - 1),
+            )
             for k in range(0, ceil(step * itemsize * part), LINE):
                 place = b.add(done, number(k))
                 there = b.gep(start, [place], source_etype=ir.IntType(8))
@@ -307,7 +310,7 @@ class RowPrefetch:
 
 def ask_ahead(
     home: NestEmitter, pack: Nest, scope: Scope, rows: int = PACKED_AHEAD, *, near: bool = False
-) -> None:  # fmt: skip
+) -> None:
     """Has the processor fetch what so many rows later of a block that is packed are read here: rows
     are too short and too far apart for it to guess.  Into the first cache if `near`."""
     assert scope.lanes is not None
@@ -319,9 +322,15 @@ def ask_ahead(
 
 
 def ask_later(
-    home: NestEmitter, access: Access, axis: str, positions: int, scope: Scope, lanes: int, *,
+    home: NestEmitter,
+    access: Access,
+    axis: str,
+    positions: int,
+    scope: Scope,
+    lanes: int,
+    *,
     near: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Asks for what so many lanes read so many positions of an axis later."""
     b, here, step = home.b, scope.offset(access), coefficient(access.offset, axis)
     if here is None or step is None or step == 0:

@@ -75,10 +75,13 @@ def known_limits(home: NestEmitter, scope: Scope) -> dict[Limit, Inside]:
     """Which lanes are inside, of the limits that no loop within this scope moves."""
     inner = {a for a in home.nest.order if scope.axis(a) is None}
     found = dict.fromkeys(
-        pair for access in accesses_of(home.items) for pair in access.limits
-        if pair not in home.assumed and not any(map(inner.intersection, map(axes_of, pair)))
+        pair
+        for access in accesses_of(home.items)
+        for pair in access.limits
+        if pair not in home.assumed
+        and not any(map(inner.intersection, map(axes_of, pair)))
         and not any(a.kind == "value" for e in pair for a in atoms(e))
-    )  # fmt: skip
+    )
     return {pair: tested(home, *pair, scope) for pair in found}
 
 
@@ -114,8 +117,9 @@ def row_limits(home: NestEmitter, scope: Scope) -> tuple[frozenset[Limit], Value
     such; and whether all of them hold."""
     nest = home.nest
     loads = accesses_of(home.items)
-    still = [[p for p in x.limits if _is_still(home, p[0]) and p not in home.assumed]
-             for x in loads]  # fmt: skip
+    still = [
+        [p for p in x.limits if _is_still(home, p[0]) and p not in home.assumed] for x in loads
+    ]
     enough = 1 if nest.once else SEVERAL
     if nest.folds or nest.fixed or sum(map(bool, still)) < enough:
         return frozenset(), None

@@ -58,8 +58,9 @@ def is_turnable(access: Access, axes: tuple[str, str]) -> bool:
         return False
     return all(
         coefficient(e, a) is not None and a not in axes_of(n)
-        for e, n in access.limits for a in axes
-    )  # fmt: skip
+        for e, n in access.limits
+        for a in axes
+    )
 
 
 def part_numbers(phase: Phase) -> set[str]:
@@ -117,8 +118,13 @@ def _left_out(phase: Phase, among: set[str]) -> set[str]:
     few = {a for a in among if isinstance(n := phase.axes[a], int) and n <= SHORT_ROW}
     longer = among - few
     alone = [i.axes for i in phase.items if i.kind == "apply" and i.axes & longer]
-    picked = {a for i in phase.items if isinstance(i.payload, Access) and i.axes & longer
-              for place in i.args for a in place.axes}  # fmt: skip
+    picked = {
+        a
+        for i in phase.items
+        if isinstance(i.payload, Access) and i.axes & longer
+        for place in i.args
+        for a in place.axes
+    }
     return {a for a in few if a in picked or any(a not in axes for axes in alone)}
 
 

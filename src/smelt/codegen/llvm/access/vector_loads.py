@@ -31,9 +31,13 @@ Value = ir.Value
 
 
 def read_lanes(
-    home: NestEmitter, access: Access, scope: Scope, m: LLVMMachine, dtype: DType,
+    home: NestEmitter,
+    access: Access,
+    scope: Scope,
+    m: LLVMMachine,
+    dtype: DType,
     inside: Inside | None,
-) -> Value:  # fmt: skip
+) -> Value:
     """What all lanes read, zero in those that are outside of a limit or masked."""
     lanes = scope.lanes
     assert lanes is not None

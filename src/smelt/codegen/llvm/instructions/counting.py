@@ -73,9 +73,13 @@ def stepped(b: ir.IRBuilder, first: Value, k: Value, step: Value, kind: ir.Type)
 
 
 def abreast(
-    b: ir.IRBuilder, starts: Sequence[Value], apart: tuple[Value, ir.Type], k: Value, step: Value,
+    b: ir.IRBuilder,
+    starts: Sequence[Value],
+    apart: tuple[Value, ir.Type],
+    k: Value,
+    step: Value,
     kind: ir.Type,
-) -> list[Value]:  # fmt: skip
+) -> list[Value]:
     """The addresses so many steps behind those at which rows begin, each `apart` from the one
     before: so many elements of a type.  A dozen addresses are more than there are registers, and
     each that waits on the stack is loaded in every round, beside what is multiplied."""

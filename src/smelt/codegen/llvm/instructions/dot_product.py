@@ -71,8 +71,12 @@ class Group:
 
 
 WORDS, BFLOATS = Group("words", i16), Group("bfloats", bf16)
-_OF_BYTES = {(True, True): "tdpbssd", (True, False): "tdpbsud", (False, True): "tdpbusd",
-             (False, False): "tdpbuud"}  # fmt: skip
+_OF_BYTES = {
+    (True, True): "tdpbssd",
+    (True, False): "tdpbsud",
+    (False, True): "tdpbusd",
+    (False, False): "tdpbuud",
+}
 """AMX's instructions for bytes, by whether the left and the right ones are signed."""
 
 
@@ -80,9 +84,13 @@ _OF_BYTES = {(True, True): "tdpbssd", (True, False): "tdpbsud", (False, True): "
 
 
 def group_of(
-    item: Item, left: Item, right: Item, buffers: Mapping[str, DType], target: Target,
+    item: Item,
+    left: Item,
+    right: Item,
+    buffers: Mapping[str, DType],
+    target: Target,
     matrices: bool = False,
-) -> Group | None:  # fmt: skip
+) -> Group | None:
     """How to pack the factors of a product in groups; None if they are not short, or the processor
     has no instruction for them; for those that multiply `matrices`, where it has such."""
     factors = getattr(item.payload, "factors", None)
@@ -153,8 +161,11 @@ def _span(x: Item, buffers: Mapping[str, DType]) -> tuple[int, int] | None:
         return whole
     wide = [np.array(corner, np.int64) for corner in zip(*product(*known), strict=True)]
     found = row.numpy(*wide)  # a function of this kind is extreme where its operands are
-    return (low, high) if _fits((low := int(found.min()), high := int(found.max())), x.dtype) \
-        else whole  # fmt: skip
+    return (
+        (low, high)
+        if _fits((low := int(found.min()), high := int(found.max())), x.dtype)
+        else whole
+    )
 
 
 # ---- code ---------------------------------------------------------------------------------------

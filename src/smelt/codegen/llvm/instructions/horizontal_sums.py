@@ -32,8 +32,9 @@ def across(m: LLVMMachine, total: Value) -> Value:
         lanes //= 2
         nothing = ir.Constant(total.type, ir.Undefined)
         first, second = (lane_numbers(list(range(at, at + lanes))) for at in (0, lanes))
-        total = m.add(b.shuffle_vector(total, nothing, first),
-                      b.shuffle_vector(total, nothing, second))  # fmt: skip
+        total = m.add(
+            b.shuffle_vector(total, nothing, first), b.shuffle_vector(total, nothing, second)
+        )
     return b.extract_element(total, ir.Constant(ir.IntType(32), 0))
 
 

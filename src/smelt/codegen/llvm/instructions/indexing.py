@@ -84,9 +84,12 @@ class IndexEmitter:
     """
 
     def __init__(
-        self, builder: ir.IRBuilder, leaf: Leaf, above: Mapping[Atom, Value] | None = None,
+        self,
+        builder: ir.IRBuilder,
+        leaf: Leaf,
+        above: Mapping[Atom, Value] | None = None,
         along: Along | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.b, self.leaf, self.along = builder, leaf, along
         self.above = above or {}
         self.found: dict[Atom, Value] = {}
@@ -156,8 +159,7 @@ class IndexEmitter:
         single = ir.FloatType()
         begun = b.uitofp(b.sub(step, left), single)
         nth = ir.Constant(ir.VectorType(single, lanes), [n + 0.5 for n in range(lanes)])
-        often = b.fdiv(b.fadd(splat(b, begun, lanes), nth),
-                       splat(b, b.uitofp(step, single), lanes))  # fmt: skip
+        often = b.fdiv(b.fadd(splat(b, begun, lanes), nth), splat(b, b.uitofp(step, single), lanes))
         often = b.fptosi(often, ir.VectorType(ir.IntType(32), lanes))
         often = b.zext(often, ir.VectorType(I64, lanes))
         if atom.kind == "//":
@@ -191,8 +193,9 @@ def depth_terms(e: Index, depth_of: Callable[[Atom], int], count: int) -> list[I
 def _depth(atom: Atom, depth_of: Callable[[Atom], int]) -> int:
     if atom.kind in ("size", "axis", "value"):
         return depth_of(atom)
-    inner = [_depth(a, depth_of) for e in atom.args if isinstance(e, Expr)
-             for m, _ in e.terms for a in m]  # fmt: skip
+    inner = [
+        _depth(a, depth_of) for e in atom.args if isinstance(e, Expr) for m, _ in e.terms for a in m
+    ]
     return max(inner, default=0)
 
 

@@ -198,9 +198,14 @@ class Winner:
 
 
 def accumulator(
-    row: Combine, source: DType, result: DType, *, plain: bool = False, in_order: bool = True,
+    row: Combine,
+    source: DType,
+    result: DType,
+    *,
+    plain: bool = False,
+    in_order: bool = True,
     places: Index = FEW + 1,
-) -> Accumulator:  # fmt: skip
+) -> Accumulator:
     """How `row` folds elements of `source` into `result` (both register types), met `in_order` of
     their so many `places` or not; `plain` where double precision is enough as it is."""
     if row.positional:

@@ -170,8 +170,11 @@ class IRBuilder:
     def select(self, condition: Value, yes: Value, no: Value) -> Value:
         """One of two values, lane by lane where the condition has lanes."""
         kind = _same(yes, no)
-        return self._give(kind, f"select {condition.type.text} {condition.ref}, "
-                          f"{kind.text} {yes.ref}, {kind.text} {no.ref}")  # fmt: skip
+        return self._give(
+            kind,
+            f"select {condition.type.text} {condition.ref}, "
+            f"{kind.text} {yes.ref}, {kind.text} {no.ref}",
+        )
 
     # ---- arithmetic ------------------------------------------------------------------------------
 
@@ -344,9 +347,7 @@ class IRBuilder:
         many = "" if size is None else f", {size.type.text} {size.ref}"
         return self._give(_POINTER, f"alloca {kind.text}{many}")
 
-    def load(
-        self, place: Value, *, typ: Type, align: int | None = None, name: str = ""
-    ) -> Value:  # fmt: skip
+    def load(self, place: Value, *, typ: Type, align: int | None = None, name: str = "") -> Value:
         """What lies at an address, a multiple of `align` bytes (None: of the type's own), called
         `name` for those who read."""
         aligned = "" if align is None else f", align {align}"
@@ -386,9 +387,13 @@ class IRBuilder:
         return self._call(place.ref, kind, args)
 
     def asm(
-        self, kind: FunctionType, text: str, constraint: str, args: Sequence[Value],
+        self,
+        kind: FunctionType,
+        text: str,
+        constraint: str,
+        args: Sequence[Value],
         side_effect: bool,
-    ) -> Value:  # fmt: skip
+    ) -> Value:
         """What instructions of the processor give, in the words of its assembler."""
         effect = "sideeffect " if side_effect else ""
         return self._call(f'asm {effect}"{text}", "{constraint}"', kind, args)

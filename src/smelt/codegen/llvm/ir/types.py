@@ -41,7 +41,7 @@ class Type:
     @classmethod
     def _one(
         cls, key: Any, text: str, intrinsic_name: str = "", null: str = "", **more: Any
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         made = object.__new__(cls)
         made.text, made.intrinsic_name, made.null = text, intrinsic_name, null
         for name, value in more.items():

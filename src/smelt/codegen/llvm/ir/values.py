@@ -88,8 +88,17 @@ class Block:
 class Function(Value):
     """A function of a module; declared only, as long as it has no block."""
 
-    __slots__ = ("_names", "args", "attributes", "blocks", "count", "function_type", "linkage",
-                 "module", "name")  # fmt: skip
+    __slots__ = (
+        "_names",
+        "args",
+        "attributes",
+        "blocks",
+        "count",
+        "function_type",
+        "linkage",
+        "module",
+        "name",
+    )
 
     def __init__(self, module: Module, kind: FunctionType, name: str) -> None:
         super().__init__(_POINTER, f'@"{name}"')

@@ -38,9 +38,12 @@ class Cloner:
     tests that loads get which vary along an axis."""
 
     def __init__(
-        self, phase: Phase, user: Item, at: Mapping[str, Index],
+        self,
+        phase: Phase,
+        user: Item,
+        at: Mapping[str, Index],
         limits: Mapping[str, tuple[Index, Index]] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.phase, self.user, self.at, self.limits = phase, user, at, limits or {}
         self.known: dict[Item, Item] = {}
         self.names: dict[str, Index] = {}
@@ -79,8 +82,9 @@ class Cloner:
         (arg,) = scan.args
         wide = f64 if row.wide and scan.dtype.is_float else scan.dtype
         places = [{**self.at, along: k} for k in range(last + 1)]
-        first, *more = [self._converted(Cloner(self.phase, self.user, at).of(arg), wide)
-                        for at in places]  # fmt: skip
+        first, *more = [
+            self._converted(Cloner(self.phase, self.user, at).of(arg), wide) for at in places
+        ]
         for term in more:
             first = put_before(self.phase, self.user, "apply", row.scalar, (first, term), wide)
         return self._converted(first, scan.dtype)
@@ -119,7 +123,7 @@ class Cloner:
 
 def put_before(
     phase: Phase, user: Item, kind: Kind, payload: Payload, args: tuple[Item, ...], dtype: DType
-) -> Item:  # fmt: skip
+) -> Item:
     """A new item just before `user`."""
     axes = frozenset[str]().union(*(a.axes for a in args))
     found = Item(0, kind, payload, args, axes, dtype, user.time)
@@ -166,8 +170,9 @@ def join_equal(phase: Phase) -> None:
         exact = repr(number) if isinstance(number, float) else None  # 0.0 is not -0.0
         key = (item.kind, item.payload, exact, item.args, item.dtype, item.time, item.axes)
         one[item] = known.setdefault(key, item)
-    phase.stores[:] = [replace(s, value=one[s.value], where=s.where and one[s.where])
-                       for s in phase.stores]  # fmt: skip
+    phase.stores[:] = [
+        replace(s, value=one[s.value], where=s.where and one[s.where]) for s in phase.stores
+    ]
     phase.items[:] = [i for i in phase.items if one[i] is i]
 
 

@@ -145,8 +145,12 @@ def put_axes(phase: Phase, values: dict[str, Index], drop: tuple[str, ...]) -> N
     """Rewrites axes in every item and store, in place (items are this phase's own)."""
 
     def put(e: Index) -> Index:
-        return rebuild(e, lambda atom: values[atom.name] if atom.kind == "axis"
-                       and atom.name in values else _same(atom))  # fmt: skip
+        return rebuild(
+            e,
+            lambda atom: (
+                values[atom.name] if atom.kind == "axis" and atom.name in values else _same(atom)
+            ),
+        )
 
     dropped = frozenset(drop)
     for item in phase.items:
@@ -159,8 +163,10 @@ def put_axes(phase: Phase, values: dict[str, Index], drop: tuple[str, ...]) -> N
             _fold_of_one(item)
         elif item.kind == "index" and isinstance(item.payload, Expr):
             item.payload = put(item.payload)
-    phase.stores = [StoreItem(s.access.moved(put), s.value, s.where, s.axes - dropped, s.time)
-                    for s in phase.stores]  # fmt: skip
+    phase.stores = [
+        StoreItem(s.access.moved(put), s.value, s.where, s.axes - dropped, s.time)
+        for s in phase.stores
+    ]
     for state in {s.state for s in phase.settings}:
         state.axes -= dropped
     for name in drop:

@@ -27,16 +27,20 @@ def over_lines(phase: Phase) -> Phase:
     if not dots or phase.regions() or phase.cut or phase.places or phase.settings:
         return phase
     for a, b in permutations(phase.axes, 2):
-        if {a, b} <= phase.axes.keys() and all(_walks(i, a, b) for i in dots) and \
-                _is_one_run(phase, a, b):  # fmt: skip
+        if (
+            {a, b} <= phase.axes.keys()
+            and all(_walks(i, a, b) for i in dots)
+            and _is_one_run(phase, a, b)
+        ):
             _join(phase, a, b)
     return phase
 
 
 def _walks(dot: Item, a: str, b: str) -> bool:
     """Whether two axes walk the columns of a product: those of one operand alone."""
-    return any({a, b} <= x.axes and {a, b}.isdisjoint(y.axes)
-               for x, y in (dot.args, dot.args[::-1]))  # fmt: skip
+    return any(
+        {a, b} <= x.axes and {a, b}.isdisjoint(y.axes) for x, y in (dot.args, dot.args[::-1])
+    )
 
 
 def _is_one_run(phase: Phase, a: str, b: str) -> bool:

@@ -99,8 +99,9 @@ def sliding(a: str, right: Item, over: list[str], phase: Phase) -> Slid:
         touched = list(reached(right, {a, tap}))
         if any(i.kind in FOLDS for i in touched):
             continue
-        strides = [(e, coefficient(e, a), coefficient(e, tap))
-                   for i in touched for e in indices(i.payload)]  # fmt: skip
+        strides = [
+            (e, coefficient(e, a), coefficient(e, tap)) for i in touched for e in indices(i.payload)
+        ]
         for step, dilation in _pairs(taps, phase.axes[a]):
             by = {a: dilation, tap: -step}
             if all(_is_still(e, along, across, by, phase) for e, along, across in strides):
@@ -209,9 +210,7 @@ def along_lines(phase: Phase, user: Item, operand: Item, c: Slid) -> tuple[Item,
     return found, name, Slid(c.axis, c.axis, c.tap, c.step, c.dilation, rest, c.taps)
 
 
-def _of_lines(
-    pair: tuple[Index, Index], q: Index, name: str, few: int
-) -> tuple[Index, Index]:  # fmt: skip
+def _of_lines(pair: tuple[Index, Index], q: Index, name: str, few: int) -> tuple[Index, Index]:
     """A test of places, 0 <= q//few + c < n, as one of what lies along a line."""
     e, n = pair
     if name not in axes_of(e):
@@ -223,9 +222,7 @@ def _of_lines(
     return add(q, mul(c, few)), mul(n, few)
 
 
-def flattened(
-    phase: Phase, user: Item, operand: Item, summed: Sequence[str]
-) -> tuple[Item, str]:  # fmt: skip
+def flattened(phase: Phase, user: Item, operand: Item, summed: Sequence[str]) -> tuple[Item, str]:
     """The operand along one axis over all of `summed`, of which all but the first have a known
     extent, and that axis."""
     if len(summed) == 1:

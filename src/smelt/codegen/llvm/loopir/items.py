@@ -18,9 +18,21 @@ from smelt.types.dtype import DType
 from smelt.types.expr import Index, atoms
 
 Kind = Literal[
-    "const", "index", "load", "apply", "branch", "cast", "fold", "dot", "scan", "position", "state",
-    "edge", "peek", "unit",
-]  # fmt: skip
+    "const",
+    "index",
+    "load",
+    "apply",
+    "branch",
+    "cast",
+    "fold",
+    "dot",
+    "scan",
+    "position",
+    "state",
+    "edge",
+    "peek",
+    "unit",
+]
 
 
 class Item:
@@ -30,9 +42,15 @@ class Item:
     __slots__ = ("args", "axes", "dtype", "kind", "number", "payload", "time")
 
     def __init__(
-        self, number: int, kind: Kind, payload: Payload, args: tuple[Item, ...],
-        axes: frozenset[str], dtype: DType, time: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        number: int,
+        kind: Kind,
+        payload: Payload,
+        args: tuple[Item, ...],
+        axes: frozenset[str],
+        dtype: DType,
+        time: int = 0,
+    ) -> None:
         self.number, self.payload = number, payload
         self.kind: Kind = kind
         self.args, self.axes, self.dtype, self.time = args, axes, dtype, time
@@ -58,8 +76,12 @@ class Access:
     @property
     def positions(self) -> list[str]:
         """Computed positions that are read."""
-        return [a.name for e in (self.offset, *(x for p in self.limits for x in p))
-                for a in atoms(e) if a.kind == "value"]  # fmt: skip
+        return [
+            a.name
+            for e in (self.offset, *(x for p in self.limits for x in p))
+            for a in atoms(e)
+            if a.kind == "value"
+        ]
 
     def moved(self, put: Callable[[Index], Index]) -> Access:
         """The same with other expressions for its axes."""
@@ -214,9 +236,19 @@ class Reach:
 
 
 Payload = (
-    float | int | bool | Index | Access | str | Converting | Folding | Clamping | Edge | Carried
+    float
+    | int
+    | bool
+    | Index
+    | Access
+    | str
+    | Converting
+    | Folding
+    | Clamping
+    | Edge
+    | Carried
     | Peek
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,15 +308,22 @@ class Phase:
     def guides(self) -> list[tuple[Item, int]]:
         """Where streams start and stop and what they visit, with the segment at whose end that has
         to be known."""
-        return [(item, self.segments.index(r) - 1) for r in self.regions()
-                for item in (r.where, *(end for v in r.cuts for end in (v.start, v.stop)))
-                if item is not None]  # fmt: skip
+        return [
+            (item, self.segments.index(r) - 1)
+            for r in self.regions()
+            for item in (r.where, *(end for v in r.cuts for end in (v.start, v.stop)))
+            if item is not None
+        ]
 
     def roots(self) -> list[Item]:
         """The items that somebody outside of the graph of items wants."""
         found = [s.value for s in self.stores] + [s.where for s in self.stores if s.where]
-        found += [self.positions[a.name] for s in self.stores for a in atoms(s.access.offset)
-                  if a.kind == "value"]  # fmt: skip
+        found += [
+            self.positions[a.name]
+            for s in self.stores
+            for a in atoms(s.access.offset)
+            if a.kind == "value"
+        ]
         return found + [s.value for s in self.settings] + [item for item, _ in self.guides()]
 
 

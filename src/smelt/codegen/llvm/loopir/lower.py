@@ -47,7 +47,7 @@ from smelt.types.expr import (
     size,
     sub,
     value,
-)  # fmt: skip
+)
 
 
 class PhaseBuilder:
@@ -80,8 +80,15 @@ class PhaseBuilder:
         number = payload.other if isinstance(payload, Access) else payload  # 0.0 is not -0.0
         over = payload.over if isinstance(payload, Folding) else ()
         time = self._time(kind, (*axes, *over), args)
-        key = (kind, payload, repr(number) if isinstance(number, float) else None, type(number),
-               args, dtype, time)  # fmt: skip
+        key = (
+            kind,
+            payload,
+            repr(number) if isinstance(number, float) else None,
+            type(number),
+            args,
+            dtype,
+            time,
+        )
         found = self.known.get(key)
         if found is None:
             found = Item(len(self.phase.items), kind, payload, args, frozenset(axes), dtype, time)
@@ -203,8 +210,11 @@ class PhaseBuilder:
             partial = row.wide and arg.dtype.is_float and dtype == f64
             arg = arg if partial else self.convert(arg, dtype.compute)
         if not over:
-            return self.item("const", 0, (), (), i64) if row.positional else \
-                self.convert(arg, dtype.compute)  # fmt: skip
+            return (
+                self.item("const", 0, (), (), i64)
+                if row.positional
+                else self.convert(arg, dtype.compute)
+            )
         positions, edges = self._positions(over) if row.positional else (0, ())
         args = (arg, *edges)
         folding = Folding(row, over, positions, self.single, pairs or dtype != f64)
@@ -248,9 +258,7 @@ class PhaseBuilder:
         axes = self.index_axes(access.offset, *(e for e, _ in access.limits))
         return self.item("load", access, args, axes, param.dtype.compute)
 
-    def access(
-        self, param: k.Param, index: tuple[Index, ...], other: k.Const | None
-    ) -> Access:  # fmt: skip
+    def access(self, param: k.Param, index: tuple[Index, ...], other: k.Const | None) -> Access:
         """The flat form of param[index]."""
         offset: Index = 0
         if param.strides is None:
@@ -285,8 +293,15 @@ class PhaseBuilder:
         if s.join == k.LAST:
             return found
         axes = self.index_axes(*s.index)
-        here = Item(len(self.phase.items), "load", access, self.index_args(access.offset), axes,
-                    found.dtype, self.now)  # fmt: skip
+        here = Item(
+            len(self.phase.items),
+            "load",
+            access,
+            self.index_args(access.offset),
+            axes,
+            found.dtype,
+            self.now,
+        )
         self.phase.items.append(here)  # no other read is this one
         return self.item("apply", s.join, (here, found), here.axes | found.axes, found.dtype)
 
@@ -324,8 +339,7 @@ class PhaseBuilder:
         region = self.region
         if region is None or region.where is None or at.time < self.latest[region.parent]:
             return False
-        passed = {(t.payload, t.args[1]) for t in _tests(region.where)
-                  if _same(t.args[0], at)}  # fmt: skip
+        passed = {(t.payload, t.args[1]) for t in _tests(region.where) if _same(t.args[0], at)}
         low = any(op == "ge" and self._is_end(end, extent, 0) for op, end in passed)
         return low and any(op == "le" and self._is_end(end, extent, 1) for op, end in passed)
 
@@ -342,8 +356,9 @@ class PhaseBuilder:
 
     def _stream(self, s: k.Stream) -> None:
         parts = {e.name: e.parts for e in self.kernel.grid if isinstance(e, k.Split)}
-        visits = [self._visit(b, None if b.part is None else (b.part, parts[b.part]))
-                  for b in s.blocks]  # fmt: skip
+        visits = [
+            self._visit(b, None if b.part is None else (b.part, parts[b.part])) for b in s.blocks
+        ]
         starts: list[tuple[Carried, Item]] = []
         for state in s.states:
             init = self.value(state.init)
@@ -365,8 +380,9 @@ class PhaseBuilder:
 
     def _visit(self, b: k.Block, part: tuple[str, Index] | None) -> Visit:
         """A block with the items of its ends."""
-        start, stop = (None if e is None else self.convert(self.value(e), i64)
-                       for e in (b.start, b.stop))  # fmt: skip
+        start, stop = (
+            None if e is None else self.convert(self.value(e), i64) for e in (b.start, b.stop)
+        )
         return Visit(b.axis, b.size, 0, stop, part, start)
 
     def _within(self, inner: Region, body: Iterable[k.Statement]) -> None:

@@ -34,7 +34,7 @@ def united(
 
 def units_of(
     phase: Phase, user: Item, operands: Sequence[Item], name: str, short: DType
-) -> tuple[list[Item], str]:  # fmt: skip
+) -> tuple[list[Item], str]:
     """The same of any operands."""
     along = fresh(phase, f"{name}.2", floordiv(add(phase.axes[name], 1), 2))
     return _united(phase, user, operands, (name, along), short), along
@@ -48,8 +48,10 @@ def _united(
     ends = {} if mod(extent, 2) == 0 else {name: (add(at, 1), extent)}
     found: list[Item] = []
     for x in operands:
-        pair = [Cloner(phase, user, {name: at}).of(x),
-                Cloner(phase, user, {name: add(at, 1)}, ends).of(x)]  # fmt: skip
+        pair = [
+            Cloner(phase, user, {name: at}).of(x),
+            Cloner(phase, user, {name: add(at, 1)}, ends).of(x),
+        ]
         unit = _lying(phase, user, pair, short)
         if unit is None:
             pair = [_rounded(phase, user, y, short) for y in pair]

@@ -61,8 +61,9 @@ class Pattern:
         held ask for nothing, nor any where the first one is never (not among `firsts`)."""
         table, n = self.table(self.period + lanes - 1), self.period
         firsts = range(n) if firsts is None else firsts
-        asked = [{table[x] for x in range(r, r + lanes) if held[x % n] and r in firsts}
-                 for r in range(n)]  # fmt: skip
+        asked = [
+            {table[x] for x in range(r, r + lanes) if held[x % n] and r in firsts} for r in range(n)
+        ]
         least = min((min(own) for own in asked if own), default=0)
         starts = [min(own, default=least) for own in asked]
         if self._vectors(asked, [least] * n, lanes) <= self._vectors(asked, starts, lanes):
@@ -72,17 +73,20 @@ class Pattern:
         ]
 
     def span(
-        self, lanes: int, held: Sequence[bool] | None = None,
+        self,
+        lanes: int,
+        held: Sequence[bool] | None = None,
         firsts: Collection[int] | None = None,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Elements from the first to the last one that so many lanes ask for, at most."""
         held = [True] * self.period if held is None else held
         return max(bits.bit_length() for bits in self.windows(lanes, held, firsts)[1])
 
     @staticmethod
     def _vectors(asked: list[set[int]], starts: list[int], lanes: int) -> int:
-        longest = max((max(own) - at for own, at in zip(asked, starts, strict=True) if own),
-                      default=0)  # fmt: skip
+        longest = max(
+            (max(own) - at for own, at in zip(asked, starts, strict=True) if own), default=0
+        )
         return longest // lanes
 
 

@@ -83,8 +83,13 @@ def _parts(phase: Phase, region: Region, axis: str) -> _Parts | None:
     for i in inside:
         if any(a in after or a in ended for a in i.args):
             after.add(i)
-    return None if _is_kept_whole(phase, time, axis, inside) or along & after or \
-        not all(_joins(i) for i in ended) else _Parts(time, along, ended, after)  # fmt: skip
+    return (
+        None
+        if _is_kept_whole(phase, time, axis, inside)
+        or along & after
+        or not all(_joins(i) for i in ended)
+        else _Parts(time, along, ended, after)
+    )
 
 
 def _ends(item: Item, axis: str) -> bool:
@@ -137,11 +142,13 @@ def _visit(phase: Phase, region: Region, axis: str, parts: _Parts) -> None:
         s.value = carried.get(s.value, s.value)
     phase.stores = [
         replace(
-            s, value=carried.get(s.value, s.value), where=s.where and carried.get(s.where, s.where),
+            s,
+            value=carried.get(s.value, s.value),
+            where=s.where and carried.get(s.where, s.where),
             time=s.time + (0 if s.time < time else 1 if s.time == time and axis in s.axes else 2),
         )
         for s in phase.stores
-    ]  # fmt: skip
+    ]
     phase.items.sort(key=lambda i: i.time)
     renumber(phase)
 

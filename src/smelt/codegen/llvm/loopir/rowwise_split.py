@@ -52,8 +52,9 @@ def row_by_row(kernel: k.Kernel, lanes: str | None = None) -> k.Kernel:
     if block.size is None and not _again(stream, block.axis):
         return kernel
     size = block.size or 1
-    steps = tuple(_step(s, folds[s.state], size) if isinstance(s, k.Update) else s
-                  for s in stream.body)  # fmt: skip
+    steps = tuple(
+        _step(s, folds[s.state], size) if isinstance(s, k.Update) else s for s in stream.body
+    )
     wide = {name for name, fold in folds.items() if fold is not None and _rounds(fold)}
     return _wider(kernel, stream, merges[0], replace(block, size=size), wide, steps)
 
@@ -64,24 +65,36 @@ def _whole(kernel: k.Kernel, stream: k.Stream, merge: k.Merge) -> k.Kernel:
     states = {s.name: s for s in stream.states}
     updates = [s for s in stream.body if isinstance(s, k.Update)]
     folds = {u.state: block_fold(states[u.state], u, stream) for u in updates}
-    sums = {name: f for name, f in folds.items() if None in folds.values()
-            and isinstance(f, k.Reduce) and _rounds(f) and f.dtype != f64}  # fmt: skip
-    steps = tuple(_step(s, sums[s.state], 0) if isinstance(s, k.Update) and s.state in sums else s
-                  for s in stream.body)  # fmt: skip
+    sums = {
+        name: f
+        for name, f in folds.items()
+        if None in folds.values() and isinstance(f, k.Reduce) and _rounds(f) and f.dtype != f64
+    }
+    steps = tuple(
+        _step(s, sums[s.state], 0) if isinstance(s, k.Update) and s.state in sums else s
+        for s in stream.body
+    )
     return _wider(kernel, stream, merge, replace(stream.blocks[0], size=None), set(sums), steps)
 
 
 def _wider(
-    kernel: k.Kernel, stream: k.Stream, merge: k.Merge, block: k.Block, wide: set[str],
+    kernel: k.Kernel,
+    stream: k.Stream,
+    merge: k.Merge,
+    block: k.Block,
+    wide: set[str],
     steps: tuple[k.Statement, ...],
-) -> k.Kernel:  # fmt: skip
+) -> k.Kernel:
     """The kernel with other steps for its stream, which carries some states in double precision."""
     made = k.Stream(
         (block,), tuple(_state(s) if s.name in wide else s for s in stream.states), steps
     )
     merged = k.Merge(merge.part, tuple(WIDE.format(n) if n in wide else n for n in merge.states))
-    narrowed = [k.Let(s.name, k.Cast(k.Ref(WIDE.format(s.name)), _dtype(s)))
-                for s in stream.states if s.name in wide and s.name in merge.states]  # fmt: skip
+    narrowed = [
+        k.Let(s.name, k.Cast(k.Ref(WIDE.format(s.name)), _dtype(s)))
+        for s in stream.states
+        if s.name in wide and s.name in merge.states
+    ]
     body: list[k.Statement] = []
     for s in kernel.body:
         body += [made] if s is stream else [merged, *narrowed] if s is merge else [s]
@@ -131,8 +144,9 @@ def _again(stream: k.Stream, axis: str) -> bool:
     for s in stream.body:
         if isinstance(s, k.Let):
             waits = bool(set(refs(s.value)) & late)
-            inner = any(isinstance(v, k.Reduce | k.Dot) and set(v.over) - {axis}
-                        for v in visit(s.value))  # fmt: skip
+            inner = any(
+                isinstance(v, k.Reduce | k.Dot) and set(v.over) - {axis} for v in visit(s.value)
+            )
             if waits and inner:
                 return True
             if waits or inner:

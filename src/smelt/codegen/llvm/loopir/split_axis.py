@@ -66,8 +66,11 @@ def _divisor(phase: Phase, name: str) -> Index | None:
 
 def _has_rows(phase: Phase, name: str, step: Index) -> bool:
     """Whether an axis has rows of products, and no access would walk its inner part by ones."""
-    alone = [name in item.args[0].axes ^ item.args[1].axes
-             for item in phase.items if item.kind == "dot" and name in item.axes]  # fmt: skip
+    alone = [
+        name in item.args[0].axes ^ item.args[1].axes
+        for item in phase.items
+        if item.kind == "dot" and name in item.axes
+    ]
     if not alone or not all(alone):
         return False
     parts = _parts(phase, name, step)
@@ -112,12 +115,18 @@ def _split(phase: Phase, name: str, step: Index) -> None:
             item.payload = put(item.payload)
         item.axes = _axes(item)
     phase.stores = [
-        StoreItem(a := s.access.moved(put), s.value, s.where,
-                  frozenset(axes_of(a.offset)) | s.value.axes
-                  | (s.where.axes if s.where else frozenset())
-                  | visited_axes(phase.segments[s.time]), s.time)
+        StoreItem(
+            a := s.access.moved(put),
+            s.value,
+            s.where,
+            frozenset(axes_of(a.offset))
+            | s.value.axes
+            | (s.where.axes if s.where else frozenset())
+            | visited_axes(phase.segments[s.time]),
+            s.time,
+        )
         for s in phase.stores
-    ]  # fmt: skip
+    ]
 
 
 def _parts(phase: Phase, name: str, step: Index) -> Index:
@@ -128,8 +137,10 @@ def _parts(phase: Phase, name: str, step: Index) -> Index:
 
 def _put(e: Index, name: str, parts: Index) -> Index:
     """An index with the parts of an axis in its place."""
-    return rebuild(e, lambda atom: parts if atom.kind == "axis" and atom.name == name
-                   else Expr((((atom,), 1),)))  # fmt: skip
+    return rebuild(
+        e,
+        lambda atom: parts if atom.kind == "axis" and atom.name == name else Expr((((atom,), 1),)),
+    )
 
 
 def _axes(item: Item) -> frozenset[str]:

@@ -109,18 +109,34 @@ def _holds_fold(values: Iterable[k.Value]) -> bool:
 
 def _live(kernel: k.Kernel) -> k.Kernel:
     """The kernel without what nobody reads any more."""
-    wanted = {n for s in statements(kernel) if not isinstance(s, (k.Let, k.Stream))
-              for v in values_of(s) for n in refs(v)}  # fmt: skip
+    wanted = {
+        n
+        for s in statements(kernel)
+        if not isinstance(s, (k.Let, k.Stream))
+        for v in values_of(s)
+        for n in refs(v)
+    }
     lets = _lets(kernel)
     wanted |= {s.name for s in _closure([k.Ref(n) for n in wanted], lets)}
 
     def kept(body: Iterable[k.Statement]) -> tuple[k.Statement, ...]:
-        return tuple(replace(s, body=kept(s.body)) if isinstance(s, k.Stream) else s
-                     for s in body if not isinstance(s, k.Let) or s.name in wanted)  # fmt: skip
+        return tuple(
+            replace(s, body=kept(s.body)) if isinstance(s, k.Stream) else s
+            for s in body
+            if not isinstance(s, k.Let) or s.name in wanted
+        )
 
     kernel = replace(kernel, body=kept(kernel.body))
-    used, loaded = axes_used(kernel), {v.param for s in statements(kernel) for x in values_of(s)
-                                       for v in visit(x) if isinstance(v, k.Load)}  # fmt: skip
+    used, loaded = (
+        axes_used(kernel),
+        {
+            v.param
+            for s in statements(kernel)
+            for x in values_of(s)
+            for v in visit(x)
+            if isinstance(v, k.Load)
+        },
+    )
     written = {s.param for s in statements(kernel) if isinstance(s, k.Store)}
     return replace(
         kernel,
@@ -153,14 +169,19 @@ def _rows_first(kernel: k.Kernel) -> list[k.Kernel] | None:
     if group is None:
         return None
     long = {n: f for n, f in folds.items() if {*group.rows} & {*f.over}}
-    if any({*f.over} != {group.inner, *group.rows} or COMBINES[f.combine].positional
-           or _holds_fold([f.arg]) for f in long.values()):  # fmt: skip
+    if any(
+        {*f.over} != {group.inner, *group.rows}
+        or COMBINES[f.combine].positional
+        or _holds_fold([f.arg])
+        for f in long.values()
+    ):
         return None
     env, grid = Env.after(kernel), {b.axis for b in kernel.grid if isinstance(b, k.Block)}
     if any(not env.names[n].axes <= grid for n in long):
         return None
-    first = {n: f for n, f in long.items()
-             if not _holds_fold(s.value for s in _closure([f.arg], lets))}  # fmt: skip
+    first = {
+        n: f for n, f in long.items() if not _holds_fold(s.value for s in _closure([f.arg], lets))
+    }
     if not first:
         return _known_before(kernel, group, long.values(), lets)
     others = [b for b in kernel.grid if isinstance(b, k.Block) and b.axis != group.outer]
@@ -218,8 +239,15 @@ def _known_before(
             else:
                 pending.append(value)
     made = [s for n in found for s in _closure([k.Ref(n)], lets)]
-    if any({*v.over} & {*group.rows} for s in made for v in visit(s.value)
-           if isinstance(v, k.Reduce)) or not found:  # fmt: skip
+    if (
+        any(
+            {*v.over} & {*group.rows}
+            for s in made
+            for v in visit(s.value)
+            if isinstance(v, k.Reduce)
+        )
+        or not found
+    ):
         return None
     held, before, after = _between(kernel, found)
     names = {s.name for s in after}
@@ -227,9 +255,11 @@ def _known_before(
     means = replace(
         kernel, name=f"{kernel.name}.{next(iter(found))}", outputs=tuple(held), body=body
     )
-    rest = replace(kernel, inputs=(*kernel.inputs, *held), body=(
-        *after, *(s for s in kernel.body if not isinstance(s, k.Let) or s.name not in names)
-    ))  # fmt: skip
+    rest = replace(
+        kernel,
+        inputs=(*kernel.inputs, *held),
+        body=(*after, *(s for s in kernel.body if not isinstance(s, k.Let) or s.name not in names)),
+    )
     return [_live(means), _live(rest)]
 
 
@@ -273,14 +303,21 @@ def _sums(
     rows = floordiv(product(extents[a] for a in group.rows), 4 * PART_ROWS)
     parts = maximum(1, minimum(PARTS, minimum(extents[row], rows)))
     stream = k.Stream((k.Block(row, None, None, part),), tuple(states), tuple(inside))
-    axes = (*(a for a in kernel.axes if a.name in others), k.Axis(group.outer, columns),
-            *(k.Axis(a, extents[a]) for a in group.rows))  # fmt: skip
+    axes = (
+        *(a for a in kernel.axes if a.name in others),
+        k.Axis(group.outer, columns),
+        *(k.Axis(a, extents[a]) for a in group.rows),
+    )
     grid = (*(k.Block(a, 1) for a in others), k.Block(group.outer, 1), k.Split(part, row, parts))
     name = f"{kernel.name}.{next(iter(folds))}"
     made = replace(
-        kernel, name=name, outputs=tuple(held.values()), axes=axes, grid=grid,
+        kernel,
+        name=name,
+        outputs=tuple(held.values()),
+        axes=axes,
+        grid=grid,
         body=(stream, k.Merge(part, tuple(folds)), *stores),
-    )  # fmt: skip
+    )
     return _live(made)
 
 
@@ -371,9 +408,14 @@ def _apart(kernel: k.Kernel, s: k.Store, lets: Lets, ends: Mapping[str, Bound]) 
     axes = tuple(a for a in kernel.axes if a.name in own)
     grid = tuple(k.Block(a.name, 2 * BLOCK if a is axes[-1] else 1) for a in axes)
     made = k.Kernel(
-        kernel.name, (*kernel.inputs, *held), (kernel.param(s.param),), axes, grid, after,
+        kernel.name,
+        (*kernel.inputs, *held),
+        (kernel.param(s.param),),
+        axes,
+        grid,
+        after,
         facts=kernel.facts,
-    )  # fmt: skip
+    )
 
     def put(body: Iterable[k.Statement]) -> tuple[k.Statement, ...]:
         found: list[k.Statement] = []

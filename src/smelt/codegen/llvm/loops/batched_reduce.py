@@ -51,9 +51,7 @@ class Rows:
     lanes: dict[Item, int]
     """Lanes that a fold's vectors keep, as many as rows that become one vector."""
 
-    def hold(
-        self, home: NestEmitter, fold: Item, state: State, lanes: int, scope: Scope
-    ) -> None:  # fmt: skip
+    def hold(self, home: NestEmitter, fold: Item, state: State, lanes: int, scope: Scope) -> None:
         """Puts the vectors of the present row aside."""
         b, acc, scalar = home.b, home.storage.fold(fold), home.machine(scope, False)
         row = b.sub(scope.axis(self.axis), self.first)
@@ -89,7 +87,7 @@ def rows_abreast(home: NestEmitter, depth: int) -> dict[Item, int]:
 
 def run_abreast(
     home: NestEmitter, axis: str, folds: dict[Item, int], inside: Callable[[Value], None]
-) -> None:  # fmt: skip
+) -> None:
     """The loop over rows, some together: `inside` is a row."""
     b, (low, high), count = home.b, home.ranges[axis], max(folds.values())
     held = {f: _places(home, f, rows, count) for f, rows in folds.items()}
@@ -110,8 +108,10 @@ def run_abreast(
 def _places(home: NestEmitter, fold: Item, rows: int, count: int) -> list[Value]:
     m = LLVMMachine(home.b, rows, home.home.target)
     with home.b.goto_entry_block():
-        return [home.b.alloca(m.register_type(d), size=I32(count))
-                for d in home.storage.fold(fold).parts]  # fmt: skip
+        return [
+            home.b.alloca(m.register_type(d), size=I32(count))
+            for d in home.storage.fold(fold).parts
+        ]
 
 
 def _end(
@@ -122,8 +122,13 @@ def _end(
     b, acc, (first, k) = home.b, home.storage.fold(fold), at
     m = LLVMMachine(b, rows, home.home.target)
     kinds = [m.register_type(d) for d in acc.parts]
-    states = [[b.load(b.gep(p, [I64(k + r)], source_etype=kind), typ=kind)
-               for p, kind in zip(places, kinds, strict=True)] for r in range(rows)]  # fmt: skip
+    states = [
+        [
+            b.load(b.gep(p, [I64(k + r)], source_etype=kind), typ=kind)
+            for p, kind in zip(places, kinds, strict=True)
+        ]
+        for r in range(rows)
+    ]
     total = joined(acc, m, states)
     found = {fold: acc.finish(m, total)} | dict.fromkeys(home.folds.known_by(fold), total[0])
     for item, value in found.items():
@@ -142,8 +147,10 @@ def joined(acc: Accumulator, m: LLVMMachine, states: Sequence[State]) -> State:
         starts = _starts(lanes, block, width)
         low = [k + i for k in starts for i in range(width // 2)]
         high = [k + width // 2 for k in low]
-        found = [acc.join(m, _moved(m, two, low), _moved(m, two, high))
-                 for two in zip(found[::2], found[1::2], strict=True)]  # fmt: skip
+        found = [
+            acc.join(m, _moved(m, two, low), _moved(m, two, high))
+            for two in zip(found[::2], found[1::2], strict=True)
+        ]
         width //= 2
     return found[0]
 
@@ -157,8 +164,10 @@ def row_order(lanes: int, block: int) -> list[int]:
     rows, width = [[k] for k in range(lanes)], lanes
     while len(rows) > 1:
         starts = _starts(lanes, block, width)
-        rows = [[(v + w)[k // width] for k in starts]
-                for v, w in zip(rows[::2], rows[1::2], strict=True)]  # fmt: skip
+        rows = [
+            [(v + w)[k // width] for k in starts]
+            for v, w in zip(rows[::2], rows[1::2], strict=True)
+        ]
         width //= 2
     return [rows[0].index(k) for k in range(lanes)]
 
@@ -168,13 +177,16 @@ def _starts(lanes: int, block: int, width: int) -> list[int]:
     halves are laid side by side."""
     if width > block:
         return [*range(0, 2 * lanes, width)]
-    return [k for at in range(0, lanes, block) for source in (0, lanes)
-            for k in range(source + at, source + at + block, width)]  # fmt: skip
+    return [
+        k
+        for at in range(0, lanes, block)
+        for source in (0, lanes)
+        for k in range(source + at, source + at + block, width)
+    ]
 
 
 def _moved(m: LLVMMachine, two: tuple[State, State], lanes: list[int]) -> State:
-    return [m.builder.shuffle_vector(a, b, lane_numbers(lanes))
-            for a, b in zip(*two, strict=True)]  # fmt: skip
+    return [m.builder.shuffle_vector(a, b, lane_numbers(lanes)) for a, b in zip(*two, strict=True)]
 
 
 __all__ = ["Rows", "joined", "row_order", "rows_abreast", "run_abreast"]

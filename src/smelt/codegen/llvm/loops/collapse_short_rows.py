@@ -45,8 +45,10 @@ def flatten(phase: Phase, target: Target) -> bool:
     values = _places(phase, run)
     combs = combs_of(phase.items, lambda a: coefficient(substitute(a.offset, values), run[-1]))
     read = {a.offset for a in combs}
-    if not all(e in read or _repeats((e, is_place), values, run[-1], lanes)
-               for e, is_place in _indices(phase)):  # fmt: skip
+    if not all(
+        e in read or _repeats((e, is_place), values, run[-1], lanes)
+        for e, is_place in _indices(phase)
+    ):
         return False
     _join(phase, run, values)
     return True

@@ -192,18 +192,27 @@ STAGE_PART = 400
 
 
 def run_stages(
-    home: NestEmitter, low: Value, high: Value, at: tuple[Scope, int], ahead: RowPrefetch,
+    home: NestEmitter,
+    low: Value,
+    high: Value,
+    at: tuple[Scope, int],
+    ahead: RowPrefetch,
     behind: PipelinedStoreRow,
-) -> None:  # fmt: skip
+) -> None:
     """The main loop of a nest, from `low` to `high`, which are whole wide vectors apart, in the
     loops of a scope and so deep."""
     scope, depth = at
     b, nest = home.b, home.nest
     wide = home.s.lanes * nest.wide
-    asked = [] if home.home.shares else [
-        a for a in dict.fromkeys(accesses_of(home.items))
-        if nest.vector is not None and coefficient(a.offset, nest.vector) == 1
-    ]  # fmt: skip
+    asked = (
+        []
+        if home.home.shares
+        else [
+            a
+            for a in dict.fromkeys(accesses_of(home.items))
+            if nest.vector is not None and coefficient(a.offset, nest.vector) == 1
+        ]
+    )
 
     shares = _shares(home, asked)
 
@@ -227,9 +236,12 @@ def run_stages(
 
 
 def _inside(
-    home: NestEmitter, stage: Stage, start: Value, at: tuple[Scope, int],
+    home: NestEmitter,
+    stage: Stage,
+    start: Value,
+    at: tuple[Scope, int],
     ask: Callable[[Value], None],
-) -> Callable[[Value], None]:  # fmt: skip
+) -> Callable[[Value], None]:
     """One wide vector of one stage, in the loops of a scope and so deep; `ask` asks memory for what
     comes next."""
     b, nest, wide, (scope, depth) = home.b, home.nest, home.s.lanes * home.nest.wide, at
@@ -294,7 +306,7 @@ def _shares(home: NestEmitter, asked: Sequence[Access]) -> list[list[Share]]:
 
 def _heads(
     home: NestEmitter, asked: Sequence[Access], scope: Scope, depth: int
-) -> dict[Access, Value]:  # fmt: skip
+) -> dict[Access, Value]:
     """Where a strip begins in each access.  Addresses are found once for all stages: had each loop
     its own, LLVM would look through their steps for longer than through all the rest."""
     before = home.items, home.accesses
@@ -306,12 +318,12 @@ def _heads(
             home.b, home.home.buffers[a.buffer], scope.offset(a), home.home.dtypes[a.buffer]
         )
         for a in asked
-    }  # fmt: skip
+    }
 
 
 def _ask(
     home: NestEmitter, shares: Sequence[Share], heads: Mapping[Access, Value], done: Value
-) -> None:  # fmt: skip
+) -> None:
     """Asks for a stage's shares of the next strip, `done` elements of this one being behind it."""
     b, wide = home.b, home.s.lanes * home.nest.wide
     moved: dict[tuple[int, int], Value] = {}

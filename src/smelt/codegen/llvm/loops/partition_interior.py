@@ -149,7 +149,7 @@ def _found(home: NestEmitter, counts: Callable[[Index], bool]) -> Interior | Non
 
 def _usual(
     home: NestEmitter, counts: Callable[[Index], bool], gaps: dict[Index, None]
-) -> dict[Item, bool]:  # fmt: skip
+) -> dict[Item, bool]:
     """The conditions that have a usual answer, and what is >= 0 where they have it."""
     asked, known = conditions(home.nest), dict(home.taken)
     for item in home.items:
@@ -201,8 +201,10 @@ def _is_edge(gap: Index) -> bool:
     """Whether a gap is below 0 at a few positions next to an end of an axis."""
     sizes = defaultdict[str, int](lambda: LARGE)
     axes = {a.name: a.extent for a in atoms(gap) if a.kind == "axis"}
-    ends = (substitute(gap, dict.fromkeys(axes, 0)),
-            substitute(gap, {a: sub(n, 1) for a, n in axes.items()}))  # fmt: skip
+    ends = (
+        substitute(gap, dict.fromkeys(axes, 0)),
+        substitute(gap, {a: sub(n, 1) for a, n in axes.items()}),
+    )
     return all(evaluate(e, sizes) >= 0 or (isinstance(e, int) and e >= -FEW) for e in ends)
 
 
@@ -211,7 +213,7 @@ def _is_edge(gap: Index) -> bool:
 
 def narrowed(
     home: NestEmitter, scope: Scope, gaps: Iterable[Index], axis: str = ""
-) -> tuple[Value, Value]:  # fmt: skip
+) -> tuple[Value, Value]:
     """The first position of a row, or of another axis, where gaps are >= 0, and what follows the
     last one."""
     name, b = axis or home.nest.vector or "", home.b
@@ -233,9 +235,12 @@ def narrowed(
 
 
 def in_parts(
-    home: NestEmitter, scope: Scope, given: Facts,
-    at: Callable[[int, bool], Callable[[Value], None]], walk: Callable[[Value, Value], None],
-) -> bool:  # fmt: skip
+    home: NestEmitter,
+    scope: Scope,
+    given: Facts,
+    at: Callable[[int, bool], Callable[[Value], None]],
+    walk: Callable[[Value, Value], None],
+) -> bool:
     """Emits the loops over vectors of a row: tested ones around its interior, or those of pieces of
     it; whether it has either.
 

@@ -56,8 +56,12 @@ def around(
     home.loop(low, first, lanes, at(lanes, True))
     known = home.assumed
     home.assumed = known | span.limits
-    home.loop(first, last, lanes, lambda x: at(lanes, False)(
-        b.select(b.icmp_signed("<", x, final), x, final)))  # fmt: skip
+    home.loop(
+        first,
+        last,
+        lanes,
+        lambda x: at(lanes, False)(b.select(b.icmp_signed("<", x, final), x, final)),
+    )
     home.assumed = known
     home.loop(last, high, lanes, at(lanes, True))
     return True

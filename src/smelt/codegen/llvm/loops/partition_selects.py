@@ -234,9 +234,12 @@ def known(home: NestEmitter, piece: Piece) -> Generator[None]:
 
 
 def by_rows(
-    home: NestEmitter, name: str, found: Sequence[Piece], scope: Scope,
+    home: NestEmitter,
+    name: str,
+    found: Sequence[Piece],
+    scope: Scope,
     run: Callable[[Facts], None],
-) -> None:  # fmt: skip
+) -> None:
     """Emits the loops inside of one position of an axis, for each of its stretches."""
     piece, *more = found
     if piece.last is None:
@@ -252,9 +255,12 @@ def by_rows(
 
 
 def by_vectors(
-    home: NestEmitter, found: Sequence[Piece], scope: Scope, wide: int,
+    home: NestEmitter,
+    found: Sequence[Piece],
+    scope: Scope,
+    wide: int,
     at: Callable[[int, bool], Callable[[Value], None]],
-) -> None:  # fmt: skip
+) -> None:
     """Emits the loops over vectors of a row in stretches.
 
     `at` gives the body for so many lanes, with or without the mask of the row's end."""

@@ -52,8 +52,14 @@ def is_behind(s: Schedule) -> bool:
     if len(phase.segments) > 1 or phase.regions():
         return False
     *_, host, last = s.nests
-    return host.order == last.order and host.vector == last.vector and _is_plain(host, s) \
-        and _is_plain(last, s) and _is_host(host) and _is_stored(last, s)  # fmt: skip
+    return (
+        host.order == last.order
+        and host.vector == last.vector
+        and _is_plain(host, s)
+        and _is_plain(last, s)
+        and _is_host(host)
+        and _is_stored(last, s)
+    )
 
 
 def _is_plain(nest: Nest, s: Schedule) -> bool:

@@ -75,17 +75,28 @@ def stored_in_range(home: NestEmitter, s: StoreItem, scope: Scope) -> bool:
 def of_single_ranges(home: NestEmitter, scope: Scope) -> frozenset[Item]:
     """What nothing but one store of a range asks for: it is computed for vectors that have some."""
     lanes, nest = scope.lanes, home.nest
-    ranged = [s for s in nest.stores if s.where is not None and lanes is not None
-              and (r := stored_range(s)) is not None and r.axis == lanes.axis]  # fmt: skip
+    ranged = [
+        s
+        for s in nest.stores
+        if s.where is not None
+        and lanes is not None
+        and (r := stored_range(s)) is not None
+        and r.axis == lanes.axis
+    ]
     if not ranged:
         return frozenset()
     every = Counter(i for s in nest.stores for i in _behind(home, [s.value]))
-    others = _behind(home, [
-        *nest.saves, *nest.fixed, *(a for f in nest.folds for a in f.args),
-        *(setting.value for setting in nest.settings),
-        *(s.where for s in nest.stores if s.where is not None and s not in ranged),
-        *(i for i in home.items if i.kind == "scan"),  # what vectors before it add up to
-    ])  # fmt: skip
+    others = _behind(
+        home,
+        [
+            *nest.saves,
+            *nest.fixed,
+            *(a for f in nest.folds for a in f.args),
+            *(setting.value for setting in nest.settings),
+            *(s.where for s in nest.stores if s.where is not None and s not in ranged),
+            *(i for i in home.items if i.kind == "scan"),  # what vectors before it add up to
+        ],
+    )
     alone = [i for s in ranged for i in _behind(home, [s.value]) if every[i] == 1]
     return frozenset(alone).difference(others)
 
@@ -113,5 +124,6 @@ def _put(home: NestEmitter, aim: Aim, value: ir.Value, scope: Scope) -> None:
     address = element_address(home.b, aim.line, scope.lanes.base, aim.dtype)
     if home.claims and scope.lanes.mask is None:
         prefetch_for_write(home, address, aim.dtype, scope.lanes.count)
-    store_vector(home.machine(scope, True), address, value, aim.dtype, scope.lanes.mask,
-                 bypass=home.bypass)  # fmt: skip
+    store_vector(
+        home.machine(scope, True), address, value, aim.dtype, scope.lanes.mask, bypass=home.bypass
+    )

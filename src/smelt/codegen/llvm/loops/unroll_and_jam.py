@@ -81,8 +81,10 @@ def _vectors(home: NestEmitter, rows: list[Scope], depth: int) -> None:
             mask = None
             if masked:
                 mask = b.icmp_signed("<", iota(lanes), splat(b, b.sub(high, position), lanes))
-            places = [Scope(row, {name: position}, lanes=Lanes(name, position, lanes, mask))
-                      for row in rows]  # fmt: skip
+            places = [
+                Scope(row, {name: position}, lanes=Lanes(name, position, lanes, mask))
+                for row in rows
+            ]
             for place in places:
                 home.enter(place, depth + 1)
             for fold in home.nest.folds:

@@ -83,8 +83,9 @@ def spread(phase: Phase, lanes: int) -> bool:
     kept = not all(_runs_short(i, {*short}) for i in phase.items if i.kind == "scan")
     if not short or few or not near or full or kept or _copies(phase, [*short]) > MOST:
         return False
-    phase.stores[:] = [x for s, own in zip(phase.stores, columns, strict=True)
-                       for x in _apart(phase, s, own)]  # fmt: skip
+    phase.stores[:] = [
+        x for s, own in zip(phase.stores, columns, strict=True) for x in _apart(phase, s, own)
+    ]
     for a in short:
         del phase.axes[a]
     phase.grid = [a for a in phase.grid if a not in short]
@@ -154,8 +155,11 @@ def _are_near(phase: Phase, row: str, short: Sequence[str]) -> bool:
         if abs(step) <= FARTHEST_STEP:
             continue
         counts = [phase.axes[a] for a in short]
-        known = [(k, n) for k, n in zip(others, counts, strict=True)
-                 if isinstance(k, int) and isinstance(n, int)]  # fmt: skip
+        known = [
+            (k, n)
+            for k, n in zip(others, counts, strict=True)
+            if isinstance(k, int) and isinstance(n, int)
+        ]
         if step < 0 or access.limits or len(known) < len(counts):
             return False
         teeth = combs.setdefault((access.buffer, step), set())
@@ -176,8 +180,11 @@ def _columns(phase: Phase, s: StoreItem) -> list[str]:
     found: list[str] = []
     length = 1
     while True:
-        following = [a for a in s.axes if coefficient(s.access.offset, a) == length
-                     and a not in found and phase.axes[a] != 1]  # fmt: skip
+        following = [
+            a
+            for a in s.axes
+            if coefficient(s.access.offset, a) == length and a not in found and phase.axes[a] != 1
+        ]
         n = phase.axes[following[0]] if len(following) == 1 else None
         if not isinstance(n, int) or length * n > WRITTEN_OUT or n == 0:
             return found
@@ -191,9 +198,12 @@ def _read_columns(phase: Phase, row: str) -> list[str]:
     loads = [i.payload.offset for i in phase.items if isinstance(i.payload, Access)]
     for a in phase.grid:
         n = phase.axes[a]
-        if a != row and isinstance(n, int) and 1 < n <= WRITTEN_OUT and any(
-            coefficient(e, a) == 1 and coefficient(e, row) == n for e in loads
-        ):  # fmt: skip
+        if (
+            a != row
+            and isinstance(n, int)
+            and 1 < n <= WRITTEN_OUT
+            and any(coefficient(e, a) == 1 and coefficient(e, row) == n for e in loads)
+        ):
             return [a]
     return []
 
@@ -214,8 +224,11 @@ def _row_of(phase: Phase, s: StoreItem) -> str | None:
     """The axis along which the short rows of a store follow one another."""
     short = _columns(phase, s)
     length = prod(n for a in short if isinstance(n := phase.axes[a], int))
-    found = [a for a in phase.grid if a in s.axes and a not in short
-             and coefficient(s.access.offset, a) == length]  # fmt: skip
+    found = [
+        a
+        for a in phase.grid
+        if a in s.axes and a not in short and coefficient(s.access.offset, a) == length
+    ]
     return found[0] if len(found) == 1 and not s.where else None
 
 

@@ -101,8 +101,14 @@ class _Growth:
 
     def _open(self, items: Sequence[Item], taken: dict[Item, bool]) -> Item | None:
         """The last selection, nearest to what is stored, that has no answer yet."""
-        return next((i for i in reversed(items) if is_choice(i) and i.args[0] in self.told
-                     and i.args[0] not in taken), None)  # fmt: skip
+        return next(
+            (
+                i
+                for i in reversed(items)
+                if is_choice(i) and i.args[0] in self.told and i.args[0] not in taken
+            ),
+            None,
+        )
 
 
 def _answer(condition: Item, facts: Facts) -> bool | None:
@@ -169,9 +175,7 @@ def tree_of(home: NestEmitter) -> Tree | None:
     return None if found is None else Tree(depth, found)
 
 
-def in_branches(
-    home: NestEmitter, scope: Scope, depth: int, run: Callable[[Scope], None]
-) -> bool:  # fmt: skip
+def in_branches(home: NestEmitter, scope: Scope, depth: int, run: Callable[[Scope], None]) -> bool:
     """Emits what `run` emits within so many loops for each way, if a tree stands there; whether one
     does."""
     tree = home.tree

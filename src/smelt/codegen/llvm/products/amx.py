@@ -162,8 +162,12 @@ class _Tiles:
         whole = b.sub(self.rows, over)
         with self._if(b.icmp_signed(">", whole, number(0))):
             self._configure(number(SIDE), number(SIDE))
-            self._loop(number(0), whole, high_rows,
-                       lambda row: self._band(row, WIDE, low, high, step, fresh))  # fmt: skip
+            self._loop(
+                number(0),
+                whole,
+                high_rows,
+                lambda row: self._band(row, WIDE, low, high, step, fresh),
+            )
         with self._if(b.icmp_signed(">", over, number(SIDE))):
             self._configure(number(SIDE), b.sub(over, number(SIDE)))
             self._band(whole, WIDE, low, high, step, fresh)
@@ -182,7 +186,7 @@ class _Tiles:
 
     def _band(
         self, row: Value, high: int, low: Value, end: Value, step: Value, fresh: Value
-    ) -> None:  # fmt: skip
+    ) -> None:
         """So many tiles one below the other from a row on, with all units of a sweep and all
         panels."""
         b = self.b
@@ -190,8 +194,11 @@ class _Tiles:
 
         def panel(nth: Value) -> None:
             column = b.mul(nth, number(COLUMNS))
-            sums = [self._place(self.sums, self.sums_apart, line, b.add(column, number(SIDE * j)))
-                    for line in lines for j in range(WIDE)]  # fmt: skip
+            sums = [
+                self._place(self.sums, self.sums_apart, line, b.add(column, number(SIDE * j)))
+                for line in lines
+                for j in range(WIDE)
+            ]
             place = element_address(b, self.places, nth, i64)
             right = element_address(b, self.right, b.load(place, typ=I64), i8)
             self._begin(sums, fresh)

@@ -25,9 +25,13 @@ Masks: TypeAlias = Sequence[Value | None]
 
 
 def with_before(
-    m: LLVMMachine, places: list[Value], dtype: DType, totals: list[Value], unless: Value | None,
+    m: LLVMMachine,
+    places: list[Value],
+    dtype: DType,
+    totals: list[Value],
+    unless: Value | None,
     masks: Masks = (),
-) -> list[Value]:  # fmt: skip
+) -> list[Value]:
     """Sums of a block with those of the blocks before it, which lie at `places`; or as they are.
     `masks` are those of the places, if not all lanes are there."""
     b = m.builder
@@ -52,9 +56,13 @@ def is_short(positions: Index, dtype: DType) -> bool:
 
 
 def in_runs(
-    m: LLVMMachine, dtype: DType, span: tuple[Value, Value], count: int,
-    one: Callable[[tuple[Value, Value]], list[Value]], most: int = HELD_RUN,
-) -> list[Value]:  # fmt: skip
+    m: LLVMMachine,
+    dtype: DType,
+    span: tuple[Value, Value],
+    count: int,
+    one: Callable[[tuple[Value, Value]], list[Value]],
+    most: int = HELD_RUN,
+) -> list[Value]:
     """So many vectors of sums over a span of positions, joined of those that `one` gives of runs of
     `most`.  They wait on the stack between runs if these take all registers."""
     b, (low, high), before = m.builder, span, m.builder.block
@@ -96,10 +104,12 @@ def _on_stack(m: LLVMMachine, dtype: DType, count: int) -> list[Value]:
 
 def _joined(
     m: LLVMMachine, places: list[Value], dtype: DType, totals: list[Value], masks: Masks
-) -> list[Value]:  # fmt: skip
+) -> list[Value]:
     """Sums with those at places; what begins with nothing is those."""
-    known = [load_vector(m, p, dtype, mask)
-             for p, mask in zip(places, masks or [None] * len(places), strict=True)]  # fmt: skip
+    known = [
+        load_vector(m, p, dtype, mask)
+        for p, mask in zip(places, masks or [None] * len(places), strict=True)
+    ]
     if all(isinstance(x, ir.Constant) for x in totals):
         return known
     return [m.add(x, y) for x, y in zip(known, totals, strict=True)]

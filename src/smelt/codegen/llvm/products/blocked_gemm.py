@@ -122,9 +122,11 @@ class BlockedGemm:
             name = c.outer[depth]
             low, high = self.home.ranges[name]
             self.home.loop(
-                low, high, 1,
+                low,
+                high,
+                1,
                 lambda at: self._outer(nest, c, depth + 1, Scope(scope, {name: at})),
-            )  # fmt: skip
+            )
             return
         self._depths(c, lambda: self._deep(nest, c, scope))
 
@@ -206,9 +208,10 @@ class BlockedGemm:
         first begins between multiples, it may be shorter."""
         b, (low, high), (first, last) = self.b, self.home.ranges[c.k], self.home.ranges[c.n]
         whole = b.icmp_signed("==", b.and_(low, number(c.depth - 1)), number(0))
-        deep, wide = (b.udiv(b.add(b.sub(end, begin), number(size - 1)), number(size))
-                      for begin, end, size in ((low, high, c.depth), (first, last, COLUMNS))
-                      )  # fmt: skip
+        deep, wide = (
+            b.udiv(b.add(b.sub(end, begin), number(size - 1)), number(size))
+            for begin, end, size in ((low, high, c.depth), (first, last, COLUMNS))
+        )
         held = b.icmp_signed("<=", b.mul(deep, wide), number(HELD))
         return Panels(b.and_(whole, held), low, first, b.mul(wide, number(COLUMNS)))
 
@@ -218,8 +221,10 @@ class BlockedGemm:
         if panels is None:
             return base
         k, n = (self.home.ranges[a][0] for a in (c.k, c.n))
-        before = b.add(b.mul(b.sub(k, panels.low), panels.apart),
-                       b.mul(b.sub(n, panels.first), number(c.packed_units)))  # fmt: skip
+        before = b.add(
+            b.mul(b.sub(k, panels.low), panels.apart),
+            b.mul(b.sub(n, panels.first), number(c.packed_units)),
+        )
         return element_address(b, base, b.select(panels.held, before, number(0)), c.unit)
 
     def _unless(self, there: Value | None, pack: Callable[[], None]) -> None:
@@ -268,8 +273,14 @@ class BlockedGemm:
         if pack.packed == "right" and c.group is None:
             b, (low, high), (first, end) = self.b, self.home.ranges[c.n], self.home.ranges[c.k]
             panels = self.pack_base, c.item.dtype
-            clear_beyond(self.home, panels, c.tile, b.sub(high, low), number(c.packed_units),
-                         b.sub(end, first))  # fmt: skip
+            clear_beyond(
+                self.home,
+                panels,
+                c.tile,
+                b.sub(high, low),
+                number(c.packed_units),
+                b.sub(end, first),
+            )
         axes = stretched(self.home, pack, 1 if plain else c.tile.columns)
         in_stretches(self.home, axes, lambda: self._stretch(pack, scope))
 
@@ -305,9 +316,13 @@ class BlockedGemm:
         return put
 
     def _store(
-        self, pack: Nest, m: LLVMMachine, place: tuple[Value | None, Value], value: Value,
+        self,
+        pack: Nest,
+        m: LLVMMachine,
+        place: tuple[Value | None, Value],
+        value: Value,
         mask: Value | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """One vector of a packed operand; of groups whole ones, 0 beyond the last position."""
         c = self._of(pack)
         at, dtype = self._packed_place(pack, c, *place)

@@ -44,8 +44,12 @@ def run_on(home: NestEmitter, nest: Nest, run: Callable[[], None]) -> None:
 def _joined(home: NestEmitter, nest: Nest) -> Iterator[str]:
     """The axes that go on where the one that vectors run along ends, inner to outer."""
     plans = home.s.products.values()
-    ours = [c for c in plans if (isinstance(c, DepthwisePlan) and c.lines is not None)
-            or (isinstance(c, NhwcConvPlan) and c.across)]  # fmt: skip
+    ours = [
+        c
+        for c in plans
+        if (isinstance(c, DepthwisePlan) and c.lines is not None)
+        or (isinstance(c, NhwcConvPlan) and c.across)
+    ]
     if not ours or nest.product is not None or nest.packed or not _is_plain(home, nest):
         return
     line, axes = nest.vector or "", ours[0].axes
@@ -67,9 +71,9 @@ def _is_plain(home: NestEmitter, nest: Nest) -> bool:
     kinds = all(i.kind in KINDS for i in nest.items)
     tested = any(a.limits or a.positions for a in accesses_of(nest.items))
     masked = any(s.where is not None or s.access.positions for s in nest.stores)
-    return not (others or tested or masked or home.bands) and kinds and not is_straight(
-        home.s, nest
-    )  # fmt: skip
+    return (
+        not (others or tested or masked or home.bands) and kinds and not is_straight(home.s, nest)
+    )
 
 
 def _is_part(home: NestEmitter, axis: str) -> bool:

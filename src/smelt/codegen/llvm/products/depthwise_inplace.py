@@ -60,8 +60,9 @@ class Ends:
 
 def _at_most(beyond: Index, c: Slid) -> int | None:
     """A number that places beyond a line's end are no more than, if one is known."""
-    return next((n for n in range(c.taps * c.dilation + c.step)
-                 if nonnegative(sub(n, beyond))), None)  # fmt: skip
+    return next(
+        (n for n in range(c.taps * c.dilation + c.step) if nonnegative(sub(n, beyond))), None
+    )
 
 
 class DepthwiseInPlace(DepthwisePacked):
@@ -93,8 +94,12 @@ class DepthwiseInPlace(DepthwisePacked):
         """Clears a line for what is outside."""
         c, dtype = self.c, self.c.item.dtype
         m = LLVMMachine(self.b, c.tile.lanes, self.home.home.target)
-        self.home.loop(number(0), self.sizes()[c.lane], c.tile.lanes, lambda at: store_vector(
-            m, self.at(RIGHT_PART, at), m.const(dtype, 0), dtype, None))  # fmt: skip
+        self.home.loop(
+            number(0),
+            self.sizes()[c.lane],
+            c.tile.lanes,
+            lambda at: store_vector(m, self.at(RIGHT_PART, at), m.const(dtype, 0), dtype, None),
+        )
 
     def _table(self) -> None:
         """Rows have tables of their own."""
@@ -108,8 +113,9 @@ class DepthwiseInPlace(DepthwisePacked):
                 self._row(row)
                 return
             size = self.sizes()[outer[0].axis]
-            self.home.loop(number(0), size, 1, lambda at: lines(
-                outer[1:], {**row, outer[0].axis: at}))  # fmt: skip
+            self.home.loop(
+                number(0), size, 1, lambda at: lines(outer[1:], {**row, outer[0].axis: at})
+            )
 
         lines(self.outer, {})
 
@@ -152,11 +158,27 @@ class DepthwiseInPlace(DepthwisePacked):
         def tile(y: Value, height: int) -> None:
             place = b.mul(b.add(low, y), number(c.tall.step))
             place = b.sub(place, number(self.ends.first))
-            home.loop(number(0), sizes[c.lane], c.tile.lanes, lambda at: self.tile(
-                height, {**row, c.tall.axis: y}, at, [
-                    *self.weights(at), table, self.at(RIGHT_PART, at), place, count, at,
-                    b.sub(sizes[c.lane], at), ahead, *self.more(at),
-                ]))  # fmt: skip
+            home.loop(
+                number(0),
+                sizes[c.lane],
+                c.tile.lanes,
+                lambda at: self.tile(
+                    height,
+                    {**row, c.tall.axis: y},
+                    at,
+                    [
+                        *self.weights(at),
+                        table,
+                        self.at(RIGHT_PART, at),
+                        place,
+                        count,
+                        at,
+                        b.sub(sizes[c.lane], at),
+                        ahead,
+                        *self.more(at),
+                    ],
+                ),
+            )
 
         self.each_height(sizes[c.tall.axis], tile)
 

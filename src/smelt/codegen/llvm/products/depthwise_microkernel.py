@@ -39,16 +39,34 @@ ENTRIES = 4
 
 
 def tile_function(
-    module: ir.Module, kind: type[StencilTile], height: int, target: Target, short: DType | None,
-    c: DepthwisePlan, *more: str,
-) -> ir.Function:  # fmt: skip
+    module: ir.Module,
+    kind: type[StencilTile],
+    height: int,
+    target: Target,
+    short: DType | None,
+    c: DepthwisePlan,
+    *more: str,
+) -> ir.Function:
     """The register tile as a function of its own, where nothing else is kept in registers; `more`
     is what else tells it from others."""
     tall, count = c.tall, len(c.taps)
-    name = ".".join(map(str, (
-        kind.name, c.item.dtype, f"{height}x{c.tile.lanes}", f"{count}x{tall.taps}", tall.step,
-        tall.dilation, "vector" if c.shared else "scalar", c.group, short or "", *more,
-    )))  # fmt: skip
+    name = ".".join(
+        map(
+            str,
+            (
+                kind.name,
+                c.item.dtype,
+                f"{height}x{c.tile.lanes}",
+                f"{count}x{tall.taps}",
+                tall.step,
+                tall.dilation,
+                "vector" if c.shared else "scalar",
+                c.group,
+                short or "",
+                *more,
+            ),
+        )
+    )
     sums = SUMS if short is None else [*SUMS, *SHORT]
     of = ir.FunctionType(ir.VoidType(), [*sums, *WEIGHTS, *kind.operands])
     return outline_function(
@@ -96,8 +114,10 @@ class StencilTile:
 
         def one(o: Value, sums: list[Value], nth: int) -> list[Value]:
             entries = element_address(b, self.table, b.mul(o, number(ENTRIES)), i64)
-            known = [b.load(element_address(b, entries, number(k), i64), typ=kind)
-                     for k, kind in enumerate((I64, I64, *self.read))]  # fmt: skip
+            known = [
+                b.load(element_address(b, entries, number(k), i64), typ=kind)
+                for k, kind in enumerate((I64, I64, *self.read))
+            ]
             weights = element_address(b, self.left, known[0], item.dtype)
             read = self._picked(self.reader(known[1:], nth < 0), known[1])
             return self._lines(read, weights, list(sums))

@@ -79,8 +79,7 @@ class DepthwisePacked(Packer):
     def summed(self) -> list[dict[str, int]]:
         """The first summed position along the tile, for each along all others."""
         c = self.c
-        return [dict(zip(c.over, _position(first, c.extents), strict=True))
-                for first, *_ in c.taps]  # fmt: skip
+        return [dict(zip(c.over, _position(first, c.extents), strict=True)) for first, *_ in c.taps]
 
     def write(self, j: int, at: dict[str, int], *read: Value) -> None:
         """An entry of the table: where weights begin, where is read, and which lane of a group."""
@@ -97,13 +96,24 @@ class DepthwisePacked(Packer):
 
         def lines(outer: list[Slid], row: Place, right: Value) -> None:
             if not outer:
-                home.loop(number(0), sizes[c.lane], c.tile.lanes, lambda at: self._column(
-                    at, row, b.add(right, at), sizes[c.tall.axis]))  # fmt: skip
+                home.loop(
+                    number(0),
+                    sizes[c.lane],
+                    c.tile.lanes,
+                    lambda at: self._column(at, row, b.add(right, at), sizes[c.tall.axis]),
+                )
                 return
             first, *rest = outer
-            home.loop(number(0), sizes[first.axis], 1, lambda at: lines(
-                rest, {**row, first.axis: at}, b.add(right, b.mul(at, self.strides[first.place]))
-            ))  # fmt: skip
+            home.loop(
+                number(0),
+                sizes[first.axis],
+                1,
+                lambda at: lines(
+                    rest,
+                    {**row, first.axis: at},
+                    b.add(right, b.mul(at, self.strides[first.place])),
+                ),
+            )
 
         lines(self.rows(), {}, number(0))
 
@@ -132,9 +142,12 @@ class DepthwisePacked(Packer):
         weights, table = self.weights(at), self.home.storage.at[c.item, TABLE_PART]
 
         def tile(y: Value, height: int) -> None:
-            self.tile(height, {**line, c.tall.axis: y}, at, [
-                *weights, table, self.at(RIGHT_PART, b.add(right, b.mul(y, step))), step, plane
-            ])  # fmt: skip
+            self.tile(
+                height,
+                {**line, c.tall.axis: y},
+                at,
+                [*weights, table, self.at(RIGHT_PART, b.add(right, b.mul(y, step))), step, plane],
+            )
 
         self.each_height(size, tile)
 
@@ -146,8 +159,14 @@ class DepthwisePacked(Packer):
             over = b.srem(b.sub(size, done), number(height))
             lowest = height == heights[-1]
             end = size if lowest else b.sub(size, over)
-            self.home.loop(done, end, height, lambda y, height=height, lowest=lowest: tile(
-                self._inside(y, size, height) if lowest else y, height))  # fmt: skip
+            self.home.loop(
+                done,
+                end,
+                height,
+                lambda y, height=height, lowest=lowest: tile(
+                    self._inside(y, size, height) if lowest else y, height
+                ),
+            )
             done = end
 
     def _inside(self, y: Value, size: Value, height: int) -> Value:

@@ -144,8 +144,11 @@ class HostedTile(LyingTile):
 def hosted(home: NestEmitter, image: Item) -> list[DepthwiseSeparable]:
     """The stencils that the product of an image has."""
     inner = [n for n in home.s.nests if isinstance(n.product, DepthwisePlan) and n.product.within]
-    return [DepthwiseSeparable(home, n, n.product, image) for n in inner
-            if isinstance(n.product, DepthwisePlan)]  # fmt: skip
+    return [
+        DepthwiseSeparable(home, n, n.product, image)
+        for n in inner
+        if isinstance(n.product, DepthwisePlan)
+    ]
 
 
 def pack_by_lines(

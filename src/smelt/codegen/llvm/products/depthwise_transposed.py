@@ -53,18 +53,26 @@ class DepthwiseTransposed(DepthwisePacked):
         if any(lines.inside):
             self._clear()
         low, high = home.ranges[c.lane]
-        start = b.add(home.index(lines.start, home.top),
-                      b.mul(low, home.home.index(lines.apart)))  # fmt: skip
+        start = b.add(home.index(lines.start, home.top), b.mul(low, home.home.index(lines.apart)))
         last = b.sub(b.sub(high, low), number(1))  # lanes beyond it read what it reads
-        apart = [b.mul(b.select(b.icmp_signed("<", number(k), last), number(k), last),
-                       home.home.index(lines.apart)) for k in range(self.lanes)]  # fmt: skip
+        apart = [
+            b.mul(
+                b.select(b.icmp_signed("<", number(k), last), number(k), last),
+                home.home.index(lines.apart),
+            )
+            for k in range(self.lanes)
+        ]
         self._each_line(0, start, number(0), apart)
 
     def _clear(self) -> None:
         zero = self.m.const(self.c.item.dtype, 0)
         whole = self.home.home.index(product(self.c.packed(self.home.s.local)))
-        self.home.loop(number(0), whole, self.lanes, lambda at: store_vector(
-            self.m, self.at(RIGHT_PART, at), zero, self.c.item.dtype, None))  # fmt: skip
+        self.home.loop(
+            number(0),
+            whole,
+            self.lanes,
+            lambda at: store_vector(self.m, self.at(RIGHT_PART, at), zero, self.c.item.dtype, None),
+        )
 
     def _span(self, k: int) -> tuple[Value, Value]:
         """Positions of the task along an axis of places that are inside, from and to."""
@@ -95,17 +103,25 @@ class DepthwiseTransposed(DepthwisePacked):
         first, end = self._span(k)
         if k < len(self.c.columns) - 2:
             step = home.home.index(self.lines.steps[k])
-            home.loop(first, end, 1, lambda at: self._each_line(
-                k + 1, b.add(start, b.mul(at, step)), b.add(to, self._place(c, at)), apart
-            ))  # fmt: skip
+            home.loop(
+                first,
+                end,
+                1,
+                lambda at: self._each_line(
+                    k + 1, b.add(start, b.mul(at, step)), b.add(to, self._place(c, at)), apart
+                ),
+            )
             return
         half = self.lanes // 2
         few = b.icmp_signed("<=", b.sub(end, first), number(half))
 
         def line(count: int) -> None:
-            home.loop(first, end, count, lambda at: self._columns(
-                to, at, end, self._square(start, at, end, apart, count)
-            ))  # fmt: skip
+            home.loop(
+                first,
+                end,
+                count,
+                lambda at: self._columns(to, at, end, self._square(start, at, end, apart, count)),
+            )
 
         with b.if_else(few) as (short, long):
             with short:
@@ -124,13 +140,13 @@ class DepthwiseTransposed(DepthwisePacked):
         mask = b.icmp_signed("<", iota(count), splat(b, left, count))
         m = LLVMMachine(b, count, home.home.target)
         base = element_address(b, home.home.buffers[self.lines.buffer], b.add(start, at), dtype)
-        rows = [load_vector(m, element_address(b, base, far, dtype), dtype, mask)
-                for far in apart]  # fmt: skip
+        rows = [load_vector(m, element_address(b, base, far, dtype), dtype, mask) for far in apart]
         if count == self.lanes:
             return transpose(b, rows)
         both = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [*range(self.lanes)])
-        return transpose(b, [b.shuffle_vector(rows[k], rows[k + count], both)
-                             for k in range(count)], halves=2)  # fmt: skip
+        return transpose(
+            b, [b.shuffle_vector(rows[k], rows[k + count], both) for k in range(count)], halves=2
+        )
 
     def _columns(self, to: Value, at: Value, end: Value, columns: list[Value]) -> None:
         """Stores what follows one another along a line, each to its place.  Lines come in the order
@@ -157,9 +173,15 @@ class DepthwiseTransposed(DepthwisePacked):
         places = b.mul(b.sub(high, low), line)
 
         def square(at: Value) -> None:
-            rows = [load_vector(self.m, self.at(SUMS_PART, b.mul(
-                b.add(at, number(k)), number(self.lanes))), dtype, None)
-                for k in range(self.lanes)]  # fmt: skip
+            rows = [
+                load_vector(
+                    self.m,
+                    self.at(SUMS_PART, b.mul(b.add(at, number(k)), number(self.lanes))),
+                    dtype,
+                    None,
+                )
+                for k in range(self.lanes)
+            ]
             mask = b.icmp_signed("<", iota(self.lanes), splat(b, b.sub(places, at), self.lanes))
             for k, row in enumerate(transpose(b, rows)):
                 here = self.at(0, b.add(b.mul(number(k), whole), at))

@@ -51,8 +51,11 @@ class Direct:
         streamed = home.home.streaming or home.bands
         self.stores = {} if streamed else dict(stored(home.s, home.home.dtypes))
         self.nests = {id(n) for n, found in _nests(home.s, self.stores) if found}
-        self.short = {item for item, found in self.stores.items()
-                      if home.home.dtypes[found[0].access.buffer] != item.dtype}  # fmt: skip
+        self.short = {
+            item
+            for item, found in self.stores.items()
+            if home.home.dtypes[found[0].access.buffer] != item.dtype
+        }
         """Those that are rounded as they are stored: until then their sums are in scratch."""
         self.holds: Value = ir.IntType(1)(1)
         """Whether the tiles of this task write results in place."""
@@ -223,8 +226,11 @@ def stored(s: Schedule, dtypes: dict[str, Any]) -> Iterator[tuple[Item, tuple[St
         if not users or not _is_plain(c, s) or s.region(c.item) is not None:
             continue
         types = {dtypes[x.access.buffer] for x in users}
-        if len(types) == 1 and _are_one_or_ranges(users, c) and \
-                all(_lies_along(x, c) and _is_written(c, *types) for x in users):  # fmt: skip
+        if (
+            len(types) == 1
+            and _are_one_or_ranges(users, c)
+            and all(_lies_along(x, c) and _is_written(c, *types) for x in users)
+        ):
             found[c.item] = tuple(users)
     while True:
         homes = [n for n, alone in _nests(s, found) if alone]

@@ -146,8 +146,10 @@ class Gemv:
 
         def add(at: Value) -> None:
             place = element_address(b, before, at, dtype)
-            both = [load_vector(self.machine, element_address(b, base, at, dtype), dtype, None)
-                    for base in (before, apart)]  # fmt: skip
+            both = [
+                load_vector(self.machine, element_address(b, base, at, dtype), dtype, None)
+                for base in (before, apart)
+            ]
             store_vector(self.machine, place, self.machine.add(*both), dtype, None)
 
         home.loop(number(0), count, self.lanes, clear)
@@ -167,8 +169,7 @@ class Gemv:
         if c.group is not None:
             m = LLVMMachine(self.b, self.wide, self.home.home.target)
             found = narrow(m, found, c.right, c.group)
-        return found if mask is None else \
-            self.b.select(mask, found, ir.Constant(found.type, None))  # fmt: skip
+        return found if mask is None else self.b.select(mask, found, ir.Constant(found.type, None))
 
     def _left(self, row: Value, k: Value, more: int = 0) -> Value:
         """Address of the unit of left[row] that begins at k, or of one `more` behind it."""
@@ -193,8 +194,9 @@ class Gemv:
 
     def _ones(self, row: Value, k: Value, count: int) -> list[Value]:
         """Units of the left operand from k on, each in all lanes."""
-        units = (load_scalar(self.scalar, self._left(row, k, t), self.c.unit, None)
-                 for t in range(count))  # fmt: skip
+        units = (
+            load_scalar(self.scalar, self._left(row, k, t), self.c.unit, None) for t in range(count)
+        )
         return [splat(self.b, one, self.lanes) for one in units]
 
     def _add(
@@ -205,12 +207,15 @@ class Gemv:
         b, m, dtype = self.b, self.machine, self.c.item.dtype
 
         def row(i: Value) -> None:
-            places = [self._sum(i, b.add(column, number(v * self.lanes)) if v else column)
-                      for v in range(len(found[0]))]  # fmt: skip
+            places = [
+                self._sum(i, b.add(column, number(v * self.lanes)) if v else column)
+                for v in range(len(found[0]))
+            ]
             totals = [load_vector(m, place, dtype, None) for place in places]
             for one, line in zip(only or self._ones(i, k, len(found)), found, strict=True):
-                totals = [self._multiplied(one, x, total)
-                          for x, total in zip(line, totals, strict=True)]  # fmt: skip
+                totals = [
+                    self._multiplied(one, x, total) for x, total in zip(line, totals, strict=True)
+                ]
             for place, total in zip(places, totals, strict=True):
                 store_vector(m, place, total, dtype, None)
 
@@ -297,8 +302,9 @@ class Gemv:
         one = b.icmp_signed("<=", self.rows, number(several))
         size = b.select(one, most, many)
         groups = b.select(one, number(NEXT_PIECES), number(NEXT_PIECES_MANY))
-        self.home.loop(*self.ranges[self.c.k], size,
-                       lambda at: self._chunk(at, size, several, groups))  # fmt: skip
+        self.home.loop(
+            *self.ranges[self.c.k], size, lambda at: self._chunk(at, size, several, groups)
+        )
 
     def _line(self, n: Value) -> None:
         """sum[n] += the dot product of the one row and a long line: read alone, in several sums at
@@ -357,8 +363,7 @@ class Gemv:
 
             def some(n: Value, many: int = many) -> None:
                 lines = lines_from(self.home, self.top, self.c.n, n, many, None)
-                self.home.loop(number(0), self.rows, rows,
-                               lambda i: self._group(i, rows, n, lines))  # fmt: skip
+                self.home.loop(number(0), self.rows, rows, lambda i: self._group(i, rows, n, lines))
 
             self.home.loop(first, last, many, some)
 
@@ -422,9 +427,13 @@ class Gemv:
         store_scalar(self.scalar, where, self.scalar.add(before, total), dtype, None)
 
     def _ask(
-        self, lines: list[Scope], at: Value, axes: tuple[str, str], asked: Value | None = None,
+        self,
+        lines: list[Scope],
+        at: Value,
+        axes: tuple[str, str],
+        asked: Value | None = None,
         length: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Has the processor fetch what lies ahead along the lines, or at their end on the next
         ones; axes: the one across lines and the one along them.  Nothing new unless `asked`.
         """
@@ -450,8 +459,11 @@ class Gemv:
                 place = b.add(line.offset(access), ahead)
                 for k in range(0, length or self.wide, max(LINE // dtype.itemsize, 1)):
                     there = b.add(place, number(k))
-                    prefetch(b, element_address(b, home.home.buffers[access.buffer], there, dtype),
-                             near=not self.far)  # fmt: skip
+                    prefetch(
+                        b,
+                        element_address(b, home.home.buffers[access.buffer], there, dtype),
+                        near=not self.far,
+                    )
 
     def _foresee(self, along: str, far: int) -> None:
         """How many whole lines `far` bytes are, and elements what is left: short lines are asked
@@ -465,8 +477,11 @@ class Gemv:
 
     def _sizes(self) -> set[int]:
         """Bytes of what is read of a line."""
-        return {self.home.home.dtypes[x.payload.buffer].itemsize
-                for x in self.right.items if isinstance(x.payload, Access)}  # fmt: skip
+        return {
+            self.home.home.dtypes[x.payload.buffer].itemsize
+            for x in self.right.items
+            if isinstance(x.payload, Access)
+        }
 
     def _vectors(self, value: Value) -> list[Value]:
         """A wide register as registers of the processor."""

@@ -127,8 +127,10 @@ class ImplicitGemmNchw(Packer):
             return
         low, high = home.ranges[c.m]
         rows = b.sub(high, low)
-        whole = b.and_(b.icmp_signed("==", b.urem(rows, number(c.even)), number(0)),
-                       b.icmp_signed(">=", rows, number(c.fewer)))  # fmt: skip
+        whole = b.and_(
+            b.icmp_signed("==", b.urem(rows, number(c.even)), number(0)),
+            b.icmp_signed(">=", rows, number(c.fewer)),
+        )
         with b.if_then(b.not_(whole)):
             self.pack(nest)
         top = home.open(nest, Scope(home.top))
@@ -157,9 +159,11 @@ class ImplicitGemmNchw(Packer):
         low, high = home.ranges[self.c.m]
         zero = m.const(item.dtype, 0)
         home.loop(
-            number(0), self.b.mul(self.b.sub(high, low), self.row), home.s.lanes,
+            number(0),
+            self.b.mul(self.b.sub(high, low), self.row),
+            home.s.lanes,
             lambda at: store_vector(m, self.at(0, at), zero, item.dtype, None),
-        )  # fmt: skip
+        )
 
     def _table(self) -> None:
         """For each summed position of a block, how far from a column it reads."""
@@ -259,9 +263,16 @@ def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
     dtype, unit, height = item.dtype, item.args[0].dtype, tile.rows
     b = ir.IRBuilder(f.append_basic_block("entry"))
     m, scalar = LLVMMachine(b, tile.lanes, target), LLVMMachine(b, None, target)
-    places = [element_address(b, element_address(b, to, b.mul(stride, number(i)), dtype),
-                              number(v * tile.lanes), dtype)
-              for i in range(height) for v in range(tile.vectors)]  # fmt: skip
+    places = [
+        element_address(
+            b,
+            element_address(b, to, b.mul(stride, number(i)), dtype),
+            number(v * tile.lanes),
+            dtype,
+        )
+        for i in range(height)
+        for v in range(tile.vectors)
+    ]
     begin, zero = b.load(walk[0], typ=I64) if walk else number(0), m.const(dtype, 0)
     begin = opaque(b, begin) if walk else begin  # or all loads became one, of this round
     entry, loop, done = b.block, f.append_basic_block("loop"), f.append_basic_block("done")
@@ -272,15 +283,19 @@ def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
     along = b.phi(I64) if walk else k  # loaded one round before: LLVM would spill sums for it
     total = [b.phi(zero.type) for _ in places]
     line = element_address(b, right, b.load(element_address(b, table, k, i64), typ=I64), unit)
-    across = [load_vector(m, element_address(b, line, number(v * tile.lanes), unit), unit, None)
-              for v in range(tile.vectors)]  # fmt: skip
+    across = [
+        load_vector(m, element_address(b, line, number(v * tile.lanes), unit), unit, None)
+        for v in range(tile.vectors)
+    ]
     column = element_address(b, left, along, unit)
     following: list[Value] = []
     for i in range(height):
         place = element_address(b, column, b.mul(apart, number(i)), unit)
         wide = splat(b, load_scalar(scalar, place, unit, None), tile.lanes)
-        following += [fma_step(m, wide, across[v], total[i * tile.vectors + v], item)
-                      for v in range(tile.vectors)]  # fmt: skip
+        following += [
+            fma_step(m, wide, across[v], total[i * tile.vectors + v], item)
+            for v in range(tile.vectors)
+        ]
     after = b.add(k, number(1))
     k.add_incoming(after, loop)
     if walk:

@@ -136,9 +136,17 @@ class ImplicitGemmNhwc(Packer):
         if c.flat:
             in_blocks(home, c.n, c.tile.columns, lambda: self.pack(left))
         elif not c.panels and self.squares is None:
-            in_blocks(home, c.n, c.tile.columns, lambda: in_blocks(
-                home, c.depth, LINES, lambda: self._taps(left, c.others, number(0), Scope(home.top))
-            ))  # fmt: skip
+            in_blocks(
+                home,
+                c.n,
+                c.tile.columns,
+                lambda: in_blocks(
+                    home,
+                    c.depth,
+                    LINES,
+                    lambda: self._taps(left, c.others, number(0), Scope(home.top)),
+                ),
+            )
         home.ranges = dict(kept)
         if c.few:  # all that the line has from the first place to the last one that is reached
             low, high = home.ranges[c.columns[-1].axis]
@@ -167,9 +175,14 @@ class ImplicitGemmNhwc(Packer):
         name, *inner = rest
         low, high = home.ranges[name]
         extent = number(c.extents[c.others.index(name)])
-        home.loop(low, high, 1, lambda at: self._taps(
-            left, tuple(inner), b.add(b.mul(done, extent), at), Scope(scope, {name: at})
-        ))  # fmt: skip
+        home.loop(
+            low,
+            high,
+            1,
+            lambda at: self._taps(
+                left, tuple(inner), b.add(b.mul(done, extent), at), Scope(scope, {name: at})
+            ),
+        )
 
     def _turn(self, left: Nest, scope: Scope) -> None:
         """Packs pairs that lie along the sum: squares of them change rows with columns."""
@@ -212,8 +225,9 @@ class ImplicitGemmNhwc(Packer):
         b, c = self.b, self.c
         base = self.home.storage.at[c.item, TABLE_PART]
         taps = list(positions(*map(range, c.extents)))
-        reached = [(self.reach(c.columns, c.others, at), self._weights(j, at))
-                   for j, at in enumerate(taps)]  # fmt: skip
+        reached = [
+            (self.reach(c.columns, c.others, at), self._weights(j, at)) for j, at in enumerate(taps)
+        ]
         apart = 2 if c.pairs else 1
         run = c.pairs or c.few or 1
         for j, (x, y) in enumerate(reached):
@@ -287,21 +301,31 @@ class ImplicitGemmNhwc(Packer):
         *outer, _ = c.columns
         steps, parts = [self.strides[x.place] for x in c.columns], list(self._parts())
         even = self.is_even(c.n, c.tile.columns)
-        tiles = {n: [self._function(rows, n) for rows, *_ in parts]
-                 for n in (c.tile.vectors, *(() if even else (1,)))}  # fmt: skip
+        tiles = {
+            n: [self._function(rows, n) for rows, *_ in parts]
+            for n in (c.tile.vectors, *(() if even else (1,)))
+        }
 
         def lines(column: Value, vectors: int, at: list[Value], share: Share) -> None:
             if len(at) < len(outer):
                 first, last = home.ranges[outer[len(at)].axis]
                 count = b.sub(last, first)
-                home.loop(number(0), count, 1, lambda y: lines(
-                    column, vectors, [*at, y], share.among(b, y, count)
-                ))  # fmt: skip
+                home.loop(
+                    number(0),
+                    count,
+                    1,
+                    lambda y: lines(column, vectors, [*at, y], share.among(b, y, count)),
+                )
                 return
             for tile, (rows, start, end) in zip(tiles[vectors], parts, strict=True):
-                home.loop(start, end, rows, lambda x, f=tile: self._tile(
-                    f, [*at, x], far(b, steps, [*at, x]), column, depth, ends, share
-                ))  # fmt: skip
+                home.loop(
+                    start,
+                    end,
+                    rows,
+                    lambda x, f=tile: self._tile(
+                        f, [*at, x], far(b, steps, [*at, x]), column, depth, ends, share
+                    ),
+                )
 
         def panel(column: Value, vectors: int) -> None:
             begin(column, vectors)
@@ -353,9 +377,15 @@ class ImplicitGemmNhwc(Packer):
         return found
 
     def _tile(
-        self, function: Value, row: Sequence[Value], image: Value, column: Value, depth: Value,
-        ends: Ends, share: Share,
-    ) -> None:  # fmt: skip
+        self,
+        function: Value,
+        row: Sequence[Value],
+        image: Value,
+        column: Value,
+        depth: Value,
+        ends: Ends,
+        share: Share,
+    ) -> None:
         """sums[rows, columns] += image[table[tap] + rows, depth] * panel[tap, depth, columns]."""
         b, c = self.b, self.c
         to = b.add(far(b, self.rows, row), column)

@@ -89,8 +89,9 @@ class KBlockedGemm(TallSkinnyGemm):
     def __init__(self, home: NestEmitter, nest: Nest, c: TallSkinnyPlan) -> None:
         super().__init__(home, nest, c)
         self.apart = {c.m: number(self.c.pitch), c.k: number(1)}
-        self.pitch = self._whole(self.b.add(self.columns, number(c.tile.columns - 1)),
-                                 c.tile.columns)  # fmt: skip
+        self.pitch = self._whole(
+            self.b.add(self.columns, number(c.tile.columns - 1)), c.tile.columns
+        )
         self.later = list[Runs]()
         self.fresh: Value = ir.IntType(1)(0)
         self.final: Value = ir.IntType(1)(0)
@@ -219,7 +220,7 @@ class KBlockedGemm(TallSkinnyGemm):
 
     def _runs(
         self, item: Item, nest: Nest, across: str, part: tuple[Value, Value] | None = None
-    ) -> Runs | None:  # fmt: skip
+    ) -> Runs | None:
         """Where the next block's part of an operand lies, or a part that begins at one summed
         position and takes so many; None if it is computed or gathered."""
         b, home, k = self.b, self.home, self.c.k
@@ -307,8 +308,9 @@ class KBlockedGemm(TallSkinnyGemm):
         """Where such rows of a whole tile begin."""
         b, apart = self.b, self.left_steps[0]
         first = element_address(b, self.base, b.mul(row, apart), self.stored)
-        return [element_address(b, first, b.mul(number(i), apart), self.stored)
-                for i in range(count)]  # fmt: skip
+        return [
+            element_address(b, first, b.mul(number(i), apart), self.stored) for i in range(count)
+        ]
 
     def _starts(self, row: Value, count: int) -> list[Value]:
         """Where the rows of a tile begin; rows beyond the last one are the last one, or what lies
@@ -319,14 +321,17 @@ class KBlockedGemm(TallSkinnyGemm):
         if not c.across:  # a known way apart: one address does for all
             at = number(0) if c.by_tiles else b.mul(b.sub(row, self.first), number(c.pitch))
             first = element_address(b, self.base, at, self.stored)
-            return [element_address(b, first, number(i * c.pitch), self.stored)
-                    for i in range(count)]  # fmt: skip
+            return [
+                element_address(b, first, number(i * c.pitch), self.stored) for i in range(count)
+            ]
         for i in range(0, count, TOGETHER):
             place = b.add(b.sub(row, self.first), number(i))
             strip = self._whole(place, c.tile.lanes)
             at = b.add(b.mul(strip, number(self.c.pitch)), b.sub(place, strip))
-            found += [element_address(b, self.base, b.add(at, number(j)), self.stored)
-                      for j in range(min(TOGETHER, count - i))]  # fmt: skip
+            found += [
+                element_address(b, self.base, b.add(at, number(j)), self.stored)
+                for j in range(min(TOGETHER, count - i))
+            ]
         return found
 
     # ---- the tile --------------------------------------------------------------------------------
@@ -373,7 +378,7 @@ class KBlockedGemm(TallSkinnyGemm):
 
     def _read_tile(
         self, row: Value, count: int, column: Value, mask: Value | None, totals: list[Value]
-    ) -> None:  # fmt: skip
+    ) -> None:
         """What reads all sums of a tile, from registers."""
         self._read_all(row, self._places(row, count), column, mask, totals)
 
@@ -384,8 +389,10 @@ class KBlockedGemm(TallSkinnyGemm):
         found: list[Value] = []
         for i in range(count):
             line = element_address(b, first, b.mul(self.pitch, number(i)), c.item.dtype)
-            found += [element_address(b, line, number(v * c.tile.lanes), c.item.dtype)
-                      for v in range(vectors)]  # fmt: skip
+            found += [
+                element_address(b, line, number(v * c.tile.lanes), c.item.dtype)
+                for v in range(vectors)
+            ]
         return found
 
     def _keep(self, places: list[Value], totals: list[Value]) -> None:
@@ -450,13 +457,15 @@ class KBlockedGemm(TallSkinnyGemm):
 
     def _multiplied(
         self, starts: list[Value], k: Value, nth: int, across: list[Value], totals: list[Value]
-    ) -> list[Value]:  # fmt: skip
+    ) -> list[Value]:
         """The sums with the products of one position added."""
         found: list[Value] = []
         for i, start in enumerate(starts):  # broadcasts do not wait in registers for their turn
             value = self._one(start, k, nth)
-            found += [fma_step(self.m, value, x, totals[i * len(across) + v], self.c.item)
-                      for v, x in enumerate(across)]  # fmt: skip
+            found += [
+                fma_step(self.m, value, x, totals[i * len(across) + v], self.c.item)
+                for v, x in enumerate(across)
+            ]
         return found
 
     # ---- what reads the sums later ---------------------------------------------------------------

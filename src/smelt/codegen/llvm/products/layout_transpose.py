@@ -52,10 +52,18 @@ def pack_turned(packer: ImplicitGemmNhwc, nest: Nest) -> None:
         low, high = home.ranges[last]
         whole = b.add(low, b.and_(b.sub(high, low), number(-lanes)))
         home.loop(low, whole, lanes, lambda at: piece.put(scope, k, at, None, lanes))
-        home.loop(whole, high, lanes, lambda at: piece.put(
-            scope, k, at, b.icmp_signed("<", iota(lanes), splat(b, b.sub(high, at), lanes)),
-            line % lanes or lanes,
-        ))  # fmt: skip
+        home.loop(
+            whole,
+            high,
+            lanes,
+            lambda at: piece.put(
+                scope,
+                k,
+                at,
+                b.icmp_signed("<", iota(lanes), splat(b, b.sub(high, at), lanes)),
+                line % lanes or lanes,
+            ),
+        )
 
     lines(home.open(nest, Scope(home.top)), [*outer], 0)
 
@@ -109,8 +117,9 @@ class _Piece:
         for j in range(few):
             spots, found = [divmod(j * lanes + i, few) for i in range(lanes)], rows[0]
             for k in range(1, few):
-                taken = [lanes + x if y == k else x if k == 1 else i
-                         for i, (x, y) in enumerate(spots)]  # fmt: skip
+                taken = [
+                    lanes + x if y == k else x if k == 1 else i for i, (x, y) in enumerate(spots)
+                ]
                 mask = ir.Constant(ir.VectorType(ir.IntType(32), lanes), taken)
                 found = b.shuffle_vector(found, rows[k], mask)
             self._store(b.add(far, number(j * lanes)), found)
@@ -132,9 +141,17 @@ def turn_back(packer: ImplicitGemmNhwc) -> None:
     even = packer.is_even(c.n, lanes)
 
     def square(n: Value, source: Value, to: Value, at: Value, whole: bool) -> None:
-        rows = [load_vector(m, packer.at(SUMS_PART, b.add(b.add(source, n), b.mul(
-                    b.add(at, number(k)), packer.rows[-1]))), dtype, None)
-                for k in range(lanes)]  # fmt: skip
+        rows = [
+            load_vector(
+                m,
+                packer.at(
+                    SUMS_PART, b.add(b.add(source, n), b.mul(b.add(at, number(k)), packer.rows[-1]))
+                ),
+                dtype,
+                None,
+            )
+            for k in range(lanes)
+        ]
         end = spans[c.n]
         inside = b.icmp_signed("<", iota(lanes), splat(b, b.sub(line, at), lanes))
         for k, row in enumerate(transpose(b, rows)):
@@ -149,9 +166,17 @@ def turn_back(packer: ImplicitGemmNhwc) -> None:
     def lines(rest: list[str], n: Value, source: Value, to: Value) -> None:
         if len(rest) > 1:
             step = packer.rows[[k.axis for k in c.columns].index(rest[0])]
-            home.loop(number(0), spans[rest[0]], 1, lambda at: lines(
-                rest[1:], n, b.add(source, b.mul(at, step)), b.add(to, b.mul(at, apart[rest[0]]))
-            ))  # fmt: skip
+            home.loop(
+                number(0),
+                spans[rest[0]],
+                1,
+                lambda at: lines(
+                    rest[1:],
+                    n,
+                    b.add(source, b.mul(at, step)),
+                    b.add(to, b.mul(at, apart[rest[0]])),
+                ),
+            )
             return
         middle = b.and_(line, number(-lanes))
         home.loop(number(0), middle, lanes, lambda at: square(n, source, to, at, True))

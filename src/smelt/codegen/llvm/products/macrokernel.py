@@ -85,8 +85,13 @@ class Macrokernel(Microkernel):
         if c.m is not None and c.units:
             self.left = self._either(self._open(left, c.left, (c.m, c.k), scope))
             return
-        self.left = Place(home.storage.at.get((c.item, LEFT_PART)), number(0),
-                          (number(c.steps[0]), number(c.steps[1])), dtype, True)  # fmt: skip
+        self.left = Place(
+            home.storage.at.get((c.item, LEFT_PART)),
+            number(0),
+            (number(c.steps[0]), number(c.steps[1])),
+            dtype,
+            True,
+        )
         if c.direct:
             self.left.base = home.storage.at[c.left, 0]
             before = self._skipped(c.left, c.k)
@@ -110,8 +115,14 @@ class Macrokernel(Microkernel):
         top = Scope(home.open(nest, scope), {self.c.k: home.ranges[self.c.k][0]})
         far = floordiv(panel_step(access, self.c.k, self.c.together) or 0, self.c.together)
         step = home.index(far, top)
-        self.right = Place(home.home.buffers[access.buffer], number(0), (step, number(1)),
-                           self.c.unit, True, (access, top))  # fmt: skip
+        self.right = Place(
+            home.home.buffers[access.buffer],
+            number(0),
+            (step, number(1)),
+            self.c.unit,
+            True,
+            (access, top),
+        )
 
     def open_short(self, nest: Nest, scope: Scope) -> Value:
         """Whether the right operand's rows are short and whole panels wide, and tiles load them
@@ -169,8 +180,14 @@ class Macrokernel(Microkernel):
         origin = top.offset(access)
         for a, apart in zip(axes, steps, strict=True):
             origin = b.add(origin, b.mul(home.ranges[a][0], apart))
-        return Place(home.home.buffers[access.buffer], origin, (steps[0], steps[1]),
-                     home.home.dtypes[access.buffer], False, later=self._later(access))  # fmt: skip
+        return Place(
+            home.home.buffers[access.buffer],
+            origin,
+            (steps[0], steps[1]),
+            home.home.dtypes[access.buffer],
+            False,
+            later=self._later(access),
+        )
 
     def _either(self, place: Place) -> Place:
         """The left operand's rows of units: where they lie if they end with a unit in this block,
@@ -185,8 +202,11 @@ class Macrokernel(Microkernel):
         return Place(
             b.select(whole, place.base, self.home.storage.at[c.item, LEFT_PART]),
             b.select(whole, b.mul(place.origin, number(size)), number(0)),
-            (b.select(whole, *apart), number(1)), i8, False, unit=c.unit,
-        )  # fmt: skip
+            (b.select(whole, *apart), number(1)),
+            i8,
+            False,
+            unit=c.unit,
+        )
 
     def _later(self, access: Access) -> Value | None:
         step = next_task(self.home, access) if self.c.kind == "small" else None
@@ -242,8 +262,9 @@ class Macrokernel(Microkernel):
             start, stop = seen
             if not summed:
                 here, wide = b.add(low, column), number(vectors * c.tile.lanes)
-                some = b.and_(b.icmp_signed("<", here, stop),
-                              b.icmp_signed(">", b.add(here, wide), start))  # fmt: skip
+                some = b.and_(
+                    b.icmp_signed("<", here, stop), b.icmp_signed(">", b.add(here, wide), start)
+                )
                 with b.if_then(some):
                     self._down(*rows, column, vectors, mask)
                 return
@@ -283,14 +304,16 @@ class Macrokernel(Microkernel):
             left = b.sub(rows, done)
             end = b.add(done, b.sub(left, b.urem(left, number(height))))
             self.home.loop(
-                done, end, height,
+                done,
+                end,
+                height,
                 lambda row, height=height: self._runs(height, vectors, row, column, mask),
-            )  # fmt: skip
+            )
             done = end
 
     def _runs(
         self, height: int, vectors: int, row: Value, column: Value, mask: Value | None
-    ) -> None:  # fmt: skip
+    ) -> None:
         """A tile over all of the block's summed positions: of a long block run after run."""
         if self.c.depth <= RUN * self.c.together or not self.joined:
             self._tile(height, vectors, row, column, mask)
@@ -319,12 +342,23 @@ class Macrokernel(Microkernel):
         )
         to, start = self._places(1, 1, done, column)[0], self._starts(1, done)[0]
         at = element_address(b, start, self.first, left.unit or left.dtype)
-        multiply(b, c.group.matrix, [
-            to, b.mul(self.stride, number(c.item.dtype.itemsize)),
-            at, b.mul(left.steps[0], number(left.dtype.itemsize)),
-            right.base, places, b.mul(right.steps[0], size), panels, b.sub(rows, done),
-            b.sub(self.depth, self.first), self.fresh or ir.Constant(ir.IntType(1), 0),
-        ])  # fmt: skip
+        multiply(
+            b,
+            c.group.matrix,
+            [
+                to,
+                b.mul(self.stride, number(c.item.dtype.itemsize)),
+                at,
+                b.mul(left.steps[0], number(left.dtype.itemsize)),
+                right.base,
+                places,
+                b.mul(right.steps[0], size),
+                panels,
+                b.sub(rows, done),
+                b.sub(self.depth, self.first),
+                self.fresh or ir.Constant(ir.IntType(1), 0),
+            ],
+        )
 
     def _line(self, column: Value) -> Value:
         """Offset of the right operand at k = 0 and a column."""
@@ -342,7 +376,7 @@ class Macrokernel(Microkernel):
 
     def _tile(
         self, height: int, vectors: int, row: Value, column: Value, mask: Value | None
-    ) -> None:  # fmt: skip
+    ) -> None:
         """sum[rows, vectors] = left[rows, all k] * right[all k, vectors], held in registers."""
         b, item, lanes = self.b, self.c.item, self.c.tile.lanes
         m = LLVMMachine(b, lanes, self.home.home.target)
@@ -375,8 +409,10 @@ class Macrokernel(Microkernel):
         first = element_address(b, place.base, opaque(b, at), place.dtype)
         if place.packed:
             return [first]
-        return [element_address(b, first, b.mul(number(i), place.steps[0]), place.dtype)
-                for i in range(height)]  # fmt: skip
+        return [
+            element_address(b, first, b.mul(number(i), place.steps[0]), place.dtype)
+            for i in range(height)
+        ]
 
     def _places(self, height: int, vectors: int, row: Value, column: Value) -> list[Value]:
         """Addresses of the tile's vectors in the result."""
@@ -399,8 +435,12 @@ class Macrokernel(Microkernel):
         if c.group is None or not c.group.moved:
             return begin
         first = element_address(b, self.home.storage.at[c.item, SUMS_PART], column, c.unit)
-        sums = [load_vector(m, element_address(b, first, number(v * c.tile.lanes), c.unit), c.unit,
-                            None) for v in range(vectors)]  # fmt: skip
+        sums = [
+            load_vector(
+                m, element_address(b, first, number(v * c.tile.lanes), c.unit), c.unit, None
+            )
+            for v in range(vectors)
+        ]
         return [m.add(x, sums[k % vectors]) for k, x in enumerate(begin)]
 
 

@@ -92,9 +92,14 @@ class Microkernel:
     """The same of the block at hand."""
 
     def multiplied(
-        self, m: LLVMMachine, starts: list[Value], line: Value, begin: list[Value],
-        across: tuple[int, Value | None], asks: tuple[tuple[Value, Value] | None, Part | None],
-    ) -> list[Value]:  # fmt: skip
+        self,
+        m: LLVMMachine,
+        starts: list[Value],
+        line: Value,
+        begin: list[Value],
+        across: tuple[int, Value | None],
+        asks: tuple[tuple[Value, Value] | None, Part | None],
+    ) -> list[Value]:
         """What begins as `begin` with all products of a tile: of rows from `starts` on and a line
         of the right operand, so many vectors `across` of which the last one may be masked.  Asks
         for the rows and the part of a panel that follow."""
@@ -122,9 +127,11 @@ class Microkernel:
         return full and target.starts_few and all(isinstance(x, ir.Constant) for x in steps)
 
     def _one_by_one(
-        self, begin: list[Value], rows: tuple[Value, Value] | None,
+        self,
+        begin: list[Value],
+        rows: tuple[Value, Value] | None,
         one: Callable[[Value, list[Value], int], list[Value]],
-    ) -> list[Value]:  # fmt: skip
+    ) -> list[Value]:
         """The loop that takes a position in each round, of which there is one at least."""
         b = self.b
         before = b.block
@@ -163,7 +170,7 @@ class Microkernel:
 
     def _across(
         self, m: LLVMMachine, first: Value, vectors: int, mask: Value | None
-    ) -> list[Value]:  # fmt: skip
+    ) -> list[Value]:
         """One line of the right operand, from its address on."""
         b, place = self.b, self.right
         self.ask(place, first, vectors)
@@ -173,8 +180,10 @@ class Microkernel:
                 prefetch(b, at, near=True)
         steps = [number(v * self.c.tile.lanes) for v in range(vectors)]
         masks = [*[None] * (vectors - 1), None if place.packed else mask]
-        return [load_vector(m, element_address(b, first, step, place.dtype), place.dtype, part)
-                for step, part in zip(steps, masks, strict=True)]  # fmt: skip
+        return [
+            load_vector(m, element_address(b, first, step, place.dtype), place.dtype, part)
+            for step, part in zip(steps, masks, strict=True)
+        ]
 
     def _rows_at(self, starts: list[Value], k: Value, nth: int, height: int) -> list[Value]:
         """Where a tile's rows are at the nth position after the kth."""
@@ -192,7 +201,7 @@ class Microkernel:
 
     def _step(
         self, m: LLVMMachine, rows: list[Value], across: list[Value], totals: list[Value]
-    ) -> list[Value]:  # fmt: skip
+    ) -> list[Value]:
         """The sums after one more summed position."""
         b, place = self.b, self.left
         scalar = LLVMMachine(b, None, self.home.home.target)
@@ -202,8 +211,11 @@ class Microkernel:
             one = splat(b, one, self.c.tile.lanes)
             for v, line in enumerate(across):
                 total = totals[i * len(across) + v]
-                more = fma_step(m, one, line, total, self.c.item) if self.c.group is None \
-                    else step(m, self.c.group, one, line, total)  # fmt: skip
+                more = (
+                    fma_step(m, one, line, total, self.c.item)
+                    if self.c.group is None
+                    else step(m, self.c.group, one, line, total)
+                )
                 found.append(more)
         return found
 

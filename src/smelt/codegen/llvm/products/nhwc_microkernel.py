@@ -36,7 +36,7 @@ LAST = [PTR, I64, BIT]
 
 def tile_function(
     module: ir.Module, c: NhwcConvPlan, tile: Tile, target: Target, short: DType | None
-) -> ir.Function:  # fmt: skip
+) -> ir.Function:
     """The register tile as a function of its own, where nothing else is kept in registers; its last
     sums may be stored as a `short` type."""
     name = f"upright.{c.unit}.{c.item.dtype}.{tile.rows}x{tile.columns}.{c.taps}x{c.block}.{c.few}"
@@ -160,14 +160,20 @@ class _Tile:
     def _step(self, line: Value, weights: Value, k: Value, sums: Sequence[Value]) -> list[Value]:
         """The sums after one more channel, the kth, whose weights lie at an address."""
         b, c, tile, dtype = self.b, self.c, self.tile, self.c.unit
-        across = [load_vector(self.m, element_address(b, weights, number(v * tile.lanes), dtype),
-                              dtype, None) for v in range(tile.vectors)]  # fmt: skip
+        across = [
+            load_vector(
+                self.m, element_address(b, weights, number(v * tile.lanes), dtype), dtype, None
+            )
+            for v in range(tile.vectors)
+        ]
         first, found = element_address(b, line, k, c.image), list[Value]()
         for i in range(tile.rows):
             place = element_address(b, first, number(i * c.pitch), c.image)
             one = self._broadcast(place)
-            found += [fma_step(self.m, one, across[v], sums[i * tile.vectors + v], c.item)
-                      for v in range(tile.vectors)]  # fmt: skip
+            found += [
+                fma_step(self.m, one, across[v], sums[i * tile.vectors + v], c.item)
+                for v in range(tile.vectors)
+            ]
         return found
 
 

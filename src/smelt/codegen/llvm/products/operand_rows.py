@@ -34,9 +34,11 @@ def lines_from(
 
 
 def along(
-    home: NestEmitter, span: tuple[Value, Value], wide: int,
+    home: NestEmitter,
+    span: tuple[Value, Value],
+    wide: int,
     put: Callable[[Value, Value | None], None],
-) -> None:  # fmt: skip
+) -> None:
     """Whole steps of `wide` elements, then a masked one: position and mask."""
     b, (low, high) = home.b, span
     middle = b.add(low, b.and_(b.sub(high, low), number(-wide)))

@@ -55,7 +55,7 @@ class TapsPacker:
 
     def __init__(
         self, home: NestEmitter, nest: Nest, c: ConvPlan, loads: tuple[Access, Access]
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.home, self.b, self.c = home, home.b, c
         self.access, self.ends = loads[0], loads[1].limits
         self.top = home.open(nest, Scope(home.top))
@@ -78,8 +78,9 @@ class TapsPacker:
             whole = b.select(b.icmp_signed("<", pairs, high), pairs, high)
 
         def row(m: Value) -> None:
-            start = element_address(b, home.home.buffers[self.access.buffer],
-                                    b.add(origin, b.mul(m, apart)), self.dtype)  # fmt: skip
+            start = element_address(
+                b, home.home.buffers[self.access.buffer], b.add(origin, b.mul(m, apart)), self.dtype
+            )
             to = b.mul(b.sub(m, first), number(PITCH))
             to = element_address(b, home.storage.at[c.item, LEFT_PART], to, i32)
 
@@ -100,8 +101,12 @@ class TapsPacker:
         b, m, taps, lanes = self.b, self.machine, self.c.taps, self.c.tile.lanes
         for j in range(0, taps, lanes):
             mask = ir.Constant(ir.VectorType(BIT, lanes), [j + i < taps for i in range(lanes)])
-            runs = [load_vector(m, element_address(b, at, number(j + run), self.dtype), self.dtype,
-                                mask) for run in ((0,) if alone else (0, taps))]  # fmt: skip
+            runs = [
+                load_vector(
+                    m, element_address(b, at, number(j + run), self.dtype), self.dtype, mask
+                )
+                for run in ((0,) if alone else (0, taps))
+            ]
             runs += [m.const(self.c.item.dtype, 0)] * alone
             place = element_address(b, to, number(j), i32)
             store_vector(m, place, paired(m, runs), i32, None)

@@ -166,9 +166,11 @@ def _ask(home: NestEmitter, scope: Scope, vectors: int) -> None:
 
 
 def _around(
-    home: NestEmitter, scope: Scope, tests: _Tests,
+    home: NestEmitter,
+    scope: Scope,
+    tests: _Tests,
     through: Callable[[Value, Value, dict[Limit, Inside]], None],
-) -> None:  # fmt: skip
+) -> None:
     """Lines that are inside, and those around them."""
     b, row, lanes = home.b, home.nest.order[-2], home.s.lanes
     low, high = home.ranges[row]

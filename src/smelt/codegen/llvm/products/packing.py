@@ -52,7 +52,7 @@ class Packer:
 
     def steps(
         self, order: tuple[str, ...], extents: Iterable[Index], even: int = 0, unit: int = 1
-    ) -> dict[str, Value]:  # fmt: skip
+    ) -> dict[str, Value]:
         """Elements between neighbours along each axis of a dense array; along the first `even` axes
         they are multiples of a unit, which is a power of two."""
         b, found = self.b, dict[str, Value]()
@@ -116,10 +116,13 @@ class Packer:
         b, home, part = self.b, self.home, RIGHT_PART if nest.packed == "right" else LEFT_PART
         lanes = scope.lanes.count if scope.lanes is not None else None
         value = splat(b, value, lanes) if lanes else value
-        store_vector(LLVMMachine(b, lanes, home.home.target),
-                     self.at(part, self.offset(nest, scope)), value,
-                     self.element if part == LEFT_PART else self.image,
-                     scope.lanes.mask if scope.lanes and not self.vectors else None)  # fmt: skip
+        store_vector(
+            LLVMMachine(b, lanes, home.home.target),
+            self.at(part, self.offset(nest, scope)),
+            value,
+            self.element if part == LEFT_PART else self.image,
+            scope.lanes.mask if scope.lanes and not self.vectors else None,
+        )
 
     def offset(self, nest: Nest, scope: Scope) -> Value:
         """Where the vector at a scope goes, in elements."""

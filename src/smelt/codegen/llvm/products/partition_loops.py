@@ -77,8 +77,9 @@ def _is_even(nest: Nest, name: str) -> bool:
     """Whether all that depends on an axis goes on along it by one step, wherever vectors begin."""
     indices = [a.offset for a in accesses_of(nest.items)]
     indices += [e for a in accesses_of(nest.items) for pair in a.limits for e in pair]
-    indices += [i.payload for i in nest.items
-                if i.kind == "index" and isinstance(i.payload, (int, Expr))]  # fmt: skip
+    indices += [
+        i.payload for i in nest.items if i.kind == "index" and isinstance(i.payload, (int, Expr))
+    ]
     return all(coefficient(e, name) is not None for e in indices)
 
 

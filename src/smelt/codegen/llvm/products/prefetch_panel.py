@@ -38,9 +38,13 @@ class PanelAhead:
     hand, which is the `last` one along the sum or not."""
 
     def __init__(
-        self, home: NestEmitter, c: Contraction, right: Place, block: tuple[Value, Value],
+        self,
+        home: NestEmitter,
+        c: Contraction,
+        right: Place,
+        block: tuple[Value, Value],
         last: Value | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.home, self.b, self.c, self.right = home, home.b, c, right
         (self.rows, self.depth), self.last = block, last
 

@@ -42,9 +42,15 @@ class PrefetchStream:
     or `written`, in the first cache (`near`) or in the second."""
 
     def __init__(
-        self, b: ir.IRBuilder, first: Value, step: Value, shape: tuple[int, int], *,
-        near: bool, written: bool,
-    ) -> None:  # fmt: skip
+        self,
+        b: ir.IRBuilder,
+        first: Value,
+        step: Value,
+        shape: tuple[int, int],
+        *,
+        near: bool,
+        written: bool,
+    ) -> None:
         self.b, self.first, self.step = b, first, step
         (self.rows, self.lines), self.near, self.written = shape, near, written
 

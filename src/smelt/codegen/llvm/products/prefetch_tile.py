@@ -36,9 +36,13 @@ class TileAhead:
     positions the block at hand has, which is the `last` one or not."""
 
     def __init__(
-        self, home: NestEmitter, c: Contraction, operands: tuple[Place, Place],
-        block: tuple[Value, Value], last: Value | None,
-    ) -> None:  # fmt: skip
+        self,
+        home: NestEmitter,
+        c: Contraction,
+        operands: tuple[Place, Place],
+        block: tuple[Value, Value],
+        last: Value | None,
+    ) -> None:
         (left, right), depth = operands, block[1]
         self.home, self.b, self.c, self.left, self.last = home, home.b, c, left, last
         region = home.s.region(c.item)

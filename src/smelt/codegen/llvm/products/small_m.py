@@ -155,8 +155,12 @@ class SmallMGemm(KBlockedGemm):
             self._read(self._places(row, 1)[0], at, mask, total)
 
         with b.if_then(b.and_(self.final, b.not_(aimed.inside))):
-            home.loop(low, high, 1, lambda row: home.loop(
-                column, end, c.tile.lanes, lambda at: vector(row, at)))  # fmt: skip
+            home.loop(
+                low,
+                high,
+                1,
+                lambda row: home.loop(column, end, c.tile.lanes, lambda at: vector(row, at)),
+            )
 
     def _ends(self, low: Value, high: Value) -> list[Value]:
         """Where the tiles of each height end.  Of low ones each reads a whole panel as well: four
@@ -164,12 +168,15 @@ class SmallMGemm(KBlockedGemm):
         b, rows = self.b, self.b.sub(high, low)
         full, half, quarter, _ = self.c.heights
         left = b.urem(rows, number(full))
-        odd = b.and_(b.icmp_signed(">=", left, number(quarter)),
-                     b.icmp_signed("<", left, number(half)))  # fmt: skip
+        odd = b.and_(
+            b.icmp_signed(">=", left, number(quarter)), b.icmp_signed("<", left, number(half))
+        )
         odd = b.and_(odd, b.icmp_signed(">=", rows, number(2 * full)))
         left = b.select(odd, b.add(left, number(full)), left)
-        return [b.sub(high, x) for x in (left, b.urem(left, number(half)),
-                                         b.urem(left, number(quarter)), number(0))]  # fmt: skip
+        return [
+            b.sub(high, x)
+            for x in (left, b.urem(left, number(half)), b.urem(left, number(quarter)), number(0))
+        ]
 
     def _tile(self, row: Value, count: int) -> Any:
         """What adds this block's sums of some columns of some rows, and reads the last one's."""
@@ -198,8 +205,9 @@ class SmallMGemm(KBlockedGemm):
         b = self.b
         at = b.mul(b.sub(row, self.first), number(self.c.pitch))
         first = element_address(b, self.base, at, self.stored)
-        return [element_address(b, first, number(i * self.c.pitch), self.stored)
-                for i in range(count)]  # fmt: skip
+        return [
+            element_address(b, first, number(i * self.c.pitch), self.stored) for i in range(count)
+        ]
 
     # ---- the right operand -----------------------------------------------------------------------
 
@@ -236,8 +244,9 @@ class SmallMGemm(KBlockedGemm):
         top, dtype = home.open(self.nest.packs[1], Scope(home.top)), home.home.dtypes[access.buffer]
         step, buffer = home.index(apart, top), home.home.buffers[access.buffer]
         (_, end), (low, high) = home.ranges[c.n], home.ranges[c.k]
-        across = b.add(b.udiv(b.mul(self.columns, number(dtype.itemsize)), number(TOGETHER * LINE)),
-                       number(1))  # fmt: skip
+        across = b.add(
+            b.udiv(b.mul(self.columns, number(dtype.itemsize)), number(TOGETHER * LINE)), number(1)
+        )
         panels = b.udiv(self.columns, number(c.tile.columns))
         rounds = b.mul(b.mul(panels, self.tiles), b.udiv(self.depth, number(UNROLLED)))
         rounds = b.select(b.icmp_signed("<", rounds, number(1)), number(1), rounds)
@@ -248,8 +257,9 @@ class SmallMGemm(KBlockedGemm):
         rate = b.select(asking, b.add(b.udiv(groups, rounds), number(1)), number(0))
         origin = top.offset(access)
         here = b.add(origin, b.add(b.mul(low, step), self.column))
-        later = b.select(self.final, b.add(b.mul(self.low, step), end),
-                         b.add(b.mul(high, step), self.column))  # fmt: skip
+        later = b.select(
+            self.final, b.add(b.mul(self.low, step), end), b.add(b.mul(high, step), self.column)
+        )
         later = b.select(asking, b.add(origin, later), here)
         inverse = b.add(b.udiv(number(1 << FRACTION), across), number(1))
         base, next_ = (element_address(b, buffer, at, dtype) for at in (here, later))
@@ -259,7 +269,7 @@ class SmallMGemm(KBlockedGemm):
 
     def _sums(
         self, starts: list[Value], column: Value, vectors: int, mask: Value | None
-    ) -> list[Value]:  # fmt: skip
+    ) -> list[Value]:
         """The sums of a tile; what reads them is the same whether they are packed meanwhile."""
         b, panel = self.b, (self.at(RIGHT_PART, self._packed(number(0), column)), vectors)
         if self.packing is None:
@@ -279,9 +289,12 @@ class SmallMGemm(KBlockedGemm):
         return found
 
     def _positions(
-        self, starts: list[Value], panel: tuple[Value, int], mask: Value | None,
+        self,
+        starts: list[Value],
+        panel: tuple[Value, int],
+        mask: Value | None,
         packed: Value | None,
-    ) -> list[Value]:  # fmt: skip
+    ) -> list[Value]:
         """The sums of a tile over this block, multiplied by so many vectors of a packed panel; or
         by columns from `packed` on, which become one."""
         c = self.c
@@ -293,8 +306,10 @@ class SmallMGemm(KBlockedGemm):
                 self._fetch(k, step)
             places = self._panel(k, nth, *panel)
             if packed is None:
-                across = [load_vector(self.m, at, c.item.dtype, last_of(mask, v, panel[1]))
-                          for v, at in enumerate(places)]  # fmt: skip
+                across = [
+                    load_vector(self.m, at, c.item.dtype, last_of(mask, v, panel[1]))
+                    for v, at in enumerate(places)
+                ]
             else:
                 across = self._read_line(k, packed, panel[1])  # one position in a round
             found = self._multiplied(starts, k, nth, across, totals)

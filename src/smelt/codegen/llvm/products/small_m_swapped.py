@@ -119,11 +119,20 @@ class SmallMSwappedGemm(TallSkinnyGemm):
         panels = b.udiv(at, number(c.tile.columns))
         before = b.mul(panels, b.udiv(self.depth, number(UNROLLED)))
         function = tile_function(b.module, c, vectors, self.home.home.target)
-        b.call(function, [
-            self._sum(at, row), self._panel_of(at),
-            self._there(row), b.mul(self.left_steps[0], size), b.sub(end, row), self.depth,
-            self._there(b.add(row, number(c.tile.rows))), b.mul(before, self.rate), self.rate,
-        ])  # fmt: skip
+        b.call(
+            function,
+            [
+                self._sum(at, row),
+                self._panel_of(at),
+                self._there(row),
+                b.mul(self.left_steps[0], size),
+                b.sub(end, row),
+                self.depth,
+                self._there(b.add(row, number(c.tile.rows))),
+                b.mul(before, self.rate),
+                self.rate,
+            ],
+        )
 
     def _panel_of(self, row: Value) -> Value:
         """Where a panel of rows is packed."""
@@ -161,8 +170,9 @@ class SmallMSwappedGemm(TallSkinnyGemm):
                 home.enter(inner, 2)
                 home.body(inner)
 
-            each_vector(b, home, b.sub(high, low), lanes,
-                        lambda at, mask: read(b.add(low, at), mask))  # fmt: skip
+            each_vector(
+                b, home, b.sub(high, low), lanes, lambda at, mask: read(b.add(low, at), mask)
+            )
 
         home.loop(first, last, 1, line)
 

@@ -62,8 +62,11 @@ class IntoRanges:
     def _lies_along(self, store: StoreItem) -> bool:
         """Whether rows of a result are lines of memory, as far apart as one number says."""
         access = store.access
-        return access in self.apart and not access.limits and \
-            coefficient(access.offset, self.axis) == 1  # fmt: skip
+        return (
+            access in self.apart
+            and not access.limits
+            and coefficient(access.offset, self.axis) == 1
+        )
 
     @property
     def accesses(self) -> set[Access]:
@@ -112,20 +115,19 @@ class IntoRanges:
             first, apart = b.select(here, other, first), b.select(here, far, apart)
         return Aim([store for store, _ in group], first, apart, dtype)
 
-    def in_one(
-        self, aimed: Aimed, row: Value, count: int, run: Callable[[int], None]
-    ) -> None:  # fmt: skip
+    def in_one(self, aimed: Aimed, row: Value, count: int, run: Callable[[int], None]) -> None:
         """Emits by `run` what reads the sums of each of `count` rows, from one on, of columns that
         lie in one range of each value."""
         home, b, kept = self.home, self.home.b, self.home.accesses
         home.accesses = [a for a in kept if a not in self.accesses]
-        firsts = [element_address(b, aim.line, b.mul(row, aim.apart), aim.dtype)
-                  for aim in aimed.aims]  # fmt: skip
+        firsts = [
+            element_address(b, aim.line, b.mul(row, aim.apart), aim.dtype) for aim in aimed.aims
+        ]
         for i in range(count):
             home.aims = [
                 replace(aim, line=element_address(b, x, b.mul(number(i), aim.apart), aim.dtype))
                 for aim, x in zip(aimed.aims, firsts, strict=True)
-            ]  # fmt: skip
+            ]
             run(i)
         home.aims, home.accesses = [], kept
 

@@ -114,9 +114,15 @@ class TallSkinnyGemm(TallPacker):
         self.aimed: Aimed | None = None
         """Where columns of a tile go, where that is asked for several tiles at once."""
         self.beside, self.results = (
-            [a for a in found if isinstance(a, Access) and a in self.rows_apart
-             and coefficient(a.offset, self.c.n) == 1] for found in (loads, stores)
-        )  # fmt: skip
+            [
+                a
+                for a in found
+                if isinstance(a, Access)
+                and a in self.rows_apart
+                and coefficient(a.offset, self.c.n) == 1
+            ]
+            for found in (loads, stores)
+        )
 
     # ---- rows ------------------------------------------------------------------------------------
 
@@ -168,8 +174,10 @@ class TallSkinnyGemm(TallPacker):
         else:
             at = b.mul(row if c.direct else b.sub(row, self.first), self.left_steps[0])
             first = element_address(b, self.base, at, self.stored)
-            starts = [element_address(b, first, b.mul(number(i), self.left_steps[0]), self.stored)
-                      for i in range(count)]  # fmt: skip
+            starts = [
+                element_address(b, first, b.mul(number(i), self.left_steps[0]), self.stored)
+                for i in range(count)
+            ]
         places = [] if c.late else self._places(row, count)
         origins = self._origins(row) if count > 1 else {}
         lanes = c.tile.lanes
@@ -233,8 +241,12 @@ class TallSkinnyGemm(TallPacker):
         nth = b.udiv(b.sub(column, self.column), number(c.tile.columns))
         row, last = b.add(row, nth), b.sub(home.ranges[c.m][1], number(1))
         first = self._picked(b.select(b.icmp_signed("<", row, last), row, last))
-        home.loop(number(0), self.depth, LINE // self.stored.itemsize, lambda k: prefetch(
-            b, element_address(b, first, k, self.stored)))  # fmt: skip
+        home.loop(
+            number(0),
+            self.depth,
+            LINE // self.stored.itemsize,
+            lambda k: prefetch(b, element_address(b, first, k, self.stored)),
+        )
 
     def _places(self, row: Value, count: int) -> list[Scope]:
         """The scopes of some rows."""
@@ -249,9 +261,7 @@ class TallSkinnyGemm(TallPacker):
             home.enter(place, 1)
         return places
 
-    def _across(
-        self, put: Any, vectors: int, part: Literal["", "whole", "rest"] = ""
-    ) -> None:  # fmt: skip
+    def _across(self, put: Any, vectors: int, part: Literal["", "whole", "rest"] = "") -> None:
         """`put(column, vectors, mask)` for all columns, so many vectors at once where there are:
         first for what is less than a vector, which may be stored over the begin of the next row.
         Of `part` "whole" only where there are so many, of "rest" the others: at once too where
@@ -307,9 +317,13 @@ class TallSkinnyGemm(TallPacker):
     # ---- what reads the sums ---------------------------------------------------------------------
 
     def _read_all(
-        self, row: Value, places: list[Scope], column: Value, mask: Value | None,
+        self,
+        row: Value,
+        places: list[Scope],
+        column: Value,
+        mask: Value | None,
         totals: list[Value],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Computes and stores what reads the sums of a tile from a row on, from registers."""
         b, home, lanes, vectors = self.b, self.home, self.c.tile.lanes, len(totals) // len(places)
 
@@ -352,8 +366,12 @@ class TallSkinnyGemm(TallPacker):
             mask = first_lanes(b, opaque(b, b.sub(high, at)), lanes)
             self._read(place, at, mask, total)
 
-        home.loop(row, b.add(row, number(count)), 1, lambda i: home.loop(
-            low, high, lanes, lambda at: vector(i, at)))  # fmt: skip
+        home.loop(
+            row,
+            b.add(row, number(count)),
+            1,
+            lambda i: home.loop(low, high, lanes, lambda at: vector(i, at)),
+        )
 
     def _sum(self, row: Value, column: Value) -> Value:
         """Address of a sum in scratch."""
@@ -401,7 +419,7 @@ class TallSkinnyGemm(TallPacker):
 
     def _sums(
         self, starts: list[Value], column: Value, vectors: int, mask: Value | None
-    ) -> list[Value]:  # fmt: skip
+    ) -> list[Value]:
         """The sums of some rows and vectors of columns over all of k."""
         c = self.c
         line = self.at(RIGHT_PART, self._packed(number(0), column))
@@ -415,23 +433,32 @@ class TallSkinnyGemm(TallPacker):
             for i, at in enumerate(self._rows_at(starts, k)):
                 # Broadcasts do not wait in registers for their turn.
                 value = splat(self.b, load_scalar(self.scalar, at, self.stored, None), c.tile.lanes)
-                found += [fma_step(self.m, value, x, totals[i * vectors + v], c.item)
-                          for v, x in enumerate(across)]  # fmt: skip
+                found += [
+                    fma_step(self.m, value, x, totals[i * vectors + v], c.item)
+                    for v, x in enumerate(across)
+                ]
             return found
 
         zeros = [self.m.const(c.item.dtype, 0)] * (len(starts) * vectors)
         if not c.wide or is_short(self.home.s.local[c.k], c.item.dtype):
             return rounds(self.b, (number(0), self.depth), 1, one, zeros)
-        return in_runs(self.m, c.item.dtype, (number(0), self.depth), len(zeros),
-                       lambda run: rounds(self.b, run, 1, one, zeros))  # fmt: skip
+        return in_runs(
+            self.m,
+            c.item.dtype,
+            (number(0), self.depth),
+            len(zeros),
+            lambda run: rounds(self.b, run, 1, one, zeros),
+        )
 
     def _line(
         self, k: Value, nth: int, first: Value, column: Value, vectors: int, mask: Value | None
-    ) -> list[Value]:  # fmt: skip
+    ) -> list[Value]:
         """Some vectors of one line of the right operand: of the nth after the kth."""
         places = self._panel(k, nth, first, vectors)
-        return [load_vector(self.m, place, self.c.item.dtype, last_of(mask, v, vectors))
-                for v, place in enumerate(places)]  # fmt: skip
+        return [
+            load_vector(self.m, place, self.c.item.dtype, last_of(mask, v, vectors))
+            for v, place in enumerate(places)
+        ]
 
     def _panel(self, k: Value, nth: int, first: Value, vectors: int) -> list[Value]:
         """Where they are packed, `first` being the place of the first line."""

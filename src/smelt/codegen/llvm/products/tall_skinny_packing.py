@@ -120,8 +120,11 @@ class TallPacker(Packer):
             return
         access = load_of(c.left)
         flat = access is not None and coefficient(access.offset, c.k) == 1
-        if access is None or not flat or \
-                coefficient(access.offset, c.m) != self.home.s.phase.axes[c.k]:  # fmt: skip
+        if (
+            access is None
+            or not flat
+            or coefficient(access.offset, c.m) != self.home.s.phase.axes[c.k]
+        ):
             self.pack(nest)
         else:
             self._convert(nest, access)
@@ -157,8 +160,14 @@ class TallPacker(Packer):
         if nest.order[0] == nest.vector:
             top = self.home.open(nest, scope)
             below = nest.order[1]
-            each_row(self.home, (), top, lambda facts, few: in_blocks(
-                self.home, below, BELOW, lambda: self._by_columns(top)))  # fmt: skip
+            each_row(
+                self.home,
+                (),
+                top,
+                lambda facts, few: in_blocks(
+                    self.home, below, BELOW, lambda: self._by_columns(top)
+                ),
+            )
         else:
             super()._pack(nest, scope)
 

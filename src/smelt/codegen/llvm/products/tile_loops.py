@@ -31,9 +31,13 @@ FEW = 2
 
 
 def blocks(
-    home: NestEmitter, span: tuple[Value, Value], size: int | Value,
-    inside: Callable[[Value, Value], None], *, at_multiples: bool = False,
-) -> None:  # fmt: skip
+    home: NestEmitter,
+    span: tuple[Value, Value],
+    size: int | Value,
+    inside: Callable[[Value, Value], None],
+    *,
+    at_multiples: bool = False,
+) -> None:
     """`inside(begin, end)` for blocks of so many positions, or for those that end at multiples."""
     b, (low, high) = home.b, span
     step = number(size) if isinstance(size, int) else size
@@ -51,9 +55,13 @@ def blocks(
 
 
 def in_blocks(
-    home: NestEmitter, axis: str, size: int | Value, inside: Callable[[], None], *,
+    home: NestEmitter,
+    axis: str,
+    size: int | Value,
+    inside: Callable[[], None],
+    *,
     at_multiples: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Runs `inside` with the range of an axis cut to `blocks`."""
     kept = home.ranges[axis]
 
@@ -87,9 +95,14 @@ def outline_function(
 
 
 def for_each_tile(
-    home: NestEmitter, tile: Tile, fewer: int, rows: Value, columns: Value,
-    put: Callable[[Tile, Value, Value], None], begin: Callable[[Value, int], None] | None = None,
-) -> None:  # fmt: skip
+    home: NestEmitter,
+    tile: Tile,
+    fewer: int,
+    rows: Value,
+    columns: Value,
+    put: Callable[[Tile, Value, Value], None],
+    begin: Callable[[Value, int], None] | None = None,
+) -> None:
     """`put(tile, row, column)` for every tile of a block: whole ones, then those of `fewer` rows;
     where few columns are left, of one vector.  Before those of a column, `begin(column, vectors)`.
     """
@@ -107,9 +120,12 @@ def for_each_tile(
 
 
 def every_width(
-    home: NestEmitter, tile: Tile, columns: Value, line: Callable[[Value, int], None],
+    home: NestEmitter,
+    tile: Tile,
+    columns: Value,
+    line: Callable[[Value, int], None],
     even: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """`line(column, vectors)` for every column that a tile begins at, and vectors of each: where
     few columns are left, one, if columns are not known to be `even`."""
     b = home.b
@@ -140,9 +156,7 @@ def full_tile_rows(b: ir.IRBuilder, rows: Value, high: int, low: int) -> Value:
     return b.select(many, b.add(whole, number(high)), whole)
 
 
-def lies_well(
-    home: NestEmitter, c: Contraction, lines: tuple[Value, Value], rows: Value
-) -> Value:  # fmt: skip
+def lies_well(home: NestEmitter, c: Contraction, lines: tuple[Value, Value], rows: Value) -> Value:
     """Whether tiles of so many rows had better read short lines of a right operand where they lie
     than packed ones: from what address on, and elements apart.  Where vectors lie in two lines of
     the cache each tile loads them twice; a stream's blocks are packed once for all rows, if these
@@ -162,9 +176,12 @@ def whole_units(home: NestEmitter, c: Contraction) -> Value:
 
 
 def rounds(
-    b: ir.IRBuilder, span: tuple[Value, Value], step: int,
-    one: Callable[[Value, list[Value], int], list[Value]], begin: list[Value],
-) -> list[Value]:  # fmt: skip
+    b: ir.IRBuilder,
+    span: tuple[Value, Value],
+    step: int,
+    one: Callable[[Value, list[Value], int], list[Value]],
+    begin: list[Value],
+) -> list[Value]:
     """What begins as `begin` after `one(k, sums, nth)` for all k of a span, so many in each round:
     the nth after the kth."""
     (low, high), before = span, b.block

@@ -39,8 +39,10 @@ class Spot:
         found: list[Value] = []
         for i in range(tile.rows):
             line = element_address(b, self.address, b.mul(self.apart, number(i)), self.dtype)
-            found += [element_address(b, line, number(v * tile.lanes), self.dtype)
-                      for v in range(tile.vectors)]  # fmt: skip
+            found += [
+                element_address(b, line, number(v * tile.lanes), self.dtype)
+                for v in range(tile.vectors)
+            ]
         return found
 
 
@@ -73,9 +75,14 @@ def far(b: ir.IRBuilder, steps: Sequence[Value], row: Sequence[Value]) -> Value:
 
 
 def put(
-    m: LLVMMachine, c: Contraction | NhwcConvPlan | DepthwisePlan, tile: Tile, totals:
-    Sequence[Value], places: Sequence[Value], masks: Masks = (), last: tuple[Value, Spot] | None =
-    None, ) -> None:  # fmt: skip
+    m: LLVMMachine,
+    c: Contraction | NhwcConvPlan | DepthwisePlan,
+    tile: Tile,
+    totals: Sequence[Value],
+    places: Sequence[Value],
+    masks: Masks = (),
+    last: tuple[Value, Spot] | None = None,
+) -> None:
     """Stores a tile's sums of a product at its places in scratch; or, where the first of `last`
     holds, at its spot."""
     b = m.builder

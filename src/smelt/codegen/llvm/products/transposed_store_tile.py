@@ -66,10 +66,16 @@ class _Tile:
 
         def run(span: tuple[Value, Value]) -> list[Value]:
             done = b.and_(span[1], number(-UNROLLED))
-            sums = rounds(b, (span[0], done), UNROLLED,
-                          lambda k, sums, nth: self._step(starts, k, nth, sums), zeros)  # fmt: skip
-            return rounds(b, (done, span[1]), 1,
-                          lambda k, sums, _: self._step(starts, k, 0, sums), sums)  # fmt: skip
+            sums = rounds(
+                b,
+                (span[0], done),
+                UNROLLED,
+                lambda k, sums, nth: self._step(starts, k, nth, sums),
+                zeros,
+            )
+            return rounds(
+                b, (done, span[1]), 1, lambda k, sums, _: self._step(starts, k, 0, sums), sums
+            )
 
         whole, count = (number(0), self.f.args[5]), len(zeros)
         self._store(in_runs(self.m, dtype, whole, count, run) if dtype.is_float else run(whole))
@@ -94,13 +100,16 @@ class _Tile:
         line = stepped(b, self.f.args[1], k, step, memory_type(dtype))
         across = [
             load_vector(self.m, element_address(b, line, number(at), dtype), dtype, None)
-            for v in range(self.vectors) for at in [nth * self.c.tile.columns + v * lanes]
-        ]  # fmt: skip
+            for v in range(self.vectors)
+            for at in [nth * self.c.tile.columns + v * lanes]
+        ]
         for i, start in enumerate(starts):  # broadcasts do not wait in registers for their turn
             at = element_address(b, element_address(b, start, k, dtype), number(nth), dtype)
             one = splat(b, load_scalar(self.scalar, at, dtype, None), lanes)
-            found += [fma_step(self.m, one, x, sums[i * self.vectors + v], self.c.item)
-                      for v, x in enumerate(across)]  # fmt: skip
+            found += [
+                fma_step(self.m, one, x, sums[i * self.vectors + v], self.c.item)
+                for v, x in enumerate(across)
+            ]
         return found
 
     def _ask(self, k: Value) -> None:
@@ -126,8 +135,9 @@ class _Tile:
             for first in range(0, len(mine), lanes):
                 for lane, line in enumerate(transpose(b, mine[first : first + lanes])):
                     at = number((v * lanes + lane) * TURNED_PITCH + first)
-                    store_vector(self.m, element_address(b, self.f.args[0], at, dtype), line,
-                                 dtype, None)  # fmt: skip
+                    store_vector(
+                        self.m, element_address(b, self.f.args[0], at, dtype), line, dtype, None
+                    )
 
 
 __all__ = ["FRACTION", "TOGETHER", "UNROLLED", "tile_function"]

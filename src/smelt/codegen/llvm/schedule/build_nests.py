@@ -187,16 +187,25 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
 
 class _Planner:
     def __init__(
-        self, phase: Phase, local: dict[str, Index], vector: str | None, lanes: int,
-        across: str | None, products: Products, rows: frozenset[str],
-    ) -> None:  # fmt: skip
+        self,
+        phase: Phase,
+        local: dict[str, Index],
+        vector: str | None,
+        lanes: int,
+        across: str | None,
+        products: Products,
+        rows: frozenset[str],
+    ) -> None:
         self.phase, self.local, self.vector, self.lanes = phase, local, vector, lanes
         self.across, self.products, self.rows = across, products, rows
         self.kept: dict[Item, tuple[str, ...]] = {}
         self.groups: dict[tuple[int, object], Nest] = {}
         self.apart = self._apart_items()
-        self.direct = {c.left: c for c in products.values()
-                       if isinstance(c, Contraction) and (c.direct or c.held)}  # fmt: skip
+        self.direct = {
+            c.left: c
+            for c in products.values()
+            if isinstance(c, Contraction) and (c.direct or c.held)
+        }
         self.first: list[int] = []
         self.last: list[int] = []
         self.levels = self._levels()
@@ -249,8 +258,10 @@ class _Planner:
             packing_axes(c) if isinstance(c, Contraction) else (c.left_order(), c.right_order())
         )
         sides = zip(orders, (c.left, c.right), ("left", "right"), strict=True)
-        left, right = (Nest(level, order, order[-1], saves=[operand], packed=side, time=time)
-                       for order, operand, side in sides)  # fmt: skip
+        left, right = (
+            Nest(level, order, order[-1], saves=[operand], packed=side, time=time)
+            for order, operand, side in sides
+        )
         right.once = not isinstance(c, Contraction)
         nest.packs = (left, right)
         self.groups[level, number] = nest
@@ -291,14 +302,21 @@ class _Planner:
             again = item.kind == "scan" or (scalar and gathers(item, self.vector))
             beyond = reach[item] - self._domain(item)
             if not self.products and picks(item, self.vector):  # in maps: for some rows surely
-                again |= any(n != 1 and (isinstance(n, int) or not scalar)
-                             for n in map(self.local.get, beyond))  # fmt: skip
+                again |= any(
+                    n != 1 and (isinstance(n, int) or not scalar)
+                    for n in map(self.local.get, beyond)
+                )
             if beyond and (again or self._is_repeated(item, beyond)):
                 found.add(item)
             inner = item.kind == "fold" or item in found
             for a in item.args:
-                reach[a] |= {"packed"} if item.kind == "dot" else \
-                    self._domain(item) if inner else reach[item]  # fmt: skip
+                reach[a] |= (
+                    {"packed"}
+                    if item.kind == "dot"
+                    else self._domain(item)
+                    if inner
+                    else reach[item]
+                )
         return found
 
     def _is_repeated(self, item: Item, beyond: set[str]) -> bool:
@@ -365,12 +383,19 @@ class _Planner:
         domain = nest.order
         if not domain:
             return None
-        v = self.vector if self.vector in domain else self._product_axis(domain) or \
-            vector_axis(self.phase, set(domain))  # fmt: skip
+        v = (
+            self.vector
+            if self.vector in domain
+            else self._product_axis(domain) or vector_axis(self.phase, set(domain))
+        )
         if self.products and v is not None:
             across = {i: lane_of(c) for i, c in self.products.items()}
-            v = lines_axis(nest, v) or results_axis(nest, v) or \
-                carried_axis(nest, v, self.phase, across) or v  # fmt: skip
+            v = (
+                lines_axis(nest, v)
+                or results_axis(nest, v)
+                or carried_axis(nest, v, self.phase, across)
+                or v
+            )
         serial = serial_axes(nest)
         others = [a for a in domain if a not in serial]
         return v if v not in serial or serial == {v} else others[-1] if others else None
@@ -459,8 +484,13 @@ class _Planner:
             return float("inf")
         if all(gathers(item, a) for a in item.axes & self._local(item.time)):
             return 2 * DEAR if wide <= item.axes else 0.0  # lanes from far apart, however loops run
-        own = SCALARS[item.payload].cost if item.kind == "apply" and isinstance(item.payload, str) \
-            else 0.5 if item.kind in ("load", "cast", "state", "peek", "unit") else 0.0  # fmt: skip
+        own = (
+            SCALARS[item.payload].cost
+            if item.kind == "apply" and isinstance(item.payload, str)
+            else 0.5
+            if item.kind in ("load", "cast", "state", "peek", "unit")
+            else 0.0
+        )
         to = item.payload
         if isinstance(to, Converting) and to.dtype.compute != to.dtype:
             own = ROUNDED
@@ -477,13 +507,15 @@ class _Planner:
         v, serial = self._vector_of(nest), serial_axes(nest)
         rest, ended = [a for a in domain if a != v], innermost(nest, v)
         nest.vector = v
-        nest.order = (*(a for a in rest if a not in ended and a not in serial),
-                      *(a for a in rest if a in serial and a not in ended),
-                      *(a for a in ended if a != v), *((v,) if v is not None else ()))  # fmt: skip
+        nest.order = (
+            *(a for a in rest if a not in ended and a not in serial),
+            *(a for a in rest if a in serial and a not in ended),
+            *(a for a in ended if a != v),
+            *((v,) if v is not None else ()),
+        )
         if self.across in rest and v == self.vector and v is not None and not (ended or serial):
             nest.order = (*(a for a in rest if a != self.across), self.across or "", v)
-            nest.turned = [i for i in nest.items
-                           if turned_axis(i, self.phase, v) == self.across]  # fmt: skip
+            nest.turned = [i for i in nest.items if turned_axis(i, self.phase, v) == self.across]
         elif self.products:
             nest.turned = across_strips(nest, {*self.kept}, self.local, self.lanes)
             nest.strips = bool(nest.turned)

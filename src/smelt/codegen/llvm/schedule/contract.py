@@ -240,9 +240,10 @@ def forms(phase: Phase, products: Iterable[Contraction]) -> Iterator[tuple[Form,
         return
     few = {a: SMALL for c in packed for a in c.axes} | {c.k: SMALL_DEPTH for c in packed}
     sides: list[tuple[Form, dict[str, int]]] = [
-        ("small", few), ("rows", {c.axes[0]: _thin_up_to(c.group) for c in packed}),
+        ("small", few),
+        ("rows", {c.axes[0]: _thin_up_to(c.group) for c in packed}),
         ("columns", {c.n: _thin_up_to(c.group) for c in packed}),
-    ]  # fmt: skip
+    ]
     for form, axes in sides:
         limits = tuple((phase.axes[a], n) for a, n in axes.items())
         never = any(isinstance(n, int) and n > most for n, most in limits)
@@ -277,8 +278,7 @@ def _is_near(
     high = tile.rows if columns > tile.lanes else 2
     near = columns * depth * item.dtype.itemsize <= target.l1_bytes
     alone = m is not None and len(item.payload.over) == 1
-    return alone and high <= rows <= THIN and near and \
-        lies_open(right, item.dtype, (k, n), (n,))  # fmt: skip
+    return alone and high <= rows <= THIN and near and lies_open(right, item.dtype, (k, n), (n,))
 
 
 def _is_shared(item: Item, m: str | None, n: str, larger: Item) -> bool:
@@ -297,7 +297,7 @@ def _misfit(found: dict[Item, Contraction], phase: Phase) -> Item | None:
 
 def _usable(
     item: Item, phase: Phase, target: Target, form: Form, before: Mapping[Item, Contraction]
-) -> Contraction | None:  # fmt: skip
+) -> Contraction | None:
     assert isinstance(item.payload, Folding)
     over = item.payload.over
     left, right = item.args
@@ -316,8 +316,12 @@ def _usable(
     swaps = (form == "columns") != fewer or _is_few(n, phase) > _is_few(m, phase)
     across = {i: c.n for i, c in before.items()}
     tile, down = tile_of(target, _lanes(item.dtype, target)), 0
-    if m is not None and n is not None and not (swaps or form) and \
-            group_of(item, left, right, phase.dtypes, target) is None:  # fmt: skip
+    if (
+        m is not None
+        and n is not None
+        and not (swaps or form)
+        and group_of(item, left, right, phase.dtypes, target) is None
+    ):
         down = _down(left, item, m, across, tile, phase)
     if n is None or (both and not down and (swaps or scatters(left, right, m, across))):
         left, right, m, n = right, left, n, m
@@ -332,8 +336,9 @@ def _usable(
     group = group_of(item, left, right, phase.dtypes, target, matrices=True)
     direct = pitch if group is None else 0
     panels = m is not None and lies_in_panels(right, item, group, (k, n), tile.columns, phase)
-    near = group is None and form in ("", "small") and \
-        _is_near(item, right, (m, n, k), phase, target)  # fmt: skip
+    near = (
+        group is None and form in ("", "small") and _is_near(item, right, (m, n, k), phase, target)
+    )
     few = _is_few(m, phase, _thin_up_to(group)) and not near
     if not panels and (form in ("rows", "columns") or (few and not shared)):
         return _thin(item, left, right, m, n, ranked, phase, target)
@@ -341,13 +346,31 @@ def _usable(
         return None
     access, kind = load_of(left), "small" if near or form in ("small", "rows") else "packed"
     converts = access is not None and phase.dtypes[access.buffer] != item.dtype
-    made = Contraction(item, left, right, m, n, tuple(a for a in ranked if a != k), k, tile, kind,
-                       direct=direct, down=bool(down), held=pitch - direct, panels=panels,
-                       converts=converts and kind == "packed")  # fmt: skip
+    made = Contraction(
+        item,
+        left,
+        right,
+        m,
+        n,
+        tuple(a for a in ranked if a != k),
+        k,
+        tile,
+        kind,
+        direct=direct,
+        down=bool(down),
+        held=pitch - direct,
+        panels=panels,
+        converts=converts and kind == "packed",
+    )
     if group is not None:
         units = lies_in_units(left, item, group, (m, k), phase)
-        return replace(made, group=group, along=runs_along(right, (n, k)), units=units,
-                       tile=_open_tile(target, tile.lanes) if units else tile)  # fmt: skip
+        return replace(
+            made,
+            group=group,
+            along=runs_along(right, (n, k)),
+            units=units,
+            tile=_open_tile(target, tile.lanes) if units else tile,
+        )
     few = made.kind == "small" and made.reads_left()
     return replace(made, tile=_open_tile(target, tile.lanes)) if few else made
 
@@ -369,7 +392,7 @@ def _is_wanted(left: Item, item: Item, phase: Phase) -> bool:
 
 def _pitch_along(
     left: Item, item: Item, axis: str, tile: Tile, phase: Phase, whole: int | None = None
-) -> int:  # fmt: skip
+) -> int:
     """The same of blocks along an axis, or of `whole` of it where it is in no blocks."""
     if left.kind != "apply" or left.time != item.time:
         return 0
@@ -416,9 +439,15 @@ def _lanes(dtype: DType, target: Target) -> int:
 
 
 def _thin(
-    item: Item, left: Item, right: Item, m: str | None, n: str, over: list[str], phase: Phase,
+    item: Item,
+    left: Item,
+    right: Item,
+    m: str | None,
+    n: str,
+    over: list[str],
+    phase: Phase,
     target: Target,
-) -> Contraction | None:  # fmt: skip
+) -> Contraction | None:
     """The contraction whose right operand is read in its own order, along n or a summed axis."""
     if item.dtype.kind == "bool" or item.dtype.bits < 32:
         return None
@@ -428,9 +457,19 @@ def _thin(
     group = group_of(item, left, right, phase.dtypes, target)
     if group is not None and group.moved:
         group = WORDS  # no sums of columns to make up for
-    return Contraction(item, left, right, m, n, tuple(a for a in over if a != k), k,
-                       Tile(rows, 2, _lanes(item.dtype, target)), "thin", along,
-                       group=group)  # fmt: skip
+    return Contraction(
+        item,
+        left,
+        right,
+        m,
+        n,
+        tuple(a for a in over if a != k),
+        k,
+        Tile(rows, 2, _lanes(item.dtype, target)),
+        "thin",
+        along,
+        group=group,
+    )
 
 
 def _own_axis(
@@ -448,7 +487,7 @@ def _own_axis(
 
 def stored_axis(
     phase: Phase, over: tuple[str, ...] = (), axes: frozenset[str] = frozenset()
-) -> str | None:  # fmt: skip
+) -> str | None:
     """The axis along which the largest results are stored in unit steps: those of what is summed
     `over` some axes rather than an operand, which has these axes; first those along all of `axes`,
     since other products of a kernel may be stored otherwise."""

@@ -104,7 +104,7 @@ def lines_of(image: Item, c: Slid, others: tuple[str, ...]) -> Lines | None:
 
 def in_panels(
     weights: Item, item: Item, over: tuple[str, tuple[str, ...]], m: str, width: int, phase: Phase
-) -> bool:  # fmt: skip
+) -> bool:
     """Whether weights lie in panels of `width`, a line of which belongs to one position along the
     first of the summed axes `over`, so that numbers say how far taps lie apart."""
     depth, others = over

@@ -229,7 +229,7 @@ def beside(item: Item, left: Item, columns: Iterable[Slid], phase: Phase) -> lis
 
 def windowed(
     phase: Phase, target: Target, form: Form = ""
-) -> dict[Item, ConvPlan] | dict[Item, NhwcConvPlan]:  # fmt: skip
+) -> dict[Item, ConvPlan] | dict[Item, NhwcConvPlan]:
     """The products over windows of a phase, whose operands are rewritten for packing.
 
     All of them have the same columns, so that one task serves all; one may read another's result.
@@ -246,8 +246,10 @@ def windowed(
         return found
     columns = [c.axis for c in known[0].columns]
     blocked = {*columns, *(p.m for p in known)} & {*phase.grid}
-    if any([c.axis for c in p.columns] != columns or p.item.axes & blocked - {p.m, *columns}
-           for p in known):  # fmt: skip
+    if any(
+        [c.axis for c in p.columns] != columns or p.item.axes & blocked - {p.m, *columns}
+        for p in known
+    ):
         return found
     if all(p.stands_upright() for p in known):
         alone = len(known) == 1
@@ -371,9 +373,24 @@ class WindowPlan:
         self.item.args = (left, right)
         renumber(self.phase)
         return NhwcConvPlan(
-            self.item, left, right, self.m, tuple(self.columns), self.depth, self.others, extents,
-            tile, panels, few, line, flat, lines, pairs, image_across=sides[0], across=sides[1],
-        )  # fmt: skip
+            self.item,
+            left,
+            right,
+            self.m,
+            tuple(self.columns),
+            self.depth,
+            self.others,
+            extents,
+            tile,
+            panels,
+            few,
+            line,
+            flat,
+            lines,
+            pairs,
+            image_across=sides[0],
+            across=sides[1],
+        )
 
     def rewritten(self, target: Target) -> ConvPlan:
         """The product; its operands' items are added to the phase."""
@@ -395,9 +412,20 @@ class WindowPlan:
             and lies_open(left, left.dtype, (self.m, flat), (flat,))
             and self.phase.dtypes[access.buffer] == left.dtype
         )
-        return ConvPlan(self.item, left, right, self.m, tuple(self.columns), self.depth,
-                        self.others, extents, flat, tile, lies,
-                        None if lies else dealt)  # fmt: skip
+        return ConvPlan(
+            self.item,
+            left,
+            right,
+            self.m,
+            tuple(self.columns),
+            self.depth,
+            self.others,
+            extents,
+            flat,
+            tile,
+            lies,
+            None if lies else dealt,
+        )
 
     def _dealt(self, summed: Sequence[str], tile: Tile) -> Dealt | None:
         """How the left operand lies, if each axis has a step of its own and neighbours share lines

@@ -209,8 +209,10 @@ class DepthwisePlan:
         taken: Index = 1
         for c in (inner, self.tall, *(c for c in others[::-1] if c is not self.tall)):
             if c is not inner:
-                fitting = floordiv(room // (1 if len(others) == 1 or c is not self.tall else LINES),
-                                   maximum(taken, 1))  # fmt: skip
+                fitting = floordiv(
+                    room // (1 if len(others) == 1 or c is not self.tall else LINES),
+                    maximum(taken, 1),
+                )
                 most = maximum(fitting, max(self.tile.rows if c is self.tall else 0, 2 * c.taps))
             whole = phase.axes[c.axis]
             even = c is not inner or inner.tap
@@ -306,9 +308,22 @@ class _Plan:
         renumber(self.phase)
         rows = next((h for h in HEIGHTS if 2 * h <= target.registers), HEIGHTS[-1])
         tall = -2 if lines is not None else self.tall
-        return DepthwisePlan(self.item, left, right, tuple(self.columns), self.columns[tall],
-                       self.over, extents, flat, Tile(rows, 1, lanes), across, lines, lies,
-                       inner, group)  # fmt: skip
+        return DepthwisePlan(
+            self.item,
+            left,
+            right,
+            tuple(self.columns),
+            self.columns[tall],
+            self.over,
+            extents,
+            flat,
+            Tile(rows, 1, lanes),
+            across,
+            lines,
+            lies,
+            inner,
+            group,
+        )
 
 
 def stencil_of(item: Item, phase: Phase, target: Target, n: str) -> _Plan | None:

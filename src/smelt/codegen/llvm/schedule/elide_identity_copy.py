@@ -21,8 +21,10 @@ def copied(nest: Nest, phase: Phase) -> tuple[str, str] | None:
     read = s.value.payload
     if not again or s.where is not None or s.value.kind != "load" or not isinstance(read, Access):
         return None
-    alike = read.offset == s.access.offset and phase.dtypes[read.buffer] == \
-        phase.dtypes[s.access.buffer]  # fmt: skip
+    alike = (
+        read.offset == s.access.offset
+        and phase.dtypes[read.buffer] == phase.dtypes[s.access.buffer]
+    )
     return (read.buffer, s.access.buffer) if alike and not read.limits else None
 
 

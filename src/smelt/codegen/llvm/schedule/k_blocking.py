@@ -24,9 +24,19 @@ from smelt.types.expr import Index, floordiv, maximum, minimum, mul
 
 
 def deep_blocks(
-    rows: Index, columns: Index, positions: Index, itemsize: int, tile: int, tasks: int, *,
-    direct: bool, roomy: bool = False, panels: bool = False, products: int = 1, long: bool = False,
-) -> tuple[Index, Index]:  # fmt: skip
+    rows: Index,
+    columns: Index,
+    positions: Index,
+    itemsize: int,
+    tile: int,
+    tasks: int,
+    *,
+    direct: bool,
+    roomy: bool = False,
+    panels: bool = False,
+    products: int = 1,
+    long: bool = False,
+) -> tuple[Index, Index]:
     """Rows and columns that one task takes of a product whose summed positions are taken in blocks,
     whose result has so many independent positions: blocks of about the same size.  There are to be
     so many tasks before one takes more than `ROWS`.  Of several products the sums lie beside one

@@ -119,8 +119,11 @@ def rows_in_bands(phase: Phase, products: Iterable[Contraction]) -> Iterator[tup
         if len(rows) != 1 or v.part is not None or v.size in (None, 1):
             continue
         (m,) = rows
-        plain = all(not (c.thin or c.outer or c.panels or c.down) and
-                    not (c.group is not None and c.group.moved) for c in over)  # fmt: skip
+        plain = all(
+            not (c.thin or c.outer or c.panels or c.down)
+            and not (c.group is not None and c.group.moved)
+            for c in over
+        )
         told = _cone(v.start) | _cone(v.stop)
         if m in phase.grid and plain and any(_tells(i, [m]) for i in told) and _may_be_finer(told):
             yield region, m
@@ -138,8 +141,12 @@ def bands_of(s: Schedule) -> list[Bands]:
     found: list[Bands] = []
     for region, m in rows_in_bands(s.phase, s.blocked):
         n, most = region.visits[-1].axis, s.block.get(m)
-        inside = [x for nest in s.nests for x in (nest, *nest.packs)
-                  if region in chain(s.phase.segments[nest.time])]  # fmt: skip
+        inside = [
+            x
+            for nest in s.nests
+            for x in (nest, *nest.packs)
+            if region in chain(s.phase.segments[nest.time])
+        ]
         over = [x for x in inside if {m, n} <= set(x.order)]
         banded = frozenset(x for x in over if _is_plain(x, m, n, s))
         if not isinstance(most, int) or any(_reads(x, m, n, s) for x in over if x not in banded):
@@ -187,8 +194,7 @@ def _guides(s: Schedule, visit: Visit) -> tuple[Nest, ...] | None:
     """The nests that tell where a visit starts and stops; None if they do more than that."""
     ends = {e for e in (visit.start, visit.stop) if e is not None}
     cone = _cone(visit.start) | _cone(visit.stop)
-    found = [x for x in s.nests
-             if not (ends.isdisjoint(x.fixed) and cone.isdisjoint(x.folds))]  # fmt: skip
+    found = [x for x in s.nests if not (ends.isdisjoint(x.fixed) and cone.isdisjoint(x.folds))]
     for nest in found:  # what is kept along rows or columns is kept again, as it was
         if nest.stores or nest.settings or nest.packs or any(f in s.kept for f in nest.folds):
             return None
@@ -270,17 +276,23 @@ class BandEmitter:
         home.ranges = ranges
 
     def over(
-        self, rows: Value, columns: tuple[Value, Value], exact: bool,
+        self,
+        rows: Value,
+        columns: tuple[Value, Value],
+        exact: bool,
         inside: Callable[[tuple[Value, Value], tuple[Value, Value], Value], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """The bands of so many rows: their first and what follows the last, which of the columns
         they see (whole groups, or exactly), and whether they see none before these."""
         b, size = self.home.b, self.bands.fine if exact else self.bands.size
 
         def one(k: Value) -> None:
             begins = self._told(k, size, 0, exact=exact)
-            inside(_band(b, k, (number(0), rows), size), self._seen(k, size, columns, exact=exact),
-                   b.icmp_signed(">=", begins, columns[0]))  # fmt: skip
+            inside(
+                _band(b, k, (number(0), rows), size),
+                self._seen(k, size, columns, exact=exact),
+                b.icmp_signed(">=", begins, columns[0]),
+            )
 
         self.home.loop(number(0), _count(b, (number(0), rows), size), 1, one)
 
@@ -310,9 +322,7 @@ def _count(b: ir.IRBuilder, rows: tuple[Value, Value], size: int) -> Value:
     return b.sdiv(b.add(b.sub(rows[1], rows[0]), number(size - 1)), number(size))
 
 
-def _band(
-    b: ir.IRBuilder, k: Value, rows: tuple[Value, Value], size: int
-) -> tuple[Value, Value]:  # fmt: skip
+def _band(b: ir.IRBuilder, k: Value, rows: tuple[Value, Value], size: int) -> tuple[Value, Value]:
     first = b.add(rows[0], b.mul(k, number(size)))
     return first, _lesser(b, b.add(first, number(size)), rows[1])
 
@@ -354,5 +364,12 @@ def _greater(b: ir.IRBuilder, x: Value, y: Value) -> Value:
     return b.select(b.icmp_signed(">", x, y), x, y)
 
 
-__all__ = ["BandEmitter", "Bands", "bands_of", "follows", "for_each_band", "is_searched",
-           "rows_in_bands"]  # fmt: skip
+__all__ = [
+    "BandEmitter",
+    "Bands",
+    "bands_of",
+    "follows",
+    "for_each_band",
+    "is_searched",
+    "rows_in_bands",
+]

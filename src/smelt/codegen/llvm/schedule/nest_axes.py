@@ -24,15 +24,19 @@ def lines_axis(nest: Nest, v: str) -> str | None:
     others += [s.value for s in nest.stores if s.value not in inside]
     if nest.settings or nest.saves:
         return None
-    loads = [i.payload.offset for i in nest.items
-             if isinstance(i.payload, Access) and v in i.axes]  # fmt: skip
+    loads = [i.payload.offset for i in nest.items if isinstance(i.payload, Access) and v in i.axes]
     stored = [s.access.offset for s in nest.stores]
     if not loads or any(coefficient(x, v) in (0, 1) for x in loads + stored):
         return None
     both = [x.axes for x in others if v in x.axes]
-    return next((a for a in nest.order
-                 if _are_lines(loads, stored, a) and not any(a in axes for axes in both)),
-                None)  # fmt: skip
+    return next(
+        (
+            a
+            for a in nest.order
+            if _are_lines(loads, stored, a) and not any(a in axes for axes in both)
+        ),
+        None,
+    )
 
 
 def _are_lines(loads: Sequence[Index], stored: Sequence[Index], a: str) -> bool:
@@ -53,10 +57,15 @@ def results_axis(nest: Nest, v: str) -> str | None:
     stored = [s.access.offset for s in nest.stores]
     loads = [i.payload.offset for i in nest.items if isinstance(i.payload, Access)]
     along = [x for x in stored + loads if coefficient(x, v) == 1]
-    return next((
-        a for a in nest.order
-        if all(coefficient(x, a) == 1 for x in stored) and not any(a in axes_of(x) for x in along)
-    ), None)  # fmt: skip
+    return next(
+        (
+            a
+            for a in nest.order
+            if all(coefficient(x, a) == 1 for x in stored)
+            and not any(a in axes_of(x) for x in along)
+        ),
+        None,
+    )
 
 
 def carried_axis(nest: Nest, v: str, phase: Phase, across: Mapping[Item, str]) -> str | None:

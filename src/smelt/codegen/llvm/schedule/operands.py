@@ -115,7 +115,7 @@ def packs_as_it_is(right: Item, item: Item, group: Group | None, stored: DType) 
 
 def lies_in_panels(
     right: Item, item: Item, group: Group | None, axes: tuple[str, str], width: int, phase: Phase
-) -> bool:  # fmt: skip
+) -> bool:
     """Whether an operand is a plain load at [n//w, k, n%w] of an array, w a multiple of `width`,
     or of groups at [n//w, k//g, n%w, k%g]: from each multiple of `width` on, so many elements or
     groups along n follow one another."""
@@ -133,7 +133,7 @@ def lies_in_panels(
 
 def lies_in_units(
     left: Item, item: Item, group: Group, axes: tuple[str, str], phase: Phase
-) -> bool:  # fmt: skip
+) -> bool:
     """Whether each row of an array holds the units of a left operand side by side."""
     access, (m, k) = load_of(left), axes
     if access is None or group.moved:

@@ -43,8 +43,9 @@ def disjoint(phase: Phase) -> list[Phase]:
         folds = {i for i in _needs(phase, [s]) if i.kind in FOLDS}
         joined = [g for g in groups if not folds.isdisjoint(g[0])]
         groups = [g for g in groups if g not in joined]
-        groups.append((folds.union(*(g[0] for g in joined)),
-                       [*(x for g in joined for x in g[1]), s]))  # fmt: skip
+        groups.append(
+            (folds.union(*(g[0] for g in joined)), [*(x for g in joined for x in g[1]), s])
+        )
     if len(groups) < 2 or not all(folds for folds, _ in groups):
         return [phase]
     return [_part(phase, stores, number) for number, (_, stores) in enumerate(groups)]
@@ -68,8 +69,11 @@ def without_small(phase: Phase) -> list[Phase]:
 
     small = [s for s in phase.stores if is_small(s)]
     parts = [[s] for s in small] + [[s for s in phase.stores if s not in small]]
-    return [_of_its_own(_part(phase, stores, number)) for number, stores in enumerate(parts)] \
-        if small else [phase]  # fmt: skip
+    return (
+        [_of_its_own(_part(phase, stores, number)) for number, stores in enumerate(parts)]
+        if small
+        else [phase]
+    )
 
 
 def _of_its_own(phase: Phase) -> Phase:
@@ -103,9 +107,13 @@ def _part(phase: Phase, stores: list[StoreItem], number: int) -> Phase:
     grid = frozenset.intersection(*(s.axes for s in stores)) - ended
     own = {a: n for a, n in phase.axes.items() if a in axes}
     return replace(
-        phase, name=f"{phase.name}.{number}", axes=own, items=items, stores=stores,
+        phase,
+        name=f"{phase.name}.{number}",
+        axes=own,
+        items=items,
+        stores=stores,
         grid=[a for a in own if a in grid],
-    )  # fmt: skip
+    )
 
 
 __all__ = ["disjoint", "without_small"]

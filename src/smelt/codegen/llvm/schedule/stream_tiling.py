@@ -21,8 +21,11 @@ def fit_rows(phase: Phase, vector: str | None) -> None:
     the order in which sums are added up follows from them."""
     for visit in [r.visits[0] for r in phase.regions() if len(r.visits) == 1]:
         if visit.axis == vector and visit.size is not None and visit.size > LEAST_ROW:
-            read = {i.payload.buffer: i.dtype.itemsize for i in phase.items
-                    if isinstance(i.payload, Access) and vector in i.axes}  # fmt: skip
+            read = {
+                i.payload.buffer: i.dtype.itemsize
+                for i in phase.items
+                if isinstance(i.payload, Access) and vector in i.axes
+            }
             fitting = STREAM_BYTES // max(sum(read.values()), 1)
             visit.size = min(visit.size, max(fitting // LEAST_ROW, 1) * LEAST_ROW)
 

@@ -215,11 +215,22 @@ class TallSkinnyPlan:
             return {self.m: SMALL, self.n: minimum(taken, max(most, self.tile.columns))}
         if self.wide:
             rows, columns = (
-                deep_blocks(m, n, free, size, self.tile.columns, self.tasks, direct=self.direct,
-                            roomy=self.roomy, panels=self.panels,
-                            products=1 + len(self.others), long=self.narrow)
-                if self.deep else wide_blocks(m, n, depth, free, size, self.tile.columns)
-            )  # fmt: skip
+                deep_blocks(
+                    m,
+                    n,
+                    free,
+                    size,
+                    self.tile.columns,
+                    self.tasks,
+                    direct=self.direct,
+                    roomy=self.roomy,
+                    panels=self.panels,
+                    products=1 + len(self.others),
+                    long=self.narrow,
+                )
+                if self.deep
+                else wide_blocks(m, n, depth, free, size, self.tile.columns)
+            )
             return {self.m: rows, self.n: columns}
         # A size counts as 1 or more in expressions, and there may be no summed positions: hence 16.
         fitting = floordiv(TALL_BYTES // size, maximum(depth, 16))
@@ -238,11 +249,21 @@ def talls(phase: Phase, target: Target, form: Form = "tall") -> tuple[TallSkinny
     if len(made) != len(dots) or (several and not _alike(made, phase)):
         return ()
     last = len(made) - 1
-    return tuple(
-        replace(c, others=tuple((o.item, o.k) for o in made if o is not c), kept=n < last,
-                late=c.late or n < last, dense=c.dense and n == last, leader=_leader(c, made[:n]))
-        for n, c in enumerate(made)
-    ) if several else tuple(made)  # fmt: skip
+    return (
+        tuple(
+            replace(
+                c,
+                others=tuple((o.item, o.k) for o in made if o is not c),
+                kept=n < last,
+                late=c.late or n < last,
+                dense=c.dense and n == last,
+                leader=_leader(c, made[:n]),
+            )
+            for n, c in enumerate(made)
+        )
+        if several
+        else tuple(made)
+    )
 
 
 def _leader(c: TallSkinnyPlan, before: list[TallSkinnyPlan]) -> Item | None:
@@ -308,15 +329,30 @@ def _tall(
     deep, tile = form == "deep" or (form == "few" and not turned), Tile(rows, vectors, lanes)
     panels = form == "deep" and _lies_in_panels(right, item, (k, n), tile.columns, phase)
     return TallSkinnyPlan(
-        item, left, right, m, n, k, tile, direct=direct, picked=picked, wide=wide, turned=turned,
-        panels=panels, roomy=form == "deep" and direct and not panels and _has_room(target),
+        item,
+        left,
+        right,
+        m,
+        n,
+        k,
+        tile,
+        direct=direct,
+        picked=picked,
+        wide=wide,
+        turned=turned,
+        panels=panels,
+        roomy=form == "deep" and direct and not panels and _has_room(target),
         dense=not wide and not cut and all(s == phase.axes[n] for s in steps),
-        late=cost_of(readers(phase, dots)) > LONGEST, deep=deep,
-        few=form == "few", tasks=target.tasks, narrow=form == "deep" and target.starts_few,
+        late=cost_of(readers(phase, dots)) > LONGEST,
+        deep=deep,
+        few=form == "few",
+        tasks=target.tasks,
+        narrow=form == "deep" and target.starts_few,
         copied=copied,
-        across=deep and not direct
+        across=deep
+        and not direct
         and any(runs_across(i, k, m, lanes) for i in needed(phase, [left], ())),
-    )  # fmt: skip
+    )
 
 
 def tall_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
@@ -424,14 +460,15 @@ def _in_one_pass(found: Collection[TallSkinnyPlan], phase: Phase) -> Limits:
 
 def _lie_open(found: Collection[TallSkinnyPlan], phase: Phase) -> bool:
     """Whether the rows of all left operands can be multiplied as they lie."""
-    return all(c.picked or c.copied or _lies_open(c.left, c.item, (c.m, c.k), phase)
-               for c in found)  # fmt: skip
+    return all(c.picked or c.copied or _lies_open(c.left, c.item, (c.m, c.k), phase) for c in found)
 
 
 def _is_grouped(found: tuple[TallSkinnyPlan, ...], phase: Phase, target: Target) -> bool:
     """Whether factors are packed in groups, or instructions multiply matrices of them."""
-    return any(group_of(c.item, c.left, c.right, phase.dtypes, target, matrices=True) is not None
-               for c in found)  # fmt: skip
+    return any(
+        group_of(c.item, c.left, c.right, phase.dtypes, target, matrices=True) is not None
+        for c in found
+    )
 
 
 def _fit(limits: Limits) -> bool:
@@ -459,7 +496,7 @@ def _lies_open(left: Item, item: Item, axes: tuple[str, str], phase: Phase) -> b
 
 def _lies_in_panels(
     right: Item, item: Item, axes: tuple[str, str], width: int, phase: Phase
-) -> bool:  # fmt: skip
+) -> bool:
     """Whether an operand lies in panels that are just as wide as a tile."""
     access = load_of(right)
     if access is None or not lies_in_panels(right, item, None, axes, width, phase):

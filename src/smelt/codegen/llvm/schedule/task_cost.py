@@ -14,8 +14,11 @@ from smelt.types.expr import Index, add, floordiv, maximum, mul, product
 def cycles(s: Schedule) -> Index:
     """Cycles that one core spends on the whole phase: enough to decide on chunks, no more."""
     total: Index = 0
-    fixed = [n for a, n in s.phase.axes.items() if a in s.phase.grid and a not in s.local
-             and a not in part_numbers(s.phase)]  # fmt: skip
+    fixed = [
+        n
+        for a, n in s.phase.axes.items()
+        if a in s.phase.grid and a not in s.local and a not in part_numbers(s.phase)
+    ]
     for nest in s.nests:
         if nest.product is not None:
             c = nest.product

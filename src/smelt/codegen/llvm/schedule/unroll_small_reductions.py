@@ -137,8 +137,10 @@ def _follow(offset: Index, phase: Phase, over: tuple[str, ...], most: int) -> bo
 def _write_out(phase: Phase, fold: Item, folding: Folding) -> None:
     (arg,) = fold.args
     counts = [n for a in folding.over if isinstance(n := phase.axes[a], int)]
-    terms = [Cloner(phase, fold, dict(zip(folding.over, at, strict=True))).of(arg)
-             for at in positions(*map(range, counts))]  # fmt: skip
+    terms = [
+        Cloner(phase, fold, dict(zip(folding.over, at, strict=True))).of(arg)
+        for at in positions(*map(range, counts))
+    ]
     row = folding.row
     if row.positional:
         place = _place_of_best(phase, fold, row, terms)
@@ -172,8 +174,9 @@ def _place_of_best(phase: Phase, fold: Item, row: Combine, terms: list[Item]) ->
             if a.dtype.is_float:
                 nan, known = make(differs, (b, b), bool_), make(equal, (a, a), bool_)
                 better = make(CHOICE, (nan, known, better), bool_)
-            pairs.append((make(CHOICE, (better, b, a), a.dtype),
-                          make(CHOICE, (better, at_b, at_a), i32)))  # fmt: skip
+            pairs.append(
+                (make(CHOICE, (better, b, a), a.dtype), make(CHOICE, (better, at_b, at_a), i32))
+            )
         found = [*pairs, *found[2 * len(pairs) :]]
     return found[0][1]
 
@@ -263,11 +266,13 @@ def _write_products(phase: Phase, dot: Item) -> None:
 
 def _in_pairs(
     phase: Phase, user: Item, scalar: str, terms: list[Item], dtype: DType
-) -> tuple[Item, ...]:  # fmt: skip
+) -> tuple[Item, ...]:
     """Terms joined in pairs until two are left, or the only one."""
     while len(terms) > 2:
-        pairs = [_apply(phase, user, scalar, two, dtype)
-                 for two in zip(terms[::2], terms[1::2], strict=False)]  # fmt: skip
+        pairs = [
+            _apply(phase, user, scalar, two, dtype)
+            for two in zip(terms[::2], terms[1::2], strict=False)
+        ]
         terms = [*pairs, *terms[2 * len(pairs) :]]
     return tuple(terms)
 

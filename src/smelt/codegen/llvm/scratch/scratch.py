@@ -118,12 +118,19 @@ class ScratchEmitter:
         if not vector or scope.lanes is None:
             store_scalar(m, address, value, memory, None)
         elif axes[-1] == scope.lanes.axis:
-            store_vector(m, address, splat(self.b, value, scope.lanes.count), memory,
-                         scope.lanes.mask)  # fmt: skip
+            store_vector(
+                m, address, splat(self.b, value, scope.lanes.count), memory, scope.lanes.mask
+            )
         else:
             offsets = self._scratch_offsets(key, axes, scope)
-            scatter(m, self.storage.at[key], offsets, splat(self.b, value, scope.lanes.count),
-                    memory, scope.lanes.mask)  # fmt: skip
+            scatter(
+                m,
+                self.storage.at[key],
+                offsets,
+                splat(self.b, value, scope.lanes.count),
+                memory,
+                scope.lanes.mask,
+            )
 
     def _scratch_offsets(self, key: Key, axes: tuple[str, ...], scope: Scope) -> Value:
         """Lane offsets in a scratch array whose last axis is not the vector axis."""
@@ -132,13 +139,15 @@ class ScratchEmitter:
         for a in axes[axes.index(scope.lanes.axis) + 1 :]:
             step = self.b.mul(step, self.task.index(self.storage.extent(key[0], a)))
         lanes = scope.lanes.count
-        return self.b.add(splat(self.b, self.slot(key[0], axes, scope), lanes),
-                          self.b.mul(splat(self.b, step, lanes), iota(lanes)))  # fmt: skip
+        return self.b.add(
+            splat(self.b, self.slot(key[0], axes, scope), lanes),
+            self.b.mul(splat(self.b, step, lanes), iota(lanes)),
+        )
 
 
 def copied(
     b: ir.IRBuilder, home: NestEmitter, source: Value, to: Value, count: Value, dtype: DType
-) -> None:  # fmt: skip
+) -> None:
     """Copies elements from scratch to memory."""
     lanes = home.home.target.vector_bytes // dtype.itemsize
     m = LLVMMachine(b, lanes, home.home.target)
@@ -150,9 +159,7 @@ def copied(
     each_vector(b, home, count, lanes, put)
 
 
-def each_vector(
-    b: ir.IRBuilder, home: NestEmitter, count: Value, lanes: int, put: Any
-) -> None:  # fmt: skip
+def each_vector(b: ir.IRBuilder, home: NestEmitter, count: Value, lanes: int, put: Any) -> None:
     """`put(position, mask)` for all vectors of an array: without a mask but for the last one."""
     whole = b.and_(count, number(-lanes))
 

@@ -49,8 +49,7 @@ def turn(home: NestEmitter, item: Item, scope: Scope) -> None:
     pitch = turned_pitch(home, item)
 
     def put(row: Value, first: Value, column: Value) -> None:
-        offset = b.add(b.mul(b.sub(row, home.ranges[u][0]), pitch),
-                       b.sub(first, home.ranges[v][0]))  # fmt: skip
+        offset = b.add(b.mul(b.sub(row, home.ranges[u][0]), pitch), b.sub(first, home.ranges[v][0]))
         to = element_address(b, place, offset, item.dtype)
         store_vector(m, to, column, item.dtype, None)
 
@@ -64,9 +63,14 @@ def turned_pitch(home: NestEmitter, item: Item) -> Value:
 
 
 def turned(
-    home: NestEmitter, item: Item, scope: Scope, put: Put, *, across: bool = False,
+    home: NestEmitter,
+    item: Item,
+    scope: Scope,
+    put: Put,
+    *,
+    across: bool = False,
     whole: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Gives `put` all columns of the current block of a load: position along u, first position
     along v, and a vector along v; the last ones may reach beyond the block, unless it is `whole`
     squares.  Rows are walked along or, with `across`, a few elements of all of them at a time."""
@@ -97,11 +101,13 @@ def turned(
         home.loop(u1, end, side, lambda u0: block(u0, v0))
 
     if across:
-        home.loop(u_low, u_high, step,
-                  lambda u1: home.loop(v_low, v_high, side, lambda v0: line(u1, v0)))  # fmt: skip
+        home.loop(
+            u_low, u_high, step, lambda u1: home.loop(v_low, v_high, side, lambda v0: line(u1, v0))
+        )
     else:
-        home.loop(v_low, v_high, side,
-                  lambda v0: home.loop(u_low, u_high, side, lambda u0: block(u0, v0)))  # fmt: skip
+        home.loop(
+            v_low, v_high, side, lambda v0: home.loop(u_low, u_high, side, lambda u0: block(u0, v0))
+        )
 
 
 class _Squares:
@@ -145,18 +151,24 @@ class _Squares:
         b, home, side = self.b, self.home, self.side
         u, v = home.nest.order[-2:]
         ends = [b.add(at, number(side)) for at in (u0, v0)]
-        u_whole, v_whole = (b.icmp_signed("<=", end, home.ranges[a][1])
-                            for end, a in zip(ends, (u, v), strict=True))  # fmt: skip
+        u_whole, v_whole = (
+            b.icmp_signed("<=", end, home.ranges[a][1]) for end, a in zip(ends, (u, v), strict=True)
+        )
         whole = b.and_(u_whole, v_whole)
         if not self.limits:
             return _one_of(b, whole, lambda: self.whole(u0, v0), lambda: self.masked(u0, v0))
-        corners = [Scope(self.scope, {u: x, v: y}) for x in (u0, b.add(u0, number(side - 1)))
-                   for y in (v0, b.add(v0, number(side - 1)))]  # fmt: skip
+        corners = [
+            Scope(self.scope, {u: x, v: y})
+            for x in (u0, b.add(u0, number(side - 1)))
+            for y in (v0, b.add(v0, number(side - 1)))
+        ]
         within, some = _square_limits(home, self.limits, corners)
         return _one_of(
-            b, b.and_(whole, within), lambda: self.whole(u0, v0),
+            b,
+            b.and_(whole, within),
+            lambda: self.whole(u0, v0),
             lambda: _one_of(b, some, lambda: self.masked(u0, v0), lambda: [self.other] * side),
-        )  # fmt: skip
+        )
 
     def ask(self, u0: Value, v0: Value) -> None:
         """Asks memory for the lines of a square.  LLVM would keep what it knows of their addresses
@@ -176,7 +188,7 @@ class _Squares:
 
     def _load(
         self, start: Value, at: Value, mask: Value | None, test: Inside | None = None
-    ) -> Value:  # fmt: skip
+    ) -> Value:
         """One row: the lanes of the mask that pass the test."""
         b = self.b
         address = element_address(b, self.base, b.add(start, self.moved(1, at)), self.dtype)
@@ -239,9 +251,7 @@ def _one_of(
     return [*found]
 
 
-def _ask(
-    home: NestEmitter, item: Item, scope: Scope, at: tuple[Value, Value], step: int
-) -> None:  # fmt: skip
+def _ask(home: NestEmitter, item: Item, scope: Scope, at: tuple[Value, Value], step: int) -> None:
     """Asks for as many lines of the next task's tile, which goes on along u, as are read at a
     position of u and v, `step` elements of as many rows as there are lanes."""
     access = item.payload
@@ -289,8 +299,10 @@ def transpose(b: ir.IRBuilder, rows: list[Value], halves: int = 1) -> list[Value
     for step, masks in stages:
         if step == part:
             rows = [_fenced(b, row) for row in rows]
-        low, high = (ir.Constant(ir.VectorType(ir.IntType(32), len(m)), [*m])
-                     for m in (beside(m, halves) for m in masks))  # fmt: skip
+        low, high = (
+            ir.Constant(ir.VectorType(ir.IntType(32), len(m)), [*m])
+            for m in (beside(m, halves) for m in masks)
+        )
         for k in range(side):
             if not k & step:
                 first, second = rows[k], rows[k + step]
@@ -324,14 +336,21 @@ def butterfly(side: int, part: int) -> tuple[tuple[tuple[int, Masks], ...], tupl
     step = 1
     while step < side:
         if step < part:
-            places = [(at + half * part // 2, at + (half + 1) * part // 2)
-                      for half in (0, 1) for at in range(0, side, part)]  # fmt: skip
+            places = [
+                (at + half * part // 2, at + (half + 1) * part // 2)
+                for half in (0, 1)
+                for at in range(0, side, part)
+            ]
             runs = [[(at, at + side) for at in range(low, high, step)] for low, high in places]
             lanes = [x for run in runs for pair in run for at in pair for x in range(at, at + step)]
         else:
-            lanes = [x for half in (0, 1) for row in (0, side)
-                     for at in range(row + half * part, row + side, 2 * part)
-                     for x in range(at, at + part)]  # fmt: skip
+            lanes = [
+                x
+                for half in (0, 1)
+                for row in (0, side)
+                for at in range(row + half * part, row + side, 2 * part)
+                for x in range(at, at + part)
+            ]
         masks = tuple(lanes[:side]), tuple(lanes[side:])
         stages.append((step, masks))
         for k in range(side):

@@ -55,8 +55,14 @@ def in_squares(home: NestEmitter, scope: Scope, loops: Callable[[], None]) -> No
     with b.if_else(b.icmp_signed("==", reduce(b.or_, odd), number(0))) as (whole, otherwise):
         with whole:
             home.bypass = True
-            turned(home, item, scope, lambda *column: _column(home, scope, *column),
-                   across=True, whole=True)  # fmt: skip
+            turned(
+                home,
+                item,
+                scope,
+                lambda *column: _column(home, scope, *column),
+                across=True,
+                whole=True,
+            )
             home.bypass = False
         with otherwise:
             by_tiles()
@@ -113,8 +119,9 @@ def turned_row(home: NestEmitter, item: Item, scope: Scope) -> Value:
     row = b.mul(b.sub(scope.axis(u), home.ranges[u][0]), turned_pitch(home, item))
     column = b.sub(scope.axis(v), home.ranges[v][0])
     at = element_address(b, home.storage.at[item, TURNED_PART], b.add(row, column), item.dtype)
-    return load_vector(home.machine(scope, True), at, item.dtype,
-                       scope.lanes.mask if scope.lanes else None)  # fmt: skip
+    return load_vector(
+        home.machine(scope, True), at, item.dtype, scope.lanes.mask if scope.lanes else None
+    )
 
 
 __all__ = ["in_squares", "turned_row"]

@@ -282,8 +282,14 @@ class Storage:
         folding = item.payload
         in_order = len(folding.over) == 1 or self._is_in_order(item, folding.over)
         places = product(self.s.phase.axes[a] for a in folding.over)
-        return accumulator(folding.row, item.args[0].dtype, item.dtype, plain=folding.plain,
-                           in_order=in_order, places=places)  # fmt: skip
+        return accumulator(
+            folding.row,
+            item.args[0].dtype,
+            item.dtype,
+            plain=folding.plain,
+            in_order=in_order,
+            places=places,
+        )
 
     def _is_in_order(self, item: Item, over: tuple[str, ...]) -> bool:
         """Whether loops meet the elements of a fold in the order in which places are counted."""

@@ -34,9 +34,13 @@ ODD = 0x9E3779B97F4A7C15
 
 
 def clear_beyond(
-    home: NestEmitter, panels: tuple[Value, DType], tile: Tile, columns: Value, units: Value,
+    home: NestEmitter,
+    panels: tuple[Value, DType],
+    tile: Tile,
+    columns: Value,
+    units: Value,
     lines: Value,
-) -> None:  # fmt: skip
+) -> None:
     """Emits that the lanes without a column are cleared of the last one of `panels`, which are as
     wide as a tile and have so many units and `lines`: less than all of what may have been left."""
     b, (base, dtype) = home.b, panels
@@ -57,8 +61,9 @@ def clear_beyond(
         home.loop(number(0), lines, 1, line)
 
 
-def clear(b: ir.IRBuilder, storage: Storage, scratch: Value, entry: IndexEmitter,
-          sizes: Iterable[Value]) -> None:  # fmt: skip
+def clear(
+    b: ir.IRBuilder, storage: Storage, scratch: Value, entry: IndexEmitter, sizes: Iterable[Value]
+) -> None:
     """Emits that operands are cleared, if the last kernel of this thread had another layout; the
     layout follows from the storage and a call's sizes."""
     if not storage.operands:
@@ -74,8 +79,9 @@ def clear(b: ir.IRBuilder, storage: Storage, scratch: Value, entry: IndexEmitter
 
 def _layout(b: ir.IRBuilder, storage: Storage, sizes: Iterable[Value]) -> Value:
     """A word for where everything lies and of what type it is."""
-    arrays = [(part, str(offset), dtype.name) for (_, part), (offset, dtype)
-              in storage.arrays.items()]  # fmt: skip
+    arrays = [
+        (part, str(offset), dtype.name) for (_, part), (offset, dtype) in storage.arrays.items()
+    ]
     digest = hashlib.sha256(repr(arrays).encode()).digest()
     word: Value = number(int.from_bytes(digest[:8], "little", signed=True))
     for size in sizes:
