@@ -7,23 +7,24 @@ else: without Smelt in it there are none.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from smelt.bench.peers import TITLES
-from smelt.bench.results import SMELT, Results, Row, geomean
-from smelt.bench.table import Table, duration, ratio
+from smelt.bench.results import SMELT, Results, geomean
+from smelt.bench.table import Table, ratio
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 BENCH = ROOT / "docs" / "bench.json"
-LARGE = "large"
-"""The group of rows whose arrays are beyond the caches."""
+SHOWN_LINES = 6
+"""Lines of the last block of a report that README.md shows."""
 UNMEASURED = "_No numbers yet: `smelt bench --write-docs` and `make pages` write them._\n"
 
 
@@ -53,72 +54,97 @@ def output(source: str) -> str:
             capture_output=True,
             text=True,
         )
-    return f"```text\n{done.stdout.strip()}\n```\n"
+    return f"```text\n{shortened(done.stdout.strip())}\n```\n"
 
 
-def bench(path: Path = BENCH) -> str:
-    """The benchmark in a few lines: where, against whom, how far from the floor, where it loses."""
+def shortened(report: str) -> str:
+    """Return the start of a report: the summary, the kernels, the first lines about one."""
+    summary, kernels, first, *_ = report.split("\n\n")
+    return "\n\n".join(
+        [summary, kernels, "\n".join(first.splitlines()[:SHOWN_LINES]) + "\n    ..."]
+    )
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A line of the README's table: a set of measured programs and where their numbers are."""
+
+    title: str
+    page: str
+    """The page of `docs/` with the measured table."""
+    column: str
+    """The column that holds best peer's time / Smelt's time; its last occurrence counts."""
+    peers: str
+
+
+NAMES = {"numpy": "NumPy", "torch": "PyTorch", "inductor": "Inductor", "jax": "JAX"}
+CLAIMS = (
+    Claim("matrix products", "products.md", "best peer / smelt", "NumPy, PyTorch, Inductor, JAX"),
+    Claim("attention variants", "attention.md", "best peer / smelt", "PyTorch, flex, JAX"),
+    Claim("losses and heads", "losses.md", "best peer / smelt", "PyTorch, Inductor, JAX"),
+    Claim("16 PyTorch models", "models.md", "over inductor", "Inductor"),
+    Claim("one operator, 64 MiB", "operators.md", "best / smelt", "NumPy, PyTorch"),
+)
+"""The measured tables that README.md quotes besides the benchmark's."""
+
+
+def bench(path: Path = BENCH, docs: Path = ROOT / "docs") -> str:
+    """Return the table of ratios against the best peer: the benchmark's, then each claim's."""
     results = Results.from_json(path.read_text(encoding="utf-8"))
     rows = [row for row in results.rows if row.ns(SMELT) is not None]
     if not rows:
         return UNMEASURED
-    chart = "![Time of each library over the floor, one group a workload](docs/bench.svg)"
-    return "\n\n".join([chart, _where(results), _means(rows), _losses(rows)]) + "\n"
-
-
-def _where(results: Results) -> str:
-    m = results.machine
-    peers = ", ".join(dict.fromkeys(results.peers[n] for n in TITLES if n in results.peers))
-    return (
-        f"{m['cpu']}, {m['isa']}, {results.threads} threads, {m['date']}; {peers}. The *floor* is "
-        "the time that reading each input and writing each output once takes on this machine. "
-        "Every library runs the same functions in the same rounds, and the fastest of its "
-        "variants counts: [the whole table and how it is measured](docs/bench.md)."
-    )
-
-
-def _means(rows: list[Row]) -> str:
-    """Geometric means by size, and the range."""
-    groups = (
-        ("all workloads", rows),
-        ("above 16 MiB", [r for r in rows if r.group == LARGE]),
-    )
-    lines: list[tuple[str, ...]] = []
-    for title, found in groups:
-        if not found:
-            continue
-        faster = [r.best_over_smelt for r in found if r.best_over_smelt is not None]
-        mean = geomean(r.best_over_smelt for r in found)
+    ratios = [r.best_over_smelt for r in rows if r.best_over_smelt is not None]
+    peers = ", ".join(NAMES[n] for n in NAMES if n in results.peers)
+    machine = f"{results.machine['cpu']}, {results.machine['isa']}"
+    lines = [_line(f"{len(rows)} programs bound by memory", "bench.md", ratios, peers, machine)]
+    for claim in CLAIMS:
+        page = (docs / claim.page).read_text(encoding="utf-8")
         lines.append(
-            (
-                f"{title} ({len(found)})",
-                ratio(geomean(r.over_floor(SMELT) for r in found)),
-                ratio(geomean(r.over_floor(r.best_peer or "") for r in found)),
-                f"{ratio(mean)}×",
-                f"{ratio(min(faster))}× to {ratio(max(faster))}×" if faster else "–",
-            )
+            _line(claim.title, claim.page, column(page, claim.column), claim.peers, cpu(page))
         )
-    headers = (
-        "geometric means",
-        "Smelt / floor",
-        "best peer / floor",
-        "best peer / Smelt",
-        "range",
-    )
-    return Table("", headers, tuple(lines)).markdown()
+    headers = ("what", "best peer / Smelt", "range", "slower", "peers", "processor")
+    return Table("", headers, tuple(lines)).markdown() + "\n"
 
 
-def _losses(rows: list[Row]) -> str:
-    """The rows on which somebody is faster, told without being asked."""
-    lost = [
-        f"{row.title} ({duration(row.ns(SMELT))}, {TITLES[row.best_peer]} "
-        f"{duration(row.ns(row.best_peer))})"
-        for row in sorted(rows, key=lambda r: r.best_over_smelt or 1.0)
-        if row.best_peer and (row.best_over_smelt or 1.0) < 1.0
-    ]
-    if not lost:
-        return "No other library was faster on any of them."
-    return "Slower than the best peer: " + "; ".join(lost) + "."
+def _line(title: str, page: str, ratios: list[float], peers: str, machine: str) -> tuple[str, ...]:
+    lost = sum(r < 1.0 for r in ratios)
+    span = f"{ratio(min(ratios))} to {ratio(max(ratios))}"
+    share = f"{lost} of {len(ratios)}"
+    return (f"[{title}](docs/{page})", f"{ratio(geomean(ratios))}×", span, share, peers, machine)
+
+
+def column(page: str, name: str) -> list[float]:
+    """Return the numbers of the last column called `name` in the first table that has one.
+
+    >>> column("| a | r |\\n| --- | --: |\\n| x | 2.5x |\\n| y | – |\\n", "r")
+    [2.5]
+    """
+    lines = iter(page.splitlines())
+    for line in lines:
+        cells = _cells(line)
+        if name in cells:
+            at = len(cells) - 1 - cells[::-1].index(name)
+            next(lines)
+            rows = itertools.takewhile(lambda text: text.startswith("|"), lines)
+            found = [_cells(row)[at].rstrip("x×") for row in rows]
+            return [float(number) for number in found if re.fullmatch(r"[\d.]+", number)]
+    raise ValueError(f"no column {name!r}")
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def cpu(page: str) -> str:
+    """Return the processor and instruction set that a generated page says it was measured on.
+
+    >>> cpu("do not edit. Taken on Some CPU (1.2), avx2, one core: 7 GFLOP/s")
+    'Some CPU (1.2), avx2'
+    """
+    found = re.search(r"\bon ([^.\n]*?(?:\([^)]*\))?, (?:avx512|avx2|neon|portable))", page)
+    assert found is not None, "the page names no processor"
+    return found[1]
 
 
 PARTS: Mapping[str, Callable[[], str]] = {
