@@ -101,7 +101,7 @@ def leaves_like(what: str, nest: Any, tree: Any, path: str = "") -> list[Any]:
 
 
 def _items_like(kind: str, type_: Any, names: Any, nest: Any) -> list[Any] | None:
-    """Return the items of a container of the same kind, in its order; None if `nest` is none."""
+    """Return the items of a similar container in its order; None if `nest` is none."""
     if kind == "none":
         return [] if nest is None else None
     if kind == "mapping":
