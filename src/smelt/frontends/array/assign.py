@@ -126,8 +126,8 @@ def _update_masked(x: Value, key: Any, v: Value, how: str) -> Value | None:
     masks = [item for item in items if is_mask(item)]
     if len(masks) != 1 or sum(isinstance(item, Value) for item in items) > 1:
         return None
-    place, (mask,) = next(k for k, item in enumerate(items) if is_mask(item)), masks
-    before, after = items[:place], items[place + 1 :]
+    mask_index, (mask,) = next(k for k, item in enumerate(items) if is_mask(item)), masks
+    before, after = items[:mask_index], items[mask_index + 1 :]
     parts = parse(x, (*before, *[slice(None)] * mask.type.rank, *after))
     old = basic(x, parts)
     rest = old.type.rank - mask.type.rank

@@ -103,15 +103,15 @@ class Options:
             )
         )
 
-    def _slots(self, places: Iterable[Any], names: Iterable[Any]) -> frozenset[Slot]:
+    def _slots(self, positions: Iterable[Any], names: Iterable[Any]) -> frozenset[Slot]:
         """Return arguments both by position and by name.
 
         Raises ArgumentError for one that does not exist.
         """
         slots: set[Slot] = set()
         count = len(self.parameters)
-        for place in places:
-            slot = place if place >= 0 else place + count
+        for position in positions:
+            slot = position if position >= 0 else position + count
             slots.add(slot)
             if 0 <= slot < count:
                 slots.add(self.parameters[slot])
@@ -119,7 +119,7 @@ class Options:
                 raise ArgumentError(
                     op="jit",
                     argument="argument number",
-                    value=str(place),
+                    value=str(position),
                     expected=f"-{count} to {count - 1}: {', '.join(self.parameters)}",
                 )
         for name in names:
@@ -157,9 +157,9 @@ class Options:
         """
         statics: list[tuple[Slot, type, Hashable]] = []
         dynamic: list[Any] = []
-        for place, value in enumerate(args):
-            if place in self.static:
-                statics.append((place, type(value), self._hashable(place, value)))
+        for position, value in enumerate(args):
+            if position in self.static:
+                statics.append((position, type(value), self._hashable(position, value)))
             else:
                 dynamic.append(value)
         named: dict[str, Any] = {}

@@ -129,11 +129,11 @@ def _check(what: str, image: Value, kernel: Value) -> int:
 
 
 def _group_channels(
-    what: str, image: Value, kernel: Value, groups: int, channels: Index, place: int
+    what: str, image: Value, kernel: Value, groups: int, channels: Index, dim: int
 ) -> Index:
     """Return the image's channels per group, checked against the kernel's.
 
-    `place` is the kernel's dimension that the groups divide.  Raises ShapeError.
+    `dim` is the kernel's dimension that the groups divide.  Raises ShapeError.
     """
     operands = f"{image.told}, {kernel.told}"
     have, scope = shape_of(image)[1], image.scope or kernel.scope
@@ -144,7 +144,7 @@ def _group_channels(
             reason=f"the image has {_number(have, scope)} channels, the "
             f"kernel and groups={groups} want {_number(channels, scope)}",
         )
-    divided = shape_of(kernel)[place]
+    divided = shape_of(kernel)[dim]
     if groups > 1 and scope is not None and scope.hint(divided) == groups:
         scope.same(divided, groups)  # one channel per group: the dimension drops out
         divided = groups
@@ -168,7 +168,7 @@ def _correlate(windows: Value, kernel: Value, groups: int, count: int, inner: In
     [b, g*c, *places, *taps] and [g*o, c, *taps] give [b, g*o, *places].
     """
     shape, weights = shape_of(windows), shape_of(kernel)
-    places, taps = PLACES[:count], TAPS[:count]
+    position_letters, taps = PLACES[:count], TAPS[:count]
     batch, spatial, window = shape[0], shape[2 : 2 + count], shape[2 + count :]
     taps = "".join(t for t, n in zip(taps, weights[2:], strict=True) if n != 1)
     each_group = floordiv(weights[0], groups)
@@ -178,7 +178,11 @@ def _correlate(windows: Value, kernel: Value, groups: int, count: int, inner: In
     outer = "".join(a for a in "go" if sizes[a] != 1)
     windows = reshape(windows, (batch, *(sizes[a] for a in left), *spatial, *window))
     kernel = reshape(kernel, (*(sizes[a] for a in right), *window))
-    first, second, out = "b" + left + places + taps, right + taps, "b" + outer + places
+    first, second, out = (
+        "b" + left + position_letters + taps,
+        right + taps,
+        "b" + outer + position_letters,
+    )
     result = contract("conv", windows, kernel, first, second, out)
     return reshape(result, (batch, weights[0], *spatial))
 
@@ -232,8 +236,8 @@ def conv_transpose(
     extent = pinned(kernel, range(2, 2 + count))
     dilated = each(what, "dilation", dilation, count)
     steps = each(what, "stride", stride, count)
-    more = each(what, "output_padding", output_padding, count, 0)
-    if any(m >= max(s, d) for m, s, d in zip(more, steps, dilated, strict=True)):
+    extra = each(what, "output_padding", output_padding, count, 0)
+    if any(m >= max(s, d) for m, s, d in zip(extra, steps, dilated, strict=True)):
         raise ArgumentError(
             op=what,
             argument="output_padding",
@@ -242,22 +246,24 @@ def conv_transpose(
         )
     (groups,) = each(what, "groups", groups, 1)
     _group_channels(what, image, kernel, groups, shape_of(kernel)[0], 0)
-    cut = padding_of(what, padding, extent, dilated)
+    cropping = padding_of(what, padding, extent, dilated)
     for n, s, d, e, m, ends in zip(
-        shape_of(image)[2:], steps, dilated, extent, more, cut, strict=True
+        shape_of(image)[2:], steps, dilated, extent, extra, cropping, strict=True
     ):
-        full, off = add(mul(sub(n, 1), s), d * (e - 1) + 1 + m), sum(ends)
-        fits = full > off if isinstance(full, int) else _is_more(image, full, off)
+        full, cropped_total = add(mul(sub(n, 1), s), d * (e - 1) + 1 + m), sum(ends)
+        fits = (
+            full > cropped_total if isinstance(full, int) else _is_more(image, full, cropped_total)
+        )
         if not fits:
             raise ShapeError(
                 op=what,
                 operands=f"{image.told}, {kernel.told}",
                 reason=f"the result would be empty: padding {padding!r} cuts off all of it",
             )
-    full = all(map(is_laid, steps, dilated, extent)) and all(map(lt, more, steps))
+    full = all(map(is_laid, steps, dilated, extent)) and all(map(lt, extra, steps))
     floating = image.type.dtype.is_float and kernel.type.dtype.is_float
     form = _col2im if full and floating else _zero_stuffed
-    result = form(image, kernel, groups, steps, dilated, cut, more)
+    result = form(image, kernel, groups, steps, dilated, cropping, extra)
     return _add_bias(what, result, bias, count)
 
 
@@ -282,8 +288,8 @@ def _zero_stuffed(
     groups: int,
     steps: tuple[int, ...],
     dilated: tuple[int, ...],
-    cut: Margins,
-    more: tuple[int, ...],
+    cropping: Margins,
+    extra: tuple[int, ...],
 ) -> Value:
     """Convolve the image with stride - 1 zeros inserted between its elements."""
     count = len(steps)
@@ -293,7 +299,7 @@ def _zero_stuffed(
     reach = [(n - 1) * d for n, d in zip(extent, dilated, strict=True)]
     borders = tuple(
         (r - low, r - high + m - (s - 1))
-        for r, (low, high), m, s in zip(reach, cut, more, steps, strict=True)
+        for r, (low, high), m, s in zip(reach, cropping, extra, steps, strict=True)
     )
     windows = Windows(extent, (1,) * count, dilated, ((0, 0),) * count)
     inner = floordiv(shape_of(image)[1], groups)
@@ -318,8 +324,8 @@ def _col2im(
     groups: int,
     steps: tuple[int, ...],
     dilated: tuple[int, ...],
-    cut: Margins,
-    more: tuple[int, ...],
+    cropping: Margins,
+    extra: tuple[int, ...],
 ) -> Value:
     """Multiply each element with each tap and add the products at their positions (col2im).
 
@@ -346,7 +352,7 @@ def _col2im(
         a, n = 2 + k, add(mul(sub(shape[2 + k], 1), steps[k]), dilated[k] * (extent[k] - 1) + 1)
         products = _insert_zeros(products, a, steps[k])
         lengths = shape_of(products)
-        target = (*lengths[:a], add(n, more[k]), *lengths[a + 1 :])
+        target = (*lengths[:a], add(n, extra[k]), *lengths[a + 1 :])
         products = record(Shear(target, a, dilated[k]), (products,))
         products = fold("sum", products, (products.type.rank - 1,), keepdims=False)
-    return cast(cropped(products, tuple((-low, -high) for low, high in cut)), dtype)
+    return cast(cropped(products, tuple((-low, -high) for low, high in cropping)), dtype)

@@ -109,8 +109,8 @@ def asarray(
     if isinstance(obj, (bool, int, float, Number)):
         if copy is False:
             raise ArgumentError("asarray: a Python number becomes an array only by a copy")
-        plain = number_dtype(obj) if not isinstance(obj, Number) else obj.dtype
-        return Array.of(number(obj, target or plain, "asarray"))
+        default_type = number_dtype(obj) if not isinstance(obj, Number) else obj.dtype
+        return Array.of(number(obj, target or default_type, "asarray"))
     if is_foreign_array(obj):
         return _from_memory(obj, target, copy)
     if copy is False:
@@ -163,41 +163,41 @@ def _from_lists(obj: Any, target: DType | None) -> Array:
 
 def _ragged(obj: Any) -> ArgumentError | None:
     """Return the error for nested lists of different lengths, or None if they agree."""
-    level, places = [obj], [""]
+    level, paths = [obj], [""]
     while level:
         sizes = [len(x) if isinstance(x, (list, tuple)) else None for x in level]
-        for place, size in zip(places, sizes, strict=True):
+        for path, size in zip(paths, sizes, strict=True):
             if size != sizes[0]:
                 lengths = ["no list" if n is None else f"length {n}" for n in (sizes[0], size)]
                 return ArgumentError(
                     op="asarray",
                     argument="obj",
-                    value=f"lists ({lengths[0]} at obj{places[0]}, {lengths[1]} at obj{place})",
+                    value=f"lists ({lengths[0]} at obj{paths[0]}, {lengths[1]} at obj{path})",
                     expected="lists of one length at each depth",
                     hint="Fill the shorter ones up, or make an array of each and sm.concat them.",
                 )
         if sizes[0] is None:
             return None
-        places = [f"{p}[{k}]" for p in places for k in range(sizes[0])]
+        paths = [f"{p}[{k}]" for p in paths for k in range(sizes[0])]
         level = [x for one in level for x in one]
     return None
 
 
-def _exact_integers(obj: Any, plain: Any, target: DType) -> Any:
+def _exact_integers(obj: Any, default_data: Any, target: DType) -> Any:
     """Convert nested lists to the integer dtype `target` without rounding.
 
-    `plain` is what NumPy makes of them without a dtype, where large integers may have become
+    `default_data` is what NumPy makes of them without a dtype, where large integers may have become
     float64.  Raises RangeError for a number that the dtype cannot hold.
     """
     failure: Exception | None = None
     try:
         with np.errstate(invalid="ignore"):
             converted = np.asarray(obj, dtype=target.numpy)
-        if plain.dtype.kind == "O" or (converted == np.trunc(plain)).all():
+        if default_data.dtype.kind == "O" or (converted == np.trunc(default_data)).all():
             return converted  # NumPy truncated no fraction
     except (ValueError, OverflowError) as error:
         failure = error
-    for item in plain.ravel().tolist():
+    for item in default_data.ravel().tolist():
         number(item, target, "asarray")
     raise ArgumentError(f"asarray: {failure}") from failure
 

@@ -78,9 +78,9 @@ def enter(x: Any) -> np.ndarray[Any, Any]:
     try:
         return np.from_dlpack(x)
     except (BufferError, RuntimeError):
-        short = _AsShort(x)
-        view = np.from_dlpack(short)
-        return view.view(bf16.numpy) if short.renamed else view
+        wrapper = _AsShort(x)
+        view = np.from_dlpack(wrapper)
+        return view.view(bf16.numpy) if wrapper.renamed else view
 
 
 def leave(data: np.ndarray[Any, Any], **options: Any) -> Any:

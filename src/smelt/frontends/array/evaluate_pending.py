@@ -192,19 +192,19 @@ def review(limit: int) -> None:
     Arrays that nothing refers to any more are dropped, so that a loop that drops its results costs
     nothing.
     """
-    held = [r for r in STATE.pending if (a := r()) is not None and a.node.waits]
-    seen: set[Value] = set()
-    stack = [a.node for r in held if (a := r()) is not None]
+    alive = [r for r in STATE.pending if (a := r()) is not None and a.node.waits]
+    waiting: set[Value] = set()
+    stack = [a.node for r in alive if (a := r()) is not None]
     while stack:
         node = stack.pop()
-        if node.data is None and node not in seen:
-            seen.add(node)
+        if node.data is None and node not in waiting:
+            waiting.add(node)
             stack.extend(node.inputs)
-    STATE.pending = held
-    if len(seen) >= limit:
+    STATE.pending = alive
+    if len(waiting) >= limit:
         flush()
-        seen.clear()
-    STATE.due = len(STATE.pending) + max(limit - len(seen), 16)
+        waiting.clear()
+    STATE.due = len(STATE.pending) + max(limit - len(waiting), 16)
 
 
 def _run(outputs: tuple[Value, ...]) -> None:
@@ -217,10 +217,10 @@ def _run(outputs: tuple[Value, ...]) -> None:
         except FAILURES as error:
             _locate_error(error, Program(outputs), cached.compiled, cached.sizes)
             raise
-    looks = _NOTHING if cached is None else cached.lifted.looks
+    checks = _NOTHING if cached is None else cached.lifted.looks
     if results is None:
-        results, looks = _compile_and_run(Program(outputs), spelled)
-    if looks.flag is not None and results[-1]:
+        results, checks = _compile_and_run(Program(outputs), spelled)
+    if checks.flag is not None and results[-1]:
         _raise_outside(Program(outputs))
     for node, data in zip(outputs, results, strict=False):
         node.data = data

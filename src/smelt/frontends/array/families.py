@@ -165,13 +165,13 @@ def align(what: str, *values: Value) -> tuple[TensorType, ...]:
     if all(t.shape == first or not t.shape for t in types[1:]):
         return types
     rank = max(len(t.shape) for t in types)
-    for place in range(1, rank + 1):
+    for from_end in range(1, rank + 1):
         size = 1
         for t in types:
-            dim = t.shape[-place] if place <= len(t.shape) else 1
+            dim = t.shape[-from_end] if from_end <= len(t.shape) else 1
             if dim not in (1, size):
                 if size != 1:
-                    raise mismatch(what, types, -place, (size, dim))
+                    raise mismatch(what, types, -from_end, (size, dim))
                 size = dim
     return types
 

@@ -100,9 +100,9 @@ class _Generalizer:
 
     def number(self, n: int) -> Index:
         """Create the symbol of the next number."""
-        place = next(self.places)
-        name = f"n{place}"
-        self.place_of[name] = place
+        index = next(self.places)
+        name = f"n{index}"
+        self.place_of[name] = index
         if self.own is not None:
             self.sizes.guests.add(name)
         return self.sizes.symbol(n, name)
@@ -200,10 +200,10 @@ class _Generalizer:
             node = Node(self.ops[x], operands, x.type, x.origin)
             nodes[x] = again(sizes, node, {i: i for i in operands})
         outputs = tuple(constants.next(x) if _is_constant(x) else nodes[x] for x in program.outputs)
-        looks = looked_at(outputs, trusted=lambda at, _: isinstance(at.op, Input))
-        if not all(sizes.holds(0, "<=", room) for room in looks.sizes):
-            refused(looks.readers)
-        flags = () if looks.flag is None else (looks.flag,)
+        checks = looked_at(outputs, trusted=lambda at, _: isinstance(at.op, Input))
+        if not all(sizes.holds(0, "<=", room) for room in checks.sizes):
+            refused(checks.readers)
+        flags = () if checks.flag is None else (checks.flag,)
         graph = Graph("lazy", (*inputs, *constants.inputs), (*outputs, *flags), checks=len(flags))
         orders = [turned(data) for data in program.buffers]
         graph, turns = engine.turned(graph, [*orders, *[None] * len(constants.inputs)])
@@ -220,7 +220,7 @@ class _Generalizer:
             tuple(constants.free),
             tuple(names.index(n) for n in other_names),
             {name: sizes.hints[name] for name in names},
-            looks,
+            checks,
             turns,
         )
 
@@ -359,10 +359,10 @@ def _unify_group(lift: _Generalizer, source: list[Index], target: list[Index]) -
 def _slice(lift: _Generalizer, x: Value, op: Op, types: Types) -> None:
     sizes = lift.sizes
     for dim, start, count, step in zip(types[0].shape, op.starts, op.sizes, op.steps, strict=True):
-        n, many = sizes.hint(dim), sizes.hint(count)
-        if isinstance(dim, int) or not many:
+        n, length = sizes.hint(dim), sizes.hint(count)
+        if isinstance(dim, int) or not length:
             continue
-        if many == n and abs(step) == 1:  # the whole dimension, possibly reversed
+        if length == n and abs(step) == 1:  # the whole dimension, possibly reversed
             sizes.same(count, dim)
             if step < 0:
                 sizes.same(start, sub(dim, 1))
@@ -373,18 +373,18 @@ def _slice(lift: _Generalizer, x: Value, op: Op, types: Types) -> None:
 def _guess_range(lift: _Generalizer, dim: Index, start: Index, count: Index) -> None:
     """Guess whether a slice is `x[a:]`, `x[:-b]`, `x[-c:]` or `x[a:b]`."""
     sizes = lift.sizes
-    n, first, many = (sizes.hint(d) for d in (dim, start, count))
-    if first + many == n and not (lift.stays(count) and lift.moves(dim)):
-        if first <= many or lift.moves(count):
+    n, first, length = (sizes.hint(d) for d in (dim, start, count))
+    if first + length == n and not (lift.stays(count) and lift.moves(dim)):
+        if first <= length or lift.moves(count):
             sizes.pin(start)
             sizes.same(count, sub(dim, first))
         else:
             sizes.pin(count)
-            sizes.same(start, sub(dim, many))
-    elif lift.moves(count) or (lift.moved is None and first + many > n // 2):
+            sizes.same(start, sub(dim, length))
+    elif lift.moves(count) or (lift.moved is None and first + length > n // 2):
         sizes.pin(start)
-        twin = lift.twin(count) if n - many > 2 else None
-        sizes.same(count, twin if twin is not None else sub(dim, n - many))
+        twin = lift.twin(count) if n - length > 2 else None
+        sizes.same(count, twin if twin is not None else sub(dim, n - length))
 
 
 def _pad(lift: _Generalizer, x: Value, op: Op, types: Types) -> None:

@@ -239,11 +239,11 @@ class Jit(Generic[P, R]):
         )
         traces = self.traces.setdefault(key, [])
         measures = measure(arguments)
-        for place, trace in enumerate(traces):
+        for index, trace in enumerate(traces):
             sizes = trace.match(*measures)
             if sizes is not None:
-                if place:
-                    traces.insert(0, traces.pop(place))
+                if index:
+                    traces.insert(0, traces.pop(index))
                 return trace, sizes
         trace = record_call(
             self.options.name, bound.names, arguments, bound.call, donated, turns=turns

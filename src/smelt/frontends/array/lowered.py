@@ -79,7 +79,7 @@ def as_arguments(bound: Bound) -> list[Argument]:
     Raises StaticArgError for a leaf that is neither array nor number.
     """
     arguments: list[Argument] = []
-    for place, x in enumerate(bound.leaves):
+    for index, x in enumerate(bound.leaves):
         if isinstance(x, Array):
             arguments.append(Argument(realise(x.node)))
         elif isinstance(x, (bool, int, float)):
@@ -90,7 +90,7 @@ def as_arguments(bound: Bound) -> list[Argument]:
             arguments.append(Argument(usable(as_buffer(x))))
         else:
             raise StaticArgError(
-                argument=f"argument {bound.names[place]!r}",
+                argument=f"argument {bound.names[index]!r}",
                 type=type(x).__name__,
                 reason="it is neither an array nor a number, nor declared static",
                 hint="A dataclass of arrays and numbers is a nest of them. An object that stays as"

@@ -107,8 +107,8 @@ def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[in
     ):
         raise AxisError(f"moveaxis: {source} and {destination} do not pair distinct dimensions")
     perm = [a for a in range(rank) if a not in first]
-    for place, a in sorted(zip(second, first, strict=True)):
-        perm.insert(place, a)
+    for position, a in sorted(zip(second, first, strict=True)):
+        perm.insert(position, a)
     return Array.of(views.permute(node, perm))
 
 
@@ -119,10 +119,10 @@ def expand_dims(x: Any, /, axis: int | Sequence[int] = 0) -> Array:
     """
     node = value(x, "expand_dims")
     requested = tuple(axis) if isinstance(axis, Sequence) else (axis,)
-    places = axes_of(requested, node.type.rank + len(requested), "expand_dims")
+    new_dims = axes_of(requested, node.type.rank + len(requested), "expand_dims")
     shape = list(shape_of(node))
-    for place in places:
-        shape.insert(place, 1)
+    for dim in new_dims:
+        shape.insert(dim, 1)
     return Array.of(views.reshape(node, tuple(shape)))
 
 
@@ -132,13 +132,13 @@ def squeeze(x: Any, /, axis: int | Sequence[int]) -> Array:
     Raises ShapeError for another size, AxisError.
     """
     node = value(x, "squeeze")
-    places = axes_of(axis, node.type.rank, "squeeze")
+    removed = axes_of(axis, node.type.rank, "squeeze")
     shape = shape_of(node)
-    for a in places:
+    for a in removed:
         one = shape[a] == 1 or (node.scope is not None and node.scope.same(shape[a], 1))
         if not one:
             raise ShapeError(op="squeeze", operands=node.told, reason=f"axis {a} is not 1")
-    rest = tuple(d for a, d in enumerate(shape) if a not in places)
+    rest = tuple(d for a, d in enumerate(shape) if a not in removed)
     return Array.of(views.reshape(node, rest))
 
 
@@ -186,8 +186,8 @@ def stack(arrays: Sequence[Any], /, *, axis: int = 0) -> Array:
     nodes = [value(a, "stack") for a in arrays]
     if not nodes:
         raise ArgumentError(op="stack", argument="arrays", value="()", expected="at least one")
-    place = axis_of(axis, nodes[0].type.rank + 1, "stack")
-    return Array.of(views.stack(nodes, place))
+    dim = axis_of(axis, nodes[0].type.rank + 1, "stack")
+    return Array.of(views.stack(nodes, dim))
 
 
 def unstack(x: Any, /, *, axis: int = 0) -> tuple[Array, ...]:
@@ -196,10 +196,10 @@ def unstack(x: Any, /, *, axis: int = 0) -> tuple[Array, ...]:
     Inside `jit` the size of the axis becomes a constant of the recording.  Raises AxisError.
     """
     node = value(x, "unstack")
-    place = axis_of(axis, node.type.rank, "unstack")
+    dim = axis_of(axis, node.type.rank, "unstack")
     array = Array.of(node)
-    lead = (slice(None),) * place
-    return tuple(array[(*lead, k)] for k in range(operator.index(array.shape[place])))
+    lead = (slice(None),) * dim
+    return tuple(array[(*lead, k)] for k in range(operator.index(array.shape[dim])))
 
 
 def flip(x: Any, /, *, axis: int | Sequence[int] | None = None) -> Array:
@@ -254,9 +254,9 @@ def _roll(x: Value, steps: Index, axis: int) -> Value:
         return x
     ones = (1,) * len(shape)
     zero: Shape = (0,) * len(shape)
-    cut = sub(n, offset)
-    tail = take_range(x, _set(zero, axis, cut), _set(shape, axis, offset), ones)
-    return views.concat([tail, take_range(x, zero, _set(shape, axis, cut), ones)], axis)
+    split = sub(n, offset)
+    tail = take_range(x, _set(zero, axis, split), _set(shape, axis, offset), ones)
+    return views.concat([tail, take_range(x, zero, _set(shape, axis, split), ones)], axis)
 
 
 def _set(shape: Shape, axis: int, size: Index) -> Shape:
@@ -273,16 +273,16 @@ def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Array:
     if axis is None:
         node = views.reshape(node, (-1,))
         axis = 0
-    place = axis_of(axis, node.type.rank, "repeat")
+    dim = axis_of(axis, node.type.rank, "repeat")
     if not is_whole(repeats):
-        return _repeat_each(node, repeats, place)
+        return _repeat_each(node, repeats, dim)
     shape = shape_of(node)
     (times,) = dims(repeats)
     if isinstance(times, int) and times < 0:
         raise ArgumentError(op="repeat", argument="repeats", value=times, expected="0 or more")
-    repeated = views.reshape(node, (*shape[: place + 1], 1, *shape[place + 1 :]))
-    repeated = views.expand(repeated, (*shape[: place + 1], times, *shape[place + 1 :]))
-    return Array.of(views.reshape(repeated, _set(shape, place, mul(shape[place], times))))
+    repeated = views.reshape(node, (*shape[: dim + 1], 1, *shape[dim + 1 :]))
+    repeated = views.expand(repeated, (*shape[: dim + 1], times, *shape[dim + 1 :]))
+    return Array.of(views.reshape(repeated, _set(shape, dim, mul(shape[dim], times))))
 
 
 def _repeat_each(x: Value, repeats: Any, axis: int) -> Array:
@@ -299,8 +299,10 @@ def _repeat_each(x: Value, repeats: Any, axis: int) -> Array:
             value=repr(values),
             expected=f"counts for {n} elements, none negative",
         )
-    places = np.repeat(np.arange(n), values.reshape(-1) if values.size != 1 else int(values.item()))
-    return Array.of(take(x, [leaf(places)], axis))
+    sources = np.repeat(
+        np.arange(n), values.reshape(-1) if values.size != 1 else int(values.item())
+    )
+    return Array.of(take(x, [leaf(sources)], axis))
 
 
 def _scope(x: Value) -> Scope:

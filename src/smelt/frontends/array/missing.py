@@ -102,13 +102,13 @@ def _as_floats(x: Any, dtype: DTypeLike, what: str) -> Array:
     return array if dtype is None else astype(array, as_dtype(dtype))
 
 
-def _sum_and_count(wide: Array, axis: Axis, keepdims: bool) -> tuple[Array, Array]:
+def _sum_and_count(upcast: Array, axis: Axis, keepdims: bool) -> tuple[Array, Array]:
     """Return the sum and the number of elements that are not NaN, in one dtype."""
-    return nansum(wide, axis, keepdims=keepdims), _count(wide, axis, keepdims)
+    return nansum(upcast, axis, keepdims=keepdims), _count(upcast, axis, keepdims)
 
 
-def _count(wide: Array, axis: Axis, keepdims: bool) -> Array:
-    flags = astype(el.logical_not(el.isnan(wide)), wide.dtype)
+def _count(upcast: Array, axis: Axis, keepdims: bool) -> Array:
+    flags = astype(el.logical_not(el.isnan(upcast)), upcast.dtype)
     return stat.sum(flags, axis=axis, keepdims=keepdims)
 
 
@@ -148,11 +148,11 @@ def nanstd(
 
 
 def _variance(array: Array, axis: Axis, ddof: float, keepdims: bool) -> Array:
-    wide = astype(array, array.dtype.compute)
-    total, count = _sum_and_count(wide, axis, True)
-    centred = el.where(el.isnan(wide), 0.0, wide - total / count)  # infinities give NaN
+    upcast = astype(array, array.dtype.compute)
+    total, count = _sum_and_count(upcast, axis, True)
+    centred = el.where(el.isnan(upcast), 0.0, upcast - total / count)  # infinities give NaN
     squares = stat.sum(centred * centred, axis=axis, keepdims=keepdims)
-    divisor = _count(wide, axis, keepdims) - ddof
+    divisor = _count(upcast, axis, keepdims) - ddof
     return el.where(divisor > 0, squares / divisor, math.nan)
 
 

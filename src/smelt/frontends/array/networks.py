@@ -59,9 +59,11 @@ def exchanges(n: int) -> list[tuple[int, int]]:
         step = run
         while step >= 1:
             for first in range(step % run, n - step, 2 * step):
-                places = range(first, min(first + step, n - step))
+                lower_positions = range(first, min(first + step, n - step))
                 pairs += [
-                    (k, k + step) for k in places if k // (2 * run) == (k + step) // (2 * run)
+                    (k, k + step)
+                    for k in lower_positions
+                    if k // (2 * run) == (k + step) // (2 * run)
                 ]
             step //= 2
         run *= 2

@@ -74,15 +74,15 @@ def relu(x: Any, /) -> Array:
 
 def silu(x: Any, /) -> Array:
     """Return x · sigmoid(x) for each element, also called swish."""
-    wide = _to_compute_type(x, "silu")
-    return _to_type_of(wide * sigmoid(wide), x)
+    upcast = _to_compute_type(x, "silu")
+    return _to_type_of(upcast * sigmoid(upcast), x)
 
 
 def mish(x: Any, /) -> Array:
     """Return x · tanh(log(1 + exp(x))) for each element."""
-    wide = _to_compute_type(x, "mish")
-    softplus = maximum(wide, 0) + log1p(exp(-abs(wide)))
-    return _to_type_of(wide * tanh(softplus), x)
+    upcast = _to_compute_type(x, "mish")
+    softplus = maximum(upcast, 0) + log1p(exp(-abs(upcast)))
+    return _to_type_of(upcast * tanh(softplus), x)
 
 
 def gelu(x: Any, /, *, approximate: str = "none") -> Array:
@@ -91,15 +91,15 @@ def gelu(x: Any, /, *, approximate: str = "none") -> Array:
     See D. Hendrycks and K. Gimpel, 2016.  `approximate="tanh"` uses the tanh formula instead of
     erf.  Raises ArgumentError for other values.
     """
-    wide = _to_compute_type(x, "gelu")
+    upcast = _to_compute_type(x, "gelu")
     if approximate == "none":
-        return _to_type_of(wide * 0.5 * (1 + erf(wide * math.sqrt(0.5))), x)
+        return _to_type_of(upcast * 0.5 * (1 + erf(upcast * math.sqrt(0.5))), x)
     if approximate != "tanh":
         raise ArgumentError(
             op="gelu", argument="approximate", value=repr(approximate), expected="'none' or 'tanh'"
         )
-    inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * (wide * wide * wide))
-    return _to_type_of(wide * 0.5 * (1 + tanh(inner)), x)
+    inner = math.sqrt(2 / math.pi) * (upcast + 0.044715 * (upcast * upcast * upcast))
+    return _to_type_of(upcast * 0.5 * (1 + tanh(inner)), x)
 
 
 def _max_along(x: Array, axis: Axis | None) -> Array:
@@ -116,8 +116,8 @@ def softmax(x: Any, /, *, axis: Axis = -1) -> Array:
 
     Floats keep their dtype, integers give float64.  Raises AxisError.
     """
-    wide = _to_compute_type(x, "softmax")
-    exps = exp(wide - _max_along(wide, axis))
+    upcast = _to_compute_type(x, "softmax")
+    exps = exp(upcast - _max_along(upcast, axis))
     return _to_type_of(exps / total(exps, axis=axis, keepdims=True), x)
 
 
@@ -127,10 +127,10 @@ def logsumexp(x: Any, /, *, axis: Axis | None = None, keepdims: bool = False) ->
     -inf where every element is -inf.  `keepdims` keeps the reduced dimensions with size 1.  Raises
     AxisError.
     """
-    wide = _to_compute_type(x, "logsumexp")
-    largest = _max_along(wide, axis)
+    upcast = _to_compute_type(x, "logsumexp")
+    largest = _max_along(upcast, axis)
     largest = where(abs(largest) == math.inf, 0.0, largest)
-    result = log(total(exp(wide - largest), axis=axis, keepdims=True)) + largest
+    result = log(total(exp(upcast - largest), axis=axis, keepdims=True)) + largest
     if not keepdims:
         result = total(result, axis=axis)  # over dimensions of size 1
     return _to_type_of(result, x)
@@ -141,8 +141,8 @@ def log_softmax(x: Any, /, *, axis: Axis = -1) -> Array:
 
     Raises AxisError.
     """
-    wide = _to_compute_type(x, "log_softmax")
-    shifted = wide - _max_along(wide, axis)
+    upcast = _to_compute_type(x, "log_softmax")
+    shifted = upcast - _max_along(upcast, axis)
     return _to_type_of(shifted - log(total(exp(shifted), axis=axis, keepdims=True)), x)
 
 
@@ -169,8 +169,8 @@ def layer_norm(
 
     See J. Ba et al., 2016.  Raises AxisError, ShapeError.
     """
-    wide = _to_compute_type(x, "layer_norm")
-    centred = wide - mean(wide, axis=axis, keepdims=True)
+    upcast = _to_compute_type(x, "layer_norm")
+    centred = upcast - mean(upcast, axis=axis, keepdims=True)
     variance = mean(centred * centred, axis=axis, keepdims=True)
     return _to_type_of(
         _scale_and_shift(centred * rsqrt(variance + eps), weight, bias, "layer_norm"), x
@@ -183,9 +183,9 @@ def rms_norm(x: Any, weight: Any = None, /, *, axis: Axis = -1, eps: float = 1e-
     `weight` broadcasts with x; `eps` is added to the mean square.  See B. Zhang et al., 2019.
     Raises AxisError, ShapeError.
     """
-    wide = _to_compute_type(x, "rms_norm")
-    scale = rsqrt(mean(wide * wide, axis=axis, keepdims=True) + eps)
-    return _to_type_of(_scale_and_shift(wide * scale, weight, None, "rms_norm"), x)
+    upcast = _to_compute_type(x, "rms_norm")
+    scale = rsqrt(mean(upcast * upcast, axis=axis, keepdims=True) + eps)
+    return _to_type_of(_scale_and_shift(upcast * scale, weight, None, "rms_norm"), x)
 
 
 def _per_channel(x: Array, weight: Any, what: str) -> Any:
@@ -213,16 +213,16 @@ def group_norm(
 
     See Y. Wu and K. He, 2018.  Raises ShapeError unless `groups` divides the channels.
     """
-    wide = _to_compute_type(x, "group_norm")
-    if wide.ndim < 2:
-        raise ShapeError(op="group_norm", operands=wide.node.told, reason="no channels")
-    shape = wide.shape
-    split = reshape(wide, (shape[0], groups, shape[1] // groups, *shape[2:]))
+    upcast = _to_compute_type(x, "group_norm")
+    if upcast.ndim < 2:
+        raise ShapeError(op="group_norm", operands=upcast.node.told, reason="no channels")
+    shape = upcast.shape
+    split = reshape(upcast, (shape[0], groups, shape[1] // groups, *shape[2:]))
     axes = tuple(range(2, split.ndim))
     centred = split - mean(split, axis=axes, keepdims=True)
     variance = mean(centred * centred, axis=axes, keepdims=True)
     normalised = reshape(centred * rsqrt(variance + eps), shape)
-    weight, bias = (_per_channel(wide, w, "group_norm") for w in (weight, bias))
+    weight, bias = (_per_channel(upcast, w, "group_norm") for w in (weight, bias))
     return _to_type_of(_scale_and_shift(normalised, weight, bias, "group_norm"), x)
 
 
@@ -248,17 +248,17 @@ def batch_norm(
 
     See S. Ioffe and C. Szegedy, 2015.  Raises ShapeError.
     """
-    wide = _to_compute_type(x, "batch_norm")
-    if wide.ndim < 2:
-        raise ShapeError(op="batch_norm", operands=wide.node.told, reason="no channels")
+    upcast = _to_compute_type(x, "batch_norm")
+    if upcast.ndim < 2:
+        raise ShapeError(op="batch_norm", operands=upcast.node.told, reason="no channels")
     if mean_ is None:
-        axes = (0, *range(2, wide.ndim))
-        centred = wide - mean(wide, axis=axes, keepdims=True)
+        axes = (0, *range(2, upcast.ndim))
+        centred = upcast - mean(upcast, axis=axes, keepdims=True)
         spread = mean(centred * centred, axis=axes, keepdims=True)
     else:
-        centred = wide - _to_compute_type(_per_channel(wide, mean_, "batch_norm"), "batch_norm")
-        spread = _to_compute_type(_per_channel(wide, variance, "batch_norm"), "batch_norm")
-    weight, bias = (_per_channel(wide, w, "batch_norm") for w in (weight, bias))
+        centred = upcast - _to_compute_type(_per_channel(upcast, mean_, "batch_norm"), "batch_norm")
+        spread = _to_compute_type(_per_channel(upcast, variance, "batch_norm"), "batch_norm")
+    weight, bias = (_per_channel(upcast, w, "batch_norm") for w in (weight, bias))
     return _to_type_of(
         _scale_and_shift(centred * rsqrt(spread + eps), weight, bias, "batch_norm"), x
     )
@@ -297,20 +297,20 @@ def cross_entropy(
     node = value(labels, "cross_entropy")
     if not node.type.dtype.is_integer:
         raise DTypeError(f"cross_entropy: labels are {node.told}, not integers")
-    wide = _to_compute_type(logits, "cross_entropy")
+    upcast = _to_compute_type(logits, "cross_entropy")
     classes = Array.of(node)
     counted = None if ignore is None else classes != ignore
     positions = classes if counted is None else where(counted, classes, 0)
     index = expand_dims(positions, axis=axis)
-    picked = total(take_along_axis(wide, index, axis=axis), axis=axis)
-    loss = logsumexp(wide, axis=axis) - picked
+    picked = total(take_along_axis(upcast, index, axis=axis), axis=axis)
+    loss = logsumexp(upcast, axis=axis) - picked
     if counted is not None:
         loss = where(counted, loss, 0.0)
     if reduction == "none":
         return _to_type_of(loss, logits)
     if reduction == "sum" or counted is None:
         return _to_type_of(total(loss) if reduction == "sum" else mean(loss), logits)
-    number = Array.of(cast(counted.node, wide.dtype))
+    number = Array.of(cast(counted.node, upcast.dtype))
     return _to_type_of(total(loss) / total(number), logits)
 
 
@@ -378,21 +378,21 @@ def rotary(
 
     See J. Su et al., 2021.  Raises ShapeError for an odd size.
     """
-    wide = _to_compute_type(x, "rotary")
-    length, size = wide.shape[-2:]
+    upcast = _to_compute_type(x, "rotary")
+    length, size = upcast.shape[-2:]
     if size % 2 != 0:
-        raise ShapeError(op="rotary", operands=wide.node.told, reason="the size is odd")
+        raise ShapeError(op="rotary", operands=upcast.node.told, reason="the size is odd")
     half = size // 2
     at = arange(length) if positions is None else Array.of(value(positions, "rotary"))
-    steps = Array.of(cast(arange(half).node, wide.dtype)) * (-2.0 * math.log(base) / size)
-    angle = expand_dims(Array.of(cast(at.node, wide.dtype)), axis=-1) * exp(steps)
+    steps = Array.of(cast(arange(half).node, upcast.dtype)) * (-2.0 * math.log(base) / size)
+    angle = expand_dims(Array.of(cast(at.node, upcast.dtype)), axis=-1) * exp(steps)
     c, s = cos(angle), sin(angle)
     if interleaved:
-        pairs = reshape(wide, (*wide.shape[:-1], half, 2))
+        pairs = reshape(upcast, (*upcast.shape[:-1], half, 2))
         a, b = pairs[..., 0], pairs[..., 1]
         rotated = concat(
             [expand_dims(a * c - b * s, axis=-1), expand_dims(a * s + b * c, axis=-1)], axis=-1
         )
-        return _to_type_of(reshape(rotated, wide.shape), x)
-    a, b = wide[..., :half], wide[..., half:]
+        return _to_type_of(reshape(rotated, upcast.shape), x)
+    a, b = upcast[..., :half], upcast[..., half:]
     return _to_type_of(concat([a * c - b * s, a * s + b * c], axis=-1), x)

@@ -217,10 +217,10 @@ def histogram(
     Raises ArgumentError for no bins, ShapeError.
     """
     array = reshape(array_of(x, "histogram"), (-1,))
-    edges, place = _edges(array, bins, range)
+    edges, bin_of = _edges(array, bins, range)
     n = edges.shape[0] - 1
     inside = el.logical_and(array >= edges[0], array <= edges[n])
-    slot = el.where(inside, el.clip(place, 0, n - 1), n)
+    slot = el.where(inside, el.clip(bin_of, 0, n - 1), n)
     w = None if weights is None else reshape(array_of(weights, "histogram"), (-1,))
     counts = bincount(slot, w, length=n + 1)[:n]
     if density:
@@ -240,25 +240,25 @@ def _edges(x: Array, bins: Any, span: tuple[Any, Any] | None) -> tuple[Array, Ar
         return edges, el.where(el.equal(x, edges[edges.shape[0] - 1]), edges.shape[0] - 2, at)
     if bins < 1:
         raise ArgumentError(op="histogram", argument="bins", value=bins, expected="1 or more")
-    wide = x if x.dtype.is_float else astype(x, f64)
+    floats = x if x.dtype.is_float else astype(x, f64)
     if span is not None:
-        low, high = (make.asarray(e, dtype=wide.dtype) for e in span)
+        low, high = (make.asarray(e, dtype=floats.dtype) for e in span)
     elif shape_of(x.node)[0] == 0:
-        low, high = (make.asarray(e, dtype=wide.dtype) for e in (0.0, 1.0))
+        low, high = (make.asarray(e, dtype=floats.dtype) for e in (0.0, 1.0))
     else:
-        low, high = stat.min(wide), stat.max(wide)
+        low, high = stat.min(floats), stat.max(floats)
     flat = el.equal(low, high)
     low, high = el.where(flat, low - 0.5, low), el.where(flat, high + 0.5, high)
     steps = astype(make.arange(bins + 1), f64)
     first, last = astype(low, f64), astype(high, f64)
     edges = el.where(el.equal(steps, bins), last, steps * ((last - first) / bins) + first)
-    edges = astype(edges, wide.dtype)
-    scaled = (wide - low) / (high - low) * bins
-    inside = el.logical_and(wide >= low, wide <= high)
+    edges = astype(edges, floats.dtype)
+    scaled = (floats - low) / (high - low) * bins
+    inside = el.logical_and(floats >= low, floats <= high)
     at = astype(el.where(inside, el.clip(scaled, 0, bins - 1), 0.0), i64)
-    at = at - astype(wide < edges[at], i64)  # rounding may have chosen a neighbouring bin
+    at = at - astype(floats < edges[at], i64)  # rounding may have chosen a neighbouring bin
     at = el.clip(at, 0, bins - 1)
-    return edges, at + astype(el.logical_and(wide >= edges[at + 1], at < bins - 1), i64)
+    return edges, at + astype(el.logical_and(floats >= edges[at + 1], at < bins - 1), i64)
 
 
 # Series

@@ -39,9 +39,9 @@ def _sorted(x: Any, axis: Axis, what: str) -> Array:
     """Sort floats along a new first axis into which the axes `axis` are flattened."""
     array = floats_of(x, what)
     axes = axes_of(axis, array.ndim, what)
-    moved = moveaxis(array, axes, tuple(range(len(axes)))) if axes else array
-    shape = moved.shape
-    flat = reshape(moved, (math.prod(shape[: len(axes)]), *shape[len(axes) :]))
+    leading = moveaxis(array, axes, tuple(range(len(axes)))) if axes else array
+    shape = leading.shape
+    flat = reshape(leading, (math.prod(shape[: len(axes)]), *shape[len(axes) :]))
     if not axes:
         flat = reshape(array, (1, *array.shape)) if array.ndim else reshape(array, (1,))
     size = shape_of(flat.node)[0]

@@ -65,16 +65,20 @@ def _windows(
     fitting(what, x, w, x.told)
     if not ceil:
         return w, (0,) * count
-    more = tuple(_missing_elements(w, k, n) for k, n in enumerate(pinned(x, range(2, 2 + count))))
-    extended = tuple((low, high + e) for (low, high), e in zip(padding_pairs, more, strict=True))
-    return Windows(extent, steps, dilated, extended), more
+    beyond_end = tuple(
+        _missing_elements(w, k, n) for k, n in enumerate(pinned(x, range(2, 2 + count)))
+    )
+    extended = tuple(
+        (low, high + e) for (low, high), e in zip(padding_pairs, beyond_end, strict=True)
+    )
+    return Windows(extent, steps, dilated, extended), beyond_end
 
 
 def _missing_elements(w: Windows, k: int, n: int) -> int:
     """Return how many elements the last, partial window along dimension k lacks."""
     low, high = w.margins[k]
-    short = (w.reach(k) - n - low - high) % w.stride[k]
-    return short if short + high < w.reach(k) else 0
+    lacking = (w.reach(k) - n - low - high) % w.stride[k]
+    return lacking if lacking + high < w.reach(k) else 0
 
 
 def _reduce_windows(
@@ -140,11 +144,11 @@ def avg_pool(
     Raises ShapeError where the windows do not fit, ArgumentError for other settings.
     """
     node = value(x, "avg_pool")
-    w, more = _windows("avg_pool", node, size, stride, padding, 1, ceil)
-    wide = wide_of(node)
-    total = Array.of(_reduce_windows("avg_pool", wide, w, "sum", 0))
-    plain = not any(more) and (count_padding or not any(map(any, w.margins)))
-    if plain:
+    w, beyond_end = _windows("avg_pool", node, size, stride, padding, 1, ceil)
+    upcast = wide_of(node)
+    total = Array.of(_reduce_windows("avg_pool", upcast, w, "sum", 0))
+    equal_counts = not any(beyond_end) and (count_padding or not any(map(any, w.margins)))
+    if equal_counts:
         mean = total * (1.0 / math.prod(w.extent))
         return _to_type_of(mean, node)
     shape = shape_of(node)[2:]
@@ -153,9 +157,9 @@ def avg_pool(
     ):
         n = shown(shape[k], node.scope)
         start = arange(total.shape[2 + k]) * step - low
-        end = n + high - more[k] if count_padding else n
+        end = n + high - beyond_end[k] if count_padding else n
         count = minimum(start + extent, end) - (start if count_padding else maximum(start, 0))
-        total = total / _broadcast_vector(count, k, len(shape), wide.type.dtype)
+        total = total / _broadcast_vector(count, k, len(shape), upcast.type.dtype)
     return _to_type_of(total, node)
 
 

@@ -49,14 +49,14 @@ def contract(what: str, a: Value, b: Value, left: str, right: str, out: str) -> 
     a, b = cast(a, dtype), cast(b, dtype)
     sizes: dict[str, Index] = {}
     for letters, x in ((left, a), (right, b)):
-        for place, (letter, d) in enumerate(zip(letters, shape_of(x), strict=True)):
+        for position, (letter, d) in enumerate(zip(letters, shape_of(x), strict=True)):
             expected = sizes.setdefault(letter, d)
             scope = a.scope or b.scope
             if expected != d and (scope is None or not scope.same(expected, d)):
                 both = x is b and letter in left and letter not in out
                 summed = left.index(letter) - len(left) if both else None
                 raise mismatch(
-                    what, (a.type, b.type), place - len(letters), (expected, d), scope, summed
+                    what, (a.type, b.type), position - len(letters), (expected, d), scope, summed
                 )
     if not set(left + right) - set(out):
         return _outer(a, b, left, right, out)
@@ -110,9 +110,9 @@ def _stacked(what: str, a: Value, b: Value, left: str, right: str, out: str) -> 
     if batch == letters:
         return result
     shape = list(shape_of(result))
-    for place, letter in enumerate(letters):
+    for position, letter in enumerate(letters):
         if letter not in batch:
-            shape.insert(place, 1)
+            shape.insert(position, 1)
     return reshape(result, tuple(shape))
 
 
@@ -166,9 +166,9 @@ def vecdot(a: Value, b: Value, axis: int) -> Value:
             operands=f"{a.told}, {b.told}",
             reason=f"axis {axis} is not counted from the end of both",
         )
-    moved: list[Value] = []
+    transposed: list[Value] = []
     for x in (a, b):
         rank = x.type.rank
-        place = axis_of(axis, rank, "vecdot")
-        moved.append(permute(x, [*(i for i in range(rank) if i != place), place]))
-    return _stacked("vecdot", moved[0], moved[1], "k", "k", "")
+        dim = axis_of(axis, rank, "vecdot")
+        transposed.append(permute(x, [*(i for i in range(rank) if i != dim), dim]))
+    return _stacked("vecdot", transposed[0], transposed[1], "k", "k", "")

@@ -56,28 +56,28 @@ class Program:
         """Compute skeleton, numbers and constants."""
         numbers: list[int] = []
         constants: list[float] = []
-        places: dict[Any, int] = {}
+        positions: dict[Any, int] = {}
         parts: list[Hashable] = []
         for x, data in zip(self.leaves, self.buffers, strict=True):
-            places[x] = len(places)
+            positions[x] = len(positions)
             parts += x.type.dtype.name, _split(data.shape, numbers), lies(data)
         for x in order:
             if x.data is None and isinstance(x.op, Constant):
-                places[x] = -1
+                positions[x] = -1
         for x in self.nodes:
-            places[x] = len(places)
+            positions[x] = len(positions)
             split = ATTRIBUTES.get(x.op.__class__)
             parts.append(x.op if split is None else (x.op.__class__, *split(x.op, numbers)))
             for i in x.inputs:
                 if isinstance(i.op, Constant) and i.data is None:  # type: ignore[attr-defined]
                     parts.append(_constant(i.op, constants))
                 else:
-                    parts.append(places[i])
+                    parts.append(positions[i])
         for x in self.outputs:
             if isinstance(x.op, Constant) and x.data is None:
                 parts.append(_constant(x.op, constants))
             else:
-                parts.append(places[x])
+                parts.append(positions[x])
         self.skeleton = tuple(parts)
         self.numbers = tuple(numbers)
         self.constants = tuple(constants)

@@ -74,9 +74,9 @@ def spell(outputs: Sequence[Value]) -> Spelled | None:
         part: list[Hashable] = [op.scalar if kind is Map else op]
         numbers: list[Any] = []
         for i in x.inputs:
-            place = order.get(i)
-            if place is not None:
-                part.append(place)
+            position = order.get(i)
+            if position is not None:
+                part.append(position)
                 continue
             data = i.data
             if data is not None:

@@ -109,12 +109,12 @@ def bits(key: Any, shape: Any = (), *, dtype: DTypeLike = "uint32") -> Array:
     target = as_dtype(dtype)
     if target not in (u32, u64):
         raise DTypeError(f"random bits are uint32 or uint64, not {target.long}")
-    return Array.of(_bits(_check_key(key), dims(shape), wide=target is u64))
+    return Array.of(_bits(_check_key(key), dims(shape), is_64_bit=target is u64))
 
 
-def _bits(source: Value, shape: Shape, *, wide: bool) -> Value:
+def _bits(source: Value, shape: Shape, *, is_64_bit: bool) -> Value:
     count = product(shape)
-    if not wide:
+    if not is_64_bit:
         return reshape(_words(source, count), shape)
     low, high = (_words(source, count, each=2, offset=k) for k in (0, 1))
     return reshape(_join_words(low, high), shape)
@@ -125,10 +125,10 @@ def _unit_interval(source: Value, shape: Shape, dtype: Any) -> Value:
 
     More digits would let numbers round to 1.  Half types come as float32.
     """
-    wide = dtype is f64
+    is_64_bit = dtype is f64
     digits = _DIGITS[dtype]
-    words = _bits(source, shape, wide=wide)
-    shift = constant((64 if wide else 32) - digits, u64 if wide else u32)
+    words = _bits(source, shape, is_64_bit=is_64_bit)
+    shift = constant((64 if is_64_bit else 32) - digits, u64 if is_64_bit else u32)
     integers = BINARY["bitwise_right_shift"](words, shift)
     return BINARY["multiply"](cast(integers, dtype.compute), 2.0**-digits)
 
@@ -178,13 +178,13 @@ def normal(
     ArgumentError for a key that is none.
     """
     target = _floating(dtype)
-    wide = f64 if target is f64 else f32
+    compute_type = f64 if target is f64 else f32
     first, second = split(key)
     shape = dims(shape)
     radius = BINARY["subtract"](
-        number(1.0, wide, "normal"), _unit_interval(first.node, shape, wide)
+        number(1.0, compute_type, "normal"), _unit_interval(first.node, shape, compute_type)
     )
-    angle = BINARY["multiply"](_unit_interval(second.node, shape, wide), 2 * math.pi)
+    angle = BINARY["multiply"](_unit_interval(second.node, shape, compute_type), 2 * math.pi)
     length = UNARY["sqrt"](BINARY["multiply"](UNARY["log"](radius), -2.0))
     samples = BINARY["multiply"](length, UNARY["cos"](angle))
     if std != 1.0:

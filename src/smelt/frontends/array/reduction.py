@@ -86,9 +86,9 @@ def mean(x: Value, axes: Axes, *, keepdims: bool) -> Value:
 
     Half types are summed and divided in float32.
     """
-    wide = floating(x)
-    total = fold("sum", wide, axes, keepdims=keepdims)
-    result = BINARY["divide"](total, size_value(count(x, axes), wide.type.dtype))
+    upcast = floating(x)
+    total = fold("sum", upcast, axes, keepdims=keepdims)
+    result = BINARY["divide"](total, size_value(count(x, axes), upcast.type.dtype))
     return cast(result, x.type.dtype) if x.type.dtype.is_float else result
 
 
@@ -99,10 +99,10 @@ def variance(x: Value, axes: Axes, correction: float, *, keepdims: bool) -> Valu
     The first pass computes the mean, the second sums squares of differences, which avoids
     cancellation.
     """
-    wide = floating(x)
-    centred = BINARY["subtract"](wide, mean(wide, axes, keepdims=True))
+    upcast = floating(x)
+    centred = BINARY["subtract"](upcast, mean(upcast, axes, keepdims=True))
     total = fold("sum", BINARY["multiply"](centred, centred), axes, keepdims=keepdims)
-    size = size_value(count(x, axes), wide.type.dtype)
+    size = size_value(count(x, axes), upcast.type.dtype)
     if correction:
         size = BINARY["maximum"](BINARY["subtract"](size, correction), 0.0)
     result = BINARY["divide"](total, size)

@@ -57,8 +57,8 @@ def deliver(
     results_out = [
         _result(trace, k, r, computed, arguments, bound) for k, r in enumerate(trace.results)
     ]
-    for place in bound.donated:
-        _invalidate(bound.leaves[place])
+    for index in bound.donated:
+        _invalidate(bound.leaves[index])
     if out is None or targets is None:
         return pack(trace, results_out)
     _finish_out(
@@ -80,15 +80,15 @@ def _run(
         return []
     if targets is None:
         return trace.run(buffers, sizes)
-    places: list[Buffer | None] = [None] * len(trace.graph.outputs)
+    out_buffers: list[Buffer | None] = [None] * len(trace.graph.outputs)
     replacing = {d[1] for d in trace.donate if isinstance(d, tuple)}
     has_flag = trace.looks.flag is not None  # the run may fail after it has written results
     for result, target in zip(trace.results, targets, strict=True):
         if result.kind != "graph" or result.place in replacing:
             continue
         if not (has_flag and any(np.may_share_memory(target, x) for x in buffers)):
-            places[result.place] = target
-    return trace.run(buffers, sizes, places)
+            out_buffers[result.place] = target
+    return trace.run(buffers, sizes, out_buffers)
 
 
 def _copy_overwritten(
@@ -132,7 +132,7 @@ def _memory(a: Argument) -> Buffer:
 
 def _result(
     trace: Trace,
-    place: int,
+    index: int,
     r: Result,
     computed: list[Array],
     arguments: Sequence[Argument],
@@ -150,7 +150,7 @@ def _result(
         return Array.of(r.value)
     if r.kind == "size":
         assert trace.sizes_of_results is not None
-        before = sum(other.kind == "size" for other in trace.results[:place])
+        before = sum(other.kind == "size" for other in trace.results[:index])
         return trace.sizes_of_results(*measure(arguments))[before]
     return r.value
 

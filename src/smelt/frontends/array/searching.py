@@ -165,17 +165,17 @@ def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Array:
         if node.type.rank != 1:
             raise ArgumentError("take: an axis must be named for an array that is no vector")
         axis = 0
-    place = axis_of(axis, node.type.rank, "take")
+    dim = axis_of(axis, node.type.rank, "take")
     _check_integers("take", index)
-    return Array.of(_take(node, index, place))
+    return Array.of(_take(node, index, dim))
 
 
 @recorded
-def _take(x: Value, index: Value, place: int) -> Value:
-    before, after = shape_of(x)[:place], shape_of(x)[place + 1 :]
+def _take(x: Value, index: Value, dim: int) -> Value:
+    before, after = shape_of(x)[:dim], shape_of(x)[dim + 1 :]
     if not all(holds(x.scope, 0, "<", d) for d in (*before, *after)):  # no elements are read
         return reshape(x, (*before, *shape_of(index), *after))
-    return gather(x, [positions(index, shape_of(x)[place])], place)
+    return gather(x, [positions(index, shape_of(x)[dim])], dim)
 
 
 def _check_integers(what: str, index: Value) -> None:
@@ -195,14 +195,14 @@ def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Array:
         raise ShapeError(
             op="take_along_axis", operands=f"{node.told}, {index.told}", reason="ranks differ"
         )
-    place = axis_of(axis, rank, "take_along_axis")
+    dim = axis_of(axis, rank, "take_along_axis")
     _check_integers("take_along_axis", index)
     shape = shape_of(node)
-    index = positions(index, shape[place])
+    index = positions(index, shape[dim])
     indices_of_axes: list[Value] = []
     for a in range(rank):
         along: list[Index] = [1] * rank
         along[a] = shape[a]
-        indices_of_axes.append(index if a == place else iota(tuple(along), a))
+        indices_of_axes.append(index if a == dim else iota(tuple(along), a))
     align("take_along_axis", *indices_of_axes)
     return Array.of(gather(node, indices_of_axes, 0))

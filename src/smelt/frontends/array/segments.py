@@ -101,9 +101,9 @@ def segment_mean(data: Any, segment_ids: Any, num_segments: Any = None) -> Array
     `segment_sum`.
     """
     node, ids, count = _segments("segment_mean", data, segment_ids, num_segments)
-    wide = floating(node)
-    dtype = wide.type.dtype
-    total = _scatter_reduce("segment_mean", "add", wide, ids, count, 0)
+    upcast = floating(node)
+    dtype = upcast.type.dtype
+    total = _scatter_reduce("segment_mean", "add", upcast, ids, count, 0)
     ones = expand(number(1.0, dtype, "segment_mean"), shape_of(ids))
     rows = _scatter_reduce("segment_mean", "add", ones, ids, count, 0)
     rows = BINARY["maximum"](rows, 1.0)
@@ -153,13 +153,13 @@ def bincount(x: Any, /, weights: Any = None, minlength: Any = 0, *, length: Any 
 
 def _segments(what: str, data: Any, ids: Any, count: Any) -> tuple[Value, Value, Index]:
     """Check the arguments of a segment reduction and return them as values."""
-    node, places = value(data, what), value(ids, what)
-    if places.type.rank == 0:
-        raise ShapeError(op=what, operands=places.told, reason="the ids have no dimension")
-    _check_ids(what, node, places)
+    node, ids_node = value(data, what), value(ids, what)
+    if ids_node.type.rank == 0:
+        raise ShapeError(op=what, operands=ids_node.told, reason="the ids have no dimension")
+    _check_ids(what, node, ids_node)
     if node.type.dtype is bool_:
         raise DTypeError(f"{what}: {node.told} are no numbers")
-    return node, places, _result_length(what, "num_segments", places, count)
+    return node, ids_node, _result_length(what, "num_segments", ids_node, count)
 
 
 def _check_ids(what: str, data: Value, ids: Value) -> None:
@@ -220,9 +220,9 @@ def _scatter_reduce(
     Sums and products of half types are accumulated in float32; extremes need not be.
     """
     dtype = data.type.dtype
-    wide = dtype.compute if how in ("add", "mul") else dtype
+    accumulator_type = dtype.compute if how in ("add", "mul") else dtype
     rest: Shape = shape_of(data)[ids.type.rank :]
-    start = filled((count, *rest), number(empty, wide, what))
+    start = filled((count, *rest), number(empty, accumulator_type, what))
     at = positions(ids, count, wraps=False)
     in_room(start, [at])
-    return cast(record(Scatter(how), (start, cast(data, wide), at)), dtype)
+    return cast(record(Scatter(how), (start, cast(data, accumulator_type), at)), dtype)

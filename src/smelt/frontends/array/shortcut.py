@@ -95,11 +95,11 @@ def notice(
             return
     others = [r for r in home.records if r is not record and r is not exact.record]
     records = (record, *others[: MOST_RECORDS - 1])
-    line = _calls().line(records)
+    encoded = _calls().line(records)
     exact.record, exact.arrays = record, arrays
     home.line = None  # first, because an interrupt may come between these assignments
     home.records = records
-    home.line = line
+    home.line = encoded
 
 
 @cache
@@ -137,8 +137,8 @@ def _record(
     ):
         return None
     prepared = executable.prepared(sizes)
-    looks = trace.looks.flag is not None
-    if len(prepared.results) != len(trace.results) + looks or not trace.plain:
+    has_flag = trace.looks.flag is not None
+    if len(prepared.results) != len(trace.results) + has_flag or not trace.plain:
         return None
     entries = prepared.results[: len(trace.results)]
     turns = [None] * len(entries) if trace.turns is None else trace.turns.outputs
@@ -156,7 +156,7 @@ def _record(
         sources,
         types,
         None if trace.single or _is_tuple(trace) else partial(pack, trace),
-        partial(refused, trace.looks.readers) if looks else None,
+        partial(refused, trace.looks.readers) if has_flag else None,
         single=trace.single,
         turns=turns,
         tell=partial(_locate_error, trace, sizes) if has_plain_inputs else None,

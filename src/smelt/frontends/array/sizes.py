@@ -329,13 +329,13 @@ class Sizes:
         if all(t.shape == types[0].shape for t in types):
             return types
         rank = max(len(t.shape) for t in types)
-        for place in range(1, rank + 1):
+        for from_end in range(1, rank + 1):
             common: Index = 1
             for t in types:
-                dim = self.canon(t.shape[-place]) if place <= len(t.shape) else 1
+                dim = self.canon(t.shape[-from_end]) if from_end <= len(t.shape) else 1
                 joined = self.stretched(common, dim)
                 if joined is None:
-                    raise mismatch(what, types, -place, (common, dim), self)
+                    raise mismatch(what, types, -from_end, (common, dim), self)
                 common = joined
         return tuple(self.type(t) for t in types)
 
@@ -392,7 +392,7 @@ class Sizes:
 def mismatch(
     what: str,
     types: tuple[TensorType, ...],
-    place: int,
+    dim: int,
     dims: tuple[Index, Index],
     sizes: Sizes | None = None,
     summed: int | None = None,
@@ -407,9 +407,9 @@ def mismatch(
     return ShapeError(
         op=what,
         operands=", ".join(map(str, named)),
-        reason=f"dimension {place} is {text(a)} in one and {text(b)} in another"
+        reason=f"dimension {dim} is {text(a)} in one and {text(b)} in another"
         if summed is None
-        else f"dimension {summed} of one is {text(a)}, dimension {place} of the other {text(b)}",
+        else f"dimension {summed} of one is {text(a)}, dimension {dim} of the other {text(b)}",
         hint=STRETCHES if summed is None else SUMMED,
     )
 

@@ -34,10 +34,10 @@ def _ordered(
     node = value(x, what)
     if not node.type.shape:
         raise ShapeError(op=what, operands=node.told, reason="it has no dimensions")
-    place = axis_of(axis, node.type.rank, what)
-    if is_short(node, place):
-        return network(node, place, descending=bool(descending))
-    return Array.of(call(what, node, axis=place, descending=bool(descending), stable=bool(stable)))
+    dim = axis_of(axis, node.type.rank, what)
+    if is_short(node, dim):
+        return network(node, dim, descending=bool(descending))
+    return Array.of(call(what, node, axis=dim, descending=bool(descending), stable=bool(stable)))
 
 
 def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
@@ -88,14 +88,14 @@ def _unique(x: Any, what: str, *more: str) -> list[Array]:
     `more` holds names of NumPy's `return_...` flags.  Every NaN is unique.
     """
     data = known(x, what)
-    wide = data.astype(np.float32) if data.dtype.kind == "V" else data
+    upcast = data.astype(np.float32) if data.dtype.kind == "V" else data
     flags: dict[str, Any] = {f"return_{name}": True for name in more}
-    results: Any = np.unique(wide, equal_nan=False, **flags)
+    results: Any = np.unique(upcast, equal_nan=False, **flags)
     values, *rest = results if more else (results,)
     out = [_array(values.astype(data.dtype))]
-    for name, places in zip(more, rest, strict=True):
-        places = places.reshape(data.shape) if name == "inverse" else places
-        out.append(_array(places.astype(np.int64)))
+    for name, indices in zip(more, rest, strict=True):
+        indices = indices.reshape(data.shape) if name == "inverse" else indices
+        out.append(_array(indices.astype(np.int64)))
     return out
 
 

@@ -176,16 +176,16 @@ def _scan(
         if rank != 1:
             raise AxisError(f"{what}: an axis must be named for an array with {rank} dimensions")
         axis = 0
-    place = axis_of(axis, rank, what)
+    dim = axis_of(axis, rank, what)
     if dtype is None:
-        result = record(Scan(combine, place), (node,))
+        result = record(Scan(combine, dim), (node,))
     else:
         target = as_dtype(dtype)
-        result = cast(record(Scan(combine, place), (cast(node, target),)), target)
+        result = cast(record(Scan(combine, dim), (cast(node, target),)), target)
     if initial:
-        shape = tuple(1 if a == place else d for a, d in enumerate(shape_of(result)))
+        shape = tuple(1 if a == dim else d for a, d in enumerate(shape_of(result)))
         unit = cast(own_value(0 if combine == "sum" else 1, what), result.type.dtype)
-        result = concat([expand(unit, shape), result], place, what)
+        result = concat([expand(unit, shape), result], dim, what)
     return Array.of(result)
 
 
@@ -232,20 +232,20 @@ def diff(
         raise ArgumentError(op="diff", argument="n", value=n, expected="0 or more")
     if n == 0:
         return Array.of(node)
-    place = axis_of(axis, node.type.rank, "diff")
+    dim = axis_of(axis, node.type.rank, "diff")
     parts = [value(prepend, "diff")] if prepend is not None else []
     parts.append(node)
     if append is not None:
         parts.append(value(append, "diff"))
-    node = concat(parts, place, "diff") if len(parts) > 1 else node
+    node = concat(parts, dim, "diff") if len(parts) > 1 else node
     what = "not_equal" if node.type.dtype is bool_ else "subtract"
     for _ in range(n):
         shape = shape_of(node)
-        if not holds(node.scope, 0, "<", shape[place]):
+        if not holds(node.scope, 0, "<", shape[dim]):
             break
-        count = tuple(sub(d, 1) if a == place else d for a, d in enumerate(shape))
+        count = tuple(sub(d, 1) if a == dim else d for a, d in enumerate(shape))
         ones = (1,) * len(shape)
-        start = tuple(1 if a == place else 0 for a in range(len(shape)))
+        start = tuple(1 if a == dim else 0 for a in range(len(shape)))
         later = take_range(node, start, count, ones)
         node = BINARY[what](later, take_range(node, (0,) * len(shape), count, ones))
     return Array.of(node)

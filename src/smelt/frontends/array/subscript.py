@@ -460,8 +460,8 @@ def positions(index: Value, size: Index, *, wraps: bool = True) -> Value:
         low = _check_known(data, size, wraps)
         if STATE.scope is None and index.type.dtype.kind != "uint" and low < 0:
             assert isinstance(size, int)
-            wide = data.astype(np.int64)
-            return leaf(np.where(wide < 0, wide + size, wide))
+            signed = data.astype(np.int64)
+            return leaf(np.where(signed < 0, signed + size, signed))
     unsigned = index.type.dtype.kind == "uint"
     index = cast(index, i64)
     if not wraps or unsigned or (data is not None and STATE.scope is None):

@@ -78,24 +78,24 @@ def top_k(x: Any, /, k: Any, *, axis: int = -1, largest: bool = True) -> TopK:
         raise ShapeError(op="top_k", operands=node.told, reason="it has no dimensions")
     if isinstance(k, bool) or not is_whole(k):
         raise ArgumentError(op="top_k", argument="k", value=repr(k), expected="an integer")
-    place = axis_of(axis, node.type.rank, "top_k")
-    count, extent = as_dim(k), shape_of(node)[place]
+    dim = axis_of(axis, node.type.rank, "top_k")
+    count, extent = as_dim(k), shape_of(node)[dim]
     scope = scope_of(node, (count, extent))
     if not holds(scope, 0, "<=", count):
         raise ArgumentError(op="top_k", argument="k", value=repr(k), expected="0 or more")
     if not holds(scope, count, "<=", extent):
         raise ShapeError(
-            op="top_k", operands=node.told, reason=f"axis {place} has fewer than {k} elements"
+            op="top_k", operands=node.told, reason=f"axis {dim} has fewer than {k} elements"
         )
     if count == 0:
-        best = _first(iota(shape_of(node), place), place, 0)
+        best = _first(iota(shape_of(node), dim), dim, 0)
     elif isinstance(count, int) and count <= VISITS and holds(scope, extent, "<=", ROW):
-        best = _select_by_passes(node, count, place, extent, largest=bool(largest))
+        best = _select_by_passes(node, count, dim, extent, largest=bool(largest))
     else:
-        order = call("argsort", node, axis=place, descending=bool(largest), stable=True)
-        best = _first(order, place, count)
-    places = Array.of(best)
-    return TopK(take_along_axis(Array.of(node), places, axis=place), places)
+        order = call("argsort", node, axis=dim, descending=bool(largest), stable=True)
+        best = _first(order, dim, count)
+    indices = Array.of(best)
+    return TopK(take_along_axis(Array.of(node), indices, axis=dim), indices)
 
 
 def _first(order: Value, a: int, count: Index) -> Value:

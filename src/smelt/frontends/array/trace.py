@@ -308,7 +308,7 @@ def _results(
     """Return the source of each leaf of the result, and the outputs that the graph needs."""
     results: list[Result] = []
     outputs: dict[Value, int] = {}
-    places = {x: k for k, x in enumerate(leaves)}
+    leaf_positions = {x: k for k, x in enumerate(leaves)}
     for leaf in returned:
         if isinstance(leaf, Size):
             results.append(Result("size", value=scope.canon(leaf.expr)))
@@ -318,8 +318,8 @@ def _results(
             results.append(Result("plain", value=leaf))
         elif node.scope is None and node not in scope.changing:
             results.append(Result("captured", value=node))
-        elif node in places and node not in scope.scalars:
-            results.append(Result("argument", places[node]))
+        elif node in leaf_positions and node not in scope.scalars:
+            results.append(Result("argument", leaf_positions[node]))
         else:
             node = scope.capture(node) if node in scope.changing else node
             scope.check(node)
@@ -360,8 +360,8 @@ def _finish(
             rebuilt[x] = again(scope, x, rebuilt)
     inputs = tuple(rebuilt[sources[k]] for k in used)
     results_of_graph = tuple(rebuilt[x] for x in outputs)
-    looks = _bounds_checks(scope, results_of_graph)
-    flags = () if looks.flag is None else (looks.flag,)
+    checks = _bounds_checks(scope, results_of_graph)
+    flags = () if checks.flag is None else (checks.flag,)
     graph = Graph(scope.name, inputs, (*results_of_graph, *flags), checks=len(flags))
     input_orders = tuple(orders[k] if k < len(leaves) else None for k in used)
     graph, turns = engine.turned(graph, input_orders)
@@ -394,7 +394,7 @@ def _finish(
         _sizer(scope, leaves, results),
         bool(scope.fixed or scope.ranges or scope.opposites or scope.asked),
         tuple(names.index(n) for n in other_names),
-        looks,
+        checks,
         turns,
     )
 
@@ -404,10 +404,10 @@ def _bounds_checks(scope: Scope, outputs: tuple[Node, ...]) -> Looks:
 
     Positions in constant captured arrays were checked when they were recorded.
     """
-    looks = looked_at(outputs, trusted=lambda _, plain: _is_constant_input(plain))
-    if not all(scope.holds(0, "<=", room) for room in looks.sizes):
-        refused(looks.readers)
-    return looks
+    checks = looked_at(outputs, trusted=lambda _, plain: _is_constant_input(plain))
+    if not all(scope.holds(0, "<=", room) for room in checks.sizes):
+        refused(checks.readers)
+    return checks
 
 
 def _is_constant_input(x: Node) -> bool:

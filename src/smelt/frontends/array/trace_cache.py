@@ -50,18 +50,18 @@ class _Recipe:
     def __init__(self, result: Value, arguments: tuple[Value, ...], types: list[Any]) -> None:
         self.types = types  # and numbers, kept alive because keys contain their identities
         self.steps: list[Step] = []
-        places: dict[Any, int] = {x: -1 - k for k, x in enumerate(arguments)}
-        self.result = self._add(result, places)
+        positions: dict[Any, int] = {x: -1 - k for k, x in enumerate(arguments)}
+        self.result = self._add(result, positions)
 
-    def _add(self, x: Any, places: dict[Any, int]) -> int | Value:
-        if x in places:
-            return places[x]
+    def _add(self, x: Any, positions: dict[Any, int]) -> int | Value:
+        if x in positions:
+            return positions[x]
         if not x.inputs:
             return x  # a constant
-        operands = tuple([self._add(i, places) for i in x.inputs])
+        operands = tuple([self._add(i, positions) for i in x.inputs])
         self.steps.append((x.op, operands, x.type))
-        places[x] = len(self.steps) - 1
-        return places[x]
+        positions[x] = len(self.steps) - 1
+        return positions[x]
 
     def repeat(self, arguments: tuple[Value, ...], scope: Scope | None = None) -> Value:
         origin = here(3)

@@ -63,10 +63,10 @@ def axis_of(axis: int, rank: int, what: str) -> int:
 
     Raises AxisError.
     """
-    place = axis + rank if axis < 0 else axis
-    if not 0 <= place < rank:
+    position = axis + rank if axis < 0 else axis
+    if not 0 <= position < rank:
         raise AxisError(op=what, axis=axis, ndim=rank)
-    return place
+    return position
 
 
 def whole(x: Any, what: str = "a size or a position") -> int:
@@ -91,10 +91,10 @@ def axes_of(axes: int | Sequence[int] | None, rank: int, what: str) -> tuple[int
     if axes is None:
         return tuple(range(rank))
     requested = axes if isinstance(axes, Sequence) and not isinstance(axes, str) else (axes,)
-    places = [axis_of(whole(a, f"{what}(axis=...)"), rank, what) for a in requested]
-    if len(set(places)) != len(places):
+    positions = [axis_of(whole(a, f"{what}(axis=...)"), rank, what) for a in requested]
+    if len(set(positions)) != len(positions):
         raise AxisError(f"{what}: axes {tuple(requested)} name one axis twice")
-    return tuple(sorted(places))
+    return tuple(sorted(positions))
 
 
 def permute(x: Value, perm: Sequence[int]) -> Value:
@@ -159,8 +159,8 @@ def _pin_constant_sizes(source: Shape, shape: Shape, scope: Scope) -> None:
 
 def _solve(x: Value, source: Shape, shape: Shape, scope: Scope | None) -> Shape:
     """Return `shape` with its -1 replaced by a size."""
-    place = shape.index(-1)
-    others = product(shape[:place] + shape[place + 1 :])
+    unknown = shape.index(-1)
+    others = product(shape[:unknown] + shape[unknown + 1 :])
     total = product(source)
     empty = others == 0 if scope is None else scope.hint(others) == 0
     fits = not empty and (
@@ -173,7 +173,7 @@ def _solve(x: Value, source: Shape, shape: Shape, scope: Scope | None) -> Shape:
     if scope is not None:
         total, others = scope.canon(total), scope.canon(others)
         shape = scope.shape(shape)
-    return (*shape[:place], floordiv(total, others), *shape[place + 1 :])
+    return (*shape[:unknown], floordiv(total, others), *shape[unknown + 1 :])
 
 
 def expand(x: Value, shape: Shape) -> Value:
@@ -188,7 +188,7 @@ def expand(x: Value, shape: Shape) -> Value:
     new = len(shape) - len(source)
     if new < 0:
         raise ShapeError(op="broadcast_to", operands=x.told, reason=_rank_error(shape, scope))
-    for place, (a, b) in enumerate(zip(source, shape[new:], strict=True)):
+    for position, (a, b) in enumerate(zip(source, shape[new:], strict=True)):
         if a == 1 or a == b:
             continue
         if scope is not None and scope.hint(a) == 1:
@@ -197,7 +197,7 @@ def expand(x: Value, shape: Shape) -> Value:
             raise ShapeError(
                 op="broadcast_to",
                 operands=x.told,
-                reason=f"dimension {place - len(source)} is {_number(a, scope)}, not "
+                reason=f"dimension {position - len(source)} is {_number(a, scope)}, not "
                 f"{_number(b, scope)}",
             )
     return record(Expand(scope.shape(shape) if scope is not None else shape), (x,), scope)

@@ -124,10 +124,10 @@ def padding_of(
     return tuple((low, high) for low, high in pairs)
 
 
-def pinned(x: Value, places: Sequence[int]) -> tuple[int, ...]:
+def pinned(x: Value, dims: Sequence[int]) -> tuple[int, ...]:
     """Return dimensions as numbers; the recording is valid for these only."""
     shape = shape_of(x)
-    return tuple(d if isinstance(d := shape[p], int) else _pin(x, d) for p in places)
+    return tuple(d if isinstance(d := shape[p], int) else _pin(x, d) for p in dims)
 
 
 def _pin(x: Value, d: Index) -> int:
@@ -188,7 +188,7 @@ def _take_every(x: Value, axis: int, step: int) -> Value:
     return take_range(x, (0,) * len(shape), counts, steps)
 
 
-def margins(what: str, x: Value, around: Margins, fill: float | int | bool, mode: str) -> Value:
+def margins(what: str, x: Value, widths: Margins, fill: float | int | bool, mode: str) -> Value:
     """Pad x at the ends of its last dimensions.
 
     `fill` is the number of mode "zeros".  Raises ArgumentError for an unknown mode, ShapeError for
@@ -198,11 +198,11 @@ def margins(what: str, x: Value, around: Margins, fill: float | int | bool, mode
         raise ArgumentError(
             op=what, argument="mode", value=repr(mode), expected=f"one of {', '.join(MODES)}"
         )
-    before = x.type.rank - len(around)
+    before = x.type.rank - len(widths)
     if mode == "zeros":
-        low, high = zip(*around, strict=True)
+        low, high = zip(*widths, strict=True)
         return pad(x, (0,) * before + low, (0,) * before + high, fill)
-    for k, (low, high) in enumerate(around):
+    for k, (low, high) in enumerate(widths):
         if low or high:
             x = _pad_from_itself(what, x, before + k, low, high, mode)
     return x
@@ -239,13 +239,13 @@ def _pad_from_itself(what: str, x: Value, axis: int, low: int, high: int, mode: 
     return concat(parts, axis=axis).node
 
 
-def cropped(x: Value, around: Margins) -> Value:
+def cropped(x: Value, pad_widths: Margins) -> Value:
     """Pad x with zeros; negative widths cut elements off instead."""
-    before = x.type.rank - len(around)
-    starts = (*(0,) * before, *(max(-low, 0) for low, _ in around))
-    ends = (*(0,) * before, *(max(-high, 0) for _, high in around))
+    before = x.type.rank - len(pad_widths)
+    starts = (*(0,) * before, *(max(-low, 0) for low, _ in pad_widths))
+    ends = (*(0,) * before, *(max(-high, 0) for _, high in pad_widths))
     counts = tuple(sub(d, a + b) for d, a, b in zip(shape_of(x), starts, ends, strict=True))
     if any(starts) or any(ends):
         x = take_range(x, starts, counts, (1,) * len(counts))
-    widths = tuple((max(low, 0), max(high, 0)) for low, high in around)
+    widths = tuple((max(low, 0), max(high, 0)) for low, high in pad_widths)
     return margins("pad", x, widths, 0, "zeros")
