@@ -195,6 +195,7 @@ def _trim(v: Value, rank: int) -> Value:
 
 
 def record_and(a: Value, b: Value) -> Value:
+    """Record the logical conjunction of two bool values."""
     return BINARY["logical_and"](a, b)
 
 

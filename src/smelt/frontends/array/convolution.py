@@ -165,7 +165,7 @@ def _number(d: Index, scope: Any) -> Any:
 def _correlate(windows: Value, kernel: Value, groups: int, count: int, inner: Index) -> Value:
     """Contract windows with a kernel, group by group.
 
-    [b, g*c, *places, *taps] and [g*o, c, *taps] give [b, g*o, *places].
+    [b, g*c, *positions, *taps] and [g*o, c, *taps] give [b, g*o, *positions].
     """
     shape, weights = shape_of(windows), shape_of(kernel)
     position_letters, taps = PLACES[:count], TAPS[:count]

@@ -53,8 +53,7 @@ Buffer = np.ndarray[Any, Any]
 FAILURES = ExternError, OutOfMemory
 """Errors of a run that concern one line of the program."""
 MISTAKES = InternalError, CodegenError, VerifyError, UnsupportedError
-"""Errors of the compiler itself, which, like Python's exceptions, do not tell users what to change.
-"""
+"""Errors of the compiler itself, which users cannot fix; Python's exceptions count as such too."""
 
 
 @cache

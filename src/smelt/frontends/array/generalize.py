@@ -73,9 +73,9 @@ def lift(
         program: the program.
         moved: indices of numbers that have changed between programs with this skeleton; None for
             the first program.
-        varying: indices of such constants.
-        guess: whether numbers that have changed may be related to others of equal value; otherwise
-            only an operator that needs it makes them equal.
+        varying: indices of constants that have changed.
+        guess: whether changed numbers may be related to others of equal value; otherwise only an
+            operator that needs it makes them equal.
     """
     return _Generalizer(program, moved, varying, guess).result()
 

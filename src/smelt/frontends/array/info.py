@@ -36,9 +36,11 @@ class Info:
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": None}
 
     def default_device(self) -> str:
+        """Return the default device, "cpu"."""
         return "cpu"
 
     def devices(self) -> list[str]:
+        """Return the devices: only "cpu"."""
         return ["cpu"]
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, DType]:

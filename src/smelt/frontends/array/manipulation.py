@@ -59,7 +59,7 @@ def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Array:
     Args:
         x: the array.
         shape: an integer or a sequence of integers; one of them may be -1, which is worked out.
-        copy: True gives the result memory of its own.
+        copy: True copies the elements even if the shape is the same.
 
     Raises ShapeError if the number of elements differs, ArgumentError for a size that is not an
     integer.

@@ -103,7 +103,7 @@ def gelu(x: Any, /, *, approximate: str = "none") -> Array:
 
 
 def _max_along(x: Array, axis: Axis | None) -> Array:
-    """Return the maximum along `axis`, which is kept; -inf for no elements."""
+    """Return the maximum along `axis` with size 1 kept; -inf for no elements."""
     node = value(x, "max")
     axes = axes_of(axis, node.type.rank, "max")
     if any(is_empty(node, a) for a in axes):

@@ -212,7 +212,8 @@ def histogram(
         density: divide by the sum and by the widths, so that the integral is 1.
 
     Returns:
-        Counts [bins], int64 (weighted: in the dtype of the weights), and edges [bins + 1].
+        Counts [bins] and edges [bins + 1].  Counts are int64; weighted ones have the float dtype of
+        the weights, float64 for integers; a density is a float.
 
     Raises ArgumentError for no bins, ShapeError.
     """
