@@ -1,4 +1,4 @@
-"""Interface between array code and the compiler: a graph in, something that runs out.
+"""Interface between array code and the compiler: compile graphs, locate errors.
 
 The run time is imported by the first graph that runs, not by `import smelt`, and the compiler by
 the first graph without a cached plan: loading the code generator takes longer than loading NumPy,

@@ -32,7 +32,7 @@ __all__ = ["Number", "Scalar", "Size", "as_dim", "dims", "is_whole", "shown"]
 
 
 class Number:
-    """Base of `Size` and `Scalar`: behaves as a Python number in a recording."""
+    """Base of `Size` and `Scalar`, which behave as Python numbers in a recording."""
 
     __slots__ = ("scope",)
 

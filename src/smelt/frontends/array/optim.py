@@ -52,7 +52,7 @@ def sgd(rate: Any, *, momentum: float = 0.0, nesterov: bool = False) -> Optimise
     Args:
         rate: the learning rate, a number or an array of rank 0.
         momentum: factor of the running sum; 0 stores none.
-        nesterov: look one step ahead (Y.  Nesterov, 1983, in the form of I.  Sutskever et al.,
+        nesterov: look one step ahead (Y. Nesterov, 1983, in the form of I. Sutskever et al.,
             2013).
     """
 

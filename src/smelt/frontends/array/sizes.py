@@ -129,6 +129,7 @@ class Sizes:
         return value
 
     def shape(self, shape: Shape) -> Shape:
+        """Return a shape in terms of the symbols that are not bound."""
         return tuple(self.canon(d) for d in shape)
 
     def type(self, type: TensorType) -> TensorType:
