@@ -1,1 +1,1 @@
-"""Front ends: what users write their programs with."""
+"""Front ends: how users write programs, as arrays or as PyTorch modules."""

@@ -77,13 +77,13 @@ def test_along_any_axis_block_by_block(kind: str, monkeypatch: pytest.MonkeyPatc
 def test_two_ways_where_keys_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """What lies close together has keys, whatever its type; float64 has not."""
     asked: list[str] = []
-    repaired = places.__dict__["_repaired"]
+    repaired = places.__dict__["_argsort_by_runs"]
 
     def told(x: Any, bits: int, descending: bool) -> Any:
         asked.append(x.dtype.name)
         return repaired(x, bits, descending)
 
-    monkeypatch.setattr(places, "_repaired", told)
+    monkeypatch.setattr(places, "_argsort_by_runs", told)
     top = np.iinfo(np.int64).max
     for x in (np.asarray([[top, top - 5] * 50]), np.asarray([[0, top] * 50]), np.ones((1, 100))):
         np.testing.assert_array_equal(stable_places(x, True), wanted(x, True))

@@ -1,1 +1,1 @@
-"""The array front end: the array API standard on lazy arrays, and `jit`."""
+"""Array front end: the array API standard on lazy arrays, and `sm.jit`."""

@@ -1,8 +1,9 @@
-"""`sm.Array`: an n-dimensional array whose elements are computed when somebody reads them.
+"""Define `sm.Array`, an n-dimensional array that is computed lazily.
 
-Operators record; reading (`print`, `float`, `np.asarray`, `if x:`) computes everything that is
-pending, fused.  Arrays share memory with NumPy and with other libraries through DLPack.  Writing
-(`x[0] = 1`, `x += y`) gives the array a new version: what was computed from the old one stays.
+Operators only record.  Reading elements (`print`, `float`, `np.asarray`, `if x:`) compiles and runs
+everything that is pending, fused.  Arrays share memory with NumPy and, through DLPack, with other
+libraries.  Writing (`x[0] = 1`, `x += y`) gives the array a new version; results computed from the
+old version do not change.
 
 >>> x = Array.of(from_host(np.arange(3.0)))
 >>> y = x * 2 + 1
@@ -49,7 +50,7 @@ from smelt.types.expr import product
 __all__ = ["Array", "operand", "value"]
 
 PENDING_LIMIT = 64
-"""So many pending operators in a thread are computed without being read."""
+"""A thread computes its pending operators, unread, once there are this many."""
 DEVICE = "cpu"
 _AS_NUMPY = "np.asarray(x)"
 _RECORDED = (
@@ -59,17 +60,22 @@ VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 
 
 class Array(Operators):
-    """A lazy array of the array API standard (2024.12).
+    """Lazy array with the interface of the array API standard (2024.12).
 
-    Made by `sm.asarray` and by every function of this package; never by calling the class.
+    Create arrays with `sm.asarray` or any other function of the package, never by calling the
+    class.
+
+    An operator with Python numbers or other arrays promotes dtypes by the standard's table and
+    broadcasts shapes.  Inside `sm.jit` an array has a dtype and a symbolic shape but no elements:
+    reading them raises TracerError.
     """
 
     __slots__ = ()
-    __array_priority__ = 1000  # for libraries that ask as NumPy did before __array_ufunc__
+    __array_priority__ = 1000  # for libraries that use NumPy's protocol before __array_ufunc__
 
     @staticmethod
     def of(node: Value) -> Array:
-        """The array that stands for a recorded value."""
+        """Return the array that stands for a recorded value."""
         array = Array.__new__(Array)
         array.node = node = owned(node)
         if node.scope is None:
@@ -86,7 +92,10 @@ class Array(Operators):
             review(PENDING_LIMIT)
 
     def renew(self, node: Value) -> None:
-        """Make `node` the newest version of this array."""
+        """Make `node` the newest version of this array.
+
+        Raises TracerError in a recording, for an array that was created outside of it.
+        """
         scope = node.scope
         if scope is not None and self.node.scope is None and not scope.has_made(self):
             raise TracerError(
@@ -101,12 +110,12 @@ class Array(Operators):
 
     @property
     def dtype(self) -> DType:
-        """The element type."""
+        """Dtype of the elements."""
         return self.node.type.dtype
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """Sizes of the dimensions; inside `jit` they calculate symbolically."""
+        """Sizes of the dimensions; inside `jit` they are symbolic integers."""
         node = self.node
         scope = node.scope
         if scope is None:
@@ -115,22 +124,25 @@ class Array(Operators):
 
     @property
     def ndim(self) -> int:
-        """The number of dimensions."""
+        """Number of dimensions."""
         return len(self.node.type.shape)
 
     @property
     def size(self) -> Any:
-        """The number of elements."""
+        """Number of elements."""
         return shown(product(shape_of(self.node)), self.node.scope)
 
     @property
     def device(self) -> str:
-        """Where the elements are: always "cpu"."""
+        """Device that holds the elements: always "cpu"."""
         return DEVICE
 
     @property
     def T(self) -> Array:
-        """The transpose of a matrix.  Raises ShapeError for other ranks."""
+        """Transpose of a matrix.
+
+        Raises ShapeError unless the rank is 2.
+        """
         if self.ndim != 2:
             raise ShapeError(
                 op="T", operands=self.node.told, reason="only a matrix has it; use .mT"
@@ -139,7 +151,10 @@ class Array(Operators):
 
     @property
     def mT(self) -> Array:
-        """The transpose of every matrix in the last two dimensions."""
+        """Transpose of each matrix in the last two dimensions.
+
+        Raises ShapeError below rank 2.
+        """
         rank = self.ndim
         if rank < 2:
             raise ShapeError(
@@ -180,18 +195,24 @@ class Array(Operators):
         return operator.index(self._number("an index"))
 
     def item(self) -> bool | int | float:
-        """The only element as a Python number."""
+        """Return the only element as a Python number.
+
+        Raises ArgumentError unless there is exactly one element, TracerError inside `jit`.
+        """
         data = self._read("item()")
         if data.size != 1:
             raise ArgumentError(f"item() needs one element, not {self.node.told}")
         return data.item()
 
     def tolist(self) -> Any:
-        """The elements as nested lists of Python numbers."""
+        """Return the elements as nested lists of Python numbers.
+
+        Raises TracerError inside `jit`.
+        """
         return self._read("tolist()").tolist()
 
-    def _leave(self, use: str) -> None:
-        """Raises GradientError where elements would leave a function that is differentiated."""
+    def _check_may_leave(self, use: str) -> None:
+        """Raise GradientError if elements would leave a function under differentiation."""
         if STATE.tapes and self.node.scope is None and is_differentiated(self.node):
             raise GradientError(
                 op=use,
@@ -201,39 +222,39 @@ class Array(Operators):
             )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Buffer:
-        self._leave(_AS_NUMPY)
+        self._check_may_leave(_AS_NUMPY)
         data = self._read(_AS_NUMPY)
         if copy or (dtype is not None and data.dtype != dtype):
             return np.array(data, dtype=dtype, copy=copy)
-        flush()  # memory that others can write must have been read by what is pending
+        flush()  # the caller may write to this memory: pending operators must read it first
         self.node.share()
         return data
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         plain = method == "__call__" and ufunc in OPERATORS
-        if plain and not isinstance(inputs[0], Array):  # else no operator of NumPy's has asked
+        if plain and not isinstance(inputs[0], Array):  # else it is not one of NumPy's operators
             if not options:
                 return OPERATORS[ufunc](Array.of(from_host(inputs[0])), inputs[1])
             if in_place(ufunc, inputs, options) and self._has_no_values():
                 use = unseen(ufunc, inputs, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
                 if use:
-                    self._not_written(use)
-                made = IN_PLACE[ufunc](Array.of(from_host(inputs[0])), inputs[1])
+                    self._refuse_buffer_write(use)
+                result = IN_PLACE[ufunc](Array.of(from_host(inputs[0])), inputs[1])
                 if STATE.scope is not None:
-                    STATE.scope.instead.append(weakref.ref(made))
-                return made
+                    STATE.scope.instead.append(weakref.ref(result))
+                return result
         if any(isinstance(x, Array) for x in options.get("out", ())):
             return NotImplemented
         values = [np.asarray(x) if isinstance(x, Array) else x for x in inputs]
         return getattr(ufunc, method)(*values, **options)
 
     def _has_no_values(self) -> bool:
-        """Whether reading would end a recording, or the way back of what is differentiated."""
+        """Return whether reading would end a recording, or break a gradient's tape."""
         node = self.node
         return node.scope is not None or bool(STATE.tapes and is_differentiated(node))
 
-    def _not_written(self, use: str) -> None:
-        """Raises TracerError or GradientError: a buffer of NumPy's would not get the values."""
+    def _refuse_buffer_write(self, use: str) -> None:
+        """Raise TracerError or GradientError: NumPy's buffer would not get the values."""
         hint = "Write `buffer = buffer + x`, or start from an array of smelt (sm.zeros)."
         if self.node.scope is not None:
             raise TracerError(use=use, value=self.node.told, hint=hint)
@@ -249,12 +270,12 @@ class Array(Operators):
     ) -> Any:
         if stream is not None:
             raise UnsupportedError(f"stream={stream!r}: the CPU has no streams")
-        asked = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
-        options = {name: value for name, value in asked.items() if value is not None}
-        self._leave("a DLPack export")
+        arguments = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
+        options = {name: value for name, value in arguments.items() if value is not None}
+        self._check_may_leave("a DLPack export")
         data = self._read("a DLPack export")
         if options.get("copy") is not False and min(data.strides, default=0) < 0:
-            data = data.copy()  # PyTorch ends the process over negative strides
+            data = data.copy()  # PyTorch aborts the process on negative strides
         flush()
         self.node.share()
         try:
@@ -278,7 +299,10 @@ class Array(Operators):
         return sys.modules[__name__.partition(".")[0]]
 
     def to_device(self, device: Any, /, *, stream: Any = None) -> Array:
-        """The array itself: there is one device.  Raises DeviceError for another one."""
+        """Return the array itself: there is only one device.
+
+        Raises DeviceError for any device but "cpu", UnsupportedError for a stream.
+        """
         check_device(device)
         if stream is not None:
             raise UnsupportedError(f"stream={stream!r}: the CPU has no streams")
@@ -314,11 +338,11 @@ class Array(Operators):
     def __getitem__(self, key: Any) -> Array:
         try:
             return Array.of(get(self.node, key))
-        except TracerError:  # of a mask: what it chooses may be written back
-            chosen: Any = choose(self.node, key)
-            if chosen is None:
+        except TracerError:  # a mask without values: the selection may still be written back
+            selection: Any = choose(self.node, key)
+            if selection is None:
                 raise
-            return chosen
+            return selection
 
     def __setitem__(self, key: Any, x: Any) -> None:
         if x.__class__ is Chosen:
@@ -328,7 +352,7 @@ class Array(Operators):
 
     @property
     def at(self) -> At:
-        """Copies with some elements changed: `x.at[key].add(value)`; see `Place`."""
+        """Return the interface for updated copies: `x.at[key].add(value)`; see `Place`."""
         return At(self, number_or_value)
 
     def __copy__(self) -> Array:
@@ -350,16 +374,19 @@ def _revive(data: Buffer) -> Array:
 
 
 def check_device(device: Any) -> None:
-    """Raises DeviceError for anything but "cpu"."""
+    """Raise DeviceError for any device but "cpu" and None."""
     if device is not None and device != DEVICE:
         raise DeviceError(device=device, known=DEVICE)
 
 
 def number_or_value(x: Any, what: str) -> Any:
-    """An argument that may be an array or a number.  Raises ArgumentError for anything else."""
-    found = operand(x)
-    if found is not NotImplemented:
-        return found
+    """Return an argument as a `Value`, or as itself if it is a number.
+
+    Raises ArgumentError for anything that is neither an array nor a number.
+    """
+    result = operand(x)
+    if result is not NotImplemented:
+        return result
     if is_foreign_array(x):
         return from_host(x)
     raise ArgumentError(
@@ -368,16 +395,19 @@ def number_or_value(x: Any, what: str) -> Any:
 
 
 def value(x: Any, what: str) -> Value:
-    """An argument that must be an array, or an element of one that NumPy gave.  Raises
-    ArgumentError for Python's numbers and anything else."""
+    """Return the `Value` of an argument that must be an array.
+
+    NumPy scalars count as arrays of rank 0.  Raises ArgumentError for Python numbers and anything
+    else.
+    """
     if x.__class__ is Array:
         return x.node
-    if isinstance(x, np.generic):  # of which float64 is a Python number too
+    if isinstance(x, np.generic):  # before `float`, of which np.float64 is a subclass
         return from_host(x)
-    found = None if isinstance(x, (bool, int, float)) else number_or_value(x, what)
-    if isinstance(found, Number):
-        return found.node(found.dtype)
-    if not isinstance(found, Value):
+    result = None if isinstance(x, (bool, int, float)) else number_or_value(x, what)
+    if isinstance(result, Number):
+        return result.node(result.dtype)
+    if not isinstance(result, Value):
         raise ArgumentError(
             op=what,
             argument="x",
@@ -385,4 +415,4 @@ def value(x: Any, what: str) -> Value:
             expected="an array",
             hint="sm.asarray(number) makes one; Python's math has functions of numbers.",
         )
-    return found
+    return result

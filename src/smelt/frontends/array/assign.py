@@ -1,7 +1,8 @@
-"""Writing by index: `x[key] = value`, and `x.at[key].add(value)`, as a new version of x.
+"""Writing by index: `x[key] = value` and `x.at[key].add(value)`, as new versions of x.
 
-What was read from x before keeps what it saw.  A box is laid over x by a choice by position, which
-fuses with its neighbours; integer arrays scatter.
+Values computed from the old version do not change.  A box, selected by slices and integers, is
+overlaid by an elementwise select on positions, which fuses with its neighbours; integer arrays
+scatter.
 
 >>> x = from_host(np.zeros((3, 4)))
 >>> put(x, (slice(1), 2), 5).type
@@ -51,79 +52,88 @@ __all__ = ["JOINS", "from_host", "np", "put", "same_kind", "update"]
 
 
 def put(x: Value, key: Any, value: Value | Any) -> Value:
-    """What x is after `x[key] = value`.  Raises ShapeError if the value does not fit."""
+    """Return x after `x[key] = value`.
+
+    Raises ShapeError if the value does not fit, DTypeError, IndexRangeError.
+    """
     return update(x, key, value, "put", "x[key] = value")
 
 
 def update(x: Value, key: Any, value: Value | Any, how: str, what: str) -> Value:
-    """What x is after a value was put at `x[key]`, or joined with each element that is there: a
-    place that is named several times is joined as often, in the order of the positions."""
+    """Return x with the elements at `key` replaced by, or combined with, `value`.
+
+    `how` is "put" or a key of `JOINS`; `what` names the operation in errors.  A position that is
+    named several times is combined as often, in the order of the positions.
+    """
     v = value if isinstance(value, Value) else number(value, x.type.dtype, what)
     if x.scope is None and v.scope is None:
         simple = frozen(key)
         if simple is not None:
-            return _simple(x, v, simple, how)
+            return _update_simple(x, v, simple, how)
     v = same_kind(v, x)
 
-    truth = lone_truth(key)
-    if truth is not None:
-        return _where_true(x, truth, _joined(x, v, how))
-    chosen = _chosen(x, key, v, how)
-    if chosen is not None:
-        return chosen
+    boolean = lone_truth(key)
+    if boolean is not None:
+        return _update_where(x, boolean, _combine(x, v, how))
+    masked = _update_masked(x, key, v, how)
+    if masked is not None:
+        return masked
     parts = parse(x, key)
     if any(isinstance(p, Many) for p in parts):
         return _scatter(x, parts, v, how)
-    return _boxed(x, parts, v, how)
+    return _update_box(x, parts, v, how)
 
 
 @replayed
-def _simple(x: Value, v: Value, key: tuple[Any, ...], how: str) -> Value:
-    """A box whose bounds are plain numbers: what is recorded follows from types."""
-    return _boxed(x, parse(x, thawed(key)), same_kind(v, x), how)
+def _update_simple(x: Value, v: Value, key: tuple[Any, ...], how: str) -> Value:
+    """Update a box with constant bounds; the operators depend on types only."""
+    return _update_box(x, parse(x, thawed(key)), same_kind(v, x), how)
 
 
-def _boxed(x: Value, parts: list[Part], v: Value, how: str) -> Value:
-    """A box of x replaced by a value, or joined with it."""
+def _update_box(x: Value, parts: list[Part], v: Value, how: str) -> Value:
+    """Replace a box of x by a value, or combine it with one."""
     if how != "put":
         old = basic(x, parts)
         v = expand(_trim(v, old.type.rank), shape_of(old))
-        v = _joined(old, v, how)
+        v = _combine(old, v, how)
     return _overlay(x, parts, v)
 
 
 JOINS = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
-"""How a scatter joins what is there with an update -> the function of two operands."""
+"""How a scatter combines the present element with an update -> the binary function."""
 
 
-def _joined(old: Value, v: Value, how: str) -> Value:
+def _combine(old: Value, v: Value, how: str) -> Value:
     return v if how == "put" else BINARY[JOINS[how]](old, v)
 
 
-def _where_true(x: Value, truth: Value, v: Value) -> Value:
-    """`x[truth] = v` for a boolean of rank 0: all of x, or nothing, is written."""
+def _update_where(x: Value, truth: Value, v: Value) -> Value:
+    """Return x after `x[truth] = v`, which writes all of x or nothing."""
     shape = shape_of(v)
     if len(shape) == x.type.rank + 1 and shape[0] == 0 and not known_truth(truth):
         return x
     return record(SELECT, (truth, expand(_trim(v, x.type.rank), shape_of(x)), x))
 
 
-def _chosen(x: Value, key: Any, v: Value, how: str) -> Value | None:
-    """`x[key] = v` where one boolean array is in the key, beside slices and integers: a choice, if
-    every element that the array chooses gets the same, or all along what follows it do.  Else None:
-    how many are chosen matters."""
+def _update_masked(x: Value, key: Any, v: Value, how: str) -> Value | None:
+    """Return x after `x[key] = v` for a key with one mask, else None.
+
+    The result is a select.  Besides the mask the key may have slices and integers.  None is
+    returned unless v is the same for all elements that the mask selects (it may vary along the
+    dimensions after the mask): otherwise their number matters.
+    """
     items = [plain(item) for item in (key if isinstance(key, tuple) else (key,))]
     masks = [item for item in items if is_mask(item)]
     if len(masks) != 1 or sum(isinstance(item, Value) for item in items) > 1:
         return None
-    place, (mask,) = next(k for k, item in enumerate(items) if is_mask(item)), masks
-    before, after = items[:place], items[place + 1 :]
+    mask_index, (mask,) = next(k for k, item in enumerate(items) if is_mask(item)), masks
+    before, after = items[:mask_index], items[mask_index + 1 :]
     parts = parse(x, (*before, *[slice(None)] * mask.type.rank, *after))
     old = basic(x, parts)
     rest = old.type.rank - mask.type.rank
     first = rest - _dims(after) if Ellipsis in before else _dims(before)
-    plainly = all(isinstance(p, Range) for p in parts)
-    if not mask.type.rank or v.type.rank > (rest - first if plainly else 0):
+    only_slices = all(isinstance(p, Range) for p in parts)
+    if not mask.type.rank or v.type.rank > (rest - first if only_slices else 0):
         return None
     scope = scope_of(old) or scope_of(mask)
     for a, b in zip(shape_of(mask), shape_of(old)[first:], strict=False):
@@ -132,18 +142,21 @@ def _chosen(x: Value, key: Any, v: Value, how: str) -> Value | None:
                 f"a mask {mask.told} does not fit {x.told}",
                 hint="A mask has the sizes of the dimensions that it stands for; none stretches.",
             )
-    v = _joined(old, expand(v, shape_of(old)) if v.type.rank else v, how)
+    v = _combine(old, expand(v, shape_of(old)) if v.type.rank else v, how)
     mask = reshape(mask, (*shape_of(mask), *[1] * (rest - first)))
     return _overlay(x, parts, record(SELECT, (mask, v, old)))
 
 
 def _dims(items: list[Any]) -> int:
-    """How many dimensions slices and new ones among these items give."""
+    """Return how many dimensions the slices and new axes among these items produce."""
     return sum(item is None or isinstance(item, slice) for item in items)
 
 
 def same_kind(v: Value, x: Value) -> Value:
-    """The written value in the type of the array; kinds may not shrink (NumPy's same-kind rule)."""
+    """Cast a value to the dtype of the array; its kind may not shrink (NumPy's same-kind rule).
+
+    Raises DTypeError.
+    """
     rank = {"bool": 0, "uint": 1, "int": 1, "float": 2}
     if rank[v.type.dtype.kind] > rank[x.type.dtype.kind]:
         raise DTypeError(f"{v.told} cannot be written into {x.told}")
@@ -151,25 +164,29 @@ def same_kind(v: Value, x: Value) -> Value:
 
 
 def _overlay(x: Value, parts: list[Part], v: Value) -> Value:
-    """A box of x replaced: elsewhere x, inside the box the value moved to its place."""
+    """Replace a box of x by a select between x and the value moved to its position."""
     shape = shape_of(x)
     ranges = [range_of(p) for p in parts if not isinstance(p, New)]
     box = tuple(
         1 if isinstance(p, Point) else range_of(p).count for p in parts if not isinstance(p, New)
     )
-    seen = tuple(1 if isinstance(p, New) else p.count for p in parts if isinstance(p, (New, Range)))
-    v = reshape(expand(_trim(v, len(seen)), seen), box)
+    key_shape = tuple(
+        1 if isinstance(p, New) else p.count for p in parts if isinstance(p, (New, Range))
+    )
+    v = reshape(expand(_trim(v, len(key_shape)), key_shape), box)
     if any(r.count == 0 for r in ranges):
         return x
     mask: Value | None = None
     for r in ranges:
-        v, hit = _spread(v, r, shape[r.axis], len(shape))
-        mask = hit if mask is None else mask if hit is None else record_and(mask, hit)
+        v, in_range = _place_along(v, r, shape[r.axis], len(shape))
+        mask = (
+            in_range if mask is None else mask if in_range is None else record_and(mask, in_range)
+        )
     return v if mask is None else record(SELECT, (mask, expand(v, shape), x))
 
 
 def _trim(v: Value, rank: int) -> Value:
-    """Leading dimensions of size 1 that the target does not have."""
+    """Drop leading dimensions of size 1 that exceed the target's rank."""
     shape = shape_of(v)
     extra = len(shape) - rank
     if extra > 0 and all(d == 1 for d in shape[:extra]):
@@ -178,17 +195,18 @@ def _trim(v: Value, rank: int) -> Value:
 
 
 def record_and(a: Value, b: Value) -> Value:
+    """Record the logical conjunction of two bool values."""
     return BINARY["logical_and"](a, b)
 
 
-def _spread(v: Value, r: Range, size: Index, rank: int) -> tuple[Value, Value | None]:
-    """The value with dimension r.axis spread over `size`, and where it applies (None: all)."""
+def _place_along(v: Value, r: Range, size: Index, rank: int) -> tuple[Value, Value | None]:
+    """Move the value to its positions along r.axis; also return where it applies (None: all)."""
     if r.count == size:
         return (flip(v, (r.axis,)) if r.step < 0 else v), None
-    line = [1] * rank
-    line[r.axis] = size  # type: ignore[call-overload]
+    along = [1] * rank
+    along[r.axis] = size  # type: ignore[call-overload]
     scope = scope_of(v, (size, r.start, r.count))
-    at = record(Iota(tuple(line), r.axis, i64), (), scope)
+    at = record(Iota(tuple(along), r.axis, i64), (), scope)
     offset = BINARY["subtract"](at, as_array(Point(0, r.start)))
     if r.count == 1:
         return v, BINARY["equal"](offset, 0)
@@ -197,18 +215,18 @@ def _spread(v: Value, r: Range, size: Index, rank: int) -> tuple[Value, Value | 
         high: list[Index] = [0] * rank
         low[r.axis], high[r.axis] = r.start, sub(sub(size, r.start), r.count)
         inner = BINARY["less"](offset, as_array(Point(0, r.count)))
-        hit = record_and(BINARY["greater_equal"](offset, 0), inner)
-        return pad(v, tuple(low), tuple(high), False if v.type.dtype is bool_ else 0), hit
-    return _strided(v, r, offset)
+        in_range = record_and(BINARY["greater_equal"](offset, 0), inner)
+        return pad(v, tuple(low), tuple(high), False if v.type.dtype is bool_ else 0), in_range
+    return _place_strided(v, r, offset)
 
 
-def _strided(v: Value, r: Range, offset: Value) -> tuple[Value, Value]:
-    """Every |step|-th position: read the value at offset // step."""
+def _place_strided(v: Value, r: Range, offset: Value) -> tuple[Value, Value]:
+    """Read the value at offset // step for every |step|-th position."""
     if r.step < 0:
         offset = BINARY["multiply"](offset, -1)
     step = abs(r.step)
     quotient = BINARY["floor_divide"](offset, step)
-    hit = record_and(
+    in_range = record_and(
         BINARY["equal"](BINARY["remainder"](offset, step), 0),
         record_and(
             BINARY["greater_equal"](offset, 0),
@@ -216,21 +234,21 @@ def _strided(v: Value, r: Range, offset: Value) -> tuple[Value, Value]:
         ),
     )
     last = as_array(Point(0, sub(r.count, 1)))
-    at = BINARY["maximum"](BINARY["minimum"](quotient, last), 0)
-    flat = reshape(at, (shape_of(at)[r.axis],))
-    return take(v, [flat], r.axis), hit
+    index = BINARY["maximum"](BINARY["minimum"](quotient, last), 0)
+    flat = reshape(index, (shape_of(index)[r.axis],))
+    return take(v, [flat], r.axis), in_range
 
 
 def _scatter(x: Value, parts: list[Part], v: Value, how: str) -> Value:
-    """Integer arrays: the indexed axes lead, the value follows them, and all is moved back."""
+    """Scatter into integer positions: move the indexed axes to the front, and back after."""
     parts = [p for p in parts if not isinstance(p, New)]
     arrays = [p for p in parts if isinstance(p, (Many, Point))]
     ranges = [p for p in parts if isinstance(p, Range)]
     index = [as_array(p) for p in arrays]
     middle = broadcast_shapes(*(t.shape for t in align("index", *index)))
     axes = [p.axis for p in arrays]
-    together = adjacent(parts)
-    first = sum(r.axis < axes[0] for r in ranges) if together else 0
+    side_by_side = adjacent(parts)
+    first = sum(r.axis < axes[0] for r in ranges) if side_by_side else 0
     counts = tuple(r.count for r in ranges)
     v = expand(_trim(v, len(middle) + len(counts)), (*counts[:first], *middle, *counts[first:]))
     lead = range(first, first + len(middle))
@@ -242,10 +260,10 @@ def _scatter(x: Value, parts: list[Part], v: Value, how: str) -> Value:
         if r.step < 0:
             v = flip(v, (len(middle) + ranges.index(r),))
     order = (*axes, *[r.axis for r in ranges])
-    whole = permute(x, order)
-    in_room(whole, index)
-    moved = record(Scatter(how), (whole, v, *index))
-    return permute(moved, [order.index(a) for a in range(len(order))])
+    permuted = permute(x, order)
+    in_room(permuted, index)
+    scattered = record(Scatter(how), (permuted, v, *index))
+    return permute(scattered, [order.index(a) for a in range(len(order))])
 
 
 def _scatter_boxed(
@@ -257,21 +275,21 @@ def _scatter_boxed(
     middle: int,
     how: str,
 ) -> Value:
-    """Some slices are partial: they become index arrays as well."""
+    """Scatter where some slices are partial: these become index arrays as well."""
     partial = [r for r in ranges if r.count != shape_of(x)[r.axis]]
-    grown = len(partial)
-    index = [reshape(i, (*shape_of(i), *[1] * grown)) for i in index]
+    partial_count = len(partial)
+    index = [reshape(i, (*shape_of(i), *[1] * partial_count)) for i in index]
     for k, r in enumerate(partial):
-        line: list[Index] = [1] * grown
-        line[k] = r.count
-        at = record(Iota(tuple(line), k, i64), (), scope_of(x, (r.count,)))
+        along: list[Index] = [1] * partial_count
+        along[k] = r.count
+        at = record(Iota(tuple(along), k, i64), (), scope_of(x, (r.count,)))
         at = BINARY["add"](BINARY["multiply"](at, r.step), as_array(Point(0, r.start)))
         index.append(at)
     full = [r for r in ranges if r not in partial]
-    places = [middle + ranges.index(r) for r in (*partial, *full)]
-    v = permute(v, (*range(middle), *places))
+    axes = [middle + ranges.index(r) for r in (*partial, *full)]
+    v = permute(v, (*range(middle), *axes))
     order = (*[p.axis for p in arrays], *[r.axis for r in partial], *[r.axis for r in full])
-    whole = permute(x, order)
-    in_room(whole, index)
-    moved = record(Scatter(how), (whole, v, *index))
-    return permute(moved, [order.index(a) for a in range(len(order))])
+    permuted = permute(x, order)
+    in_room(permuted, index)
+    scattered = record(Scatter(how), (permuted, v, *index))
+    return permute(scattered, [order.index(a) for a in range(len(order))])

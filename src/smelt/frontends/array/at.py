@@ -1,8 +1,9 @@
-"""`x.at[key]`: a copy of an array with some elements changed, as JAX spells it.
+"""Provide `x.at[key]`: copies of an array with some elements changed.
 
-`x[key] = value` gives the name x a new version; `x.at[key].set(value)` is that version, and x
-stays.  The others join a value with what is there.  Where positions are named several times,
-`x[i] = x[i] + 1` keeps one of the sums; `x.at[i].add(1)` makes all of them.
+The interface is JAX's.  `x[key] = value` gives the name x a new version; `x.at[key].set(value)`
+returns that version and leaves x as it is.  The other methods combine a value with the present
+element.  Where a position is named several times, `x[i] = x[i] + 1` keeps one of the sums;
+`x.at[i].add(1)` adds each time.
 
 >>> import smelt as sm
 >>> sm.zeros(3).at[sm.asarray([0, 2, 2])].add(1)
@@ -30,7 +31,7 @@ __all__ = ["At", "Place"]
 
 
 class At:
-    """What `x.at` is; indexing it gives a `Place`."""
+    """Type of `x.at`; indexing it gives a `Place`."""
 
     __slots__ = ("_array", "_read")
 
@@ -43,14 +44,15 @@ class At:
 
 
 class Place:
-    """Elements of an array, to be changed in a copy.
+    """Elements of an array that are to be changed in a copy.
 
-    Keys are those of `x[key]`; a boolean mask takes one value.  Values broadcast to the elements
-    and are brought to the array's dtype, which may not change their kind.  Positions that are named
-    several times are joined in their order; of `set` the last value stays.  A position outside is
-    an error.  All have derivatives; equal extremes share theirs evenly.
+    Keys are those of `x[key]`; a boolean mask takes one value.  Values broadcast to the selected
+    elements and are cast to the array's dtype, which may not change their kind.  Positions that are
+    named several times are combined in their order; with `set` the last value wins.  All methods
+    have derivatives; equal extremes share theirs evenly.
 
-    Raises ShapeError, DTypeError, IndexRangeError and OutsideError.
+    Raises ShapeError, DTypeError, IndexRangeError for positions known to be out of bounds, and
+    OutsideError, at run time, for others.
     """
 
     __slots__ = ("_array", "_key", "_read")
@@ -61,33 +63,40 @@ class Place:
         self._read = read
 
     def get(self) -> Array:
-        """The elements: `x[key]`."""
+        """Return the elements: `x[key]`."""
         return self._array.of(get(self._array.node, self._key))
 
     def set(self, value: Any, /) -> Array:
-        """A copy with `value` there."""
+        """Return a copy with `value` at the selected elements."""
         return self._updated("set", "put", value)
 
     def add(self, value: Any, /) -> Array:
-        """A copy with `value` added there."""
+        """Return a copy with `value` added to the selected elements."""
         return self._updated("add", "add", value)
 
     def subtract(self, value: Any, /) -> Array:
-        """A copy with `value` subtracted there."""
+        """Return a copy with `value` subtracted from the selected elements.
+
+        Raises DTypeError for booleans.
+        """
         node = self._operand("subtract", value)
         if node.type.dtype is bool_:
             raise DTypeError(f"x.at[key].subtract: {node.told} cannot be subtracted")
-        minus = UNARY["negative"](node)  # of unsigned integers too: sums wrap around
+        minus = UNARY["negative"](node)  # unsigned integers too: sums wrap around
         return self._updated("subtract", "add", self._array.of(minus))
 
     def multiply(self, value: Any, /) -> Array:
-        """A copy with what is there multiplied by `value`."""
+        """Return a copy with the selected elements multiplied by `value`."""
         return self._updated("multiply", "mul", value)
 
     mul = multiply
 
     def divide(self, value: Any, /) -> Array:
-        """A copy with what is there divided by the product of the values of each place, floats."""
+        """Return a copy with the selected elements divided by `value`.
+
+        An element that is named several times is divided by the product of its values.  Raises
+        DTypeError unless x is an array of floats.
+        """
         x = self._array.node
         if not x.type.dtype.is_float:
             raise DTypeError(f"x.at[key].divide: {x.told} has no fractions")
@@ -96,21 +105,27 @@ class Place:
         return self._array.of(BINARY["divide"](x, below))
 
     def max(self, value: Any, /) -> Array:
-        """A copy with the greater of `value` and what is there; NaN if there is one."""
+        """Return a copy with the maximum of `value` and each selected element.
+
+        NaN if either is NaN.
+        """
         return self._updated("max", "max", value)
 
     def min(self, value: Any, /) -> Array:
-        """A copy with the lesser of `value` and what is there; NaN if there is one."""
+        """Return a copy with the minimum of `value` and each selected element.
+
+        NaN if either is NaN.
+        """
         return self._updated("min", "min", value)
 
     def _operand(self, name: str, value: Any) -> Value:
-        found = self._read(value, f"x.at[key].{name}")
-        if isinstance(found, Value):
-            return found
+        operand = self._read(value, f"x.at[key].{name}")
+        if isinstance(operand, Value):
+            return operand
         x = self._array.node
-        if isinstance(found, float) and not x.type.dtype.is_float:
-            raise DTypeError(f"x.at[key].{name}({found}): {x.told} does not hold it")
-        return number(found, x.type.dtype, f"x.at[key].{name}")
+        if isinstance(operand, float) and not x.type.dtype.is_float:
+            raise DTypeError(f"x.at[key].{name}({operand}): {x.told} does not hold it")
+        return number(operand, x.type.dtype, f"x.at[key].{name}")
 
     def _updated(self, name: str, how: str, value: Any) -> Array:
         v = self._operand(name, value)

@@ -1,4 +1,4 @@
-"""The arguments of a jitted call: static ones set apart, the others taken apart into leaves.
+"""Bind the arguments of a jitted call: separate static ones, flatten the others.
 
 >>> def f(x, order, *, scale=1.0): ...
 >>> call = Options(f, static_argnames="order").bind((1.5, "C"), {"scale": 2.0})
@@ -26,7 +26,7 @@ Slot = int | str
 
 @dataclass(slots=True)
 class Bound:
-    """One call: leaves of its dynamic arguments and what is needed to call again with others."""
+    """Arguments of one call: leaves of the dynamic ones, and the static ones."""
 
     leaves: list[Any]
     tree: Tree
@@ -36,11 +36,11 @@ class Bound:
 
     @property
     def names(self) -> list[str]:
-        """A name for each leaf, from the parameter it belongs to."""
+        """Names of the leaves, from the parameters that they belong to."""
         return [self.options.spell(path) for path in paths(self._keyed())]
 
     def _keyed(self) -> Any:
-        """The tree with positional arguments under their slots."""
+        """Return the tree with positional arguments under their positions."""
         _, _, _, (positional, named) = self.tree  # type: ignore[misc]
         fixed = {slot for slot, _, _ in self.statics}
         slots = [k for k in range(self.count) if k not in fixed]
@@ -49,16 +49,18 @@ class Bound:
 
     @property
     def donated(self) -> tuple[int, ...]:
-        """Places of the leaves that belong to donated arguments."""
-        wanted = self.options.donate
-        if not wanted:
+        """Indices of the leaves that belong to donated arguments."""
+        donated_slots = self.options.donate
+        if not donated_slots:
             return ()
         return tuple(
-            k for k, path in enumerate(paths(self._keyed())) if path.partition(".")[0] in wanted
+            k
+            for k, path in enumerate(paths(self._keyed()))
+            if path.partition(".")[0] in donated_slots
         )
 
     def call(self, leaves: Iterable[Any]) -> Any:
-        """The function called with other leaves."""
+        """Call the function with other leaves."""
         positional, named = unflatten(self.tree, iter(leaves))
         args = list(positional)
         for slot, _, value in self.statics:
@@ -70,7 +72,10 @@ class Bound:
 
 
 class Options:
-    """What `sm.jit` was told about a function's arguments."""
+    """Options of `sm.jit` about a function's arguments.
+
+    Raises ArgumentError for something that is no function, and for arguments that it does not have.
+    """
 
     def __init__(
         self,
@@ -88,22 +93,25 @@ class Options:
         self.name = getattr(inner, "__name__", type(inner).__name__)
         self.parameters = _parameters(function)
         self.takes_out = "out" in self.parameters
-        self.static = self._slots(_several(static_argnums), _several(static_argnames))
-        given = _several(donate)
+        self.static = self._slots(_as_list(static_argnums), _as_list(static_argnames))
+        donated = _as_list(donate)
         self.donate = frozenset(
             str(s)
             for s in self._slots(
-                [d for d in given if not isinstance(d, str)],
-                [d for d in given if isinstance(d, str)],
+                [d for d in donated if not isinstance(d, str)],
+                [d for d in donated if isinstance(d, str)],
             )
         )
 
-    def _slots(self, places: Iterable[Any], names: Iterable[Any]) -> frozenset[Slot]:
-        """Each argument by place and by name.  Raises ArgumentError for one that is not there."""
+    def _slots(self, positions: Iterable[Any], names: Iterable[Any]) -> frozenset[Slot]:
+        """Return arguments both by position and by name.
+
+        Raises ArgumentError for one that does not exist.
+        """
         slots: set[Slot] = set()
         count = len(self.parameters)
-        for place in places:
-            slot = place if place >= 0 else place + count
+        for position in positions:
+            slot = position if position >= 0 else position + count
             slots.add(slot)
             if 0 <= slot < count:
                 slots.add(self.parameters[slot])
@@ -111,7 +119,7 @@ class Options:
                 raise ArgumentError(
                     op="jit",
                     argument="argument number",
-                    value=str(place),
+                    value=str(position),
                     expected=f"-{count} to {count - 1}: {', '.join(self.parameters)}",
                 )
         for name in names:
@@ -128,7 +136,7 @@ class Options:
         return frozenset(slots)
 
     def _takes(self, kind: Any) -> bool:
-        """Whether the function takes arguments of a kind that its signature does not name."""
+        """Return whether the function takes *args or **kwargs (`kind`)."""
         try:
             kinds = [p.kind for p in inspect.signature(self.function).parameters.values()]
         except (TypeError, ValueError):
@@ -136,19 +144,22 @@ class Options:
         return kind in kinds
 
     def spell(self, path: str) -> str:
-        """`params.w` for `0.w`."""
+        """Return a leaf's path with the name of its argument: `params.w` for `0.w`."""
         head, dot, rest = path.partition(".")
         if head.isdigit() and int(head) < len(self.parameters):
             head = self.parameters[int(head)]
         return head + dot + rest
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound:
-        """Take a call apart.  Raises StaticArgError for a static argument that cannot be a key."""
+        """Bind the arguments of a call.
+
+        Raises StaticArgError for a static argument that is not hashable, or an array.
+        """
         statics: list[tuple[Slot, type, Hashable]] = []
         dynamic: list[Any] = []
-        for place, value in enumerate(args):
-            if place in self.static:
-                statics.append((place, type(value), self._hashable(place, value)))
+        for position, value in enumerate(args):
+            if position in self.static:
+                statics.append((position, type(value), self._hashable(position, value)))
             else:
                 dynamic.append(value)
         named: dict[str, Any] = {}
@@ -161,7 +172,7 @@ class Options:
         return Bound(leaves, tree, tuple(statics), len(args), self)
 
     def _hashable(self, slot: Slot, value: Any) -> Hashable:
-        reason, found = "", value
+        reason, result = "", value
         if isinstance(value, (Array, np.ndarray)):
             reason = "arrays are never static"
         else:
@@ -175,17 +186,17 @@ class Options:
                 type=type(value).__name__,
                 reason=reason,
             )
-        return found
+        return result
 
 
-def _several(given: Any) -> list[Any]:
-    return [given] if isinstance(given, (int, str)) else list(given)
+def _as_list(values: Any) -> list[Any]:
+    return [values] if isinstance(values, (int, str)) else list(values)
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:
-    """Names of the parameters that can be given by place, then the keyword-only ones."""
+    """Return names of the positional parameters, then of the keyword-only ones."""
     try:
-        found = inspect.signature(function).parameters.values()
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return []
-    return [p.name for p in found if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]

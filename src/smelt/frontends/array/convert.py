@@ -1,4 +1,4 @@
-"""From anything array-like to values: NumPy arrays, DLPack, the array interface, Python numbers.
+"""Convert array-like objects to values: NumPy arrays, DLPack, the array interface, numbers.
 
 >>> from_host(np.arange(3)).type
 TensorType(dtype=i64, shape=(3,))
@@ -19,19 +19,19 @@ __all__ = ["as_buffer", "computable", "from_host", "is_foreign_array", "number_d
 
 
 def number_dtype(number: bool | int | float) -> DType:
-    """The default type of a Python number."""
+    """Return the default dtype of a Python number."""
     return bool_ if isinstance(number, bool) else i64 if isinstance(number, int) else f64
 
 
 def computable(dtype: DType) -> DType:
-    """`dtype` itself.  Raises UnsupportedError for complex types, which nothing computes with."""
+    """Return `dtype`; raise UnsupportedError for complex dtypes."""
     if dtype.kind == "complex":
         raise UnsupportedError(f"complex numbers ({dtype.long}) are not supported")
     return dtype
 
 
 def is_foreign_array(x: object) -> bool:
-    """Whether `x` offers its memory through NumPy, DLPack or the array interface."""
+    """Return whether `x` exposes its memory by NumPy, DLPack or the array interface."""
     return (
         isinstance(x, (np.ndarray, np.generic))
         or hasattr(x, "__dlpack__")
@@ -40,8 +40,11 @@ def is_foreign_array(x: object) -> bool:
 
 
 def as_buffer(x: Any) -> Buffer:
-    """A NumPy view of an array-like object, without a copy.  Raises DLPackError, and
-    UnsupportedError where elements are masked: nothing here would leave them out."""
+    """Return a NumPy view of an array-like object, without a copy.
+
+    Raises DLPackError for memory that cannot be read, UnsupportedError for masked elements, which
+    no operator would skip.
+    """
     if type(x) is np.ndarray:
         return x
     if isinstance(x, np.ma.MaskedArray) and np.ma.is_masked(x):
@@ -58,7 +61,11 @@ def as_buffer(x: Any) -> Buffer:
 
 
 def usable(data: Buffer) -> Buffer:
-    """`data` itself if kernels can read it, else one copy: foreign byte order, odd addresses."""
+    """Return `data` if kernels can read it, else a copy.
+
+    A copy is needed for foreign byte order and unaligned addresses or strides.  Raises
+    UnsupportedError for complex dtypes.
+    """
     computable(from_numpy(data.dtype))
     if not data.dtype.isnative:
         return data.astype(data.dtype.newbyteorder("="))
@@ -69,12 +76,12 @@ def usable(data: Buffer) -> Buffer:
 
 
 def from_host(x: Any) -> Value:
-    """The value of an array-like object; shares its memory where kernels can read that.
+    """Return the value of an array-like object, sharing its memory if kernels can read it.
 
-    Raises DTypeError for element types without a row, UnsupportedError for complex ones,
-    DLPackError for memory that cannot be read.
+    Raises DTypeError for unsupported element types, UnsupportedError for complex ones, DLPackError
+    for memory that cannot be read.
     """
-    given = as_buffer(x)
-    data = usable(given)
-    # A scalar and what we copied belong to nobody else; memory marked read-only may still change.
-    return leaf(data) if data is not given or isinstance(x, np.generic) else foreign(data)
+    original = as_buffer(x)
+    data = usable(original)
+    # Scalars and our copies are private.  Read-only memory is not: its owner may still write to it.
+    return leaf(data) if data is not original or isinstance(x, np.generic) else foreign(data)

@@ -1,7 +1,8 @@
-"""Convolutions in any number of dimensions, as a product over windows.
+"""Convolutions in any number of spatial dimensions, as contractions over windows.
 
-A convolution is written as what it is: the windows of the padded image (an index map), contracted
-with the weights.  No array of windows exists: whoever reads them follows the map.
+A convolution is recorded as its definition: the windows of the padded image (an index map),
+contracted with the weights (cf. im2col).  The array of windows is never stored; the kernel that
+reads it applies the map.
 
 >>> import smelt as sm
 >>> conv(sm.asarray([[[1.0, 2.0, 3.0]]]), sm.asarray([[[1.0, 1.0]]]))
@@ -40,11 +41,11 @@ from smelt.windows import is_laid
 __all__ = ["conv", "conv_transpose"]
 
 PLACES, TAPS = "uvwxyz", "ijklmn"
-"""Letters of the spatial dimensions of the result and of the window."""
+"""Letters of the spatial dimensions, of the result and of the window."""
 
 
 FEW = 4
-"""Channels of an image, or of a group, for which a recording is made of their own."""
+"""Largest number of channels per group for which the number is a constant of the recording."""
 
 
 def conv(
@@ -59,42 +60,50 @@ def conv(
     groups: int = 1,
     mode: str = "zeros",
 ) -> Array:
-    """Slide kernels over an image: the convolution of neural networks (a cross-correlation).
+    """Convolve an image with kernels, without reversing them (cross-correlation).
 
     Args:
         x: [batch, channels, *spatial] with 1, 2, 3 or more spatial dimensions.
         weight: [out channels, channels / groups, *kernel].
-        bias: [out channels].
-        stride: step of the window; like `padding` and `dilation` for all dimensions or each.
-        padding: width of the margin on both sides, or a pair for each dimension, or "valid" (none)
+        bias: [out channels], or None.
+        stride: step of the window; like `padding` and `dilation` one number for all dimensions or
+            one for each.
+        padding: width of the padding on both sides, or a pair for each dimension, or "valid" (none)
             or "same" (the result has the size of the image for a stride of 1).
         dilation: distance between neighbouring elements of the kernel.
-        groups: that many independent convolutions of consecutive channels; as many as channels
-            make it depthwise.
-        mode: what the margin holds: "zeros", "reflect", "replicate", "circular" or "symmetric".
+        groups: number of independent convolutions of consecutive channels; as many as channels make
+            it depthwise.
+        mode: what the padding holds: "zeros", "reflect", "replicate", "circular" or "symmetric".
 
     Returns:
-        [batch, out channels, *places] in the promoted dtype; half types accumulate in float32.
+        [batch, out channels, *spatial] in the promoted dtype; half types accumulate in float32.  A
+        spatial dimension has floor((n + padding - dilation·(kernel - 1) - 1) / stride) + 1
+        elements, with the padding of both sides.
 
-    Raises ShapeError where channels, kernel and image do not fit, ArgumentError for settings.
+    Raises ShapeError where channels, kernel and image do not fit, ArgumentError for other settings.
     """
     image, kernel = value(x, "conv"), value(weight, "conv")
     count = _check("conv", image, kernel)
-    told = f"{image.told}, {kernel.told}"
+    operands = f"{image.told}, {kernel.told}"
     extent = pinned(kernel, range(2, 2 + count))
     dilated = each("conv", "dilation", dilation, count)
     steps = each("conv", "stride", stride, count)
     windows = Windows(extent, steps, dilated, padding_of("conv", padding, extent, dilated))
-    fitting("conv", image, windows, told)
+    fitting("conv", image, windows, operands)
     (groups,) = each("conv", "groups", groups, 1)
-    inner = _grouped("conv", image, kernel, groups, mul(_channels(kernel, groups), groups), 0)
-    found = _correlate(slide("conv", image, windows, 0, mode), kernel, groups, count, inner)
-    return _biased("conv", found, bias, count)
+    inner = _group_channels(
+        "conv", image, kernel, groups, mul(_input_channels(kernel, groups), groups), 0
+    )
+    result = _correlate(slide("conv", image, windows, 0, mode), kernel, groups, count, inner)
+    return _add_bias("conv", result, bias, count)
 
 
-def _channels(kernel: Value, groups: int) -> Index:
-    """Input channels of a kernel: a number like those of its window where there are few (colours,
-    small groups), whose sums are written out; and so are the results of each small group."""
+def _input_channels(kernel: Value, groups: int) -> Index:
+    """Return a kernel's input channels, pinned to a number if there are few.
+
+    Sums over few channels (colours, small groups) are unrolled, which needs a constant; so are the
+    output channels of small groups.
+    """
     scope, (outputs, channels, *_) = kernel.scope, shape_of(kernel)
     if scope is None or isinstance(channels, int):
         return channels
@@ -106,7 +115,7 @@ def _channels(kernel: Value, groups: int) -> Index:
 
 
 def _check(what: str, image: Value, kernel: Value) -> int:
-    """The number of spatial dimensions."""
+    """Return the number of spatial dimensions; raise ShapeError for other ranks."""
     count = spatial_rank(what, image)
     if kernel.type.rank != count + 2:
         raise ShapeError(
@@ -119,31 +128,31 @@ def _check(what: str, image: Value, kernel: Value) -> int:
     return count
 
 
-def _grouped(
-    what: str, image: Value, kernel: Value, groups: int, channels: Index, place: int
+def _group_channels(
+    what: str, image: Value, kernel: Value, groups: int, channels: Index, dim: int
 ) -> Index:
-    """Channels of a group of the image; checks that they are what the kernel says.
+    """Return the image's channels per group, checked against the kernel's.
 
-    `place` is the kernel's dimension that the groups divide.
+    `dim` is the kernel's dimension that the groups divide.  Raises ShapeError.
     """
-    told = f"{image.told}, {kernel.told}"
+    operands = f"{image.told}, {kernel.told}"
     have, scope = shape_of(image)[1], image.scope or kernel.scope
     if have != channels and (scope is None or not scope.same(have, channels)):
         raise ShapeError(
             op=what,
-            operands=told,
+            operands=operands,
             reason=f"the image has {_number(have, scope)} channels, the "
             f"kernel and groups={groups} want {_number(channels, scope)}",
         )
-    divided = shape_of(kernel)[place]
+    divided = shape_of(kernel)[dim]
     if groups > 1 and scope is not None and scope.hint(divided) == groups:
-        scope.same(divided, groups)  # one channel each: a dimension that does not exist
+        scope.same(divided, groups)  # one channel per group: the dimension drops out
         divided = groups
     fits = mod(divided, groups) == 0 or (scope is not None and scope.divisible(divided, groups))
     if not fits:
         raise ShapeError(
             op=what,
-            operands=told,
+            operands=operands,
             reason=f"{_number(divided, scope)} channels do not fall into {groups} groups",
         )
     return floordiv(shape_of(image)[1], groups)
@@ -154,9 +163,12 @@ def _number(d: Index, scope: Any) -> Any:
 
 
 def _correlate(windows: Value, kernel: Value, groups: int, count: int, inner: Index) -> Value:
-    """[b, g*c, *places, *taps] and [g*o, c, *taps] -> [b, g*o, *places]."""
+    """Contract windows with a kernel, group by group.
+
+    [b, g*c, *positions, *taps] and [g*o, c, *taps] give [b, g*o, *positions].
+    """
     shape, weights = shape_of(windows), shape_of(kernel)
-    places, taps = PLACES[:count], TAPS[:count]
+    position_letters, taps = PLACES[:count], TAPS[:count]
     batch, spatial, window = shape[0], shape[2 : 2 + count], shape[2 + count :]
     taps = "".join(t for t, n in zip(taps, weights[2:], strict=True) if n != 1)
     each_group = floordiv(weights[0], groups)
@@ -166,19 +178,23 @@ def _correlate(windows: Value, kernel: Value, groups: int, count: int, inner: In
     outer = "".join(a for a in "go" if sizes[a] != 1)
     windows = reshape(windows, (batch, *(sizes[a] for a in left), *spatial, *window))
     kernel = reshape(kernel, (*(sizes[a] for a in right), *window))
-    first, second, out = "b" + left + places + taps, right + taps, "b" + outer + places
-    found = contract("conv", windows, kernel, first, second, out)
-    return reshape(found, (batch, weights[0], *spatial))
+    first, second, out = (
+        "b" + left + position_letters + taps,
+        right + taps,
+        "b" + outer + position_letters,
+    )
+    result = contract("conv", windows, kernel, first, second, out)
+    return reshape(result, (batch, weights[0], *spatial))
 
 
-def _biased(what: str, found: Value, bias: Any, count: int) -> Array:
+def _add_bias(what: str, result: Value, bias: Any, count: int) -> Array:
     if bias is None:
-        return Array.of(found)
+        return Array.of(result)
     node = value(bias, what)
     if node.type.rank != 1:
         raise ShapeError(op=what, operands=node.told, reason="a bias is a vector [out channels]")
     channels = reshape(node, (*shape_of(node), *(1,) * count))
-    return Array.of(BINARY["add"](found, channels))
+    return Array.of(BINARY["add"](result, channels))
 
 
 def conv_transpose(
@@ -193,24 +209,24 @@ def conv_transpose(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Array:
-    """The transposed convolution: what maps gradients of `conv`'s result back to its image.
+    """Return the transposed convolution: the gradient of `conv` for its image.
 
-    Each of the stride's phases of the result is a small convolution of its own (W. Shi et al.,
-    2016), so that no zeros are multiplied where strides and dilations have no common divisor.
+    Where strides and dilations have no common divisor, each phase of the stride is a small
+    convolution of its own (W. Shi et al., 2016), so that no zeros are multiplied.
 
     Args:
         x: [batch, channels, *spatial].
         weight: [channels, out channels / groups, *kernel].
-        bias: [out channels].
+        bias: [out channels], or None.
         stride: distance of neighbouring elements of x in the result.
         padding: elements cut off on both sides.
         output_padding: elements added at the end, fewer than the stride or the dilation.
         dilation: distance between neighbouring elements of the kernel.
-        groups: that many independent convolutions of consecutive channels.
+        groups: number of independent convolutions of consecutive channels.
 
     Returns:
-        [batch, out channels, *places] with (n - 1)·stride - 2·padding + dilation·(kernel - 1) + 1 +
-        output_padding places.
+        [batch, out channels, *spatial] in the promoted dtype; each spatial dimension has (n -
+        1)·stride - 2·padding + dilation·(kernel - 1) + 1 + output_padding elements.
 
     Raises ShapeError, ArgumentError.
     """
@@ -220,8 +236,8 @@ def conv_transpose(
     extent = pinned(kernel, range(2, 2 + count))
     dilated = each(what, "dilation", dilation, count)
     steps = each(what, "stride", stride, count)
-    more = each(what, "output_padding", output_padding, count, 0)
-    if any(m >= max(s, d) for m, s, d in zip(more, steps, dilated, strict=True)):
+    extra = each(what, "output_padding", output_padding, count, 0)
+    if any(m >= max(s, d) for m, s, d in zip(extra, steps, dilated, strict=True)):
         raise ArgumentError(
             op=what,
             argument="output_padding",
@@ -229,33 +245,35 @@ def conv_transpose(
             expected="less than the stride or the dilation",
         )
     (groups,) = each(what, "groups", groups, 1)
-    _grouped(what, image, kernel, groups, shape_of(kernel)[0], 0)
-    cut = padding_of(what, padding, extent, dilated)
+    _group_channels(what, image, kernel, groups, shape_of(kernel)[0], 0)
+    cropping = padding_of(what, padding, extent, dilated)
     for n, s, d, e, m, ends in zip(
-        shape_of(image)[2:], steps, dilated, extent, more, cut, strict=True
+        shape_of(image)[2:], steps, dilated, extent, extra, cropping, strict=True
     ):
-        whole, off = add(mul(sub(n, 1), s), d * (e - 1) + 1 + m), sum(ends)
-        left = whole > off if isinstance(whole, int) else _is_more(image, whole, off)
-        if not left:
+        full, cropped_total = add(mul(sub(n, 1), s), d * (e - 1) + 1 + m), sum(ends)
+        fits = (
+            full > cropped_total if isinstance(full, int) else _is_more(image, full, cropped_total)
+        )
+        if not fits:
             raise ShapeError(
                 op=what,
                 operands=f"{image.told}, {kernel.told}",
                 reason=f"the result would be empty: padding {padding!r} cuts off all of it",
             )
-    whole = all(map(is_laid, steps, dilated, extent)) and all(map(lt, more, steps))
+    full = all(map(is_laid, steps, dilated, extent)) and all(map(lt, extra, steps))
     floating = image.type.dtype.is_float and kernel.type.dtype.is_float
-    form = _laid_back if whole and floating else _stretched
-    found = form(image, kernel, groups, steps, dilated, cut, more)
-    return _biased(what, found, bias, count)
+    form = _col2im if full and floating else _zero_stuffed
+    result = form(image, kernel, groups, steps, dilated, cropping, extra)
+    return _add_bias(what, result, bias, count)
 
 
-def _is_more(image: Value, whole: Index, than: int) -> bool:
+def _is_more(image: Value, length: Index, than: int) -> bool:
     assert image.scope is not None
-    return image.scope.holds(than + 1, "<=", whole)
+    return image.scope.holds(than + 1, "<=", length)
 
 
-def _swapped(kernel: Value, groups: int) -> Value:
-    """[g*c, o, *taps] -> [g*o, c, *taps] with the taps backwards."""
+def _transpose_kernel(kernel: Value, groups: int) -> Value:
+    """Swap a kernel's channels and reverse its taps: [g*c, o, *taps] -> [g*o, c, *taps]."""
     shape = shape_of(kernel)
     inner = floordiv(shape[0], groups)
     kernel = reshape(kernel, (groups, inner, *shape[1:]))
@@ -264,33 +282,33 @@ def _swapped(kernel: Value, groups: int) -> Value:
     return flip(kernel, tuple(range(2, kernel.type.rank)))
 
 
-def _stretched(
+def _zero_stuffed(
     image: Value,
     kernel: Value,
     groups: int,
     steps: tuple[int, ...],
     dilated: tuple[int, ...],
-    cut: Margins,
-    more: tuple[int, ...],
+    cropping: Margins,
+    extra: tuple[int, ...],
 ) -> Value:
-    """With stride - 1 zeros put between the elements of the image, an ordinary convolution."""
+    """Convolve the image with stride - 1 zeros inserted between its elements."""
     count = len(steps)
     for k, step in enumerate(steps):
-        image = _spread(image, 2 + k, step)
+        image = _insert_zeros(image, 2 + k, step)
     extent = pinned(kernel, range(2, 2 + count))
     reach = [(n - 1) * d for n, d in zip(extent, dilated, strict=True)]
-    around = tuple(
+    borders = tuple(
         (r - low, r - high + m - (s - 1))
-        for r, (low, high), m, s in zip(reach, cut, more, steps, strict=True)
+        for r, (low, high), m, s in zip(reach, cropping, extra, steps, strict=True)
     )
     windows = Windows(extent, (1,) * count, dilated, ((0, 0),) * count)
     inner = floordiv(shape_of(image)[1], groups)
-    slid = slide("conv_transpose", cropped(image, around), windows)
-    return _correlate(slid, _swapped(kernel, groups), groups, count, inner)
+    view = slide("conv_transpose", cropped(image, borders), windows)
+    return _correlate(view, _transpose_kernel(kernel, groups), groups, count, inner)
 
 
-def _spread(x: Value, axis: int, step: int) -> Value:
-    """step - 1 zeros behind each element along an axis."""
+def _insert_zeros(x: Value, axis: int, step: int) -> Value:
+    """Insert step - 1 zeros after each element along an axis."""
     if step == 1:
         return x
     shape = shape_of(x)
@@ -300,38 +318,41 @@ def _spread(x: Value, axis: int, step: int) -> Value:
     return reshape(x, (*shape[:axis], mul(shape[axis], step), *shape[axis + 1 :]))
 
 
-def _laid_back(
+def _col2im(
     image: Value,
     kernel: Value,
     groups: int,
     steps: tuple[int, ...],
     dilated: tuple[int, ...],
-    cut: Margins,
-    more: tuple[int, ...],
+    cropping: Margins,
+    extra: tuple[int, ...],
 ) -> Value:
-    """Products for each element and tap, laid back along the result and summed: as one sum they are
-    products over windows of the image, one for each remainder (`smelt.passes.conv_transpose`)."""
+    """Multiply each element with each tap and add the products at their positions (col2im).
+
+    `smelt.passes.conv_transpose` rewrites the sum as contractions over windows of the image, one
+    for each phase of the stride.
+    """
     count, dtype = len(steps), common("conv_transpose", image.type.dtype, kernel.type.dtype)
     extent = pinned(kernel, range(2, 2 + count))
     shape, (outer, inner, *_) = shape_of(image), shape_of(kernel)
     sizes = {"g": groups, "o": floordiv(outer, groups), "c": inner}
-    ends = PLACES[:count], TAPS[:count]
+    letters = PLACES[:count], TAPS[:count]
     first, second, out = (
         [a for a in names if a not in sizes or sizes[a] != 1]
-        for names in ("bgo" + ends[0], "goc" + ends[1], "bgc" + ends[0] + ends[1])
+        for names in ("bgo" + letters[0], "goc" + letters[1], "bgc" + letters[0] + letters[1])
     )
     image = reshape(image, (shape[0], *(sizes[a] for a in first if a in sizes), *shape[2:]))
     kernel = reshape(kernel, (*(sizes[a] for a in second if a in sizes), *extent))
     half = dtype if dtype.compute != dtype else None
     left, right = (tuple(axis(a, 0) for a in side) for side in (first, second))
     product = Contract(left, right, tuple(out), dtype=half and half.compute, factors=half)
-    found = record(product, (cast(image, dtype), cast(kernel, dtype)))
-    found = reshape(found, (shape[0], mul(inner, groups), *shape[2:], *extent))
+    products = record(product, (cast(image, dtype), cast(kernel, dtype)))
+    products = reshape(products, (shape[0], mul(inner, groups), *shape[2:], *extent))
     for k in reversed(range(count)):
         a, n = 2 + k, add(mul(sub(shape[2 + k], 1), steps[k]), dilated[k] * (extent[k] - 1) + 1)
-        found = _spread(found, a, steps[k])
-        lengths = shape_of(found)
-        whole = (*lengths[:a], add(n, more[k]), *lengths[a + 1 :])
-        found = record(Shear(whole, a, dilated[k]), (found,))
-        found = fold("sum", found, (found.type.rank - 1,), keepdims=False)
-    return cast(cropped(found, tuple((-low, -high) for low, high in cut)), dtype)
+        products = _insert_zeros(products, a, steps[k])
+        lengths = shape_of(products)
+        target = (*lengths[:a], add(n, extra[k]), *lengths[a + 1 :])
+        products = record(Shear(target, a, dilated[k]), (products,))
+        products = fold("sum", products, (products.type.rank - 1,), keepdims=False)
+    return cast(cropped(products, tuple((-low, -high) for low, high in cropping)), dtype)

@@ -1,7 +1,7 @@
 """Creation functions of the array API standard.
 
-Arrays of numbers that nobody stored (`zeros`, `arange`, `eye`) are recorded, not filled: they cost
-memory only when they are read by themselves.
+Arrays whose elements follow from a formula (`zeros`, `arange`, `eye`) are recorded, not filled:
+they take memory only when they are read by themselves.
 
 >>> arange(3), linspace(0, 1, 3), eye(2)
 (Array([0, 1, 2]), Array([0. , 0.5, 1. ]), Array([[1., 0.],
@@ -60,14 +60,17 @@ __all__ = [
 
 
 def filled(shape: Shape, fill: Value) -> Value:
-    """A value of rank 0 in every place of a shape."""
+    """Broadcast a value of rank 0 to a shape.
+
+    Raises OverflowSizeError for a negative size.
+    """
     if any(isinstance(d, int) and d < 0 for d in shape):
         raise OverflowSizeError(f"negative dimension in the shape {shape}")
     return record(Expand(shape), (fill,), STATE.scope) if shape else fill
 
 
 def iota(shape: Shape, axis: int, dtype: DType = i64) -> Value:
-    """Positions along an axis."""
+    """Return positions along `axis`, as an array of the given shape."""
     return record(Iota(shape, axis, dtype), (), STATE.scope)
 
 
@@ -77,117 +80,125 @@ def iota(shape: Shape, axis: int, dtype: DType = i64) -> Value:
 def asarray(
     obj: Any, /, *, dtype: DTypeLike = None, device: Any = None, copy: bool | None = None
 ) -> Array:
-    """An array from a number, nested lists, a NumPy array, or anything with DLPack.
+    """Convert a number, nested lists, a NumPy array or a DLPack object to an array.
 
     Args:
         obj: what to convert.  Memory of other libraries is shared unless `copy` or `dtype` needs a
-            copy; whoever writes to shared memory changes the array, for all that is recorded or
-            read from then on.  Results that are still pending notice: small memory was copied
-            when they were recorded, and reading what is computed of large memory that was
-            written meanwhile raises ChangedError.
+            copy.  Writing to shared memory changes the array: later reads, and operators recorded
+            later, see the new elements.  Operators that were pending at the time do not silently
+            read them: small memory (up to 4 KiB) was copied when they were recorded; for larger
+            memory, computing them raises ChangedError.
         dtype: the dtype of the result; by default that of `obj` (bool, int64 and float64 for
             Python numbers).
         device: None or "cpu".
-        copy: True always copies, False never does and raises instead.
+        copy: True always copies; False never copies, and raises an error if a copy is needed; None
+            copies if needed.
+
+    Returns:
+        An array of the shape of `obj`.
 
     Raises:
-        DTypeError, UnsupportedError (complex), DLPackError, DeviceError, ArgumentError; RangeError
-        for Python numbers that `dtype` does not hold.
+        ArgumentError for lists of different lengths, and for numbers and lists if `copy` is False;
+        DTypeError for unknown dtypes, UnsupportedError for complex ones; DLPackError for memory
+        that cannot be read; DeviceError; RangeError for Python numbers that `dtype` cannot hold.
     """
     check_device(device)
-    wanted = None if dtype is None else as_dtype(dtype)
+    target = None if dtype is None else as_dtype(dtype)
     if isinstance(obj, Array):
-        return _recast(obj, wanted, copy)
+        return _convert_array(obj, target, copy)
     if isinstance(obj, (bool, int, float, Number)):
         if copy is False:
             raise ArgumentError("asarray: a Python number becomes an array only by a copy")
-        plain = number_dtype(obj) if not isinstance(obj, Number) else obj.dtype
-        return Array.of(number(obj, wanted or plain, "asarray"))
+        default_type = number_dtype(obj) if not isinstance(obj, Number) else obj.dtype
+        return Array.of(number(obj, target or default_type, "asarray"))
     if is_foreign_array(obj):
-        return _from_memory(obj, wanted, copy)
+        return _from_memory(obj, target, copy)
     if copy is False:
         raise ArgumentError("asarray: nested lists become an array only by a copy")
-    return _from_lists(obj, wanted)
+    return _from_lists(obj, target)
 
 
-def _recast(x: Array, wanted: DType | None, copy: bool | None) -> Array:
-    if wanted is not None and wanted is not x.dtype:
+def _convert_array(x: Array, target: DType | None, copy: bool | None) -> Array:
+    if target is not None and target is not x.dtype:
         if copy is False:
-            raise ArgumentError(f"asarray: {x.dtype} becomes {wanted} only by a copy")
-        return Array.of(cast(x.node, wanted))
+            raise ArgumentError(f"asarray: {x.dtype} becomes {target} only by a copy")
+        return Array.of(cast(x.node, target))
     return Array.of(copied(x.node)) if copy else x
 
 
-def _from_memory(obj: Any, wanted: DType | None, copy: bool | None) -> Array:
-    given = as_buffer(obj)
-    data = usable(given)
-    if copy is False and data is not given:
+def _from_memory(obj: Any, target: DType | None, copy: bool | None) -> Array:
+    original = as_buffer(obj)
+    data = usable(original)
+    if copy is False and data is not original:
         raise DLPackError(what=type(obj).__name__, reason="it can be read only by a copy")
-    if copy and data is given:
+    if copy and data is original:
         node = leaf(data.copy())
     else:
-        node = from_host(obj if data is given else data)
-        if data is given and copy is False:
+        node = from_host(obj if data is original else data)
+        if data is original and copy is False:
             node.share(watched=True)
-    if wanted is not None and wanted is not node.type.dtype:
+    if target is not None and target is not node.type.dtype:
         if copy is False:
-            raise ArgumentError(f"asarray: {node.type.dtype} becomes {wanted} only by a copy")
-        node = cast(node, wanted)
+            raise ArgumentError(f"asarray: {node.type.dtype} becomes {target} only by a copy")
+        node = cast(node, target)
     return Array.of(node)
 
 
-def _from_lists(obj: Any, wanted: DType | None) -> Array:
+def _from_lists(obj: Any, target: DType | None) -> Array:
     if isinstance(obj, (list, tuple)) and _holds_arrays(obj):
-        parts = [asarray(item, dtype=wanted).node for item in obj]
+        parts = [asarray(item, dtype=target).node for item in obj]
         parts = [reshape(p, (1, *shape_of(p))) for p in parts]
         return Array.of(concat(parts, 0, "asarray"))
     try:
         data = np.asarray(obj)
-        if wanted is not None and wanted.is_integer and data.dtype.kind in "iufO":
-            data = _whole_numbers(obj, data, wanted)
+        if target is not None and target.is_integer and data.dtype.kind in "iufO":
+            data = _exact_integers(obj, data, target)
     except RangeError:
         raise
     except (ValueError, TypeError, OverflowError) as error:
         raise _ragged(obj) or ArgumentError(f"asarray: {error}") from error
     node = leaf(usable(data))
-    return Array.of(cast(node, wanted) if wanted is not None else node)
+    return Array.of(cast(node, target) if target is not None else node)
 
 
 def _ragged(obj: Any) -> ArgumentError | None:
-    """What is wrong with lists of lists whose lengths differ, named by their places; None else."""
-    level, places = [obj], [""]
+    """Return the error for nested lists of different lengths, or None if they agree."""
+    level, paths = [obj], [""]
     while level:
         sizes = [len(x) if isinstance(x, (list, tuple)) else None for x in level]
-        for place, size in zip(places, sizes, strict=True):
+        for path, size in zip(paths, sizes, strict=True):
             if size != sizes[0]:
-                told = ["no list" if n is None else f"length {n}" for n in (sizes[0], size)]
+                lengths = ["no list" if n is None else f"length {n}" for n in (sizes[0], size)]
                 return ArgumentError(
                     op="asarray",
                     argument="obj",
-                    value=f"lists ({told[0]} at obj{places[0]}, {told[1]} at obj{place})",
+                    value=f"lists ({lengths[0]} at obj{paths[0]}, {lengths[1]} at obj{path})",
                     expected="lists of one length at each depth",
                     hint="Fill the shorter ones up, or make an array of each and sm.concat them.",
                 )
         if sizes[0] is None:
             return None
-        places = [f"{p}[{k}]" for p in places for k in range(sizes[0])]
+        paths = [f"{p}[{k}]" for p in paths for k in range(sizes[0])]
         level = [x for one in level for x in one]
     return None
 
 
-def _whole_numbers(obj: Any, plain: Any, wanted: DType) -> Any:
-    """Lists as integers: as `plain`, what they are by themselves, they may be rounded to float64.
-    Raises RangeError for numbers that the type does not hold."""
+def _exact_integers(obj: Any, default_data: Any, target: DType) -> Any:
+    """Convert nested lists to the integer dtype `target` without rounding.
+
+    `default_data` is what NumPy makes of them without a dtype, where large integers may have become
+    float64.  Raises RangeError for a number that the dtype cannot hold.
+    """
     failure: Exception | None = None
     try:
         with np.errstate(invalid="ignore"):
-            found = np.asarray(obj, dtype=wanted.numpy)
-        if plain.dtype.kind == "O" or (found == np.trunc(plain)).all():
-            return found  # nor were NumPy's numbers cut off
+            converted = np.asarray(obj, dtype=target.numpy)
+        if default_data.dtype.kind == "O" or (converted == np.trunc(default_data)).all():
+            return converted  # NumPy truncated no fraction
     except (ValueError, OverflowError) as error:
         failure = error
-    for item in plain.ravel().tolist():
-        number(item, wanted, "asarray")
+    for item in default_data.ravel().tolist():
+        number(item, target, "asarray")
     raise ArgumentError(f"asarray: {failure}") from failure
 
 
@@ -200,14 +211,20 @@ def _holds_arrays(obj: Any) -> bool:
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Array:
-    """An array that shares the memory of another library's, through DLPack.
+    """Return an array that shares another library's memory, through DLPack.
 
-    Raises DLPackError for memory that cannot be read in place if `copy` is False, DeviceError.
+    Args:
+        x: an object with `__dlpack__`.
+        device: None, "cpu" or (1, 0).
+        copy: True copies; False raises an error where the memory cannot be read in place.
+
+    Raises DLPackError for memory or devices that cannot be read, ArgumentError without
+    `__dlpack__`.
     """
     if device is not None and device not in ("cpu", (1, 0)):
         raise DLPackError(what=type(x).__name__, reason=f"there is no device {device!r}, only cpu")
     if isinstance(x, Array):
-        return _recast(x, None, copy)
+        return _convert_array(x, None, copy)
     if not hasattr(x, "__dlpack__"):
         raise ArgumentError(
             op="from_dlpack",
@@ -222,9 +239,16 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
 
 
 def full(shape: Any, fill_value: Any, *, dtype: DTypeLike = None, device: Any = None) -> Array:
-    """An array with one number everywhere; the dtype is the number's own unless given.
+    """Return an array with the same number everywhere.
 
-    Raises OverflowSizeError for a negative or impossible size.
+    Args:
+        shape: an integer or a sequence of integers.
+        fill_value: a number or an array of rank 0.
+        dtype: by default that of the number: bool, int64 or float64.
+        device: None or "cpu".
+
+    Raises OverflowSizeError for a negative or impossible size, ShapeError for a fill with
+    dimensions.
     """
     check_device(device)
     fill = number_or_value(fill_value, "full")
@@ -240,39 +264,48 @@ def full(shape: Any, fill_value: Any, *, dtype: DTypeLike = None, device: Any = 
 
 
 def zeros(shape: Any, *, dtype: DTypeLike = None, device: Any = None) -> Array:
-    """An array of zeros, float64 unless `dtype` says otherwise."""
+    """Return an array of zeros, float64 unless `dtype` is given.
+
+    Raises OverflowSizeError, DTypeError.
+    """
     return full(shape, 0, dtype=as_dtype(dtype, f64), device=device)
 
 
 def ones(shape: Any, *, dtype: DTypeLike = None, device: Any = None) -> Array:
-    """An array of ones, float64 unless `dtype` says otherwise."""
+    """Return an array of ones, float64 unless `dtype` is given.
+
+    Raises OverflowSizeError, DTypeError.
+    """
     return full(shape, 1, dtype=as_dtype(dtype, f64), device=device)
 
 
 def empty(shape: Any, *, dtype: DTypeLike = None, device: Any = None) -> Array:
-    """An array whose values mean nothing; they are zeros."""
+    """Return an array whose elements are unspecified (they are zeros)."""
     return zeros(shape, dtype=dtype, device=device)
 
 
 def full_like(x: Any, /, fill_value: Any, *, dtype: DTypeLike = None, device: Any = None) -> Array:
-    """One number everywhere, in the shape of `x` and, unless given, its dtype."""
+    """Return an array of the shape of `x` with the same number everywhere.
+
+    The dtype is that of `x` unless `dtype` is given.
+    """
     node = value(x, "full_like")
     shape = tuple(shown(d, node.scope) for d in shape_of(node))
     return full(shape, fill_value, dtype=as_dtype(dtype, node.type.dtype), device=device)
 
 
 def zeros_like(x: Any, /, *, dtype: DTypeLike = None, device: Any = None) -> Array:
-    """Zeros in the shape of `x` and, unless given, its dtype."""
+    """Return zeros in the shape and, unless `dtype` is given, the dtype of `x`."""
     return full_like(x, 0, dtype=dtype, device=device)
 
 
 def ones_like(x: Any, /, *, dtype: DTypeLike = None, device: Any = None) -> Array:
-    """Ones in the shape of `x` and, unless given, its dtype."""
+    """Return ones in the shape and, unless `dtype` is given, the dtype of `x`."""
     return full_like(x, 1, dtype=dtype, device=device)
 
 
 def empty_like(x: Any, /, *, dtype: DTypeLike = None, device: Any = None) -> Array:
-    """An array like `x` whose values mean nothing; they are zeros."""
+    """Return an array like `x` whose elements are unspecified (they are zeros)."""
     return full_like(x, 0, dtype=dtype, device=device)
 
 
@@ -282,41 +315,44 @@ def empty_like(x: Any, /, *, dtype: DTypeLike = None, device: Any = None) -> Arr
 def arange(
     start: Any, /, stop: Any = None, step: Any = 1, *, dtype: DTypeLike = None, device: Any = None
 ) -> Array:
-    """start, start + step, ... below `stop`; one argument is the stop and counts from 0.
+    """Return start, start + step, ... up to but excluding `stop`.
 
-    int64 for integers, float64 for floats unless `dtype` is given.  The number of elements is
-    ceil((stop - start) / step).  Raises ArgumentError for a step of zero.
+    With one argument, it is the stop and counting starts from 0.  The dtype is int64 if all
+    arguments are integers and float64 otherwise, unless `dtype` is given.  The result has
+    ceil((stop - start) / step) elements, at least 0.
+
+    Raises ArgumentError for a step of zero or a range that is not finite.
     """
     check_device(device)
     if stop is None:
         start, stop = 0, start
     if isinstance(step, (int, float)) and step == 0:
         raise ArgumentError(op="arange", argument="step", value=0, expected="another number")
-    start, stop, step = map(_plain, (start, stop, step))
-    whole = all(is_whole(v) for v in (start, stop, step))
-    own = i64 if whole else f64
-    target = as_dtype(dtype, own)
-    count = _count(start, stop, step) if whole else _float_count(start, stop, step)
-    if not whole:
+    start, stop, step = map(_python_integer, (start, stop, step))
+    integral = all(is_whole(v) for v in (start, stop, step))
+    default = i64 if integral else f64
+    target = as_dtype(dtype, default)
+    count = _count(start, stop, step) if integral else _float_count(start, stop, step)
+    if not integral:
         start, stop, step = float(start), float(stop), float(step)
         step = (start + step) - start  # as NumPy steps
-    line = iota((count,), 0, i64)
-    if not target.is_integer or not whole:
-        line = cast(line, f64)
+    values = iota((count,), 0, i64)
+    if not target.is_integer or not integral:
+        values = cast(values, f64)
     if not isinstance(step, int) or step != 1:
-        line = BINARY["multiply"](line, step)
+        values = BINARY["multiply"](values, step)
     if not isinstance(start, int) or start != 0:
-        line = BINARY["add"](line, start)
-    return Array.of(cast(line, target))
+        values = BINARY["add"](values, start)
+    return Array.of(cast(values, target))
 
 
-def _plain(x: Any) -> Any:
-    """NumPy's integers as those of Python."""
+def _python_integer(x: Any) -> Any:
+    """Convert NumPy's integers to Python's."""
     return int(x) if isinstance(x, np.integer) else x
 
 
 def _count(start: Any, stop: Any, step: Any) -> Index:
-    """ceil((stop - start) / step), at least 0, of integers."""
+    """Return ceil((stop - start) / step), at least 0, for integers."""
     step = int(step)
     span = sub(as_dim(stop), as_dim(start))
     if step < 0:
@@ -345,9 +381,17 @@ def linspace(
     device: Any = None,
     endpoint: bool = True,
 ) -> Array:
-    """`num` evenly spaced numbers from `start` to `stop`, which is left out if not `endpoint`.
+    """Return `num` evenly spaced numbers from `start` to `stop`.
 
-    Calculated in float64, float64 unless `dtype` is given.  Raises ArgumentError for num < 0.
+    Args:
+        start: the first number.
+        stop: the last number; excluded unless `endpoint`.
+        num: how many; 0 or more.
+        dtype: float64 by default; the numbers are calculated in float64.
+        device: None or "cpu".
+        endpoint: whether `stop` is the last number.
+
+    Raises ArgumentError for a negative `num`.
     """
     check_device(device)
     count = as_dim(num)
@@ -355,27 +399,31 @@ def linspace(
         raise ArgumentError(op="linspace", argument="num", value=count, expected="0 or more")
     target = as_dtype(dtype, f64)
     steps = count if not endpoint else sub(count, 1)
-    line = cast(iota((count,), 0), f64)
-    first, final = _real(start), _real(stop)
+    counts = cast(iota((count,), 0), f64)
+    first, final = _as_float(start), _as_float(stop)
     if steps == 0 or count == 0:
-        return Array.of(cast(BINARY["add"](line, first), target))
-    each = own_value((final - first) / shown(steps, STATE.scope), "linspace")
-    values = BINARY["add"](BINARY["multiply"](line, each), first)
+        return Array.of(cast(BINARY["add"](counts, first), target))
+    spacing = own_value((final - first) / shown(steps, STATE.scope), "linspace")
+    values = BINARY["add"](BINARY["multiply"](counts, spacing), first)
     if endpoint:
-        last = BINARY["equal"](line, own_value(shown(steps, STATE.scope), "linspace"))
+        last = BINARY["equal"](counts, own_value(shown(steps, STATE.scope), "linspace"))
         values = record(SELECT, (last, own_value(final, "linspace"), values))
     return Array.of(cast(values, target))
 
 
-def _real(x: Any) -> Any:
-    """A number as a float, which an argument of a recording stays an argument by."""
+def _as_float(x: Any) -> Any:
+    """Convert a number to a float; an argument of a recording stays symbolic."""
     return x * 1.0 if x.__class__ is Scalar else float(x)
 
 
 def eye(
     n_rows: Any, n_cols: Any = None, /, *, k: int = 0, dtype: DTypeLike = None, device: Any = None
 ) -> Array:
-    """Ones on the `k`-th diagonal of a matrix (above the main one if positive), zeros elsewhere."""
+    """Return a matrix with ones on the `k`-th diagonal and zeros elsewhere.
+
+    A positive `k` is above the main diagonal.  The shape is [n_rows, n_cols], square without
+    `n_cols`; the dtype float64 unless given.
+    """
     check_device(device)
     rows = as_dim(n_rows)
     shape = (rows, rows if n_cols is None else as_dim(n_cols))
@@ -383,19 +431,25 @@ def eye(
 
 
 def _compare(what: str, shape: Shape, k: int) -> Value:
-    """column `what` row + k, for the last two dimensions."""
+    """Apply `column <what> row + k` to positions in the last two dimensions."""
     rows = iota((shape[-2], 1), 0)
     columns = iota((1, shape[-1]), 1)
-    return BINARY[what](columns, BINARY["add"](rows, _plain(k)) if k else rows)
+    return BINARY[what](columns, BINARY["add"](rows, _python_integer(k)) if k else rows)
 
 
 def tril(x: Any, /, *, k: int = 0) -> Array:
-    """`x` with zeros above the `k`-th diagonal of its matrices.  Raises ShapeError below rank 2."""
+    """Set elements above the `k`-th diagonal of each matrix to zero.
+
+    Raises ShapeError below rank 2.
+    """
     return _triangle("tril", "less_equal", x, k)
 
 
 def triu(x: Any, /, *, k: int = 0) -> Array:
-    """`x` with zeros below the `k`-th diagonal of its matrices.  Raises ShapeError below rank 2."""
+    """Set elements below the `k`-th diagonal of each matrix to zero.
+
+    Raises ShapeError below rank 2.
+    """
     return _triangle("triu", "greater_equal", x, k)
 
 
@@ -409,9 +463,12 @@ def _triangle(what: str, keeps: str, x: Any, k: int) -> Array:
 
 
 def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Array]:
-    """Coordinate arrays from vectors of one dtype: each varies along its own dimension.
+    """Return coordinate arrays of a grid, one for each vector.
 
-    With "xy" the first two dimensions are swapped.  Raises ShapeError for arrays of rank > 1.
+    Array k varies along dimension k only; with `indexing="xy"` the first two dimensions are
+    swapped.  Arrays of rank 0 count as vectors of one element.
+
+    Raises ShapeError for ranks above 1, ArgumentError for an unknown indexing.
     """
     if indexing not in ("xy", "ij"):
         raise ArgumentError(
@@ -429,7 +486,7 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Array]:
     shape = tuple(sizes[k] for k in order)
     out: list[Array] = []
     for k, node in enumerate(nodes):
-        line: list[Index] = [1] * len(nodes)
-        line[order.index(k)] = sizes[k]
-        out.append(Array.of(expand(reshape(node, tuple(line)), shape)))
+        single: list[Index] = [1] * len(nodes)
+        single[order.index(k)] = sizes[k]
+        out.append(Array.of(expand(reshape(node, tuple(single)), shape)))
     return out

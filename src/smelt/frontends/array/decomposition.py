@@ -1,7 +1,7 @@
 """Matrix decompositions of the array API's `linalg` extension, by NumPy's LAPACK.
 
-Each is one extern call, in recordings too, whose result holds all factors in one row; the factors
-are views of it.  Reduced ones have derivatives.
+Each is one extern call, in recordings too.  The call returns all factors packed in one row per
+matrix; the factors are views of it.  Reduced decompositions have derivatives.
 
 >>> import smelt as sm
 >>> a = sm.asarray([[2.0, 0.0], [0.0, 5.0]])
@@ -44,28 +44,28 @@ __all__ = [
 
 
 class Eigen(NamedTuple):
-    """What `eigh` gives."""
+    """Result of `eigh`: eigenvalues [..., n] and eigenvectors [..., n, n] in columns."""
 
     eigenvalues: Array
     eigenvectors: Array
 
 
 class QR(NamedTuple):
-    """What `qr` gives."""
+    """Result of `qr`: factors with x = Q @ R."""
 
     Q: Array
     R: Array
 
 
 class SignedLogarithm(NamedTuple):
-    """What `slogdet` gives."""
+    """Result of `slogdet`: sign and logarithm of the absolute determinant, each [...]."""
 
     sign: Array
     logabsdet: Array
 
 
 class Singular(NamedTuple):
-    """What `svd` gives."""
+    """Result of `svd`: factors with x = U @ diag(S) @ Vh."""
 
     U: Array
     S: Array
@@ -73,15 +73,21 @@ class Singular(NamedTuple):
 
 
 def matrices(x: Any, what: str) -> Value:
-    """An array of rank 2 or more.  Raises ShapeError."""
+    """Return the `Value` of an array of rank 2 or more.
+
+    Raises ShapeError.
+    """
     node = value(x, what)
     if node.type.rank < 2:
         raise ShapeError(op=what, operands=node.told, reason="it has fewer than 2 dimensions")
     return node
 
 
-def _real(x: Any, what: str) -> Value:
-    """Matrices of float32 or float64; integers become float64.  Raises ShapeError, DTypeError."""
+def _float_matrices(x: Any, what: str) -> Value:
+    """Return matrices of float32 or float64; integers become float64.
+
+    Raises ShapeError, DTypeError for half types.
+    """
     node = matrices(x, what)
     if node.type.dtype.is_float and node.type.dtype.bits == 16:
         raise DTypeError(f"{what}({node.told}): half types have no linear algebra")
@@ -89,8 +95,11 @@ def _real(x: Any, what: str) -> Value:
 
 
 def square_matrices(x: Any, what: str) -> Value:
-    """Square ones of float32 or float64, as LAPACK takes them.  Raises ShapeError, DTypeError."""
-    node = _real(x, what)
+    """Return square matrices of float32 or float64, which LAPACK accepts.
+
+    Raises ShapeError, DTypeError for half types.
+    """
+    node = _float_matrices(x, what)
     n, m = shape_of(node)[-2:]
     if n != m and (node.scope is None or not node.scope.same(n, m)):
         raise ShapeError(op=what, operands=node.told, reason="its matrices are not square")
@@ -98,10 +107,13 @@ def square_matrices(x: Any, what: str) -> Value:
 
 
 def eigh(x: Any, /) -> Eigen:
-    """Eigenvalues in ascending order and eigenvectors (in columns) of symmetric matrices, of which
-    the lower half is read.
+    """Return eigenvalues and eigenvectors of symmetric matrices.
 
-    Raises ShapeError, DTypeError; ExternError when run where LAPACK does not converge.
+    Eigenvalues are in ascending order, eigenvectors in columns.  Only the lower triangle of x is
+    read.
+
+    Raises ShapeError, DTypeError for half types; ExternError, when run, if LAPACK does not
+    converge.
     """
     node = square_matrices(x, "eigh")
     n = shape_of(node)[-1]
@@ -109,56 +121,68 @@ def eigh(x: Any, /) -> Eigen:
 
 
 def eigvalsh(x: Any, /) -> Array:
-    """The eigenvalues of symmetric matrices in ascending order.  As `eigh`."""
+    """Return the eigenvalues of symmetric matrices in ascending order; see `eigh`."""
     return eigh(x).eigenvalues
 
 
 def qr(x: Any, /, *, mode: Literal["reduced", "complete"] = "reduced") -> QR:
-    """x = Q @ R with orthonormal columns in Q and an upper triangle R.
+    """Factor x = Q @ R, Q with orthonormal columns and R upper triangular.
 
-    "complete" gives a square Q.  Raises ArgumentError for another mode, ShapeError, DTypeError.
+    For x [..., m, n] and k = min(m, n), "reduced" gives Q [..., m, k] and R [..., k, n]; "complete"
+    gives Q [..., m, m] and R [..., m, n].
+
+    Raises ArgumentError for another mode, ShapeError, DTypeError for half types.
     """
     if mode not in ("reduced", "complete"):
         raise ArgumentError(
             op="qr", argument="mode", value=repr(mode), expected="'reduced' or 'complete'"
         )
-    node = _real(x, "qr")
+    node = _float_matrices(x, "qr")
     m, n = shape_of(node)[-2:]
-    k, wide = _lesser(node)
+    k, wide = _shorter_side(node)
     if mode == "reduced":
         return QR(*_split(call("linalg_qr", node, wide=wide), (m, k), (k, n)))
     return QR(*_split(call("linalg_qr_complete", node, wide=wide), (m, m), (m, n)))
 
 
 def svd(x: Any, /, *, full_matrices: bool = True) -> Singular:
-    """x = U @ diag(S) @ Vh with singular values in descending order.
+    """Factor x = U @ diag(S) @ Vh with singular values in descending order.
 
-    U and Vh are square with `full_matrices`; without, they have min(m, n) columns and rows, and a
-    derivative where no two singular values are equal.  Raises ShapeError, DTypeError.
+    U and Vh are square with `full_matrices`; without, they have k = min(m, n) columns and rows, and
+    a derivative where no two singular values are equal.  Raises ShapeError, DTypeError for half
+    types.
     """
-    node = _real(x, "svd")
+    node = _float_matrices(x, "svd")
     m, n = shape_of(node)[-2:]
-    k, wide = _lesser(node)
+    k, wide = _shorter_side(node)
     if not full_matrices or m == n:
         return Singular(*_split(call("linalg_svd", node, wide=wide), (m, k), (k,), (k, n)))
     return Singular(*_split(call("linalg_svd_full", node, wide=wide), (m, m), (k,), (n, n)))
 
 
 def svdvals(x: Any, /) -> Array:
-    """The singular values in descending order.  Raises ShapeError, DTypeError."""
-    node = _real(x, "svdvals")
-    return Array.of(call("linalg_svdvals", node, wide=_lesser(node)[1]))
+    """Return the singular values of each matrix in descending order.
+
+    Raises ShapeError, DTypeError for half types.
+    """
+    node = _float_matrices(x, "svdvals")
+    return Array.of(call("linalg_svdvals", node, wide=_shorter_side(node)[1]))
 
 
 def slogdet(x: Any, /) -> SignedLogarithm:
-    """The sign and the logarithm of the absolute value of each determinant: 0 and -inf for a
-    singular matrix.  Raises ShapeError, DTypeError."""
+    """Return sign and logarithm of the absolute value of each determinant.
+
+    A singular matrix gives 0 and -inf.  Raises ShapeError, DTypeError for half types.
+    """
     return SignedLogarithm(*_split(call("linalg_slogdet", square_matrices(x, "slogdet")), (), ()))
 
 
 def pinv(x: Any, /, *, rtol: Any = None) -> Array:
-    """The Moore-Penrose inverse of each matrix: singular values up to `rtol` times the greatest
-    count as 0 (None: max(m, n) times the dtype's epsilon).  Raises ShapeError, DTypeError."""
+    """Return the Moore-Penrose pseudo-inverse of each matrix.
+
+    Singular values up to `rtol` times the largest count as 0; None means max(m, n) times the
+    dtype's epsilon.  Raises ShapeError, DTypeError for half types.
+    """
     u, s, vh = svd(x, full_matrices=False)
     large = greater(s, _threshold(x, s, rtol, "pinv"))
     inverse = where(large, 1.0 / where(large, s, 1.0), 0.0)
@@ -166,28 +190,31 @@ def pinv(x: Any, /, *, rtol: Any = None) -> Array:
 
 
 def matrix_rank(x: Any, /, *, rtol: Any = None) -> Array:
-    """How many singular values are above `rtol` times the greatest, int64.  As `pinv`."""
+    """Return the number of singular values above `rtol` times the largest, int64.
+
+    `rtol` as in `pinv`.  Raises ShapeError, DTypeError for half types.
+    """
     s = svdvals(x)
     return total(greater(s, _threshold(x, s, rtol, "matrix_rank")), axis=-1, dtype=i64)
 
 
 def _threshold(x: Any, s: Array, rtol: Any, what: str) -> Array:
-    """Up to where singular values count as 0, [..., 1]."""
+    """Return the value up to which singular values count as 0, [..., 1]."""
     m, n = Array.of(matrices(x, what)).shape[-2:]
     if rtol is None:
         rtol = max(m, n) * float(np.finfo(s.dtype.numpy).eps)
     elif getattr(rtol, "ndim", 0):
         rtol = expand_dims(rtol, axis=-1)
-    most = (
+    largest = (
         greatest(s, axis=-1, keepdims=True)
         if s.shape[-1] != 0
         else total(s, axis=-1, keepdims=True)
     )
-    return most * rtol
+    return largest * rtol
 
 
-def _lesser(x: Value) -> tuple[Index, bool]:
-    """The lesser side of matrices, and whether it is the number of rows."""
+def _shorter_side(x: Value) -> tuple[Index, bool]:
+    """Return the smaller of rows and columns, and whether that is the rows."""
     m, n = shape_of(x)[-2:]
     if isinstance(m, int) and isinstance(n, int):
         return min(m, n), m <= n
@@ -198,14 +225,14 @@ def _lesser(x: Value) -> tuple[Index, bool]:
 
 
 def _split(packed: Value, *shapes: Shape) -> list[Array]:
-    """The factors that lie behind each other along the last axis."""
+    """Slice the packed factors from the last axis and restore their shapes."""
     stack = shape_of(packed)[:-1]
-    found: list[Array] = []
+    factors: list[Array] = []
     first: Index = 0
     for shape in shapes:
         count = product(shape)
         ones = (1,) * (len(stack) + 1)
         part = take_range(packed, (*(0 for _ in stack), first), (*stack, count), ones)
-        found.append(Array.of(reshape(part, (*stack, *shape))))
+        factors.append(Array.of(reshape(part, (*stack, *shape))))
         first = add(first, count)
-    return found
+    return factors

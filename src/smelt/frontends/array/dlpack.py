@@ -1,8 +1,8 @@
-"""DLPack with bfloat16, which NumPy does not speak: its arrays pass as ones of 16-bit integers, and
-the word for the element type is changed in the capsule that passes.
+"""DLPack exchange including bfloat16, which NumPy does not support.
 
-A capsule belongs to the one who takes it, as the struct in it does: whoever is asked for one may
-change it before it is handed on (https://dmlc.github.io/dlpack/latest/python_spec.html).
+NumPy exchanges bfloat16 arrays as arrays of 16-bit integers, and the element type is changed in the
+capsule.  Whoever consumes a capsule owns it and its struct, so it may be changed before it is
+passed on (https://dmlc.github.io/dlpack/latest/python_spec.html).
 
 >>> enter(np.arange(3)).dtype
 dtype('int64')
@@ -19,11 +19,14 @@ from smelt.types.dtype import bf16
 
 __all__ = ["enter", "leave"]
 
-_AT = {b"dltensor": 20, b"dltensor_versioned": 52}
-"""Where the element type is told, by the name of the capsule: behind a pointer, a device of two
-numbers and the rank; a struct with a version has 32 bytes ahead of them."""
+_TYPE_OFFSETS = {b"dltensor": 20, b"dltensor_versioned": 52}
+"""Byte offset of the element type in the struct, by the name of the capsule.
+
+It follows a pointer, a device of two numbers and the rank; the versioned struct has 32 bytes before
+these.
+"""
 _SHORT, _BFLOAT = (0, 16, 1), (4, 16, 1)
-"""Code, bits and lanes of an integer and of a bfloat16."""
+"""DLPack's code, bits and lanes of a 16-bit integer and of a bfloat16."""
 
 
 class _Type(ctypes.Structure):
@@ -38,29 +41,29 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 )
 
 
-def _renamed(capsule: Any, old: tuple[int, int, int], new: tuple[int, int, int]) -> bool:
-    """Has the capsule tell another element type, if it told `old`."""
+def _replace_type(capsule: Any, old: tuple[int, int, int], new: tuple[int, int, int]) -> bool:
+    """Change the element type of a capsule from `old` to `new`; return whether it was `old`."""
     name = _name(capsule)
-    place = _AT.get(name)
-    if place is None:
+    offset = _TYPE_OFFSETS.get(name)
+    if offset is None:
         return False
-    told = _Type.from_address(_pointer(capsule, name) + place)
-    if (told.code, told.bits, told.lanes) != old:
+    element_type = _Type.from_address(_pointer(capsule, name) + offset)
+    if (element_type.code, element_type.bits, element_type.lanes) != old:
         return False
-    told.code = new[0]
+    element_type.code = new[0]
     return True
 
 
-class _Short:
-    """A foreign array of bfloat16 as one of integers."""
+class _AsShort:
+    """Foreign array of bfloat16, presented as one of 16-bit integers."""
 
-    def __init__(self, whole: Any) -> None:
-        self.whole = whole
+    def __init__(self, array: Any) -> None:
+        self.whole = array
         self.renamed = False
 
     def __dlpack__(self, **options: Any) -> Any:
         capsule = self.whole.__dlpack__(**options)
-        self.renamed = _renamed(capsule, _BFLOAT, _SHORT)
+        self.renamed = _replace_type(capsule, _BFLOAT, _SHORT)
         return capsule
 
     def __dlpack_device__(self) -> Any:
@@ -68,19 +71,25 @@ class _Short:
 
 
 def enter(x: Any) -> np.ndarray[Any, Any]:
-    """A NumPy view of what speaks DLPack.  Raises what that and NumPy raise."""
+    """Return a NumPy view of an object with DLPack.
+
+    Raises the exceptions of NumPy and of the object.
+    """
     try:
         return np.from_dlpack(x)
     except (BufferError, RuntimeError):
-        short = _Short(x)
-        found = np.from_dlpack(short)
-        return found.view(bf16.numpy) if short.renamed else found
+        wrapper = _AsShort(x)
+        view = np.from_dlpack(wrapper)
+        return view.view(bf16.numpy) if wrapper.renamed else view
 
 
 def leave(data: np.ndarray[Any, Any], **options: Any) -> Any:
-    """A capsule with the memory of an array.  Raises BufferError as NumPy does."""
+    """Return a DLPack capsule of an array.
+
+    Raises BufferError where NumPy does.
+    """
     if data.dtype != bf16.numpy:
         return data.__dlpack__(**options)
     capsule = data.view(np.int16).__dlpack__(**options)
-    _renamed(capsule, _SHORT, _BFLOAT)
+    _replace_type(capsule, _SHORT, _BFLOAT)
     return capsule

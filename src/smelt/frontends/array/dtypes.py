@@ -1,4 +1,4 @@
-"""Data type functions of the standard, and the dtypes themselves: `astype`, `result_type`, ...
+"""Data types and their functions in the array API standard: `astype`, `result_type`, ...
 
 >>> result_type(types.f32, types.bf16), isdtype(types.u8, "integral"), finfo("float16").max
 (f32, True, 65504.0)
@@ -24,23 +24,23 @@ from smelt.types.dtype import DType, from_numpy, parse
 __all__ = ["as_dtype", "astype", "can_cast", "finfo", "iinfo", "isdtype", "result_type", "types"]
 
 DTypeLike = Any
-"""A smelt dtype, a NumPy dtype or scalar type, Python's bool, int or float, or a name."""
+"""Specification of a dtype: a smelt or NumPy dtype, a scalar type, bool, int, float, or a name."""
 
 _PYTHON: dict[type, DType] = {bool: types.bool_, int: types.i64, float: types.f64}
 
 
 def as_dtype(dtype: DTypeLike, default: DType | None = None) -> DType:
-    """The dtype that something names; `default` for None.
+    """Return the dtype for a specification (see `DTypeLike`); `default` for None.
 
     Raises DTypeError for an unknown one, UnsupportedError for complex ones.
     """
     if dtype is None and default is not None:
         return default
-    return computable(_named(dtype))
+    return computable(_lookup(dtype))
 
 
-def _named(dtype: DTypeLike) -> DType:
-    """The dtype that something names, a complex one too."""
+def _lookup(dtype: DTypeLike) -> DType:
+    """Return the dtype for a specification, complex ones included."""
     if isinstance(dtype, DType):
         return dtype
     if isinstance(dtype, type) and dtype in _PYTHON:
@@ -49,10 +49,17 @@ def _named(dtype: DTypeLike) -> DType:
 
 
 def astype(x: Array, dtype: DTypeLike, /, *, copy: bool = True, device: Any = None) -> Array:
-    """`x` converted to another dtype, element by element.
+    """Convert `x` to another dtype, element by element.
 
-    Floats lose their fraction on the way to integers; nonzero becomes True; values out of range
-    are implementation-defined, as in the standard.
+    Args:
+        x: the array.
+        dtype: the dtype of the result.
+        copy: False returns `x` itself if it has that dtype.
+        device: None or "cpu".
+
+    Floats are truncated on conversion to integers; nonzero becomes True; values out of range are
+    implementation-defined, as in the standard.  Raises DTypeError, UnsupportedError for complex
+    dtypes, DeviceError.
     """
     check_device(device)
     node = value(x, "astype")
@@ -63,12 +70,15 @@ def astype(x: Array, dtype: DTypeLike, /, *, copy: bool = True, device: Any = No
 
 
 def _type_of(x: Any) -> DType:
-    return x.dtype if isinstance(x, (Array, Number)) else _named(getattr(x, "dtype", x))
+    return x.dtype if isinstance(x, (Array, Number)) else _lookup(getattr(x, "dtype", x))
 
 
 def can_cast(from_: Any, to: DTypeLike, /) -> bool:
-    """Whether every value of one dtype (or array) is one of the other by the promotion rules."""
-    target = _named(to)
+    """Return whether promotion of one dtype (or array) with `to` gives `to`.
+
+    Raises DTypeError for an unknown dtype.
+    """
+    target = _lookup(to)
     try:
         return types.promote(_type_of(from_), target) is target
     except DTypeError:
@@ -76,7 +86,7 @@ def can_cast(from_: Any, to: DTypeLike, /) -> bool:
 
 
 def result_type(*arrays_and_dtypes: Any) -> DType:
-    """The dtype that an operation on these arrays, dtypes and Python numbers has.
+    """Return the dtype of an operation on these arrays, dtypes and Python numbers.
 
     Raises DTypeError where the promotion table has no entry, ArgumentError without arguments.
     """
@@ -86,10 +96,10 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
     rest = [_type_of(x) for x in arrays_and_dtypes if not isinstance(x, (bool, int, float))]
     if not rest:
         rest = [as_dtype(type(numbers.pop(0)))]
-    found = common("result_type", *rest)
+    result = common("result_type", *rest)
     for number in numbers:
-        found = weak(found, number)
-    return found
+        result = weak(result, number)
+    return result
 
 
 _KINDS: dict[str, tuple[str, ...]] = {
@@ -104,25 +114,26 @@ _KINDS: dict[str, tuple[str, ...]] = {
 
 
 def isdtype(dtype: DTypeLike, kind: Any) -> bool:
-    """Whether a dtype is of a kind: a dtype, a name of the standard's kinds, or a tuple of them.
+    """Return whether a dtype is of a kind.
 
-    Raises ArgumentError for an unknown name.
+    `kind` is a dtype, a name of the standard's kinds, such as "real floating", or a tuple of these.
+    Raises ArgumentError for an unknown name, DTypeError for an unknown dtype.
     """
     if isinstance(kind, tuple):
         return any(isdtype(dtype, k) for k in kind)
-    row = _named(dtype)
+    found_dtype = _lookup(dtype)
     if isinstance(kind, str):
         if kind not in _KINDS:
             raise ArgumentError(
                 op="isdtype", argument="kind", value=repr(kind), expected=f"one of {list(_KINDS)}"
             )
-        return row.kind in _KINDS[kind]
-    return row is _named(kind)
+        return found_dtype.kind in _KINDS[kind]
+    return found_dtype is _lookup(kind)
 
 
 @dataclass(frozen=True, slots=True)
 class FInfo:
-    """Limits of a floating-point dtype."""
+    """Limits of a floating-point dtype; see `finfo`."""
 
     bits: int
     eps: float
@@ -134,7 +145,7 @@ class FInfo:
 
 @dataclass(frozen=True, slots=True)
 class IInfo:
-    """Limits of an integer dtype."""
+    """Limits of an integer dtype; see `iinfo`."""
 
     bits: int
     max: int
@@ -143,9 +154,9 @@ class IInfo:
 
 
 def finfo(type: Any, /) -> FInfo:
-    """Limits of a floating-point dtype or array; a complex one has those of its parts.
+    """Return the limits of a floating-point dtype or array.
 
-    Raises DTypeError for other kinds.
+    A complex dtype has those of its parts.  Raises DTypeError for other kinds.
     """
     dtype = _type_of(type)
     dtype = {types.c64: types.f32, types.c128: types.f64}.get(dtype, dtype)
@@ -163,7 +174,10 @@ def finfo(type: Any, /) -> FInfo:
 
 
 def iinfo(type: Any, /) -> IInfo:
-    """Limits of an integer dtype or array.  Raises DTypeError for other kinds."""
+    """Return the limits of an integer dtype or array.
+
+    Raises DTypeError for other kinds.
+    """
     dtype = _type_of(type)
     if not dtype.is_integer:
         raise DTypeError(f"iinfo({dtype.long}): not an integer type")

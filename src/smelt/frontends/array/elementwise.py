@@ -1,9 +1,9 @@
 """Elementwise functions of the array API standard, and a few beyond it.
 
-Each broadcasts its arrays, promotes their dtypes by the standard's table and takes a Python number
-in place of one array.  Functions that give floats (division, exp, sqrt) take integers as float64.
-Every one raises ShapeError for shapes that do not broadcast and DTypeError for dtypes it is not
-defined for.
+Each function broadcasts its arrays, promotes their dtypes by the standard's table and accepts a
+Python number in place of one array.  Functions whose results are floats (division, exp, sqrt)
+convert integers to float64.  All raise ShapeError for shapes that do not broadcast and DTypeError
+for dtypes that they are not defined for.
 
 >>> import smelt as sm
 >>> sm.add(sm.asarray([1.0, 2.0]), 1)
@@ -33,7 +33,7 @@ One = Callable[[Any], Array]
 Two = Callable[[Any, Any], Array]
 
 
-def _one(name: str, doc: str) -> One:
+def _unary(name: str, doc: str) -> One:
     family = UNARY[name]
 
     def function(x: Any, /) -> Array:
@@ -44,7 +44,7 @@ def _one(name: str, doc: str) -> One:
     return _named(function, name, doc)
 
 
-def _two(name: str, doc: str, kinds: tuple[str, ...] = ()) -> Two:
+def _binary(name: str, doc: str, kinds: tuple[str, ...] = ()) -> Two:
     family = BINARY[name]
 
     def function(x1: Any, x2: Any, /) -> Any:
@@ -78,120 +78,154 @@ def _check(name: str, kinds: tuple[str, ...], *operands: Any) -> None:
 _BOOL = ("bool",)
 
 # Arithmetic
-abs = _one("abs", "The absolute value |x|; the most negative integer stays.")
-add = _two("add", "The sum x1 + x2; integers wrap around.")
-subtract = _two("subtract", "The difference x1 - x2; integers wrap around.")
-multiply = _two("multiply", "The product x1 · x2; integers wrap around.")
-divide = _two("divide", "The quotient x1 / x2 as a float.")
-floor_divide = _two("floor_divide", "The largest integer not above x1 / x2.")
-remainder = _two("remainder", "x1 - floor_divide(x1, x2) · x2, with the sign of x2.")
-negative = _one("negative", "-x.")
-pow = _two("pow", "x1 to the power x2.")
-square = _one("square", "x · x.")
-reciprocal = _one("reciprocal", "1 / x.")
-sqrt = _one("sqrt", "The square root; NaN below zero.")
-rsqrt = _one("rsqrt", "1 / √x, in one operation.")
-hypot = _two("hypot", "√(x1² + x2²) without overflow on the way.")
-sign = _one("sign", "-1, 0 or 1; NaN stays.")
-copysign = _two("copysign", "x1 with the sign of x2.")
-nextafter = _two("nextafter", "The neighbour of x1 in the direction of x2.")
-maximum = _two("maximum", "The greater of both; NaN if either is NaN.")
-minimum = _two("minimum", "The lesser of both; NaN if either is NaN.")
+abs = _unary("abs", "Return the absolute value |x|; the most negative integer is unchanged.")
+add = _binary("add", "Return x1 + x2; integers wrap around on overflow.")
+subtract = _binary("subtract", "Return x1 - x2; integers wrap around on overflow.")
+multiply = _binary("multiply", "Return x1 · x2; integers wrap around on overflow.")
+divide = _binary("divide", "Return the quotient x1 / x2 as a float.")
+floor_divide = _binary(
+    "floor_divide", "Return x1 / x2 rounded down to an integer, in the promoted dtype."
+)
+remainder = _binary("remainder", "Return x1 - floor_divide(x1, x2) · x2, which has the sign of x2.")
+negative = _unary("negative", "Return -x; unsigned integers wrap around.")
+pow = _binary("pow", "Return x1 to the power x2.")
+square = _unary("square", "Return x · x; integers wrap around on overflow.")
+reciprocal = _unary("reciprocal", "Return 1 / x as a float.")
+sqrt = _unary("sqrt", "Return the square root; NaN for negative numbers.")
+rsqrt = _unary("rsqrt", "Return the reciprocal square root 1 / √x.")
+hypot = _binary("hypot", "Return √(x1² + x2²), without overflow of intermediate results.")
+sign = _unary("sign", "Return -1, 0 or 1 by the sign of x; NaN for NaN.")
+copysign = _binary("copysign", "Return the magnitude of x1 with the sign of x2.")
+nextafter = _binary(
+    "nextafter", "Return the floating-point number next to x1 in the direction of x2."
+)
+maximum = _binary("maximum", "Return the larger element; NaN if either is NaN.")
+minimum = _binary("minimum", "Return the smaller element; NaN if either is NaN.")
 
 # Rounding
-ceil = _one("ceil", "The smallest integer not below x, in the dtype of x.")
-floor = _one("floor", "The largest integer not above x, in the dtype of x.")
-round = _one("round", "The nearest integer, half to even, in the dtype of x.")
-trunc = _one("trunc", "x without its fraction, in the dtype of x.")
+ceil = _unary("ceil", "Round up to an integer, in the dtype of x.")
+floor = _unary("floor", "Round down to an integer, in the dtype of x.")
+round = _unary("round", "Round to the nearest integer, halves to even, in the dtype of x.")
+trunc = _unary("trunc", "Round towards zero to an integer, in the dtype of x.")
 
 # Exponentials and logarithms
-exp = _one("exp", "e to the power x.")
-exp2 = _one("exp2", "2 to the power x.")
-expm1 = _one("expm1", "exp(x) - 1, accurate near zero.")
-log = _one("log", "The natural logarithm.")
-log1p = _one("log1p", "log(1 + x), accurate near zero.")
-log2 = _one("log2", "The logarithm of base 2.")
-log10 = _one("log10", "The logarithm of base 10.")
-logaddexp = _two("logaddexp", "log(exp(x1) + exp(x2)) without overflow on the way.")
+exp = _unary("exp", "Return the exponential function of x.")
+exp2 = _unary("exp2", "Return 2 to the power x.")
+expm1 = _unary("expm1", "Return exp(x) - 1, accurate near zero.")
+log = _unary("log", "Return the natural logarithm.")
+log1p = _unary("log1p", "Return log(1 + x), accurate near zero.")
+log2 = _unary("log2", "Return the logarithm to base 2.")
+log10 = _unary("log10", "Return the logarithm to base 10.")
+logaddexp = _binary(
+    "logaddexp", "Return log(exp(x1) + exp(x2)), without overflow of intermediate results."
+)
 
 # Trigonometric and hyperbolic functions
-sin = _one("sin", "The sine of an angle in radians.")
-cos = _one("cos", "The cosine of an angle in radians.")
-tan = _one("tan", "The tangent of an angle in radians.")
-asin = _one("asin", "The inverse sine, in [-π/2, π/2].")
-acos = _one("acos", "The inverse cosine, in [0, π].")
-atan = _one("atan", "The inverse tangent, in [-π/2, π/2].")
-atan2 = _two("atan2", "The angle of the point (x2, x1), in [-π, π].")
-sinh = _one("sinh", "The hyperbolic sine.")
-cosh = _one("cosh", "The hyperbolic cosine.")
-tanh = _one("tanh", "The hyperbolic tangent.")
-asinh = _one("asinh", "The inverse hyperbolic sine.")
-acosh = _one("acosh", "The inverse hyperbolic cosine.")
-atanh = _one("atanh", "The inverse hyperbolic tangent.")
+sin = _unary("sin", "Return the sine of an angle in radians.")
+cos = _unary("cos", "Return the cosine of an angle in radians.")
+tan = _unary("tan", "Return the tangent of an angle in radians.")
+asin = _unary("asin", "Return the inverse sine, in [-π/2, π/2].")
+acos = _unary("acos", "Return the inverse cosine, in [0, π].")
+atan = _unary("atan", "Return the inverse tangent, in [-π/2, π/2].")
+atan2 = _binary("atan2", "Return the angle of the point (x2, x1), in [-π, π].")
+sinh = _unary("sinh", "Return the hyperbolic sine.")
+cosh = _unary("cosh", "Return the hyperbolic cosine.")
+tanh = _unary("tanh", "Return the hyperbolic tangent.")
+asinh = _unary("asinh", "Return the inverse hyperbolic sine.")
+acosh = _unary("acosh", "Return the inverse hyperbolic cosine.")
+atanh = _unary("atanh", "Return the inverse hyperbolic tangent.")
 
 # Beyond the standard
-erf = _one("erf", "The error function, 2/√π ∫₀ˣ exp(-t²) dt.")
-erfc = _one("erfc", "1 - erf(x), accurate for large x.")
-sigmoid = _one("sigmoid", "The logistic function 1 / (1 + exp(-x)).")
+erf = _unary("erf", "Return the error function, 2/√π ∫₀ˣ exp(-t²) dt.")
+erfc = _unary("erfc", "Return 1 - erf(x), accurate for large x.")
+sigmoid = _unary("sigmoid", "Return the logistic function 1 / (1 + exp(-x)).")
 
 # Comparison
-equal = _two("equal", "Whether x1 = x2, a bool array.")
-not_equal = _two("not_equal", "Whether x1 ≠ x2, a bool array; true where either is NaN.")
-less = _two("less", "Whether x1 < x2, a bool array.")
-less_equal = _two("less_equal", "Whether x1 ≤ x2, a bool array.")
-greater = _two("greater", "Whether x1 > x2, a bool array.")
-greater_equal = _two("greater_equal", "Whether x1 ≥ x2, a bool array.")
-isnan = _one("isnan", "Whether x is NaN, a bool array.")
-isinf = _one("isinf", "Whether x is infinite, a bool array.")
-isfinite = _one("isfinite", "Whether x is neither infinite nor NaN, a bool array.")
-signbit = _one("signbit", "Whether the sign bit is set, -0.0 and NaN included.")
+equal = _binary("equal", "Return whether x1 = x2, a bool array.")
+not_equal = _binary("not_equal", "Return whether x1 ≠ x2, a bool array; true where either is NaN.")
+less = _binary("less", "Return whether x1 < x2, a bool array.")
+less_equal = _binary("less_equal", "Return whether x1 ≤ x2, a bool array.")
+greater = _binary("greater", "Return whether x1 > x2, a bool array.")
+greater_equal = _binary("greater_equal", "Return whether x1 ≥ x2, a bool array.")
+isnan = _unary("isnan", "Return whether x is NaN, a bool array.")
+isinf = _unary("isinf", "Return whether x is infinite, a bool array.")
+isfinite = _unary("isfinite", "Return whether x is neither infinite nor NaN, a bool array.")
+signbit = _unary(
+    "signbit", "Return whether the sign bit is set, also of -0.0 and NaN, a bool array."
+)
 
 # Logic and bits
-logical_and = _two("logical_and", "Both, on bool arrays.", _BOOL)
-logical_or = _two("logical_or", "Either, on bool arrays.", _BOOL)
-logical_xor = _two("logical_xor", "One but not both, on bool arrays.", _BOOL)
-bitwise_and = _two("bitwise_and", "x1 & x2, on integers and bools.")
-bitwise_or = _two("bitwise_or", "x1 | x2, on integers and bools.")
-bitwise_xor = _two("bitwise_xor", "x1 ^ x2, on integers and bools.")
-bitwise_invert = _one("bitwise_invert", "~x, on integers and bools.")
-bitwise_left_shift = _two("bitwise_left_shift", "x1 · 2^x2, wrapping, on integers.")
-bitwise_right_shift = _two("bitwise_right_shift", "x1 / 2^x2 rounded down, on integers.")
+logical_and = _binary("logical_and", "Return whether both are true, for bool arrays.", _BOOL)
+logical_or = _binary("logical_or", "Return whether either is true, for bool arrays.", _BOOL)
+logical_xor = _binary("logical_xor", "Return whether exactly one is true, for bool arrays.", _BOOL)
+bitwise_and = _binary("bitwise_and", "Return x1 & x2, for integers and bools.")
+bitwise_or = _binary("bitwise_or", "Return x1 | x2, for integers and bools.")
+bitwise_xor = _binary("bitwise_xor", "Return x1 ^ x2, for integers and bools.")
+bitwise_invert = _unary("bitwise_invert", "Return ~x, for integers and bools.")
+bitwise_left_shift = _binary(
+    "bitwise_left_shift", "Return x1 · 2^x2, wrapping around, for integers."
+)
+bitwise_right_shift = _binary("bitwise_right_shift", "Return x1 / 2^x2 rounded down, for integers.")
 
 
 def logical_not(x: Any, /) -> Array:
-    """The opposite, on bool arrays.  Raises DTypeError for others."""
+    """Return the logical negation of a bool array.
+
+    Raises DTypeError for other dtypes.
+    """
     node = value(x, "logical_not")
     _check("logical_not", _BOOL, node)
     return Array.of(UNARY["logical_not"](node))
 
 
 def positive(x: Any, /) -> Array:
-    """`x` itself, for numeric arrays.  Raises DTypeError for bool."""
+    """Return `x` itself, for numeric arrays.
+
+    Raises DTypeError for bool.
+    """
     node = value(x, "positive")
     _check("positive", ("int", "uint", "float"), node)
     return Array.of(node)
 
 
 def real(x: Any, /) -> Array:
-    """`x` itself: there are no complex arrays."""
+    """Return `x` itself: there are no complex arrays.
+
+    Raises DTypeError for bool.
+    """
     return positive(x)
 
 
 def conj(x: Any, /) -> Array:
-    """`x` itself: there are no complex arrays."""
+    """Return `x` itself: there are no complex arrays.
+
+    Raises DTypeError for bool.
+    """
     return positive(x)
 
 
 def imag(x: Any, /) -> Array:
-    """Zeros of the shape and dtype of `x`: there are no complex arrays."""
+    """Return zeros of the shape and dtype of `x`: there are no complex arrays.
+
+    Raises DTypeError for bool.
+    """
     return zeros_like(positive(x))
 
 
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
-    """`x` kept between `min` and `max`, each None, a number or an array that broadcasts with x.
+    """Limit the elements of `x` to the range from `min` to `max`.
 
-    The dtype is that of `x`, and a bound beyond its range is as good as the end of that range.  NaN
-    in any argument gives NaN; where min > max the result is max.
+    Args:
+        x: the array.
+        min: lower bound: None, a number or an array that broadcasts with x.
+        max: upper bound, likewise.
+
+    Returns:
+        An array of the dtype of `x`.  A bound outside of the range of that dtype acts as the end of
+        the range.  NaN in any argument gives NaN; where min > max the result is max.
+
+    Raises ShapeError, DTypeError for float bounds of an integer array, ArgumentError for a bound of
+    NaN there.
     """
     node = value(x, "clip")
     dtype = node.type.dtype
@@ -200,29 +234,32 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
             continue
         limit = number_or_value(bound, "clip")
         if isinstance(limit, Value):
-            limit = _within(node, limit)
+            limit = _cast_bounds(node, limit)
         elif dtype.is_integer and isinstance(limit, (int, float)):
-            limit = _whole_bound(limit, dtype, math.ceil if what == "maximum" else math.floor)
+            limit = _integer_bound(limit, dtype, math.ceil if what == "maximum" else math.floor)
         node = BINARY[what](node, limit)
     return Array.of(cast(node, dtype))
 
 
-def _within(x: Value, limit: Value) -> Value:
-    """An array of bounds in the type of x: integers that it does not hold become its ends."""
-    dtype, own = x.type.dtype, limit.type.dtype
-    if own.is_float and not dtype.is_float:
+def _cast_bounds(x: Value, limit: Value) -> Value:
+    """Cast an array of bounds to the dtype of x, clamped to an integer's range."""
+    dtype, source = x.type.dtype, limit.type.dtype
+    if source.is_float and not dtype.is_float:
         raise DTypeError(f"clip({x.told}): a bound of {limit.told} is no {dtype.long}")
-    if dtype.is_integer and own.is_integer:
-        ends, given = np.iinfo(dtype.numpy), np.iinfo(own.numpy)
-        if given.min < ends.min:
+    if dtype.is_integer and source.is_integer:
+        ends, source_range = np.iinfo(dtype.numpy), np.iinfo(source.numpy)
+        if source_range.min < ends.min:
             limit = BINARY["maximum"](limit, int(ends.min))
-        if given.max > ends.max:
+        if source_range.max > ends.max:
             limit = BINARY["minimum"](limit, int(ends.max))
     return cast(limit, dtype)
 
 
-def _whole_bound(bound: float, dtype: DType, rounded: Callable[[float], int]) -> int:
-    """The integer of `dtype` that bounds as `bound` does.  Raises ArgumentError for NaN."""
+def _integer_bound(bound: float, dtype: DType, rounded: Callable[[float], int]) -> int:
+    """Round a bound to an integer of `dtype` that limits integers in the same way.
+
+    Raises ArgumentError for NaN.
+    """
     if bound != bound:
         raise ArgumentError(
             op="clip", argument="a bound", value=bound, expected=f"a number, beside {dtype.long}"
@@ -234,7 +271,10 @@ def _whole_bound(bound: float, dtype: DType, rounded: Callable[[float], int]) ->
 
 
 def where(condition: Any, x1: Any, x2: Any, /) -> Array:
-    """`x1` where the bool array `condition` is true, else `x2`; all three broadcast.
+    """Select `x1` where the bool array `condition` is true and `x2` elsewhere.
+
+    All three broadcast; the dtype is the promoted dtype of `x1` and `x2`, either of which may be a
+    number.
 
     Raises ShapeError, and DTypeError for a condition that is not bool.
     """
@@ -242,19 +282,19 @@ def where(condition: Any, x1: Any, x2: Any, /) -> Array:
     if mask.type.dtype is not bool_:
         raise DTypeError(f"where: the condition is {mask.told}, not bool")
     x, y = number_or_value(x1, "where"), number_or_value(x2, "where")
-    known = [v.type.dtype for v in (x, y) if isinstance(v, Value)]
-    loose = [v for v in (x, y) if not isinstance(v, Value)]
-    if known:
-        dtype = common("where", *known)
-        for v in loose:
+    dtypes = [v.type.dtype for v in (x, y) if isinstance(v, Value)]
+    numbers = [v for v in (x, y) if not isinstance(v, Value)]
+    if dtypes:
+        dtype = common("where", *dtypes)
+        for v in numbers:
             dtype = weak(dtype, v)
     else:
         dtype = weak(weak(bool_, x), y)
     x, y = (cast(v, dtype) if isinstance(v, Value) else number(v, dtype, "where") for v in (x, y))
-    return Array.of(_chosen(mask, x, y))
+    return Array.of(_select(mask, x, y))
 
 
 @replayed
-def _chosen(mask: Value, x: Value, y: Value) -> Value:
+def _select(mask: Value, x: Value, y: Value) -> Value:
     align("where", mask, x, y)
     return record(SELECT, (mask, x, y))

@@ -1,8 +1,8 @@
-"""The seam between array code and the compiler: a graph in, something that runs out.
+"""Interface between array code and the compiler: compile graphs, locate errors.
 
 The run time is imported by the first graph that runs, not by `import smelt`, and the compiler by
-the first one that has no plan in the cache: its code generator takes longer to load than NumPy, and
-a program may only want a dtype.
+the first graph without a cached plan: loading the code generator takes longer than loading NumPy,
+and a program may only need a dtype.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ __all__ = [
 
 Buffer = np.ndarray[Any, Any]
 FAILURES = ExternError, OutOfMemory
-"""What a run may raise that is about one line of the program."""
+"""Errors of a run that concern one line of the program."""
 MISTAKES = InternalError, CodegenError, VerifyError, UnsupportedError
-"""Errors of ours that are no answer to the user, as exceptions of Python are not."""
+"""Errors of the compiler itself, which users cannot fix; Python's exceptions count as such too."""
 
 
 @cache
@@ -61,12 +61,12 @@ def _compiler() -> Any:
     return imported("smelt.warm")
 
 
-def _references() -> Any:
+def _reference_runner() -> Any:
     return imported("smelt.runtime.reference")
 
 
 def outside(looks: Looks, inputs: Sequence[Node], arrays: Sequence[Buffer]) -> NoReturn:
-    """Raises OutsideError, which tells the position."""
+    """Raise OutsideError, which names the position that is out of bounds."""
     imported("smelt.graph.locate_out_of_bounds").named(looks, inputs, arrays)
     raise AssertionError("unreachable")
 
@@ -79,24 +79,27 @@ def blame(
     compiled: Compiled | Found,
     used: Sequence[int],
 ) -> None:
-    """Tell an error of a run which line it is about, by the graph of the program at hand and its
-    `sizes`: the plan, run with the sizes `used`, may have been made for another one."""
-    failed = imported("smelt.graph.locate_failure")
+    """Set the line and the value that an error of a run is about.
+
+    `graph` and `sizes` are those of the program at hand; the plan, run with the sizes `used`, may
+    have been made for another program.
+    """
+    locate = imported("smelt.graph.locate_failure")
     if isinstance(error, ExternError):
-        origin = failed.caller(error.fields.get("op"), graph, arrays)
+        origin = locate.caller(error.fields.get("op"), graph, arrays)
     else:
-        known = dict(zip(compiled.size_names, used, strict=True))
+        plan_sizes = dict(zip(compiled.size_names, used, strict=True))
         values = [v for v in compiled.executable.values if v.place != "input"]
-        stored = {(dims_at(v.shape, known), v.dtype) for v in values}
-        node = failed.largest(graph.outputs, sizes, stored)
+        stored = {(dims_at(v.shape, plan_sizes), v.dtype) for v in values}
+        node = locate.largest(graph.outputs, sizes, stored)
         origin = None if node is None else node.origin
         if node is not None:
-            _tell(error, failed.told(node, sizes))
+            _add_detail(error, locate.told(node, sizes))
     error.origin = origin or error.origin
 
 
-def _tell(error: SmeltError, what: str) -> None:
-    """Has an error about memory say which value it is about."""
+def _add_detail(error: SmeltError, what: str) -> None:
+    """Add the value that it concerns to an error about memory."""
     if error.detail:
         error.detail = f"{error.detail}; {what}"
     else:
@@ -104,53 +107,61 @@ def _tell(error: SmeltError, what: str) -> None:
 
 
 def turned(graph: Graph, orders: Sequence[tuple[int, ...] | None]) -> tuple[Graph, Turns | None]:
-    """The graph for inputs that lie in memory in other orders than that of their dimensions, and
-    how; the graph as it is, which reads them with strides, where results would not lie so too."""
+    """Return a graph for inputs in permuted memory orders, and the permutations.
+
+    Returns the graph itself, which reads such inputs with strides, and None if the results would
+    not get the same order.
+    """
     if any(orders) and not graph.checks:
-        found = imported("smelt.passes.input_layouts").turned(graph, orders)
-        if found is not None:
-            return found[0], Turns(tuple(orders), found[1])
+        permuted = imported("smelt.passes.input_layouts").turned(graph, orders)
+        if permuted is not None:
+            return permuted[0], Turns(tuple(orders), permuted[1])
     return graph, None
 
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Which dimensions of a program's arrays are those of its graph, for arrays that are turned."""
+    """Permutations between the dimensions of a program's arrays and those of its graph."""
 
     inputs: tuple[tuple[int, ...] | None, ...]
-    """For each dimension of an input of the graph, which one of the array it is."""
+    """For each dimension of an input of the graph, the dimension of the array."""
     outputs: tuple[tuple[int, ...] | None, ...]
-    """For each dimension of a result, which one of the graph's output it is."""
+    """For each dimension of a result, the dimension of the graph's output."""
 
     def read(self, buffers: Sequence[Buffer]) -> list[Buffer]:
-        """The arrays as the graph reads them; those beyond its turned inputs stay."""
-        given = [x if p is None else x.transpose(p) for x, p in zip(buffers, self.inputs)]
-        return [*given, *buffers[len(given) :]]
+        """Permute arrays to the graph's inputs; further inputs stay as they are."""
+        permuted = [x if p is None else x.transpose(p) for x, p in zip(buffers, self.inputs)]
+        return [*permuted, *buffers[len(permuted) :]]
 
     def places(self, out: Sequence[Buffer | None]) -> list[Buffer | None]:
-        """The arrays for results as the graph writes them."""
+        """Permute arrays of `out=` to the graph's outputs."""
         return [
             x if p is None or x is None else x.transpose(sorted(range(len(p)), key=p.__getitem__))
             for x, p in zip_longest(out, self.outputs)
         ]
 
     def written(self, results: Sequence[Buffer]) -> list[Buffer]:
-        """What the graph has written, as the program's results."""
+        """Permute the graph's outputs to the program's results."""
         return [x if p is None else x.transpose(p) for x, p in zip(results, self.outputs)]
 
 
 @cache
 def explaining() -> Any:
-    """The package that turns a compiled graph into reports and texts."""
+    """Import the package that produces reports and texts of a compiled graph."""
     return imported("smelt.explain")
 
 
 def compile_graph(graph: Graph, hints: Mapping[str, int], donate: Donate = ()) -> Compiled | Found:
-    """Compile.  `hints` are sizes of the call at hand; inputs in `donate` may be overwritten,
-    some of them by one result alone.
+    """Compile a graph.
 
-    Where the compiler fails, each operator gets a kernel of its own, and a warning tells so.
-    Raises InternalError, about a line of the program, where not even that can be done."""
+    Args:
+        graph: the graph.
+        hints: sizes of the call at hand.
+        donate: inputs that may be overwritten, some by one result only.
+
+    If the compiler fails, each operator gets a kernel of its own, with a warning.  Raises
+    InternalError, about a line of the program, if that fails too.
+    """
 
     def compiled() -> Compiled | Found:
         return _compiler().compile(graph, hints=hints, donate=tuple(donate))
@@ -158,16 +169,16 @@ def compile_graph(graph: Graph, hints: Mapping[str, int], donate: Donate = ()) -
     try:
         return compiled()
     except Exception as error:
-        told = isinstance(error, SmeltError) and not isinstance(error, MISTAKES)
-        if told or not _references().is_spared(error):
+        is_users_error = isinstance(error, SmeltError) and not isinstance(error, MISTAKES)
+        if is_users_error or not _reference_runner().is_spared(error):
             raise
         failure = error
     try:
         with knobs.config(fuse=False):
-            found = compiled()
+            unfused = compiled()
     except Exception as error:
         origin = next((x.origin for x in graph.outputs if x.origin is not None), None)
         what = f"no kernels can be made of {graph.name}: {reason_of(error)}"
         raise InternalError(what, origin=origin) from error
-    _references().tell_spared(f"{graph.name} as one", failure)
-    return found
+    _reference_runner().tell_spared(f"{graph.name} as one", failure)
+    return unfused

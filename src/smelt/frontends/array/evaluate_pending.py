@@ -1,7 +1,7 @@
-"""Running what is pending: live arrays become the outputs of a graph, equal programs share a plan.
+"""Evaluate pending operators: live arrays become the outputs of a compiled graph.
 
-A program that was run before, sizes and all, finds its plan at once.  One that differs from an
-earlier program only in sizes or in constants finds the plan of that one, if its guards hold (see
+A program that was run before with the same sizes finds its plan at once.  A program that differs
+from an earlier one only in sizes or constants uses that one's plan if its guards hold (see
 `smelt.frontends.array.generalize`).
 """
 
@@ -45,24 +45,29 @@ if TYPE_CHECKING:
 __all__ = ["flush", "realise"]
 
 _SEEN_LIMIT = 2048
+"""Most programs, with sizes and constants, whose plans are remembered."""
 _FAMILIES_LIMIT = 2048
+"""Most families of programs that are remembered."""
 _PLANS_LIMIT = 16
+"""Most plans of one family."""
 _GUESSES = 3
-"""Plans of a family that guess how its numbers hang together; the next one does not."""
+"""Number of plans of a family that guess how its numbers are related; later ones do not."""
 
 
 @dataclass(slots=True)
 class Family:
-    """Programs with one skeleton: their plans, and what is known of their numbers."""
+    """Programs with one skeleton: their plans and the history of their numbers."""
 
     plans: list[tuple[Lifted, Compiled | Found]] = field(default_factory=list)
     numbers: tuple[int, ...] = ()
+    """Numbers and constants of the previous program."""
     constants: tuple[float, ...] = ()
     moved: set[int] = field(default_factory=set)
+    """Indices of numbers, and in `varying` of constants, that have changed."""
     varying: set[int] = field(default_factory=set)
 
     def find(self, program: Program) -> tuple[Lifted, Compiled | Found, tuple[int, ...]] | None:
-        """The plan whose guards hold for this program."""
+        """Return the plan whose guards hold for this program, None if there is none."""
         for lifted, compiled in self.plans:
             sizes = lifted.match(*program.numbers)
             if sizes is not None and all(program.constants[k] == v for k, v in lifted.fixed):
@@ -70,14 +75,14 @@ class Family:
         return None
 
     def learn(self, program: Program) -> None:
-        """Note which numbers and constants are not the same as ever."""
+        """Note which numbers and constants have changed."""
         if self.plans:
-            self.moved |= _differ(program.numbers, self.numbers)
-            self.varying |= _differ(program.constants, self.constants)
+            self.moved |= _changed(program.numbers, self.numbers)
+            self.varying |= _changed(program.constants, self.constants)
         self.numbers, self.constants = program.numbers, program.constants
 
     def add(self, program: Program) -> tuple[Lifted, Compiled | Found, tuple[int, ...]]:
-        """A new plan for this program and its like."""
+        """Compile a plan for this program and similar ones."""
         first = not self.plans
         self.learn(program)
         moved = None if first else frozenset(self.moved)
@@ -90,28 +95,28 @@ class Family:
         return lifted, compiled, sizes
 
 
-def _differ(a: tuple[Any, ...], b: tuple[Any, ...]) -> set[int]:
+def _changed(a: tuple[Any, ...], b: tuple[Any, ...]) -> set[int]:
     return {k for k, (x, y) in enumerate(zip(a, b, strict=True)) if x != y}
 
 
-_FOR_GOOD = (ChangedError, DonatedError, ExternError, OutsideError, *MISTAKES)
-"""What a result fails with that would fail again."""
+_PERMANENT = (ChangedError, DonatedError, ExternError, OutsideError, *MISTAKES)
+"""Errors that would occur again, so that the result fails permanently."""
 _NOTHING = Looks()
 _SEEN: dict[Hashable, tuple[Lifted, Compiled | Found, tuple[int, ...]]] = {}
 _FAMILIES: dict[Hashable, Family] = {}
 
 
 def realise(value: Value) -> Buffer:
-    """The elements of a value, computing everything that is pending in this thread.
+    """Return the elements of a value, computing everything that is pending in this thread.
 
-    Raises DonatedError, ChangedError, OutsideError, and what running raises.
+    Raises DonatedError, ChangedError, OutsideError, and the errors of a run.
     """
     try:
         data = value.buffer()
     except ChangedError:
         if STATE.scope is None and not STATE.tapes:
-            flush()  # what was to read the elements of before says so, to who reads it
-        data = value.now()  # what still waits remembers what was there
+            flush()  # pending readers of the old elements fail; they raise ChangedError if read
+        data = value.now()
     if data is None:
         flush(value)
         data = value.buffer()
@@ -119,49 +124,52 @@ def realise(value: Value) -> Buffer:
     return data
 
 
-def flush(*wanted: Value) -> None:
-    """Compute `wanted` and every pending value of this thread that an array still holds.
+def flush(*values: Value) -> None:
+    """Compute `values` and every pending value of this thread that an array still holds.
 
-    Raises what keeps `wanted` from being computed.  Others that cannot be say so when they are
-    read, but for want of memory, which is told here where nothing is wanted: memory that the caller
-    may write to next would still be read.
+    Raises the errors of `values`.  Other values that cannot be computed raise their error when they
+    are read.  Without `values`, OutOfMemory is raised here: the caller may write next to memory
+    that such values still have to read.
     """
     pending, STATE.pending = STATE.pending, []
-    outputs: dict[Value, None] = dict.fromkeys(wanted)
+    outputs: dict[Value, None] = dict.fromkeys(values)
     for reference in pending:
         array = reference()
         if array is not None and array.node.waits:
             outputs[array.node] = None
     sampled: WeakSet[Foreign] | None = None
-    if STATE.sampled and not STATE.tapes:  # derivatives will read what was there
+    if STATE.sampled and not STATE.tapes:  # derivatives will read the old elements
         sampled, STATE.sampled = STATE.sampled, WeakSet()
-    late: dict[Value, OutOfMemory] = {}
+    out_of_memory: dict[Value, OutOfMemory] = {}
     done = False
     try:
         if outputs:
-            late = _settle(tuple(outputs))
-        done = not late
+            out_of_memory = _compute_each(tuple(outputs))
+        done = not out_of_memory
     finally:
         if done:
             for x in sampled or ():
-                if isinstance(x, Foreign):  # and was not given away meanwhile, by another thread
+                if isinstance(x, Foreign):  # another thread may have donated it meanwhile
                     x.seen()
-        else:  # something waits as before, and so does what tells of changes
+        else:  # some values are still pending, and need the samples that detect changes
             waiting = [r for r in pending if (a := r()) is not None and a.node.waits]
             STATE.pending = waiting + STATE.pending
             STATE.sampled |= sampled or WeakSet()
-    for x in wanted or late:
-        if x in late:
-            raise late[x]
+    for x in values or out_of_memory:
+        if x in out_of_memory:
+            raise out_of_memory[x]
         x.buffer()
 
 
-def _settle(outputs: tuple[Value, ...]) -> dict[Value, OutOfMemory]:
-    """Compute all that can be.  What cannot, for a mistake in its own lines, says so for good:
-    what it reads may be written from now on.  Given back is what may find room later."""
+def _compute_each(outputs: tuple[Value, ...]) -> dict[Value, OutOfMemory]:
+    """Compute as many outputs as possible, bisecting after failures.
+
+    An output with a permanent error fails for good, since the memory that it reads may be written
+    from now on.  Returns outputs that ran out of memory and may succeed later.
+    """
     try:
         _run(outputs)
-    except _FOR_GOOD as error:
+    except _PERMANENT as error:
         if len(outputs) == 1:
             outputs[0].fail(error)
             return {}
@@ -170,49 +178,50 @@ def _settle(outputs: tuple[Value, ...]) -> dict[Value, OutOfMemory]:
             return {outputs[0]: error}
     else:
         return {}
-    late: dict[Value, OutOfMemory] = {}
+    out_of_memory: dict[Value, OutOfMemory] = {}
     half = len(outputs) // 2
     for part in (outputs[:half], outputs[half:]):
-        if left := tuple([x for x in part if x.waits]):
-            late |= _settle(left)
-    return late
+        if pending := tuple([x for x in part if x.waits]):
+            out_of_memory |= _compute_each(pending)
+    return out_of_memory
 
 
 def review(limit: int) -> None:
-    """Compute what is pending if arrays that somebody holds wait for `limit` operators.
+    """Compute pending values if arrays that are held wait for `limit` operators.
 
-    What nobody holds any more is forgotten, so that a loop that drops its results costs nothing.
+    Arrays that nothing refers to any more are dropped, so that a loop that drops its results costs
+    nothing.
     """
-    held = [r for r in STATE.pending if (a := r()) is not None and a.node.waits]
-    seen: set[Value] = set()
-    stack = [a.node for r in held if (a := r()) is not None]
+    alive = [r for r in STATE.pending if (a := r()) is not None and a.node.waits]
+    waiting: set[Value] = set()
+    stack = [a.node for r in alive if (a := r()) is not None]
     while stack:
         node = stack.pop()
-        if node.data is None and node not in seen:
-            seen.add(node)
+        if node.data is None and node not in waiting:
+            waiting.add(node)
             stack.extend(node.inputs)
-    STATE.pending = held
-    if len(seen) >= limit:
+    STATE.pending = alive
+    if len(waiting) >= limit:
         flush()
-        seen.clear()
-    STATE.due = len(STATE.pending) + max(limit - len(seen), 16)
+        waiting.clear()
+    STATE.due = len(STATE.pending) + max(limit - len(waiting), 16)
 
 
 def _run(outputs: tuple[Value, ...]) -> None:
     spelled = spell(outputs)
-    repeat = None if spelled is None else find(spelled)
+    cached = None if spelled is None else find(spelled)
     results: Sequence[Buffer] | None = None
-    if repeat is not None and spelled is not None:
+    if cached is not None and spelled is not None:
         try:
-            results = repeat.run(spelled.buffers, spelled.constants)
+            results = cached.run(spelled.buffers, spelled.constants)
         except FAILURES as error:
-            _tell(error, Program(outputs), repeat.compiled, repeat.sizes)
+            _locate_error(error, Program(outputs), cached.compiled, cached.sizes)
             raise
-    looks = _NOTHING if repeat is None else repeat.lifted.looks
+    checks = _NOTHING if cached is None else cached.lifted.looks
     if results is None:
-        results, looks = _found(Program(outputs), spelled)
-    if looks.flag is not None and results[-1]:
-        _outside(Program(outputs))
+        results, checks = _compile_and_run(Program(outputs), spelled)
+    if checks.flag is not None and results[-1]:
+        _raise_outside(Program(outputs))
     for node, data in zip(outputs, results, strict=False):
         node.data = data
         if STATE.tapes:
@@ -221,19 +230,19 @@ def _run(outputs: tuple[Value, ...]) -> None:
             node.inputs = ()
 
 
-def _found(program: Program, spelled: Spelled | None) -> tuple[Sequence[Buffer], Looks]:
-    """What a program computes, and what it asks of positions; its plan is found or made."""
+def _compile_and_run(program: Program, spelled: Spelled | None) -> tuple[Sequence[Buffer], Looks]:
+    """Run a program by a known or new plan; return the results and its bounds checks."""
     settings = fingerprint()
     key = (program.skeleton, program.numbers, program.constants, settings)
-    found = _SEEN.get(key)
-    if found is None:
+    plan = _SEEN.get(key)
+    if plan is None:
         if len(_SEEN) > _SEEN_LIMIT:
             _SEEN.clear()
         if len(_FAMILIES) > _FAMILIES_LIMIT:
             _FAMILIES.clear()
         family = _FAMILIES.setdefault((program.skeleton, settings), Family())
-        found = _SEEN[key] = family.find(program) or family.add(program)
-    lifted, compiled, sizes = found
+        plan = _SEEN[key] = family.find(program) or family.add(program)
+    lifted, compiled, sizes = plan
     buffers = program.buffers
     if lifted.free or lifted.told:
         free = lifted.graph.inputs[len(buffers) :]
@@ -251,31 +260,35 @@ def _found(program: Program, spelled: Spelled | None) -> tuple[Sequence[Buffer],
         else:
             results = compiled.run(buffers, sizes)
     except FAILURES as error:
-        _tell(error, program, compiled, sizes)
+        _locate_error(error, program, compiled, sizes)
         raise
     if spelled is not None:
         notice(spelled, program, lifted, compiled, sizes)
     return results, lifted.looks
 
 
-def _tell(
+def _locate_error(
     error: SmeltError, program: Program, compiled: Compiled | Found, sizes: tuple[int, ...]
 ) -> None:
-    """Tell an error which line it is about."""
-    own, arrays, known = _own(program)
-    blame(error, own.graph, arrays, dict(zip(size_names(own.graph), known)), compiled, sizes)
+    """Set the line of the program that an error is about."""
+    exact, arrays, sizes_here = _exact_graph(program)
+    blame(
+        error, exact.graph, arrays, dict(zip(size_names(exact.graph), sizes_here)), compiled, sizes
+    )
 
 
-def _own(program: Program) -> tuple[Lifted, list[Buffer], tuple[int, ...]]:
-    """The program's own graph, its inputs and sizes.  The plan may have been made for an earlier
-    program, of other lines."""
-    own = lift(program, None, frozenset())
-    sizes = own.match(*program.numbers) or ()
-    arrays = program.buffers if own.turns is None else own.turns.read(program.buffers)
-    return own, [*arrays, *[teller(sizes[k]) for k in own.told]], sizes
+def _exact_graph(program: Program) -> tuple[Lifted, list[Buffer], tuple[int, ...]]:
+    """Return the graph of exactly this program, its inputs and sizes.
+
+    The plan may have been made for an earlier program with other lines.
+    """
+    exact = lift(program, None, frozenset())
+    sizes = exact.match(*program.numbers) or ()
+    arrays = program.buffers if exact.turns is None else exact.turns.read(program.buffers)
+    return exact, [*arrays, *[teller(sizes[k]) for k in exact.told]], sizes
 
 
-def _outside(program: Program) -> NoReturn:
-    """Raises OutsideError."""
-    own, arrays, _ = _own(program)
-    outside(own.looks, own.graph.inputs, arrays)
+def _raise_outside(program: Program) -> NoReturn:
+    """Raise OutsideError, which names the position that is out of bounds."""
+    exact, arrays, _ = _exact_graph(program)
+    outside(exact.looks, exact.graph.inputs, arrays)

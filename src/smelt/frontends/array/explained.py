@@ -1,4 +1,4 @@
-"""`sm.explain`: what became of a function for given arguments, and why.
+"""`sm.explain`: report how a call is compiled, and why.
 
 print(sm.explain(f, x, y))
 """
@@ -22,17 +22,17 @@ __all__ = ["explain"]
 
 
 def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Report:
-    """What the compiler makes of a call: kernels, bytes, times and every decision.
+    """Report what the compiler makes of a call: kernels, bytes, times and decisions.
 
     Args:
-        function: a plain function or one that `sm.jit` has made; it is compiled if need be.
-        *args: arguments as of a call.  With arrays times are measured, with `sm.spec`s predicted.
-        **kwargs: keyword arguments as of a call.
+        function: a plain function or one made by `sm.jit`; it is compiled if need be.
+        *args: arguments of a call.  With arrays times are measured, with `sm.spec`s predicted.
+        **kwargs: keyword arguments of the call.
 
     Returns:
-        A report: `print` it, ask it `why(a, b)`, or take `to_json()` and `kernels[i].text`.
+        A report: `print` it, query it with `why(a, b)`, or use `to_json()` and `kernels[i].text`.
 
-    Raises what a call raises, ArgumentError for something that is no function.
+    Raises ArgumentError for something that is no function, and whatever the call raises.
     """
     if not callable(function):
         raise ArgumentError(

@@ -1,7 +1,8 @@
-"""Elementwise operators as array code calls them: which row, and how operands are brought to it.
+"""Families of elementwise operators: promotion and broadcasting of their operands.
 
-A family says what `sm.add` or `x + y` means for operands of any type: promotion, the step from
-integers to floats that division needs, broadcasting, and the row of the operator table to record.
+A family implements `sm.add` or `x + y` for operands of any type: it promotes dtypes, converts
+integers to floats where needed (division), checks that shapes broadcast, and records an operator of
+the scalar table.
 
 >>> x = from_host(np.ones((2, 1), np.float32))
 >>> BINARY["divide"](x, 2).type
@@ -32,13 +33,15 @@ if TYPE_CHECKING:
 __all__ = ["BINARY", "UNARY", "Binary", "Unary", "align", "from_host", "np"]
 
 Wide = Literal["same", "float"]
+""""same" keeps the operands' dtype, "float" converts integers to float64."""
 
-_PLANNED = 8192
+_TYPES_LIMIT = 8192
+"""Most pairs of operand types that a function remembers."""
 _NUMBERS = frozenset((bool, int, float))
 
 
 class Unary:
-    """A function of one array."""
+    """Elementwise function of one array."""
 
     def __init__(self, what: str, row: str, wide: Wide) -> None:
         self.what = what
@@ -46,7 +49,10 @@ class Unary:
         self.wide: Wide = wide
 
     def __call__(self, x: Value) -> Value:
-        """The value of the function.  Raises DTypeError for kinds that the row does not take."""
+        """Record the function applied to `x`.
+
+        Raises DTypeError for dtypes that the operator does not accept.
+        """
         dtype = x.type.dtype
         if self.wide == "float" and not dtype.is_float:
             x = cast(x, f64)
@@ -57,59 +63,59 @@ class Unary:
 
 
 class Binary:
-    """A function of two arrays, or of an array and a Python number."""
+    """Elementwise function of two arrays, or of an array and a Python number."""
 
     def __init__(self, what: str, row: str, wide: Wide) -> None:
         self.what = what
         self.op = Map(row)
         self.wide: Wide = wide
-        self.together = _TOGETHER.get(row, together)
+        self.together = _PROMOTIONS.get(row, together)
         self.known: dict[tuple[int, int], tuple[TensorType, TensorType, TensorType]] = {}
 
     def __call__(self, x: Value | Any, y: Value | Any) -> Value:
-        """The value of the function; one operand may be a number.
+        """Record the function applied to `x` and `y`, one of which may be a number.
 
-        Raises ShapeError, DTypeError, and RangeError for a number beyond the array's type.
+        Raises ShapeError, DTypeError, and RangeError for a number beyond the array's dtype.
         """
         if isinstance(x, Value) and isinstance(y, Value):
             scope = x.scope
             if scope is not None and scope is y.scope:
                 return self._recorded(scope, x, y)
-            known = self.known.get((id(x.type), id(y.type)))
+            types = self.known.get((id(x.type), id(y.type)))
             outside = scope is None and y.scope is None and STATE.scope is None
-            if known is not None and outside:
+            if types is not None and outside:
                 if x.__class__ is not Value:
                     x = x.touch()
                 if y.__class__ is not Value:
                     y = y.touch()
-                return Value(self.op, (x, y), known[0], here(2))
+                return Value(self.op, (x, y), types[0], here(2))
         elif x.__class__ in _NUMBERS or y.__class__ in _NUMBERS:
             scope = getattr(x, "scope", None) or getattr(y, "scope", None)
             if scope is not None:
                 return self._recorded(scope, *self.together(self.what, x, y))
-        found = self._found(x, y)
-        if found.scope is None:
-            x, y = found.inputs
-            if len(self.known) > _PLANNED:
+        result = self._record_general(x, y)
+        if result.scope is None:
+            x, y = result.inputs
+            if len(self.known) > _TYPES_LIMIT:
                 self.known.clear()
-            self.known[id(x.type), id(y.type)] = (found.type, x.type, y.type)
-        return found
+            self.known[id(x.type), id(y.type)] = (result.type, x.type, y.type)
+        return result
 
     def _recorded(self, scope: Scope, x: Value, y: Value) -> Value:
-        """The same of two values of one recording, or of one and a number of its type."""
+        """Record with operands of one recording, or one such and a number, using cached types."""
         key = self, id(scope.type(x.type)), id(scope.type(y.type))
-        known = scope.repeats.get(key)
-        if known is not None:
-            return scope.planned(self.op, (x, y), known[0])
+        cached = scope.repeats.get(key)
+        if cached is not None:
+            return scope.planned(self.op, (x, y), cached[0])
         bound = len(scope.bound)
-        found = self._found(x, y)
-        if found.inputs[0] is x and found.inputs[1] is y and len(scope.bound) == bound:
-            kept = scope.type(x.type), scope.type(y.type)  # alive: keys are their identities
-            scope.repeats[key] = found.type, kept
-        return found
+        result = self._record_general(x, y)
+        if result.inputs[0] is x and result.inputs[1] is y and len(scope.bound) == bound:
+            key_types = scope.type(x.type), scope.type(y.type)  # alive: keys are their identities
+            scope.repeats[key] = result.type, key_types
+        return result
 
-    def _found(self, x: Value | Any, y: Value | Any) -> Value:
-        """What nobody remembers, worked out."""
+    def _record_general(self, x: Value | Any, y: Value | Any) -> Value:
+        """Promote, align and record operands that no cache knows."""
         x, y = self.together(self.what, x, y)
         if self.wide == "float" and not x.type.dtype.is_float:
             x, y = cast(x, f64), cast(y, f64)
@@ -120,9 +126,11 @@ class Binary:
             raise refused(self.what, error, x, y) from None
 
 
-def _power(what: str, x: Value | Any, y: Value | Any) -> tuple[Value, Value]:
-    """The operands of a power.  Raises ArgumentError for integers to the power of a negative one:
-    what is between -1 and 1 is no integer, and would become 0."""
+def _promote_power(what: str, x: Value | Any, y: Value | Any) -> tuple[Value, Value]:
+    """Return the promoted operands of a power.
+
+    Raises ArgumentError for integers to a negative power, whose results are no integers.
+    """
     if isinstance(y, int) and y < 0 and isinstance(x, Value) and x.type.dtype.is_integer:
         raise ArgumentError(
             f"{what}({x.told}, {y}): integers to a negative power are no integers",
@@ -131,21 +139,24 @@ def _power(what: str, x: Value | Any, y: Value | Any) -> tuple[Value, Value]:
     return together(what, x, y)
 
 
-_TOGETHER: dict[str, Callable[[str, Any, Any], tuple[Value, Value]]] = {
+_PROMOTIONS: dict[str, Callable[[str, Any, Any], tuple[Value, Value]]] = {
     **{name: compared for name, row in SCALARS.items() if row.rule.result == "bool"},
-    "pow": _power,
+    "pow": _promote_power,
 }
-"""How operands are brought together, where not as those of arithmetic."""
+"""Promotion of operands where it is not that of arithmetic."""
 
 
 def refused(what: str, error: DTypeError, *values: Value) -> DTypeError:
-    """The error of a row, told with the user's name for the operation."""
+    """Return the error of an operator under the user's name for the function."""
     named = ", ".join(x.told for x in values)
     return DTypeError(f"{what}({named}): {error.detail or error.message}")
 
 
 def align(what: str, *values: Value) -> tuple[TensorType, ...]:
-    """Check that shapes broadcast, deciding symbolic sizes.  Raises ShapeError naming both."""
+    """Check that shapes broadcast, and decide the equality of symbolic sizes.
+
+    Returns the types in terms of unbound symbols.  Raises ShapeError naming both sizes.
+    """
     for x in values:
         if x.scope is not None:
             return x.scope.broadcast(what, *[v.type for v in values])
@@ -154,14 +165,14 @@ def align(what: str, *values: Value) -> tuple[TensorType, ...]:
     if all(t.shape == first or not t.shape for t in types[1:]):
         return types
     rank = max(len(t.shape) for t in types)
-    for place in range(1, rank + 1):
-        kept = 1
+    for from_end in range(1, rank + 1):
+        size = 1
         for t in types:
-            dim = t.shape[-place] if place <= len(t.shape) else 1
-            if dim not in (1, kept):
-                if kept != 1:
-                    raise mismatch(what, types, -place, (kept, dim))
-                kept = dim
+            dim = t.shape[-from_end] if from_end <= len(t.shape) else 1
+            if dim not in (1, size):
+                if size != 1:
+                    raise mismatch(what, types, -from_end, (size, dim))
+                size = dim
     return types
 
 

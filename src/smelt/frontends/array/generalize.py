@@ -1,10 +1,10 @@
-"""From a pending program with numbers for sizes to a graph for all sizes.
+"""Generalise a pending program with concrete sizes to a graph for all sizes.
 
-Every size of 2 or more, in leaves and in the attributes of views, becomes a symbol.  The operators
-are gone through once more, and where one needs sizes to be equal they are united under a guard, as
-in a recording by `jit`.  What an attribute had to do with the leaves' sizes nobody recorded: it is
-guessed, and learnt from the numbers of an earlier program with the same skeleton.  A wrong guess
-costs one more compilation, never a wrong answer: the guards are checked before a plan is used.
+Every size of 2 or more, in leaves and in the attributes of views, becomes a symbol.  Type inference
+runs once more over the operators, and where one needs sizes to be equal they are unified under a
+guard, as in a recording by `jit`.  How an attribute depends on the leaves' sizes was not recorded:
+it is guessed, with the help of the numbers of earlier programs with the same skeleton.  A wrong
+guess costs one more compilation, never a wrong result: guards are checked before a plan is used.
 
     y = sm.reshape(x, (6, 4))        # x: f64[2,3,4]
     reshape(x) {shape=(n0*n1, n2)}   # for all n0, n1, n2, and n3 == n0*n1, n4 == n2
@@ -46,38 +46,41 @@ Op = Any
 
 @dataclass(frozen=True, slots=True)
 class Lifted:
-    """A graph over symbols and the programs it is right for."""
+    """Graph over size symbols, and the condition for programs that it computes."""
 
     graph: Graph
     match: Callable[..., tuple[int, ...] | None]
     """match(*numbers) -> values of the graph's sizes, or None for a program it does not fit."""
     fixed: tuple[tuple[int, float], ...]
-    """Constants that are part of the graph: place and value."""
+    """Constants that are part of the graph: index and value."""
     free: tuple[int, ...]
-    """Places of the constants that are inputs of the graph, after the leaves."""
+    """Indices of the constants that are inputs of the graph, after the leaves."""
     told: tuple[int, ...]
-    """Places of the sizes that no leaf has: the shapes of further inputs, which nobody reads, tell
-    them."""
+    """Indices of the sizes that no leaf has; shapes of unread inputs pass them."""
     hints: dict[str, int]
     looks: Looks
-    """What tells whether positions are outside; if data does, the graph's last result."""
+    """Bounds checks of positions; if they depend on data, the graph's last result is a flag."""
     turns: Turns | None = None
-    """How leaves and results are turned; None where all are as in the graph."""
+    """Permutations of leaves and results; None if all are in the graph's order."""
 
 
 def lift(
     program: Program, moved: frozenset[int] | None, varying: frozenset[int], guess: bool = True
 ) -> Lifted:
-    """A graph for `program` and its like.
+    """Return a graph for `program` and programs with the same skeleton.
 
-    `moved` are the places of numbers that were not the same in all programs with this skeleton,
-    None for the first program; `varying` places of such constants. Without `guess` numbers that
-    moved have nothing to do with each other unless an operator needs them to be equal.
+    Args:
+        program: the program.
+        moved: indices of numbers that have changed between programs with this skeleton; None for
+            the first program.
+        varying: indices of constants that have changed.
+        guess: whether changed numbers may be related to others of equal value; otherwise only an
+            operator that needs it makes them equal.
     """
-    return _Lift(program, moved, varying, guess).result()
+    return _Generalizer(program, moved, varying, guess).result()
 
 
-class _Lift:
+class _Generalizer:
     def __init__(
         self, program: Program, moved: frozenset[int] | None, varying: frozenset[int], guess: bool
     ) -> None:
@@ -93,13 +96,13 @@ class _Lift:
         self.places = iter(range(len(program.numbers)))
         self.place_of: dict[str, int] = {}
 
-    # First pass: symbols for all numbers, united where operators need it
+    # First pass: symbols for all numbers, unified where operators need it
 
     def number(self, n: int) -> Index:
-        """The symbol of the next number."""
-        place = next(self.places)
-        name = f"n{place}"
-        self.place_of[name] = place
+        """Create the symbol of the next number."""
+        index = next(self.places)
+        name = f"n{index}"
+        self.place_of[name] = index
         if self.own is not None:
             self.sizes.guests.add(name)
         return self.sizes.symbol(n, name)
@@ -111,16 +114,16 @@ class _Lift:
             self.types[x] = TensorType(x.type.dtype, shape)
         self.own = list(sizes.hints)
         for x in program.nodes:
-            self._settle(x)
+            self._infer_node(x)
         for name in [n for n in sizes.hints if n in sizes.guests]:
-            self._resolve(name)
+            self._eliminate(name)
         return self._finish()
 
     def _type(self, x: Node) -> TensorType:
-        known = self.types.get(x)
-        return self.sizes.type(x.type if known is None else known)
+        inferred = self.types.get(x)
+        return self.sizes.type(x.type if inferred is None else inferred)
 
-    def _settle(self, x: Value) -> None:
+    def _infer_node(self, x: Value) -> None:
         op: Op = replace(x.op, **self._fields(x.op)) if self._fields else x.op
         types = [self._type(i) for i in x.inputs]
         rule = _RULES.get(type(op))
@@ -128,7 +131,7 @@ class _Lift:
             rule(self, x, op, types)
         try:
             self.types[x] = self._infer(x, op)
-        except ShapeError:  # a rule that nobody foresaw: plain numbers always fit
+        except ShapeError:  # a type rule that `_RULES` does not cover: concrete sizes always fit
             for d in (d for t in types for d in t.shape):
                 self.sizes.pin(d)
             for d in (d for field in replace_numbers(x.op, _same) for d in getattr(op, field)):
@@ -146,34 +149,34 @@ class _Lift:
         )
         return canonical.infer(*(self._type(i) for i in x.inputs))
 
-    # Guesses
+    # Guesses of relations between numbers
 
     def stays(self, d: Index) -> bool:
-        """Whether a size was the same number in all of several programs."""
+        """Return whether a size was the same number in all of several programs."""
         return self.moved is not None and not self.moves(d)
 
     def moves(self, d: Index) -> bool:
-        """Whether a size has been another number before."""
+        """Return whether a size had another value in an earlier program."""
         return self.moved is not None and any(
             self.place_of.get(name, -1) in self.moved for name in sizes_of(d)
         )
 
     def twin(self, d: Index, among: Sequence[Index] = ()) -> Index | None:
-        """A leaf's size with the same value now."""
+        """Return a leaf's size with the same value that changed, or stayed, like `d`."""
         value = self.sizes.hint(d)
         for other in among or [size(name) for name in self.own or ()]:
             if self.sizes.hint(other) == value and self.stays(other) == self.stays(d):
                 return other
         return None
 
-    def _resolve(self, name: str) -> None:
-        """An attribute's size that no operator united with a leaf's: a leaf's, or a number."""
+    def _eliminate(self, name: str) -> None:
+        """Express an attribute's size that no operator unified: by a leaf's size, or a number."""
         d = self.sizes.canon(size(name))
-        left = [n for n in sizes_of(d) if n in self.sizes.guests]
-        if d != size(name) or not left:
-            if left:
-                for n in left:
-                    self._resolve(n)
+        attribute_sizes = [n for n in sizes_of(d) if n in self.sizes.guests]
+        if d != size(name) or not attribute_sizes:
+            if attribute_sizes:
+                for n in attribute_sizes:
+                    self._eliminate(n)
             return
         other = self.twin(d) if self.guess and not self.stays(d) else None
         if other is not None:
@@ -181,33 +184,33 @@ class _Lift:
         elif not self.moves(d):
             self.sizes.pin(d)
 
-    # Second pass
+    # Second pass: the graph
 
     def _finish(self) -> Lifted:
         program, sizes = self.program, self.sizes
-        made: dict[Node, Node] = {}
+        nodes: dict[Node, Node] = {}
         for k, x in enumerate(program.leaves):
             assert x.data is not None
             strides = layout(program.buffers[k])
-            made[x] = build.input(f"x{k}", sizes.type(self.types[x]), strides, x.origin)
-        inputs = [made[x] for x in program.leaves]
+            nodes[x] = build.input(f"x{k}", sizes.type(self.types[x]), strides, x.origin)
+        inputs = [nodes[x] for x in program.leaves]
         constants = _Constants(program, self.varying)
         for x in program.nodes:
-            operands = tuple(constants.next(i) if _is_constant(i) else made[i] for i in x.inputs)
+            operands = tuple(constants.next(i) if _is_constant(i) else nodes[i] for i in x.inputs)
             node = Node(self.ops[x], operands, x.type, x.origin)
-            made[x] = again(sizes, node, {i: i for i in operands})
-        outputs = tuple(constants.next(x) if _is_constant(x) else made[x] for x in program.outputs)
-        looks = looked_at(outputs, trusted=lambda at, _: isinstance(at.op, Input))
-        if not all(sizes.holds(0, "<=", room) for room in looks.sizes):
-            refused(looks.readers)
-        flags = () if looks.flag is None else (looks.flag,)
+            nodes[x] = again(sizes, node, {i: i for i in operands})
+        outputs = tuple(constants.next(x) if _is_constant(x) else nodes[x] for x in program.outputs)
+        checks = looked_at(outputs, trusted=lambda at, _: isinstance(at.op, Input))
+        if not all(sizes.holds(0, "<=", room) for room in checks.sizes):
+            refused(checks.readers)
+        flags = () if checks.flag is None else (checks.flag,)
         graph = Graph("lazy", (*inputs, *constants.inputs), (*outputs, *flags), checks=len(flags))
         orders = [turned(data) for data in program.buffers]
         graph, turns = engine.turned(graph, [*orders, *[None] * len(constants.inputs)])
-        shown = set(size_names(graph))
-        told = [n for n in walk.sizes(graph) if n not in shown]
-        tellers = [build.input(n, TensorType(bool_, (size(n),)), (0,)) for n in told]
-        graph = replace(graph, inputs=(*graph.inputs, *tellers))
+        names_in_shapes = set(size_names(graph))
+        other_names = [n for n in walk.sizes(graph) if n not in names_in_shapes]
+        size_inputs = [build.input(n, TensorType(bool_, (size(n),)), (0,)) for n in other_names]
+        graph = replace(graph, inputs=(*graph.inputs, *size_inputs))
         names = size_names(graph)
         parameters = ", ".join(f"n{k}" for k in range(len(program.numbers)))
         return Lifted(
@@ -215,15 +218,15 @@ class _Lift:
             sizes.matcher(parameters, names),
             tuple(constants.fixed),
             tuple(constants.free),
-            tuple(names.index(n) for n in told),
+            tuple(names.index(n) for n in other_names),
             {name: sizes.hints[name] for name in names},
-            looks,
+            checks,
             turns,
         )
 
 
 class _Constants:
-    """The constants of a program, use by use, as numbers or as inputs."""
+    """Constants of a program, use by use: numbers of the graph or inputs."""
 
     def __init__(self, program: Program, varying: frozenset[int]) -> None:
         self.place = -1
@@ -260,48 +263,48 @@ def _ints(shape: Shape) -> Iterator[int]:
         yield d
 
 
-# What operators need of sizes
+# Equalities of sizes that operators need
 
 
-def _map(lift: _Lift, x: Value, op: Op, types: Types) -> None:
+def _map(lift: _Generalizer, x: Value, op: Op, types: Types) -> None:
     lift.sizes.broadcast(op.name, *types)
 
 
-def _gather(lift: _Lift, x: Value, op: Op, types: Types) -> None:
+def _gather(lift: _Generalizer, x: Value, op: Op, types: Types) -> None:
     lift.sizes.broadcast("gather", *types[1:])
 
 
-def _scatter(lift: _Lift, x: Value, op: Op, types: Types) -> None:
+def _scatter(lift: _Generalizer, x: Value, op: Op, types: Types) -> None:
     lift.sizes.broadcast("scatter", *types[2:])
     middle = max(len(t.shape) for t in types[2:])
     for d, t in zip(types[1].shape[middle:], types[0].shape[len(types) - 2 :], strict=True):
         lift.sizes.same(d, t)
 
 
-def _concat(lift: _Lift, x: Value, op: Op, types: Types) -> None:
+def _concat(lift: _Generalizer, x: Value, op: Op, types: Types) -> None:
     for t in types[1:]:
         for a, (d, e) in enumerate(zip(types[0].shape, t.shape, strict=True)):
             if a != op.axis:
                 lift.sizes.same(d, e)
 
 
-def _contract(lift: _Lift, x: Value, op: Op, types: Types) -> None:
-    known: dict[str, Index] = {}
+def _contract(lift: _Generalizer, x: Value, op: Op, types: Types) -> None:
+    sizes_by_axis: dict[str, Index] = {}
     for terms, t in zip((op.left, op.right), types, strict=True):
         for term, d in zip(terms, t.shape, strict=True):
             name = bare_axis(term)
             if name is not None:
-                lift.sizes.same(known.setdefault(name, d), d)
+                lift.sizes.same(sizes_by_axis.setdefault(name, d), d)
 
 
-def _expand(lift: _Lift, x: Value, op: Op, types: Types) -> None:
+def _expand(lift: _Generalizer, x: Value, op: Op, types: Types) -> None:
     source = types[0].shape
     for d, goal in zip(source, op.shape[len(op.shape) - len(source) :], strict=True):
         if d != 1:
             lift.sizes.same(d, goal)
 
 
-def _reshape(lift: _Lift, x: Value, op: Op, types: Types) -> None:
+def _reshape(lift: _Generalizer, x: Value, op: Op, types: Types) -> None:
     before = x.inputs[0].type.shape
     after = x.type.shape
     if any(d == 0 for d in after):
@@ -310,11 +313,14 @@ def _reshape(lift: _Lift, x: Value, op: Op, types: Types) -> None:
     for old, new in split_groups(before, after):
         source, target = types[0].shape[s : s + len(old)], op.shape[t : t + len(new)]
         s, t = s + len(old), t + len(new)
-        _group(lift, list(source), list(target))
+        _unify_group(lift, list(source), list(target))
 
 
-def _group(lift: _Lift, source: list[Index], target: list[Index]) -> None:
-    """Sizes with one product on both sides: equal ones are the same, one of the rest is solved."""
+def _unify_group(lift: _Generalizer, source: list[Index], target: list[Index]) -> None:
+    """Unify sizes whose products are equal on both sides.
+
+    Equal sizes are unified in order; one of the others is solved for.
+    """
     sizes = lift.sizes
     if len(target) > 1:
         for goal in list(target):
@@ -327,72 +333,74 @@ def _group(lift: _Lift, source: list[Index], target: list[Index]) -> None:
                 sizes.same(goal, twin)
                 source.remove(twin)
                 target.remove(goal)
-    rest = [d for d in target if not isinstance(d, int)]
-    if len(rest) > 1:
-        solved = next((d for d in rest if lift.moves(d)), None)
-        for d in rest:
-            other = lift.twin(d) if d is not solved and not lift.stays(d) else None
+    symbols = [d for d in target if not isinstance(d, int)]
+    if len(symbols) > 1:
+        dependent = next((d for d in symbols if lift.moves(d)), None)
+        for d in symbols:
+            other = lift.twin(d) if d is not dependent and not lift.stays(d) else None
             if other is not None:
                 sizes.same(d, other)
-        open_ = [
+        unmatched = [
             d
-            for d in rest
-            if (not isinstance(sizes.canon(d), int) and lift.twin(d) is None) or d is solved
+            for d in symbols
+            if (not isinstance(sizes.canon(d), int) and lift.twin(d) is None) or d is dependent
         ]
-        solved = solved if solved is not None else (open_[0] if open_ else rest[0])
-        for d in open_:
-            if d is not solved:
+        dependent = (
+            dependent if dependent is not None else (unmatched[0] if unmatched else symbols[0])
+        )
+        for d in unmatched:
+            if d is not dependent:
                 sizes.pin(d)
-        sizes.divisible(product(source), product(d for d in rest if d is not solved))
+        sizes.divisible(product(source), product(d for d in symbols if d is not dependent))
     if target or source:
         sizes.same(product(target), product(source))
 
 
-def _slice(lift: _Lift, x: Value, op: Op, types: Types) -> None:
+def _slice(lift: _Generalizer, x: Value, op: Op, types: Types) -> None:
     sizes = lift.sizes
     for dim, start, count, step in zip(types[0].shape, op.starts, op.sizes, op.steps, strict=True):
-        n, many = sizes.hint(dim), sizes.hint(count)
-        if isinstance(dim, int) or not many:
+        n, length = sizes.hint(dim), sizes.hint(count)
+        if isinstance(dim, int) or not length:
             continue
-        if many == n and abs(step) == 1:  # all of it, perhaps backwards
+        if length == n and abs(step) == 1:  # the whole dimension, possibly reversed
             sizes.same(count, dim)
             if step < 0:
                 sizes.same(start, sub(dim, 1))
         elif step == 1 and (lift.guess or not (lift.moves(start) or lift.moves(count))):
-            _range(lift, dim, start, count)
+            _guess_range(lift, dim, start, count)
 
 
-def _range(lift: _Lift, dim: Index, start: Index, count: Index) -> None:
-    """`x[a:]`, `x[:-b]`, `x[-c:]` or `x[a:b]`, whatever the numbers suggest."""
+def _guess_range(lift: _Generalizer, dim: Index, start: Index, count: Index) -> None:
+    """Guess whether a slice is `x[a:]`, `x[:-b]`, `x[-c:]` or `x[a:b]`."""
     sizes = lift.sizes
-    n, first, many = (sizes.hint(d) for d in (dim, start, count))
-    if first + many == n and not (lift.stays(count) and lift.moves(dim)):
-        if first <= many or lift.moves(count):
+    n, first, length = (sizes.hint(d) for d in (dim, start, count))
+    if first + length == n and not (lift.stays(count) and lift.moves(dim)):
+        if first <= length or lift.moves(count):
             sizes.pin(start)
             sizes.same(count, sub(dim, first))
         else:
             sizes.pin(count)
-            sizes.same(start, sub(dim, many))
-    elif lift.moves(count) or (lift.moved is None and first + many > n // 2):
+            sizes.same(start, sub(dim, length))
+    elif lift.moves(count) or (lift.moved is None and first + length > n // 2):
         sizes.pin(start)
-        twin = lift.twin(count) if n - many > 2 else None
-        sizes.same(count, twin if twin is not None else sub(dim, n - many))
+        twin = lift.twin(count) if n - length > 2 else None
+        sizes.same(count, twin if twin is not None else sub(dim, n - length))
 
 
-def _pad(lift: _Lift, x: Value, op: Op, types: Types) -> None:
+def _pad(lift: _Generalizer, x: Value, op: Op, types: Types) -> None:
     for d in (*op.low, *op.high):
         if not lift.moves(d):
             lift.sizes.pin(d)
 
 
-def _window(lift: _Lift, x: Value, op: Op, types: Types) -> None:
+def _window(lift: _Generalizer, x: Value, op: Op, types: Types) -> None:
     dim = types[0].shape[op.axis]
     for n in [size(name) for name in sizes_of(dim)]:
         lift.sizes.stepped(n, op.step)
     lift.sizes.stepped(dim, op.step)
 
 
-_RULES: dict[type[TensorOp], Callable[[_Lift, Value, Any, Types], None]] = {
+_RULES: dict[type[TensorOp], Callable[[_Generalizer, Value, Any, Types], None]] = {
     Map: _map,
     Gather: _gather,
     Scatter: _scatter,

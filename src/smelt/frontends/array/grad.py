@@ -1,8 +1,8 @@
 """Derivatives of functions of arrays: `grad`, `value_and_grad`, `vjp`, `stop_gradient`.
 
-The function is run once on arrays that remember nothing new: what it records lies between its
-arguments and its result, and the operators of the gradient are recorded behind it.  So gradients
-are ordinary arrays: lazy outside `jit`, part of the recording inside, differentiable again.
+Reverse mode.  The function runs once on fresh copies of its arguments; the graph between these and
+the result is the tape, and the operators of the gradient are recorded after it.  So gradients are
+ordinary arrays: lazy outside `jit`, part of the recording inside, differentiable again.
 
 >>> import smelt as sm
 >>> grad(lambda x: sm.sum(x**3))(sm.asarray([1.0, 2.0]))
@@ -44,24 +44,26 @@ Function = Callable[..., Any]
 
 @cache
 def _autodiff() -> Any:
-    """Loaded by the first derivative: most programs take none."""
+    """Import `smelt.autodiff` on first use: most programs take no derivative."""
     return imported("smelt.autodiff")
 
 
 def grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
-    """A function that gives the gradient of `fun`, a real function of arrays.
+    """Return a function that computes the gradient of `fun`.
 
     Args:
-        fun: gives an array of rank 0 and a float dtype; with `has_aux` a pair of that and more.
-        argnums: places of the arguments to differentiate by.  Each is an array, a float, or a nest
-            of these (tuples, lists, dicts, dataclasses).
-        has_aux: `fun` gives a pair; its second part is handed on.
+        fun: returns an array of rank 0 and a float dtype; with `has_aux`, a pair of that and
+            anything else.
+        argnums: position, or sequence of positions, of the arguments to differentiate by.  Each is
+            an array of floats, a float, or a nest of these (tuples, lists, dicts, dataclasses).
+        has_aux: whether `fun` returns a pair; its second part is passed on.
 
     Returns:
-        A function with the parameters of `fun` that gives a nest like the argument (a tuple of them
-        if `argnums` is a sequence), with `has_aux` a pair of this and what `fun` gave besides.
-        Equal extremes of `max` and `min` share their derivative evenly, as in JAX and in
-        `torch.amax`; `where` passes nothing to the side that was not chosen, not even NaN.
+        A function with the parameters of `fun`.  It returns a nest like the argument (a tuple of
+        nests if `argnums` is a sequence); with `has_aux` a pair of this and the second part.
+
+    Equal extremes of `max` and `min` share their derivative evenly, as in JAX and in `torch.amax`;
+    `where` passes nothing to the side that was not selected, not even NaN.
 
     Raises GradientError for arguments that are no floats, a result that is not one float, and
     operators without a derivative; ArgumentError for an argument that the call does not have.
@@ -70,8 +72,8 @@ def grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False)
 
     @functools.wraps(fun)
     def gradient(*args: Any, **kwargs: Any) -> Any:
-        found, slope = both(*args, **kwargs)
-        return (slope, found[1]) if has_aux else slope
+        result, slope = both(*args, **kwargs)
+        return (slope, result[1]) if has_aux else slope
 
     return gradient
 
@@ -79,29 +81,30 @@ def grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False)
 def value_and_grad(
     fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Function:
-    """As `grad`, for a function that gives the pair of value and gradient.
+    """Return a function that computes the pair of value and gradient of `fun`.
 
-    With `has_aux` the value is the pair that `fun` gave.
+    Arguments and errors are those of `grad`.  With `has_aux` the value is the pair that `fun`
+    returned.
     """
     if not callable(fun):
         raise ArgumentError(op="grad", argument="fun", value=repr(fun), expected="a function")
 
     @functools.wraps(fun)
     def both(*args: Any, **kwargs: Any) -> Any:
-        places = _places(argnums, len(args))
+        places = _argument_positions(argnums, len(args))
         leaves, tree = flatten(tuple(args[k] for k in places))
         names = paths(tree)
         with _taping():
-            known = [_Leaf(x, name) for x, name in zip(leaves, names, strict=True)]
-            given = list(args)
-            shown = unflatten(tree, iter([x.shown for x in known]))
-            for k, x in zip(places, shown, strict=True):
-                given[k] = x
-            result, aux = _parted(fun(*given, **kwargs), has_aux)
+            inputs = [_Leaf(x, name) for x, name in zip(leaves, names, strict=True)]
+            full_args = list(args)
+            wrapped = unflatten(tree, iter([x.shown for x in inputs]))
+            for k, x in zip(places, wrapped, strict=True):
+                full_args[k] = x
+            result, aux = _split_aux(fun(*full_args, **kwargs), has_aux)
             node = _scalar(result)
-            steps = _autodiff().tape([node], [x.node for x in known])
+            steps = _autodiff().tape([node], [x.node for x in inputs])
         seed = constant(1.0, node.type.dtype)
-        slopes = _reverse(steps, {node: seed}, known)
+        slopes = _reverse(steps, {node: seed}, inputs)
         nest = unflatten(tree, iter(slopes))
         out = Array.of(node)
         slope = nest[0] if isinstance(argnums, int) else nest
@@ -111,50 +114,51 @@ def value_and_grad(
 
 
 def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
-    """The value of `fun` at `primals`, and its vector-Jacobian product there.
+    """Return the value of `fun` at `primals`, and its vector-Jacobian product there.
 
     Args:
-        fun: takes arrays, floats or nests of them, and gives a nest of arrays.
+        fun: takes arrays, floats or nests of them, and returns a nest of arrays.
         *primals: the arguments.
-        has_aux: `fun` gives a pair; its second part is handed on.
+        has_aux: whether `fun` returns a pair; its second part is passed on.
 
     Returns:
-        The result and a function.  That takes a nest like the result, a cotangent for each array
-        (of its shape and dtype), and gives a tuple with a nest for each of `primals`.  With
-        `has_aux` a third part, what `fun` gave besides.
+        The result and a function.  The latter takes a nest like the result with a cotangent for
+        each array (of its shape and dtype) and returns a tuple with a nest for each of `primals`.
+        With `has_aux` there is a third part, the second of the pair.
 
-    Raises GradientError for arguments that are no floats and operators without a derivative.
+    Raises GradientError for arguments that are no floats, operators without a derivative, and
+    cotangents that do not fit the result.
     """
     leaves, tree = flatten(primals)
     with _taping():
-        known = [_Leaf(x, name) for x, name in zip(leaves, paths(tree), strict=True)]
-        shown = unflatten(tree, iter([x.shown for x in known]))
-        result, aux = _parted(fun(*shown), has_aux)
-        found, shape = flatten(result)
-        nodes = [_array(x) for x in found]
-        steps = _autodiff().tape(nodes, [x.node for x in known])
+        inputs = [_Leaf(x, name) for x, name in zip(leaves, paths(tree), strict=True)]
+        wrapped = unflatten(tree, iter([x.shown for x in inputs]))
+        result, aux = _split_aux(fun(*wrapped), has_aux)
+        outputs, shape = flatten(result)
+        nodes = [_array(x) for x in outputs]
+        steps = _autodiff().tape(nodes, [x.node for x in inputs])
 
     def pull(cotangents: Any) -> Any:
-        """Cotangents of the arguments from those of the result."""
-        given, nest = flatten(cotangents)
+        """Return the cotangents of the arguments, from those of the result."""
+        cotangent_leaves, nest = flatten(cotangents)
         if nest != shape:
             raise GradientError(op="vjp", reason="the cotangents are not nested as the result is")
         seeds: dict[Node, Value] = {}
-        for node, x in zip(nodes, given, strict=True):
+        for node, x in zip(nodes, cotangent_leaves, strict=True):
             if node.type.dtype.is_float:
                 seed = _seed(node, x)
                 before = seeds.get(node)
                 if before is not None:
                     seed = (Array.of(before) + Array.of(seed)).node
                 seeds[node] = seed
-        return unflatten(tree, iter(_reverse(steps, seeds, known)))
+        return unflatten(tree, iter(_reverse(steps, seeds, inputs)))
 
     out = unflatten(shape, iter([Array.of(node) for node in nodes]))
     return (out, pull, aux) if has_aux else (out, pull)
 
 
 def stop_gradient(x: Any, /) -> Any:
-    """Arrays that count as constants in `grad`: `x` itself, or a nest with all its arrays."""
+    """Mark arrays as constants for `grad`: `x` itself, or a nest with all its arrays."""
     leaves, tree = flatten(x)
     return unflatten(tree, iter([_stopped(leaf) for leaf in leaves]))
 
@@ -171,10 +175,13 @@ def _stopped(x: Any) -> Any:
 # ---- arguments and results ---------------------------------------------------------------------
 
 
-def _places(argnums: int | Sequence[int], count: int) -> tuple[int, ...]:
-    """Places of arguments, counted from 0."""
-    wanted = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    for k in wanted:
+def _argument_positions(argnums: int | Sequence[int], count: int) -> tuple[int, ...]:
+    """Return positions of arguments counted from 0.
+
+    Raises ArgumentError.
+    """
+    requested = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    for k in requested:
         if not -count <= k < count:
             raise ArgumentError(
                 op="grad",
@@ -182,50 +189,53 @@ def _places(argnums: int | Sequence[int], count: int) -> tuple[int, ...]:
                 value=argnums,
                 expected=f"places among the {count} positional arguments of the call",
             )
-    return tuple(k % count for k in wanted)
+    return tuple(k % count for k in requested)
 
 
-class _Free(Scope):
-    """The scope of a number outside of recordings: it may be looked at without a guard."""
+class _UnguardedScope(Scope):
+    """Scope of a number outside of recordings: reading it needs no guard."""
 
     def pin_scalars(self, node: Node) -> None:
         pass
 
 
-_FREE = _Free("grad")
+_UNGUARDED = _UnguardedScope("grad")
 
 
 class _Leaf:
-    """An array or number to differentiate by: `node` is a value of its own, to tell it by."""
+    """Array or number to differentiate by; `node` identifies it on the tape.
+
+    `shown` is the array or number that the function receives.
+    """
 
     __slots__ = ("node", "shown")
 
     def __init__(self, x: Any, name: str) -> None:
-        found = number_or_value(x, "grad")
-        weak = isinstance(found, (float, Scalar))
-        if isinstance(found, (bool, int, Size)) or (
-            isinstance(found, Scalar) and not found.dtype.is_float
+        operand = number_or_value(x, "grad")
+        weak = isinstance(operand, (float, Scalar))
+        if isinstance(operand, (bool, int, Size)) or (
+            isinstance(operand, Scalar) and not operand.dtype.is_float
         ):
             raise GradientError(
                 op="grad", reason=f"argument {name} is an integer, not a float: {x!r}"
             )
-        node = number(found, f64, "grad") if weak else found
+        node = number(operand, f64, "grad") if weak else operand
         if not node.type.dtype.is_float:
             raise GradientError(op="grad", reason=f"argument {name} is {node.told}, not floats")
         self.node = record(Reshape(_shape(node)), (node,), STATE.scope)
         STATE.watched.add(self.node)
         self.shown: Any = Array.of(self.node)
-        if isinstance(found, Scalar):
-            self.shown = Scalar(self.node, found.hint, found.scope)
-        elif isinstance(found, float):
-            self.shown = Scalar(self.node, found, _FREE)
+        if isinstance(operand, Scalar):
+            self.shown = Scalar(self.node, operand.hint, operand.scope)
+        elif isinstance(operand, float):
+            self.shown = Scalar(self.node, operand, _UNGUARDED)
 
 
 def _shape(node: Value) -> tuple[Any, ...]:
     return node.type.shape if node.scope is None else node.scope.shape(node.type.shape)
 
 
-def _parted(result: Any, has_aux: bool) -> tuple[Any, Any]:
+def _split_aux(result: Any, has_aux: bool) -> tuple[Any, Any]:
     if not has_aux:
         return result, None
     pair = cast("tuple[Any, ...]", result) if isinstance(result, (tuple, list)) else ()
@@ -235,15 +245,17 @@ def _parted(result: Any, has_aux: bool) -> tuple[Any, Any]:
 
 
 def _array(x: Any) -> Value:
-    """A leaf of a result as a value."""
-    found = number_or_value(x, "grad")
-    if isinstance(found, Value):
-        return found
-    return found.node(found.dtype) if isinstance(found, Number) else number(found, f64, "grad")
+    """Return a leaf of a result as a value."""
+    operand = number_or_value(x, "grad")
+    if isinstance(operand, Value):
+        return operand
+    return (
+        operand.node(operand.dtype) if isinstance(operand, Number) else number(operand, f64, "grad")
+    )
 
 
 def _scalar(result: Any) -> Value:
-    """The one float that is differentiated."""
+    """Return the value that is differentiated; raise GradientError unless it is one float."""
     if flatten(result)[1] != "leaf":
         raise GradientError(
             op="grad", reason="the function gives several values; has_aux=True takes a pair"
@@ -257,9 +269,9 @@ def _scalar(result: Any) -> Value:
 
 
 def _seed(node: Value, x: Any) -> Value:
-    """A cotangent, which must be of the type of the value."""
-    found = number_or_value(x, "vjp")
-    seed = found if isinstance(found, Value) else number(found, node.type.dtype, "vjp")
+    """Return a cotangent as a value; raise GradientError unless it has the result's type."""
+    operand = number_or_value(x, "vjp")
+    seed = operand if isinstance(operand, Value) else number(operand, node.type.dtype, "vjp")
     same = node.type.dtype == seed.type.dtype and len(_shape(node)) == len(_shape(seed))
     scope = node.scope or seed.scope
     for a, b in zip(_shape(node), _shape(seed)):
@@ -269,36 +281,36 @@ def _seed(node: Value, x: Any) -> Value:
     return seed
 
 
-# ---- the sweep ---------------------------------------------------------------------------------
+# ---- the reverse pass --------------------------------------------------------------------------
 
 
 @contextmanager
 def _taping() -> Generator[None]:
-    """Inside, values that are computed keep their operands, and jitted functions are recorded."""
+    """Keep the operands of all values computed inside, and record jitted functions."""
     STATE.tapes += 1
     STATE.following += 1
-    watched = set(STATE.watched)
+    previous = set(STATE.watched)
     try:
         yield
     finally:
         STATE.tapes -= 1
         STATE.following -= 1
-        STATE.watched = watched
+        STATE.watched = previous
         if not STATE.tapes:
-            kept, STATE.kept = STATE.kept, []
-            for node in kept:
+            retained, STATE.kept = STATE.kept, []
+            for node in retained:
                 node.inputs = ()
 
 
 def _reverse(
-    steps: Sequence[Step], seeds: Mapping[Node, Node], known: Sequence[_Leaf]
+    steps: Sequence[Step], seeds: Mapping[Node, Node], inputs: Sequence[_Leaf]
 ) -> list[Array]:
-    """The gradients, zeros where nothing depends on an argument."""
-    wrt = [x.node for x in known]
+    """Return the gradients, zeros for inputs that the result does not depend on."""
+    wrt = [x.node for x in inputs]
     scope = next((x.scope for x in wrt if x.scope is not None), STATE.scope)
-    found = _autodiff().reverse(_builder(scope), steps, seeds, wrt)
+    cotangents = _autodiff().reverse(_builder(scope), steps, seeds, wrt)
     slopes: list[Array] = []
-    for x, slope in zip(wrt, found, strict=True):
+    for x, slope in zip(wrt, cotangents, strict=True):
         if slope is None:
             zero = record(Reshape(()), (constant(0.0, x.type.dtype),), scope)
             slope = expand(zero, _shape(x))
@@ -309,12 +321,15 @@ def _reverse(
 
 
 def _builder(scope: Scope | None) -> Builder:
-    """Records in a scope, or lazily, under the origin of the operator that is differentiated."""
+    """Return a builder that records in a scope, or lazily.
+
+    Operators get the origin of the operator that is differentiated.
+    """
 
     def emit(op: TensorOp, inputs: tuple[Node, ...], origin: Origin | None) -> Node:
-        made = record(op, tuple(_value(x) for x in inputs), scope)
-        made.origin = origin
-        return made
+        result = record(op, tuple(_value(x) for x in inputs), scope)
+        result.origin = origin
+        return result
 
     def seen(type: TensorType) -> TensorType:
         return type if scope is None else scope.type(type)
@@ -323,5 +338,5 @@ def _builder(scope: Scope | None) -> Builder:
 
 
 def _value(x: Node) -> Value:
-    """Numbers come as plain nodes."""
+    """Return a node as a value; numbers come as plain nodes."""
     return x if isinstance(x, Value) else Value(x.op, x.inputs, x.type, x.origin)

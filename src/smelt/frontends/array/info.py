@@ -1,4 +1,4 @@
-"""What the namespace says about itself, and the constants of the standard.
+"""Inspection functions and constants of the array API standard.
 
 >>> __array_namespace_info__().default_dtypes()["real floating"]
 f64
@@ -26,20 +26,29 @@ newaxis = None
 
 
 class Info:
-    """The standard's inspection object."""
+    """Inspection object of the array API standard."""
 
     def capabilities(self) -> dict[str, Any]:
-        """Masks and data-dependent shapes work outside `jit`; any rank is allowed."""
+        """Return the standard's capabilities.
+
+        Boolean masks and data-dependent shapes work outside `jit`; any rank is allowed.
+        """
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": None}
 
     def default_device(self) -> str:
+        """Return the default device, "cpu"."""
         return "cpu"
 
     def devices(self) -> list[str]:
+        """Return the devices: only "cpu"."""
         return ["cpu"]
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, DType]:
-        """The dtypes of Python numbers.  There are no complex arrays: their entry is for sizes."""
+        """Return the dtypes of Python numbers, by kind.
+
+        There are no complex arrays; their entry only serves to determine sizes.  Raises
+        DeviceError.
+        """
         check_device(device)
         return {
             "real floating": types.f64,
@@ -49,21 +58,22 @@ class Info:
         }
 
     def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, DType]:
-        """The standard's dtypes that arrays may have, by name; bfloat16 and float16 come on top.
+        """Return the standard's dtypes that arrays may have, by name.
 
-        Raises ArgumentError for an unknown kind.
+        bfloat16 and float16 exist as well but are not in the standard.  Raises ArgumentError for an
+        unknown kind, DeviceError.
         """
         check_device(device)
-        found = {d.long: d for d in COMPUTABLE if d.bits != 16 or not d.is_float}
+        standard = {d.long: d for d in COMPUTABLE if d.bits != 16 or not d.is_float}
         if kind is None:
-            return found
+            return standard
         if not isinstance(kind, (str, tuple)):
             raise ArgumentError(
                 op="dtypes", argument="kind", value=repr(kind), expected="a name or tuple of names"
             )
-        return {name: d for name, d in found.items() if isdtype(d, kind)}
+        return {name: d for name, d in standard.items() if isdtype(d, kind)}
 
 
 def __array_namespace_info__() -> Info:  # noqa: N807 - the standard's name
-    """The standard's inspection object: capabilities, devices and dtypes."""
+    """Return the inspection object: capabilities, devices and dtypes."""
     return Info()

@@ -1,4 +1,4 @@
-"""Keys of `x[key]` as something that can be hashed, by which what was recorded is known again.
+"""Convert keys of `x[key]` to hashable keys of caches, and back.
 
 >>> frozen((0, slice(1, None), ..., None)), frozen([0, 1])
 ((0, (1, None, None), Ellipsis, None), None)
@@ -13,25 +13,27 @@ from typing import Any
 __all__ = ["ARRAY", "OTHER", "frozen", "frozen_item", "thawed"]
 
 ARRAY = "array"
-"""Stands for an array among the items of a key."""
+"""Marks an array among the items of a key."""
 OTHER = object()
-"""Stands for an item that is no plain integer, slice, None or Ellipsis."""
+"""Marks an item that is no plain integer, slice, None or Ellipsis."""
 
 
 def frozen(key: Any) -> tuple[Any, ...] | None:
-    """A key of plain integers, slices, None and Ellipsis as something that can be hashed; None for
-    any other."""
+    """Return a key of plain integers, slices, None and Ellipsis as a hashable tuple.
+
+    None for keys with other items.
+    """
     items = tuple([frozen_item(item) for item in (key if key.__class__ is tuple else (key,))])
     return None if OTHER in items else items
 
 
 def thawed(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What `frozen` was given."""
+    """Restore the key that `frozen` converted."""
     return tuple([slice(*i) if i.__class__ is tuple else i for i in key])
 
 
 def frozen_item(item: Any) -> Any:
-    """An item of a key as something that can be hashed; a slice as a tuple."""
+    """Return a hashable item of a key: a slice as a tuple, `OTHER` if unsupported."""
     if item.__class__ is int or item is None or item is Ellipsis:
         return item
     if item.__class__ is slice:

@@ -1,4 +1,4 @@
-"""How the elements of an array lie in memory, as far as programs that read it know.
+"""Memory layouts of arrays, as far as programs that read them depend on these.
 
 >>> lies(np.ones((2, 3)).T), layout(np.ones((3, 6))[:, ::2])
 (('turned', (1, 0)), (None, None))
@@ -17,7 +17,7 @@ Buffer = np.ndarray[Any, Any]
 
 
 def lies(data: Buffer) -> Hashable:
-    """What a program that reads `data` depends on of its order in memory: None if contiguous."""
+    """Return a key of the memory layout that a program depends on: None if contiguous."""
     if data.flags.c_contiguous:
         return None
     order = turned(data)
@@ -25,8 +25,10 @@ def lies(data: Buffer) -> Hashable:
 
 
 def turned(data: Buffer) -> tuple[int, ...] | None:
-    """The dimensions of an array that has no gaps, from the slowest to the fastest, where that is
-    another order than theirs; None for all others."""
+    """Return the dimensions of a dense array from slowest to fastest, if not in order.
+
+    None for C-contiguous arrays and for arrays with gaps.
+    """
     if data.flags.c_contiguous:
         return None
     if data.flags.f_contiguous:
@@ -36,22 +38,25 @@ def turned(data: Buffer) -> tuple[int, ...] | None:
 
 
 def moved(data: Buffer) -> Buffer:
-    """The elements in other memory, in the order that they have: programs know their `layout`."""
+    """Copy the elements to other memory in the same order, keeping the `layout`."""
     if 0 not in data.strides:
         return data.copy(order="K")
-    once = data[tuple([slice(None if s else 1) for s in data.strides])]
-    return np.broadcast_to(once.copy(order="K"), data.shape)
+    unbroadcast = data[tuple([slice(None if s else 1) for s in data.strides])]
+    return np.broadcast_to(unbroadcast.copy(order="K"), data.shape)
 
 
 def lies_as(fixed: tuple[int | None, ...] | None, data: Buffer) -> bool:
-    """Whether programs that know of some strides may read this memory."""
+    """Return whether programs that assume the strides `fixed` may read this memory."""
     if fixed is None:
         return data.flags.c_contiguous
     return all(n in (None, s // data.itemsize) for n, s in zip(fixed, data.strides, strict=True))
 
 
 def layout(data: Buffer) -> tuple[int | None, ...] | None:
-    """The strides column of an input: None if contiguous, else what is fixed in each dimension."""
+    """Return the strides that a program may assume: None if contiguous.
+
+    Else one entry per dimension: the stride in elements if it is 0 or 1, None if it is not fixed.
+    """
     if data.flags.c_contiguous:
         return None
     item = data.itemsize

@@ -1,6 +1,6 @@
-"""Functions that NumPy computes: sorting, searching in sorted arrays, dense linear algebra.
+"""Functions that NumPy computes: sorting, searching sorted arrays, dense linear algebra.
 
-Each is an extern row: inside a plan it is one call, a barrier that nothing fuses across.
+Each is a row of the extern table.  In a plan it is one call, a barrier that nothing fuses across.
 
 >>> x = from_host(np.asarray([3.0, 1.0, 2.0]))
 >>> call("sort", x, axis=0, descending=False, stable=True).type
@@ -31,25 +31,28 @@ __all__ = ["allowed", "call", "from_host"]
 
 
 def call(name: str, *values: Value, **options: Any) -> Value:
-    """A library call on values of one dtype.  Raises UnsupportedError under `SMELT_STRICT`."""
+    """Record a library call on values of one dtype.
+
+    Raises UnsupportedError under `SMELT_STRICT`.
+    """
     allowed(name)
     return record(_operator(name, tuple(options.items())), values)
 
 
 @cache
 def _operator(name: str, options: tuple[tuple[str, Any], ...]) -> Extern:
-    """One object for equal calls, by which type inference knows them."""
+    """Return one operator object for equal calls, by which the type inference cache finds it."""
     return Extern(name, options)
 
 
 def allowed(name: str) -> None:
-    """Raises UnsupportedError where nothing may run outside the compiler."""
+    """Raise UnsupportedError under `SMELT_STRICT`: nothing may run outside the compiler."""
     if STRICT.get():
         raise UnsupportedError(f"{name} runs outside the compiler, which SMELT_STRICT forbids")
 
 
-def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, what it raises told as an ExternError."""
+def _with_extern_errors(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `function` to raise its exceptions as ExternError."""
 
     def run(*arrays: Buffer, **options: Any) -> Any:
         try:
@@ -60,77 +63,80 @@ def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _order(x: Buffer, axis: int, descending: bool, stable: bool) -> Buffer:
-    """Positions that sort; equal elements keep their order in both directions."""
-    found = np.empty(x.shape, np.int64)
-    _order_into(found, x, axis, descending, stable)
-    return found
+def _argsort(x: Buffer, axis: int, descending: bool, stable: bool) -> Buffer:
+    """Return the positions that sort; equal elements keep their order in both directions."""
+    result = np.empty(x.shape, np.int64)
+    _argsort_into(result, x, axis, descending, stable)
+    return result
 
 
-def _order_into(found: Buffer, x: Buffer, axis: int, descending: bool, stable: bool) -> None:
-    if x.dtype.kind == "V" or x.dtype == np.float16:  # by the values that they stand for
+def _argsort_into(out: Buffer, x: Buffer, axis: int, descending: bool, stable: bool) -> None:
+    if x.dtype.kind == "V" or x.dtype == np.float16:  # sort by value, not by bits
         x = x.astype(np.float32)
     if stable or descending:
-        places_into(found, x, axis, descending)
+        places_into(out, x, axis, descending)
     else:
-        found[...] = np.argsort(x, axis=axis)
+        out[...] = np.argsort(x, axis=axis)
 
 
 def _sort(x: Buffer, axis: int, descending: bool, stable: bool) -> Buffer:
-    """Equal elements are the same bits but for zeros, so that NumPy's fastest order will do: its
-    vectors sort ten times and more as fast as positions that keep equal elements apart."""
-    found = np.empty(x.shape, x.dtype)
-    _sort_into(found, x, axis, descending, stable)
-    return found
+    """Return the sorted elements.
+
+    Equal elements have the same bits, except zeros of both signs, so NumPy's vectorised unstable
+    sort suffices, which is much faster than a stable sort of positions.
+    """
+    result = np.empty(x.shape, x.dtype)
+    _sort_into(result, x, axis, descending, stable)
+    return result
 
 
-def _sort_into(found: Buffer, x: Buffer, axis: int, descending: bool, stable: bool) -> None:
+def _sort_into(out: Buffer, x: Buffer, axis: int, descending: bool, stable: bool) -> None:
     if x.dtype.kind == "V":
-        found[...] = _sort(x.astype(np.float32), axis, descending, stable).astype(x.dtype)
+        out[...] = _sort(x.astype(np.float32), axis, descending, stable).astype(x.dtype)
     elif stable and x.dtype.kind == "f" and _has_negative_zero(x):
-        found[...] = np.take_along_axis(x, _order(x, axis, descending, stable), axis)
+        out[...] = np.take_along_axis(x, _argsort(x, axis, descending, stable), axis)
     else:
-        found[...] = x
-        found.sort(axis=axis)
+        out[...] = x
+        out.sort(axis=axis)
         if descending:
-            found[...] = np.flip(found, axis).copy()
+            out[...] = np.flip(out, axis).copy()
 
 
 _SAME_BITS = {
     kind.itemsize: (kind, int(np.iinfo(kind).min)) for kind in map(np.dtype, ("i2", "i4", "i8"))
 }
-"""Integers as wide as floats, and what negative zero is among them."""
+"""Integer types by width in bytes, with the bits of negative zero as an integer."""
 
 
 def _has_negative_zero(x: Buffer) -> bool:
-    """Whether the least of all numbers of the same bits is one."""
+    """Return whether -0.0 occurs: its bits are the smallest integer."""
     kind, least = _SAME_BITS[x.itemsize]
     return x.size > 0 and int(np.minimum.reduce(x.view(kind), axis=None)) == least
 
 
-def _search(x: Buffer, wanted: Buffer, side: Any) -> Buffer:
+def _search(x: Buffer, values: Buffer, side: Any) -> Buffer:
     if x.dtype.kind == "V":
-        x, wanted = x.astype(np.float32), wanted.astype(np.float32)
-    return np.searchsorted(x, wanted, side=side).astype(np.int64)
+        x, values = x.astype(np.float32), values.astype(np.float32)
+    return np.searchsorted(x, values, side=side).astype(np.int64)
 
 
-def _like(x: TensorType, *_others: TensorType, **_options: Any) -> TensorType:
+def _same_type(x: TensorType, *_others: TensorType, **_options: Any) -> TensorType:
     return x
 
 
-def _places(x: TensorType, **_options: Any) -> TensorType:
+def _positions_type(x: TensorType, **_options: Any) -> TensorType:
     return TensorType(i64, x.shape)
 
 
-def _wanted(x: TensorType, wanted: TensorType, **_options: Any) -> TensorType:
-    return TensorType(i64, wanted.shape)
+def _search_type(x: TensorType, values: TensorType, **_options: Any) -> TensorType:
+    return TensorType(i64, values.shape)
 
 
-def _determinant(x: TensorType) -> TensorType:
+def _determinant_type(x: TensorType) -> TensorType:
     return TensorType(x.dtype, x.shape[:-2])
 
 
-def _solution(a: TensorType, b: TensorType) -> TensorType:
+def _solution_type(a: TensorType, b: TensorType) -> TensorType:
     return b
 
 
@@ -140,13 +146,13 @@ def _solve(a: Buffer, b: Buffer) -> Buffer:
     return np.linalg.solve(a, b)
 
 
-def _packed(*parts: Buffer) -> Buffer:
-    """Factors of a decomposition behind each other in one row: an extern call has one result."""
+def _pack(*parts: Buffer) -> Buffer:
+    """Concatenate the factors of a decomposition in one row: an extern call has one result."""
     rows = [p.reshape(*p.shape[:-2], p.shape[-2] * p.shape[-1]) for p in parts]
     return np.concatenate(rows, axis=-1)
 
 
-def _row_of(x: TensorType, *shapes: Shape) -> TensorType:
+def _row_type(x: TensorType, *shapes: Shape) -> TensorType:
     total: Index = 0
     for shape in shapes:
         total = add(total, product(shape))
@@ -155,50 +161,50 @@ def _row_of(x: TensorType, *shapes: Shape) -> TensorType:
 
 def _eigh(x: Buffer) -> Buffer:
     w, v = np.linalg.eigh(x)
-    return _packed(w[..., None, :], v)
+    return _pack(w[..., None, :], v)
 
 
 def _eigh_type(x: TensorType) -> TensorType:
     n = x.shape[-1]
-    return _row_of(x, (n,), (n, n))
+    return _row_type(x, (n,), (n, n))
 
 
 def _qr(x: Buffer, wide: bool, mode: Any = "reduced") -> Buffer:
-    return _packed(*np.linalg.qr(x, mode=mode))
+    return _pack(*np.linalg.qr(x, mode=mode))
 
 
 def _qr_type(x: TensorType, wide: bool) -> TensorType:
     m, n = x.shape[-2:]
     k = m if wide else n
-    return _row_of(x, (m, k), (k, n))
+    return _row_type(x, (m, k), (k, n))
 
 
-def _whole_qr_type(x: TensorType, wide: bool) -> TensorType:
+def _complete_qr_type(x: TensorType, wide: bool) -> TensorType:
     m, n = x.shape[-2:]
-    return _row_of(x, (m, m), (m, n))
+    return _row_type(x, (m, m), (m, n))
 
 
 def _svd(x: Buffer, wide: bool, full: bool = False) -> Buffer:
     u, s, vh = np.linalg.svd(x, full_matrices=full)
-    return _packed(u, s[..., None, :], vh)
+    return _pack(u, s[..., None, :], vh)
 
 
 def _svd_type(x: TensorType, wide: bool) -> TensorType:
     m, n = x.shape[-2:]
     k = m if wide else n
-    return _row_of(x, (m, k), (k,), (k, n))
+    return _row_type(x, (m, k), (k,), (k, n))
 
 
-def _whole_svd_type(x: TensorType, wide: bool) -> TensorType:
+def _full_svd_type(x: TensorType, wide: bool) -> TensorType:
     m, n = x.shape[-2:]
-    return _row_of(x, (m, m), (m if wide else n,), (n, n))
+    return _row_type(x, (m, m), (m if wide else n,), (n, n))
 
 
-def _singular(x: Buffer, wide: bool) -> Buffer:
+def _singular_values(x: Buffer, wide: bool) -> Buffer:
     return np.linalg.svd(x, compute_uv=False)
 
 
-def _singular_type(x: TensorType, wide: bool) -> TensorType:
+def _singular_values_type(x: TensorType, wide: bool) -> TensorType:
     return TensorType(x.dtype, (*x.shape[:-2], x.shape[-2 if wide else -1]))
 
 
@@ -207,19 +213,35 @@ def _slogdet(x: Buffer) -> Buffer:
 
 
 _ROWS = (
-    ExternRow("sort", "elements in order along an axis", _like, _sort, derive.of_sort, _sort_into),
-    ExternRow("argsort", "positions that sort along an axis", _places, _order, into=_order_into),
-    ExternRow("searchsorted", "where elements belong in a sorted vector", _wanted, _search),
-    ExternRow("linalg_inv", "inverse matrices", _like, np.linalg.inv, derive.of_inverse),
     ExternRow(
-        "linalg_cholesky", "lower Cholesky factors", _like, np.linalg.cholesky, derive.of_cholesky
+        "sort", "elements in order along an axis", _same_type, _sort, derive.of_sort, _sort_into
     ),
-    ExternRow("linalg_det", "determinants", _determinant, np.linalg.det, derive.of_determinant),
-    ExternRow("linalg_solve", "solutions of linear systems", _solution, _solve, derive.of_solution),
+    ExternRow(
+        "argsort",
+        "positions that sort along an axis",
+        _positions_type,
+        _argsort,
+        into=_argsort_into,
+    ),
+    ExternRow("searchsorted", "where elements belong in a sorted vector", _search_type, _search),
+    ExternRow("linalg_inv", "inverse matrices", _same_type, np.linalg.inv, derive.of_inverse),
+    ExternRow(
+        "linalg_cholesky",
+        "lower Cholesky factors",
+        _same_type,
+        np.linalg.cholesky,
+        derive.of_cholesky,
+    ),
+    ExternRow(
+        "linalg_det", "determinants", _determinant_type, np.linalg.det, derive.of_determinant
+    ),
+    ExternRow(
+        "linalg_solve", "solutions of linear systems", _solution_type, _solve, derive.of_solution
+    ),
     ExternRow(
         "linalg_slogdet",
         "signs and logarithms of determinants",
-        lambda x: _row_of(x, (2,)),
+        lambda x: _row_type(x, (2,)),
         _slogdet,
         derive.of_signed_logarithm,
     ),
@@ -234,24 +256,24 @@ _ROWS = (
     ExternRow(
         "linalg_qr_complete",
         "square Q and R",
-        _whole_qr_type,
+        _complete_qr_type,
         partial(_qr, mode="complete"),
     ),
     ExternRow("linalg_svd", "singular vectors and values", _svd_type, _svd, derive.of_singular),
     ExternRow(
         "linalg_svd_full",
         "square singular vectors, and values",
-        _whole_svd_type,
+        _full_svd_type,
         partial(_svd, full=True),
     ),
     ExternRow(
         "linalg_svdvals",
         "singular values",
-        _singular_type,
-        _singular,
+        _singular_values_type,
+        _singular_values,
         derive.of_singular_values,
     ),
 )
 for _row in _ROWS:
-    _into = _row.into and _guarded(_row.name, _row.into)
-    register(replace(_row, call=_guarded(_row.name, _row.call), into=_into))
+    _into = _row.into and _with_extern_errors(_row.name, _row.into)
+    register(replace(_row, call=_with_extern_errors(_row.name, _row.call), into=_into))

@@ -1,7 +1,8 @@
-"""Linear algebra functions of the array API standard; `sm.linalg` has the extension's.
+"""Linear algebra functions of the array API standard and of its `linalg` extension.
 
-Products are contractions that the compiler plans with everything around them.  What LAPACK computes
-(`inv`, `solve`, `det`, `cholesky`, and decompositions) is an extern call.
+Products are contractions, which the compiler plans and fuses with their neighbours.  What LAPACK
+computes (`inv`, `solve`, `det`, `cholesky`, and decompositions) is an extern call, which nothing
+fuses with.
 
 >>> import smelt as sm
 >>> a = sm.asarray([[2.0, 0.0], [0.0, 4.0]])
@@ -58,16 +59,22 @@ __all__ = [
 
 
 def matmul(x1: Any, x2: Any, /) -> Array:
-    """The matrix product: [..., m, k] and [..., k, n] give [..., m, n], other dimensions broadcast.
+    """Return the matrix product: [..., m, k] and [..., k, n] give [..., m, n].
 
-    A vector is a row on the left and a column on the right.  Half types accumulate in float32.
-    Raises ShapeError, DTypeError for bool.
+    Leading dimensions broadcast.  A vector is a row on the left and a column on the right, and that
+    dimension is dropped from the result.  The dtype is the promoted one; half types accumulate in
+    float32.
+
+    Raises ShapeError for sizes that differ and arrays of rank 0, DTypeError for bool.
     """
     return Array.of(products.matmul(value(x1, "matmul"), value(x2, "matmul")))
 
 
 def tensordot(x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Array:
-    """Sum of products over pairs of axes: the last of x1 with the first of x2, or two sequences.
+    """Sum products over pairs of axes of two arrays.
+
+    With an integer, the last `axes` axes of x1 are paired with the first of x2; else `axes` is a
+    pair of sequences.  The result has the remaining axes of x1, then those of x2.
 
     Raises ShapeError, AxisError, DTypeError for bool.
     """
@@ -75,15 +82,19 @@ def tensordot(x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[
 
 
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
-    """Sum of products along `axis`, counted from the end of both; other dimensions broadcast.
+    """Return the dot products of vectors along `axis`; other dimensions broadcast.
 
-    Raises ShapeError, AxisError, DTypeError for bool.
+    `axis` is negative: it counts from the end of both arrays.  Raises ShapeError, AxisError,
+    DTypeError for bool.
     """
     return Array.of(products.vecdot(value(x1, "vecdot"), value(x2, "vecdot"), axis))
 
 
 def outer(x1: Any, x2: Any, /) -> Array:
-    """All products of the elements of two vectors.  Raises ShapeError for other ranks."""
+    """Return the outer product of two vectors: [m] and [n] give [m, n].
+
+    Raises ShapeError for other ranks.
+    """
     for x in (value(x1, "outer"), value(x2, "outer")):
         if x.type.rank != 1:
             raise ShapeError(op="outer", operands=x.told, reason="it is no vector")
@@ -91,23 +102,33 @@ def outer(x1: Any, x2: Any, /) -> Array:
 
 
 def diagonal(x: Any, /, *, offset: int = 0) -> Array:
-    """The diagonals of matrices, `offset` above (or below, if negative) the main one."""
+    """Return the diagonals of matrices: [..., m, n] gives [..., length].
+
+    `offset` selects a diagonal above (or below, if negative) the main one.  Raises ShapeError below
+    rank 2.
+    """
     array = Array.of(matrices(x, "diagonal"))
     n, m = array.shape[-2:]
     first, second = max(0, -offset), max(0, offset)
     rows, columns = n - first, m - second
     count = builtins.max(0, min(rows, columns))
-    line = arange(count)
-    return array[..., line + first, line + second]
+    steps = arange(count)
+    return array[..., steps + first, steps + second]
 
 
 def trace(x: Any, /, *, offset: int = 0, dtype: DTypeLike = None) -> Array:
-    """The sum of the diagonal of each matrix; dtypes as in `sum`."""
+    """Return the sum of the diagonal of each matrix; dtypes as in `sum`.
+
+    Raises ShapeError below rank 2.
+    """
     return total(diagonal(x, offset=offset), axis=-1, dtype=dtype)
 
 
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
-    """The vector product along an axis of size 3.  Raises ShapeError for other sizes."""
+    """Return the cross product of vectors along an axis of size 3.
+
+    Other dimensions broadcast.  Raises ShapeError for other sizes.
+    """
     for x in (value(x1, "cross"), value(x2, "cross")):
         if shape_of(x)[axis] != 3 and (x.scope is None or x.scope.pin(shape_of(x)[axis]) != 3):
             raise ShapeError(op="cross", operands=x.told, reason=f"axis {axis} is not 3")
@@ -126,22 +147,28 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
 def vector_norm(
     x: Any, /, *, axis: int | Sequence[int] | None = None, keepdims: bool = False, ord: float = 2
 ) -> Array:
-    """The `ord`-norm of vectors along `axis`, which are flattened first for None.
+    """Return the `ord`-norm of vectors along `axis`; None flattens the array first.
 
-    2 is Euclid's, 1 the sum and infinity the greatest of absolute values, 0 counts.
-    Raises ArgumentError for an `ord` that is no number, ShapeError for the least of nothing.
+    Args:
+        x: the array; integers are converted to float64.
+        axis: one or several dimensions, or None for all.
+        keepdims: keep the reduced dimensions with size 1.
+        ord: 2 is the Euclidean norm, 1 the sum of absolute values, infinity (-infinity) their
+            maximum (minimum), 0 the number of nonzero elements; other p give sum(|x|^p)^(1/p).
+
+    Raises ArgumentError for an `ord` that is no number, ShapeError for the minimum of no elements.
     """
     array = Array.of(_floating(x, "vector_norm"))
     if not isinstance(ord, Real):  # NumPy's numbers too
         raise ArgumentError(op="vector_norm", argument="ord", value=repr(ord), expected="a number")
     size = absolute(array)
     if ord == math.inf:
-        return _greatest(size, axis, keepdims)
+        return _max_or_zero(size, axis, keepdims)
     if ord == -math.inf:
         return least(size, axis=axis, keepdims=keepdims)
     if ord == 0:
-        found = count_nonzero(array, axis=axis, keepdims=keepdims)
-        return Array.of(cast(found.node, array.dtype))
+        nonzeros = count_nonzero(array, axis=axis, keepdims=keepdims)
+        return Array.of(cast(nonzeros.node, array.dtype))
     if ord == 1:
         return total(size, axis=axis, keepdims=keepdims)
     if ord == 2:
@@ -152,10 +179,17 @@ def vector_norm(
 def matrix_norm(
     x: Any, /, *, keepdims: bool = False, ord: float | Literal["fro", "nuc"] | None = "fro"
 ) -> Array:
-    """The norm of each matrix: Frobenius' ("fro"), the greatest (least) sum of columns (±1) or rows
-    (±infinity), the sum of singular values ("nuc") or the greatest (least) of them (±2).
+    """Return the norm of each matrix: [..., m, n] gives [...].
 
-    Raises ArgumentError for another one, ShapeError for the least of nothing.
+    Args:
+        x: the array; integers are converted to float64.
+        keepdims: keep the last two dimensions with size 1.
+        ord: "fro" or None: the Frobenius norm; 1 (-1): the maximum (minimum) column sum of absolute
+            values; infinity (-infinity): the same of rows; 2 (-2): the maximum (minimum) singular
+            value; "nuc": the sum of singular values.
+
+    Raises ArgumentError for another `ord`, ShapeError below rank 2 and for the minimum of no
+    elements.
     """
     array = Array.of(_floating(x, "matrix_norm"))
     if array.ndim < 2:
@@ -164,12 +198,12 @@ def matrix_norm(
         return sqrt(total(square(array), axis=(-2, -1), keepdims=keepdims))
     if ord in ("nuc", 2, -2):
         values = svdvals(array)
-        found = (
-            _greatest(values, -1, False)
+        norm = (
+            _max_or_zero(values, -1, False)
             if ord == 2
             else (total if ord == "nuc" else least)(values, axis=-1)
         )
-        return expand_dims(found, axis=(-2, -1)) if keepdims else found
+        return expand_dims(norm, axis=(-2, -1)) if keepdims else norm
     if ord not in (1, -1, math.inf, -math.inf):
         raise ArgumentError(
             op="matrix_norm",
@@ -180,16 +214,16 @@ def matrix_norm(
     along = -2 if ord in (1, -1) else -1
     sums = total(absolute(array), axis=along, keepdims=True)
     if ord in (1, math.inf):
-        return _greatest(sums, (-2, -1), keepdims)
+        return _max_or_zero(sums, (-2, -1), keepdims)
     return least(sums, axis=(-2, -1), keepdims=keepdims)
 
 
-def _greatest(sizes: Array, axis: int | Sequence[int] | None, keepdims: bool) -> Array:
-    """The greatest of numbers that are not negative: 0 of nothing."""
+def _max_or_zero(sizes: Array, axis: int | Sequence[int] | None, keepdims: bool) -> Array:
+    """Return the maximum of nonnegative numbers, or 0 if there are none."""
     node = sizes.node
     extents = [shape_of(node)[a] for a in axes_of(axis, node.type.rank, "norm")]
-    some = builtins.all(holds(node.scope, 0, "<", n) for n in extents)
-    return (greatest if some else total)(sizes, axis=axis, keepdims=keepdims)
+    has_elements = builtins.all(holds(node.scope, 0, "<", n) for n in extents)
+    return (greatest if has_elements else total)(sizes, axis=axis, keepdims=keepdims)
 
 
 def _floating(x: Any, what: str) -> Value:
@@ -198,16 +232,20 @@ def _floating(x: Any, what: str) -> Value:
 
 
 def matrix_power(x: Any, n: int, /) -> Array:
-    """The product of `n` copies of each matrix; the inverse's for n < 0, identity for 0."""
+    """Return the product of `n` copies of each square matrix.
+
+    The inverse is multiplied for n < 0; n = 0 gives identity matrices.  Computed by repeated
+    squaring.  Raises ShapeError unless matrices are square.
+    """
     node = square_matrices(x, "matrix_power")
     base = Array.of(node) if n >= 0 else inv(x)
     result: Array | None = None
-    left = builtins.abs(n)
-    while left:
-        if left & 1:
+    exponent = builtins.abs(n)
+    while exponent:
+        if exponent & 1:
             result = base if result is None else matmul(result, base)
-        left >>= 1
-        if left:
+        exponent >>= 1
+        if exponent:
             base = matmul(base, base)
     if result is None:
         return broadcast_to(eye(Array.of(node).shape[-1], dtype=node.type.dtype), base.shape)
@@ -215,25 +253,43 @@ def matrix_power(x: Any, n: int, /) -> Array:
 
 
 def inv(x: Any, /) -> Array:
-    """The inverse of each matrix.  ExternError when run for a singular one; integers as float64."""
+    """Return the inverse of each square matrix; integers are computed as float64.
+
+    Raises ShapeError, DTypeError for half types; ExternError, when run, for a singular matrix.
+    """
     return Array.of(call("linalg_inv", square_matrices(x, "inv")))
 
 
 def det(x: Any, /) -> Array:
-    """The determinant of each matrix."""
+    """Return the determinant of each square matrix.
+
+    Raises ShapeError, DTypeError for half types.
+    """
     return Array.of(call("linalg_det", square_matrices(x, "det")))
 
 
 def cholesky(x: Any, /, *, upper: bool = False) -> Array:
-    """The Cholesky factor of each positive definite matrix, lower unless `upper`."""
-    found = Array.of(call("linalg_cholesky", square_matrices(x, "cholesky")))
-    return matrix_transpose(found) if upper else found
+    """Return the Cholesky factor of each positive definite matrix, lower unless `upper`.
+
+    Raises ShapeError, DTypeError for half types; ExternError, when run, for matrices that are not
+    positive definite.
+    """
+    lower = Array.of(call("linalg_cholesky", square_matrices(x, "cholesky")))
+    return matrix_transpose(lower) if upper else lower
 
 
 def solve(x1: Any, x2: Any, /) -> Array:
-    """The y with x1 @ y = x2, for a vector x2 or matrices.  ExternError for a singular x1.
+    """Solve x1 @ y = x2 for y, a vector or matrices like x2.
 
-    Raises ShapeError unless x1 has square matrices and as many rows as x2.
+    Args:
+        x1: square matrices [..., n, n].
+        x2: [n], or [..., n, k]; leading dimensions broadcast with those of x1.
+
+    Returns:
+        y in the shape of x2 after broadcasting, in the promoted dtype (float64 for integers).
+
+    Raises ShapeError unless matrices are square and sizes agree, DTypeError for half types;
+    ExternError, when run, for a singular matrix.
     """
     a, b = square_matrices(x1, "solve"), _floating(x2, "solve")
     dtype = common("solve", a.type.dtype, b.type.dtype)
@@ -251,5 +307,5 @@ def solve(x1: Any, x2: Any, /) -> Array:
         stack_shape = broadcast_shapes(*(t.shape for t in stacks))
         a = expand(a, (*stack_shape, *shape_of(a)[-2:]))
         b = expand(b, (*stack_shape, *shape_of(b)[-2:]))
-    found = call("linalg_solve", cast(a, dtype), cast(b, dtype))
-    return Array.of(reshape(found, shape_of(found)[:-1]) if vector else found)
+    solution = call("linalg_solve", cast(a, dtype), cast(b, dtype))
+    return Array.of(reshape(solution, shape_of(solution)[:-1]) if vector else solution)

@@ -1,4 +1,4 @@
-"""Ahead of time, in JAX's shape: `sm.jit(f).lower(specs).compile()`.
+"""Ahead-of-time compilation with JAX's interface: `sm.jit(f).lower(specs).compile()`.
 
 >>> spec((3, "n"), "float32"), spec("i64[b,4]")
 (spec('f32[3,n]'), spec('i64[b,4]'))
@@ -31,11 +31,17 @@ __all__ = ["Executable", "Lowered", "Spec", "as_arguments", "signature", "spec"]
 
 
 def spec(shape: Any, dtype: DTypeLike = "float64") -> Spec:
-    """The shape and dtype of an argument: `spec((3, "n"), sm.float32)` or `spec("f32[3,n]")`.
+    """Return the shape and dtype of an argument, in place of an array.
 
-    A dimension is a number, the name of a size, which is equal wherever it has this name, or an
-    expression over names (`"n*2"`).  Raises ExprTextError for other text, ArgumentError for
-    negative numbers, DTypeError for an unknown dtype.
+    Both `spec((3, "n"), sm.float32)` and `spec("f32[3,n]")` are accepted.
+
+    Args:
+        shape: a dimension, or a sequence of them.  A dimension is a number, the name of a size,
+            which is equal wherever it has this name, or an expression over names (`"n*2"`).
+        dtype: float64 by default; part of the text in the second form.
+
+    Raises ExprTextError for other text, ArgumentError for negative numbers, DTypeError for an
+    unknown dtype.
     """
     if isinstance(shape, str) and "[" in shape:
         dtype, _, rest = shape.rstrip("] ").partition("[")
@@ -48,7 +54,7 @@ def spec(shape: Any, dtype: DTypeLike = "float64") -> Spec:
 def _dimension(d: Any) -> Index:
     if isinstance(d, str):
         try:
-            found = parse_expr(d, size)
+            size_ = parse_expr(d, size)
         except ValueError:
             raise ExprTextError(
                 f"{d!r} is no dimension",
@@ -58,19 +64,22 @@ def _dimension(d: Any) -> Index:
                 length=len(d),
                 hint="Use numbers, names of sizes, + - * // and %.",
             ) from None
-        if {"min", "max"} & set(sizes_of(found)):
+        if {"min", "max"} & set(sizes_of(size_)):
             raise ArgumentError("spec: min and max cannot be names of sizes")
     else:
-        found = operator.index(d)
-    if isinstance(found, int) and found < 0:
-        raise ArgumentError(op="spec", argument="dimension", value=found, expected="0 or more")
-    return found
+        size_ = operator.index(d)
+    if isinstance(size_, int) and size_ < 0:
+        raise ArgumentError(op="spec", argument="dimension", value=size_, expected="0 or more")
+    return size_
 
 
 def as_arguments(bound: Bound) -> list[Argument]:
-    """The leaves of a call.  Raises StaticArgError for what is neither array nor number."""
+    """Return the leaves of a call as `Argument`s.
+
+    Raises StaticArgError for a leaf that is neither array nor number.
+    """
     arguments: list[Argument] = []
-    for place, x in enumerate(bound.leaves):
+    for index, x in enumerate(bound.leaves):
         if isinstance(x, Array):
             arguments.append(Argument(realise(x.node)))
         elif isinstance(x, (bool, int, float)):
@@ -81,7 +90,7 @@ def as_arguments(bound: Bound) -> list[Argument]:
             arguments.append(Argument(usable(as_buffer(x))))
         else:
             raise StaticArgError(
-                argument=f"argument {bound.names[place]!r}",
+                argument=f"argument {bound.names[index]!r}",
                 type=type(x).__name__,
                 reason="it is neither an array nor a number, nor declared static",
                 hint="A dataclass of arrays and numbers is a nest of them. An object that stays as"
@@ -92,7 +101,10 @@ def as_arguments(bound: Bound) -> list[Argument]:
 
 
 def signature(a: Argument) -> Hashable:
-    """What must be equal for a recording to be worth trying."""
+    """Return the key of an argument: recordings with another key need not be tried.
+
+    Sizes of 2 or more are not part of it.
+    """
     data = a.data
     if data is None:
         return (type(a.number), a.number) if a.is_said else type(a.number)
@@ -100,7 +112,7 @@ def signature(a: Argument) -> Hashable:
 
 
 class Lowered:
-    """A function recorded for given arguments, not compiled yet."""
+    """A function recorded for certain arguments, not compiled yet; made by `lower`."""
 
     def __init__(
         self,
@@ -115,7 +127,10 @@ class Lowered:
         self._settings = settings
 
     def as_text(self, form: str = "graph") -> str:
-        """The recorded graph as text.  Raises ArgumentError for another form."""
+        """Return the recorded graph as text.
+
+        Raises ArgumentError for another form.
+        """
         if form != "graph":
             raise ArgumentError(
                 op="as_text",
@@ -126,14 +141,17 @@ class Lowered:
         return text(self.trace.graph)
 
     def compile(self) -> Executable:
-        """Generate code.  Raises FusionError where `must` demands one kernel and there is none."""
+        """Generate code and return an `Executable`.
+
+        Raises FusionError if `must` demands one kernel and there is none.
+        """
         with self._settings or nullcontext():
             assert self.trace.executable
         return Executable(self.trace, self.bound, self.arguments)
 
 
 class Executable:
-    """A function compiled ahead of time: it runs, or refuses, but never compiles."""
+    """A function compiled ahead of time: it runs or raises an error, but never compiles."""
 
     FORMS = ("graph", "plan", "kernel", "llvm", "asm")
 
@@ -143,7 +161,11 @@ class Executable:
         self._expected = arguments
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
-        """Run.  Raises GuardError for arguments it was not compiled for, StructureError."""
+        """Run with arguments like those of `lower`; `out` receives the results.
+
+        Raises GuardError for arguments that it was not compiled for, StructureError for another
+        nesting; OutArgumentError and AliasError for `out`.
+        """
         bound = self._bound.options.bind(args, kwargs)
         if bound.tree != self._bound.tree or bound.statics != self._bound.statics:
             raise StructureError(
@@ -160,7 +182,7 @@ class Executable:
         return deliver(self.trace, sizes, arguments, bound, out)
 
     def as_text(self, form: str = "kernel") -> str:
-        """One representation as text: "graph", "plan", "kernel", "llvm" or "asm".
+        """Return one representation as text: "graph", "plan", "kernel", "llvm" or "asm".
 
         Raises ArgumentError for another name.
         """
@@ -171,36 +193,36 @@ class Executable:
         return explaining().as_text(self.trace.executable, form)
 
     def cost_analysis(self) -> dict[str, Any]:
-        """Counts for the sizes it was lowered with: flops, bytes accessed, and what they save."""
+        """Return counts for the sizes of `lower`: flops, bytes accessed and saved."""
         return explaining().cost_analysis(self.trace.executable, self.trace.hints)
 
     def memory_analysis(self) -> Any:
-        """Bytes of arguments, outputs, temporaries and code for those sizes."""
+        """Return bytes of arguments, outputs, temporaries and code for the sizes of `lower`."""
         return explaining().memory_analysis(self.trace.executable, self.trace.hints)
 
 
-def _check(name: str, given: Argument, expected: Argument) -> None:
-    """Raises GuardError unless dtype, rank, fixed sizes and layout are the compiled ones."""
-    wanted, found = (_described(a) for a in (expected, given))
-    same = wanted == found
-    if expected.spec is not None and given.data is not None:
+def _check(name: str, argument: Argument, expected: Argument) -> None:
+    """Raise GuardError unless an argument has the compiled dtype, rank, fixed sizes and layout."""
+    expected_text, actual_text = (_describe(a) for a in (expected, argument))
+    same = expected_text == actual_text
+    if expected.spec is not None and argument.data is not None:
         shape = expected.spec.shape
         same = (
-            from_numpy(given.data.dtype) is expected.spec.dtype
-            and len(shape) == given.data.ndim
+            from_numpy(argument.data.dtype) is expected.spec.dtype
+            and len(shape) == argument.data.ndim
             and all(
                 n == d if isinstance(d, int) else n > 1
-                for n, d in zip(given.data.shape, shape, strict=True)
+                for n, d in zip(argument.data.shape, shape, strict=True)
             )
-            and given.data.flags.c_contiguous
+            and argument.data.flags.c_contiguous
         )
-    elif given.data is not None or expected.data is not None:
-        same = signature(given) == signature(expected)
+    elif argument.data is not None or expected.data is not None:
+        same = signature(argument) == signature(expected)
     if not same:
-        raise GuardError(guard=f"argument {name}: {wanted}", found=f"it is {found}")
+        raise GuardError(guard=f"argument {name}: {expected_text}", found=f"it is {actual_text}")
 
 
-def _described(a: Argument) -> str:
+def _describe(a: Argument) -> str:
     if a.spec is not None:
         return str(a.spec)
     if a.data is None:

@@ -1,6 +1,7 @@
-"""Manipulation functions of the array API standard: other shapes and orders of the same elements.
+"""Manipulation functions of the array API standard: shapes and orders of the same elements.
 
-None of them moves data by itself: each is an index map that the kernel reading it follows.
+None of them moves data by itself: each is an index map that is applied by the kernel that reads the
+result.
 
 >>> import smelt as sm
 >>> x = sm.reshape(sm.arange(6), (2, -1))
@@ -53,17 +54,26 @@ __all__ = [
 
 
 def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Array:
-    """The elements in row-major order in another shape, one dimension of which may be -1.
+    """Return the elements, in row-major order, in another shape.
 
-    Raises ShapeError if the number of elements differs.
+    Args:
+        x: the array.
+        shape: an integer or a sequence of integers; one of them may be -1, which is worked out.
+        copy: True copies the elements even if the shape is the same.
+
+    Raises ShapeError if the number of elements differs, ArgumentError for a size that is not an
+    integer.
     """
     node = value(x, "reshape")
-    found = views.reshape(node, dims(shape))
-    return Array.of(copied(node) if copy and found is node else found)
+    result = views.reshape(node, dims(shape))
+    return Array.of(copied(node) if copy and result is node else result)
 
 
 def permute_dims(x: Any, /, axes: Sequence[int]) -> Array:
-    """The dimensions in another order.  Raises AxisError if `axes` does not name each once."""
+    """Permute the dimensions: dimension k of the result is dimension `axes[k]`.
+
+    Raises AxisError unless `axes` names each dimension once.
+    """
     node = value(x, "permute_dims")
     rank = node.type.rank
     perm = tuple(axis_of(int(a), rank, "permute_dims") for a in axes)
@@ -73,12 +83,19 @@ def permute_dims(x: Any, /, axes: Sequence[int]) -> Array:
 
 
 def matrix_transpose(x: Any, /) -> Array:
-    """The last two dimensions swapped.  Raises ShapeError for fewer than two."""
+    """Swap the last two dimensions.
+
+    Raises ShapeError below rank 2.
+    """
     return Array.of(value(x, "matrix_transpose")).mT
 
 
 def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[int], /) -> Array:
-    """Dimensions moved from `source` to `destination` places.  Raises AxisError."""
+    """Move dimensions `source` to positions `destination` of the result.
+
+    Each is an integer or a sequence; the other dimensions keep their order.  Raises AxisError
+    unless both name as many different dimensions.
+    """
     node = value(x, "moveaxis")
     rank = node.type.rank
     sides = [(s,) if isinstance(s, (int, np.integer)) else tuple(s) for s in (source, destination)]
@@ -90,42 +107,54 @@ def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[in
     ):
         raise AxisError(f"moveaxis: {source} and {destination} do not pair distinct dimensions")
     perm = [a for a in range(rank) if a not in first]
-    for place, a in sorted(zip(second, first, strict=True)):
-        perm.insert(place, a)
+    for position, a in sorted(zip(second, first, strict=True)):
+        perm.insert(position, a)
     return Array.of(views.permute(node, perm))
 
 
 def expand_dims(x: Any, /, axis: int | Sequence[int] = 0) -> Array:
-    """New dimensions of size 1 at `axis` of the result.  Raises AxisError."""
+    """Insert dimensions of size 1 at positions `axis` of the result.
+
+    `axis` is an integer or a sequence of integers.  Raises AxisError.
+    """
     node = value(x, "expand_dims")
-    given = tuple(axis) if isinstance(axis, Sequence) else (axis,)
-    places = axes_of(given, node.type.rank + len(given), "expand_dims")
+    requested = tuple(axis) if isinstance(axis, Sequence) else (axis,)
+    new_dims = axes_of(requested, node.type.rank + len(requested), "expand_dims")
     shape = list(shape_of(node))
-    for place in places:
-        shape.insert(place, 1)
+    for dim in new_dims:
+        shape.insert(dim, 1)
     return Array.of(views.reshape(node, tuple(shape)))
 
 
 def squeeze(x: Any, /, axis: int | Sequence[int]) -> Array:
-    """Without the dimensions `axis`, which have size 1.  Raises ShapeError, AxisError."""
+    """Remove the dimensions `axis`, which must have size 1.
+
+    Raises ShapeError for another size, AxisError.
+    """
     node = value(x, "squeeze")
-    places = axes_of(axis, node.type.rank, "squeeze")
+    removed = axes_of(axis, node.type.rank, "squeeze")
     shape = shape_of(node)
-    for a in places:
+    for a in removed:
         one = shape[a] == 1 or (node.scope is not None and node.scope.same(shape[a], 1))
         if not one:
             raise ShapeError(op="squeeze", operands=node.told, reason=f"axis {a} is not 1")
-    rest = tuple(d for a, d in enumerate(shape) if a not in places)
+    rest = tuple(d for a, d in enumerate(shape) if a not in removed)
     return Array.of(views.reshape(node, rest))
 
 
 def broadcast_to(x: Any, /, shape: Any) -> Array:
-    """`x` repeated along new dimensions and those of size 1.  Raises ShapeError."""
+    """Broadcast `x` to a shape, repeating it along new dimensions and those of size 1.
+
+    Raises ShapeError if it does not fit.
+    """
     return Array.of(views.expand(value(x, "broadcast_to"), dims(shape)))
 
 
 def broadcast_arrays(*arrays: Any) -> list[Array]:
-    """All arrays in their common shape.  Raises ShapeError."""
+    """Broadcast all arrays to their common shape.
+
+    Raises ShapeError if there is none.
+    """
     nodes = [value(a, "broadcast_arrays") for a in arrays]
     if not nodes:
         return []
@@ -134,9 +163,10 @@ def broadcast_arrays(*arrays: Any) -> list[Array]:
 
 
 def concat(arrays: Sequence[Any], /, *, axis: int | None = 0) -> Array:
-    """Arrays one after another along an existing `axis`; flattened first for None.
+    """Concatenate arrays along an existing `axis`; None flattens them first.
 
-    Raises ShapeError if another dimension differs, ArgumentError for no arrays.
+    The dtype is the promoted one.  Raises ShapeError if another dimension differs, ArgumentError
+    without arrays, AxisError, DTypeError.
     """
     nodes = [value(a, "concat") for a in arrays]
     if not nodes:
@@ -148,25 +178,35 @@ def concat(arrays: Sequence[Any], /, *, axis: int | None = 0) -> Array:
 
 
 def stack(arrays: Sequence[Any], /, *, axis: int = 0) -> Array:
-    """Arrays of one shape along a new `axis`.  Raises ShapeError, ArgumentError for no arrays."""
+    """Stack arrays of one shape along a new `axis`.
+
+    The dtype is the promoted one.  Raises ShapeError, ArgumentError without arrays, AxisError,
+    DTypeError.
+    """
     nodes = [value(a, "stack") for a in arrays]
     if not nodes:
         raise ArgumentError(op="stack", argument="arrays", value="()", expected="at least one")
-    place = axis_of(axis, nodes[0].type.rank + 1, "stack")
-    return Array.of(views.stack(nodes, place))
+    dim = axis_of(axis, nodes[0].type.rank + 1, "stack")
+    return Array.of(views.stack(nodes, dim))
 
 
 def unstack(x: Any, /, *, axis: int = 0) -> tuple[Array, ...]:
-    """The arrays along `axis`, which loses that dimension.  Raises AxisError."""
+    """Split an array along `axis` into arrays without that dimension.
+
+    Inside `jit` the size of the axis becomes a constant of the recording.  Raises AxisError.
+    """
     node = value(x, "unstack")
-    place = axis_of(axis, node.type.rank, "unstack")
+    dim = axis_of(axis, node.type.rank, "unstack")
     array = Array.of(node)
-    lead = (slice(None),) * place
-    return tuple(array[(*lead, k)] for k in range(operator.index(array.shape[place])))
+    lead = (slice(None),) * dim
+    return tuple(array[(*lead, k)] for k in range(operator.index(array.shape[dim])))
 
 
 def flip(x: Any, /, *, axis: int | Sequence[int] | None = None) -> Array:
-    """The elements in reverse order along `axis`, all dimensions for None.  Raises AxisError."""
+    """Reverse the order of elements along `axis`; None reverses all dimensions.
+
+    Raises AxisError.
+    """
     node = value(x, "flip")
     return Array.of(views.flip(node, axes_of(axis, node.type.rank, "flip")))
 
@@ -174,9 +214,10 @@ def flip(x: Any, /, *, axis: int | Sequence[int] | None = None) -> Array:
 def roll(
     x: Any, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None
 ) -> Array:
-    """Elements moved on by `shift` along `axis`, those beyond the end to the beginning.
+    """Shift elements cyclically by `shift` positions along `axis`.
 
-    None rolls the flattened array.  Raises AxisError, ArgumentError if the two do not match.
+    Several axes take one shift for all or one each; None rolls the flattened array.  Raises
+    AxisError, ArgumentError if there is not one shift for each axis.
     """
     node = value(x, "roll")
     shape = shape_of(node)
@@ -200,22 +241,22 @@ def _roll(x: Value, steps: Index, axis: int) -> Value:
         return x
     scope = views.scope_of(x, (steps,))
     if scope is None or (isinstance(n, int) and isinstance(steps, int)):
-        moved: Index = mod(steps, n)
-    else:  # the usual case, a shift below the size, stays symbolic
-        ahead = scope.holds(0, "<=", steps)
-        if scope.holds(steps if ahead else mul(steps, -1), "<", n):
-            moved = steps if ahead else add(n, steps)
+        offset: Index = mod(steps, n)
+    else:  # a shift below the size, the usual case, stays symbolic
+        is_forward = scope.holds(0, "<=", steps)
+        if scope.holds(steps if is_forward else mul(steps, -1), "<", n):
+            offset = steps if is_forward else add(n, steps)
         else:
-            moved = scope.pin(steps) % scope.pin(n)
+            offset = scope.pin(steps) % scope.pin(n)
         n = scope.canon(n)
         shape = shape_of(x)
-    if moved == 0:
+    if offset == 0:
         return x
     ones = (1,) * len(shape)
     zero: Shape = (0,) * len(shape)
-    cut = sub(n, moved)
-    tail = take_range(x, _set(zero, axis, cut), _set(shape, axis, moved), ones)
-    return views.concat([tail, take_range(x, zero, _set(shape, axis, cut), ones)], axis)
+    split = sub(n, offset)
+    tail = take_range(x, _set(zero, axis, split), _set(shape, axis, offset), ones)
+    return views.concat([tail, take_range(x, zero, _set(shape, axis, split), ones)], axis)
 
 
 def _set(shape: Shape, axis: int, size: Index) -> Shape:
@@ -223,52 +264,61 @@ def _set(shape: Shape, axis: int, size: Index) -> Shape:
 
 
 def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Array:
-    """Each element `repeats` times along `axis`; the array is flattened first for None.
+    """Repeat each element `repeats` times along `axis`; None flattens first.
 
-    `repeats` may be an array of counts, outside `jit`.  Raises AxisError, TracerError.
+    `repeats` is an integer or, outside `jit`, an array with a count for each element.  Raises
+    AxisError, ArgumentError for negative or missing counts, TracerError for counts without values.
     """
     node = value(x, "repeat")
     if axis is None:
         node = views.reshape(node, (-1,))
         axis = 0
-    place = axis_of(axis, node.type.rank, "repeat")
+    dim = axis_of(axis, node.type.rank, "repeat")
     if not is_whole(repeats):
-        return _repeat_each(node, repeats, place)
+        return _repeat_each(node, repeats, dim)
     shape = shape_of(node)
     (times,) = dims(repeats)
     if isinstance(times, int) and times < 0:
         raise ArgumentError(op="repeat", argument="repeats", value=times, expected="0 or more")
-    wide = views.reshape(node, (*shape[: place + 1], 1, *shape[place + 1 :]))
-    wide = views.expand(wide, (*shape[: place + 1], times, *shape[place + 1 :]))
-    return Array.of(views.reshape(wide, _set(shape, place, mul(shape[place], times))))
+    repeated = views.reshape(node, (*shape[: dim + 1], 1, *shape[dim + 1 :]))
+    repeated = views.expand(repeated, (*shape[: dim + 1], times, *shape[dim + 1 :]))
+    return Array.of(views.reshape(repeated, _set(shape, dim, mul(shape[dim], times))))
 
 
 def _repeat_each(x: Value, repeats: Any, axis: int) -> Array:
     counts = value(np.asarray(repeats) if isinstance(repeats, (list, tuple)) else repeats, "repeat")
     if counts.scope is not None:
         raise TracerError(use="repeat", value=counts.told)
-    known = realise(counts)
+    values = realise(counts)
     size = shape_of(x)[axis]
     n = size if isinstance(size, int) else Size(size, _scope(x)).value()
-    if known.size not in (1, n) or (known.size and int(known.min()) < 0):
+    if values.size not in (1, n) or (values.size and int(values.min()) < 0):
         raise ArgumentError(
             op="repeat",
             argument="repeats",
-            value=repr(known),
+            value=repr(values),
             expected=f"counts for {n} elements, none negative",
         )
-    places = np.repeat(np.arange(n), known.reshape(-1) if known.size != 1 else int(known.item()))
-    return Array.of(take(x, [leaf(places)], axis))
+    sources = np.repeat(
+        np.arange(n), values.reshape(-1) if values.size != 1 else int(values.item())
+    )
+    return Array.of(take(x, [leaf(sources)], axis))
 
 
 def _scope(x: Value) -> Scope:
-    """The recording of a value whose shape is symbolic."""
+    """Return the recording of a value whose shape is symbolic."""
     assert x.scope is not None
     return x.scope
 
 
 def tile(x: Any, repetitions: Any, /) -> Array:
-    """The whole array repeated along each dimension; new dimensions stand in front."""
+    """Repeat the whole array along each dimension.
+
+    Args:
+        x: the array.
+        repetitions: an integer, or one for each of the last dimensions.  If there are more of them
+            than dimensions, `x` gets leading dimensions of size 1.
+    """
     node = value(x, "tile")
     times = dims(repetitions)
     shape = shape_of(node)
@@ -276,8 +326,8 @@ def tile(x: Any, repetitions: Any, /) -> Array:
     times = (1,) * (rank - len(times)) + times
     shape = (1,) * (rank - len(shape)) + shape
     pairs = [d for n in shape for d in (1, n)]
-    wide = [d for t, n in zip(times, shape, strict=True) for d in (t, n)]
-    found = views.expand(views.reshape(node, tuple(pairs)), tuple(wide))
+    target = [d for t, n in zip(times, shape, strict=True) for d in (t, n)]
+    expanded = views.expand(views.reshape(node, tuple(pairs)), tuple(target))
     return Array.of(
-        views.reshape(found, tuple(mul(t, n) for t, n in zip(times, shape, strict=True)))
+        views.reshape(expanded, tuple(mul(t, n) for t, n in zip(times, shape, strict=True)))
     )

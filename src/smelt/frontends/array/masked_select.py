@@ -1,9 +1,10 @@
-"""`x[mask]` inside `jit`: elements whose number is not known, to be written back under the mask.
+"""Support `x[mask]` inside `jit`, as in `x[mask] += y`, where the count is unknown.
 
-`x[mask] += y` reads x[mask], adds, and writes x[mask] again.  In between stands a `Chosen`: all of
-x calculated with, and the mask.  Operators and elementwise functions take numbers, arrays that go
-along what follows the mask's dimensions, and what the same mask has chosen; writing is a choice.
-Everything else would have to know how many there are, and raises TracerError.
+That statement reads x[mask], adds, and writes x[mask] back.  The intermediate is a `Chosen`:
+results for all elements of x, and the mask.  Operators and elementwise functions accept numbers,
+arrays that vary along dimensions after the mask's only, and selections by the same mask; writing is
+an elementwise select.  Everything else would depend on the number of selected elements, and raises
+TracerError.
 
 >>> import smelt as sm
 >>> f = sm.jit(lambda x: (y := x + 0, operator.setitem(y, y > 1, y[y > 1] * 10))[0])
@@ -53,13 +54,13 @@ _COMPARED = {
 _UNARY = {"neg": "negative", "abs": "abs", "invert": "bitwise_invert"}
 _UNREADABLE = ("array", "bool", "complex", "float", "index", "int", "iter", "len")
 _LINEAR = {"add", "subtract", "negative"}
-"""What gives no infinite derivative where the mask is false: 0 times that would be NaN."""
+"""Functions whose derivative is finite everywhere; 0 times an infinite one would be NaN."""
 
 
 class Chosen:
-    """The elements of an array that a mask of a recording chooses.
+    """Elements of an array that a mask of a recording selects.
 
-    `whole` is calculated with for all elements; those that count are where `mask` is true.
+    `whole` has results for all elements; those count where `mask` is true.
     """
 
     __slots__ = ("mask", "whole")
@@ -77,36 +78,39 @@ class Chosen:
         return f"Chosen(<{self.whole.type} where {self.mask.type}>)"
 
     def mapped(self, name: str) -> Chosen:
-        """An elementwise function of one array, by its family's name."""
-        self._differentiable(name, None)
+        """Apply an elementwise function of one array, named as in `UNARY`."""
+        self._check_differentiable(name, None)
         return Chosen(UNARY[name](self.whole), self.mask)
 
     def joined(self, name: str, other: Any, *, reflected: bool = False) -> Any:
-        """An elementwise function of two, this the first unless `reflected`.  Raises TracerError
-        for what another mask chose, and for an array along the chosen elements."""
-        given = other
+        """Apply an elementwise function of two arrays, named as in `BINARY`.
+
+        This is the first operand unless `reflected`.  Raises TracerError for a selection by another
+        mask, and for an array that varies along the selected elements.
+        """
+        original = other
         if isinstance(other, Chosen):
-            if not _same(self.mask, other.mask):
+            if not _is_same_computation(self.mask, other.mask):
                 raise uncounted(self.mask)
-            _alike(self.whole, other.whole, self.mask)
+            _check_ranks(self.whole, other.whole, self.mask)
             other = other.whole
         else:
             other = operand(other)
             if other is NotImplemented:
                 return other
-            if isinstance(other, Value) and other.type.rank > self._behind:
+            if isinstance(other, Value) and other.type.rank > self._trailing_rank:
                 raise uncounted(self.mask)
-        self._differentiable(name, given)
+        self._check_differentiable(name, original)
         pair = (other, self.whole) if reflected else (self.whole, other)
         return Chosen(BINARY[name](*pair), self.mask)
 
     @property
-    def _behind(self) -> int:
-        """How many dimensions follow those of the mask."""
+    def _trailing_rank(self) -> int:
+        """Number of dimensions after those of the mask."""
         return self.whole.type.rank - self.mask.type.rank
 
-    def _differentiable(self, name: str, other: object) -> None:
-        """Raises TracerError where what nobody chose would make derivatives NaN."""
+    def _check_differentiable(self, name: str, other: object) -> None:
+        """Raise TracerError where elements that are not selected would make derivatives NaN."""
         scaled = name in ("multiply", "divide") and isinstance(other, (int, float))
         if STATE.tapes and name not in _LINEAR and not scaled:
             raise TracerError(
@@ -118,7 +122,10 @@ class Chosen:
 
 
 def choose(x: Value, key: Any) -> Chosen | None:
-    """x[key] for a key that is a mask without values; None for any other key."""
+    """Return x[key] for a key that is a mask without values; None for any other key.
+
+    Raises IndexRangeError for a mask that does not fit.
+    """
     mask = _mask(key)
     if mask is None:
         return None
@@ -128,28 +135,31 @@ def choose(x: Value, key: Any) -> Chosen | None:
 
 
 def written(x: Value, key: Any, chosen: Chosen) -> Value:
-    """What x is after `x[key] = chosen`.  Raises TracerError unless the key is the same mask."""
-    mask, whole = _mask(key), chosen.whole
-    if mask is None or not _same(mask, chosen.mask):
+    """Return x after `x[key] = chosen`.
+
+    Raises TracerError unless the key is the same mask, ShapeError, DTypeError.
+    """
+    mask, values = _mask(key), chosen.whole
+    if mask is None or not _is_same_computation(mask, chosen.mask):
         raise uncounted(chosen.mask)
     mask_fits(x, mask)
-    _alike(x, whole, mask)
+    _check_ranks(x, values, mask)
     shape = shape_of(x)
     mask = reshape(mask, (*shape_of(mask), *[1] * (x.type.rank - mask.type.rank)))
-    return record(SELECT, (expand(mask, shape), expand(same_kind(whole, x), shape), x))
+    return record(SELECT, (expand(mask, shape), expand(same_kind(values, x), shape), x))
 
 
 def _mask(key: Any) -> Value | None:
-    """The only item of a key, if it is a mask of a recording with dimensions."""
+    """Return the mask of a recording that is the only item of a key, else None."""
     (item,) = key if isinstance(key, tuple) and len(key) == 1 else (key,)
     if isinstance(item, (tuple, slice)) or item is None:
         return None
-    found = plain(item)
-    return found if is_mask(found) and found.scope is not None and found.type.rank else None
+    index = plain(item)
+    return index if is_mask(index) and index.scope is not None and index.type.rank else None
 
 
-def _alike(a: Value, b: Value, mask: Value) -> None:
-    """Raises ShapeError where what follows the mask's dimensions has other ranks."""
+def _check_ranks(a: Value, b: Value, mask: Value) -> None:
+    """Raise ShapeError unless both have the same rank after the mask's dimensions."""
     if a.type.rank != b.type.rank:
         raise ShapeError(
             op="x[mask]",
@@ -158,14 +168,14 @@ def _alike(a: Value, b: Value, mask: Value) -> None:
         )
 
 
-def _same(a: Any, b: Any) -> bool:
-    """Whether two values are computed in the same way from the same ones."""
-    stack, seen = [(a, b)], set[tuple[int, int]]()
+def _is_same_computation(a: Any, b: Any) -> bool:
+    """Return whether two values are computed by the same operators from the same inputs."""
+    stack, visited = [(a, b)], set[tuple[int, int]]()
     while stack:
         x, y = pair = stack.pop()
-        if x is y or (id(x), id(y)) in seen:
+        if x is y or (id(x), id(y)) in visited:
             continue
-        seen.add((id(x), id(y)))
+        visited.add((id(x), id(y)))
         if x.op != y.op or x.type != y.type or isinstance(x.op, Input):
             return False
         if len(x.inputs) != len(y.inputs):
@@ -180,11 +190,11 @@ def _operator(name: str, *, reflected: bool = False) -> Callable[[Chosen, Any], 
 
 def _in_place(name: str) -> Callable[[Chosen, Any], Any]:
     def run(self: Chosen, other: Any) -> Any:
-        found = self.joined(name, other)
-        if isinstance(found, Chosen):  # others may refer to what x[mask] gave
-            self.whole = found.whole
+        result = self.joined(name, other)
+        if isinstance(result, Chosen):  # keep the identity: other names may refer to x[mask]
+            self.whole = result.whole
             return self
-        return found
+        return result
 
     return run
 

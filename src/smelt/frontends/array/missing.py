@@ -1,7 +1,6 @@
-"""Folds and running sums of the elements that are there: NaN stands for one that is missing.
+"""Reductions and scans that skip NaN, with NumPy's names (`nansum`, ...).
 
-Names, arguments and meanings are NumPy's (`nansum` and its kin); what NumPy warns of, a slice
-without an element that is there, gives the result and no warning.
+Where NumPy warns of a slice without elements, the result is the same but there is no warning.
 
 >>> import smelt as sm
 >>> x = sm.asarray([[1.0, sm.nan, 3.0], [sm.nan, sm.nan, 5.0]])
@@ -38,7 +37,7 @@ __all__ = [
 
 
 def _filled(x: Any, unit: float, what: str) -> Array:
-    """The elements, with `unit` in the place of those that are missing."""
+    """Replace NaN by the reduction's neutral element `unit`."""
     array = array_of(x, what)
     return el.where(el.isnan(array), unit, array) if array.dtype.is_float else array
 
@@ -46,65 +45,71 @@ def _filled(x: Any, unit: float, what: str) -> Array:
 def nansum(
     x: Any, /, axis: Axis = None, *, dtype: DTypeLike = None, keepdims: bool = False
 ) -> Array:
-    """The sum of the elements that are not NaN; dtypes as in `sum`.  Raises AxisError."""
+    """Return the sum of the elements that are not NaN over `axis`, None for all.
+
+    Arguments and dtypes are those of `sum`.  Raises AxisError.
+    """
     return stat.sum(_filled(x, 0.0, "nansum"), axis=axis, dtype=dtype, keepdims=keepdims)
 
 
 def nanprod(
     x: Any, /, axis: Axis = None, *, dtype: DTypeLike = None, keepdims: bool = False
 ) -> Array:
-    """The product of the elements that are not NaN; dtypes as in `sum`.  Raises AxisError."""
+    """Return the product of the elements that are not NaN over `axis`, None for all.
+
+    Arguments and dtypes are those of `prod`.  Raises AxisError.
+    """
     return stat.prod(_filled(x, 1.0, "nanprod"), axis=axis, dtype=dtype, keepdims=keepdims)
 
 
 def nancumsum(x: Any, /, axis: int | None = None, *, dtype: DTypeLike = None) -> Array:
-    """Running sums, in which NaN counts as 0; of all elements in a row without an axis.
+    """Return prefix sums along `axis` in which NaN counts as 0.
 
-    Raises AxisError.
+    None flattens the array first; dtypes as in `cumulative_sum`.  Raises AxisError.
     """
-    row, along = _row(_filled(x, 0.0, "nancumsum"), axis)
+    row, along = _flattened(_filled(x, 0.0, "nancumsum"), axis)
     return stat.cumulative_sum(row, axis=along, dtype=dtype)
 
 
 def nancumprod(x: Any, /, axis: int | None = None, *, dtype: DTypeLike = None) -> Array:
-    """Running products, in which NaN counts as 1; of all elements in a row without an axis.
+    """Return prefix products along `axis` in which NaN counts as 1.
 
-    Raises AxisError.
+    None flattens the array first; dtypes as in `cumulative_prod`.  Raises AxisError.
     """
-    row, along = _row(_filled(x, 1.0, "nancumprod"), axis)
+    row, along = _flattened(_filled(x, 1.0, "nancumprod"), axis)
     return stat.cumulative_prod(row, axis=along, dtype=dtype)
 
 
-def _row(array: Array, axis: int | None) -> tuple[Array, int]:
+def _flattened(array: Array, axis: int | None) -> tuple[Array, int]:
     return (reshape(array, (-1,)), 0) if axis is None else (array, axis)
 
 
 def nanmean(
     x: Any, /, axis: Axis = None, *, dtype: DTypeLike = None, keepdims: bool = False
 ) -> Array:
-    """The mean of the elements that are not NaN; NaN where there are none.
+    """Return the mean of the elements that are not NaN; NaN if there are none.
 
-    Floats keep their dtype, integers give float64; with `dtype`, that is computed and given.
-    Raises AxisError.
+    Floats keep their dtype, integers give float64; `dtype` sets the dtype of calculation and
+    result.  Raises AxisError.
     """
-    array = _in(x, dtype, "nanmean")
-    total, there = _sum_there(astype(array, array.dtype.compute), axis, keepdims)
-    return astype(total / there, array.dtype)
+    array = _as_floats(x, dtype, "nanmean")
+    total, count = _sum_and_count(astype(array, array.dtype.compute), axis, keepdims)
+    return astype(total / count, array.dtype)
 
 
-def _in(x: Any, dtype: DTypeLike, what: str) -> Array:
+def _as_floats(x: Any, dtype: DTypeLike, what: str) -> Array:
     array = floats_of(x, what)
     return array if dtype is None else astype(array, as_dtype(dtype))
 
 
-def _sum_there(wide: Array, axis: Axis, keepdims: bool) -> tuple[Array, Array]:
-    """The sum of the elements that are there, and their number in the same dtype."""
-    return nansum(wide, axis, keepdims=keepdims), _count(wide, axis, keepdims)
+def _sum_and_count(upcast: Array, axis: Axis, keepdims: bool) -> tuple[Array, Array]:
+    """Return the sum and the number of elements that are not NaN, in one dtype."""
+    return nansum(upcast, axis, keepdims=keepdims), _count(upcast, axis, keepdims)
 
 
-def _count(wide: Array, axis: Axis, keepdims: bool) -> Array:
-    there = astype(el.logical_not(el.isnan(wide)), wide.dtype)
-    return stat.sum(there, axis=axis, keepdims=keepdims)
+def _count(upcast: Array, axis: Axis, keepdims: bool) -> Array:
+    flags = astype(el.logical_not(el.isnan(upcast)), upcast.dtype)
+    return stat.sum(flags, axis=axis, keepdims=keepdims)
 
 
 def nanvar(
@@ -116,10 +121,12 @@ def nanvar(
     ddof: float = 0,
     keepdims: bool = False,
 ) -> Array:
-    """The variance of the elements that are not NaN, over their number - `ddof`; NaN where that is
-    not above 0.  Two passes, as in `var`; dtypes as in `nanmean`.  Raises AxisError.
+    """Return the variance of the elements that are not NaN, with divisor n - `ddof`.
+
+    NaN where the divisor is not positive.  Computed in two passes; dtypes as in `nanmean`.  Raises
+    AxisError.
     """
-    array = _in(x, dtype, "nanvar")
+    array = _as_floats(x, dtype, "nanvar")
     return astype(_variance(array, axis, ddof, keepdims), array.dtype)
 
 
@@ -132,31 +139,34 @@ def nanstd(
     ddof: float = 0,
     keepdims: bool = False,
 ) -> Array:
-    """The standard deviation of the elements that are not NaN, the square root of `nanvar`."""
-    array = _in(x, dtype, "nanstd")
+    """Return the standard deviation of the elements that are not NaN.
+
+    It is the square root of `nanvar`, with the same arguments.  Raises AxisError.
+    """
+    array = _as_floats(x, dtype, "nanstd")
     return astype(el.sqrt(_variance(array, axis, ddof, keepdims)), array.dtype)
 
 
 def _variance(array: Array, axis: Axis, ddof: float, keepdims: bool) -> Array:
-    wide = astype(array, array.dtype.compute)
-    total, there = _sum_there(wide, axis, True)
-    centred = el.where(el.isnan(wide), 0.0, wide - total / there)  # that of infinities is NaN
+    upcast = astype(array, array.dtype.compute)
+    total, count = _sum_and_count(upcast, axis, True)
+    centred = el.where(el.isnan(upcast), 0.0, upcast - total / count)  # infinities give NaN
     squares = stat.sum(centred * centred, axis=axis, keepdims=keepdims)
-    free = _count(wide, axis, keepdims) - ddof
-    return el.where(free > 0, squares / free, math.nan)
+    divisor = _count(upcast, axis, keepdims) - ddof
+    return el.where(divisor > 0, squares / divisor, math.nan)
 
 
-def _extreme(what: str, fold: Any, end: float, x: Any, axis: Axis, keepdims: bool) -> Array:
+def _extreme(what: str, reduce: Any, neutral: float, x: Any, axis: Axis, keepdims: bool) -> Array:
     array = array_of(x, what)
     if not array.dtype.is_float:
-        return fold(array, axis=axis, keepdims=keepdims)
-    found = fold(_filled(array, end, what), axis=axis, keepdims=keepdims)
+        return reduce(array, axis=axis, keepdims=keepdims)
+    result = reduce(_filled(array, neutral, what), axis=axis, keepdims=keepdims)
     missing = stat.all(el.isnan(array), axis=axis, keepdims=keepdims)
-    return el.where(missing, math.nan, found)
+    return el.where(missing, math.nan, result)
 
 
 def nanmax(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
-    """The greatest element that is not NaN; NaN where there is none.
+    """Return the maximum of the elements that are not NaN; NaN if there are none.
 
     Raises AxisError, ShapeError for an empty axis.
     """
@@ -164,7 +174,7 @@ def nanmax(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
 
 
 def nanmin(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
-    """The least element that is not NaN; NaN where there is none.
+    """Return the minimum of the elements that are not NaN; NaN if there are none.
 
     Raises AxisError, ShapeError for an empty axis.
     """
@@ -172,14 +182,17 @@ def nanmin(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
 
 
 def nanargmax(x: Any, /, axis: int | None = None, *, keepdims: bool = False) -> Array:
-    """Where the greatest element that is not NaN stands, int64; 0 where there is none.
+    """Return the position of the maximum among elements that are not NaN, int64.
 
-    NumPy raises an error for the latter, which looks at the elements.  Raises AxisError,
-    ShapeError for an empty axis.
+    0 if there is none; NumPy raises an error then, which would require reading the elements.
+    Raises AxisError, ShapeError for an empty axis.
     """
     return searching.argmax(_filled(x, -math.inf, "nanargmax"), axis=axis, keepdims=keepdims)
 
 
 def nanargmin(x: Any, /, axis: int | None = None, *, keepdims: bool = False) -> Array:
-    """Where the least element that is not NaN stands, as in `nanargmax`."""
+    """Return the position of the minimum among elements that are not NaN, int64.
+
+    0 if there is none.  Raises AxisError, ShapeError for an empty axis.
+    """
     return searching.argmin(_filled(x, math.inf, "nanargmin"), axis=axis, keepdims=keepdims)

@@ -1,14 +1,14 @@
-"""Short rows in order, by networks: the same few comparisons for every row, whatever is in it.
+"""Sort short rows by sorting networks: fixed sequences of compare-and-exchange steps.
 
-Two elements at a time change places where they are out of order, always the same pairs in the same
-order.  That is arithmetic on whole vectors, one row in each lane, and fuses with what is around it:
+The steps do not depend on the elements.  So they are elementwise operators on whole vectors, one
+row per lane, which fuse with their neighbours:
 
     3 elements:   (0, 1), (1, 2), (0, 1)      each: a, b = minimum(a, b), maximum(a, b)
 
-Equal elements of a sort are the same bits but for zeros of both signs: floats are compared with
-their neighbours alone, so that equal ones never pass each other.  Positions that sort are made by
-fewer pairs, of which equal elements are told apart by their places: K. E. Batcher, "Sorting
-networks and their applications" (1968), merging of odd and even.  NaN counts as infinite, beyond.
+Values of floats are sorted by exchanging neighbours only, which is stable: equal elements have the
+same bits except zeros of both signs, and never pass each other.  Argsort uses a network of fewer
+steps, K. E. Batcher's odd-even merge sort ("Sorting networks and their applications", 1968), and
+compares positions of equal elements.  NaN is replaced by infinity and ordered after it.
 
 >>> exchanges(4)
 [(0, 1), (2, 3), (0, 2), (1, 3), (1, 2)]
@@ -38,45 +38,48 @@ from smelt.types.expr import Index, product
 __all__ = ["exchanges", "is_short", "neighbours", "placed", "put_in_order"]
 
 SHORT, SHORT_LAST = 16, 8
-"""Rows of so many elements at most are sorted by networks, and the same where they lie along the
-last axis: there vectors run along longer rows where these are folded too, and a network has a row
-to itself."""
+"""Longest rows, in elements, that are sorted by networks; `SHORT_LAST` applies to the last axis,
+where vectors would otherwise run along the rows."""
 MANY = 256
-"""Rows from which on a network is worth compiling; NumPy sorts fewer in microseconds."""
-_PLACES = {1: i8, 2: i16, 4: i32, 8: i64}
-"""The types in which places are carried, by the bytes of an element: as many lanes as elements."""
+"""Fewest rows for which compiling a network pays; NumPy sorts fewer in microseconds."""
+_POSITION_TYPES = {1: i8, 2: i16, 4: i32, 8: i64}
+"""Integer types of positions by bytes of an element, for equal numbers of lanes."""
 
 
 def neighbours(n: int) -> list[tuple[int, int]]:
-    """Pairs of neighbours that bring `n` elements in order: each sinks as far as it has to."""
+    """Return the steps of insertion sort for `n` elements, which exchange neighbours."""
     return [(j, j + 1) for last in range(1, n) for j in range(last - 1, -1, -1)]
 
 
 def exchanges(n: int) -> list[tuple[int, int]]:
-    """The pairs of Batcher's network for `n` elements."""
-    found: list[tuple[int, int]] = []
+    """Return the steps of Batcher's odd-even merge sort for `n` elements."""
+    pairs: list[tuple[int, int]] = []
     run = 1
     while run < n:
         step = run
         while step >= 1:
             for first in range(step % run, n - step, 2 * step):
-                places = range(first, min(first + step, n - step))
-                found += [
-                    (k, k + step) for k in places if k // (2 * run) == (k + step) // (2 * run)
+                lower_positions = range(first, min(first + step, n - step))
+                pairs += [
+                    (k, k + step)
+                    for k in lower_positions
+                    if k // (2 * run) == (k + step) // (2 * run)
                 ]
             step //= 2
         run *= 2
-    return found
+    return pairs
 
 
 def is_short(x: Value, a: int) -> bool:
-    """Whether the rows of `x` along an axis are sorted by a network: short ones, and many.  Their
-    length is a number from then on."""
+    """Return whether the rows along axis `a` are short and many enough for a network.
+
+    If so, their length becomes a constant of the recording.
+    """
     shape = shape_of(x)
     extent, rows = shape[a], product(n for k, n in enumerate(shape) if k != a)
-    along = a == len(shape) - 1 and not _is_stacked(x, a)
-    scope, most = scope_of(x, shape), SHORT_LAST if along else SHORT
-    if not holds(scope, 2, "<=", extent) or not holds(scope, extent, "<=", most):
+    is_last = a == len(shape) - 1 and not _is_stacked(x, a)
+    scope, longest = scope_of(x, shape), SHORT_LAST if is_last else SHORT
+    if not holds(scope, 2, "<=", extent) or not holds(scope, extent, "<=", longest):
         return False
     if not holds(scope, MANY, "<=", rows):
         return False
@@ -86,83 +89,85 @@ def is_short(x: Value, a: int) -> bool:
 
 
 def _is_stacked(x: Value, a: int) -> bool:
-    """Whether the elements along an axis come from arrays of their own, and lie nowhere yet."""
+    """Return whether the elements along an axis are separate arrays that are not stored yet."""
     pending: list[Node] = [x]
-    seen: set[Node] = set()
+    visited: set[Node] = set()
     while pending:
         y = pending.pop()
         if isinstance(y, Value) and y.data is not None:
             continue
         if isinstance(y.op, Concat) and y.op.axis == a:
             return all(part.type.shape[a] == 1 for part in y.inputs)
-        if isinstance(y.op, Map) and y not in seen:
-            seen.add(y)
+        if isinstance(y.op, Map) and y not in visited:
+            visited.add(y)
             pending += y.inputs
     return False
 
 
 def put_in_order(x: Value, a: int, *, descending: bool) -> Array:
-    """The elements of short rows in order; NaN after all numbers (before, if descending)."""
+    """Sort short rows; NaN comes after all numbers (before, if descending)."""
     dtype = x.type.dtype
     row = _columns(x, a)
     if dtype.is_float:
         nan = [isnan(e) for e in row]
-        count = reduce(Array.__add__, [_as(e, i32) for e in nan])
-        row = [where(none, math.inf, e) for none, e in zip(nan, row, strict=True)]
+        count = reduce(Array.__add__, [_cast_array(e, i32) for e in nan])
+        row = [where(is_nan, math.inf, e) for is_nan, e in zip(nan, row, strict=True)]
         for i, j in neighbours(len(row)):
-            out = row[i] < row[j] if descending else row[j] < row[i]
-            row[i], row[j] = where(out, row[j], row[i]), where(out, row[i], row[j])
+            is_unordered = row[i] < row[j] if descending else row[j] < row[i]
+            row[i], row[j] = (
+                where(is_unordered, row[j], row[i]),
+                where(is_unordered, row[i], row[j]),
+            )
         ends = range(len(row)) if descending else reversed(range(len(row)))
         row = [where(count > k, math.nan, e) for k, e in zip(ends, row, strict=True)]
     else:
         for i, j in exchanges(len(row)):
             low, high = minimum(row[i], row[j]), maximum(row[i], row[j])
             row[i], row[j] = (high, low) if descending else (low, high)
-    return _as(stack(row, axis=a), dtype)
+    return _cast_array(stack(row, axis=a), dtype)
 
 
 def placed(x: Value, a: int, *, descending: bool) -> Array:
-    """Positions that bring short rows in order, int64; equal elements keep theirs."""
+    """Return the positions that sort short rows, int64; equal elements keep their order."""
     row = _columns(x, a)
-    n, kind = len(row), _PLACES[row[0].node.type.dtype.itemsize]
-    places = [full(row[0].shape, k, dtype=kind) for k in range(n)]
-    if x.type.dtype.is_float:  # beyond all places, or before them
-        beyond = -n if descending else n
+    n, position_type = len(row), _POSITION_TYPES[row[0].node.type.dtype.itemsize]
+    positions = [full(row[0].shape, k, dtype=position_type) for k in range(n)]
+    if x.type.dtype.is_float:  # shift the positions of NaN after all others, or before them
+        offset = -n if descending else n
         nan = [isnan(e) for e in row]
-        places = [where(none, p + beyond, p) for none, p in zip(nan, places, strict=True)]
-        row = [where(none, math.inf, e) for none, e in zip(nan, row, strict=True)]
+        positions = [where(is_nan, p + offset, p) for is_nan, p in zip(nan, positions, strict=True)]
+        row = [where(is_nan, math.inf, e) for is_nan, e in zip(nan, row, strict=True)]
     for i, j in exchanges(n):
-        e, f, p, q = row[i], row[j], places[i], places[j]
-        out = ((e < f) if descending else (f < e)) | ((e == f) & (q < p))
-        row[i], row[j] = where(out, f, e), where(out, e, f)
-        places[i], places[j] = where(out, q, p), where(out, p, q)
-    found = stack(places, axis=a)
+        e, f, p, q = row[i], row[j], positions[i], positions[j]
+        is_unordered = ((e < f) if descending else (f < e)) | ((e == f) & (q < p))
+        row[i], row[j] = where(is_unordered, f, e), where(is_unordered, e, f)
+        positions[i], positions[j] = where(is_unordered, q, p), where(is_unordered, p, q)
+    result = stack(positions, axis=a)
     if x.type.dtype.is_float:
-        found = (
-            where(found < 0, found + n, found)
+        result = (
+            where(result < 0, result + n, result)
             if descending
-            else where(found >= n, found - n, found)
+            else where(result >= n, result - n, result)
         )
-    return _as(found, i64)
+    return _cast_array(result, i64)
 
 
 def _columns(x: Value, a: int) -> list[Array]:
-    """The elements along an axis, each position as an array of its own, in the type that they are
-    computed in."""
+    """Return the positions along an axis as separate arrays, in the dtype of calculations."""
     dtype = x.type.dtype
     x = cast(x, u8 if dtype is bool_ else dtype.compute)
     shape = shape_of(x)
     extent = shape[a]
     assert isinstance(extent, int)
-    one: list[Index] = [*shape]
-    one[a] = 1
+    counts: list[Index] = [*shape]
+    counts[a] = 1
     rest = (*shape[:a], *shape[a + 1 :])
-    found: list[Array] = []
+    columns: list[Array] = []
     for k in range(extent):
         at = tuple(k if axis == a else 0 for axis in range(len(shape)))
-        found.append(Array.of(reshape(take_range(x, at, tuple(one), (1,) * len(shape)), rest)))
-    return found
+        columns.append(Array.of(reshape(take_range(x, at, tuple(counts), (1,) * len(shape)), rest)))
+    return columns
 
 
-def _as(x: Array, dtype: DType) -> Array:
+def _cast_array(x: Array, dtype: DType) -> Array:
     return Array.of(cast(x.node, dtype))

@@ -1,7 +1,7 @@
-"""Building blocks of neural networks, written in the primitives that every other program uses.
+"""Building blocks of neural networks, composed of ordinary array functions.
 
-Nothing here is known to the compiler by name: softmax is a maximum, an exponential, a sum and a
-division, and is fused as such.  Half types are computed in float32 and rounded once at the end.
+The compiler knows none of them by name: softmax is a maximum, an exponential, a sum and a division,
+and is fused as such.  Half types are computed in float32 and rounded once at the end.
 
 >>> import smelt as sm
 >>> softmax(sm.asarray([0.0, 0.0])), gelu(sm.asarray([0.0, 1.0]))
@@ -56,53 +56,54 @@ __all__ = [
 Axis = int | Sequence[int]
 
 
-def _wide(x: Any, what: str) -> Array:
-    """`x` in the type that is computed in."""
+def _to_compute_type(x: Any, what: str) -> Array:
+    """Cast `x` to the float dtype of calculations: float32 for half types."""
     return Array.of(floating(value(x, what)))
 
 
-def _narrow(found: Array, x: Any) -> Array:
-    """Back in the dtype of `x`, if that is a float."""
+def _to_type_of(result: Array, x: Any) -> Array:
+    """Cast a result to the dtype of `x`, if that is a float."""
     dtype = value(x, "nn").type.dtype
-    return Array.of(cast(found.node, dtype)) if dtype.is_float else found
+    return Array.of(cast(result.node, dtype)) if dtype.is_float else result
 
 
 def relu(x: Any, /) -> Array:
-    """max(x, 0)."""
+    """Return max(x, 0) for each element."""
     return maximum(x, 0)
 
 
 def silu(x: Any, /) -> Array:
-    """x · sigmoid(x), also called swish."""
-    wide = _wide(x, "silu")
-    return _narrow(wide * sigmoid(wide), x)
+    """Return x · sigmoid(x) for each element, also called swish."""
+    upcast = _to_compute_type(x, "silu")
+    return _to_type_of(upcast * sigmoid(upcast), x)
 
 
 def mish(x: Any, /) -> Array:
-    """x · tanh(log(1 + exp(x)))."""
-    wide = _wide(x, "mish")
-    softplus = maximum(wide, 0) + log1p(exp(-abs(wide)))
-    return _narrow(wide * tanh(softplus), x)
+    """Return x · tanh(log(1 + exp(x))) for each element."""
+    upcast = _to_compute_type(x, "mish")
+    softplus = maximum(upcast, 0) + log1p(exp(-abs(upcast)))
+    return _to_type_of(upcast * tanh(softplus), x)
 
 
 def gelu(x: Any, /, *, approximate: str = "none") -> Array:
-    """x times the normal distribution function of x (D. Hendrycks and K. Gimpel, 2016).
+    """Return x times the normal distribution function of x, for each element.
 
-    `approximate="tanh"` takes the tanh formula instead of erf.  Raises ArgumentError for others.
+    See D. Hendrycks and K. Gimpel, 2016.  `approximate="tanh"` uses the tanh formula instead of
+    erf.  Raises ArgumentError for other values.
     """
-    wide = _wide(x, "gelu")
+    upcast = _to_compute_type(x, "gelu")
     if approximate == "none":
-        return _narrow(wide * 0.5 * (1 + erf(wide * math.sqrt(0.5))), x)
+        return _to_type_of(upcast * 0.5 * (1 + erf(upcast * math.sqrt(0.5))), x)
     if approximate != "tanh":
         raise ArgumentError(
             op="gelu", argument="approximate", value=repr(approximate), expected="'none' or 'tanh'"
         )
-    inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * (wide * wide * wide))
-    return _narrow(wide * 0.5 * (1 + tanh(inner)), x)
+    inner = math.sqrt(2 / math.pi) * (upcast + 0.044715 * (upcast * upcast * upcast))
+    return _to_type_of(upcast * 0.5 * (1 + tanh(inner)), x)
 
 
-def _greatest(x: Array, axis: Axis | None) -> Array:
-    """The greatest element along `axis`, which is kept; -inf of nothing."""
+def _max_along(x: Array, axis: Axis | None) -> Array:
+    """Return the maximum along `axis` with size 1 kept; -inf for no elements."""
     node = value(x, "max")
     axes = axes_of(axis, node.type.rank, "max")
     if any(is_empty(node, a) for a in axes):
@@ -111,58 +112,84 @@ def _greatest(x: Array, axis: Axis | None) -> Array:
 
 
 def softmax(x: Any, /, *, axis: Axis = -1) -> Array:
-    """exp(x) over its sum along `axis`, without overflow.  Raises AxisError."""
-    wide = _wide(x, "softmax")
-    grown = exp(wide - _greatest(wide, axis))
-    return _narrow(grown / total(grown, axis=axis, keepdims=True), x)
+    """Return exp(x) over its sum along `axis`, without overflow.
+
+    Floats keep their dtype, integers give float64.  Raises AxisError.
+    """
+    upcast = _to_compute_type(x, "softmax")
+    exps = exp(upcast - _max_along(upcast, axis))
+    return _to_type_of(exps / total(exps, axis=axis, keepdims=True), x)
 
 
 def logsumexp(x: Any, /, *, axis: Axis | None = None, keepdims: bool = False) -> Array:
-    """log(sum(exp(x))) along `axis` without overflow; -inf where every element is -inf."""
-    wide = _wide(x, "logsumexp")
-    top = _greatest(wide, axis)
-    top = where(abs(top) == math.inf, 0.0, top)
-    found = log(total(exp(wide - top), axis=axis, keepdims=True)) + top
+    """Return log(sum(exp(x))) along `axis` without overflow; None for all dimensions.
+
+    -inf where every element is -inf.  `keepdims` keeps the reduced dimensions with size 1.  Raises
+    AxisError.
+    """
+    upcast = _to_compute_type(x, "logsumexp")
+    largest = _max_along(upcast, axis)
+    largest = where(abs(largest) == math.inf, 0.0, largest)
+    result = log(total(exp(upcast - largest), axis=axis, keepdims=True)) + largest
     if not keepdims:
-        found = total(found, axis=axis)  # over dimensions of size 1
-    return _narrow(found, x)
+        result = total(result, axis=axis)  # over dimensions of size 1
+    return _to_type_of(result, x)
 
 
 def log_softmax(x: Any, /, *, axis: Axis = -1) -> Array:
-    """The logarithm of `softmax`, accurate where that is tiny."""
-    wide = _wide(x, "log_softmax")
-    shifted = wide - _greatest(wide, axis)
-    return _narrow(shifted - log(total(exp(shifted), axis=axis, keepdims=True)), x)
+    """Return the logarithm of `softmax`, accurate where softmax is tiny.
+
+    Raises AxisError.
+    """
+    upcast = _to_compute_type(x, "log_softmax")
+    shifted = upcast - _max_along(upcast, axis)
+    return _to_type_of(shifted - log(total(exp(shifted), axis=axis, keepdims=True)), x)
 
 
-def _scaled(found: Array, weight: Any, bias: Any, what: str) -> Array:
+def _scale_and_shift(result: Array, weight: Any, bias: Any, what: str) -> Array:
     if weight is not None:
-        found = found * _wide(weight, what)
-    return found if bias is None else found + _wide(bias, what)
+        result = result * _to_compute_type(weight, what)
+    return result if bias is None else result + _to_compute_type(bias, what)
 
 
 def layer_norm(
     x: Any, weight: Any = None, bias: Any = None, /, *, axis: Axis = -1, eps: float = 1e-5
 ) -> Array:
-    """x with mean 0 and variance 1 along `axis`, then times `weight` plus `bias`.
+    """Normalise to mean 0 and variance 1 along `axis`, then scale and shift.
 
-    `weight` and `bias` broadcast with x (J. Ba et al., 2016).
+    Args:
+        x: the array.
+        weight: scales that broadcast with x, or None.
+        bias: shifts that broadcast with x, or None.
+        axis: the dimensions to normalise.
+        eps: added to the variance before its square root.
+
+    Returns:
+        An array of the shape and (float) dtype of `x`.
+
+    See J. Ba et al., 2016.  Raises AxisError, ShapeError.
     """
-    wide = _wide(x, "layer_norm")
-    centred = wide - mean(wide, axis=axis, keepdims=True)
+    upcast = _to_compute_type(x, "layer_norm")
+    centred = upcast - mean(upcast, axis=axis, keepdims=True)
     variance = mean(centred * centred, axis=axis, keepdims=True)
-    return _narrow(_scaled(centred * rsqrt(variance + eps), weight, bias, "layer_norm"), x)
+    return _to_type_of(
+        _scale_and_shift(centred * rsqrt(variance + eps), weight, bias, "layer_norm"), x
+    )
 
 
 def rms_norm(x: Any, weight: Any = None, /, *, axis: Axis = -1, eps: float = 1e-6) -> Array:
-    """x over the root of its mean square along `axis`, times `weight` (B. Zhang et al., 2019)."""
-    wide = _wide(x, "rms_norm")
-    scale = rsqrt(mean(wide * wide, axis=axis, keepdims=True) + eps)
-    return _narrow(_scaled(wide * scale, weight, None, "rms_norm"), x)
+    """Divide by the root of the mean square along `axis`, then scale by `weight`.
+
+    `weight` broadcasts with x; `eps` is added to the mean square.  See B. Zhang et al., 2019.
+    Raises AxisError, ShapeError.
+    """
+    upcast = _to_compute_type(x, "rms_norm")
+    scale = rsqrt(mean(upcast * upcast, axis=axis, keepdims=True) + eps)
+    return _to_type_of(_scale_and_shift(upcast * scale, weight, None, "rms_norm"), x)
 
 
-def _channels(x: Array, weight: Any, what: str) -> Any:
-    """A vector [channels] that broadcasts with x: [batch, channels, ...]."""
+def _per_channel(x: Array, weight: Any, what: str) -> Any:
+    """Reshape a vector [channels] to broadcast with x [batch, channels, ...]."""
     if weight is None:
         return None
     node = value(weight, what)
@@ -175,21 +202,28 @@ def _channels(x: Array, weight: Any, what: str) -> Any:
 def group_norm(
     x: Any, groups: int, weight: Any = None, bias: Any = None, /, *, eps: float = 1e-5
 ) -> Array:
-    """Normalise each group of channels of x: [batch, channels, ...] (Y. Wu and K. He, 2018).
+    """Normalise each group of channels of x [batch, channels, ...].
 
-    `weight` and `bias` are vectors [channels].  Raises ShapeError unless groups divides channels.
+    Args:
+        x: the array.
+        groups: the number of groups of consecutive channels.
+        weight: scales [channels], or None.
+        bias: shifts [channels], or None.
+        eps: added to the variance before its square root.
+
+    See Y. Wu and K. He, 2018.  Raises ShapeError unless `groups` divides the channels.
     """
-    wide = _wide(x, "group_norm")
-    if wide.ndim < 2:
-        raise ShapeError(op="group_norm", operands=wide.node.told, reason="no channels")
-    shape = wide.shape
-    split = reshape(wide, (shape[0], groups, shape[1] // groups, *shape[2:]))
+    upcast = _to_compute_type(x, "group_norm")
+    if upcast.ndim < 2:
+        raise ShapeError(op="group_norm", operands=upcast.node.told, reason="no channels")
+    shape = upcast.shape
+    split = reshape(upcast, (shape[0], groups, shape[1] // groups, *shape[2:]))
     axes = tuple(range(2, split.ndim))
     centred = split - mean(split, axis=axes, keepdims=True)
     variance = mean(centred * centred, axis=axes, keepdims=True)
-    found = reshape(centred * rsqrt(variance + eps), shape)
-    weight, bias = (_channels(wide, w, "group_norm") for w in (weight, bias))
-    return _narrow(_scaled(found, weight, bias, "group_norm"), x)
+    normalised = reshape(centred * rsqrt(variance + eps), shape)
+    weight, bias = (_per_channel(upcast, w, "group_norm") for w in (weight, bias))
+    return _to_type_of(_scale_and_shift(normalised, weight, bias, "group_norm"), x)
 
 
 def batch_norm(
@@ -202,28 +236,32 @@ def batch_norm(
     *,
     eps: float = 1e-5,
 ) -> Array:
-    """Normalise each channel of x: [batch, channels, ...] (S. Ioffe and C. Szegedy, 2015).
+    """Normalise each channel of x [batch, channels, ...].
 
     Args:
         x: the array.
-        mean_: running means [channels]; those of this batch if None (with `variance`).
+        mean_: running means [channels]; None, with `variance`, takes those of this batch.
         variance: running variances [channels].
-        weight: scales [channels].
-        bias: shifts [channels].
-        eps: added to the variance before its root.
+        weight: scales [channels], or None.
+        bias: shifts [channels], or None.
+        eps: added to the variance before its square root.
+
+    See S. Ioffe and C. Szegedy, 2015.  Raises ShapeError.
     """
-    wide = _wide(x, "batch_norm")
-    if wide.ndim < 2:
-        raise ShapeError(op="batch_norm", operands=wide.node.told, reason="no channels")
+    upcast = _to_compute_type(x, "batch_norm")
+    if upcast.ndim < 2:
+        raise ShapeError(op="batch_norm", operands=upcast.node.told, reason="no channels")
     if mean_ is None:
-        axes = (0, *range(2, wide.ndim))
-        centred = wide - mean(wide, axis=axes, keepdims=True)
+        axes = (0, *range(2, upcast.ndim))
+        centred = upcast - mean(upcast, axis=axes, keepdims=True)
         spread = mean(centred * centred, axis=axes, keepdims=True)
     else:
-        centred = wide - _wide(_channels(wide, mean_, "batch_norm"), "batch_norm")
-        spread = _wide(_channels(wide, variance, "batch_norm"), "batch_norm")
-    weight, bias = (_channels(wide, w, "batch_norm") for w in (weight, bias))
-    return _narrow(_scaled(centred * rsqrt(spread + eps), weight, bias, "batch_norm"), x)
+        centred = upcast - _to_compute_type(_per_channel(upcast, mean_, "batch_norm"), "batch_norm")
+        spread = _to_compute_type(_per_channel(upcast, variance, "batch_norm"), "batch_norm")
+    weight, bias = (_per_channel(upcast, w, "batch_norm") for w in (weight, bias))
+    return _to_type_of(
+        _scale_and_shift(centred * rsqrt(spread + eps), weight, bias, "batch_norm"), x
+    )
 
 
 def cross_entropy(
@@ -235,14 +273,17 @@ def cross_entropy(
     ignore: int | None = None,
     reduction: str = "mean",
 ) -> Array:
-    """-log softmax(logits) at the labels.
+    """Return the cross entropy -log softmax(logits) at the labels.
 
     Args:
         logits: floats with the classes along `axis`.
         labels: integers in the shape of logits without that axis.
-        axis: where the classes are.
-        ignore: a label that counts for nothing.
-        reduction: "mean" over the labels that count, "sum", or "none".
+        axis: the dimension of the classes.
+        ignore: a label whose loss is 0 and not counted.
+        reduction: "mean" over the counted labels, "sum", or "none".
+
+    Returns:
+        Rank 0, or the shape of `labels` for "none", in the dtype of `logits`.
 
     Raises DTypeError for labels that are no integers, ArgumentError for another reduction.
     """
@@ -256,21 +297,21 @@ def cross_entropy(
     node = value(labels, "cross_entropy")
     if not node.type.dtype.is_integer:
         raise DTypeError(f"cross_entropy: labels are {node.told}, not integers")
-    wide = _wide(logits, "cross_entropy")
-    marks = Array.of(node)
-    counts = None if ignore is None else marks != ignore
-    picks = marks if counts is None else where(counts, marks, 0)
-    at = expand_dims(picks, axis=axis)
-    chosen = total(take_along_axis(wide, at, axis=axis), axis=axis)
-    loss = logsumexp(wide, axis=axis) - chosen
-    if counts is not None:
-        loss = where(counts, loss, 0.0)
+    upcast = _to_compute_type(logits, "cross_entropy")
+    classes = Array.of(node)
+    counted = None if ignore is None else classes != ignore
+    positions = classes if counted is None else where(counted, classes, 0)
+    index = expand_dims(positions, axis=axis)
+    picked = total(take_along_axis(upcast, index, axis=axis), axis=axis)
+    loss = logsumexp(upcast, axis=axis) - picked
+    if counted is not None:
+        loss = where(counted, loss, 0.0)
     if reduction == "none":
-        return _narrow(loss, logits)
-    if reduction == "sum" or counts is None:
-        return _narrow(total(loss) if reduction == "sum" else mean(loss), logits)
-    number = Array.of(cast(counts.node, wide.dtype))
-    return _narrow(total(loss) / total(number), logits)
+        return _to_type_of(loss, logits)
+    if reduction == "sum" or counted is None:
+        return _to_type_of(total(loss) if reduction == "sum" else mean(loss), logits)
+    number = Array.of(cast(counted.node, upcast.dtype))
+    return _to_type_of(total(loss) / total(number), logits)
 
 
 def attention(
@@ -284,71 +325,74 @@ def attention(
     causal: bool = False,
     scale: float | None = None,
 ) -> Array:
-    """softmax(q kᵀ · scale + bias) v over the last two dimensions (A. Vaswani et al., 2017).
+    """Return softmax(q kᵀ · scale + bias) v over the last two dimensions.
 
     Args:
         q: queries [..., m, d].
         k: keys [..., n, d].
         v: values [..., n, e].
-        mask: bool, broadcasts with [..., m, n]: keys that count.
+        mask: bool, broadcasts with [..., m, n]: true for keys that count.
         bias: floats added to the scores, broadcasts likewise.
-        causal: query i sees keys up to i + n - m.
+        causal: query i attends to keys up to i + n - m only.
         scale: 1/√d by default.
 
     Returns:
         [..., m, e] in the dtype of q; 0 for a query without any key.
+
+    See A. Vaswani et al., 2017.  Raises ShapeError, DTypeError.
     """
-    query, keys, values = (_wide(x, "attention") for x in (q, k, v))
+    query, keys, values = (_to_compute_type(x, "attention") for x in (q, k, v))
     factor: Any = query.shape[-1] ** -0.5 if scale is None else scale
     scores = matmul(query, matrix_transpose(keys)) * factor
     if bias is not None:
-        scores = scores + _wide(bias, "attention")
+        scores = scores + _to_compute_type(bias, "attention")
     if causal:
         m, n = scores.shape[-2:]
-        seen = arange(n) <= expand_dims(arange(m), axis=1) + (n - m)
-        mask = seen if mask is None else Array.of(value(mask, "attention")) & seen
+        visible = arange(n) <= expand_dims(arange(m), axis=1) + (n - m)
+        mask = visible if mask is None else Array.of(value(mask, "attention")) & visible
     if mask is not None:
         scores = where(mask, scores, -math.inf)
     if scores.shape[-1] == 0:
-        return _narrow(matmul(scores, values), q)
-    top = _greatest(scores, -1)
+        return _to_type_of(matmul(scores, values), q)
+    largest = _max_along(scores, -1)
     if mask is not None:
-        top = where(top == -math.inf, 0.0, top)
-    grown = exp(scores - top)
-    norm = total(grown, axis=-1, keepdims=True)
+        largest = where(largest == -math.inf, 0.0, largest)
+    exps = exp(scores - largest)
+    norm = total(exps, axis=-1, keepdims=True)
     if mask is not None:
         norm = where(norm == 0.0, 1.0, norm)
-    return _narrow(matmul(grown / norm, values), q)
+    return _to_type_of(matmul(exps / norm, values), q)
 
 
 def rotary(
     x: Any, positions: Any = None, /, *, base: float = 10000.0, interleaved: bool = False
 ) -> Array:
-    """Rotary position embedding of x: [..., length, size] with an even size (J. Su et al., 2021).
+    """Apply rotary position embedding to x [..., length, size] with an even size.
 
     Args:
-        x: the array; each pair of its last dimension turns by position · base^(-2i/size).
+        x: the array; pair i of its last dimension is rotated by the angle position ·
+            base^(-2i/size).
         positions: numbers [length] or [..., length]; 0, 1, 2, ... if None.
-        base: of the wave lengths.
+        base: base of the wavelengths.
         interleaved: pairs are neighbours (0, 1), (2, 3), ...; else i and i + size/2.
 
-    Raises ShapeError for an odd size.
+    See J. Su et al., 2021.  Raises ShapeError for an odd size.
     """
-    wide = _wide(x, "rotary")
-    length, size = wide.shape[-2:]
+    upcast = _to_compute_type(x, "rotary")
+    length, size = upcast.shape[-2:]
     if size % 2 != 0:
-        raise ShapeError(op="rotary", operands=wide.node.told, reason="the size is odd")
+        raise ShapeError(op="rotary", operands=upcast.node.told, reason="the size is odd")
     half = size // 2
     at = arange(length) if positions is None else Array.of(value(positions, "rotary"))
-    steps = Array.of(cast(arange(half).node, wide.dtype)) * (-2.0 * math.log(base) / size)
-    angle = expand_dims(Array.of(cast(at.node, wide.dtype)), axis=-1) * exp(steps)
+    steps = Array.of(cast(arange(half).node, upcast.dtype)) * (-2.0 * math.log(base) / size)
+    angle = expand_dims(Array.of(cast(at.node, upcast.dtype)), axis=-1) * exp(steps)
     c, s = cos(angle), sin(angle)
     if interleaved:
-        pairs = reshape(wide, (*wide.shape[:-1], half, 2))
+        pairs = reshape(upcast, (*upcast.shape[:-1], half, 2))
         a, b = pairs[..., 0], pairs[..., 1]
-        turned = concat(
+        rotated = concat(
             [expand_dims(a * c - b * s, axis=-1), expand_dims(a * s + b * c, axis=-1)], axis=-1
         )
-        return _narrow(reshape(turned, wide.shape), x)
-    a, b = wide[..., :half], wide[..., half:]
-    return _narrow(concat([a * c - b * s, a * s + b * c], axis=-1), x)
+        return _to_type_of(reshape(rotated, upcast.shape), x)
+    a, b = upcast[..., :half], upcast[..., half:]
+    return _to_type_of(concat([a * c - b * s, a * s + b * c], axis=-1), x)

@@ -1,10 +1,10 @@
-"""Python numbers inside a recording: sizes of arrays, and arguments that are plain numbers.
+"""Python numbers in a recording: sizes of arrays, and number arguments.
 
-A `Size` is what `x.shape[0]` gives inside `jit`: it calculates symbolically, answers comparisons by
-a guard, and becomes a plain int (for this recording only) where Python insists on one.  A `Scalar`
-is a float or int argument, or arithmetic on such: it is an operand of array code like a Python
-number.  It answers comparisons by a guard too; where it is the bound of a slice or a dimension it
-is a size like others; its value is looked at, and pinned, only when Python needs it.
+A `Size` is what `x.shape[0]` returns inside `jit`.  It computes symbolically, answers comparisons
+under a guard, and becomes a plain int, valid for this recording only, where Python insists on one.
+A `Scalar` is a float or int argument, or arithmetic on these.  It is an operand of array code like
+a Python number, and answers comparisons under a guard too.  As the bound of a slice or as a
+dimension it acts as a size.  Its value is read, and pinned, only where Python needs it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Number", "Scalar", "Size", "as_dim", "dims", "is_whole", "shown"]
 
 
 class Number:
-    """Common ground of `Size` and `Scalar`: behaves as a Python number in a recording."""
+    """Base of `Size` and `Scalar`, which behave as Python numbers in a recording."""
 
     __slots__ = ("scope",)
 
@@ -40,30 +40,30 @@ class Number:
 
     @property
     def dtype(self) -> DType:
-        """i64 or f64: the type it has beside no array."""
+        """Dtype if no array is involved: i64 or f64."""
         raise NotImplementedError
 
     @property
     def ndim(self) -> int:
-        """0, as an array of rank 0 and NumPy's numbers say."""
+        """Rank as an array: 0."""
         return 0
 
     @property
     def shape(self) -> tuple[()]:
-        """()"""
+        """Shape as an array: ()."""
         return ()
 
     @property
     def size(self) -> int:
-        """1"""
+        """Number of elements as an array: 1."""
         return 1
 
     def value(self) -> int | float:
-        """The number itself; the recording is valid for this one only."""
+        """Return the number; the recording is valid for this value only."""
         raise NotImplementedError
 
     def node(self, dtype: DType) -> Value:
-        """The number as a value of rank 0."""
+        """Return the number as a value of rank 0."""
         raise NotImplementedError
 
     def __bool__(self) -> bool:
@@ -94,7 +94,7 @@ class Number:
         return math.trunc(self.value())
 
     def __neg__(self) -> Any:
-        """The number with another sign."""
+        """Return the negated number."""
         raise NotImplementedError
 
     def __invert__(self) -> Any:
@@ -109,12 +109,12 @@ class Number:
         return other // self, other % self
 
     def bit_length(self) -> int:
-        """Of a whole number, as an int has it; the recording is valid for this one only."""
+        """Return `int.bit_length` of the number; the recording is valid for this value only."""
         return int(self.value()).bit_length()
 
 
 class Size(Number):
-    """An integer that depends on the sizes of a call."""
+    """Integer that depends on the sizes of a call."""
 
     __slots__ = ("expr",)
 
@@ -140,22 +140,26 @@ class Size(Number):
 
     def __eq__(self, other: object) -> bool:
         e = _expr(other)
-        return _ask(self, "==", other) if e is None else self.scope.holds(self.expr, "==", e)
+        return (
+            _compare_guarded(self, "==", other)
+            if e is None
+            else self.scope.holds(self.expr, "==", e)
+        )
 
     def __hash__(self) -> int:
         return hash(self.value())
 
     def __lt__(self, other: Any) -> bool:
-        return _compare(self, "<", other)
+        return _compare_sizes(self, "<", other)
 
     def __le__(self, other: Any) -> bool:
-        return _compare(self, "<=", other)
+        return _compare_sizes(self, "<=", other)
 
     def __gt__(self, other: Any) -> bool:
-        return _compare(self, ">", other)
+        return _compare_sizes(self, ">", other)
 
     def __ge__(self, other: Any) -> bool:
-        return _compare(self, ">=", other)
+        return _compare_sizes(self, ">=", other)
 
     def __bool__(self) -> bool:
         return not self.scope.holds(self.expr, "==", 0)
@@ -168,7 +172,7 @@ class Size(Number):
 
 
 def _expr(x: object) -> Index | None:
-    """The integer expression that an operand is, if it is one."""
+    """Return the integer expression of an operand, None if it is none."""
     if isinstance(x, Size):
         return x.expr
     if isinstance(x, (int, np.integer)):
@@ -176,10 +180,10 @@ def _expr(x: object) -> Index | None:
     return None
 
 
-def _compare(x: Size, relation: str, other: Any) -> bool:
+def _compare_sizes(x: Size, relation: str, other: Any) -> bool:
     e = _expr(other)
     if e is None:
-        return _ask(x, relation, other)
+        return _compare_guarded(x, relation, other)
     opposite = _OPPOSITE.get(relation)
     return (
         x.scope.holds(x.expr, relation, e)
@@ -192,7 +196,7 @@ _OPPOSITE = {">": "<=", ">=": "<"}
 
 
 class Scalar(Number):
-    """A number that is a value of rank 0 in the recording, with its value in this call."""
+    """Number that is a value of rank 0; `hint` is its value in this call."""
 
     __slots__ = ("hint", "rank0")
 
@@ -213,11 +217,11 @@ class Scalar(Number):
         if not self.scope.open:
             raise LeakError(value=str(self.rank0.type), function=self.scope.name)
         if dtype.is_integer and dtype is not i64 and isinstance(self.hint, int):
-            self._must_fit(np.iinfo(dtype.numpy), dtype)
+            self._check_range(np.iinfo(dtype.numpy), dtype)
         return cast(self.rank0, dtype)
 
-    def _must_fit(self, info: Any, dtype: DType) -> None:
-        """NumPy refuses a number beyond the type of the array beside it, and so does this."""
+    def _check_range(self, info: Any, dtype: DType) -> None:
+        """Raise RangeError, as NumPy does, for a number beyond the dtype of the array operand."""
         if not info.min <= self.hint <= info.max:
             raise RangeError(
                 op=self.scope.name,
@@ -234,25 +238,25 @@ class Scalar(Number):
         return f"<{self.dtype.long} argument>"
 
     def __eq__(self, other: object) -> bool:
-        return _ask(self, "==", other)
+        return _compare_guarded(self, "==", other)
 
     def __hash__(self) -> int:
         return hash(self.value())
 
     def __lt__(self, other: Any) -> bool:
-        return _ask(self, "<", other)
+        return _compare_guarded(self, "<", other)
 
     def __le__(self, other: Any) -> bool:
-        return _ask(self, "<=", other)
+        return _compare_guarded(self, "<=", other)
 
     def __gt__(self, other: Any) -> bool:
-        return _ask(self, ">", other)
+        return _compare_guarded(self, ">", other)
 
     def __ge__(self, other: Any) -> bool:
-        return _ask(self, ">=", other)
+        return _compare_guarded(self, ">=", other)
 
     def __bool__(self) -> bool:
-        return not _ask(self, "==", 0)
+        return not _compare_guarded(self, "==", 0)
 
     def __neg__(self) -> Scalar:
         return Scalar(UNARY["negative"](self.rank0), -self.hint, self.scope)
@@ -261,7 +265,7 @@ class Scalar(Number):
         return Scalar(UNARY["abs"](self.rank0), abs(self.hint), self.scope)
 
 
-_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+_RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
     "<": operator.lt,
     "<=": operator.le,
@@ -270,11 +274,11 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def _ask(x: Number, relation: str, y: Any) -> bool:
-    """Whether `x relation y`; the recording is valid where the answer is the same."""
+def _compare_guarded(x: Number, relation: str, y: Any) -> bool:
+    """Return whether `x relation y`; the recording is valid where the answer is the same."""
     if not isinstance(y, (Number, int, float, np.integer, np.floating)):
         return NotImplemented
-    truth = _COMPARE[relation](_hint(x), _hint(y))
+    truth = _RELATIONS[relation](_hint(x), _hint(y))
     texts = [
         x.scope.formula_of(v.rank0 if isinstance(v, Scalar) else _size_or_number(v)) for v in (x, y)
     ]
@@ -283,8 +287,8 @@ def _ask(x: Number, relation: str, y: Any) -> bool:
             if isinstance(v, Number):
                 v.value()
     else:
-        asked = f"{texts[0]} {relation} {texts[1]}"
-        x.scope.ask(asked if truth else f"not {asked}")
+        condition = f"{texts[0]} {relation} {texts[1]}"
+        x.scope.ask(condition if truth else f"not {condition}")
     return truth
 
 
@@ -294,8 +298,8 @@ def _size_or_number(x: Any) -> Index | float:
     return x if isinstance(x, (int, float)) else x.item()
 
 
-def _as_size(x: Scalar) -> Index | None:
-    """A whole number that was computed from arguments and sizes by rules that sizes obey."""
+def _size_expr(x: Scalar) -> Index | None:
+    """Return an integer as an expression of sizes, if size arithmetic computed it, else None."""
     return _expr_of(x.rank0, x.scope) if x.dtype is i64 else None
 
 
@@ -313,7 +317,7 @@ def _expr_of(node: Node, scope: Scope) -> Index | None:
         return None
     if op.name == "neg":
         operands.insert(0, 0)
-    return _expr(_exact(rule, *operands, scope))  # type: ignore[arg-type]
+    return _expr(_size_arithmetic(rule, *operands, scope))  # type: ignore[arg-type]
 
 
 def _hint(x: Any) -> int | float:
@@ -322,8 +326,8 @@ def _hint(x: Any) -> int | float:
     return x.hint if isinstance(x, Scalar) else x
 
 
-def _calculate(what: str, plain: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
-    """Arithmetic that leaves the integers of shapes: a Scalar."""
+def _scalar_arithmetic(what: str, plain: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
+    """Apply arithmetic that symbolic sizes do not support; the result is a `Scalar`."""
     for operand in (x, y):
         if not isinstance(operand, (Number, int, float, np.integer, np.floating)):
             return NotImplemented
@@ -359,37 +363,41 @@ def _methods(what: str, plain: Callable[..., Any], exact: Callable[..., Index] |
         a, b = _expr(x), _expr(y)
         if exact is not None and a is not None and b is not None:
             scope = x.scope if isinstance(x, Size) else y.scope
-            return _exact(exact, a, b, scope)
+            return _size_arithmetic(exact, a, b, scope)
         if what == "pow" and a is not None and isinstance(y, int) and 0 <= y <= 4:
             return shown(_power(a, y), x.scope)
-        return _calculate(what, plain, x, y)
+        return _scalar_arithmetic(what, plain, x, y)
 
     return apply, lambda x, y: apply(y, x)
 
 
-def _whole(x: Any) -> Any:
-    """A plain int for a number that is whole, the recording being valid for this one only."""
+def _pinned_int(x: Any) -> Any:
+    """Return a plain int for an integer; the recording is valid for this value only."""
     return int(x.value()) if isinstance(x, Number) and x.dtype is i64 else x
 
 
-def _bits(plain: Callable[[Any, Any], Any], exact: Callable[[Any, int], Any] | None) -> Any:
-    """Shifts and masks: by a plain int they may be arithmetic, else the numbers are looked at."""
+def _bitwise_methods(
+    plain: Callable[[Any, Any], Any], exact: Callable[[Any, int], Any] | None
+) -> Any:
+    """Return methods for shifts and masks, symbolic for some plain operands, else pinned."""
 
     def apply(x: Any, y: Any) -> Any:
         if exact is not None and isinstance(y, int) and x.dtype is i64:
-            found = exact(x, y)
-            if found is not None:
-                return found
-        return plain(_whole(x), _whole(y)) if is_whole(x) and is_whole(y) else NotImplemented
+            symbolic = exact(x, y)
+            if symbolic is not None:
+                return symbolic
+        return (
+            plain(_pinned_int(x), _pinned_int(y)) if is_whole(x) and is_whole(y) else NotImplemented
+        )
 
     def reflected(x: Any, y: Any) -> Any:
-        return plain(y, _whole(x)) if is_whole(x) and is_whole(y) else NotImplemented
+        return plain(y, _pinned_int(x)) if is_whole(x) and is_whole(y) else NotImplemented
 
     return apply, reflected
 
 
-def _masked(x: Any, y: int) -> Any:
-    """`x & y` of the lowest bits; None for other masks."""
+def _low_bits(x: Any, y: int) -> Any:
+    """Return `x & y` for a mask of the lowest bits; None for other masks."""
     return x % (y + 1) if y >= 0 and not y & (y + 1) else None
 
 
@@ -400,11 +408,11 @@ for _name, _plain, _arithmetic in (
         operator.lshift,
         lambda x, y: x * 2**y if isinstance(x, Size) and 0 <= y < 63 else None,
     ),
-    ("and", operator.and_, _masked),
+    ("and", operator.and_, _low_bits),
     ("or", operator.or_, None),
     ("xor", operator.xor, None),
 ):
-    _forward, _reflected = _bits(_plain, _arithmetic)
+    _forward, _reflected = _bitwise_methods(_plain, _arithmetic)
     setattr(Number, f"__{_name}__", _forward)
     setattr(Number, f"__r{_name}__", _reflected)
 
@@ -417,10 +425,10 @@ _RULES: dict[str, Callable[..., Index]] = {
     "mod": mod,
     "neg": sub,
 }
-"""What scalar operators on whole numbers are among sizes."""
+"""Scalar operators on integers, as functions of size expressions."""
 
 
-def _exact(rule: Callable[..., Index], a: Index, b: Index, scope: Scope) -> Any:
+def _size_arithmetic(rule: Callable[..., Index], a: Index, b: Index, scope: Scope) -> Any:
     a, b = scope.canon(a), scope.canon(b)
     if rule in (floordiv, mod) and isinstance(b, int) and b < 0:
         a = scope.pin(a)
@@ -443,7 +451,7 @@ for _name, _what, _plain, _rule in _ARITHMETIC:
 
 
 def shown(e: Index, scope: Scope | None) -> Any:
-    """A dimension as the user sees it: an int, or a Size inside a recording."""
+    """Return a dimension as users see it: an int, or a Size inside a recording."""
     if scope is None or isinstance(e, int):
         return e
     e = scope.canon(e)
@@ -451,20 +459,23 @@ def shown(e: Index, scope: Scope | None) -> Any:
 
 
 def is_whole(x: Any) -> bool:
-    """Whether a user passed an integer, by itself or as a size or argument of a recording."""
+    """Return whether an argument is an integer: plain, a size or a number argument."""
     return isinstance(x, (int, np.integer, Size)) or (isinstance(x, Scalar) and x.dtype is i64)
 
 
 def as_dim(x: Any) -> Index:
-    """A dimension that a user passed.  Raises ArgumentError for what is no integer."""
+    """Return a dimension that a user passed.
+
+    Raises ArgumentError for something that is no integer.
+    """
     if isinstance(x, Size):
         return x.scope.canon(x.expr)
-    found = _as_size(x) if isinstance(x, Scalar) else None
-    return whole(x) if found is None else x.scope.canon(found)
+    expr = _size_expr(x) if isinstance(x, Scalar) else None
+    return whole(x) if expr is None else x.scope.canon(expr)
 
 
 def dims(shape: Any) -> tuple[Index, ...]:
-    """A shape that a user passed: an integer or a sequence of them."""
+    """Return a shape that a user passed: an integer or a sequence of integers."""
     single = isinstance(shape, (int, float, str, Number)) or getattr(shape, "ndim", None) == 0
     if single or not isinstance(shape, Iterable):
         return (as_dim(shape),)

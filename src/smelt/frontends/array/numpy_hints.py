@@ -1,7 +1,7 @@
-"""Names that NumPy has and the array API standard spells otherwise: what who asks for one is told.
+"""Error hints for names of NumPy that the array API standard spells differently.
 
-Most programs begin as NumPy's.  A name that is missing here says what to write instead, so that the
-same line runs with NumPy as its namespace too:
+Most programs begin as NumPy's.  A missing name says what to write instead, in a form that also runs
+with NumPy as the namespace:
 
     sm.concatenate([x, y])     AttributeError: .. the array API standard has sm.concat for it
     x.mean(axis=0)             AttributeError: .. write sm.mean(x, axis=0)
@@ -32,12 +32,12 @@ FUNCTIONS: Final[dict[str, str]] = {
     "gelu": "nn.gelu", "layer_norm": "nn.layer_norm", "log_softmax": "nn.log_softmax",
     "logsumexp": "nn.logsumexp", "relu": "nn.relu", "silu": "nn.silu", "softmax": "nn.softmax",
 }  # fmt: skip
-"""NumPy's (or a reader's) name -> ours."""
+"""Other names, mostly NumPy's -> names of this package."""
 
 NOWHERE: Final[dict[str, str]] = {
     "fft": ": there are no complex numbers; numpy.fft takes np.asarray(x)",
 }
-"""What there is no function for -> why, and what to do instead."""
+"""Names without a function here -> reason and alternative."""
 
 METHODS: Final[dict[str, str]] = {
     **{name: name for name in (
@@ -48,26 +48,26 @@ METHODS: Final[dict[str, str]] = {
     "dot": "matmul", "flatten": "reshape", "ravel": "reshape", "swapaxes": "permute_dims",
     "transpose": "permute_dims", "fill": "full_like", "view": "astype",
 }  # fmt: skip
-"""Methods of NumPy's arrays -> functions of ours."""
+"""Methods of NumPy's arrays -> functions of this package."""
 
 
 def missing(name: str) -> NoReturn:
-    """Raises the AttributeError of a name that the package does not have."""
+    """Raise AttributeError for a name that the package does not have, with a hint."""
     ours = FUNCTIONS.get(name)
-    told = (
+    hint = (
         f": the array API standard has sm.{ours} for it"
         if ours and "." not in ours
         else f": it is sm.{ours}"
         if ours
         else NOWHERE.get(name, "")
     )
-    raise AttributeError(f"module 'smelt' has no attribute {name!r}{told}", name=name)
+    raise AttributeError(f"module 'smelt' has no attribute {name!r}{hint}", name=name)
 
 
 class Elsewhere:
-    """A method that arrays do not have; asking for it says which function there is.
+    """Descriptor for a method that arrays lack; access raises an error with a hint.
 
-    It costs nothing to look up what does exist, as a `__getattr__` of the class would.
+    Unlike `__getattr__` it does not slow down look-ups of attributes that exist.
     """
 
     def __init__(self, name: str, function: str) -> None:

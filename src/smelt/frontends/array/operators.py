@@ -1,4 +1,8 @@
-"""Python's operators on arrays: `x + y`, `2 * x`, `x += y`, `x @ y`, `-x`, `x < y`."""
+"""Define Python's operators on arrays, such as `x + y` and `x += y`.
+
+`Operators` is the base class of `sm.Array`.  Each method applies an operator of `families.BINARY`
+or `UNARY`; in-place forms give the array a new version.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +42,13 @@ _GREATER_EQUAL = BINARY["greater_equal"]
 
 
 class Operators:
-    """The operators of `smelt.Array`; the other operand may be an array or a Python number."""
+    """Operator methods of `smelt.Array`; the other operand is an array or a Python number."""
 
     def __hash__(self) -> int:
-        """Inside `jit` by identity, so that arrays may be kept in dicts and sets."""
+        """Hash by identity inside `jit`, so that arrays may be keys of dicts and sets.
+
+        Raises TypeError outside, where the elements may change.
+        """
         if self.node.scope is None:
             raise TypeError("an Array cannot be hashed: its elements may change")
         return id(self)
@@ -52,7 +59,7 @@ class Operators:
 
     @staticmethod
     def of(node: Value) -> Any:
-        """The array that stands for a recorded value."""
+        """Return the array that stands for a recorded value."""
         raise NotImplementedError
 
     def renew(self, node: Value) -> None:
@@ -237,7 +244,10 @@ def _in_place(family: Binary, x: T, other: Any) -> T:
 
 
 def operand(x: Any) -> Any:
-    """The other operand of a dunder: a value, a number, or NotImplemented."""
+    """Return the other operand of an operator: a value, a number, or NotImplemented.
+
+    Raises UnsupportedError for a complex number.
+    """
     if isinstance(x, Operators):
         return x.node
     if isinstance(x, (bool, int, float, Number)):
@@ -253,12 +263,12 @@ _RANK: dict[str, int] = {"bool": 0, "uint": 1, "int": 1, "float": 2}
 
 
 def _replace(x: T, what: str, result: Value) -> T:
-    """`x` as a new version that holds `result`, with the shape and dtype that x has.
+    """Make `result` the new version of `x`, cast to the dtype of x.
 
-    Raises ShapeError if the result is larger, DTypeError if its kind does not fit.
+    Raises ShapeError if the result has another shape, DTypeError if its kind does not fit.
     """
     old = x.node.type
-    if not _as_large(result, x.node):
+    if not _has_same_shape(result, x.node):
         raise ShapeError(
             op=what,
             operands=f"{x.node.told}, ...",
@@ -272,8 +282,8 @@ def _replace(x: T, what: str, result: Value) -> T:
     return x
 
 
-def _as_large(result: Value, x: Value) -> bool:
-    """Whether the shapes are the same, in a recording for the sizes at hand: some come out as 1."""
+def _has_same_shape(result: Value, x: Value) -> bool:
+    """Return whether the shapes are equal; a recording guards the equality of symbolic sizes."""
     scope, shapes = result.scope or x.scope, (shape_of(result), shape_of(x))
     if scope is None or len(shapes[0]) != len(shapes[1]):
         return shapes[0] == shapes[1]

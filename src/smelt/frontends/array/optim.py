@@ -1,8 +1,8 @@
-"""Optimisers as functions of nests of arrays: an initial state, and a step.
+"""Optimisers as functions of nested arrays: an initial state, and a step.
 
-Nothing here is an operator: an update is elementwise code, so that under `sm.jit` the updates of
-all parameters, and what becomes of their gradients, run in one launch.  States are nests, so they
-go through `sm.jit` as arguments and results; `step` counts from 1.
+An update is elementwise code, so under `sm.jit` the updates of all parameters, fused with the last
+steps of their gradients, run in one launch.  States are nests of arrays, so they can be arguments
+and results of jitted functions.  The state's step count starts from 1 in the first step.
 
 >>> import smelt as sm
 >>> start, step = sgd(0.1)
@@ -30,7 +30,12 @@ __all__ = ["Optimiser", "adam", "adamw", "clip", "norm", "sgd"]
 
 
 class Optimiser(NamedTuple):
-    """`start(parameters)` gives a state, `step(parameters, slopes, state)` both of them anew."""
+    """Pair of functions `start(parameters)` and `step(parameters, slopes, state)`.
+
+    `start` returns an initial state; `step` takes the gradients as `slopes`, in the nest of the
+    parameters, and returns new parameters and a new state.  `step` raises ArgumentError if the
+    nests differ.
+    """
 
     start: Callable[[Any], Any]
     step: Callable[[Any, Any, Any], tuple[Any, Any]]
@@ -40,31 +45,36 @@ Update = Callable[..., tuple[Any, ...]]
 
 
 def sgd(rate: Any, *, momentum: float = 0.0, nesterov: bool = False) -> Optimiser:
-    """Stochastic gradient descent: p - rate·g, or with the running sum m·momentum + g for g.
+    """Return stochastic gradient descent: p - rate·g.
+
+    With momentum, g is replaced by the running sum m = momentum·m + g.
 
     Args:
-        rate: of learning, a number or an array of rank 0.
-        momentum: of the running sum; 0 keeps none.
-        nesterov: look one step ahead (Y. Nesterov, 1983, as I. Sutskever et al. write it, 2013).
+        rate: the learning rate, a number or an array of rank 0.
+        momentum: factor of the running sum; 0 stores none.
+        nesterov: look one step ahead (Y. Nesterov, 1983, in the form of I. Sutskever et al.,
+            2013).
     """
 
     def update(p: Array, g: Array, count: Any, *state: Array) -> tuple[Any, ...]:
-        pace = _like(rate, p)
+        step_size = _in_type_of(rate, p)
         if not state:
-            return (p - pace * g,)
+            return (p - step_size * g,)
         m = momentum * state[0] + g
-        return p - pace * (g + momentum * m if nesterov else m), m
+        return p - step_size * (g + momentum * m if nesterov else m), m
 
     return _optimiser(update, 1 if momentum else 0)
 
 
 def adam(rate: Any, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> Optimiser:
-    """Mean gradients over the root of their mean squares (D. Kingma and J. Ba, 2015).
+    """Return Adam: mean gradients over the root of their mean squares.
 
     Args:
-        rate: of learning, a number or an array of rank 0.
-        betas: what is kept of both means in each step.
+        rate: the learning rate, a number or an array of rank 0.
+        betas: decay factors of both running means.
         eps: added to the root.
+
+    See D. Kingma and J. Ba, 2015.
     """
     return adamw(rate, betas=betas, eps=eps, decay=0.0)
 
@@ -72,71 +82,82 @@ def adam(rate: Any, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1
 def adamw(
     rate: Any, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, decay: float = 0.01
 ) -> Optimiser:
-    """Adam whose weights decay by themselves (I. Loshchilov and F. Hutter, 2019).
+    """Return Adam with decoupled weight decay.
 
     Args:
-        rate: of learning, a number or an array of rank 0.
-        betas: what is kept of both means in each step.
+        rate: the learning rate, a number or an array of rank 0.
+        betas: decay factors of both running means.
         eps: added to the root.
-        decay: of the weights, times the rate.
+        decay: weight decay, multiplied by the rate.
+
+    See I. Loshchilov and F. Hutter, 2019.
     """
     first, second = betas
 
     def update(p: Array, g: Array, count: Any, m: Array, v: Array) -> tuple[Any, ...]:
         m = first * m + (1 - first) * g
         v = second * v + (1 - second) * (g * g)
-        full = [_like(1 - beta**count, p) for beta in betas]
-        size = (m / full[0]) / (sqrt(v / full[1]) + eps)
-        pace = _like(rate, p)
-        kept = p if not decay else p - pace * decay * p
-        return kept - pace * size, m, v
+        bias_corrections = [_in_type_of(1 - beta**count, p) for beta in betas]
+        direction = (m / bias_corrections[0]) / (sqrt(v / bias_corrections[1]) + eps)
+        step_size = _in_type_of(rate, p)
+        decayed = p if not decay else p - step_size * decay * p
+        return decayed - step_size * direction, m, v
 
     return _optimiser(update, 2)
 
 
 def norm(nest: Any) -> Array:
-    """The root of the sum of squares of all elements of all arrays in a nest."""
+    """Return the Euclidean norm of all elements of all arrays in a nest.
+
+    The result has rank 0.  Raises ArgumentError for a nest without arrays.
+    """
     leaves, _ = flatten(nest)
     if not leaves:
         raise ArgumentError(op="norm", argument="nest", value=nest, expected="at least one array")
-    squares = [total(x * x) for x in map(_wide, leaves)]
-    found = squares[0]
+    squares = [total(x * x) for x in map(_to_compute_type, leaves)]
+    sum_ = squares[0]
     for square in squares[1:]:
-        found = found + square
-    return sqrt(found)
+        sum_ = sum_ + square
+    return sqrt(sum_)
 
 
 def clip(slopes: Any, largest: float) -> Any:
-    """Gradients scaled down so that their common norm is at most `largest`."""
+    """Scale gradients down so that their common norm is at most `largest`.
+
+    Returns a nest like `slopes`.
+    """
     leaves, tree = flatten(slopes)
     factor = minimum(largest / (norm(slopes) + 1e-6), 1.0)
-    return unflatten(tree, iter([_narrow(_wide(x) * factor, x) for x in leaves]))
+    return unflatten(tree, iter([_to_type_of(_to_compute_type(x) * factor, x) for x in leaves]))
 
 
-def _wide(x: Any) -> Array:
+def _to_compute_type(x: Any) -> Array:
     return Array.of(floating(value(x, "optim")))
 
 
-def _narrow(found: Array, x: Any) -> Array:
-    return Array.of(cast(found.node, value(x, "optim").type.dtype))
+def _to_type_of(result: Array, x: Any) -> Array:
+    return Array.of(cast(result.node, value(x, "optim").type.dtype))
 
 
-def _like(x: Any, p: Array) -> Any:
-    """A number, or one computed in float64, beside a parameter: it does not widen that."""
+def _in_type_of(x: Any, p: Array) -> Any:
+    """Cast an array to the dtype of a parameter, to avoid promotion."""
     return Array.of(cast(x.node, p.dtype)) if isinstance(x, Array) else x
 
 
-def _optimiser(update: Update, kept: int) -> Optimiser:
-    """An optimiser of all arrays of a nest, each with `kept` arrays of its own."""
+def _optimiser(update: Update, state_count: int) -> Optimiser:
+    """Build an optimiser from an elementwise update with `state_count` arrays of state."""
 
     def start(parameters: Any) -> Any:
         leaves, tree = flatten(parameters)
-        nests = [unflatten(tree, iter([zeros_like(_wide(x)) for x in leaves])) for _ in range(kept)]
+        nests = [
+            unflatten(tree, iter([zeros_like(_to_compute_type(x)) for x in leaves]))
+            for _ in range(state_count)
+        ]
         return (zeros((), dtype="float64"), *nests)
 
     def step(parameters: Any, slopes: Any, state: Any) -> tuple[Any, Any]:
         leaves, tree = flatten(parameters)
-        given, nest = flatten(slopes)
+        gradients, nest = flatten(slopes)
         if nest != tree:
             raise ArgumentError(
                 op="step",
@@ -146,10 +167,15 @@ def _optimiser(update: Update, kept: int) -> Optimiser:
             )
         count, *states = state
         count = count + 1.0
-        rows = zip(leaves, given, *(flatten(s)[0] for s in states), strict=True)
-        made = [update(_wide(p), _wide(g), count, *own) for p, g, *own in rows]
-        new = unflatten(tree, iter([_narrow(m[0], p) for m, p in zip(made, leaves, strict=True)]))
-        others = (unflatten(tree, iter([m[k + 1] for m in made])) for k in range(kept))
+        entries = zip(leaves, gradients, *(flatten(s)[0] for s in states), strict=True)
+        updated = [
+            update(_to_compute_type(p), _to_compute_type(g), count, *arrays)
+            for p, g, *arrays in entries
+        ]
+        new = unflatten(
+            tree, iter([_to_type_of(m[0], p) for m, p in zip(updated, leaves, strict=True)])
+        )
+        others = (unflatten(tree, iter([m[k + 1] for m in updated])) for k in range(state_count))
         return new, (count, *others)
 
     return Optimiser(start, step)

@@ -1,4 +1,4 @@
-"""Statistics of elements in order, with NumPy's names: medians and quantiles, NaN counted or not.
+"""Order statistics with NumPy's names: medians, quantiles and percentiles.
 
 >>> import smelt as sm
 >>> x = sm.asarray([1.0, 4.0, sm.nan, 2.0])
@@ -36,138 +36,153 @@ __all__ = [
 
 
 def _sorted(x: Any, axis: Axis, what: str) -> Array:
-    """Floats in order along the first axis, into which `axis` was brought."""
+    """Sort floats along a new first axis into which the axes `axis` are flattened."""
     array = floats_of(x, what)
     axes = axes_of(axis, array.ndim, what)
-    moved = moveaxis(array, axes, tuple(range(len(axes)))) if axes else array
-    shape = moved.shape
-    whole = reshape(moved, (math.prod(shape[: len(axes)]), *shape[len(axes) :]))
+    leading = moveaxis(array, axes, tuple(range(len(axes)))) if axes else array
+    shape = leading.shape
+    flat = reshape(leading, (math.prod(shape[: len(axes)]), *shape[len(axes) :]))
     if not axes:
-        whole = reshape(array, (1, *array.shape)) if array.ndim else reshape(array, (1,))
-    size = shape_of(whole.node)[0]
+        flat = reshape(array, (1, *array.shape)) if array.ndim else reshape(array, (1,))
+    size = shape_of(flat.node)[0]
     if size == 0:
         raise ShapeError(op=what, operands=array.node.told, reason="there are no elements")
-    return sort(whole, axis=0)
+    return sort(flat, axis=0)
 
 
-def _kept(found: Array, x: Any, axis: Axis, what: str, lead: int) -> Array:
-    """The result with folded axes of size 1."""
+def _restore_axes(result: Array, x: Any, axis: Axis, what: str, lead: int) -> Array:
+    """Insert the reduced axes, with size 1, into a result with `lead` leading dimensions."""
     rank = array_of(x, what).ndim
     axes = axes_of(axis, rank, what)
-    return expand_dims(found, axis=tuple(a + lead for a in axes)) if axes else found
+    return expand_dims(result, axis=tuple(a + lead for a in axes)) if axes else result
 
 
-def _check_parts(q: Any, most: int, what: str) -> None:
-    """Refuses numbers that are no part of the way, where they are known."""
-    parts: Any = q.ravel().tolist() if isinstance(q, np.ndarray) else q
-    for part in parts if isinstance(parts, (list, tuple)) else (parts,):
-        if isinstance(part, (int, float, np.number)) and (part < 0 or part > most):
-            raise ArgumentError(f"{what}: q has {part}, expected numbers from 0 to {most}")
+def _check_fractions(q: Any, most: int, what: str) -> None:
+    """Raise ArgumentError for known numbers outside of 0 to `most`."""
+    fractions: Any = q.ravel().tolist() if isinstance(q, np.ndarray) else q
+    for fraction in fractions if isinstance(fractions, (list, tuple)) else (fractions,):
+        if isinstance(fraction, (int, float, np.number)) and (fraction < 0 or fraction > most):
+            raise ArgumentError(f"{what}: q has {fraction}, expected numbers from 0 to {most}")
 
 
 def median(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
-    """The middle element in order, the mean of the two of an even number; NaN if there is a NaN.
+    """Return the median over `axis`, all dimensions for None; NaN if any element is NaN.
 
-    Floats keep their dtype, integers give float64.  Raises AxisError, ShapeError for no elements.
+    For an even number of elements it is the mean of the middle two.  Floats keep their dtype,
+    integers give float64.  `keepdims` keeps the reduced dimensions with size 1.  Raises AxisError,
+    ShapeError for no elements.
     """
-    line = _sorted(x, axis, "median")
-    n = line.shape[0]
-    low, high = line[(n - 1) // 2], line[n // 2]
+    sorted_ = _sorted(x, axis, "median")
+    n = sorted_.shape[0]
+    low, high = sorted_[(n - 1) // 2], sorted_[n // 2]
     middle = el.where(el.equal(low, high), low, low * 0.5 + high * 0.5)
-    found = el.where(el.isnan(line[n - 1]), math.nan, middle)
-    return _kept(found, x, axis, "median", 0) if keepdims else found
+    result = el.where(el.isnan(sorted_[n - 1]), math.nan, middle)
+    return _restore_axes(result, x, axis, "median", 0) if keepdims else result
 
 
 def nanmedian(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
-    """`median` of the elements that are not NaN; NaN where there are none.
+    """Return the median of the elements that are not NaN; NaN if there are none.
 
-    Raises AxisError, ShapeError for no elements.
+    Arguments and dtypes are those of `median`.  Raises AxisError, ShapeError for no elements.
     """
-    line, there = _sorted_there(x, axis, "nanmedian")
-    low, high = _at(line, (there - 1) // 2), _at(line, there // 2)
-    found = el.where(el.equal(low, high), low, low * 0.5 + high * 0.5)
-    return _kept(found, x, axis, "nanmedian", 0) if keepdims else found
+    sorted_, count = _sorted_with_count(x, axis, "nanmedian")
+    low, high = _at(sorted_, (count - 1) // 2), _at(sorted_, count // 2)
+    result = el.where(el.equal(low, high), low, low * 0.5 + high * 0.5)
+    return _restore_axes(result, x, axis, "nanmedian", 0) if keepdims else result
 
 
-def _sorted_there(x: Any, axis: Axis, what: str) -> tuple[Array, Array]:
-    """`_sorted`, and how many in each line are no NaN: those come first."""
-    line = _sorted(x, axis, what)
-    return line, astype(stat.sum(el.logical_not(el.isnan(line)), axis=0), i64)
+def _sorted_with_count(x: Any, axis: Axis, what: str) -> tuple[Array, Array]:
+    """Return `_sorted` and the number of elements per column that are not NaN.
+
+    These elements come first.
+    """
+    sorted_ = _sorted(x, axis, what)
+    return sorted_, astype(stat.sum(el.logical_not(el.isnan(sorted_)), axis=0), i64)
 
 
-def _at(line: Array, place: Array) -> Array:
-    """The elements at a place of each line, the first ones for places below 0."""
-    return take_along_axis(line, el.maximum(place, 0)[None], axis=0)[0]
+def _at(sorted_: Array, position: Array) -> Array:
+    """Return the element at a position of each column, the first for negative positions."""
+    return take_along_axis(sorted_, el.maximum(position, 0)[None], axis=0)[0]
 
 
 def quantile(x: Any, q: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
-    """The elements at parts `q`, from 0 to 1, of the way through those in order, interpolated
-    between neighbours; NaN if there is a NaN.
+    """Return quantiles `q` (from 0 to 1) over `axis`; NaN if any element is NaN.
+
+    Quantiles between two elements are interpolated linearly.
 
     Args:
         x: the elements; floats keep their dtype, integers give float64.
         q: a number or an array, whose dimensions lead those of the result.
-        axis: along which; None takes all elements.
-        keepdims: keep the folded axes with size 1.
+        axis: the dimensions to reduce; None takes all.
+        keepdims: keep the reduced dimensions with size 1.
 
-    Raises AxisError, ShapeError for no elements, ArgumentError for numbers outside of 0 and 1 (in
-    an array, whose elements are not known before, they give NaN).
+    Raises AxisError, ShapeError for no elements, ArgumentError for numbers outside of 0 to 1.
+    Elements of an array `q` that are known only later give NaN instead.
     """
-    _check_parts(q, 1, "quantile")
-    line, part = _sorted(x, axis, "quantile"), astype(floats_of(q, "quantile"), f64)
-    n = line.shape[0]
-    at = el.clip(part, 0.0, 1.0) * (n - 1)
-    low, share = _split(at, line)
-    share = reshape(share, (*at.shape, *[1] * (line.ndim - 1)))
-    a = take(line, el.clip(low, 0, n - 1), axis=0)
-    b = take(line, el.clip(low + 1, 0, n - 1), axis=0)
-    part = reshape(part, share.shape)
-    found = _between(a, b, share, el.logical_or(el.isnan(line[n - 1]), _outside(part)))
-    return _kept(found, x, axis, "quantile", at.ndim) if keepdims else found
+    _check_fractions(q, 1, "quantile")
+    sorted_, fraction = _sorted(x, axis, "quantile"), astype(floats_of(q, "quantile"), f64)
+    n = sorted_.shape[0]
+    at = el.clip(fraction, 0.0, 1.0) * (n - 1)
+    low, weight = _split(at, sorted_)
+    weight = reshape(weight, (*at.shape, *[1] * (sorted_.ndim - 1)))
+    a = take(sorted_, el.clip(low, 0, n - 1), axis=0)
+    b = take(sorted_, el.clip(low + 1, 0, n - 1), axis=0)
+    fraction = reshape(fraction, weight.shape)
+    result = _interpolate(a, b, weight, el.logical_or(el.isnan(sorted_[n - 1]), _outside(fraction)))
+    return _restore_axes(result, x, axis, "quantile", at.ndim) if keepdims else result
 
 
 def nanquantile(x: Any, q: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
-    """`quantile` of the elements that are not NaN; NaN where there are none."""
-    _check_parts(q, 1, "nanquantile")
-    line, there = _sorted_there(x, axis, "nanquantile")
-    given = astype(floats_of(q, "nanquantile"), f64)
-    part = reshape(given, (-1, *[1] * there.ndim))
-    low, share = _split(el.clip(part, 0.0, 1.0) * el.maximum(there - 1, 0), line)
-    last = line.shape[0] - 1
-    a = take_along_axis(line, el.clip(low, 0, last), axis=0)
-    b = take_along_axis(line, el.clip(low + 1, 0, last), axis=0)
-    found = _between(a, el.where(share > 0, b, a), share, _outside(part))
-    found = reshape(found, (*given.shape, *there.shape))
-    return _kept(found, x, axis, "nanquantile", given.ndim) if keepdims else found
+    """Return quantiles of the elements that are not NaN; NaN if there are none.
+
+    Arguments, dtypes and errors are those of `quantile`.
+    """
+    _check_fractions(q, 1, "nanquantile")
+    sorted_, count = _sorted_with_count(x, axis, "nanquantile")
+    fractions = astype(floats_of(q, "nanquantile"), f64)
+    fraction = reshape(fractions, (-1, *[1] * count.ndim))
+    low, weight = _split(el.clip(fraction, 0.0, 1.0) * el.maximum(count - 1, 0), sorted_)
+    last = sorted_.shape[0] - 1
+    a = take_along_axis(sorted_, el.clip(low, 0, last), axis=0)
+    b = take_along_axis(sorted_, el.clip(low + 1, 0, last), axis=0)
+    result = _interpolate(a, el.where(weight > 0, b, a), weight, _outside(fraction))
+    result = reshape(result, (*fractions.shape, *count.shape))
+    return _restore_axes(result, x, axis, "nanquantile", fractions.ndim) if keepdims else result
 
 
-def _split(at: Array, line: Array) -> tuple[Array, Array]:
-    """The whole part of places, and the rest as a share in the dtype of the elements."""
+def _split(at: Array, sorted_: Array) -> tuple[Array, Array]:
+    """Split positions into integers and fractions, the latter in the elements' dtype."""
     low = el.floor(at)
-    return astype(low, i64), astype(at - low, line.dtype)
+    return astype(low, i64), astype(at - low, sorted_.dtype)
 
 
-def _between(a: Array, b: Array, share: Array, none: Array) -> Array:
-    """From `a` to `b` by a share, from the nearer of both; NaN where there is `none`."""
-    between = el.where(share < 0.5, a + (b - a) * share, b - (b - a) * (1.0 - share))
-    return el.where(none, math.nan, el.where(el.equal(a, b), a, between))
+def _interpolate(a: Array, b: Array, weight: Array, is_missing: Array) -> Array:
+    """Interpolate from `a` to `b`, starting at the nearer one; NaN where `is_missing`."""
+    mixed = el.where(weight < 0.5, a + (b - a) * weight, b - (b - a) * (1.0 - weight))
+    return el.where(is_missing, math.nan, el.where(el.equal(a, b), a, mixed))
 
 
-def _outside(part: Array) -> Array:
-    return el.logical_not(el.logical_and(part >= 0, part <= 1))
+def _outside(fraction: Array) -> Array:
+    return el.logical_not(el.logical_and(fraction >= 0, fraction <= 1))
 
 
 def percentile(x: Any, q: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
-    """`quantile` of parts in hundredths."""
-    _check_parts(q, 100, "percentile")
-    return quantile(x, _hundredths(q), axis, keepdims=keepdims)
+    """Return percentiles: quantiles for `q` from 0 to 100.
+
+    Arguments, dtypes and errors are those of `quantile`.
+    """
+    _check_fractions(q, 100, "percentile")
+    return quantile(x, _as_fractions(q), axis, keepdims=keepdims)
 
 
 def nanpercentile(x: Any, q: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
-    """`nanquantile` of parts in hundredths."""
-    _check_parts(q, 100, "nanpercentile")
-    return nanquantile(x, _hundredths(q), axis, keepdims=keepdims)
+    """Return percentiles of the elements that are not NaN.
+
+    Arguments, dtypes and errors are those of `quantile`, with `q` from 0 to 100.
+    """
+    _check_fractions(q, 100, "nanpercentile")
+    return nanquantile(x, _as_fractions(q), axis, keepdims=keepdims)
 
 
-def _hundredths(q: Any) -> Array:
+def _as_fractions(q: Any) -> Array:
     return astype(floats_of(q, "percentile"), f64) / 100.0

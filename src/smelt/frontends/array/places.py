@@ -1,10 +1,10 @@
-"""Positions that put elements in order, equal ones as they came, for rows of NumPy arrays.
+"""Stable argsort of rows of NumPy arrays, faster than NumPy's.
 
-NumPy keeps equal elements apart by merging, one comparison at a time; integers it sorts by whole
-vectors, twenty times as fast.  So a key of an element and its position become one integer, the
-position in its lower bits: no two are equal, and sorted they hold the positions in order.  Where
-both do not fit into 64 bits, elements are ordered as they are, and positions of equal ones after
-that, beside the number of the run that they stand in.
+NumPy's stable sort merges, one comparison at a time; integers it sorts with vector instructions, an
+order of magnitude faster.  So an element's key and its position are packed in one 64-bit integer,
+the position in the lower bits: no two are equal, and in sorted order they hold the positions.
+Where both do not fit 64 bits, the elements are sorted unstably, and then the positions of equal
+elements, keyed by the number of their run.
 
 >>> stable_places(np.asarray([[2.0, 1.0, 2.0, np.nan, -0.0, 0.0]]), descending=False)
 array([[4, 5, 1, 0, 2, 3]])
@@ -23,44 +23,46 @@ from smelt.frontends.array.value import Buffer
 __all__ = ["places_into", "stable_places"]
 
 FEW, FEW_IN_ALL = 64, 2048
-"""Elements of a row, and of all rows, up to which merging is the faster."""
+"""Elements of a row, and of all rows, below which merging is faster."""
 AT_ONCE = 1 << 16
-"""Elements whose keys are made at once, as far as rows are shorter: they stay in a cache."""
+"""Elements whose keys are made at a time, so that they stay in cache."""
 HELD = 63
-"""Bits of a number and what stands in front of it."""
+"""Bits for a key and a position, without the sign bit."""
 
 
-def places_into(found: Buffer, x: Buffer, axis: int, descending: bool) -> None:
-    """Writes the positions, int64, that bring elements in order along `axis`; NaN counts as the
-    greatest of all, and every NaN as equal."""
+def places_into(out: Buffer, x: Buffer, axis: int, descending: bool) -> None:
+    """Write the positions, int64, that sort elements along `axis` stably into `out`.
+
+    NaN counts as the largest element, and every NaN as equal.
+    """
     count = x.shape[axis]
     if count < FEW or x.size < FEW_IN_ALL:
-        found[...] = _merged(x, axis, descending)
+        out[...] = _argsort_by_merging(x, axis, descending)
         return
-    rows, into = (np.moveaxis(a, axis, -1) for a in (x, found))
-    flat, wanted = rows.reshape(-1, count), into.reshape(-1, count)
+    rows, into = (np.moveaxis(a, axis, -1) for a in (x, out))
+    flat, targets = rows.reshape(-1, count), into.reshape(-1, count)
     step = max(AT_ONCE // count, 1)
     for first in range(0, len(flat), step):
-        wanted[first : first + step] = stable_places(flat[first : first + step], descending)
-    if not np.may_share_memory(wanted, into):  # the axis is not the last: `reshape` has made a copy
-        into[...] = wanted.reshape(into.shape)
+        targets[first : first + step] = stable_places(flat[first : first + step], descending)
+    if not np.may_share_memory(targets, into):  # `reshape` copied: the axis is not the last
+        into[...] = targets.reshape(into.shape)
 
 
 def stable_places(x: Buffer, descending: bool) -> Buffer:
-    """The positions for each row of a matrix, int64."""
+    """Return the positions, int64, that sort each row of a matrix stably."""
     count = x.shape[-1]
     bits = max(count - 1, 1).bit_length()
     if x.itemsize < 4 or 2 * bits > HELD:
-        return _merged(x, -1, descending)
+        return _argsort_by_merging(x, -1, descending)
     keys = _keys(x, HELD - bits)
     if keys is None:
-        return _repaired(x, bits, descending)
+        return _argsort_by_runs(x, bits, descending)
     if descending:
         np.invert(keys, out=keys)
-    return _in_order(keys, bits)
+    return _sort_packed(keys, bits)
 
 
-def _merged(x: Buffer, axis: int, descending: bool) -> Buffer:
+def _argsort_by_merging(x: Buffer, axis: int, descending: bool) -> Buffer:
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
     backwards = np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
@@ -68,10 +70,9 @@ def _merged(x: Buffer, axis: int, descending: bool) -> Buffer:
 
 
 def _keys(x: Buffer, bits: int) -> Buffer | None:
-    """Integers in the order of the elements, equal where they are, that take `bits` bits and a
-    sign; None where there are none."""
+    """Return integers of `bits` bits and a sign in the elements' order; None if impossible."""
     if x.dtype.kind == "f":
-        return _of_floats(x) if x.itemsize == 4 and bits >= 31 else None
+        return _float_keys(x) if x.itemsize == 4 and bits >= 31 else None
     if x.itemsize == 4:
         return x.astype(np.int64) if bits >= 32 else None
     low, high = x.min(), x.max()
@@ -80,20 +81,23 @@ def _keys(x: Buffer, bits: int) -> Buffer | None:
     return (x - low).astype(np.int64)
 
 
-def _of_floats(x: Buffer) -> Buffer:
-    """Of negative numbers all bits but the sign are turned; both zeros are one, and so is NaN."""
+def _float_keys(x: Buffer) -> Buffer:
+    """Return integer keys of float32: bits of negative numbers inverted, except the sign.
+
+    Both zeros get one key, and so does every NaN.
+    """
     raw = (x + np.float32(0)).view(np.int32)
-    turned = raw >> 31
-    turned &= 0x7FFFFFFF
-    raw ^= turned
-    unknown = np.isnan(x)
-    if unknown.any():
-        raw[unknown] = np.iinfo(np.int32).max
+    mask = raw >> 31
+    mask &= 0x7FFFFFFF
+    raw ^= mask
+    is_nan = np.isnan(x)
+    if is_nan.any():
+        raw[is_nan] = np.iinfo(np.int32).max
     return raw.astype(np.int64)
 
 
-def _in_order(keys: Buffer, bits: int) -> Buffer:
-    """The positions in the order of the keys, whose place they take."""
+def _sort_packed(keys: Buffer, bits: int) -> Buffer:
+    """Pack keys with positions, sort, and return the positions, in the memory of the keys."""
     keys <<= bits
     keys |= np.arange(keys.shape[-1])
     keys.sort(axis=-1)
@@ -101,22 +105,22 @@ def _in_order(keys: Buffer, bits: int) -> Buffer:
     return keys
 
 
-def _repaired(x: Buffer, bits: int, descending: bool) -> Buffer:
-    """Any positions in order, those of equal elements sorted after that."""
-    found: Buffer = np.argsort(x, axis=-1)
+def _argsort_by_runs(x: Buffer, bits: int, descending: bool) -> Buffer:
+    """Sort unstably, then sort the positions within each run of equal elements."""
+    order: Buffer = np.argsort(x, axis=-1)
     if descending:
-        found = np.ascontiguousarray(found[:, ::-1])
-    ordered: Buffer = np.take_along_axis(x, found, -1)
+        order = np.ascontiguousarray(order[:, ::-1])
+    ordered: Buffer = np.take_along_axis(x, order, -1)
     before, after = ordered[:, :-1], ordered[:, 1:]
     differs: Any = before != after
     if x.dtype.kind == "f":
         differs &= ~(np.isnan(before) & np.isnan(after))
     if differs.all():
-        return found
+        return order
     runs = np.zeros(x.shape, np.int64)
     np.cumsum(differs, axis=-1, out=runs[:, 1:])
     runs <<= bits
-    found |= runs
-    found.sort(axis=-1)
-    found &= (1 << bits) - 1
-    return found
+    order |= runs
+    order.sort(axis=-1)
+    order &= (1 << bits) - 1
+    return order

@@ -1,4 +1,6 @@
-"""Pooling and resizing of images [batch, channels, *spatial], written in ordinary maps and folds.
+"""Pooling and resizing of images [batch, channels, *spatial].
+
+All are composed of index maps, reductions and elementwise functions.
 
 >>> import smelt as sm
 >>> x = sm.reshape(sm.arange(6.0), (1, 1, 6))
@@ -46,14 +48,14 @@ __all__ = ["adaptive_avg_pool", "adaptive_max_pool", "avg_pool", "max_pool", "up
 def _windows(
     what: str, x: Value, size: Any, stride: Any, padding: Any, dilation: Any, ceil: bool
 ) -> tuple[Windows, tuple[int, ...]]:
-    """The windows, and how much of the margins at the ends is there for whole windows only."""
+    """Return the windows, and the padding added for partial windows at the ends."""
     count = spatial_rank(what, x)
     extent = each(what, "size", size, count)
     dilated = each(what, "dilation", dilation, count)
     steps = extent if stride is None else each(what, "stride", stride, count)
-    around = padding_of(what, padding, extent, dilated)
-    w = Windows(extent, steps, dilated, around)
-    if any(2 * max(pair) > w.reach(k) for k, pair in enumerate(around)):
+    padding_pairs = padding_of(what, padding, extent, dilated)
+    w = Windows(extent, steps, dilated, padding_pairs)
+    if any(2 * max(pair) > w.reach(k) for k, pair in enumerate(padding_pairs)):
         raise ArgumentError(
             op=what,
             argument="padding",
@@ -63,22 +65,28 @@ def _windows(
     fitting(what, x, w, x.told)
     if not ceil:
         return w, (0,) * count
-    more = tuple(_missing(w, k, n) for k, n in enumerate(pinned(x, range(2, 2 + count))))
-    grown = tuple((low, high + e) for (low, high), e in zip(around, more, strict=True))
-    return Windows(extent, steps, dilated, grown), more
+    beyond_end = tuple(
+        _missing_elements(w, k, n) for k, n in enumerate(pinned(x, range(2, 2 + count)))
+    )
+    extended = tuple(
+        (low, high + e) for (low, high), e in zip(padding_pairs, beyond_end, strict=True)
+    )
+    return Windows(extent, steps, dilated, extended), beyond_end
 
 
-def _missing(w: Windows, k: int, n: int) -> int:
-    """Elements beyond the margin that a last, partial window along dimension k needs."""
+def _missing_elements(w: Windows, k: int, n: int) -> int:
+    """Return how many elements the last, partial window along dimension k lacks."""
     low, high = w.margins[k]
-    short = (w.reach(k) - n - low - high) % w.stride[k]
-    return short if short + high < w.reach(k) else 0
+    lacking = (w.reach(k) - n - low - high) % w.stride[k]
+    return lacking if lacking + high < w.reach(k) else 0
 
 
-def _folded(what: str, x: Value, w: Windows, combine: str, fill: float | int | bool) -> Value:
-    slid = slide(what, x, w, fill)
-    axes = tuple(range(x.type.rank, slid.type.rank))
-    return fold(combine, slid, axes, keepdims=False) if axes else slid
+def _reduce_windows(
+    what: str, x: Value, w: Windows, combine: str, fill: float | int | bool
+) -> Value:
+    view = slide(what, x, w, fill)
+    axes = tuple(range(x.type.rank, view.type.rank))
+    return fold(combine, view, axes, keepdims=False) if axes else view
 
 
 def _lowest(dtype: DType) -> float | int | bool:
@@ -97,21 +105,25 @@ def max_pool(
     dilation: Any = 1,
     ceil: bool = False,
 ) -> Array:
-    """The greatest element of each window of x: [batch, channels, *spatial].
+    """Return the maximum of each window of x [batch, channels, *spatial].
 
     Args:
         x: the array.
-        size: of the windows; one number, or one for each spatial dimension, as all that follow.
-        stride: between windows; their size if None.
-        padding: margin on both sides that counts for nothing, at most half a window.
-        dilation: distance between neighbours of a window.
-        ceil: a last window that is partly beyond the end counts too.
+        size: of the windows; one number for all spatial dimensions or one for each, like all that
+            follow.
+        stride: distance of windows; their size if None.
+        padding: elements on both sides that are never the maximum, at most half a window.
+        dilation: distance between neighbouring elements of a window.
+        ceil: include a last window that is partly beyond the end.
 
-    Raises ShapeError where the windows do not fit, ArgumentError for settings.
+    Returns:
+        [batch, channels, *spatial] in the dtype of `x`.
+
+    Raises ShapeError where the windows do not fit, ArgumentError for other settings.
     """
     node = value(x, "max_pool")
     w, _ = _windows("max_pool", node, size, stride, padding, dilation, ceil)
-    return Array.of(_folded("max_pool", node, w, "max", _lowest(node.type.dtype)))
+    return Array.of(_reduce_windows("max_pool", node, w, "max", _lowest(node.type.dtype)))
 
 
 def avg_pool(
@@ -124,39 +136,42 @@ def avg_pool(
     ceil: bool = False,
     count_padding: bool = True,
 ) -> Array:
-    """The mean of each window; as `max_pool`, integers give float64.
+    """Return the mean of each window of x [batch, channels, *spatial].
 
-    `count_padding` says whether zeros in the margin are elements.
+    Arguments as in `max_pool`; floats keep their dtype, integers give float64.  With
+    `count_padding` zeros of the padding count as elements.
+
+    Raises ShapeError where the windows do not fit, ArgumentError for other settings.
     """
     node = value(x, "avg_pool")
-    w, more = _windows("avg_pool", node, size, stride, padding, 1, ceil)
-    wide = wide_of(node)
-    total = Array.of(_folded("avg_pool", wide, w, "sum", 0))
-    plain = not any(more) and (count_padding or not any(map(any, w.margins)))
-    if plain:
-        found = total * (1.0 / math.prod(w.extent))
-        return _narrow(found, node)
+    w, beyond_end = _windows("avg_pool", node, size, stride, padding, 1, ceil)
+    upcast = wide_of(node)
+    total = Array.of(_reduce_windows("avg_pool", upcast, w, "sum", 0))
+    equal_counts = not any(beyond_end) and (count_padding or not any(map(any, w.margins)))
+    if equal_counts:
+        mean = total * (1.0 / math.prod(w.extent))
+        return _to_type_of(mean, node)
     shape = shape_of(node)[2:]
     for k, (extent, step, (low, high)) in enumerate(
         zip(w.extent, w.stride, w.margins, strict=True)
     ):
         n = shown(shape[k], node.scope)
         start = arange(total.shape[2 + k]) * step - low
-        end = n + high - more[k] if count_padding else n
-        inside = minimum(start + extent, end) - (start if count_padding else maximum(start, 0))
-        total = total / _along(inside, k, len(shape), wide.type.dtype)
-    return _narrow(total, node)
+        end = n + high - beyond_end[k] if count_padding else n
+        count = minimum(start + extent, end) - (start if count_padding else maximum(start, 0))
+        total = total / _broadcast_vector(count, k, len(shape), upcast.type.dtype)
+    return _to_type_of(total, node)
 
 
-def _along(line: Array, k: int, count: int, dtype: DType) -> Array:
-    """A vector as dimension k of `count`."""
-    node = cast(line.node, dtype)
+def _broadcast_vector(vector: Array, k: int, count: int, dtype: DType) -> Array:
+    """Reshape a vector to dimension k of `count`."""
+    node = cast(vector.node, dtype)
     shape = tuple(shape_of(node)[0] if a == k else 1 for a in range(count))
     return Array.of(reshape(node, shape))
 
 
-def _narrow(found: Array, x: Value) -> Array:
-    return Array.of(cast(found.node, x.type.dtype)) if x.type.dtype.is_float else found
+def _to_type_of(result: Array, x: Value) -> Array:
+    return Array.of(cast(result.node, x.type.dtype)) if x.type.dtype.is_float else result
 
 
 def _adaptive(
@@ -166,7 +181,10 @@ def _adaptive(
     fold_all: Callable[[Value, tuple[int, ...]], Value],
     ragged: Callable[[Array, Array, int], Array],
 ) -> Array:
-    """Each dimension cut into `size` nearly equal runs, which `fold_all` folds together."""
+    """Split each dimension into `size` nearly equal runs and reduce each run.
+
+    `fold_all` reduces runs of equal length, `ragged` masked runs of different lengths.
+    """
     node = value(x, what)
     count = spatial_rank(what, node)
     goals = each(what, "size", size, count)
@@ -176,7 +194,7 @@ def _adaptive(
         n = shape_of(node)[2 + k]
         even = mod(n, goal) == 0 or (node.scope is not None and node.scope.divisible(n, goal))
         if not even:
-            node = _ragged(Array.of(node), 2 + k, goal, ragged).node
+            node = _ragged_runs(Array.of(node), 2 + k, goal, ragged).node
             n = goal
         n = n if node.scope is None else node.scope.canon(n)
         split += [goal, floordiv(n, goal)]
@@ -185,48 +203,60 @@ def _adaptive(
     return Array.of(fold_all(node, tuple(axes)))
 
 
-def _ragged(x: Array, axis: int, goal: int, folded: Callable[[Array, Array, int], Array]) -> Array:
-    """Runs floor(i·n/goal) .. ceil((i+1)·n/goal) - 1 along one axis, each folded."""
+def _ragged_runs(
+    x: Array, axis: int, goal: int, reduce_masked: Callable[[Array, Array, int], Array]
+) -> Array:
+    """Reduce runs floor(i·n/goal) .. ceil((i+1)·n/goal) - 1 along one axis."""
     n = x.shape[axis]
-    places = arange(goal)
-    first, end = (places * n) // goal, ((places + 1) * n + (goal - 1)) // goal
+    numbers = arange(goal)
+    first, end = (numbers * n) // goal, ((numbers + 1) * n + (goal - 1)) // goal
     longest = (n + goal - 1) // goal + 1
     at = expand_dims(first, axis=1) + arange(longest)
-    known = at < expand_dims(end, axis=1)
+    inside = at < expand_dims(end, axis=1)
     runs = take(x, clip(at, 0, n - 1), axis=axis)
-    shape = (*(1,) * axis, *shape_of(known.node), *(1,) * (x.ndim - axis - 1))
-    return folded(runs, Array.of(reshape(known.node, shape)), axis + 1)
+    shape = (*(1,) * axis, *shape_of(inside.node), *(1,) * (x.ndim - axis - 1))
+    return reduce_masked(runs, Array.of(reshape(inside.node, shape)), axis + 1)
 
 
 def adaptive_avg_pool(x: Any, size: Any, /) -> Array:
-    """The means of `size` nearly equal runs along each spatial dimension of x.
+    """Return the means of `size` nearly equal runs along each spatial dimension.
 
-    Run i of n elements is floor(i·n/size) .. ceil((i+1)·n/size) - 1.  Raises ShapeError,
-    ArgumentError.
+    Args:
+        x: [batch, channels, *spatial].
+        size: runs per dimension; one number, or one for each.  Run i of n elements is
+            floor(i·n/size) .. ceil((i+1)·n/size) - 1.
+
+    Returns:
+        [batch, channels, *size]; floats keep their dtype, integers give float64.
+
+    Raises ShapeError, ArgumentError.
     """
     node = value(x, "adaptive_avg_pool")
 
-    def ragged(runs: Array, known: Array, axis: int) -> Array:
-        total = fold("sum", where(known, runs, 0).node, (axis,), keepdims=False)
-        many = fold("sum", cast(known.node, runs.dtype), (axis,), keepdims=False)
-        return Array.of(BINARY["divide"](total, many))
+    def ragged(runs: Array, inside: Array, axis: int) -> Array:
+        total = fold("sum", where(inside, runs, 0).node, (axis,), keepdims=False)
+        counts = fold("sum", cast(inside.node, runs.dtype), (axis,), keepdims=False)
+        return Array.of(BINARY["divide"](total, counts))
 
-    found = _adaptive(
+    means = _adaptive(
         "adaptive_avg_pool",
         Array.of(wide_of(node)),
         size,
         lambda v, axes: average(v, axes, keepdims=False),
         ragged,
     )
-    return _narrow(found, node)
+    return _to_type_of(means, node)
 
 
 def adaptive_max_pool(x: Any, size: Any, /) -> Array:
-    """The greatest elements of the runs of `adaptive_avg_pool`."""
+    """Return the maxima of `size` nearly equal runs along each spatial dimension.
 
-    def ragged(runs: Array, known: Array, axis: int) -> Array:
-        lowest = where(known, runs, _lowest(runs.dtype))
-        return Array.of(fold("max", lowest.node, (axis,), keepdims=False))
+    Runs and arguments are those of `adaptive_avg_pool`.  Raises ShapeError, ArgumentError.
+    """
+
+    def ragged(runs: Array, inside: Array, axis: int) -> Array:
+        masked = where(inside, runs, _lowest(runs.dtype))
+        return Array.of(fold("max", masked.node, (axis,), keepdims=False))
 
     return _adaptive(
         "adaptive_max_pool", x, size, lambda v, axes: fold("max", v, axes, keepdims=False), ragged
@@ -242,17 +272,20 @@ def upsample(
     mode: str = "nearest",
     align_corners: bool = False,
 ) -> Array:
-    """x: [batch, channels, *spatial] resized to `size`, or to `scale` times its size.
+    """Resize x [batch, channels, *spatial] to `size`, or to `scale` times its size.
 
     Args:
         x: the array.
         size: of the result; one number, or one for each spatial dimension.
         scale: a factor instead of a size, likewise.
-        mode: "nearest" takes element floor(i / factor); "linear" mixes the neighbours of
-            (i + ½) / factor - ½ along each dimension (bilinear for two).
-        align_corners: "linear" maps the first and last elements on each other.
+        mode: "nearest" takes element floor(i / factor); "linear" interpolates between the
+            neighbours of (i + ½) / factor - ½ along each dimension (bilinear for two).
+        align_corners: "linear" maps the first and last elements to each other.
 
-    Raises ShapeError, ArgumentError.
+    Returns:
+        [batch, channels, *size]; "nearest" keeps the dtype, "linear" that of floats.
+
+    Raises ShapeError for an empty result, ArgumentError for other settings.
     """
     node = value(x, "upsample")
     count = spatial_rank("upsample", node)
@@ -263,20 +296,20 @@ def upsample(
             else ("size", size, "a size or a scale, not both")
         )
         raise ArgumentError(op="upsample", argument=bad[0], value=repr(bad[1]), expected=bad[2])
-    found = Array.of(node)
+    result = Array.of(node)
     if mode == "linear":
-        found = Array.of(wide_of(node))
-    goals = _goals(found, size, scale, count)
+        result = Array.of(wide_of(node))
+    goals = _goals(result, size, scale, count)
     for k, (goal, ratio) in enumerate(goals):
         if mode == "linear":
-            found = _mixed(found, 2 + k, goal, ratio, align_corners)
+            result = _interpolate(result, 2 + k, goal, ratio, align_corners)
         else:
-            found = _nearest(found, 2 + k, goal, ratio)
-    return _narrow(found, node) if mode == "linear" else found
+            result = _nearest(result, 2 + k, goal, ratio)
+    return _to_type_of(result, node) if mode == "linear" else result
 
 
 def _goals(x: Array, size: Any, scale: Any, count: int) -> list[tuple[Any, float | None]]:
-    """The new size of each dimension, and the factor if one was given."""
+    """Return the new size of each dimension, and the scale factor if one was passed."""
     if size is not None:
         return [(n, None) for n in each("upsample", "size", size, count)]
     factors: Sequence[Any] = scale if isinstance(scale, (tuple, list)) else (scale,) * count
@@ -289,10 +322,10 @@ def _goals(x: Array, size: Any, scale: Any, count: int) -> list[tuple[Any, float
         )
     goals: list[tuple[Any, float | None]] = []
     for n, f in zip(x.shape[2:], factors, strict=True):
-        whole = n * int(f) if float(f).is_integer() else math.floor(int(n) * f)
-        if isinstance(whole, int) and whole < 1:
+        length = n * int(f) if float(f).is_integer() else math.floor(int(n) * f)
+        if isinstance(length, int) and length < 1:
             raise ShapeError(op="upsample", operands=x.node.told, reason="nothing would be left")
-        goals.append((whole, float(f)))
+        goals.append((length, float(f)))
     return goals
 
 
@@ -300,17 +333,17 @@ def _nearest(x: Array, axis: int, goal: Any, ratio: float | None) -> Array:
     n = x.shape[axis]
     if (ratio is not None and ratio.is_integer()) or (ratio is None and goal % n == 0):
         times = int(ratio) if ratio is not None else goal // int(n)
-        return _repeated(x, axis, times)
-    places = arange(goal)
+        return _repeat_positions(x, axis, times)
+    numbers = arange(goal)
     if ratio is None:
-        return take(x, (places * n) // goal, axis=axis)
-    exact = floor(Array.of(cast(places.node, wide_of(places.node).type.dtype)) * (1.0 / ratio))
-    at = Array.of(cast(exact.node, i64))
-    return take(x, clip(at, 0, n - 1), axis=axis)
+        return take(x, (numbers * n) // goal, axis=axis)
+    exact = floor(Array.of(cast(numbers.node, wide_of(numbers.node).type.dtype)) * (1.0 / ratio))
+    positions = Array.of(cast(exact.node, i64))
+    return take(x, clip(positions, 0, n - 1), axis=axis)
 
 
-def _repeated(x: Array, axis: int, times: int) -> Array:
-    """Each position `times` times in a row: a broadcast."""
+def _repeat_positions(x: Array, axis: int, times: int) -> Array:
+    """Repeat each position `times` times in a row, by a broadcast."""
     shape = shape_of(x.node)
     before, after = shape[: axis + 1], shape[axis + 1 :]
     node = reshape(x.node, (*before, 1, *after))
@@ -318,15 +351,17 @@ def _repeated(x: Array, axis: int, times: int) -> Array:
     return Array.of(reshape(node, (*shape[:axis], mul(shape[axis], times), *after)))
 
 
-def _mixed(x: Array, axis: int, goal: Any, ratio: float | None, corners: bool) -> Array:
+def _interpolate(x: Array, axis: int, goal: Any, ratio: float | None, corners: bool) -> Array:
     n = x.shape[axis]
-    places = Array.of(cast(arange(goal).node, x.dtype))
+    numbers = Array.of(cast(arange(goal).node, x.dtype))
     if corners:
-        at = places * ((n - 1) / max(goal - 1, 1))
+        positions = numbers * ((n - 1) / max(goal - 1, 1))
     else:
         step = 1.0 / ratio if ratio is not None else n / goal
-        at = maximum((places + 0.5) * step - 0.5, 0.0)
-    low = clip(Array.of(cast(floor(at).node, i64)), 0, n - 1)
-    share = _along(at - Array.of(cast(low.node, x.dtype)), axis - 2, x.ndim - 2, x.dtype)
+        positions = maximum((numbers + 0.5) * step - 0.5, 0.0)
+    low = clip(Array.of(cast(floor(positions).node, i64)), 0, n - 1)
+    weight = _broadcast_vector(
+        positions - Array.of(cast(low.node, x.dtype)), axis - 2, x.ndim - 2, x.dtype
+    )
     high = minimum(low + 1, n - 1)
-    return take(x, low, axis=axis) * (1.0 - share) + take(x, high, axis=axis) * share
+    return take(x, low, axis=axis) * (1.0 - weight) + take(x, high, axis=axis) * weight

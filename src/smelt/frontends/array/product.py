@@ -1,5 +1,8 @@
 """Products of arrays as contractions in index notation.
 
+A contraction sums the product of two operands over the letters that the result lacks, as in
+`bmk,bkn->bmn`.
+
 >>> a, b = from_host(np.ones((5, 1, 2, 3))), from_host(np.ones((4, 3, 6)))
 >>> matmul(a, b).type
 TensorType(dtype=f64, shape=(5, 4, 2, 6))
@@ -29,47 +32,53 @@ __all__ = ["contract", "from_host", "matmul", "np", "tensordot", "vecdot"]
 
 
 @lru_cache(maxsize=1024)
-def _row(left: str, right: str, out: str) -> Contract:
-    """`bmk`, `bkn`, `bmn` as an operator."""
+def _operator(left: str, right: str, out: str) -> Contract:
+    """Return the contraction operator for letters such as `bmk`, `bkn`, `bmn`."""
     first, second = (tuple(axis(name, 0) for name in side) for side in (left, right))
     return Contract(first, second, tuple(out))
 
 
 def contract(what: str, a: Value, b: Value, left: str, right: str, out: str) -> Value:
-    """Sum over the letters that `out` lacks.  Raises ShapeError where sizes of a letter differ."""
+    """Multiply two operands and sum over the letters that `out` lacks.
+
+    Raises ShapeError where sizes of a letter differ, DTypeError for bool.
+    """
     dtype = common(what, a.type.dtype, b.type.dtype)
     if dtype.kind == "bool":
         raise DTypeError(f"{what}({a.told}, {b.told}): products of booleans are not defined")
     a, b = cast(a, dtype), cast(b, dtype)
     sizes: dict[str, Index] = {}
     for letters, x in ((left, a), (right, b)):
-        for place, (letter, d) in enumerate(zip(letters, shape_of(x), strict=True)):
-            known = sizes.setdefault(letter, d)
+        for position, (letter, d) in enumerate(zip(letters, shape_of(x), strict=True)):
+            expected = sizes.setdefault(letter, d)
             scope = a.scope or b.scope
-            if known != d and (scope is None or not scope.same(known, d)):
+            if expected != d and (scope is None or not scope.same(expected, d)):
                 both = x is b and letter in left and letter not in out
                 summed = left.index(letter) - len(left) if both else None
                 raise mismatch(
-                    what, (a.type, b.type), place - len(letters), (known, d), scope, summed
+                    what, (a.type, b.type), position - len(letters), (expected, d), scope, summed
                 )
     if not set(left + right) - set(out):
         return _outer(a, b, left, right, out)
-    return record(_row(left, right, out), (a, b))
+    return record(_operator(left, right, out), (a, b))
 
 
 def _outer(a: Value, b: Value, left: str, right: str, out: str) -> Value:
-    """No letter ends: a product of elements, each operand a row of the other's table."""
+    """Multiply without summation: each operand is broadcast over the letters that it lacks."""
     sides: list[Value] = []
     for x, letters in ((a, left), (b, right)):
         x = permute(x, sorted(range(len(letters)), key=lambda k: out.index(letters[k])))
-        known = dict(zip(sorted(letters, key=out.index), shape_of(x), strict=True))
-        sides.append(reshape(x, tuple(known.get(c, 1) for c in out)))
+        sizes = dict(zip(sorted(letters, key=out.index), shape_of(x), strict=True))
+        sides.append(reshape(x, tuple(sizes.get(c, 1) for c in out)))
     return BINARY["multiply"](*sides)
 
 
 @replayed
 def matmul(a: Value, b: Value) -> Value:
-    """The matrix product over the last two dimensions, the others broadcast."""
+    """Return the matrix product over the last two dimensions; others broadcast.
+
+    Raises ShapeError, DTypeError for bool.
+    """
     if not a.type.shape or not b.type.shape:
         raise ShapeError(
             op="matmul", operands=f"{a.told}, {b.told}", reason="an operand has no dimensions"
@@ -80,14 +89,14 @@ def matmul(a: Value, b: Value) -> Value:
 
 
 def _stacked(what: str, a: Value, b: Value, left: str, right: str, out: str) -> Value:
-    """A contraction of trailing dimensions, the leading ones broadcast."""
+    """Contract trailing dimensions with leading dimensions broadcast."""
     free = "".join(c for c in string.ascii_letters if c not in "mnk")
     rank = max(a.type.rank - len(left), b.type.rank - len(right))
     letters = free[:rank]
     sides: list[str] = []
     values: list[Value] = []
     scope = a.scope or b.scope
-    if scope is not None:  # which of them stretch; what does not fit is told below
+    if scope is not None:  # decide which of them broadcast; errors are raised below
         stacks = a.type.shape[: a.type.rank - len(left)], b.type.shape[: b.type.rank - len(right)]
         for d, e in zip(reversed(stacks[0]), reversed(stacks[1]), strict=False):
             scope.stretched(d, e)
@@ -97,28 +106,31 @@ def _stacked(what: str, a: Value, b: Value, left: str, right: str, out: str) -> 
         sides.append(used)
         values.append(x)
     batch = "".join(c for c in letters if c in sides[0] + sides[1])
-    found = contract(what, values[0], values[1], sides[0] + left, sides[1] + right, batch + out)
+    result = contract(what, values[0], values[1], sides[0] + left, sides[1] + right, batch + out)
     if batch == letters:
-        return found
-    shape = list(shape_of(found))
-    for place, letter in enumerate(letters):
+        return result
+    shape = list(shape_of(result))
+    for position, letter in enumerate(letters):
         if letter not in batch:
-            shape.insert(place, 1)
-    return reshape(found, tuple(shape))
+            shape.insert(position, 1)
+    return reshape(result, tuple(shape))
 
 
 def _without_ones(x: Value, stack: Shape, letters: str) -> tuple[Value, str]:
-    """Stacking dimensions of size 1 dropped: the other operand's stand alone."""
-    kept = [k for k, d in enumerate(stack) if d != 1]
-    if len(kept) == len(stack):
+    """Drop leading dimensions of size 1, which the other operand's replace."""
+    larger = [k for k, d in enumerate(stack) if d != 1]
+    if len(larger) == len(stack):
         return x, letters
     shape = shape_of(x)
-    x = reshape(x, (*(stack[k] for k in kept), *shape[len(stack) :]))
-    return x, "".join(letters[k] for k in kept)
+    x = reshape(x, (*(stack[k] for k in larger), *shape[len(stack) :]))
+    return x, "".join(letters[k] for k in larger)
 
 
 def tensordot(a: Value, b: Value, axes: int | tuple[Sequence[int], Sequence[int]]) -> Value:
-    """Sum over pairs of axes: the last and first `axes`, or the two sequences."""
+    """Sum products over pairs of axes: the last and first `axes`, or two sequences.
+
+    Raises ShapeError, AxisError, DTypeError for bool.
+    """
     rank_a, rank_b = a.type.rank, b.type.rank
     if isinstance(axes, (int, np.integer)):
         first, second = list(range(rank_a - axes, rank_a)), list(range(axes))
@@ -144,16 +156,19 @@ def tensordot(a: Value, b: Value, axes: int | tuple[Sequence[int], Sequence[int]
 
 
 def vecdot(a: Value, b: Value, axis: int) -> Value:
-    """Sum of products along one axis, the others broadcast."""
+    """Sum products along one axis, counted from the end; others broadcast.
+
+    Raises ShapeError, AxisError, DTypeError for bool.
+    """
     if axis >= 0 or not a.type.shape or not b.type.shape:
         raise ShapeError(
             op="vecdot",
             operands=f"{a.told}, {b.told}",
             reason=f"axis {axis} is not counted from the end of both",
         )
-    moved: list[Value] = []
+    transposed: list[Value] = []
     for x in (a, b):
         rank = x.type.rank
-        place = axis_of(axis, rank, "vecdot")
-        moved.append(permute(x, [*(i for i in range(rank) if i != place), place]))
-    return _stacked("vecdot", moved[0], moved[1], "k", "k", "")
+        dim = axis_of(axis, rank, "vecdot")
+        transposed.append(permute(x, [*(i for i in range(rank) if i != dim), dim]))
+    return _stacked("vecdot", transposed[0], transposed[1], "k", "k", "")

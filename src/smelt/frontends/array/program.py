@@ -1,8 +1,8 @@
-"""What is pending, as a key: the operators without their numbers, and the numbers.
+"""Keys of pending programs: the operators without their numbers, and the numbers.
 
-Two programs with one *skeleton* differ in sizes and constants only.  The numbers are listed in a
-fixed order: dimensions of leaves, then the sizes in the attributes of views.  0 and 1 belong to the
-skeleton, because broadcasting and empty arrays depend on them.
+Two programs with one *skeleton* differ only in sizes and constants.  Numbers are listed in a fixed
+order: dimensions of leaves, then sizes in the attributes of views. 0 and 1 belong to the skeleton,
+because broadcasting and empty arrays depend on them.
 
 >>> a, b = (record(Map("exp"), (leaf(np.ones(n)),)) for n in (3, 4))
 >>> p, q = Program((a,)), Program((b,))
@@ -30,12 +30,15 @@ Numbers = tuple[int, ...]
 
 
 class Program:
-    """The values that `outputs` need, operands first; equal programs have equal keys."""
+    """Values that `outputs` need, operands first; equal programs have equal keys."""
 
     __slots__ = ("buffers", "constants", "leaves", "nodes", "numbers", "outputs", "skeleton")
 
     def __init__(self, outputs: Iterable[Value]) -> None:
-        """Raises DonatedError and ChangedError for leaves that cannot be read any more."""
+        """Collect the program.
+
+        Raises DonatedError and ChangedError for leaves that cannot be read any more.
+        """
         self.outputs = tuple(outputs)
         order = _walk(self.outputs)
         self.leaves = [x for x in order if x.data is not None or isinstance(x.op, Input)]
@@ -47,40 +50,41 @@ class Program:
         self.nodes = [
             x for x in order if x.data is None and not isinstance(x.op, (Constant, Input))
         ]
-        self._key(order)
+        self._build_key(order)
 
-    def _key(self, order: list[Value]) -> None:
+    def _build_key(self, order: list[Value]) -> None:
+        """Compute skeleton, numbers and constants."""
         numbers: list[int] = []
         constants: list[float] = []
-        places: dict[Any, int] = {}
+        positions: dict[Any, int] = {}
         parts: list[Hashable] = []
         for x, data in zip(self.leaves, self.buffers, strict=True):
-            places[x] = len(places)
+            positions[x] = len(positions)
             parts += x.type.dtype.name, _split(data.shape, numbers), lies(data)
         for x in order:
             if x.data is None and isinstance(x.op, Constant):
-                places[x] = -1
+                positions[x] = -1
         for x in self.nodes:
-            places[x] = len(places)
-            taken = ATTRIBUTES.get(x.op.__class__)
-            parts.append(x.op if taken is None else (x.op.__class__, *taken(x.op, numbers)))
+            positions[x] = len(positions)
+            split = ATTRIBUTES.get(x.op.__class__)
+            parts.append(x.op if split is None else (x.op.__class__, *split(x.op, numbers)))
             for i in x.inputs:
                 if isinstance(i.op, Constant) and i.data is None:  # type: ignore[attr-defined]
                     parts.append(_constant(i.op, constants))
                 else:
-                    parts.append(places[i])
+                    parts.append(positions[i])
         for x in self.outputs:
             if isinstance(x.op, Constant) and x.data is None:
                 parts.append(_constant(x.op, constants))
             else:
-                parts.append(places[x])
+                parts.append(positions[x])
         self.skeleton = tuple(parts)
         self.numbers = tuple(numbers)
         self.constants = tuple(constants)
 
 
 def _walk(outputs: tuple[Value, ...]) -> list[Value]:
-    """Every value that has to be computed or read, operands before users."""
+    """Return every value that has to be computed or read, operands before users."""
     order: list[Value] = []
     seen: set[Value] = set()
     stack: list[tuple[Any, bool]] = [(node, False) for node in reversed(outputs)]
@@ -100,11 +104,11 @@ def _walk(outputs: tuple[Value, ...]) -> list[Value]:
 
 
 _LITERAL = {0.0, 1.0, -1.0, 2.0, 0.5}
-"""Numbers that change the code (x·1, x^2): programs that differ in them differ."""
+"""Numbers that affect the generated code (x·1, x^2) and belong to the skeleton."""
 
 
 def _constant(op: Constant, constants: list[float]) -> Hashable:
-    """A constant's part of the skeleton; ordinary numbers go to the list."""
+    """Return a constant's part of the skeleton; ordinary numbers are appended to the list."""
     if not is_free(op):
         return op
     constants.append(op.value)
@@ -112,26 +116,26 @@ def _constant(op: Constant, constants: list[float]) -> Hashable:
 
 
 def is_free(op: Constant) -> bool:
-    """Whether a constant is an ordinary number, which may become an operand of the program."""
+    """Return whether a constant is an ordinary number, which may become an input."""
     value = op.value
     if isinstance(value, bool) or value in _LITERAL:
         return False
     return not isinstance(value, float) or math.isfinite(value)
 
 
-# Sizes in attributes
+# Sizes in attributes of operators
 
 
 def _split(shape: Iterable[Any], numbers: list[int]) -> tuple[int, ...]:
-    """0 and 1 stay; other sizes go to the list and leave -1."""
-    left: list[int] = []
+    """Replace sizes of 2 or more by -1 and append them to the list."""
+    pattern: list[int] = []
     for n in shape:
         if n < 2:
-            left.append(n)
+            pattern.append(n)
         else:
-            left.append(-1)
+            pattern.append(-1)
             numbers.append(n)
-    return tuple(left)
+    return tuple(pattern)
 
 
 def _shaped(op: Any, numbers: list[int]) -> tuple[Hashable, ...]:
@@ -162,7 +166,7 @@ ATTRIBUTES: dict[type[TensorOp], Callable[[Any, list[int]], tuple[Hashable, ...]
     Pad: _pad,
     Shear: _shear,
 }
-"""Operators whose attributes hold sizes: what stays in the skeleton, the sizes to the list."""
+"""Functions for operators with sizes in attributes: return the rest, append the sizes."""
 
 _FIELDS: dict[type[TensorOp], tuple[str, ...]] = {
     Reshape: ("shape",),
@@ -172,10 +176,11 @@ _FIELDS: dict[type[TensorOp], tuple[str, ...]] = {
     Pad: ("low", "high"),
     Shear: ("shape",),
 }
+"""Names of the attributes that hold sizes."""
 
 
 def replace_numbers(op: TensorOp, other: Callable[[int], Any]) -> dict[str, tuple[Any, ...]]:
-    """The fields of `op` that hold sizes, those of 2 and more replaced, in the list's order."""
+    """Return the fields of `op` with sizes, those of 2 or more replaced in the list's order."""
     return {
         name: tuple(other(n) if n >= 2 else n for n in getattr(op, name))
         for name in _FIELDS.get(op.__class__, ())

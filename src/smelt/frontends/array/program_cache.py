@@ -1,8 +1,9 @@
-"""Pending programs that were run before, operator for operator and size for size.
+"""Cache of pending programs by exact operators and sizes.
 
-`smelt.frontends.array.program` spells a program so that others of its kind find its plan.  One that
-is the same in everything but the values of its arrays and numbers need not be taken apart so far:
-types and operators in their order find what ran, which runs again, by native code if it can.
+`smelt.frontends.array.program` computes keys by which programs with other sizes share a plan.  A
+program that differs from an earlier one only in the values of arrays and numbers needs less
+analysis: its types and operators, in order, find the earlier run, which is repeated, by native code
+if possible.
 
 >>> a, b = (record(Map("exp"), (leaf(np.ones(3)),)) for _ in range(2))
 >>> spell((a,)).key == spell((b,)).key
@@ -32,27 +33,29 @@ if TYPE_CHECKING:
 __all__ = ["KNOWN", "Map", "Repeat", "Spelled", "leaf", "notice", "record", "spell"]
 
 _LIMIT = 1024
-_MOST_MADE = 4
-"""Repeats made for one key: numbers that alternate between two plans are not worth more."""
+"""Most programs in the cache."""
+_ENTRIES_PER_KEY = 4
+"""Most entries made for one key, in case numbers alternate between plans."""
 
 
 class Spelled(NamedTuple):
-    """A program as the key of a table, and what differs among programs with one key."""
+    """Key of a program, and the data that differ among programs with this key."""
 
     key: tuple[Hashable, ...]
     buffers: list[Buffer]
-    """The elements of the leaves, in order."""
+    """Elements of the leaves, in order."""
     constants: list[Any]
-    """Ordinary numbers, as often as they are operands."""
+    """Ordinary numbers, once for each use as an operand."""
     order: dict[Value, int]
-    """Leaves and operators, operands first."""
+    """Leaves and operators, operands first, with their positions."""
 
 
 def spell(outputs: Sequence[Value]) -> Spelled | None:
-    """The program of these pending values, its leaves and operators in the order of `Program`; None
-    where memory is in another order than rows.
+    """Return the key of the program that computes `outputs`.
 
-    Raises DonatedError and ChangedError for leaves that cannot be read any more.
+    Leaves and operators are in the order of `Program`.  None if memory is not C-contiguous or an
+    output needs no operator.  Raises DonatedError and ChangedError for leaves that cannot be read
+    any more.
     """
     order: dict[Any, int] = {}
     key: list[Hashable] = [knobs.fingerprint()]
@@ -71,9 +74,9 @@ def spell(outputs: Sequence[Value]) -> Spelled | None:
         part: list[Hashable] = [op.scalar if kind is Map else op]
         numbers: list[Any] = []
         for i in x.inputs:
-            place = order.get(i)
-            if place is not None:
-                part.append(place)
+            position = order.get(i)
+            if position is not None:
+                part.append(position)
                 continue
             data = i.data
             if data is not None:
@@ -103,22 +106,23 @@ def spell(outputs: Sequence[Value]) -> Spelled | None:
 
 @dataclass(slots=True, eq=False)
 class Repeat:
-    """What a program ran, to be run again."""
+    """Plan and inputs of a program that was run, to be run again."""
 
     lifted: Lifted
     compiled: Compiled | Found
     sizes: tuple[int, ...]
     told: list[Buffer]
-    """Inputs that nobody reads: their shapes tell sizes."""
+    """Inputs that are never read: their shapes pass sizes."""
     types: list[Any]
-    """Of the inputs that are numbers."""
+    """Dtypes of the inputs that are numbers."""
     kept: list[object]
+    """Objects whose identities are part of the key, kept alive."""
     at: Any = None
-    """Runs the record, given its address and the inputs."""
+    """Native function that runs a record, called with its address and the inputs."""
     record: Any = None
 
     def run(self, buffers: list[Buffer], constants: Sequence[Any]) -> Sequence[Buffer] | None:
-        """The results, and what its checks found; None if it is for other numbers."""
+        """Return the results and the flag of bounds checks; None if other constants are fixed."""
         for k, v in self.lifted.fixed:
             if constants[k] != v:
                 return None
@@ -133,22 +137,22 @@ class Repeat:
 
 
 @dataclass(slots=True, eq=False)
-class _Known:
-    """What is known of a key."""
+class _Entry:
+    """Entry of the cache: number of runs, and the repeatable run if there is one."""
 
     repeat: Repeat | None = None
     made: int = 0
     calls: int = 0
 
 
-KNOWN: dict[Hashable, _Known] = {}
-"""What was run, by keys."""
+KNOWN: dict[Hashable, _Entry] = {}
+"""Entries by keys."""
 
 
 def find(spelled: Spelled) -> Repeat | None:
-    """What an equal program ran, if it is worth knowing."""
-    known = KNOWN.get(spelled.key)
-    return None if known is None else known.repeat
+    """Return the run of an equal program, if it is remembered."""
+    entry = KNOWN.get(spelled.key)
+    return None if entry is None else entry.repeat
 
 
 def notice(
@@ -158,16 +162,16 @@ def notice(
     compiled: Compiled | Found,
     sizes: tuple[int, ...],
 ) -> None:
-    """A program was run in the long way: from the second time on, what ran is remembered."""
-    known = KNOWN.get(spelled.key)
-    if known is None:
+    """Count a run of a program; from the second one on, remember how to repeat it."""
+    entry = KNOWN.get(spelled.key)
+    if entry is None:
         if len(KNOWN) >= _LIMIT:
             KNOWN.clear()
-        known = KNOWN[spelled.key] = _Known()
-    known.calls += 1
-    if known.calls < knobs.NATIVE_FROM_CALL or known.made >= _MOST_MADE:
+        entry = KNOWN[spelled.key] = _Entry()
+    entry.calls += 1
+    if entry.calls < knobs.NATIVE_FROM_CALL or entry.made >= _ENTRIES_PER_KEY:
         return
-    known.made += 1
+    entry.made += 1
     nodes = [x for x in spelled.order if x.data is None]
     if (
         lifted.turns is not None
@@ -177,21 +181,21 @@ def notice(
         return
     first = len(program.buffers)
     inputs = lifted.graph.inputs[first : first + len(lifted.free)]
-    made = Repeat(
+    cached = Repeat(
         lifted,
         compiled,
         sizes,
         [teller(sizes[k]) for k in lifted.told],
         [x.type.dtype.numpy for x in inputs],
-        _kept(spelled.order),
+        _key_objects(spelled.order),
     )
     if knobs.NATIVE_CALLS.get():
-        made.at, made.record = _native(compiled, sizes, program.buffers)
-    known.repeat = made
+        cached.at, cached.record = _native(compiled, sizes, program.buffers)
+    entry.repeat = cached
 
 
-def _kept(order: Iterable[Value]) -> list[object]:
-    """What a key knows by identity."""
+def _key_objects(order: Iterable[Value]) -> list[object]:
+    """Return the objects whose identities are part of a key."""
     types: list[object] = [x.type for x in order if x.data is not None]
     return types + [i for x in order for i in x.inputs if isinstance(i.op, Constant)]
 
@@ -199,7 +203,10 @@ def _kept(order: Iterable[Value]) -> list[object]:
 def _native(
     compiled: Compiled | Found, sizes: tuple[int, ...], buffers: Sequence[Buffer]
 ) -> tuple[Any, Any]:
-    """What runs records, and a record of such calls; None twice if only Python can make them."""
+    """Return the native function that runs records, and a record of such runs.
+
+    Both are None if only Python can make the call.
+    """
     executable: Any = compiled.executable
     at = _calls().runner_at()
     if at is None or not _calls().can_run(executable):
@@ -207,21 +214,21 @@ def _native(
     prepared = executable.prepared(sizes)
     if len(prepared.results) != len(executable.outputs):
         return None, None
-    told = {
+    strides = {
         (k, d): buffers[k].strides[d] // buffers[k].itemsize
         for _, k, d in prepared.strides
         if k < len(buffers)
     }
-    record = _calls().record_at(executable, sizes, _given, told)
+    record = _calls().record_at(executable, sizes, _unchanged, strides)
     return (None, None) if record is None else (at, record)
 
 
-def _given(x: Buffer) -> Buffer:
-    """What a record gives is taken as it is."""
+def _unchanged(x: Buffer) -> Buffer:
+    """Return a result of a record as it is."""
     return x
 
 
 @cache
 def _calls() -> Any:
-    """The run time's part, imported by the first repeated program."""
+    """Import the native call cache on the first repeated program."""
     return imported("smelt.runtime.call_cache")

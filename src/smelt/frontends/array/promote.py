@@ -1,7 +1,7 @@
-"""Operands of elementwise functions: conversion to values, and the promotion of their types.
+"""Convert operands of elementwise functions to values of a common type.
 
-Arrays promote by the array API's table; a Python number takes the type of the array beside it
-(and of its own kind where that kind is higher).
+Arrays promote by the array API's table.  A Python number takes the dtype of the array operand, or
+that of its own kind if the kind is higher.
 
 >>> x = from_host(np.ones(3, np.float32))
 >>> [v.type.dtype for v in together("add", x, 2)]
@@ -28,12 +28,12 @@ _RANK = {"bool": 0, "uint": 1, "int": 1, "float": 2}
 
 
 def cast(x: Value, dtype: DType) -> Value:
-    """`x` as `dtype`; itself if it has that type."""
+    """Cast `x` to `dtype`; return itself if it has that dtype."""
     return x if x.type.dtype is dtype else record(_CASTS[dtype], (x,))
 
 
 class Symbolic(Protocol):
-    """A number that is not known while recording (`smelt.frontends.array.number`)."""
+    """Number that is unknown while recording (`smelt.frontends.array.number`)."""
 
     @property
     def dtype(self) -> DType: ...
@@ -47,56 +47,65 @@ Number = bool | int | float | Symbolic
 
 
 def weak(dtype: DType, number: Number) -> DType:
-    """The type of an operation between an array of `dtype` and a Python number."""
-    own = number_dtype(number) if isinstance(number, (bool, int, float)) else number.dtype
-    if _RANK[own.kind] <= _RANK[dtype.kind]:
+    """Return the dtype of an operation between an array of `dtype` and a Python number."""
+    number_type = number_dtype(number) if isinstance(number, (bool, int, float)) else number.dtype
+    if _RANK[number_type.kind] <= _RANK[dtype.kind]:
         return dtype
-    return own if own.kind != "float" else f64
+    return number_type if number_type.kind != "float" else f64
 
 
 def number(value: Number, dtype: DType, what: str) -> Value:
-    """A Python number as `dtype`.  Raises RangeError for one beyond its range."""
+    """Return a Python number as a value of `dtype`.
+
+    Raises RangeError for a number that the dtype cannot hold.
+    """
     if not isinstance(value, (bool, int, float)):
         return value.node(dtype)
     if dtype.is_integer:
         if not _holds(dtype, value):
-            raise _beyond(what, value, dtype)
+            raise _range_error(what, value, dtype)
         return constant(int(value), dtype)
     if not dtype.is_float:
         return constant(bool(value), dtype)
     try:
         return constant(float(value), dtype)
     except OverflowError:
-        raise _beyond(what, value, dtype) from None
+        raise _range_error(what, value, dtype) from None
 
 
 def _holds(dtype: DType, number: float) -> bool:
-    """Whether a number that is cut off at its point is one of an integer type."""
+    """Return whether a number, truncated, is within the range of an integer dtype."""
     info = np.iinfo(dtype.numpy)
     return abs(number) < math.inf and info.min <= int(number) <= info.max
 
 
-def _beyond(what: str, value: float, dtype: DType) -> RangeError:
+def _range_error(what: str, value: float, dtype: DType) -> RangeError:
     bits = value.bit_length() if isinstance(value, int) else 0
-    told = f"an integer of {bits} bits" if bits > 256 else value
+    shown = f"an integer of {bits} bits" if bits > 256 else value
     return RangeError(
-        op=what, argument="operand", value=told, expected=f"a number that {dtype} holds"
+        op=what, argument="operand", value=shown, expected=f"a number that {dtype} holds"
     )
 
 
 def common(what: str, *dtypes: DType) -> DType:
-    """The promoted type.  Raises DTypeError that names the operation."""
-    found = dtypes[0]
+    """Return the promoted dtype.
+
+    Raises DTypeError, naming the operation `what`, if there is none.
+    """
+    promoted = dtypes[0]
     try:
         for d in dtypes[1:]:
-            found = promote(found, d)
+            promoted = promote(promoted, d)
     except DTypeError as error:
         raise DTypeError(f"{what}({', '.join(d.long for d in dtypes)}): {error.detail}") from None
-    return found
+    return promoted
 
 
 def together(what: str, x: Value | Number, y: Value | Number) -> tuple[Value, Value]:
-    """Two operands in their common type; one of them may be a Python number."""
+    """Return two operands in their common dtype; either may be a Python number.
+
+    Raises DTypeError, RangeError.
+    """
     if not isinstance(x, Value):
         if not isinstance(y, Value):
             return together(what, own_value(x, what), own_value(y, what))
@@ -110,7 +119,9 @@ def together(what: str, x: Value | Number, y: Value | Number) -> tuple[Value, Va
 
 
 def compared(what: str, x: Value | Number, y: Value | Number) -> tuple[Value, Value]:
-    """Two operands of a comparison: no integer is beyond all others, so that any may be asked for.
+    """Return the operands of a comparison, in which any integer is allowed.
+
+    A number beyond the range of an integer array compares as an infinity.
 
     >>> x = from_host(np.ones(3, np.uint8))
     >>> [v.type.dtype for v in compared("less", x, 300)]
@@ -128,11 +139,11 @@ def compared(what: str, x: Value | Number, y: Value | Number) -> tuple[Value, Va
             except RangeError:
                 return compared(what, x, y.value())
     elif isinstance(y, Value) and not isinstance(x, Value):
-        found = compared(what, y, x)
-        return found[1], found[0]
+        swapped = compared(what, y, x)
+        return swapped[1], swapped[0]
     return together(what, x, y)
 
 
 def own_value(x: Number, what: str) -> Value:
-    """A number that stands beside no array, in its default type."""
+    """Return a number as a value of its default dtype."""
     return number(x, number_dtype(x) if isinstance(x, (bool, int, float)) else x.dtype, what)

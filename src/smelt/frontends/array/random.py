@@ -1,8 +1,8 @@
-"""Random numbers from explicit keys: the same key gives the same numbers, in any order.
+"""Random numbers from explicit keys: a key determines the numbers, in any order.
 
-A key is 64 bits; `split` makes new ones.  Word number i under a key is a pure function of both
+A key is 64 bits; `split` derives new keys.  Word number i under a key is a pure function of both
 (Philox4x32-10, J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), so random
-arrays fuse with what uses them and need no memory of their own.
+arrays fuse with their consumers and need no memory.
 
 >>> a, b = split(key(0))
 >>> bool((bits(a, (2,)) == bits(a, (2,))).tolist() == [True, True]), uniform(b, (3,)).shape
@@ -33,13 +33,16 @@ __all__ = ["bernoulli", "bits", "key", "normal", "split", "uniform"]
 
 _PHILOX = Map("philox")
 _SPLIT = 1 << 63
-"""Words from here on make new keys; the others make numbers."""
+"""Words from here on make new keys; words before it make numbers."""
 _DIGITS = {f64: 53, f32: 24, f16: 11, bf16: 8}
-"""Binary digits that a type holds."""
+"""Binary digits of precision of each type."""
 
 
 def key(seed: Any) -> Array:
-    """A key (uint64, rank 0) from an integer.  Raises ArgumentError for a seed that is none."""
+    """Return a key (uint64, rank 0) for an integer seed.
+
+    Raises ArgumentError for a seed that is no integer.
+    """
     if isinstance(seed, Array):
         return Array.of(cast(seed.node, u64))
     if isinstance(seed, Number):
@@ -54,76 +57,99 @@ def key(seed: Any) -> Array:
         ) from None
 
 
-def _key(given: Any) -> Value:
-    if isinstance(given, (int, float)):
+def _check_key(key: Any) -> Value:
+    """Return the value of a key.
+
+    Raises ArgumentError for a number, DTypeError for an array that is no key.
+    """
+    if isinstance(key, (int, float)):
         raise ArgumentError(
-            op="random", argument="key", value=repr(given), expected="a key, as sm.random.key(0)"
+            op="random", argument="key", value=repr(key), expected="a key, as sm.random.key(0)"
         )
-    node = value(given, "random")
+    node = value(key, "random")
     if node.type.shape or node.type.dtype is not u64:
         raise DTypeError(f"a random key is uint64 of rank 0 (sm.random.key), not {node.told}")
     return node
 
 
 def _words(source: Value, count: Any, first: int = 0, each: int = 1, offset: int = 0) -> Value:
-    """Words offset, offset + each, .. under a key: uint32 [count]."""
-    at = iota((count,), 0, u64)
+    """Return random words offset, offset + each, ... under a key, uint32 [count]."""
+    counters = iota((count,), 0, u64)
     if each != 1:
-        at = BINARY["multiply"](at, each)
+        counters = BINARY["multiply"](counters, each)
     if first + offset:
-        at = BINARY["add"](at, constant(first + offset, u64))
-    align("random", source, at)
-    return record(_PHILOX, (source, at))
+        counters = BINARY["add"](counters, constant(first + offset, u64))
+    align("random", source, counters)
+    return record(_PHILOX, (source, counters))
 
 
-def _join(low: Value, high: Value) -> Value:
-    """Two words as a number of 64 bits."""
+def _join_words(low: Value, high: Value) -> Value:
+    """Combine two 32-bit words to a 64-bit number."""
     upper = BINARY["bitwise_left_shift"](cast(high, u64), constant(32, u64))
     return BINARY["bitwise_or"](upper, cast(low, u64))
 
 
 def split(key: Any, num: int = 2) -> tuple[Array, ...]:
-    """`num` new keys, independent of each other and of the numbers drawn from `key` itself."""
-    source = _key(key)
+    """Derive `num` new keys from a key.
+
+    They are independent of each other and of the numbers drawn from `key` itself.  Raises
+    ArgumentError, DTypeError for something that is no key.
+    """
+    source = _check_key(key)
     low = _words(source, num, _SPLIT, 2)
-    keys = Array.of(_join(low, _words(source, num, _SPLIT, 2, 1)))
+    keys = Array.of(_join_words(low, _words(source, num, _SPLIT, 2, 1)))
     return tuple(keys[k] for k in range(num))
 
 
 def bits(key: Any, shape: Any = (), *, dtype: DTypeLike = "uint32") -> Array:
-    """Uniform random bits, uint32 or uint64.  Raises DTypeError for other dtypes."""
+    """Return uniform random bits in a shape, uint32 or uint64.
+
+    Raises DTypeError for other dtypes.
+    """
     target = as_dtype(dtype)
     if target not in (u32, u64):
         raise DTypeError(f"random bits are uint32 or uint64, not {target.long}")
-    return Array.of(_bits(_key(key), dims(shape), wide=target is u64))
+    return Array.of(_bits(_check_key(key), dims(shape), is_64_bit=target is u64))
 
 
-def _bits(source: Value, shape: Shape, *, wide: bool) -> Value:
+def _bits(source: Value, shape: Shape, *, is_64_bit: bool) -> Value:
     count = product(shape)
-    if not wide:
+    if not is_64_bit:
         return reshape(_words(source, count), shape)
     low, high = (_words(source, count, each=2, offset=k) for k in (0, 1))
-    return reshape(_join(low, high), shape)
+    return reshape(_join_words(low, high), shape)
 
 
-def _unit(source: Value, shape: Shape, dtype: Any) -> Value:
-    """Numbers in [0, 1), as many binary digits after the point as the type has in 1: what is drawn
-    with more would round to 1.  Half types come as float32."""
-    wide = dtype is f64
+def _unit_interval(source: Value, shape: Shape, dtype: Any) -> Value:
+    """Return uniform numbers in [0, 1) with as many binary digits as the dtype holds.
+
+    More digits would let numbers round to 1.  Half types come as float32.
+    """
+    is_64_bit = dtype is f64
     digits = _DIGITS[dtype]
-    words = _bits(source, shape, wide=wide)
-    spare = constant((64 if wide else 32) - digits, u64 if wide else u32)
-    whole = BINARY["bitwise_right_shift"](words, spare)
-    return BINARY["multiply"](cast(whole, dtype.compute), 2.0**-digits)
+    words = _bits(source, shape, is_64_bit=is_64_bit)
+    shift = constant((64 if is_64_bit else 32) - digits, u64 if is_64_bit else u32)
+    integers = BINARY["bitwise_right_shift"](words, shift)
+    return BINARY["multiply"](cast(integers, dtype.compute), 2.0**-digits)
 
 
 def uniform(
     key: Any, shape: Any = (), *, low: float = 0.0, high: float = 1.0, dtype: DTypeLike = "float32"
 ) -> Array:
-    """Uniform numbers in [low, high) of a floating dtype.  None of [0, 1) is 1; where other ends
-    are large beside what is between them, a number may be rounded to `high`."""
+    """Return uniform numbers in [low, high) of a floating dtype.
+
+    Args:
+        key: a key.
+        shape: of the result; rank 0 by default.
+        low: the lower end.
+        high: the upper end, excluded.  If an end is large compared with high - low, a number may be
+            rounded to `high`.
+        dtype: float32 by default.
+
+    Raises DTypeError for other dtypes, ArgumentError for a key that is none.
+    """
     target = _floating(dtype)
-    unit = _unit(_key(key), dims(shape), target)
+    unit = _unit_interval(_check_key(key), dims(shape), target)
     if high != 1.0 or low != 0.0:
         unit = BINARY["add"](BINARY["multiply"](unit, high - low), low)
     return Array.of(cast(unit, target))
@@ -139,24 +165,41 @@ def _floating(dtype: DTypeLike) -> Any:
 def normal(
     key: Any, shape: Any = (), *, mean: float = 0.0, std: float = 1.0, dtype: DTypeLike = "float32"
 ) -> Array:
-    """Normally distributed numbers (Box and Muller, 1958) of a floating dtype."""
+    """Return normally distributed numbers of a floating dtype.
+
+    Args:
+        key: a key.
+        shape: of the result; rank 0 by default.
+        mean: the mean.
+        std: the standard deviation.
+        dtype: float32 by default.
+
+    Computed by the method of Box and Muller (1958).  Raises DTypeError for other dtypes,
+    ArgumentError for a key that is none.
+    """
     target = _floating(dtype)
-    wide = f64 if target is f64 else f32
+    compute_type = f64 if target is f64 else f32
     first, second = split(key)
     shape = dims(shape)
-    radius = BINARY["subtract"](number(1.0, wide, "normal"), _unit(first.node, shape, wide))
-    angle = BINARY["multiply"](_unit(second.node, shape, wide), 2 * math.pi)
+    radius = BINARY["subtract"](
+        number(1.0, compute_type, "normal"), _unit_interval(first.node, shape, compute_type)
+    )
+    angle = BINARY["multiply"](_unit_interval(second.node, shape, compute_type), 2 * math.pi)
     length = UNARY["sqrt"](BINARY["multiply"](UNARY["log"](radius), -2.0))
-    found = BINARY["multiply"](length, UNARY["cos"](angle))
+    samples = BINARY["multiply"](length, UNARY["cos"](angle))
     if std != 1.0:
-        found = BINARY["multiply"](found, std)
+        samples = BINARY["multiply"](samples, std)
     if mean != 0.0:
-        found = BINARY["add"](found, mean)
-    return Array.of(cast(found, target))
+        samples = BINARY["add"](samples, mean)
+    return Array.of(cast(samples, target))
 
 
 def bernoulli(key: Any, p: Any = 0.5, shape: Any = ()) -> Array:
-    """True with probability `p` (a number, or an array that broadcasts with `shape`), bool."""
-    unit = _unit(_key(key), dims(shape), f32)
+    """Return true with probability `p` for each element, as bool.
+
+    `p` is a number or an array that broadcasts with `shape`.  Raises ArgumentError and DTypeError
+    for a key that is none.
+    """
+    unit = _unit_interval(_check_key(key), dims(shape), f32)
     chance = number_or_value(p, "bernoulli")
     return Array.of(BINARY["less"](unit, chance))

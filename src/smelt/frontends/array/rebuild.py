@@ -1,4 +1,8 @@
-"""The last step of a recording: its nodes once more, with the sizes that are left."""
+"""Rebuild the nodes of a recording with canonical sizes.
+
+This is the last step of a recording: symbols that were bound meanwhile are replaced, and types
+inferred again.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,8 @@ from smelt.ops.create import Constant, SizeOf
 from smelt.types.expr import sizes_of, text
 
 
-def again(sizes: Sizes, x: Node, made: dict[Node, Node]) -> Node:
-    """The node with canonical sizes, its type inferred once more."""
+def again(sizes: Sizes, x: Node, rebuilt: dict[Node, Node]) -> Node:
+    """Return a node with canonical sizes and its type inferred again."""
     if isinstance(x.op, Constant):
         return x
     if isinstance(x.op, SizeOf) and isinstance(sizes.canon(x.op.expr), int):
@@ -20,15 +24,15 @@ def again(sizes: Sizes, x: Node, made: dict[Node, Node]) -> Node:
         value = float(number) if x.op.dtype.is_float else number
         return build.constant(value, x.op.dtype, x.origin)
     op = map_indices(x.op, sizes.canon)
-    return build.apply(op, *(made[i] for i in x.inputs), origin=x.origin)
+    return build.apply(op, *(rebuilt[i] for i in x.inputs), origin=x.origin)
 
 
 def facts(sizes: Sizes, names: tuple[str, ...]) -> tuple[Fact, ...]:
-    """The guards about `names` that say more than the equalities built into the graph's types."""
-    found: dict[tuple[str, str, str], Fact] = {}
+    """Return the guards about `names` other than equalities, which the types express."""
+    by_text: dict[tuple[str, str, str], Fact] = {}
     for g in sizes.guards:
         left, right = sizes.canon(g.left), sizes.canon(g.right)
         used = {*sizes_of(left), *sizes_of(right)}
         if g.relation != "==" and used and used <= set(names):
-            found[text(left), g.relation, text(right)] = Fact(left, g.relation, right)
-    return tuple(found.values())
+            by_text[text(left), g.relation, text(right)] = Fact(left, g.relation, right)
+    return tuple(by_text.values())

@@ -1,4 +1,4 @@
-"""Reductions of values: which axes, which accumulator, how many elements.
+"""Record reductions of values: axes, accumulator types, numbers of elements.
 
 >>> x = from_host(np.ones((2, 3), np.float16))
 >>> fold("sum", x, (1,), keepdims=True).type, mean(x, (0, 1), keepdims=False).type
@@ -29,10 +29,13 @@ Axes = tuple[int, ...]
 
 @replayed
 def fold(combine: str, x: Value, axes: Axes, *, keepdims: bool) -> Value:
-    """A reduction over axes in increasing order.  Raises ShapeError where nothing has no value."""
+    """Reduce over axes in increasing order.
+
+    Raises ShapeError for an empty axis if the reduction has no neutral element.
+    """
     shape = shape_of(x)
-    row = COMBINES[combine]
-    if row.has_no_empty_value:
+    reduction = COMBINES[combine]
+    if reduction.has_no_empty_value:
         for a in axes:
             if is_empty(x, a):
                 raise ShapeError(
@@ -41,23 +44,23 @@ def fold(combine: str, x: Value, axes: Axes, *, keepdims: bool) -> Value:
                     reason=f"axis {a} is empty, it has no {combine}",
                     hint="Look at the size first, or join the array with the least value there is.",
                 )
-    found = record(Reduce(combine, axes), (x,)) if axes or row.grow != "same" else x
-    return reshape(found, keep(shape, axes)) if keepdims else found
+    result = record(Reduce(combine, axes), (x,)) if axes or reduction.grow != "same" else x
+    return reshape(result, keep(shape, axes)) if keepdims else result
 
 
 def is_empty(x: Value, axis: int) -> bool:
-    """Whether an axis has no elements; a recording holds for sizes that answer alike."""
+    """Return whether an axis has no elements; a recording guards the answer."""
     size = shape_of(x)[axis]
     return size == 0 or not (x.scope is None or x.scope.holds(0, "<", size))
 
 
 def keep(shape: tuple[Index, ...], axes: Axes) -> tuple[Index, ...]:
-    """A shape with its folded axes as dimensions of size 1."""
+    """Return a shape with its reduced axes as dimensions of size 1."""
     return tuple(1 if a in axes else d for a, d in enumerate(shape))
 
 
 def size_value(size: Index, dtype: DType) -> Value:
-    """A number of elements as a value of rank 0."""
+    """Return a number of elements as a value of rank 0."""
     if isinstance(size, int):
         return constant(float(size) if dtype.is_float else size, dtype)
     scope = STATE.scope
@@ -66,37 +69,41 @@ def size_value(size: Index, dtype: DType) -> Value:
 
 
 def count(x: Value, axes: Axes) -> Index:
-    """How many elements are folded into one."""
+    """Return how many elements are reduced to one."""
     shape = shape_of(x)
     return product(shape[a] for a in axes)
 
 
 def floating(x: Value) -> Value:
-    """`x` in the float type of means: float64 for integers, float32 for half types."""
+    """Cast `x` to the float dtype of means: float64 for integers, float32 for half types."""
     dtype = x.type.dtype
     return cast(x, dtype.compute if dtype.is_float else f64)
 
 
 @replayed
 def mean(x: Value, axes: Axes, *, keepdims: bool) -> Value:
-    """The arithmetic mean; NaN of nothing.  Half types are summed and divided in float32."""
-    wide = floating(x)
-    total = fold("sum", wide, axes, keepdims=keepdims)
-    found = BINARY["divide"](total, size_value(count(x, axes), wide.type.dtype))
-    return cast(found, x.type.dtype) if x.type.dtype.is_float else found
+    """Return the arithmetic mean; NaN for no elements.
+
+    Half types are summed and divided in float32.
+    """
+    upcast = floating(x)
+    total = fold("sum", upcast, axes, keepdims=keepdims)
+    result = BINARY["divide"](total, size_value(count(x, axes), upcast.type.dtype))
+    return cast(result, x.type.dtype) if x.type.dtype.is_float else result
 
 
 @replayed
 def variance(x: Value, axes: Axes, correction: float, *, keepdims: bool) -> Value:
-    """Mean squared distance from the mean in two passes, over n - correction.
+    """Return the variance with divisor n - correction, computed in two passes.
 
-    The first pass finds the mean, the second sums squares of differences: no cancellation.
+    The first pass computes the mean, the second sums squares of differences, which avoids
+    cancellation.
     """
-    wide = floating(x)
-    centred = BINARY["subtract"](wide, mean(wide, axes, keepdims=True))
+    upcast = floating(x)
+    centred = BINARY["subtract"](upcast, mean(upcast, axes, keepdims=True))
     total = fold("sum", BINARY["multiply"](centred, centred), axes, keepdims=keepdims)
-    size = size_value(count(x, axes), wide.type.dtype)
+    size = size_value(count(x, axes), upcast.type.dtype)
     if correction:
         size = BINARY["maximum"](BINARY["subtract"](size, correction), 0.0)
-    found = BINARY["divide"](total, size)
-    return cast(found, x.type.dtype) if x.type.dtype.is_float else found
+    result = BINARY["divide"](total, size)
+    return cast(result, x.type.dtype) if x.type.dtype.is_float else result

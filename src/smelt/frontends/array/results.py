@@ -1,4 +1,4 @@
-"""Running a recording and giving back what the function returned: arrays, aliases, `out=`."""
+"""Run a recording and build the results: arrays, aliases of arguments, `out=`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from smelt.types.dtype import from_numpy
 __all__ = ["buffers_of", "deliver", "in_place", "is_same", "measure", "pack"]
 
 _WORK: Any = 10_000
-"""How hard to look whether two strided arrays really overlap; beyond it they are said to."""
+"""Effort limit of NumPy's exact overlap test; beyond it strided arrays count as overlapping."""
 
 
 def pack(trace: Trace, leaves: Sequence[Any]) -> Any:
-    """The leaves in the nest that the function returned."""
+    """Return the leaves in the nest that the function returned."""
     return unflatten(trace.tree, iter(leaves))
 
 
@@ -39,32 +39,36 @@ def deliver(
     bound: Bound,
     out: Any = None,
 ) -> Any:
-    """Run, and build the result; with `out`, write it there.
+    """Run a recording and return its results; with `out`, write them there.
 
     Raises OutArgumentError, StructureError and AliasError about `out` before anything runs.
     """
     buffers = buffers_of(trace, arguments)
-    given = [] if out is None else leaves_like("out=", out, trace.tree)
-    targets = None if out is None else _targets(trace, sizes, given, buffers, arguments)
+    out_leaves = [] if out is None else leaves_like("out=", out, trace.tree)
+    targets = None if out is None else _targets(trace, sizes, out_leaves, buffers, arguments)
     if out is not None or bound.donated:
-        flush()  # what is pending reads the old values
+        flush()  # pending operators read the old values
     saved: list[Array | None] = []
     if targets is not None:
-        saved = _saved(trace, targets, arguments)
+        saved = _copy_overwritten(trace, targets, arguments)
         trace = in_place(trace, targets, buffers)
     results = _run(trace, sizes, buffers, targets)
     computed = [Array.of(leaf(data)) for data in results]
-    found = [_result(trace, k, r, computed, arguments, bound) for k, r in enumerate(trace.results)]
-    for place in bound.donated:
-        _give_away(bound.leaves[place])
+    results_out = [
+        _result(trace, k, r, computed, arguments, bound) for k, r in enumerate(trace.results)
+    ]
+    for index in bound.donated:
+        _invalidate(bound.leaves[index])
     if out is None or targets is None:
-        return pack(trace, found)
-    _settle(trace, given, targets, [y if x is None else x for x, y in zip(saved, found)])
+        return pack(trace, results_out)
+    _finish_out(
+        trace, out_leaves, targets, [y if x is None else x for x, y in zip(saved, results_out)]
+    )
     return out
 
 
 def buffers_of(trace: Trace, arguments: Sequence[Argument]) -> list[Buffer]:
-    """What the graph reads in a call with these arguments."""
+    """Return the buffers that the graph reads in a call with these arguments."""
     buffers = [_memory(arguments[k]) for k in trace.arguments]
     return buffers + [realise(x) for x in trace.captured]
 
@@ -76,22 +80,21 @@ def _run(
         return []
     if targets is None:
         return trace.run(buffers, sizes)
-    places: list[Buffer | None] = [None] * len(trace.graph.outputs)
-    over = {d[1] for d in trace.donate if isinstance(d, tuple)}
-    looks = trace.looks.flag is not None  # what a run finds out last may be that it is to fail
+    out_buffers: list[Buffer | None] = [None] * len(trace.graph.outputs)
+    replacing = {d[1] for d in trace.donate if isinstance(d, tuple)}
+    has_flag = trace.looks.flag is not None  # the run may fail after it has written results
     for result, target in zip(trace.results, targets, strict=True):
-        if result.kind != "graph" or result.place in over:
+        if result.kind != "graph" or result.place in replacing:
             continue
-        if not (looks and any(np.may_share_memory(target, x) for x in buffers)):
-            places[result.place] = target
-    return trace.run(buffers, sizes, places)
+        if not (has_flag and any(np.may_share_memory(target, x) for x in buffers)):
+            out_buffers[result.place] = target
+    return trace.run(buffers, sizes, out_buffers)
 
 
-def _saved(
+def _copy_overwritten(
     trace: Trace, targets: Sequence[Buffer], arguments: Sequence[Argument]
 ) -> list[Array | None]:
-    """For each result that is an array of the caller's as it is, its elements where the memory of
-    another result is written first."""
+    """Copy results that are the caller's arrays where another result's memory overlaps them."""
     saved: list[Array | None] = []
     for k, r in enumerate(trace.results):
         data = None
@@ -104,18 +107,20 @@ def _saved(
 
 
 def in_place(trace: Trace, targets: Sequence[Buffer], buffers: Sequence[Buffer]) -> Trace:
-    """The recording for a call in which arrays of `out=` are inputs: their results replace them,
-    where no element is read once it is written."""
-    returned = {r.place for r in trace.results if r.kind == "argument"}  # as they were before
+    """Return the recording for a call in which arrays of `out=` are also inputs.
+
+    Their results replace them where no element is read after it is written.
+    """
+    returned = {r.place for r in trace.results if r.kind == "argument"}  # must keep their values
     pairs: list[tuple[int, int]] = []
     for r, target in zip(trace.results, targets, strict=True):
         if r.kind != "graph" or not target.flags.c_contiguous or not target.size:
             continue
-        met = [k for k, x in enumerate(buffers) if np.may_share_memory(target, x)]
-        if len(met) == 1 and met[0] < len(trace.arguments):
-            kept = trace.arguments[met[0]] in returned
-            if not kept and is_same(target, buffers[met[0]]):
-                pairs.append((met[0], r.place))
+        overlapping = [k for k, x in enumerate(buffers) if np.may_share_memory(target, x)]
+        if len(overlapping) == 1 and overlapping[0] < len(trace.arguments):
+            is_returned = trace.arguments[overlapping[0]] in returned
+            if not is_returned and is_same(target, buffers[overlapping[0]]):
+                pairs.append((overlapping[0], r.place))
     return trace.written_over(tuple(pairs)) if pairs and not trace.donate else trace
 
 
@@ -127,7 +132,7 @@ def _memory(a: Argument) -> Buffer:
 
 def _result(
     trace: Trace,
-    place: int,
+    index: int,
     r: Result,
     computed: list[Array],
     arguments: Sequence[Argument],
@@ -136,25 +141,25 @@ def _result(
     if r.kind == "graph":
         return computed[r.place]
     if r.kind == "argument":
-        given = bound.leaves[r.place]
+        leaf_ = bound.leaves[r.place]
         data = _memory(arguments[r.place])
         if r.place in bound.donated or arguments[r.place].data is None:
             return Array.of(leaf(data))
-        return given if isinstance(given, Array) else Array.of(foreign(data))
+        return leaf_ if isinstance(leaf_, Array) else Array.of(foreign(data))
     if r.kind == "captured":
         return Array.of(r.value)
     if r.kind == "size":
         assert trace.sizes_of_results is not None
-        before = sum(other.kind == "size" for other in trace.results[:place])
+        before = sum(other.kind == "size" for other in trace.results[:index])
         return trace.sizes_of_results(*measure(arguments))[before]
     return r.value
 
 
 def measure(arguments: Sequence[Argument]) -> list[Any]:
-    """All dimensions of the arrays, then all numbers: the parameters of `Trace.match`."""
-    found: list[Any] = [n for a in arguments if a.data is not None for n in a.data.shape]
-    found += [a.number for a in arguments if a.data is None and not a.is_said]
-    return found
+    """Return all dimensions of arrays, then all numbers: the parameters of `Trace.match`."""
+    parameters: list[Any] = [n for a in arguments if a.data is not None for n in a.data.shape]
+    parameters += [a.number for a in arguments if a.data is None and not a.is_said]
+    return parameters
 
 
 # out=
@@ -163,12 +168,12 @@ def measure(arguments: Sequence[Argument]) -> list[Any]:
 def _targets(
     trace: Trace,
     sizes: tuple[int, ...],
-    given: Sequence[Any],
+    out_leaves: Sequence[Any],
     buffers: Sequence[Buffer],
     arguments: Sequence[Argument],
 ) -> list[Buffer]:
-    """The memory that each leaf of the result goes to, checked."""
-    targets = [_target(x) for x in given]
+    """Return the memory for each leaf of the result, checked."""
+    targets = [_target(x) for x in out_leaves]
     types = _result_types(trace, sizes, arguments)
     for target, expected in zip(targets, types, strict=True):
         if expected is None:
@@ -176,23 +181,23 @@ def _targets(
         dtype, shape = expected
         if target.shape != shape or target.dtype != dtype:
             raise OutArgumentError(
-                expected=_spelled(dtype, shape), found=_spelled(target.dtype, target.shape)
+                expected=_type_text(dtype, shape), found=_type_text(target.dtype, target.shape)
             )
         if not target.flags.writeable:
             raise OutArgumentError(
-                f"out= is read-only, the result {_spelled(dtype, shape)} goes nowhere"
+                f"out= is read-only, the result {_type_text(dtype, shape)} goes nowhere"
             )
-        if _meets_itself(target):
+        if _may_overlap_itself(target):
             raise OutArgumentError(
-                f"elements of out= share memory, the result {_spelled(dtype, shape)} has no room",
+                f"elements of out= share memory, the result {_type_text(dtype, shape)} has no room",
                 hint="Give an array of its own: np.empty(shape, dtype).",
             )
     _check_overlaps(targets, buffers)
     return targets
 
 
-def _spelled(dtype: np.dtype[Any], shape: Sequence[int]) -> str:
-    """A type as ours are written, where it has such a name."""
+def _type_text(dtype: np.dtype[Any], shape: Sequence[int]) -> str:
+    """Return a dtype and shape in this package's notation."""
     try:
         name = from_numpy(dtype).name
     except DTypeError:
@@ -201,8 +206,8 @@ def _spelled(dtype: np.dtype[Any], shape: Sequence[int]) -> str:
     return f"{name}[{','.join(map(str, shape))}]{order}"
 
 
-def _meets_itself(a: Buffer) -> bool:
-    """Whether steps along some dimensions may meet those along others, as in sliding windows."""
+def _may_overlap_itself(a: Buffer) -> bool:
+    """Return whether elements of an array may share memory, as in sliding windows."""
     reach = a.itemsize
     for step, n in sorted((abs(s), n) for s, n in zip(a.strides, a.shape, strict=True) if n > 1):
         if step < reach:
@@ -223,7 +228,7 @@ def _target(x: Any) -> Buffer:
 def _result_types(
     trace: Trace, sizes: tuple[int, ...], arguments: Sequence[Argument]
 ) -> list[tuple[np.dtype[Any], tuple[int, ...]] | None]:
-    """Dtype and shape of every result, None for Python numbers."""
+    """Return dtype and shape of every result, None for Python numbers."""
     types: list[tuple[np.dtype[Any], tuple[int, ...]] | None] = []
     named = dict(zip(size_names(trace.graph), sizes, strict=True))
     for r in trace.results:
@@ -242,7 +247,10 @@ def _result_types(
 
 
 def _check_overlaps(targets: Sequence[Buffer], buffers: Sequence[Buffer]) -> None:
-    """Exactly an input is right (the runtime copies), anything in between is refused."""
+    """Raise AliasError for overlaps, except an array that is exactly an input.
+
+    The run time handles that case, by a copy if necessary.
+    """
     for k, target in enumerate(targets):
         for other in targets[:k]:
             if _overlap(target, other):
@@ -255,7 +263,7 @@ def _check_overlaps(targets: Sequence[Buffer], buffers: Sequence[Buffer]) -> Non
 
 
 def is_same(a: Buffer, b: Buffer) -> bool:
-    """Whether two arrays are the same elements."""
+    """Return whether two arrays are the same memory with the same shape and strides."""
     return a is b or (
         a.shape == b.shape
         and a.strides == b.strides
@@ -275,32 +283,38 @@ def _shared(a: Buffer, b: Buffer) -> int:
     return min(high, last) - max(low, first)
 
 
-def _settle(
-    trace: Trace, places: Sequence[Any], targets: Sequence[Buffer], found: Sequence[Any]
+def _finish_out(
+    trace: Trace, out_leaves: Sequence[Any], targets: Sequence[Buffer], results: Sequence[Any]
 ) -> None:
-    """Results that the graph does not write, and arrays of ours that hold results now."""
+    """Write results that the graph did not write, and update the arrays passed as `out`."""
     values: list[Buffer] = []
-    for given, target, r, value in zip(places, targets, trace.results, found, strict=True):
+    for target_array, target, r, value in zip(
+        out_leaves, targets, trace.results, results, strict=True
+    ):
         if r.kind != "graph":
-            node = value.node if isinstance(value, Array) else number(value, given.dtype, "out=")
+            node = (
+                value.node
+                if isinstance(value, Array)
+                else number(value, target_array.dtype, "out=")
+            )
             data = realise(cast(node, from_numpy(target.dtype)))
         else:
             data = realise(value.node)
         if not is_same(target, data) and any(np.may_share_memory(data, t) for t in targets):
-            data = data.copy()  # an input as it is, of which another result takes the place
+            data = data.copy()  # an input that another result overwrites
         values.append(data)
-    for given, target, data in zip(places, targets, values, strict=True):
+    for target_array, target, data in zip(out_leaves, targets, values, strict=True):
         if not is_same(target, data):
             target[...] = data
-        if isinstance(given, Array):
-            _give_away(given)  # other names of it
-            given.renew(leaf(target))
+        if isinstance(target_array, Array):
+            _invalidate(target_array)  # invalidates other names of the array
+            target_array.renew(leaf(target))
 
 
 # donate=
 
 
-def _give_away(x: Any) -> None:
-    """Nobody may read the old values of an array any more, under whatever name."""
+def _invalidate(x: Any) -> None:
+    """Make reading the old values of an array an error, whatever names they have."""
     if isinstance(x, Array):
         x.node.give_away(str(here()))

@@ -1,4 +1,4 @@
-"""The scope of one recording by `jit`: its sizes, its arguments, and what it captured.
+"""Scope of one recording by `jit`: its sizes, arguments and captured values.
 
 >>> s = Scope("f")
 >>> x = s.input("x", intern(f32, (s.symbol(6), 4)), None)
@@ -31,94 +31,111 @@ __all__ = ["Map", "Scope", "f32"]
 
 
 SOON = 6.0
-"""Cycles a vector up to which a value is computed in every call rather than read: as many as bytes
-of it take that come from memory."""
+"""Cost, in cycles per vector, up to which captured values are recomputed in every call.
+
+Reading the vector's bytes from memory takes about as long.
+"""
 _FORMS = {"add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "neg": "(-{})"}
+"""Python text of operators on numbers."""
 
 
 class Scope(Sizes):
-    """One recording.  `name` is the function's; `symbol` and `input` make its arguments."""
+    """Recording in progress of the function `name`; `symbol` and `input` create its arguments."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
         self.open = True
         self.captured: dict[Value, Value] = {}
-        self._renamed: dict[Value, Value] = {}
-        self._anew: set[Value] = set()
-        """Values from outside that are recorded again."""
+        """Values from outside, and the inputs that stand for them."""
+        self._rerecorded: dict[Value, Value] = {}
+        """Values from outside that are recorded again, and their values here."""
+        self._recomputed: set[Value] = set()
+        """Operators from outside that were found worth recording again."""
         self.scalars: dict[Value, tuple[str, Any]] = {}
+        """Arguments that are numbers: their names and values in this call."""
         self.fixed: dict[str, Any] = {}
+        """Numbers whose value the recording depends on."""
         self.ranges: dict[str, tuple[int, int]] = {}
+        """Ranges of numbers for which the recording is valid."""
         self.opposites: dict[str, str] = {}
-        """Sizes that are a negative number's opposite, and how they are computed."""
+        """Sizes that are the negation of a number argument, with the text that computes them."""
         self.asked: dict[str, None] = {}
-        """What was asked of numbers, as Python text that is true in this call."""
+        """Conditions on numbers, as Python text that is true in this call."""
         self.imprints: dict[Value, bytes] = {}
-        """What captured arrays that others may write to were like when they were first read."""
+        """Digests of captured memory that other code may write to, as of the first read."""
         self.changing: dict[Value, None] = {}
-        """What the function computes of such arrays alone: recorded when it is captured, for every
-        call computes it of what they hold then."""
+        """Values computed from such memory only; they are recorded if captured.
+
+        Every call recomputes them from the elements of the time.
+        """
         arrays = [ref() for ref in STATE.pending]
         self.awaited = {a.node for a in arrays if a is not None}
-        """What waited to be computed when it began: what comes of it is known then."""
+        """Values that were pending when the recording began."""
         self.made: dict[int, weakref.ref[Any]] = {}
-        """Arrays that were made while it ran, of values from outside: it may write to them."""
+        """Arrays of outside values that were created during the recording, which may write to them.
+        """
         self.instead: list[weakref.ref[Any]] = []
-        """Arrays that names got in place of NumPy's buffers, by `buffer += x`."""
+        """Arrays that replaced NumPy's buffers under their names, by `buffer += x`."""
 
     def has_made(self, array: Any) -> bool:
-        """Whether an array that holds a value from outside was made by this recording."""
-        found = self.made.get(id(array))
-        return found is not None and found() is array
+        """Return whether this recording created an array of an outside value."""
+        reference = self.made.get(id(array))
+        return reference is not None and reference() is array
 
     def allowed(self) -> None:
-        """Raises LeakError when the recording has ended."""
+        """Raise LeakError if the recording has ended."""
         self.alive("a size")
 
     def alive(self, value: object) -> bool:
-        """True while the recording runs.  Raises LeakError afterwards."""
+        """Return True while the recording runs; raise LeakError afterwards."""
         if not self.open:
             raise LeakError(value=str(value), function=self.name)
         return True
 
     def check(self, x: Value) -> None:
-        """Raises LeakError for a value of another recording."""
+        """Raise LeakError for a value of another recording."""
         if x.scope is not self and x.scope is not None:
             raise LeakError(value=x.told, function=x.scope.name)
 
     def record(self, op: TensorOp, inputs: tuple[Value, ...]) -> Value:
-        """`op` on values of this recording; others are captured as constant inputs."""
+        """Record `op` on values of this recording; others are captured as constant inputs.
+
+        Raises LeakError if the recording has ended.
+        """
         if not self.open:
             self.alive(inputs[0].told if inputs else "a size")
-        own = tuple([x if x.scope is self else self.capture(x) for x in inputs])
-        types = [x.type for x in own] if not self.bound else [self.type(x.type) for x in own]
-        return Value(op, own, infer(op, *types), here(), None, self)
+        operands = tuple([x if x.scope is self else self.capture(x) for x in inputs])
+        types = (
+            [x.type for x in operands] if not self.bound else [self.type(x.type) for x in operands]
+        )
+        return Value(op, operands, infer(op, *types), here(), None, self)
 
     def planned(self, op: TensorOp, inputs: tuple[Value, ...], type: TensorType) -> Value:
-        """`record` of values of this recording, where the result's type is known."""
+        """Record `op` on values of this recording with a known result type."""
         if not self.open:
             self.alive(inputs[0].told)
         return Value(op, inputs, type, here(3), None, self)
 
     def input(self, label: str, type: TensorType, strides: tuple[int | None, ...] | None) -> Value:
-        """An argument of the recorded function."""
+        """Create an argument of the recorded function."""
         return Value(Input(label, type, strides), (), type, None, None, self)
 
     def scalar(self, label: str, value: float) -> Value:
-        """An argument that is a Python number: an input of rank 0 whose value is known here."""
+        """Create a number argument: an input of rank 0 with a known value in this call."""
         type = intern(i64 if isinstance(value, int) else f64, ())
         node = self.input(label, type, None)
         number = len(self.scalars)
-        while f"k{number}" in self.hints:  # a size that a spec names
+        while f"k{number}" in self.hints:  # a spec may name a size so
             number += 1
         self.scalars[node] = f"k{number}", value
         return node
 
     def count(self, node: Value) -> Index:
-        """A whole number argument as a size: a symbol that no dimension of an argument tells.
+        """Return an integer argument as a size: a symbol that no dimension determines.
 
-        Sizes are at least 2, and so is this one or its opposite; 0, 1 and -1 are numbers.
+        Size symbols are at least 2, so the symbol stands for the number or its negation; 0, 1 and
+        -1 become constants.
         """
         name, value = self.scalars[node]
         if abs(value) < 2 or name in self.fixed:
@@ -135,7 +152,7 @@ class Scope(Sizes):
         return mul(self.canon(size(symbol)), 1 if value > 0 else -1)
 
     def formula_of(self, x: Node | Index | float) -> str | None:
-        """Python text of a number over sizes and arguments; None if it is made in other ways."""
+        """Return Python text of a number in terms of sizes and arguments; None if there is none."""
         if isinstance(x, (int, float)):
             return repr(x)
         if isinstance(x, Expr):
@@ -152,13 +169,15 @@ class Scope(Sizes):
         return None if form is None or None in texts else form.format(*texts)
 
     def ask(self, condition: str) -> None:
-        """The recording is valid only where `condition`, about numbers, is true."""
+        """Make the recording valid only where `condition`, about numbers, is true."""
         self.alive("a number")
         self.asked[condition] = None
 
     def unwritten(self) -> None:
-        """Raises ChangedError if the function that was recorded wrote to memory that it had read:
-        what it captures is read in every call as it is then, which is after all that."""
+        """Raise ChangedError if the function wrote to captured memory that it had read.
+
+        Calls read captured memory before they run, so they would see the elements after all writes.
+        """
         for x, before in self.imprints.items():
             if imprint(realise(x)) != before:
                 raise ChangedError(
@@ -168,10 +187,12 @@ class Scope(Sizes):
                 )
 
     def unkept(self) -> None:
-        """Raises LeakError if something that outlives the function holds an array in place of the
-        buffer that it held: a call that records nothing would write to neither."""
+        """Raise LeakError if an array that replaced a NumPy buffer outlives the function.
+
+        Calls, which record nothing, would write to neither.
+        """
         if any(ref() is not None for ref in self.instead):
-            gc.collect()  # what is held by something that only refers to itself
+            gc.collect()  # garbage cycles may hold the array
         for x in [x for ref in self.instead if (x := ref()) is not None]:
             raise LeakError(
                 f"{x.node.told} is kept where {self.name} found a buffer of NumPy's, by"
@@ -180,7 +201,7 @@ class Scope(Sizes):
             )
 
     def pin_scalars(self, node: Node) -> None:
-        """The recording is valid only for the values that `node`, a number, is computed from."""
+        """Make the recording valid only for the values that the number `node` depends on."""
         self.alive(node)
         if node in self.scalars:
             name, value = self.scalars[node]  # type: ignore[index]
@@ -191,65 +212,72 @@ class Scope(Sizes):
             self.pin_scalars(x)
 
     def bound_scalar(self, node: Value, low: int, high: int) -> None:
-        """The recording is valid only where `node`, if it is a number as it was given, lies in a
-        range."""
+        """Make the recording valid only for a range of the number argument `node`.
+
+        Has no effect on computed numbers.
+        """
         if node in self.scalars:
             name, _ = self.scalars[node]
             least, most = self.ranges.get(name, (low, high))
             self.ranges[name] = max(low, least), min(high, most)
 
     def capture(self, x: Value) -> Value:
-        """A value from outside as an input that is the same in every call; a number that nobody
-        else can write to as that number."""
+        """Return an outside value as an input that is the same in every call.
+
+        A number that no one else can write to becomes a constant.  Cheap operators are recorded
+        again, see `_is_view_or_cast` and `_is_cheaper_recomputed`.  Raises LeakError for a value of
+        another recording.
+        """
         if isinstance(x.op, Constant) and not x.shared:
             return x
         if x.data is not None and not x.type.shape and not x.shared:
             return constant(x.data.item(), x.type.dtype)
         if x.scope is not None:
             raise LeakError(value=x.told, function=x.scope.name)
-        found = self.captured.get(x) or self._renamed.get(x)
-        if found is None and x in self.changing:
-            found = self._computed_again(x)
-        if found is None and (self._is_renamed(x) or x in self._anew or self._is_made_anew(x)):
-            found = self._renamed[x] = self.record(x.op, self._sources(x))
-        if found is None:
+        captured = self.captured.get(x) or self._rerecorded.get(x)
+        if captured is None and x in self.changing:
+            captured = self._record_again(x)
+        if captured is None and (
+            self._is_view_or_cast(x) or x in self._recomputed or self._is_cheaper_recomputed(x)
+        ):
+            captured = self._rerecorded[x] = self.record(x.op, self._operands(x))
+        if captured is None:
             label, data = f"c{len(self.captured)}", realise(x)
             op = Input(label, x.type, layout(data), constant=not x.shared)
-            found = Value(op, (), x.type, None, None, self)
-            self.captured[x] = found
+            captured = Value(op, (), x.type, None, None, self)
+            self.captured[x] = captured
             if x.shared:
-                self._read(x)
-        return found
+                self._note_digest(x)
+        return captured
 
     def outside(self, x: Value) -> None:
-        """Notes an operator on values from outside alone: what comes of memory that others may
-        write to changes as that does."""
+        """Note an operator on outside values; its result may change with their memory."""
         for i in x.inputs:
             if i.shared:  # type: ignore[attr-defined]
-                self._read(i)  # type: ignore[arg-type]
+                self._note_digest(i)  # type: ignore[arg-type]
                 self.changing[x] = None
             elif i in self.changing:
                 self.changing[x] = None
 
-    def _read(self, x: Value) -> None:
+    def _note_digest(self, x: Value) -> None:
         if x not in self.imprints:
             self.imprints[x] = imprint(realise(x))
 
-    def _computed_again(self, x: Value) -> Value:
-        """What changes as memory of others does, recorded; all that it is made of before it."""
+    def _record_again(self, x: Value) -> Value:
+        """Record a value that may change with memory of others, after the values it depends on."""
         pending: list[Any] = [x]
         while pending:
             last = pending[-1]
-            before = [i for i in last.inputs if i in self.changing and i not in self._renamed]
-            if last in self._renamed or not before:
+            before = [i for i in last.inputs if i in self.changing and i not in self._rerecorded]
+            if last in self._rerecorded or not before:
                 pending.pop()
-            if last not in self._renamed and not before:
-                self._renamed[last] = self.record(last.op, last.inputs)
+            if last not in self._rerecorded and not before:
+                self._rerecorded[last] = self.record(last.op, last.inputs)
             pending += before
-        return self._renamed[x]
+        return self._rerecorded[x]
 
     def close(self) -> None:
-        """The recording has ended: what the function left pending keeps the elements of now."""
+        """End the recording; values left pending are computed from the present elements."""
         arrays = [ref() for ref in STATE.pending] if self.changing else []
         if any(a is not None and a.node in self.changing for a in arrays):
             flush()
@@ -259,10 +287,12 @@ class Scope(Sizes):
         self.made.clear()
         self.changing.clear()
 
-    def _is_renamed(self, x: Value) -> bool:
-        """Whether a value only names or converts elements of one array that nobody else writes to,
-        and has not been computed: the program had better know the array, which is no larger and
-        whose type says more (8-bit weights widened before a product are still 8-bit weights)."""
+    def _is_view_or_cast(self, x: Value) -> bool:
+        """Return whether a value only views or casts one private array, not computed yet.
+
+        Capturing the array is better: it is no larger, and its type says more (8-bit weights that
+        are widened before a product remain 8-bit weights).
+        """
         waits = False
         while x.data is None and len(x.inputs) == 1 and (x.op.is_view or isinstance(x.op, Cast)):
             waits = waits or x in self.awaited
@@ -271,41 +301,43 @@ class Scope(Sizes):
                 return not x.shared and (not waits or _is_dense(x.data))
         return False
 
-    def _sources(self, x: Value) -> tuple[Value, ...]:
-        """What a value that is recorded again is made of: of what waits, as it is now."""
+    def _operands(self, x: Value) -> tuple[Value, ...]:
+        """Return operands for recording a value again; pending ones as of now."""
         inputs: Any = x.inputs
         if x not in self.awaited:
             return inputs
         self.awaited.update(i for i in inputs if i.data is None)
         return tuple([i if i.data is None else i.kept() for i in inputs])
 
-    def _is_made_anew(self, x: Value) -> bool:
-        """Whether a value that the function computes of others from outside, which nobody else
-        writes to, takes more memory than they do and is soon computed: the program had better know
-        them (8-bit weights with scales are still 8-bit weights)."""
+    def _is_cheaper_recomputed(self, x: Value) -> bool:
+        """Return whether recomputing a value costs less than reading it.
+
+        This holds if it depends, by few elementwise operators, on private outside values that take
+        less memory (8-bit weights with scales remain 8-bit weights).
+        """
         work, nbytes, inner = 0.0, 0, list[Value]()
         seen, pending = {x}, [x]
         while pending:
-            here: Any = pending.pop()
-            apart = here in self.awaited or here.data is not None or not here.inputs
-            if apart or not (here.op.is_view or isinstance(here.op, Cast | Map)):
-                if here.shared or here is x:
+            node: Any = pending.pop()
+            is_leaf = node in self.awaited or node.data is not None or not node.inputs
+            if is_leaf or not (node.op.is_view or isinstance(node.op, Cast | Map)):
+                if node.shared or node is x:
                     return False
-                nbytes += _nbytes(here)
+                nbytes += _nbytes(node)
                 continue
-            work += here.op.row.cost * _count(here) if isinstance(here.op, Map) else 0.0
-            inner.append(here)
-            fresh = [i for i in here.inputs if i not in seen]
+            work += node.op.row.cost * _count(node) if isinstance(node.op, Map) else 0.0
+            inner.append(node)
+            fresh = [i for i in node.inputs if i not in seen]
             pending += fresh
             seen.update(fresh)
         if nbytes >= _nbytes(x) or work > SOON * _count(x):
             return False
-        self._anew.update(inner)
+        self._recomputed.update(inner)
         return True
 
 
 def _is_dense(data: Any) -> bool:
-    """Whether a copy lies in memory as the elements do."""
+    """Return whether a copy would have the same order in memory."""
     return data.flags.c_contiguous or turned(data) is not None
 
 

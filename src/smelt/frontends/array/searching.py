@@ -31,7 +31,7 @@ from smelt.types.expr import Index
 __all__ = ["argmax", "argmin", "known", "nonzero", "searchsorted", "take", "take_along_axis"]
 
 
-def _best(what: str, x: Any, axis: int | None, keepdims: bool) -> Array:
+def _arg_extreme(what: str, x: Any, axis: int | None, keepdims: bool) -> Array:
     node = value(x, what)
     axes = axes_of(axis, node.type.rank, what)
     if not axes:
@@ -41,20 +41,28 @@ def _best(what: str, x: Any, axis: int | None, keepdims: bool) -> Array:
 
 
 def argmax(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
-    """Where the greatest element along `axis` is first found, int64; a NaN is the greatest.
+    """Return the first position of the maximum along `axis`, int64.
 
-    None counts through the flattened array.  Raises AxisError, ShapeError for an empty axis.
+    NaN counts as the maximum.  None counts positions in the flattened array.  `keepdims` keeps the
+    reduced dimension with size 1.  Raises AxisError, ShapeError for an empty axis.
     """
-    return _best("argmax", x, axis, keepdims)
+    return _arg_extreme("argmax", x, axis, keepdims)
 
 
 def argmin(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
-    """Where the least element along `axis` is first found, int64; a NaN is the least."""
-    return _best("argmin", x, axis, keepdims)
+    """Return the first position of the minimum along `axis`, int64.
+
+    NaN counts as the minimum.  None counts positions in the flattened array.  `keepdims` keeps the
+    reduced dimension with size 1.  Raises AxisError, ShapeError for an empty axis.
+    """
+    return _arg_extreme("argmin", x, axis, keepdims)
 
 
 def known(x: Any, what: str) -> Buffer:
-    """The elements, for functions whose result's shape depends on them.  Raises TracerError."""
+    """Return the elements, for functions whose result's shape depends on them.
+
+    Raises TracerError inside `jit`, UnsupportedError under `SMELT_STRICT`.
+    """
     allowed(what)
     node = value(x, what)
     if node.scope is not None:
@@ -67,7 +75,7 @@ def known(x: Any, what: str) -> Buffer:
 
 
 def nonzero(x: Any, /) -> tuple[Array, ...]:
-    """Positions of the elements that are not zero, one int64 vector for each dimension.
+    """Return the positions of nonzero elements, an int64 vector for each dimension.
 
     Raises ShapeError for rank 0, TracerError inside `jit`: the shape depends on values.
     """
@@ -78,60 +86,78 @@ def nonzero(x: Any, /) -> tuple[Array, ...]:
 
 
 def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Array:
-    """Where to insert each element of `x2` into the sorted vector `x1` to keep it sorted, int64.
+    """Return where to insert elements of `x2` into the sorted vector `x1`, int64.
 
     Args:
         x1: a vector, sorted unless `sorter` gives the order.
         x2: values of any shape, or a number.
-        side: "left" before equal elements, "right" after them.
+        side: "left" inserts before equal elements, "right" after them.
         sorter: positions that sort x1.
 
-    Raises ShapeError if x1 is no vector, ArgumentError for another side.
+    Returns:
+        Positions in the shape of `x2`.
+
+    Raises ShapeError if x1 is no vector, ArgumentError for another side, DTypeError.
     """
     if side not in ("left", "right"):
         raise ArgumentError(
             op="searchsorted", argument="side", value=repr(side), expected="'left' or 'right'"
         )
-    line = value(x1, "searchsorted")
-    if line.type.rank != 1:
-        raise ShapeError(op="searchsorted", operands=line.told, reason="it is no vector")
+    sorted_ = value(x1, "searchsorted")
+    if sorted_.type.rank != 1:
+        raise ShapeError(op="searchsorted", operands=sorted_.told, reason="it is no vector")
     if sorter is not None:
-        line = gather(line, [positions(value(sorter, "searchsorted"), shape_of(line)[0])], 0)
-    wanted = number_or_value(x2, "searchsorted")
-    if not isinstance(wanted, Value):
-        wanted = number(wanted, line.type.dtype, "searchsorted")
-    dtype = common("searchsorted", line.type.dtype, wanted.type.dtype)
-    line, wanted = cast(line, dtype), cast(wanted, dtype)
-    count = shape_of(line)[0]
-    if holds(line.scope or wanted.scope, count, "<=", COUNTED):
-        return Array.of(_counted(line, wanted, side))
-    return Array.of(call("searchsorted", line, wanted, side=side))
+        sorted_ = gather(
+            sorted_, [positions(value(sorter, "searchsorted"), shape_of(sorted_)[0])], 0
+        )
+    values = number_or_value(x2, "searchsorted")
+    if not isinstance(values, Value):
+        values = number(values, sorted_.type.dtype, "searchsorted")
+    dtype = common("searchsorted", sorted_.type.dtype, values.type.dtype)
+    sorted_, values = cast(sorted_, dtype), cast(values, dtype)
+    count = shape_of(sorted_)[0]
+    if holds(sorted_.scope or values.scope, count, "<=", COUNTED):
+        return Array.of(_count_before(sorted_, values, side))
+    return Array.of(call("searchsorted", sorted_, values, side=side))
 
 
 COUNTED = 128
-"""Vectors up to this length are searched by comparing all: vectors of comparisons, fused with what
-is around them, take less time than NumPy's search of one element after another (a thirtieth at 12
-elements, a half at 1000; beyond, it is memory that a search saves)."""
+"""Longest vector (in elements) that is searched by comparing each value with all elements.
+
+The comparisons are vectorised and fused with their neighbours; longer vectors go to NumPy's binary
+search.
+"""
 
 
-def _counted(line: Value, wanted: Value, side: str) -> Value:
-    """How many elements come before each one; NaN, which are last in order, before none but NaN."""
-    each = reshape(wanted, (*shape_of(wanted), 1))
-    before = BINARY["less" if side == "left" else "less_equal"](line, each)
-    if line.type.dtype.is_float:
+def _count_before(sorted_: Value, values: Value, side: str) -> Value:
+    """Count the elements of a sorted vector that come before each value.
+
+    NaN is last in sorted order, so every number comes before a NaN.
+    """
+    each = reshape(values, (*shape_of(values), 1))
+    before = BINARY["less" if side == "left" else "less_equal"](sorted_, each)
+    if sorted_.type.dtype.is_float:
         last = UNARY["isnan"](each)
         if side == "left":
-            last = BINARY["logical_and"](last, UNARY["logical_not"](UNARY["isnan"](line)))
+            last = BINARY["logical_and"](last, UNARY["logical_not"](UNARY["isnan"](sorted_)))
         before = BINARY["logical_or"](before, last)
-    return fold("sum", cast(before, i64), (wanted.type.rank,), keepdims=False)
+    return fold("sum", cast(before, i64), (values.type.rank,), keepdims=False)
 
 
 def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Array:
-    """Elements of `x` at integer positions along `axis` (which only a vector may leave out).
+    """Gather elements of `x` at integer positions along `axis`.
 
-    `indices` may have any shape, which takes the place of the axis; negative ones count from the
-    end.  Positions known now are checked at once; those of pending arrays and inside `jit` when
-    they are computed.  Raises IndexRangeError, OutsideError, DTypeError, AxisError.
+    Args:
+        x: the array.
+        indices: integers of any shape, which takes the place of the axis in the result; negative
+            ones count from the end.
+        axis: the dimension; only a vector may omit it.
+
+    Positions that are known are checked at once; those of pending arrays and inside `jit`, when
+    they are computed.
+
+    Raises IndexRangeError and OutsideError for positions out of bounds, DTypeError for indices that
+    are not integers, AxisError, ArgumentError for a missing axis.
     """
     node = value(x, "take")
     index = value(np.asarray(indices) if isinstance(indices, (list, int)) else indices, "take")
@@ -139,29 +165,29 @@ def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Array:
         if node.type.rank != 1:
             raise ArgumentError("take: an axis must be named for an array that is no vector")
         axis = 0
-    place = axis_of(axis, node.type.rank, "take")
-    _integers("take", index)
-    return Array.of(_taken(node, index, place))
+    dim = axis_of(axis, node.type.rank, "take")
+    _check_integers("take", index)
+    return Array.of(_take(node, index, dim))
 
 
 @recorded
-def _taken(x: Value, index: Value, place: int) -> Value:
-    before, after = shape_of(x)[:place], shape_of(x)[place + 1 :]
-    if not all(holds(x.scope, 0, "<", d) for d in (*before, *after)):  # nothing is read
+def _take(x: Value, index: Value, dim: int) -> Value:
+    before, after = shape_of(x)[:dim], shape_of(x)[dim + 1 :]
+    if not all(holds(x.scope, 0, "<", d) for d in (*before, *after)):  # no elements are read
         return reshape(x, (*before, *shape_of(index), *after))
-    return gather(x, [positions(index, shape_of(x)[place])], place)
+    return gather(x, [positions(index, shape_of(x)[dim])], dim)
 
 
-def _integers(what: str, index: Value) -> None:
+def _check_integers(what: str, index: Value) -> None:
     if not index.type.dtype.is_integer:
         raise DTypeError(f"{what}: indices are {index.told}, not integers")
 
 
 def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Array:
-    """Elements at positions that differ along the other axes: out[i, j] = x[indices[i, j], j].
+    """Gather one element for each position: out[i, j] = x[indices[i, j], j].
 
-    `indices` has the rank of `x` and broadcasts with it outside `axis`.  Positions as in `take`.
-    Raises ShapeError, AxisError, DTypeError, IndexRangeError.
+    `indices` has the rank of `x` and broadcasts with it in the other dimensions; positions as in
+    `take`.  Raises ShapeError, AxisError, DTypeError, IndexRangeError, OutsideError.
     """
     node, index = value(x, "take_along_axis"), value(indices, "take_along_axis")
     rank = node.type.rank
@@ -169,14 +195,14 @@ def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Array:
         raise ShapeError(
             op="take_along_axis", operands=f"{node.told}, {index.told}", reason="ranks differ"
         )
-    place = axis_of(axis, rank, "take_along_axis")
-    _integers("take_along_axis", index)
+    dim = axis_of(axis, rank, "take_along_axis")
+    _check_integers("take_along_axis", index)
     shape = shape_of(node)
-    index = positions(index, shape[place])
-    others: list[Value] = []
+    index = positions(index, shape[dim])
+    indices_of_axes: list[Value] = []
     for a in range(rank):
-        line: list[Index] = [1] * rank
-        line[a] = shape[a]
-        others.append(index if a == place else iota(tuple(line), a))
-    align("take_along_axis", *others)
-    return Array.of(gather(node, others, 0))
+        along: list[Index] = [1] * rank
+        along[a] = shape[a]
+        indices_of_axes.append(index if a == dim else iota(tuple(along), a))
+    align("take_along_axis", *indices_of_axes)
+    return Array.of(gather(node, indices_of_axes, 0))

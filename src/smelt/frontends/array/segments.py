@@ -1,7 +1,8 @@
-"""Folds by place: rows that carry the number of the segment they belong to, in any order.
+"""Segment reductions: combine rows by integer segment ids, in any order.
 
-Sums of messages at the nodes of a graph, of samples by cluster, counts of values.  Names are those
-of JAX (`jax.ops`) and NumPy (`bincount`).  Rows join in their order on any number of threads.
+Typical uses: sums of messages at the nodes of a graph, statistics of clusters, counts of values.
+Names are those of JAX (`jax.ops`) and NumPy (`bincount`).  Rows are combined in their order, so
+results do not depend on the number of threads.
 
 >>> import smelt as sm
 >>> ids = sm.asarray([0, 2, 0])
@@ -42,74 +43,90 @@ __all__ = [
 
 
 def segment_sum(data: Any, segment_ids: Any, num_segments: Any = None) -> Array:
-    """The sum of the rows of each segment; 0 for a segment without rows.
+    """Return the sum of the rows of each segment; 0 for a segment without rows.
 
     Args:
-        data: rows along its leading dimensions, those of `segment_ids`.
-        segment_ids: integers from 0; row p belongs to segment `segment_ids[p]`.
-        num_segments: the number of segments; 1 more than the largest id if it is left out, which
-            inside `jit` is not known.
+        data: rows [*ids, ...], where [*ids] is the shape of `segment_ids`.
+        segment_ids: nonnegative integers; row p belongs to segment `segment_ids[p]`.
+        num_segments: the number of segments; by default 1 more than the largest id.  Required
+            inside `jit`, where that is not known.
 
-    The dtype is that of `data`; rows are added one by one in it, half types in float32.
+    Returns:
+        [num_segments, ...] in the dtype of `data`; half types are added in float32.
 
-    Raises ShapeError, DTypeError, ArgumentError, TracerError for a number of segments that is left
-    out inside `jit`, IndexRangeError and OutsideError for ids that are no segment's.
+    Raises ShapeError, DTypeError, ArgumentError; TracerError without `num_segments` inside `jit`;
+    IndexRangeError and OutsideError for ids that are no segment's.
     """
     node, ids, count = _segments("segment_sum", data, segment_ids, num_segments)
-    return Array.of(_folded("segment_sum", "add", node, ids, count, 0))
+    return Array.of(_scatter_reduce("segment_sum", "add", node, ids, count, 0))
 
 
 def segment_prod(data: Any, segment_ids: Any, num_segments: Any = None) -> Array:
-    """The product of the rows of each segment; 1 for a segment without rows.  See `segment_sum`."""
+    """Return the product of the rows of each segment; 1 for a segment without rows.
+
+    Arguments and errors are those of `segment_sum`.
+    """
     node, ids, count = _segments("segment_prod", data, segment_ids, num_segments)
-    return Array.of(_folded("segment_prod", "mul", node, ids, count, 1))
+    return Array.of(_scatter_reduce("segment_prod", "mul", node, ids, count, 1))
 
 
 def segment_max(data: Any, segment_ids: Any, num_segments: Any = None) -> Array:
-    """The greatest of the rows of each segment, NaN if there is one; for a segment without rows
-    -infinity, or the least integer.  See `segment_sum`."""
+    """Return the maximum of the rows of each segment; NaN if any is NaN.
+
+    A segment without rows gives -infinity, or the smallest integer of the dtype.  Arguments and
+    errors are those of `segment_sum`.
+    """
     node, ids, count = _segments("segment_max", data, segment_ids, num_segments)
-    return Array.of(_folded("segment_max", "max", node, ids, count, _end(node.type.dtype, -1)))
+    return Array.of(
+        _scatter_reduce("segment_max", "max", node, ids, count, _extreme_of(node.type.dtype, -1))
+    )
 
 
 def segment_min(data: Any, segment_ids: Any, num_segments: Any = None) -> Array:
-    """The least of the rows of each segment, NaN if there is one; for a segment without rows
-    infinity, or the greatest integer.  See `segment_sum`."""
+    """Return the minimum of the rows of each segment; NaN if any is NaN.
+
+    A segment without rows gives infinity, or the largest integer of the dtype.  Arguments and
+    errors are those of `segment_sum`.
+    """
     node, ids, count = _segments("segment_min", data, segment_ids, num_segments)
-    return Array.of(_folded("segment_min", "min", node, ids, count, _end(node.type.dtype, 1)))
+    return Array.of(
+        _scatter_reduce("segment_min", "min", node, ids, count, _extreme_of(node.type.dtype, 1))
+    )
 
 
 def segment_mean(data: Any, segment_ids: Any, num_segments: Any = None) -> Array:
-    """The mean of the rows of each segment; 0 for a segment without rows.  See `segment_sum`.
+    """Return the mean of the rows of each segment; 0 for a segment without rows.
 
-    Floats keep their dtype; integers give float64.
+    Floats keep their dtype; integers give float64.  Arguments and errors are those of
+    `segment_sum`.
     """
-    given, ids, count = _segments("segment_mean", data, segment_ids, num_segments)
-    wide = floating(given)
-    dtype = wide.type.dtype
-    total = _folded("segment_mean", "add", wide, ids, count, 0)
+    node, ids, count = _segments("segment_mean", data, segment_ids, num_segments)
+    upcast = floating(node)
+    dtype = upcast.type.dtype
+    total = _scatter_reduce("segment_mean", "add", upcast, ids, count, 0)
     ones = expand(number(1.0, dtype, "segment_mean"), shape_of(ids))
-    rows = _folded("segment_mean", "add", ones, ids, count, 0)
+    rows = _scatter_reduce("segment_mean", "add", ones, ids, count, 0)
     rows = BINARY["maximum"](rows, 1.0)
-    rows = reshape(rows, (*shape_of(rows), *[1] * (given.type.rank - ids.type.rank)))
-    found = BINARY["divide"](total, rows)
-    return Array.of(cast(found, given.type.dtype) if given.type.dtype.is_float else found)
+    rows = reshape(rows, (*shape_of(rows), *[1] * (node.type.rank - ids.type.rank)))
+    means = BINARY["divide"](total, rows)
+    return Array.of(cast(means, node.type.dtype) if node.type.dtype.is_float else means)
 
 
 def bincount(x: Any, /, weights: Any = None, minlength: Any = 0, *, length: Any = None) -> Array:
-    """How often each integer from 0 occurs in a vector, or the sum of the weights that go with it.
+    """Count how often each integer from 0 occurs in a vector, or sum weights.
 
     Args:
-        x: a vector of integers, none negative.
-        weights: a vector as long as `x`.
-        minlength: the result has at least so many elements; inside `jit` exactly so many.
-        length: the result has so many elements, and all of `x` must be smaller: for use inside
-            `jit`, where the largest element is not known.
+        x: a vector of nonnegative integers or bools.
+        weights: a vector as long as `x`: element k counts for `weights[k]`.
+        minlength: the minimum length of the result; inside `jit` its length.
+        length: the length of the result; all of `x` must be smaller.  For use inside `jit`, where
+            the largest element is not known.
 
-    Counts are int64.  Weights are added in float64, in their order; the result is of their dtype,
-    float64 for integers.
+    Returns:
+        Counts, int64; or sums of weights, which are added in float64, in the dtype of the weights
+        (float64 for integers).
 
-    Raises ShapeError, DTypeError, ArgumentError, TracerError without either inside `jit`,
+    Raises ShapeError, DTypeError, ArgumentError; TracerError without either length inside `jit`;
     IndexRangeError and OutsideError for elements that are negative, or not smaller than `length`.
     """
     ids = value(x, "bincount")
@@ -120,49 +137,49 @@ def bincount(x: Any, /, weights: Any = None, minlength: Any = 0, *, length: Any 
         raise DTypeError(f"bincount: {ids.told} are no integers")
     if length is None and minlength and ids.scope is not None:
         length = minlength
-    count = _length("bincount", "length", ids, length)
+    count = _result_length("bincount", "length", ids, length)
     if length is None:
-        count = greater(count, _whole("bincount", "minlength", minlength))
+        count = greater(count, _nonnegative_length("bincount", "minlength", minlength))
     if weights is None:
         ones = expand(number(1, i64, "bincount"), shape_of(ids))
-        return Array.of(_folded("bincount", "add", ones, ids, count, 0))
+        return Array.of(_scatter_reduce("bincount", "add", ones, ids, count, 0))
     node = value(weights, "bincount")
-    _match("bincount", node, ids)
+    _check_ids("bincount", node, ids)
     if node.type.rank != 1:
         raise ShapeError(op="bincount", operands=node.told, reason="the weights are no vector")
-    found = _folded("bincount", "add", cast(node, f64), ids, count, 0)
-    return Array.of(cast(found, node.type.dtype) if node.type.dtype.is_float else found)
+    sums = _scatter_reduce("bincount", "add", cast(node, f64), ids, count, 0)
+    return Array.of(cast(sums, node.type.dtype) if node.type.dtype.is_float else sums)
 
 
 def _segments(what: str, data: Any, ids: Any, count: Any) -> tuple[Value, Value, Index]:
-    """The arguments of a fold by segments, checked."""
-    node, places = value(data, what), value(ids, what)
-    if places.type.rank == 0:
-        raise ShapeError(op=what, operands=places.told, reason="the ids have no dimension")
-    _match(what, node, places)
+    """Check the arguments of a segment reduction and return them as values."""
+    node, ids_node = value(data, what), value(ids, what)
+    if ids_node.type.rank == 0:
+        raise ShapeError(op=what, operands=ids_node.told, reason="the ids have no dimension")
+    _check_ids(what, node, ids_node)
     if node.type.dtype is bool_:
         raise DTypeError(f"{what}: {node.told} are no numbers")
-    return node, places, _length(what, "num_segments", places, count)
+    return node, ids_node, _result_length(what, "num_segments", ids_node, count)
 
 
-def _match(what: str, data: Value, ids: Value) -> None:
-    """Raises unless ids are integers, one for each row."""
+def _check_ids(what: str, data: Value, ids: Value) -> None:
+    """Raise DTypeError or ShapeError unless there is one integer id for each row."""
     if not ids.type.dtype.is_integer:
         raise DTypeError(f"{what}: ids are {ids.told}, not integers")
-    shape, given = shape_of(ids), shape_of(data)[: ids.type.rank]
+    shape, lead = shape_of(ids), shape_of(data)[: ids.type.rank]
     scope = data.scope or ids.scope
-    if len(given) < len(shape) or not all(
-        a == b if scope is None else scope.same(a, b) for a, b in zip(shape, given)
+    if len(lead) < len(shape) or not all(
+        a == b if scope is None else scope.same(a, b) for a, b in zip(shape, lead)
     ):
         raise ShapeError(
             op=what, operands=f"{data.told}, {ids.told}", reason="there is not one id for each row"
         )
 
 
-def _length(what: str, argument: str, ids: Value, given: Any) -> Index:
-    """The length of the result: given, or 1 more than the largest id."""
-    if given is not None:
-        return _whole(what, argument, given)
+def _result_length(what: str, argument: str, ids: Value, length: Any) -> Index:
+    """Return the length of the result: as passed, or 1 more than the largest id."""
+    if length is not None:
+        return _nonnegative_length(what, argument, length)
     if ids.scope is not None:
         raise TracerError(
             use=f"{what} without {argument}=",
@@ -173,16 +190,19 @@ def _length(what: str, argument: str, ids: Value, given: Any) -> Index:
     return max(int(data.max()) + 1, 0) if data.size else 0
 
 
-def _whole(what: str, argument: str, given: Any) -> Index:
-    """A length that a user passed.  Raises ArgumentError for a negative one."""
-    found = as_dim(given)
-    if not holds(STATE.scope, 0, "<=", found):
-        raise ArgumentError(op=what, argument=argument, value=repr(given), expected="0 or more")
-    return found
+def _nonnegative_length(what: str, argument: str, length: Any) -> Index:
+    """Return a length that a user passed.
+
+    Raises ArgumentError for a negative one.
+    """
+    size = as_dim(length)
+    if not holds(STATE.scope, 0, "<=", size):
+        raise ArgumentError(op=what, argument=argument, value=repr(length), expected="0 or more")
+    return size
 
 
-def _end(dtype: DType, sign: int) -> float | int:
-    """The end of a type's range: what any element is beyond, or is."""
+def _extreme_of(dtype: DType, sign: int) -> float | int:
+    """Return the largest (`sign` > 0) or smallest number of a dtype, infinite for floats."""
     if dtype.is_float:
         return math.inf * sign
     unsigned = dtype.kind == "uint"
@@ -192,15 +212,17 @@ def _end(dtype: DType, sign: int) -> float | int:
     return 0 if unsigned else -(2 ** (bits - 1))
 
 
-def _folded(
+def _scatter_reduce(
     what: str, how: str, data: Value, ids: Value, count: Index, empty: float | int
 ) -> Value:
-    """Rows joined, from what a segment without rows is.  Sums and products of half types are
-    carried in float32; extremes need not be."""
+    """Combine rows by id, starting from the value `empty` of a segment without rows.
+
+    Sums and products of half types are accumulated in float32; extremes need not be.
+    """
     dtype = data.type.dtype
-    wide = dtype.compute if how in ("add", "mul") else dtype
+    accumulator_type = dtype.compute if how in ("add", "mul") else dtype
     rest: Shape = shape_of(data)[ids.type.rank :]
-    start = filled((count, *rest), number(empty, wide, what))
+    start = filled((count, *rest), number(empty, accumulator_type, what))
     at = positions(ids, count, wraps=False)
     in_room(start, [at])
-    return cast(record(Scatter(how), (start, cast(data, wide), at)), dtype)
+    return cast(record(Scatter(how), (start, cast(data, accumulator_type), at)), dtype)

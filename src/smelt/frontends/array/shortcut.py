@@ -1,10 +1,10 @@
-"""Calls of jitted functions that were made before, handed to native code.
+"""Hand repeated calls of jitted functions to native code.
 
-The Python way of `Jit.__call__` finds an `Exact`: the recording and the sizes that arguments of
-these types and shapes lead to.  From the second such call on, what it does is written down as a
-record (`smelt.runtime.call_cache`), and calls that fit it need no Python any more.  Donated and
-static arguments, `out=`, containers of other kinds than tuples, lists and dicts, recordings that
-look at numbers and results that are arguments stay with Python.
+`Jit.__call__` finds an `Exact`: the recording and the sizes for arguments of certain types and
+shapes.  From the second such call on, it is encoded as a record (`smelt.runtime.call_cache`), and
+calls that match the record run without Python.  The following stay with Python: donated and static
+arguments, `out=`, containers other than tuples, lists and dicts, recordings that depend on values
+of numbers, and results that are arguments.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ _SLOTS = {
     name.upper(): name for name in ("data", "op", "inputs", "type", "origin", "scope", "sample")
 }
 NUMBERS = (float, int, np.float64)
-"""What is recorded as a Python number."""
+"""Types that are recorded as Python numbers."""
 MOST_RECORDS = 8
-"""Made for one `Exact`: settings that change all the time are not worth more."""
+"""Most records made for one `Exact`, in case settings change all the time."""
 
 
 @dataclass(slots=True, eq=False)
 class Exact:
-    """What arguments of certain types and shapes lead to."""
+    """A call by types and shapes of its arguments: recording, sizes and native record."""
 
     trace: Trace
     sizes: tuple[int, ...]
     calls: int = 0
     made: int = 0
-    """Records made so far; too many once it is known that none is possible."""
+    """Number of records made; above `MOST_RECORDS` if no record is possible."""
     record: Record | None = None
     arrays: Sequence[Buffer | None] = ()
-    """The memory of captured arrays that the record reads."""
+    """Memory of the captured arrays that the record reads."""
 
 
 class Remembering(Protocol):
-    """A function with records."""
+    """Function that has records."""
 
     line: bytes | None
     records: tuple[Record, ...]
@@ -65,49 +65,51 @@ class Remembering(Protocol):
 
 def notice(
     home: Remembering,
-    found: Exact,
-    given: tuple[Any, ...],
-    named: dict[str, Any],
+    exact: Exact,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
     leaves: Sequence[Any],
 ) -> None:
-    """A call with these arguments was answered by Python: let native code answer the next one.
-    `leaves` are what the front end has found in them."""
-    found.calls += 1
+    """Count a call that Python answered and, if it repeats, make a native record.
+
+    `leaves` are the arrays and numbers that the front end found in the arguments.
+    """
+    exact.calls += 1
     if (
-        found.calls < knobs.NATIVE_FROM_CALL
-        or found.made > MOST_RECORDS
+        exact.calls < knobs.NATIVE_FROM_CALL
+        or exact.made > MOST_RECORDS
         or not knobs.NATIVE_CALLS.get()
     ):
         return
-    captured = found.trace.captured
+    captured = exact.trace.captured
     if any(x.shared and x.sample is not None for x in captured):
-        return  # something pending waits: such calls look whether it must be told of a change
-    made, arrays = found.record, [x.data for x in captured]
-    if made is None or not made.current or not all(map(is_, arrays, found.arrays)):
+        return  # pending operators read this memory: each call has to check it for changes
+    record, arrays = exact.record, [x.data for x in captured]
+    if record is None or not record.current or not all(map(is_, arrays, exact.arrays)):
         ready = _install(type(home))
         if ready is None:
             return
-        made = _record(found, given, named, leaves) if ready else None
-        found.made += 1 if made is not None else MOST_RECORDS + 1
-        if made is None:
+        record = _record(exact, args, kwargs, leaves) if ready else None
+        exact.made += 1 if record is not None else MOST_RECORDS + 1
+        if record is None:
             return
-    others = [r for r in home.records if r is not made and r is not found.record]
-    records = (made, *others[: MOST_RECORDS - 1])
-    line = _calls().line(records)
-    found.record, found.arrays = made, arrays
-    home.line = None  # an interrupt may come between any two of these
+    others = [r for r in home.records if r is not record and r is not exact.record]
+    records = (record, *others[: MOST_RECORDS - 1])
+    encoded = _calls().line(records)
+    exact.record, exact.arrays = record, arrays
+    home.line = None  # first, because an interrupt may come between these assignments
     home.records = records
-    home.line = line
+    home.line = encoded
 
 
 @cache
 def _calls() -> Any:
-    """The run time's part, imported by the first repeated call."""
+    """Import the native call cache on the first repeated call."""
     return imported("smelt.runtime.call_cache")
 
 
 def _install(owner: type) -> bool | None:
-    """Whether calls of a class of functions are native now; None: not yet."""
+    """Return whether native code answers calls of a class; None: not ready yet."""
     calls = _calls()
     source = leaf(np.zeros(())).op
     ready: bool | None = calls.install(
@@ -117,12 +119,12 @@ def _install(owner: type) -> bool | None:
 
 
 def _record(
-    found: Exact, given: tuple[Any, ...], named: dict[str, Any], leaves: Sequence[Any]
+    exact: Exact, entries: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]
 ) -> Record | None:
-    """The call written down; None if only Python can make it."""
-    trace, sizes = found.trace, found.sizes
+    """Encode a call; None if only Python can make it."""
+    trace, sizes = exact.trace, exact.sizes
     calls = _calls()
-    nests = calls.Nests(given, named)
+    nests = calls.Nests(entries, kwargs)
     arguments = [_argument(x) for x in leaves]
     executable: Any = trace.executable.executable
     captured = [(x, x.data) for x in trace.captured]
@@ -135,18 +137,18 @@ def _record(
     ):
         return None
     prepared = executable.prepared(sizes)
-    looks = trace.looks.flag is not None
-    if len(prepared.results) != len(trace.results) + looks or not trace.plain:
+    has_flag = trace.looks.flag is not None
+    if len(prepared.results) != len(trace.results) + has_flag or not trace.plain:
         return None
-    given = prepared.results[: len(trace.results)]
-    turns = [None] * len(given) if trace.turns is None else trace.turns.outputs
+    entries = prepared.results[: len(trace.results)]
+    turns = [None] * len(entries) if trace.turns is None else trace.turns.outputs
     types = [
         intern(from_numpy(np.dtype(d)), shape if p is None else tuple(shape[k] for k in p))
-        for (_, shape, d, _, _), p in zip(given, turns, strict=True)
+        for (_, shape, d, _, _), p in zip(entries, turns, strict=True)
     ]
-    plain = trace.turns is None and not trace.told
+    has_plain_inputs = trace.turns is None and not trace.told
     sources = [*trace.arguments, *range(len(leaves), len(leaves) + len(captured))]
-    made: Record | None = calls.record(
+    record: Record | None = calls.record(
         prepared,
         [calls.Argument(*a) for a in arguments if a is not None],
         nests,
@@ -154,21 +156,23 @@ def _record(
         sources,
         types,
         None if trace.single or _is_tuple(trace) else partial(pack, trace),
-        partial(refused, trace.looks.readers) if looks else None,
+        partial(refused, trace.looks.readers) if has_flag else None,
         single=trace.single,
         turns=turns,
-        tell=partial(_tell, trace, sizes) if plain else None,
+        tell=partial(_locate_error, trace, sizes) if has_plain_inputs else None,
     )
-    return made
+    return record
 
 
-def _tell(trace: Trace, sizes: tuple[int, ...], error: SmeltError, given: list[Buffer]) -> None:
-    trace.tell(error, given, sizes)
+def _locate_error(
+    trace: Trace, sizes: tuple[int, ...], error: SmeltError, inputs: list[Buffer]
+) -> None:
+    trace.tell(error, inputs, sizes)
 
 
 def _argument(x: Any) -> tuple[Buffer | None, type | bool] | None:
     kind = x.__class__
-    if kind is bool:  # a part of the recording, as a constant would be
+    if kind is bool:  # a constant of the recording
         return None, x
     if kind is float or kind is int:
         return None, kind

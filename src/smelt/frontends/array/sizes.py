@@ -1,9 +1,9 @@
-"""Size symbols: what is known of them, and what a program had to assume about them.
+"""Symbolic sizes: hints, equalities, and the guards that a program relies on.
 
-Inside `jit`, and when a pending program is compiled, every dimension that is not 0 or 1 is a symbol
-with a *hint*, its value in the call at hand.  Where the program needs sizes to be equal, or Python
-looks at one, the hint decides and a *guard* is written down under which the answer is valid.  An
-equality also *binds* a symbol, so that types made later mention only the survivor.
+Inside `jit`, and when a pending program is compiled, every dimension other than 0 and 1 is a symbol
+with a *hint*, its value in the present call.  Where the program needs sizes to be equal, or Python
+inspects one, the hint decides, and a *guard* records under which condition the answer is valid.  An
+equality also *binds* a symbol, so that types created later mention the remaining symbol only.
 
 >>> s = Sizes()
 >>> n, m = s.symbol(6), s.symbol(6)
@@ -54,11 +54,12 @@ RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
 }
+"""Relations of guards, as functions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """`left relation right` holds for the sizes this recording was made for."""
+    """Condition `left relation right` on sizes under which a recording is valid."""
 
     left: Index
     relation: str
@@ -70,32 +71,37 @@ class Guard:
 
 
 class Sizes:
-    """Symbols, their hints, the equalities found among them, and the guards of all answers."""
+    """Symbols with their hints, the equalities among them, and guards."""
 
     def __init__(self) -> None:
         self.hints: dict[str, int] = {}
+        """Values of the symbols in the present call."""
         self.bound: dict[str, Index] = {}
+        """Symbols that are expressed by others."""
         self.meaning: dict[str, Index] = {}
-        """Symbols that stand for a quotient of others."""
+        """Symbols that stand for a quotient of others, and these quotients."""
         self.guests: set[str] = set()
-        """Symbols that should not survive: another one takes their place where it can."""
+        """Symbols to eliminate first: others replace them where possible."""
         self.guards: list[Guard] = []
         self._canonical: dict[int, tuple[TensorType, TensorType]] = {}
-        """Types by their identity, which is theirs as long as they are kept, as canonical ones."""
-        self._told: dict[Expr, Index] = {}
-        """What has been asked before, until a symbol is bound: expressions as canonical ones,"""
+        """Canonical types by identity; entries keep the types alive."""
+        self._canonical_exprs: dict[Expr, Index] = {}
+        """Canonical expressions, cached until a symbol is bound."""
         self._values: dict[Expr, int] = {}
-        """their values in this call,"""
+        """Values of expressions in the present call, cached."""
         self._answers: dict[tuple[Index, str, Index], tuple[bool, bool]] = {}
-        """and comparisons, each with its answer and whether that took a guard."""
+        """Answers to comparisons, each with whether it needed a guard; cached until a symbol is
+        bound.
+        """
         self.repeats: dict[Hashable, Any] = {}
-        """What callers remember of their work on types, until a symbol is bound."""
+        """Cache for callers' results on types, cleared when a symbol is bound."""
         self._readers: dict[str, set[str]] = {}
+        """For each symbol, the bound symbols that are expressed by it."""
 
     # Symbols
 
     def symbol(self, hint: int, name: str = "") -> Index:
-        """A new size symbol whose value in this call is `hint`."""
+        """Create a size symbol whose value in the present call is `hint`."""
         if not name:
             number = len(self.hints)
             while f"n{number}" in self.hints:
@@ -105,53 +111,54 @@ class Sizes:
         return size(name)
 
     def canon(self, e: Index) -> Index:
-        """`e` in terms of the symbols that are not bound."""
+        """Return `e` in terms of the symbols that are not bound."""
         if isinstance(e, int) or not self.bound:
             return e
-        found = self._told.get(e)
-        if found is None:
-            found = self._told[e] = substitute(e, self.bound, "size")
-        return found
+        canonical = self._canonical_exprs.get(e)
+        if canonical is None:
+            canonical = self._canonical_exprs[e] = substitute(e, self.bound, "size")
+        return canonical
 
     def hint(self, e: Index) -> int:
-        """The value of `e` in the call that is being recorded."""
+        """Return the value of `e` in the call that is recorded."""
         if isinstance(e, int):
             return e
-        found = self._values.get(e)
-        if found is None:
-            found = self._values[e] = int(evaluate(e, self.hints))
-        return found
+        value = self._values.get(e)
+        if value is None:
+            value = self._values[e] = int(evaluate(e, self.hints))
+        return value
 
     def shape(self, shape: Shape) -> Shape:
+        """Return a shape in terms of the symbols that are not bound."""
         return tuple(self.canon(d) for d in shape)
 
     def type(self, type: TensorType) -> TensorType:
-        """`type` with canonical dimensions."""
+        """Return `type` with canonical dimensions."""
         if not self.bound:
             return type
-        known = self._canonical.get(id(type))
-        if known is None:
-            found = intern(type.dtype, self.shape(type.shape))
-            known = self._canonical[id(type)] = found, type
-        return known[0]
+        entry = self._canonical.get(id(type))
+        if entry is None:
+            canonical = intern(type.dtype, self.shape(type.shape))
+            entry = self._canonical[id(type)] = canonical, type
+        return entry[0]
 
     def concrete(self, type: TensorType) -> TensorType:
-        """`type` with the sizes of the call that is being recorded."""
+        """Return `type` with the sizes of the call that is recorded."""
         return TensorType(type.dtype, tuple(self.hint(d) for d in type.shape))
 
     def _bind(self, name: str, e: Index) -> None:
         for k in self._readers.pop(name, ()):
             self.bound[k] = substitute(self.bound[k], {name: e}, "size")
-            self._note(k)
+            self._note_readers(k)
         self.bound[name] = e
-        self._note(name)
+        self._note_readers(name)
         self._canonical.clear()
-        self._told.clear()
+        self._canonical_exprs.clear()
         self._answers.clear()
         self.repeats.clear()
 
-    def _note(self, name: str) -> None:
-        """Remember by which symbols a bound one is expressed, for when they are bound too."""
+    def _note_readers(self, name: str) -> None:
+        """Note which symbols a bound one is expressed by, to update it when they are bound."""
         for used in sizes_of(self.bound[name]):
             self._readers.setdefault(used, set()).add(name)
 
@@ -160,39 +167,43 @@ class Sizes:
         self.guards.append(Guard(left, relation, right, here()))
 
     def allowed(self) -> None:
-        """Called before a guard is added; a recording that has ended raises."""
+        """Called before a guard is added; a recording that has ended raises LeakError."""
 
-    # Questions; each answer is either provable or becomes a guard
+    # Queries: each answer is either proved or becomes a guard
 
     def same(self, a: Index, b: Index) -> bool:
-        """Whether two sizes are equal; if they are, they are the same expression from now on."""
+        """Return whether two sizes are equal; equal sizes become the same expression."""
         equal = self._equal(a, b)
         if equal and self.canon(a) != self.canon(b):
-            if self._pair(*_cancel(self.canon(a), self.canon(b))):
-                self._equal(a, b)  # what is left may be solved now
-            for rest in _cancel(self.canon(a), self.canon(b)):  # what both share may vary
+            if self._unify_factors(*_cancel(self.canon(a), self.canon(b))):
+                self._equal(a, b)  # the remainder may be solvable now
+            for rest in _cancel(self.canon(a), self.canon(b)):  # common factors may vary
                 self.pin(rest)
         return equal
 
-    def _pair(self, a: Index, b: Index) -> bool:
-        """Symbols of equal values in two products are equal from now on, the first with the first:
-        k.reshape(b, n, h, d // h) with the sizes of q says so, and then holds for all of them.
-        Whether there are any."""
+    def _unify_factors(self, a: Index, b: Index) -> bool:
+        """Unify symbols with equal values in two products, in order; return whether there are any.
+
+        k.reshape(b, n, h, d // h) with the sizes of q suggests that; the recording then holds for
+        all of them.
+        """
         left, right = _factors(a), _factors(b)
-        found = False
+        any_equal = False
         for name in left:
             twin = next((t for t in right if self.hints[t] == self.hints[name]), None)
             if twin is not None:
                 right.remove(twin)
-                found = self._equal(size(name), size(twin))
-        return found
+                any_equal = self._equal(size(name), size(twin))
+        return any_equal
 
     def _equal(self, a: Index, b: Index) -> bool:
-        """Whether two sizes are equal; if they are, one is expressed by the other where it can."""
+        """Return whether two sizes are equal; if so, express one by the other where possible."""
         a, b = self.canon(a), self.canon(b)
         if a == b:
             return True
-        if self._never_negative(sub(sub(a, b), 1)) or self._never_negative(sub(sub(b, a), 1)):
+        if self._is_provably_nonnegative(sub(sub(a, b), 1)) or self._is_provably_nonnegative(
+            sub(sub(b, a), 1)
+        ):
             return False
         rest = _remainder(a, b)
         if rest is not None:
@@ -200,9 +211,9 @@ class Sizes:
         if self.hint(a) != self.hint(b):
             self._guard(a, "!=", b)
             return False
-        for whole, part in _quotients(a, b):
-            if self.hint(mod(whole, part)) == 0:
-                self.divisible(whole, part)
+        for dividend, divisor in _quotients(a, b):
+            if self.hint(mod(dividend, divisor)) == 0:
+                self.divisible(dividend, divisor)
         a, b = _cancel(self.canon(a), self.canon(b))
         if a != b:
             self._guard(a, "==", b)
@@ -211,19 +222,22 @@ class Sizes:
                 self._bind(*solved)
         return True
 
-    def _never_negative(self, e: Index) -> bool:
-        """Provable for all sizes: arguments' are at least 2 here, quotients of them at least 1."""
+    def _is_provably_nonnegative(self, e: Index) -> bool:
+        """Return whether `e` is nonnegative for all sizes.
+
+        Symbols of arguments are at least 2 here, quotients of them at least 1.
+        """
         if isinstance(e, Expr):
-            own = {n: add(size(n), 1) for n in sizes_of(e) if n not in self.meaning}
-            e = substitute(e, own, "size")
+            shifted = {n: add(size(n), 1) for n in sizes_of(e) if n not in self.meaning}
+            e = substitute(e, shifted, "size")
         return nonnegative(e)
 
     def _rank(self, name: str) -> tuple[bool, int]:
-        """Which symbol to express by others: guests first, then the youngest."""
+        """Return the priority for eliminating a symbol: guests first, then the youngest."""
         return name in self.guests, list(self.hints).index(name)
 
     def pin(self, e: Index) -> int:
-        """The value of `e`; the recording is valid for this value only."""
+        """Return the value of `e` and make the recording valid for this value only."""
         value = self.hint(e)
         for name in sizes_of(self.canon(e)):
             self._guard(size(name), "==", self.hints[name])
@@ -231,39 +245,43 @@ class Sizes:
         return value
 
     def divisible(self, e: Index, divisor: Index) -> bool:
-        """Whether `divisor` divides `e`; if so, `e` is a multiple of it as an expression."""
+        """Return whether `divisor` divides `e`; if so, make `e` a multiple of it."""
         e, divisor = self.canon(e), self.canon(divisor)
         rest = mod(e, divisor)
         if rest == 0:
             return True
-        fewer = _cancel(e, divisor)  # symbols are never 0
-        if fewer != (e, divisor):
-            return self.divisible(*fewer)
+        reduced = _cancel(e, divisor)  # symbols are never 0
+        if reduced != (e, divisor):
+            return self.divisible(*reduced)
         if self.hint(divisor) == 0 or self.hint(rest) != 0:
             self._guard(rest, "!=", 0)
             return False
         for name in sizes_of(e):
-            left = mod(size(name), divisor)
-            if name in sizes_of(divisor) or self.hint(left) != 0:
+            remainder = mod(size(name), divisor)
+            if name in sizes_of(divisor) or self.hint(remainder) != 0:
                 continue
             if mod(substitute(e, {name: mul(divisor, size("?"))}, "size"), divisor) == 0:
-                self._guard(left, "==", 0)
-                part = f"{name}_{text(divisor)}" if isinstance(divisor, int) else f"{name}_"
-                self.meaning[part] = floordiv(size(name), divisor)
+                self._guard(remainder, "==", 0)
+                quotient_name = (
+                    f"{name}_{text(divisor)}" if isinstance(divisor, int) else f"{name}_"
+                )
+                self.meaning[quotient_name] = floordiv(size(name), divisor)
                 if name in self.guests:
-                    self.guests.add(part)
-                quotient = self.symbol(self.hints[name] // self.hint(divisor), part)
+                    self.guests.add(quotient_name)
+                quotient = self.symbol(self.hints[name] // self.hint(divisor), quotient_name)
                 self._bind(name, mul(divisor, quotient))
                 return True
-        if self._pair(e, divisor):
+        if self._unify_factors(e, divisor):
             return self.divisible(e, divisor)
         self.pin(e)
         self.pin(divisor)
         return True
 
     def stepped(self, e: Index, step: int) -> None:
-        """Prepares a size for being walked in steps, so that quotients do not pile up: a multiple
-        of the step is one from now on, and what is a quotient already becomes a number."""
+        """Prepare a size for strided windows, so that quotients do not nest.
+
+        A multiple of the step is expressed as one; a size that contains a quotient is pinned.
+        """
         e = self.canon(e)
         if isinstance(e, int) or step == 1:
             return
@@ -273,28 +291,28 @@ class Sizes:
             self.divisible(e, step)
 
     def holds(self, left: Index, relation: str, right: Index) -> bool:
-        """Whether `left relation right`; relations are == != < <=."""
+        """Return whether `left relation right`; relations are == != < <=."""
         if relation == "==":
             return self._equal(left, right)
         if relation == "!=":
             return not self._equal(left, right)
-        asked = left, relation, right
-        known = self._answers.get(asked)
-        if known is None:
+        query = left, relation, right
+        cached = self._answers.get(query)
+        if cached is None:
             guards = len(self.guards)
             answer = self._ordered(left, relation, right)
-            known = self._answers[asked] = answer, len(self.guards) > guards
-        elif known[1]:
+            cached = self._answers[query] = answer, len(self.guards) > guards
+        elif cached[1]:
             self.allowed()
-        return known[0]
+        return cached[0]
 
     def _ordered(self, left: Index, relation: str, right: Index) -> bool:
-        """`holds` for < and <=, where it was not asked before."""
+        """Return the answer of `holds` for < and <=, not cached."""
         left, right = self.canon(left), self.canon(right)
         gap = sub(sub(right, left), 1 if relation == "<" else 0)
-        if self._never_negative(gap):
+        if self._is_provably_nonnegative(gap):
             return True
-        if self._never_negative(sub(-1, gap)):
+        if self._is_provably_nonnegative(sub(-1, gap)):
             return False
         truth = RELATIONS[relation](self.hint(left), self.hint(right))
         if truth:
@@ -304,40 +322,43 @@ class Sizes:
         return truth
 
     def broadcast(self, what: str, *types: TensorType) -> tuple[TensorType, ...]:
-        """Canonical types whose dimensions agree or are 1.  Raises ShapeError."""
+        """Return canonical types whose dimensions agree or are 1.
+
+        Raises ShapeError for sizes that do not broadcast.
+        """
         types = tuple(self.type(t) for t in types)
         if all(t.shape == types[0].shape for t in types):
             return types
         rank = max(len(t.shape) for t in types)
-        for place in range(1, rank + 1):
-            kept: Index = 1
+        for from_end in range(1, rank + 1):
+            common: Index = 1
             for t in types:
-                dim = self.canon(t.shape[-place]) if place <= len(t.shape) else 1
-                joined = self.stretched(kept, dim)
+                dim = self.canon(t.shape[-from_end]) if from_end <= len(t.shape) else 1
+                joined = self.stretched(common, dim)
                 if joined is None:
-                    raise mismatch(what, types, -place, (kept, dim), self)
-                kept = joined
+                    raise mismatch(what, types, -from_end, (common, dim), self)
+                common = joined
         return tuple(self.type(t) for t in types)
 
     def stretched(self, a: Index, b: Index) -> Index | None:
-        """The size that two dimensions broadcast to, None where they do not."""
+        """Return the size that two dimensions broadcast to, None if they do not."""
         a, b = self.canon(a), self.canon(b)
         if b in (1, a):
             return a
         if a == 1:
             return b
         if self.hint(b) == 1 != self.hint(a):
-            self.pin(b)  # it stretches in this call, and may not in another
+            self.pin(b)  # it is broadcast in this call only
             return a
         if self.hint(a) == 1 != self.hint(b):
             self.pin(a)
             return b
         return self.canon(a) if self.same(b, a) else None
 
-    # The other way round: from the symbols to numbers of a later call
+    # Code that evaluates symbols and guards for a later call
 
     def source(self, e: Index) -> str:
-        """`e` as Python text over the symbols that stand for no quotient."""
+        """Return `e` as Python text over symbols that stand for no quotient."""
         while any(name in self.meaning for name in sizes_of(e)):
             e = substitute(e, self.meaning, "size")
         return text(e)
@@ -349,10 +370,10 @@ class Sizes:
         before: Sequence[str] = (),
         after: Sequence[str] = (),
     ) -> Callable[..., Any]:
-        """A function of `parameters`: the values of `names`, or None where a guard fails.
+        """Return a function of `parameters`: the values of `names`, or None if a guard fails.
 
-        `before` and `after` are further conditions as Python text: what guards rely on, so that
-        nothing is divided by 0, and what relies on guards.
+        `before` and `after` are further conditions as Python text, evaluated before the guards
+        (which may rely on them, for instance to not divide by 0) and after them.
         """
         tests = dict.fromkeys(
             f"{self.source(g.left)} {g.relation} {self.source(g.right)}" for g in self.guards
@@ -365,34 +386,37 @@ class Sizes:
 
     @staticmethod
     def formula(parameters: str, body: str) -> Callable[..., Any]:
-        """A function from Python text that was printed from expressions."""
+        """Compile Python text that was printed from expressions to a function."""
         return eval(f"lambda {parameters}: {body}", {"inf": np.inf, "nan": np.nan})  # noqa: S307
 
 
 def mismatch(
     what: str,
     types: tuple[TensorType, ...],
-    place: int,
+    dim: int,
     dims: tuple[Index, Index],
-    known: Sizes | None = None,
+    sizes: Sizes | None = None,
     summed: int | None = None,
 ) -> ShapeError:
-    """The error for two dimensions that should be equal; sizes are those of the call at hand.
-    `summed` is the place of the first one where both are summed over, in a product."""
-    a, b = dims if known is None else [known.hint(d) for d in dims]
-    named = types if known is None else [known.concrete(t) for t in types]
+    """Return the ShapeError for two dimensions that should be equal.
+
+    The message has the sizes of the call that is recorded.  `summed` is the position of the first
+    dimension if both are summed over, in a product.
+    """
+    a, b = dims if sizes is None else [sizes.hint(d) for d in dims]
+    named = types if sizes is None else [sizes.concrete(t) for t in types]
     return ShapeError(
         op=what,
         operands=", ".join(map(str, named)),
-        reason=f"dimension {place} is {text(a)} in one and {text(b)} in another"
+        reason=f"dimension {dim} is {text(a)} in one and {text(b)} in another"
         if summed is None
-        else f"dimension {summed} of one is {text(a)}, dimension {place} of the other {text(b)}",
+        else f"dimension {summed} of one is {text(a)}, dimension {dim} of the other {text(b)}",
         hint=STRETCHES if summed is None else SUMMED,
     )
 
 
 def _remainder(a: Index, b: Index) -> tuple[Index, Index] | None:
-    """x and d, if the question is whether x % d is 0."""
+    """Return x and d if a == b means that x % d is 0, else None."""
     for e, other in ((a, b), (b, a)):
         if other == 0 and isinstance(e, Expr) and len(e.terms) == 1:
             (monomial, c), *_ = e.terms
@@ -402,17 +426,17 @@ def _remainder(a: Index, b: Index) -> tuple[Index, Index] | None:
 
 
 def _quotients(a: Index, b: Index) -> list[tuple[Index, Index]]:
-    """Divisions inside two expressions: exact ones let the whole cancel."""
+    """Return dividends and divisors in two expressions; exact divisions can be cancelled."""
     return [(atom.args[0], atom.args[1]) for e in (a, b) for atom in atoms(e) if atom.kind == "//"]
 
 
 def _factors(e: Index) -> list[str]:
-    """The symbols that a product is made of, in their order; none of what is no product."""
+    """Return the symbols of a product in order, none for a sum."""
     return [atom.name for atom in _product(e)[0] if atom.kind == "size"]
 
 
 def _cancel(a: Index, b: Index) -> tuple[Index, Index]:
-    """Both sides without the factors they share, where each is one product."""
+    """Divide both sides by their common factors, if each is one product."""
     (left, c), (right, k) = _product(a), _product(b)
     if not c or not k:
         return a, b
@@ -429,14 +453,14 @@ def _cancel(a: Index, b: Index) -> tuple[Index, Index]:
 
 
 def _product(e: Index) -> tuple[Monomial, int]:
-    """The factors of one product and its number; none and 0 for a sum."""
+    """Return the factors of a product and its coefficient; none and 0 for a sum."""
     if isinstance(e, int):
         return (), e
     return e.terms[0] if len(e.terms) == 1 else ((), 0)
 
 
 def _solve(a: Index, b: Index, rank: Callable[[str], tuple[bool, int]]) -> tuple[str, Index] | None:
-    """A symbol and what it must equal so that a == b; the youngest symbol that stands alone."""
+    """Solve a == b for a symbol, the one to eliminate first; None if none stands alone."""
     gap = sub(a, b)
     best: tuple[tuple[bool, int], str, Index] | None = None
     for monomial, c in gap.terms if isinstance(gap, Expr) else ():

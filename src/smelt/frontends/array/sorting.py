@@ -1,4 +1,7 @@
-"""Sorting and set functions of the array API standard, through NumPy but for many short rows.
+"""Sorting and set functions of the array API standard.
+
+Many short rows are sorted by compiled sorting networks (`networks`); everything else by NumPy, as
+an extern call.
 
 >>> import smelt as sm
 >>> x = sm.asarray([3, 1, 3])
@@ -31,17 +34,17 @@ def _ordered(
     node = value(x, what)
     if not node.type.shape:
         raise ShapeError(op=what, operands=node.told, reason="it has no dimensions")
-    place = axis_of(axis, node.type.rank, what)
-    if is_short(node, place):
-        return network(node, place, descending=bool(descending))
-    return Array.of(call(what, node, axis=place, descending=bool(descending), stable=bool(stable)))
+    dim = axis_of(axis, node.type.rank, what)
+    if is_short(node, dim):
+        return network(node, dim, descending=bool(descending))
+    return Array.of(call(what, node, axis=dim, descending=bool(descending), stable=bool(stable)))
 
 
 def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    """The elements in order along `axis`; NaN after all numbers (before, if descending).
+    """Sort the elements along `axis`; NaN comes after all numbers (before, if descending).
 
     Many rows of up to 16 elements (8 along the last axis, unless `stack` made it) are sorted by
-    kernels, which fuse with what is around them.
+    compiled networks, which fuse with their neighbours; others by NumPy.
 
     Raises ShapeError for rank 0, AxisError.
     """
@@ -49,15 +52,15 @@ def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = 
 
 
 def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    """Positions that bring the elements in order along `axis`, int64.  As `sort`.
+    """Return the positions that sort the elements along `axis`, int64.
 
-    Raises ShapeError for rank 0, AxisError.
+    Order and execution as in `sort`.  Raises ShapeError for rank 0, AxisError.
     """
     return _ordered("argsort", placed, x, axis, descending, stable)
 
 
 class UniqueAll(NamedTuple):
-    """What `unique_all` gives."""
+    """Result of `unique_all`."""
 
     values: Array
     indices: Array
@@ -66,30 +69,33 @@ class UniqueAll(NamedTuple):
 
 
 class UniqueCounts(NamedTuple):
-    """What `unique_counts` gives."""
+    """Result of `unique_counts`."""
 
     values: Array
     counts: Array
 
 
 class UniqueInverse(NamedTuple):
-    """What `unique_inverse` gives."""
+    """Result of `unique_inverse`."""
 
     values: Array
     inverse_indices: Array
 
 
 def _unique(x: Any, what: str, *more: str) -> list[Array]:
-    """The different elements, and what `more` asks NumPy for; every NaN is a value of its own."""
+    """Return the unique elements and what `more` requests from NumPy.
+
+    `more` holds names of NumPy's `return_...` flags.  Every NaN is unique.
+    """
     data = known(x, what)
-    wide = data.astype(np.float32) if data.dtype.kind == "V" else data
-    wanted: dict[str, Any] = {f"return_{name}": True for name in more}
-    found: Any = np.unique(wide, equal_nan=False, **wanted)
-    values, *rest = found if more else (found,)
+    upcast = data.astype(np.float32) if data.dtype.kind == "V" else data
+    flags: dict[str, Any] = {f"return_{name}": True for name in more}
+    results: Any = np.unique(upcast, equal_nan=False, **flags)
+    values, *rest = results if more else (results,)
     out = [_array(values.astype(data.dtype))]
-    for name, places in zip(more, rest, strict=True):
-        places = places.reshape(data.shape) if name == "inverse" else places
-        out.append(_array(places.astype(np.int64)))
+    for name, indices in zip(more, rest, strict=True):
+        indices = indices.reshape(data.shape) if name == "inverse" else indices
+        out.append(_array(indices.astype(np.int64)))
     return out
 
 
@@ -99,23 +105,34 @@ def _array(data: Buffer) -> Array:
 
 
 def unique_all(x: Any, /) -> UniqueAll:
-    """The different elements in order, where each is first, which one each element is, how many.
+    """Return the unique elements in order, with first positions, inverse and counts.
 
-    Raises TracerError inside `jit`: the shape depends on values.
+    `indices` are the first positions in the flattened array, `inverse_indices` has the shape of
+    `x`; all are int64.  Raises TracerError inside `jit`: the shape depends on values.
     """
     return UniqueAll(*_unique(x, "unique_all", "index", "inverse", "counts"))
 
 
 def unique_counts(x: Any, /) -> UniqueCounts:
-    """The different elements in order, and how many there are of each.  As `unique_all`."""
+    """Return the unique elements in order and how often each occurs, int64.
+
+    Raises TracerError inside `jit`: the shape depends on values.
+    """
     return UniqueCounts(*_unique(x, "unique_counts", "counts"))
 
 
 def unique_inverse(x: Any, /) -> UniqueInverse:
-    """The different elements in order, and which of them each element is.  As `unique_all`."""
+    """Return the unique elements in order and, for each element, its position among them.
+
+    `inverse_indices` has the shape of `x`, int64.  Raises TracerError inside `jit`: the shape
+    depends on values.
+    """
     return UniqueInverse(*_unique(x, "unique_inverse", "inverse"))
 
 
 def unique_values(x: Any, /) -> Array:
-    """The different elements in order.  As `unique_all`."""
+    """Return the unique elements in order.
+
+    Raises TracerError inside `jit`: the shape depends on values.
+    """
     return _unique(x, "unique_values")[0]

@@ -1,4 +1,4 @@
-"""Statistical and utility functions of the array API standard: sums, means, extremes, any, all.
+"""Statistical and utility functions of the array API: sums, means, extremes, any, all.
 
 >>> import smelt as sm
 >>> x = sm.asarray([[1.0, 2.0], [3.0, 4.0]])
@@ -61,42 +61,63 @@ def _reduced(what: str, x: Any, axis: Axis, dtype: DTypeLike, keepdims: bool) ->
 
 
 def sum(x: Any, /, *, axis: Axis = None, dtype: DTypeLike = None, keepdims: bool = False) -> Array:
-    """The sum over `axis` (all of them for None); 0 of nothing.
+    """Return the sum over `axis`, all dimensions for None; 0 for no elements.
 
-    Floats keep their dtype, and its error grows no faster than that of pairwise summation; half
-    types accumulate in float32.  Integers and bools are summed as int64, unsigned as uint64.
-    The order of the terms is fixed for given sizes, whatever the number of threads, but not
-    specified: where finite terms add up, in magnitude, past the largest number of their type, a
-    partial sum may overflow and the result be infinite or NaN.  Raises AxisError.
+    Floats keep their dtype; half types accumulate in float32.  Bools and integers are summed as
+    int64, unsigned integers as uint64.  With `dtype` the elements are converted first and the
+    result has that dtype.  `keepdims` keeps the reduced dimensions with size 1.
+
+    The rounding error grows no faster than that of pairwise summation.  The order of the terms is
+    fixed for given sizes, whatever the number of threads, but not specified: if the magnitudes of
+    finite terms add up past the largest number of their dtype, a partial sum may overflow and the
+    result be infinite or NaN.
+
+    Raises AxisError, DTypeError.
     """
     return _reduced("sum", x, axis, dtype, keepdims)
 
 
 def prod(x: Any, /, *, axis: Axis = None, dtype: DTypeLike = None, keepdims: bool = False) -> Array:
-    """The product over `axis`; 1 of nothing.  Dtypes as in `sum`."""
+    """Return the product over `axis`, all dimensions for None; 1 for no elements.
+
+    Arguments and dtypes are those of `sum`.  Raises AxisError, DTypeError.
+    """
     return _reduced("prod", x, axis, dtype, keepdims)
 
 
 def max(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The greatest element over `axis`; NaN if there is one.  Raises ShapeError if it is empty."""
+    """Return the maximum over `axis`, all dimensions for None; NaN if any element is NaN.
+
+    `keepdims` keeps the reduced dimensions with size 1.  Raises AxisError, ShapeError for an empty
+    axis.
+    """
     return _reduced("max", x, axis, None, keepdims)
 
 
 def min(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The least element over `axis`; NaN if there is one.  Raises ShapeError for an empty axis."""
+    """Return the minimum over `axis`, all dimensions for None; NaN if any element is NaN.
+
+    `keepdims` keeps the reduced dimensions with size 1.  Raises AxisError, ShapeError for an empty
+    axis.
+    """
     return _reduced("min", x, axis, None, keepdims)
 
 
 def mean(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The arithmetic mean over `axis` in the dtype of `x`, float64 for integers; NaN of nothing."""
+    """Return the arithmetic mean over `axis`, all dimensions for None.
+
+    Floats keep their dtype, half types are computed in float32, integers give float64.  NaN for no
+    elements.  `keepdims` keeps the reduced dimensions with size 1.  Raises AxisError.
+    """
     node = value(x, "mean")
     return Array.of(mean_of(node, axes_of(axis, node.type.rank, "mean"), keepdims=keepdims))
 
 
 def var(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
-    """The variance over `axis`: squared distances from the mean, over their number - `correction`.
+    """Return the variance over `axis`, with divisor n - `correction`.
 
-    Computed in two passes, so that a large mean costs no accuracy.  Dtypes as in `mean`.
+    It is computed in two passes, so that a large mean costs no accuracy.  Dtypes and `keepdims` as
+    in `mean`.  Raises AxisError.
     """
     node = value(x, "var")
     axes = axes_of(axis, node.type.rank, "var")
@@ -104,7 +125,10 @@ def var(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool
 
 
 def std(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
-    """The standard deviation over `axis`, the square root of `var`."""
+    """Return the standard deviation over `axis`, the square root of `var`.
+
+    Arguments and dtypes are those of `var`.  Raises AxisError.
+    """
     node = value(x, "std")
     axes = axes_of(axis, node.type.rank, "std")
     root = UNARY["sqrt"](variance(floating(node), axes, float(correction), keepdims=keepdims))
@@ -119,22 +143,31 @@ def _truth(x: Any, what: str) -> Value:
 
 
 def all(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Whether every element over `axis` is true (not zero); true of nothing."""
+    """Return whether every element over `axis` is nonzero, as bool; true for no elements.
+
+    `keepdims` keeps the reduced dimensions with size 1.  Raises AxisError.
+    """
     return _reduced("all", Array.of(_truth(x, "all")), axis, None, keepdims)
 
 
 def any(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Whether some element over `axis` is true (not zero); false of nothing."""
+    """Return whether any element over `axis` is nonzero, as bool; false for no elements.
+
+    `keepdims` keeps the reduced dimensions with size 1.  Raises AxisError.
+    """
     return _reduced("any", Array.of(_truth(x, "any")), axis, None, keepdims)
 
 
 def count_nonzero(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """How many elements over `axis` are not zero, int64."""
-    found = Array.of(cast(_truth(x, "count_nonzero"), i64))
-    return _reduced("sum", found, axis, None, keepdims)
+    """Return the number of nonzero elements over `axis`, int64.
+
+    `keepdims` keeps the reduced dimensions with size 1.  Raises AxisError.
+    """
+    flags = Array.of(cast(_truth(x, "count_nonzero"), i64))
+    return _reduced("sum", flags, axis, None, keepdims)
 
 
-def _running(
+def _scan(
     what: str, combine: str, x: Any, axis: int | None, dtype: DTypeLike, initial: bool
 ) -> Array:
     node = value(x, what)
@@ -143,66 +176,76 @@ def _running(
         if rank != 1:
             raise AxisError(f"{what}: an axis must be named for an array with {rank} dimensions")
         axis = 0
-    place = axis_of(axis, rank, what)
+    dim = axis_of(axis, rank, what)
     if dtype is None:
-        found = record(Scan(combine, place), (node,))
+        result = record(Scan(combine, dim), (node,))
     else:
         target = as_dtype(dtype)
-        found = cast(record(Scan(combine, place), (cast(node, target),)), target)
+        result = cast(record(Scan(combine, dim), (cast(node, target),)), target)
     if initial:
-        shape = tuple(1 if a == place else d for a, d in enumerate(shape_of(found)))
-        unit = cast(own_value(0 if combine == "sum" else 1, what), found.type.dtype)
-        found = concat([expand(unit, shape), found], place, what)
-    return Array.of(found)
+        shape = tuple(1 if a == dim else d for a, d in enumerate(shape_of(result)))
+        unit = cast(own_value(0 if combine == "sum" else 1, what), result.type.dtype)
+        result = concat([expand(unit, shape), result], dim, what)
+    return Array.of(result)
 
 
 def cumulative_sum(
     x: Any, /, *, axis: int | None = None, dtype: DTypeLike = None, include_initial: bool = False
 ) -> Array:
-    """Running sums along `axis` (which only a vector may leave out); dtypes as in `sum`.
+    """Return inclusive prefix sums along `axis`, which only a vector may omit.
 
-    With `include_initial` the result starts with 0 and is one longer.
+    Dtypes as in `sum`.  With `include_initial` the result starts with 0 and is one element longer.
+    Raises AxisError, DTypeError.
     """
-    return _running("cumulative_sum", "sum", x, axis, dtype, include_initial)
+    return _scan("cumulative_sum", "sum", x, axis, dtype, include_initial)
 
 
 def cumulative_prod(
     x: Any, /, *, axis: int | None = None, dtype: DTypeLike = None, include_initial: bool = False
 ) -> Array:
-    """Running products along `axis` (which only a vector may leave out); dtypes as in `sum`.
+    """Return inclusive prefix products along `axis`, which only a vector may omit.
 
-    With `include_initial` the result starts with 1 and is one longer.
+    Dtypes as in `sum`.  With `include_initial` the result starts with 1 and is one element longer.
+    Raises AxisError, DTypeError.
     """
-    return _running("cumulative_prod", "prod", x, axis, dtype, include_initial)
+    return _scan("cumulative_prod", "prod", x, axis, dtype, include_initial)
 
 
 def diff(
     x: Any, /, n: int = 1, axis: int = -1, *, prepend: Any = None, append: Any = None
 ) -> Array:
-    """Differences of neighbours along `axis`, `n` times; one element fewer each time, down to none.
+    """Return differences of neighbours along `axis`, taken `n` times.
 
-    `prepend` and `append` are arrays put before and after x first, unless n is 0.  For bool,
-    whether neighbours differ.  Raises ShapeError, AxisError, ArgumentError for a negative n.
+    Each time leaves one element fewer along the axis, down to none.
+
+    Args:
+        x: the array; for bool, the result says whether neighbours differ.
+        n: how many times; 0 returns `x`.
+        axis: the dimension.
+        prepend: an array put before x first, unless n is 0.
+        append: an array put after x first, unless n is 0.
+
+    Raises ShapeError, AxisError, ArgumentError for a negative n.
     """
     node = value(x, "diff")
     if n < 0:
         raise ArgumentError(op="diff", argument="n", value=n, expected="0 or more")
     if n == 0:
         return Array.of(node)
-    place = axis_of(axis, node.type.rank, "diff")
+    dim = axis_of(axis, node.type.rank, "diff")
     parts = [value(prepend, "diff")] if prepend is not None else []
     parts.append(node)
     if append is not None:
         parts.append(value(append, "diff"))
-    node = concat(parts, place, "diff") if len(parts) > 1 else node
+    node = concat(parts, dim, "diff") if len(parts) > 1 else node
     what = "not_equal" if node.type.dtype is bool_ else "subtract"
     for _ in range(n):
         shape = shape_of(node)
-        if not holds(node.scope, 0, "<", shape[place]):
+        if not holds(node.scope, 0, "<", shape[dim]):
             break
-        count = tuple(sub(d, 1) if a == place else d for a, d in enumerate(shape))
+        count = tuple(sub(d, 1) if a == dim else d for a, d in enumerate(shape))
         ones = (1,) * len(shape)
-        start = tuple(1 if a == place else 0 for a in range(len(shape)))
+        start = tuple(1 if a == dim else 0 for a in range(len(shape)))
         later = take_range(node, start, count, ones)
         node = BINARY[what](later, take_range(node, (0,) * len(shape), count, ones))
     return Array.of(node)

@@ -1,8 +1,9 @@
 """Reading by index: `x[key]` as views and gathers.
 
-Basic keys (integers, slices, None, Ellipsis) become slices and reshapes; integer arrays become
-gathers whose positions are counted from the end if negative; a boolean mask chooses elements where
-its count is known, that is outside a recording.
+Basic keys (integers, slices, None, Ellipsis) become slices and reshapes.  Integer arrays become
+gathers, with negative positions counted from the end.  A boolean mask selects elements where their
+number is known, that is outside a recording.
+
 >>> x = from_host(np.arange(12).reshape(3, 4))
 >>> get(x, (1, slice(None, None, -1))).type
 TensorType(dtype=i64, shape=(4,))
@@ -61,7 +62,7 @@ SELECT = Map("select")
 
 @dataclass(slots=True)
 class Range:
-    """A slice of one dimension: x[start + i*step] for i below count."""
+    """Slice of one dimension: x[start + i*step] for i below count."""
 
     axis: int
     start: Index
@@ -71,7 +72,7 @@ class Range:
 
 @dataclass(slots=True)
 class Point:
-    """An integer index: a dimension that disappears."""
+    """Integer index, which removes a dimension."""
 
     axis: int
     at: Index
@@ -79,12 +80,12 @@ class Point:
 
 @dataclass(slots=True)
 class New:
-    """A dimension of size 1 that appears (None)."""
+    """New dimension of size 1 (None in a key)."""
 
 
 @dataclass(slots=True)
 class Many:
-    """An array of positions along one dimension."""
+    """Array of positions along one dimension."""
 
     axis: int
     at: Value
@@ -94,11 +95,14 @@ Part = Range | Point | New | Many
 
 
 def get(x: Value, key: Any) -> Value:
-    """x[key].  Raises IndexRangeError, DTypeError for float indices, TracerError for masks."""
+    """Return x[key].
+
+    Raises IndexRangeError, DTypeError for float indices, TracerError for masks in a recording.
+    """
     simple = frozen(key)
     if simple is not None:
-        found = None if x.data is None else _small(x, key)
-        return _simple(x, simple) if found is None else found
+        copied = None if x.data is None else _copy_small(x, key)
+        return _get_simple(x, simple) if copied is None else copied
     items = key if key.__class__ is tuple else (key,)
     if x.scope is None:
         scope = _scope_in(items)
@@ -108,20 +112,23 @@ def get(x: Value, key: Any) -> Value:
     plain_items = tuple(
         [ARRAY if n in arrays else frozen_item(item) for n, item in zip(nodes, items, strict=True)]
     )
-    return _get(x, key) if OTHER in plain_items else _picked(x, *arrays, key=plain_items)
+    return _get(x, key) if OTHER in plain_items else _get_recorded(x, *arrays, key=plain_items)
 
 
 @recorded
-def _picked(x: Value, *arrays: Value, key: tuple[Any, ...]) -> Value:
-    """x[key] with arrays of the same recording where the key says `ARRAY`."""
-    found = iter(arrays)
-    return _get(x, tuple([next(found) if i is ARRAY else i for i in thawed(key)]))
+def _get_recorded(x: Value, *arrays: Value, key: tuple[Any, ...]) -> Value:
+    """Return x[key], with `arrays` of the recording in place of `ARRAY` in the key."""
+    remaining = iter(arrays)
+    return _get(x, tuple([next(remaining) if i is ARRAY else i for i in thawed(key)]))
 
 
-def _small(x: Value, key: Any) -> Value | None:
-    """A few elements of an array that is known, copied at once: recording costs more, and a loop
-    over x[k] would wait with one operator for each k.  None in a recording, for many elements or
-    all of them (another name of the array), and for a key that does not fit."""
+def _copy_small(x: Value, key: Any) -> Value | None:
+    """Copy a few elements of a computed array at once; None if that is not possible.
+
+    Recording costs more, and a loop over x[k] would wait with one operator for each k.  None in a
+    recording, for many or all elements (another name of the array), and for a key that does not
+    fit.
+    """
     if STATE.scope is not None or STATE.tapes:
         return None
     data = x.now()
@@ -131,12 +138,12 @@ def _small(x: Value, key: Any) -> Value | None:
         part = np.asarray(data[key])
     except (IndexError, ValueError):
         return None
-    whole = part.size == data.size
-    return None if whole or part.nbytes > SNAPSHOT_BYTES else leaf(part.copy())
+    is_all = part.size == data.size
+    return None if is_all or part.nbytes > SNAPSHOT_BYTES else leaf(part.copy())
 
 
 def _scope_in(key: tuple[Any, ...]) -> Scope | None:
-    """The recording whose sizes bound a slice, for an array from outside of it."""
+    """Return the recording whose sizes bound a slice of an array from outside."""
     for item in key:
         if item.__class__ is slice:
             for bound in (item.start, item.stop):
@@ -146,7 +153,7 @@ def _scope_in(key: tuple[Any, ...]) -> Scope | None:
 
 
 @replayed
-def _simple(x: Value, key: tuple[Any, ...]) -> Value:
+def _get_simple(x: Value, key: tuple[Any, ...]) -> Value:
     return _get(x, thawed(key))
 
 
@@ -159,24 +166,30 @@ def _get(x: Value, key: Any) -> Value:
     if not any(isinstance(p, Many) for p in parts):
         return basic(x, parts)
     arrays = [p for p in parts if isinstance(p, (Many, Point))]
-    together = adjacent(parts)
+    side_by_side = adjacent(parts)
     index = [as_array(p) for p in arrays]
-    ranged = basic(
-        x, [p if isinstance(p, Range) else _whole(x, p) for p in parts if not isinstance(p, New)]
+    sliced = basic(
+        x,
+        [p if isinstance(p, Range) else _full_range(x, p) for p in parts if not isinstance(p, New)],
     )
     axes = [p.axis for p in arrays]
-    rest = [a for a in range(len(x.type.shape)) if a not in axes]
-    first = sum(a < axes[0] for a in rest) if together else 0
-    moved = permute(ranged, (*rest[:first], *axes, *rest[first:]))
-    found = take(moved, index, first)
-    return _insert_new(found, parts, first, together, len(align("index", *index)[0].shape))
+    others = [a for a in range(len(x.type.shape)) if a not in axes]
+    first = sum(a < axes[0] for a in others) if side_by_side else 0
+    permuted = permute(sliced, (*others[:first], *axes, *others[first:]))
+    gathered = take(permuted, index, first)
+    return _insert_new_axes(
+        gathered, parts, first, side_by_side, len(align("index", *index)[0].shape)
+    )
 
 
 # Reading
 
 
 def parse(x: Value, key: Any) -> list[Part]:
-    """What each item of a key does, in the order of the result's dimensions."""
+    """Return the effect of each item of a key, in the order of the result's dimensions.
+
+    Raises IndexRangeError for more items than dimensions.
+    """
     items = [plain(item) for item in (key if isinstance(key, tuple) else (key,))]
     rank = len(x.type.shape)
     used = sum(_consumed(item) for item in items)
@@ -194,7 +207,7 @@ def parse(x: Value, key: Any) -> list[Part]:
         if item is None:
             parts.append(New())
         elif is_mask(item):
-            parts += _masked(x, axis, item)
+            parts += _mask_positions(x, axis, item)
         else:
             parts.append(_part(x, axis, shape[axis], item))
         axis += _consumed(item)
@@ -202,14 +215,17 @@ def parse(x: Value, key: Any) -> list[Part]:
 
 
 def _consumed(item: Any) -> int:
-    """How many dimensions an item indexes."""
+    """Return how many dimensions an item indexes."""
     if item is None or item is Ellipsis:
         return 0
     return item.type.rank if is_mask(item) else 1
 
 
 def plain(item: Any) -> Any:
-    """An item as None, Ellipsis, a slice, an integer, a Size or a Value."""
+    """Convert an item to None, Ellipsis, a slice, an integer, a Size or a Value.
+
+    Raises IndexRangeError for anything that is no index.
+    """
     if item is None or item is Ellipsis or isinstance(item, (slice, int, Size)):
         return item if not isinstance(item, bool) else from_host(np.asarray(item))
     if isinstance(item, Scalar):
@@ -233,29 +249,31 @@ def plain(item: Any) -> Any:
 
 
 def is_mask(item: Any) -> bool:
-    """Whether an item of a key is a boolean array."""
+    """Return whether an item of a key is a boolean array."""
     return isinstance(item, Value) and item.type.dtype is bool_
 
 
 def lone_truth(key: Any) -> Value | None:
-    """The boolean of rank 0 that is the whole key, but for an Ellipsis after it: a new first
-    dimension, of size 1 if it is true and 0 if it is false."""
+    """Return the boolean of rank 0 that is the key, alone or before an Ellipsis, else None.
+
+    Such a key adds a first dimension of size 1 if it is true and 0 if it is false.
+    """
     item = key
     if isinstance(key, tuple) and key and (len(key) == 1 or (len(key) == 2 and key[1] is ...)):
         item = key[0]
     if isinstance(item, (list, tuple, slice)) or item is None or getattr(item, "ndim", 0) != 0:
         return None
-    found = plain(item)
-    return found if is_mask(found) else None
+    index = plain(item)
+    return index if is_mask(index) else None
 
 
 def known_truth(item: Value) -> bool:
-    """Whether it is true.  Raises TracerError in a recording."""
-    return bool(_mask(item))
+    """Return a boolean's value; raise TracerError in a recording."""
+    return bool(_mask_values(item))
 
 
 def uncounted(mask: Value) -> TracerError:
-    """What to raise where it matters how many elements a mask of a recording chooses."""
+    """Return the TracerError for a mask in a recording whose count of elements is needed."""
     mask.scope.alive(mask.told)  # type: ignore[union-attr]
     return TracerError(
         use="indexing with a boolean array",
@@ -265,14 +283,14 @@ def uncounted(mask: Value) -> TracerError:
     )
 
 
-def _mask(item: Value) -> np.ndarray[Any, Any]:
+def _mask_values(item: Value) -> np.ndarray[Any, Any]:
     if item.scope is not None:
         raise uncounted(item)
     return realise(item)
 
 
 def mask_fits(x: Value, mask: Value, axis: int = 0) -> None:
-    """Raises IndexRangeError unless a mask has the sizes of x's dimensions from `axis` on."""
+    """Raise IndexRangeError unless a mask has the sizes of x's dimensions from `axis`."""
     scope, shape = x.scope or mask.scope, shape_of(mask)
     covered = shape_of(x)[axis : axis + len(shape)]
     fits = len(covered) == len(shape) and all(
@@ -282,14 +300,14 @@ def mask_fits(x: Value, mask: Value, axis: int = 0) -> None:
         raise IndexRangeError(f"a mask {mask.told} at axis {axis} does not fit {x.told}")
 
 
-def _masked(x: Value, axis: int, item: Value) -> list[Part]:
-    """A mask as the positions of its true elements, one array for each of its dimensions."""
-    mask = _mask(item)
+def _mask_positions(x: Value, axis: int, item: Value) -> list[Part]:
+    """Convert a mask to the positions of its true elements, an array per dimension."""
+    mask = _mask_values(item)
     if mask.ndim == 0:
         raise UnsupportedError("indexing with a boolean of rank 0 beside others; use sm.where")
     mask_fits(x, item, axis)
-    places = np.nonzero(mask)
-    return [Many(axis + k, leaf(np.ascontiguousarray(at))) for k, at in enumerate(places)]
+    positions_ = np.nonzero(mask)
+    return [Many(axis + k, leaf(np.ascontiguousarray(at))) for k, at in enumerate(positions_)]
 
 
 def _part(x: Value, axis: int, size: Index, item: Any) -> Part:
@@ -305,7 +323,10 @@ def _part(x: Value, axis: int, size: Index, item: Any) -> Part:
 
 
 def _check_inside(at: Index, size: Index) -> Scope | None:
-    """Raises IndexRangeError unless -size <= at < size.  The recording that decided it."""
+    """Return the recording that decided that -size <= at < size, or None.
+
+    Raises IndexRangeError if that does not hold.
+    """
     scope = None if isinstance(at, int) and isinstance(size, int) else STATE.scope
     if not holds(scope, mul(size, -1), "<=", at) or not holds(scope, at, "<", size):
         raise IndexRangeError(
@@ -316,14 +337,14 @@ def _check_inside(at: Index, size: Index) -> Scope | None:
 
 
 def holds(scope: Scope | None, a: Index, relation: str, b: Index) -> bool:
-    """Whether a < b or a <= b; a recording answers for its sizes, by a guard if need be."""
+    """Return whether a < b or a <= b; a recording adds a guard if need be."""
     if scope is not None:
         return scope.holds(a, relation, b)
     return a < b if relation == "<" else a <= b  # type: ignore[operator]
 
 
 def _slice(x: Value, axis: int, size: Index, item: slice) -> Range:
-    """Python's rule for slices, on sizes that may be symbols."""
+    """Apply Python's rule for slices to sizes that may be symbols."""
     step = 1 if item.step is None else whole(item.step)
     if step == 0:
         raise ArgumentError(op="slice", argument="step", value=0, expected="another number")
@@ -331,10 +352,10 @@ def _slice(x: Value, axis: int, size: Index, item: slice) -> Range:
     low: Index = 0 if step > 0 else -1
     high = size if step > 0 else sub(size, 1)
 
-    def bound(given: Any, otherwise: Index) -> Index:
-        if given is None:
-            return otherwise
-        at = as_dim(given)
+    def bound(limit: Any, default: Index) -> Index:
+        if limit is None:
+            return default
+        at = as_dim(limit)
         if not holds(scope or scope_of(x, (at,)), 0, "<=", at):
             at = add(at, size)
         if holds(scope, at, "<", low):
@@ -351,15 +372,15 @@ def _slice(x: Value, axis: int, size: Index, item: slice) -> Range:
 
 
 def basic(x: Value, parts: Sequence[Part]) -> Value:
-    """Slices, integers and new dimensions."""
+    """Apply slices, integers and new dimensions to x."""
     ranges = [range_of(p) for p in parts if not isinstance(p, New)]
-    whole = [r.axis for r in ranges if r.step == -1 and r.count == shape_of(x)[r.axis]]
-    x = flip(x, tuple(whole))
+    reversed_ = [r.axis for r in ranges if r.step == -1 and r.count == shape_of(x)[r.axis]]
+    x = flip(x, tuple(reversed_))
     x = take_range(
         x,
-        tuple(0 if r.axis in whole else r.start for r in ranges),
+        tuple(0 if r.axis in reversed_ else r.start for r in ranges),
         tuple(r.count for r in ranges),
-        tuple(1 if r.axis in whole else r.step for r in ranges),
+        tuple(1 if r.axis in reversed_ else r.step for r in ranges),
     )
     shape: list[Index] = []
     for p in parts:
@@ -371,26 +392,26 @@ def basic(x: Value, parts: Sequence[Part]) -> Value:
 
 
 def range_of(p: Part) -> Range:
-    """A slice or an integer as a range."""
+    """Return a slice or an integer as a range."""
     if isinstance(p, Point):
         return Range(p.axis, p.at, 1, 1)
     assert isinstance(p, Range)
     return p
 
 
-def _whole(x: Value, p: Point | Many | Part) -> Range:
+def _full_range(x: Value, p: Point | Many | Part) -> Range:
     assert not isinstance(p, New)
     return Range(p.axis, 0, shape_of(x)[p.axis], 1)
 
 
 def adjacent(parts: Sequence[Part]) -> bool:
-    """Whether the integer and array indices stand side by side (NumPy's rule for the result)."""
-    places = [k for k, p in enumerate(parts) if isinstance(p, (Many, Point))]
-    return places == list(range(places[0], places[-1] + 1))
+    """Return whether integer and array indices are adjacent (NumPy's rule for the result)."""
+    indices = [k for k, p in enumerate(parts) if isinstance(p, (Many, Point))]
+    return indices == list(range(indices[0], indices[-1] + 1))
 
 
 def as_array(p: Many | Point) -> Value:
-    """Positions, or one of them, as an integer value."""
+    """Return positions as an integer value."""
     if isinstance(p, Many):
         return p.at
     if isinstance(p.at, int):
@@ -400,44 +421,47 @@ def as_array(p: Many | Point) -> Value:
     return scope.record(SizeOf(p.at, i64), ())
 
 
-def _insert_new(x: Value, parts: list[Part], first: int, together: bool, middle: int) -> Value:
-    """Dimensions of size 1 where the key has None."""
+def _insert_new_axes(
+    x: Value, parts: list[Part], first: int, side_by_side: bool, middle: int
+) -> Value:
+    """Insert dimensions of size 1 where the key has None."""
     if not any(isinstance(p, New) for p in parts):
         return x
     shape = list(shape_of(x))
-    out: list[Index] = [] if together else shape[:middle]
+    out: list[Index] = [] if side_by_side else shape[:middle]
     source = iter(shape[:first] + shape[first + middle :])
-    seen = False
+    is_inserted = False
     for p in parts:
         if isinstance(p, New):
             out.append(1)
         elif isinstance(p, Range):
             out.append(next(source))
-        elif together and not seen:
+        elif side_by_side and not is_inserted:
             out.extend(shape[first : first + middle])
-            seen = True
+            is_inserted = True
     return reshape(x, tuple(out))
 
 
 def positions(index: Value, size: Index, *, wraps: bool = True) -> Value:
-    """Index values as positions: negative ones count from the end, or are outside.
+    """Convert index values to positions; negative ones count from the end if `wraps`.
 
-    Values known now are checked; outside of a recording they are positions as they are, by which
-    they are known again (`smelt.graph.bounds_checks`).  Those known only later, a recording's or a
-    pending array's, are checked where they are computed.
-    Raises IndexRangeError; BoundsError, which names the access, under `SMELT_BOUNDS_CHECK`.
+    Values known now are checked.  Outside of a recording they stay constants, which bounds checks
+    recognise (`smelt.graph.bounds_checks`).  Values known only later, of a recording or a pending
+    array, are checked where they are computed.
+
+    Raises IndexRangeError; under `SMELT_BOUNDS_CHECK` BoundsError, which names the access.
     """
     data = index.now()
     if data is None and STATE.scope is not None and index.scope is None:
-        data = realise(index)  # a recording reads it as it is now: nobody looks at it later
-    if STATE.scope is not None and index.shared:  # read in every call as it is then
+        data = realise(index)  # a recording reads its present elements
+    if STATE.scope is not None and index.shared:  # every call reads its elements of the time
         index = STATE.scope.capture(index)
     if data is not None and data.size:
         low = _check_known(data, size, wraps)
         if STATE.scope is None and index.type.dtype.kind != "uint" and low < 0:
             assert isinstance(size, int)
-            wide = data.astype(np.int64)
-            return leaf(np.where(wide < 0, wide + size, wide))
+            signed = data.astype(np.int64)
+            return leaf(np.where(signed < 0, signed + size, signed))
     unsigned = index.type.dtype.kind == "uint"
     index = cast(index, i64)
     if not wraps or unsigned or (data is not None and STATE.scope is None):
@@ -447,7 +471,7 @@ def positions(index: Value, size: Index, *, wraps: bool = True) -> Value:
 
 
 def _check_known(data: np.ndarray[Any, Any], size: Index, wraps: bool) -> int:
-    """The least of positions that are known, which all are inside."""
+    """Return the minimum of known positions after checking that all are in bounds."""
     low, high = int(data.min()), int(data.max())
     for at in (low, high):
         try:
@@ -464,19 +488,22 @@ def _check_known(data: np.ndarray[Any, Any], size: Index, wraps: bool) -> int:
 
 
 def take(x: Value, index: Sequence[Value], first: int) -> Value:
-    """x[:, .., i, j, ..] with adjacent index arrays from axis `first`; all positions inside."""
+    """Gather x[:, .., i, j, ..] with adjacent index arrays from axis `first`.
+
+    All positions must be in bounds.
+    """
     align("index", *index)
     in_room(x, index, first)
     return record(Gather(first), (x, *index))
 
 
 def in_room(x: Value, index: Sequence[Value], first: int = 0) -> None:
-    """Raises IndexRangeError for positions in an axis without elements."""
-    asked = [d for i in index for d in shape_of(i)]
-    if any(d == 0 for d in asked):
+    """Raise IndexRangeError if there are positions in an axis without elements."""
+    counts = [d for i in index for d in shape_of(i)]
+    if any(d == 0 for d in counts):
         return
     for size in shape_of(x)[first : first + len(index)]:
         if not holds(x.scope, 0, "<", size):
-            if any(not holds(x.scope, 0, "<", d) for d in asked):
-                return  # nothing is asked for
+            if any(not holds(x.scope, 0, "<", d) for d in counts):
+                return  # there are no positions
             raise IndexRangeError(f"positions in an empty axis of {x.told}")

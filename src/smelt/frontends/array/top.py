@@ -1,13 +1,14 @@
-"""The greatest elements along an axis in order, and where they are.
+"""Find the k largest elements along an axis, in order, and their positions.
 
-A few of them are found by as many visits, each made of ordinary folds, which fuse with what is
-around them:
+A few of them are found by k passes over the row.  Each pass is made of ordinary reductions, which
+fuse with their neighbours:
 
     v  = max(where(x < v or (x == v and i > p), x, -inf))
     p  = min(where(x == v and (v is new or i > p), i, none))
 
-The pair (v, p) is the last one found: what comes after it in order, by value and then by place, is
-what is left.  NaN is the greatest, as for sorting: it counts as infinite, at a place before all.
+The pair (v, p), value and position, is the element found last; the next pass considers the elements
+after it in order, by value and then by position.  As in sorting, NaN is the largest: it is replaced
+by infinity, at positions smaller than all others.
 
 >>> import smelt as sm
 >>> top_k(sm.asarray([3, 1, 4, 1, 5]), 2)
@@ -41,25 +42,33 @@ from smelt.types.expr import Index, sub
 __all__ = ["VISITS", "TopK", "top_k"]
 
 VISITS = 16
-"""So many elements are found by visits of the row; for more of them it is sorted by NumPy."""
+"""Largest k that is found by passes over the row; for more, NumPy sorts it."""
 ROW = 1 << 20
-"""Rows up to this length: their places, twice, are counted in 32 bits."""
+"""Longest row for passes, in elements: twice its positions must fit 32 bits."""
 
 
 class TopK(NamedTuple):
-    """What `top_k` gives."""
+    """Result of `top_k`: values and their positions."""
 
     values: Array
     indices: Array
 
 
 def top_k(x: Any, /, k: Any, *, axis: int = -1, largest: bool = True) -> TopK:
-    """The `k` greatest elements along `axis` in descending order, and their positions, int64.
+    """Return the `k` largest elements along `axis` in descending order, with positions.
 
-    Of equal elements the first comes first, and NaN is the greatest of all.  With `largest=False`
-    the least elements, in ascending order (NaN, still the greatest, last).  The values have
-    derivatives.  Up to 16 are found by kernels, which fuse with what is around them; for more of
-    them, or a number that is known only at the call, rows are sorted by NumPy.
+    Args:
+        x: the array.
+        k: how many: an integer, at most the size of the axis.
+        axis: the dimension.
+        largest: False gives the smallest elements, in ascending order.
+
+    Returns:
+        Values in the dtype of `x` and positions (int64), both with k elements along `axis`.
+
+    Of equal elements the first comes first.  NaN is the largest of all.  The values have
+    derivatives.  Up to 16 elements are found by kernels that fuse with their neighbours; for more,
+    or a `k` known only at the call, NumPy sorts the rows.
 
     Raises ShapeError for rank 0 and for more elements than there are, ArgumentError for a `k` that
     is no number of elements, AxisError.
@@ -69,69 +78,74 @@ def top_k(x: Any, /, k: Any, *, axis: int = -1, largest: bool = True) -> TopK:
         raise ShapeError(op="top_k", operands=node.told, reason="it has no dimensions")
     if isinstance(k, bool) or not is_whole(k):
         raise ArgumentError(op="top_k", argument="k", value=repr(k), expected="an integer")
-    place = axis_of(axis, node.type.rank, "top_k")
-    count, extent = as_dim(k), shape_of(node)[place]
+    dim = axis_of(axis, node.type.rank, "top_k")
+    count, extent = as_dim(k), shape_of(node)[dim]
     scope = scope_of(node, (count, extent))
     if not holds(scope, 0, "<=", count):
         raise ArgumentError(op="top_k", argument="k", value=repr(k), expected="0 or more")
     if not holds(scope, count, "<=", extent):
         raise ShapeError(
-            op="top_k", operands=node.told, reason=f"axis {place} has fewer than {k} elements"
+            op="top_k", operands=node.told, reason=f"axis {dim} has fewer than {k} elements"
         )
     if count == 0:
-        found = _first(iota(shape_of(node), place), place, 0)
+        best = _first(iota(shape_of(node), dim), dim, 0)
     elif isinstance(count, int) and count <= VISITS and holds(scope, extent, "<=", ROW):
-        found = _visited(node, count, place, extent, largest=bool(largest))
+        best = _select_by_passes(node, count, dim, extent, largest=bool(largest))
     else:
-        order = call("argsort", node, axis=place, descending=bool(largest), stable=True)
-        found = _first(order, place, count)
-    places = Array.of(found)
-    return TopK(take_along_axis(Array.of(node), places, axis=place), places)
+        order = call("argsort", node, axis=dim, descending=bool(largest), stable=True)
+        best = _first(order, dim, count)
+    indices = Array.of(best)
+    return TopK(take_along_axis(Array.of(node), indices, axis=dim), indices)
 
 
 def _first(order: Value, a: int, count: Index) -> Value:
-    """Positions at the front of an axis."""
+    """Take the first `count` positions along an axis."""
     starts, shape = [0] * order.type.rank, [*shape_of(order)]
     shape[a] = count
     return take_range(order, tuple(starts), tuple(shape), (1,) * len(shape))
 
 
-def _visited(x: Value, k: int, a: int, extent: Index, *, largest: bool) -> Value:
-    """Positions of the first `k` elements in order, by as many visits."""
-    keys, at, size = _keyed(x, a, extent, largest=largest)
+def _select_by_passes(x: Value, k: int, a: int, extent: Index, *, largest: bool) -> Value:
+    """Return the positions of the first `k` elements in order, found in k passes."""
+    keys, at, size = _keys(x, a, extent, largest=largest)
     dtype, best_of = value(keys, "top_k").type.dtype, greatest if largest else least
     worst = COMBINES["max" if largest else "min"].identity(dtype)
     v = best_of(keys, axis=a, keepdims=True)
-    found = [least(where(keys == v, at, _NONE), axis=a, keepdims=True)]
+    positions = [least(where(keys == v, at, _NONE), axis=a, keepdims=True)]
     for _ in range(1, k):
-        p = found[-1]
-        beyond = keys < v if largest else keys > v
-        left = where(beyond | ((keys == v) & (at > p)), keys, worst)
-        best = best_of(left, axis=a, keepdims=True)
-        free = at > where(best == v, p, -_NONE)
-        found.append(least(where((keys == best) & free, at, _NONE), axis=a, keepdims=True))
+        p = positions[-1]
+        is_later = keys < v if largest else keys > v
+        remaining = where(is_later | ((keys == v) & (at > p)), keys, worst)
+        best = best_of(remaining, axis=a, keepdims=True)
+        candidates = at > where(best == v, p, -_NONE)
+        positions.append(
+            least(where((keys == best) & candidates, at, _NONE), axis=a, keepdims=True)
+        )
         v = best
-    whole = concat(found, axis=a)
-    if x.type.dtype.is_float:  # as they stand in the row
-        there = whole + size if largest else whole - size
-        whole = where(whole < 0 if largest else whole >= size, there, whole)
-    last = Array.of(size_value(sub(extent, 1), i32))  # all are inside: said so that nobody asks
-    return cast(value(minimum(maximum(whole, 0), last), "top_k"), i64)
+    selected = concat(positions, axis=a)
+    if x.type.dtype.is_float:  # undo the shift of the positions of NaN
+        restored = selected + size if largest else selected - size
+        selected = where(selected < 0 if largest else selected >= size, restored, selected)
+    last = Array.of(size_value(sub(extent, 1), i32))  # a clamp proves that no check is needed
+    return cast(value(minimum(maximum(selected, 0), last), "top_k"), i64)
 
 
-def _keyed(x: Value, a: int, extent: Index, *, largest: bool) -> tuple[Array, Array, Array]:
-    """The elements as numbers, their places in order among equal ones, and how many there are."""
-    line: list[Index] = [1] * x.type.rank
-    line[a] = extent
-    at, size = Array.of(iota(tuple(line), a, i32)), Array.of(size_value(extent, i32))
+def _keys(x: Value, a: int, extent: Index, *, largest: bool) -> tuple[Array, Array, Array]:
+    """Return sort keys, positions that break ties, and the size of the axis.
+
+    NaN becomes infinity with a position before (after, for the smallest) all others.
+    """
+    shape: list[Index] = [1] * x.type.rank
+    shape[a] = extent
+    at, size = Array.of(iota(tuple(shape), a, i32)), Array.of(size_value(extent, i32))
     dtype = x.type.dtype
     keys = Array.of(cast(x, u8 if dtype is bool_ else dtype.compute))
     if not dtype.is_float:
         return keys, at, size
-    none = isnan(keys)
-    moved = at - size if largest else at + size
-    return where(none, math.inf, keys), where(none, moved, at), size
+    is_nan = isnan(keys)
+    shifted = at - size if largest else at + size
+    return where(is_nan, math.inf, keys), where(is_nan, shifted, at), size
 
 
 _NONE = (1 << 31) - 1
-"""The place of what does not count."""
+"""Position of elements that do not count."""

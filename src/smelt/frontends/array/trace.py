@@ -1,8 +1,8 @@
-"""Recording a function once: symbolic arguments in, a graph and its conditions out.
+"""Record a function once: from symbolic arguments to a graph with guards.
 
-A `Trace` is what one recording leaves: the graph, which argument or captured array is which input,
-how the results are put together, and `match`, one Python function from the sizes of a call
-to the values of the graph's size symbols, or None where a guard fails.
+A `Trace` is the result of a recording: the graph, the source of each input (argument or captured
+array), the structure of the results, and `match`, a function from the sizes of a call to the values
+of the graph's size symbols, or None if a guard fails.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ __all__ = ["Argument", "Result", "Spec", "Trace", "record_call"]
 
 
 class Spec:
-    """The shape and dtype of an argument without its elements; dimensions may name sizes."""
+    """Shape and dtype of an argument without elements; dimensions may name sizes."""
 
-    __slots__ = ("dtype", "shape")  # no dataclass, which would be taken apart as a container
+    __slots__ = ("dtype", "shape")  # no dataclass, which would be flattened as a container
 
     def __init__(self, shape: Shape, dtype: DType) -> None:
         self.shape = shape
@@ -63,7 +63,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A leaf of the arguments: an array's memory, a Python number, or a spec."""
+    """Leaf of the arguments: an array's memory, a Python number, or a spec."""
 
     data: Buffer | None = None
     number: float | None = None
@@ -71,20 +71,22 @@ class Argument:
 
     @property
     def is_said(self) -> bool:
-        """Whether it is part of the recording, as a constant of the code would be: truth values,
-        and integers that 64 bits do not hold, which each operator takes or refuses as it does
-        the same number in the code."""
+        """Return whether the argument is a constant of the recording: a bool or a huge integer.
+
+        Integers beyond 64 bits are left to each operator, like numbers in the code.
+        """
         n = self.number
         return isinstance(n, bool) or (isinstance(n, int) and not -(2**63) <= n < 2**63)
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Where a leaf of the result comes from."""
+    """Source of a leaf of the result."""
 
     kind: str
     """One of graph (an output), argument, captured, plain (a Python number), size."""
     place: int = 0
+    """Index of the output or argument."""
     value: Any = None
 
 
@@ -93,43 +95,42 @@ _NOTHING = Looks()
 
 @dataclass(slots=True)
 class Trace:
-    """One recording, compiled."""
+    """Recording of a function: graph, guards, structure of the results, compiled form."""
 
     graph: Graph
     arguments: tuple[int, ...]
-    """Which leaf of the arguments each leading input of the graph is."""
+    """For each leading input of the graph, the leaf of the arguments."""
     captured: tuple[Value, ...]
-    """The arrays of the remaining inputs."""
+    """Arrays of the remaining inputs."""
     results: tuple[Result, ...]
     tree: Tree
     match: Callable[..., tuple[int, ...] | None]
     """match(*all dimensions, *all numbers) -> values of the graph's sizes, or None."""
     guards: tuple[Guard, ...]
     hints: dict[str, int]
-    """The sizes of the call that was recorded."""
+    """Sizes of the call that was recorded."""
     donate: Donate
-    """Inputs of the graph whose memory a run may overwrite, some for one result alone."""
+    """Inputs of the graph whose memory a run may overwrite, some by one result only."""
     leaves: int
-    """How many leaves the arguments have."""
+    """Number of leaves of the arguments."""
     sizes_of_results: Callable[..., tuple[int, ...]] | None = None
     fixed: bool = False
-    """Whether the value of a number argument matters to more than elements."""
+    """Whether the value of a number argument affects more than elements."""
     told: tuple[int, ...] = ()
-    """Places of the sizes that are number arguments: the shapes of further inputs, which nobody
-    reads, tell them."""
+    """Indices of the sizes that are number arguments; shapes of unread inputs pass them."""
     looks: Looks = _NOTHING
-    """What tells whether positions are outside; if data does, the graph's last result."""
+    """Bounds checks; if one depends on data, the graph's last result is a flag."""
     turns: Turns | None = None
-    """How inputs and results are turned; None where all are as in the graph."""
+    """Permutations of inputs and results; None if all are in the graph's order."""
     plain: bool = field(init=False)
-    """Every result is an output of the graph, in order."""
+    """Whether all results are the outputs of the graph, in order."""
     whole: bool = field(init=False)
-    """All leaves of the arguments are inputs of the graph, in order."""
+    """Whether all leaves of the arguments are inputs of the graph, in order."""
     single: bool = field(init=False)
-    """The result is one array that the graph computes."""
+    """Whether the result is one array that the graph computes."""
     compiled: Compiled | Found | None = None
     overwriting: dict[Donate, Trace] = field(default_factory=dict)
-    """The same recording, compiled for calls whose results replace inputs."""
+    """Variants of the recording, compiled for calls whose results replace inputs."""
 
     def __post_init__(self) -> None:
         self.whole = self.arguments == tuple(range(self.leaves))
@@ -138,24 +139,28 @@ class Trace:
 
     @property
     def executable(self) -> Compiled | Found:
-        """The compiled graph; compiled when it is first asked for."""
+        """Compiled graph; it is compiled on first use."""
         if self.compiled is None:
             self.compiled = compile_graph(self.graph, self.hints, self.donate)
         return self.compiled
 
     def written_over(self, pairs: tuple[tuple[int, int], ...]) -> Trace:
-        """The same recording for calls in which inputs are replaced by results of the graph.
-        Itself where a run may end with an error in the middle: inputs stay as they were then."""
-        found = self.overwriting.get(pairs)
-        if found is None:
-            stops = self.looks.flag is not None
-            stops = stops or any(isinstance(x.op, Extern) for x in self.graph.nodes())
-            found = self if stops else replace(self, donate=pairs, compiled=None, overwriting={})
-            self.overwriting[pairs] = found
-        return found
+        """Return a variant for calls in which results replace inputs, as pairs (input, result).
+
+        Returns itself if a run may fail midway: then inputs must stay as they are.
+        """
+        variant = self.overwriting.get(pairs)
+        if variant is None:
+            may_fail = self.looks.flag is not None
+            may_fail = may_fail or any(isinstance(x.op, Extern) for x in self.graph.nodes())
+            variant = (
+                self if may_fail else replace(self, donate=pairs, compiled=None, overwriting={})
+            )
+            self.overwriting[pairs] = variant
+        return variant
 
     def complete(self, buffers: list[Buffer], sizes: tuple[int, ...]) -> list[Buffer]:
-        """The graph's inputs: arguments, captured arrays, and those that tell sizes."""
+        """Return all inputs of the graph, with those that carry sizes."""
         if self.turns is not None:
             buffers = self.turns.read(buffers)
         return [*buffers, *(teller(sizes[k]) for k in self.told)]
@@ -166,10 +171,10 @@ class Trace:
         sizes: tuple[int, ...],
         out: Sequence[Buffer | None] | None = None,
     ) -> list[Buffer]:
-        """What the graph computes of these inputs; see `Compiled.run`.
+        """Run the graph on these inputs; see `Compiled.run`.
 
-        What it computes of captured arrays alone is computed once, unless somebody else may write
-        to one of them.  Raises OutsideError where a position is outside of its axis.
+        What depends on captured arrays only is computed once, if no other code may write to them.
+        Raises OutsideError for a position out of bounds.
         """
         turns = self.turns
         try:
@@ -185,9 +190,9 @@ class Trace:
         return results
 
     def tell(self, error: SmeltError, inputs: list[Buffer], sizes: tuple[int, ...]) -> None:
-        """Tell an error of a run on these inputs of the graph which line it is about."""
-        known = dict(zip(size_names(self.graph), sizes))
-        engine.blame(error, self.graph, inputs, known, self.executable, sizes)
+        """Set the line of the program that an error of a run on these inputs is about."""
+        values = dict(zip(size_names(self.graph), sizes))
+        engine.blame(error, self.graph, inputs, values, self.executable, sizes)
 
     def _run(
         self, buffers: list[Buffer], sizes: tuple[int, ...], out: Sequence[Buffer | None] | None
@@ -216,10 +221,9 @@ def record_call(
     *,
     turns: bool = True,
 ) -> Trace:
-    """Record `call`, which gets the symbolic leaves; `labels` are their names.
+    """Record `call`, a function of the symbolic leaves that are named `labels`.
 
-    With `turns` results lie in memory as the arguments do, where those agree.  Whatever `call`
-    raises goes through, and leaves no state behind.
+    With `turns` results get the memory order of the arguments, if these agree.
     """
     scope = Scope(name)
     outer, STATE.scope = STATE.scope, scope
@@ -229,9 +233,11 @@ def record_call(
         _name_sizes(scope, arguments)
         placed: set[str] = set()
         leaves = [_leaf(scope, placed, *pair) for pair in zip(labels, arguments, strict=True)]
-        found, tree = flatten(call([_shown(scope, a, x) for a, x in zip(arguments, leaves)]))
-        results, outputs = _results(scope, leaves, found)
-        del found  # the function itself holds nothing any more
+        returned, tree = flatten(
+            call([_user_argument(scope, a, x) for a, x in zip(arguments, leaves)])
+        )
+        results, outputs = _results(scope, leaves, returned)
+        del returned  # drop references before checking what outlives the recording
         scope.unwritten()
         scope.unkept()
         orders = [None if a.data is None or not turns else turned(a.data) for a in arguments]
@@ -245,9 +251,9 @@ def record_call(
 
 def _leaf(scope: Scope, placed: set[str], label: str, argument: Argument) -> Value:
     if argument.spec is not None:
-        shape = tuple(_spelt(scope, d, placed) for d in argument.spec.shape)
+        shape = tuple(_spec_dimension(scope, d, placed) for d in argument.spec.shape)
         return scope.input(label, intern(argument.spec.dtype, shape), None)
-    if argument.is_said:  # as good as static; nothing refers to this node
+    if argument.is_said:  # a constant; nothing refers to this node
         return Value(Constant(False, bool_), (), intern(bool_, ()))
     if argument.number is not None:
         return scope.scalar(label, argument.number)
@@ -258,11 +264,11 @@ def _leaf(scope: Scope, placed: set[str], label: str, argument: Argument) -> Val
 
 
 GUESSES = (5040, 2520, 7560, 1680, 10080, 3360, 840, 15120)
-"""Hints of named sizes, which no call has given a value yet: many numbers divide them."""
+"""Hints for named sizes, whose values no call has given yet; each has many divisors."""
 
 
 def _name_sizes(scope: Scope, arguments: Sequence[Argument]) -> None:
-    """Hints for the sizes that specs name.  Raises ArgumentError for one that no call can tell."""
+    """Create symbols for the sizes that specs name; raise ArgumentError for undetermined ones."""
     dims = [d for a in arguments if a.spec is not None for d in a.spec.shape]
     for name in dict.fromkeys(name for d in dims for name in sizes_of(d)):
         if size(name) not in dims:
@@ -275,20 +281,20 @@ def _name_sizes(scope: Scope, arguments: Sequence[Argument]) -> None:
         scope.symbol(GUESSES[len(scope.hints) % len(GUESSES)], name)
 
 
-def _spelt(scope: Scope, d: Index, placed: set[str]) -> Index:
-    """A dimension of a spec; `placed` are the sizes that have had their own dimension."""
+def _spec_dimension(scope: Scope, d: Index, placed: set[str]) -> Index:
+    """Return the symbol of a spec's dimension; `placed` are sizes with a dimension of their own."""
     if isinstance(d, int):
         return d
     (name, *_) = sizes_of(d)
     if d == size(name) and name not in placed:
         placed.add(name)
         return d
-    again = scope.symbol(scope.hint(d))
-    scope.same(d, again)
-    return again
+    symbol = scope.symbol(scope.hint(d))
+    scope.same(d, symbol)
+    return symbol
 
 
-def _shown(scope: Scope, argument: Argument, leaf: Value) -> Any:
+def _user_argument(scope: Scope, argument: Argument, leaf: Value) -> Any:
     if argument.is_said:
         return argument.number
     if argument.number is not None:
@@ -297,13 +303,13 @@ def _shown(scope: Scope, argument: Argument, leaf: Value) -> Any:
 
 
 def _results(
-    scope: Scope, leaves: list[Value], found: list[Any]
+    scope: Scope, leaves: list[Value], returned: list[Any]
 ) -> tuple[list[Result], list[Value]]:
-    """What each leaf of the result is; the values that the graph has to return."""
+    """Return the source of each leaf of the result, and the outputs that the graph needs."""
     results: list[Result] = []
     outputs: dict[Value, int] = {}
-    places = {x: k for k, x in enumerate(leaves)}
-    for leaf in found:
+    leaf_positions = {x: k for k, x in enumerate(leaves)}
+    for leaf in returned:
         if isinstance(leaf, Size):
             results.append(Result("size", value=scope.canon(leaf.expr)))
             continue
@@ -312,8 +318,8 @@ def _results(
             results.append(Result("plain", value=leaf))
         elif node.scope is None and node not in scope.changing:
             results.append(Result("captured", value=node))
-        elif node in places and node not in scope.scalars:
-            results.append(Result("argument", places[node]))
+        elif node in leaf_positions and node not in scope.scalars:
+            results.append(Result("argument", leaf_positions[node]))
         else:
             node = scope.capture(node) if node in scope.changing else node
             scope.check(node)
@@ -343,35 +349,37 @@ def _finish(
     orders: Sequence[tuple[int, ...] | None],
 ) -> Trace:
     order = _walk(outputs)
-    given = [*leaves, *scope.captured.values()]
-    used = _needed(scope, given, order, results)
-    labels = _labels([op.label for k in used if isinstance(op := given[k].op, Input)])
-    made: dict[Node, Node] = {}
+    sources = [*leaves, *scope.captured.values()]
+    used = _needed_inputs(scope, sources, order, results)
+    labels = _labels([op.label for k in used if isinstance(op := sources[k].op, Input)])
+    rebuilt: dict[Node, Node] = {}
     for k, label in zip(used, labels, strict=True):
-        made[given[k]] = _input(scope, given[k], label)
+        rebuilt[sources[k]] = _input(scope, sources[k], label)
     for x in order:
-        if x not in made:
-            made[x] = again(scope, x, made)
-    inputs = tuple(made[given[k]] for k in used)
-    found = tuple(made[x] for x in outputs)
-    looks = _looks(scope, found)
-    flags = () if looks.flag is None else (looks.flag,)
-    graph = Graph(scope.name, inputs, (*found, *flags), checks=len(flags))
-    own = tuple(orders[k] if k < len(leaves) else None for k in used)
-    graph, turns = engine.turned(graph, own)
-    shown = size_names(graph)
-    told = [name for name in sizes(graph) if name not in shown]
-    tellers = tuple(
+        if x not in rebuilt:
+            rebuilt[x] = again(scope, x, rebuilt)
+    inputs = tuple(rebuilt[sources[k]] for k in used)
+    results_of_graph = tuple(rebuilt[x] for x in outputs)
+    checks = _bounds_checks(scope, results_of_graph)
+    flags = () if checks.flag is None else (checks.flag,)
+    graph = Graph(scope.name, inputs, (*results_of_graph, *flags), checks=len(flags))
+    input_orders = tuple(orders[k] if k < len(leaves) else None for k in used)
+    graph, turns = engine.turned(graph, input_orders)
+    names_in_shapes = size_names(graph)
+    other_names = [name for name in sizes(graph) if name not in names_in_shapes]
+    size_inputs = tuple(
         build.input(label, TensorType(bool_, (size(name),)), (0,))
-        for name, label in zip(told, _labels(told, labels), strict=True)
+        for name, label in zip(other_names, _labels(other_names, labels), strict=True)
     )
-    graph = replace(graph, inputs=(*graph.inputs, *tellers))
-    names = (*shown, *told)
+    graph = replace(graph, inputs=(*graph.inputs, *size_inputs))
+    names = (*names_in_shapes, *other_names)
     graph = replace(graph, facts=facts(scope, names))
     arguments = tuple(k for k in used if k < len(leaves))
     captured = list(scope.captured)
-    kept = {r.place for r in results if r.kind == "argument"}  # returned as they are
-    free = tuple(arguments.index(k) for k in donate if k in arguments and k not in kept)
+    returned_arguments = {r.place for r in results if r.kind == "argument"}
+    donated = tuple(
+        arguments.index(k) for k in donate if k in arguments and k not in returned_arguments
+    )
     return Trace(
         graph,
         arguments,
@@ -381,26 +389,28 @@ def _finish(
         _matcher(scope, leaves, names),
         tuple(scope.guards),
         {n: scope.hints[n] for n in names},
-        free,
+        donated,
         len(leaves),
         _sizer(scope, leaves, results),
         bool(scope.fixed or scope.ranges or scope.opposites or scope.asked),
-        tuple(names.index(n) for n in told),
-        looks,
+        tuple(names.index(n) for n in other_names),
+        checks,
         turns,
     )
 
 
-def _looks(scope: Scope, outputs: tuple[Node, ...]) -> Looks:
-    """What tells whether positions are outside: sizes are compared now, and become guards.  Those
-    of captured arrays that nobody else writes to were compared when they were recorded."""
-    looks = looked_at(outputs, trusted=lambda _, plain: _is_kept(plain))
-    if not all(scope.holds(0, "<=", room) for room in looks.sizes):
-        refused(looks.readers)
-    return looks
+def _bounds_checks(scope: Scope, outputs: tuple[Node, ...]) -> Looks:
+    """Return the bounds checks of positions; those on sizes become guards now.
+
+    Positions in constant captured arrays were checked when they were recorded.
+    """
+    checks = looked_at(outputs, trusted=lambda _, plain: _is_constant_input(plain))
+    if not all(scope.holds(0, "<=", room) for room in checks.sizes):
+        refused(checks.readers)
+    return checks
 
 
-def _is_kept(x: Node) -> bool:
+def _is_constant_input(x: Node) -> bool:
     return isinstance(x.op, Input) and x.op.constant
 
 
@@ -408,47 +418,49 @@ def _walk(outputs: list[Value]) -> list[Any]:
     return list(Graph("walk", (), tuple(outputs)).nodes())
 
 
-def _needed(scope: Scope, given: list[Value], order: list[Any], results: list[Result]) -> list[int]:
-    """Inputs that are read, and those whose shapes tell a size that is needed."""
+def _needed_inputs(
+    scope: Scope, sources: list[Value], order: list[Any], results: list[Result]
+) -> list[int]:
+    """Return inputs that are read, or whose shapes determine a needed size."""
     read = set(order)
-    used = [x in read for x in given]
-    told = {
+    used = [x in read for x in sources]
+    determined = {
         name
-        for x, yes in zip(given, used)
+        for x, yes in zip(sources, used)
         if yes
         for d in scope.shape(x.type.shape)
         for name in sizes_of(d)
     }
-    wanted = {n for x in order for n in _sizes_in(scope, x)}
-    for k, x in enumerate(given):
+    needed = {n for x in order for n in _sizes_in(scope, x)}
+    for k, x in enumerate(sources):
         names = {n for d in scope.shape(x.type.shape) for n in sizes_of(d)}
-        if not used[k] and names & (wanted - told):
+        if not used[k] and names & (needed - determined):
             used[k] = True
-            told |= names
+            determined |= names
     return [k for k, yes in enumerate(used) if yes]
 
 
 def _sizes_in(scope: Scope, x: Node) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
 
     def note(e: Index) -> Index:
-        found.update(sizes_of(scope.canon(e)))
+        names.update(sizes_of(scope.canon(e)))
         return e
 
     map_type(x.type, note)
     map_indices(x.op, note)
-    return found
+    return names
 
 
-_BAD = re.compile(r"\W+")
+_INVALID = re.compile(r"\W+")
 
 
 def _labels(names: Sequence[str], others: Sequence[str] = ()) -> list[str]:
-    """Names of inputs as the text form allows them, different from each other and from `others`."""
+    """Make names valid in the text form, unique, and different from `others`."""
     taken = set(others)
     labels: list[str] = []
     for name in names:
-        label = _BAD.sub("_", name)
+        label = _INVALID.sub("_", name)
         if not label[:1].isidentifier():
             label = f"x{label}" if label[:1].isdigit() else f"x_{label}"
         plain, count = label, 1
@@ -467,7 +479,7 @@ def _input(scope: Scope, x: Value, label: str) -> Node:
 
 
 def _parameters(scope: Scope, leaves: list[Value]) -> str:
-    """`n0, _1, k0`: a name for every dimension and number of the arguments."""
+    """Return parameter names `n0, _1, k0` for all dimensions and numbers of the arguments."""
     dims = [d for x in leaves for d in x.type.shape]
     names = [text(d) if sizes_of(d) else f"_{k}" for k, d in enumerate(dims)]
     names += [name for name, _ in scope.scalars.values()]
@@ -475,14 +487,14 @@ def _parameters(scope: Scope, leaves: list[Value]) -> str:
 
 
 def _matcher(scope: Scope, leaves: list[Value], names: tuple[str, ...]) -> Callable[..., Any]:
-    asked = [f"{name} == {value!r}" for name, value in scope.fixed.items()]
-    asked += [f"{low} <= {name} <= {high}" for name, (low, high) in scope.ranges.items()]
-    asked += [f"{opposite} > 1" for opposite in scope.opposites.values()]
-    return scope.matcher(_parameters(scope, leaves), names, asked, tuple(scope.asked))
+    conditions = [f"{name} == {value!r}" for name, value in scope.fixed.items()]
+    conditions += [f"{low} <= {name} <= {high}" for name, (low, high) in scope.ranges.items()]
+    conditions += [f"{opposite} > 1" for opposite in scope.opposites.values()]
+    return scope.matcher(_parameters(scope, leaves), names, conditions, tuple(scope.asked))
 
 
 def _sizer(scope: Scope, leaves: list[Value], results: list[Result]) -> Callable[..., Any] | None:
-    """The sizes that the function returns, from the dimensions of a call."""
+    """Return a function from the dimensions of a call to the sizes that are results."""
     exprs = [r.value for r in results if r.kind == "size"]
     if not exprs:
         return None

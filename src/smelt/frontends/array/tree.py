@@ -1,6 +1,7 @@
-"""Nests of arguments and results: taken apart into leaves, described by a hashable shape, put back.
+"""Flatten nested arguments and results to leaves, and restore them.
 
 Tuples, lists, dicts, named tuples, dataclasses and None are containers; everything else is a leaf.
+The structure is described by a hashable `Tree`.
 
 >>> leaves, tree = flatten({"w": 1, "rest": [2, (3, None)]})
 >>> leaves, unflatten(tree, iter([10, 20, 30]))
@@ -24,30 +25,35 @@ Tree = Hashable
 
 
 def flatten(nest: Any) -> tuple[list[Any], Tree]:
-    """The leaves in order, and the tree they hang on."""
+    """Return the leaves of a nest in order, and its tree."""
     leaves: list[Any] = []
-    return leaves, _take(nest, leaves)
+    return leaves, _flatten_into(nest, leaves)
 
 
-def _take(x: Any, leaves: list[Any]) -> Tree:
+def _flatten_into(x: Any, leaves: list[Any]) -> Tree:
     kind = type(x)
     if kind is tuple or kind is list:
-        return "sequence", kind, None, tuple([_take(item, leaves) for item in x])
+        return "sequence", kind, None, tuple([_flatten_into(item, leaves) for item in x])
     if kind is dict or kind is OrderedDict:
-        return "mapping", kind, tuple(x), tuple([_take(item, leaves) for item in x.values()])
+        return (
+            "mapping",
+            kind,
+            tuple(x),
+            tuple([_flatten_into(item, leaves) for item in x.values()]),
+        )
     if x is None:
         return "none", None, None, ()
     if isinstance(x, tuple) and hasattr(kind, "_fields"):
-        return "named", kind, kind._fields, tuple([_take(item, leaves) for item in x])
+        return "named", kind, kind._fields, tuple([_flatten_into(item, leaves) for item in x])
     if is_dataclass(x) and not isinstance(x, type) and not hasattr(kind, "__dlpack__"):
         names = tuple(f.name for f in fields(x))
-        return "record", kind, names, tuple([_take(getattr(x, n), leaves) for n in names])
+        return "record", kind, names, tuple([_flatten_into(getattr(x, n), leaves) for n in names])
     leaves.append(x)
     return LEAF
 
 
 def unflatten(tree: Any, leaves: Iterator[Any]) -> Any:
-    """The nest that `flatten` took apart, with other leaves."""
+    """Restore a nest from its tree, with other leaves."""
     if tree is LEAF or tree == LEAF:
         return next(leaves)
     kind, type_, names, children = tree
@@ -57,71 +63,74 @@ def unflatten(tree: Any, leaves: Iterator[Any]) -> Any:
     if kind == "mapping":
         return type_(zip(names, parts))
     if kind == "record":
-        return _record(type_, names, parts)
+        return _restore_dataclass(type_, names, parts)
     return type_(*parts) if kind == "named" else type_(parts)
 
 
-def _record(type_: Any, names: tuple[str, ...], parts: list[Any]) -> Any:
-    """A dataclass without running its __init__, which may convert or check its arguments."""
-    made = object.__new__(type_)
+def _restore_dataclass(type_: Any, names: tuple[str, ...], parts: list[Any]) -> Any:
+    """Build a dataclass without its __init__, which may convert or check its arguments."""
+    instance = object.__new__(type_)
     for name, part in zip(names, parts):
-        object.__setattr__(made, name, part)
-    return made
+        object.__setattr__(instance, name, part)
+    return instance
 
 
 def leaves_like(what: str, nest: Any, tree: Any, path: str = "") -> list[Any]:
-    """The leaves of `nest`, which the user calls `what`, in the order of those on `tree`.
+    """Return the leaves of `nest` in the order of those of `tree`.
 
-    Where the tree has a tuple, a named one or a list, any of them is taken if it is as long; a dict
-    is taken by its keys, in whatever order.  Raises StructureError that says where they part.
+    Tuples, named tuples and lists may replace each other if their lengths agree; dicts may have
+    another order of keys.  `what` names the nest in errors.  Raises StructureError at the first
+    difference.
     """
     if tree is LEAF or tree == LEAF:
-        if _take(nest, []) != LEAF:
-            raise _parted(what, path, _kind(nest), "one array")
+        if _flatten_into(nest, []) != LEAF:
+            raise _structure_error(what, path, _kind(nest), "one array")
         return [nest]
     kind, type_, names, children = tree
-    found = _take_apart(kind, type_, names, nest)
-    if found is None or len(found) != len(children):
-        raise _parted(what, path, _kind(nest), _told(kind, type_, names, len(children)))
+    items = _items_like(kind, type_, names, nest)
+    if items is None or len(items) != len(children):
+        raise _structure_error(
+            what, path, _kind(nest), _describe(kind, type_, names, len(children))
+        )
     keys = names if names is not None else range(len(children))
     return [
         leaf
-        for key, item, child in zip(keys, found, children, strict=True)
+        for key, item, child in zip(keys, items, children, strict=True)
         for leaf in leaves_like(what, item, child, f"{path}[{key!r}]")
     ]
 
 
-def _take_apart(kind: str, type_: Any, names: Any, nest: Any) -> list[Any] | None:
-    """What hangs on a container like this one, in its order; None if the nest has none like it."""
+def _items_like(kind: str, type_: Any, names: Any, nest: Any) -> list[Any] | None:
+    """Return the items of a similar container in its order; None if `nest` is none."""
     if kind == "none":
         return [] if nest is None else None
     if kind == "mapping":
-        alike = isinstance(nest, dict) and nest.keys() == set(names)
-        return [nest[name] for name in names] if alike else None
+        matches = isinstance(nest, dict) and nest.keys() == set(names)
+        return [nest[name] for name in names] if matches else None
     if kind == "record":
         return [getattr(nest, name) for name in names] if type(nest) is type_ else None
     named = getattr(nest, "_fields", names)
-    alike = isinstance(nest, tuple | list) and (names is None or named == names)
-    return list(nest) if alike else None
+    matches = isinstance(nest, tuple | list) and (names is None or named == names)
+    return list(nest) if matches else None
 
 
-def _parted(what: str, path: str, found: str, wanted: str) -> StructureError:
+def _structure_error(what: str, path: str, actual: str, expected: str) -> StructureError:
     return StructureError(
-        f"{what}{path} is {found}, the result there is {wanted}",
+        f"{what}{path} is {actual}, the result there is {expected}",
         hint=f"Give {what} the nesting of the result, with an array for each array.",
     )
 
 
 def _kind(nest: Any) -> str:
-    tree: Any = _take(nest, [])
+    tree: Any = _flatten_into(nest, [])
     if tree == LEAF:
         return "one array"
     kind, type_, names, parts, *_ = tree
-    return _told(kind, type_, names, len(parts))
+    return _describe(kind, type_, names, len(parts))
 
 
-def _told(kind: str, type_: Any, names: Any, count: int) -> str:
-    """A container in words."""
+def _describe(kind: str, type_: Any, names: Any, count: int) -> str:
+    """Describe a container in words."""
     if kind == "none":
         return "None"
     keys = f" ({', '.join(map(str, names))})" if names else ""
@@ -129,7 +138,7 @@ def _told(kind: str, type_: Any, names: Any, count: int) -> str:
 
 
 def paths(tree: Any, prefix: str = "") -> list[str]:
-    """A name for each leaf: `params.w`, `rest.1.0`; the empty prefix for a lone leaf."""
+    """Return a name for each leaf: `params.w`, `rest.1.0`; `prefix` for a lone leaf."""
     if tree is LEAF or tree == LEAF:
         return [prefix]
     _, _, names, children = tree

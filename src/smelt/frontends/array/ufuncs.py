@@ -1,12 +1,14 @@
-"""NumPy's operators and ufuncs with an array of ours among their operands.
+"""NumPy's operators and ufuncs with a smelt array among their operands.
 
-`buffer + x` is an operator of ours, as `x + buffer` is.  `buffer += x` writes to NumPy's buffer, of
-which others may hold views; where x has no values yet, in a recording or a function that is
-differentiated, the name gets an array of ours, if that comes to the same: the statement is an
-assignment and nobody else refers to the buffer.  Any other ufunc takes values and gives NumPy's.
+`buffer + x` with a NumPy buffer is an operator of smelt, like `x + buffer`.  `buffer += x` writes
+to NumPy's buffer, of which there may be views.  If x has no values yet (in a recording, or under
+differentiation), the name is bound to a smelt array instead, provided that there is no
+difference: the statement is an assignment and nothing else refers to the buffer.  Any other ufunc
+gets values and returns NumPy's result.
 
-NumPy tells an operand the same of `buffer += x` and of `np.add(buffer, x, out=buffer)`, whose
-result nobody need look at.  So the instruction that called NumPy is looked at.
+NumPy passes an operand the same arguments for `buffer += x` and for `np.add(buffer, x,
+out=buffer)`, whose result may be ignored.  So the bytecode instruction that called NumPy is
+inspected.
 
 >>> in_place(np.add, (a := np.ones(2), 1.0), {"out": (a,)}), in_place(np.add, (a, 1.0), {})
 (True, False)
@@ -50,7 +52,7 @@ OPERATORS: Final[dict[Any, Callable[[Any, Any], Any]]] = {
     np.greater: operator.gt,
     np.greater_equal: operator.ge,
 }
-"""The ufuncs that NumPy's operators call."""
+"""Ufuncs that NumPy's operators call."""
 
 IN_PLACE: Final[dict[Any, Callable[[Any, Any], Any]]] = {
     np.add: operator.iadd,
@@ -67,42 +69,46 @@ IN_PLACE: Final[dict[Any, Callable[[Any, Any], Any]]] = {
     np.left_shift: operator.ilshift,
     np.right_shift: operator.irshift,
 }
-"""Those that its operators in place call."""
+"""Ufuncs that NumPy's in-place operators call."""
 
 _BINARY_OP: Final = dis.opmap["BINARY_OP"]
 
 
 def in_place(ufunc: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> bool:
-    """Whether this may be `x op= y`: the result goes where the first operand is."""
+    """Return whether a call may be `x op= y`: the result goes where the first operand is."""
     out = options.get("out")
     return ufunc in IN_PLACE and out is not None and len(out) == 1 and out[0] is inputs[0]
 
 
 def unseen(ufunc: Any, inputs: Sequence[Any], frame: Any) -> str:
-    """Why `x op= y`, told by `inputs` to an `__array_ufunc__` that `frame` has called, would not be
-    the same if the name got another array; empty if it would."""
+    """Return why `x op= y` may not bind another array to the name; empty if it may.
+
+    `inputs` are those of an `__array_ufunc__` call, `frame` its caller.
+    """
     code = frame.f_code.co_code
     at = frame.f_lasti
-    if at < 0 or code[at] != _BINARY_OP:  # out= of a call, whose result nobody need look at
+    if at < 0 or code[at] != _BINARY_OP:  # out= of a call, whose result may be ignored
         return "out= in a NumPy array"
-    buffer, alone = inputs[0], _alone(ufunc is np.matmul)
-    held, base = sys.getrefcount(buffer), buffer.base
-    if held > alone[0] and held - _readers(buffer) > alone[0]:
+    buffer, expected = inputs[0], _expected_references(ufunc is np.matmul)
+    references, base = sys.getrefcount(buffer), buffer.base
+    if references > expected[0] and references - _readers(buffer) > expected[0]:
         return "`buffer += x`, where something else refers to NumPy's buffer too,"
-    if base is not None and (type(base) is not np.ndarray or sys.getrefcount(base) > alone[1]):
+    if base is not None and (type(base) is not np.ndarray or sys.getrefcount(base) > expected[1]):
         return "`buffer += x`, where NumPy's buffer is a part of another array,"
     return ""
 
 
 def _readers(buffer: Any) -> int:
-    """How many of our own values refer to a buffer that nobody can see: operands of what has been
-    recorded, which nothing writes to as long as nobody else refers to the buffer."""
+    """Count the values of recorded operators that refer to a buffer no array exposes.
+
+    Nothing writes to the buffer as long as nothing else refers to it.
+    """
     values = [x for x in gc.get_referrers(buffer) if isinstance(x, Value)]
     return sum(not any(isinstance(a, Operators) for a in gc.get_referrers(x)) for x in values)
 
 
-class _Witness:
-    """Counts as `unseen` does what refers to a buffer that only a name refers to, and its base."""
+class _ReferenceCounter:
+    """Count references, as `unseen` does, to a buffer with only one name, and to its base."""
 
     counted = 0, 0
 
@@ -112,20 +118,20 @@ class _Witness:
 
     def count(self, inputs: Sequence[Any]) -> tuple[int, int]:
         buffer = inputs[0]
-        held, base = sys.getrefcount(buffer), buffer.base
-        return held, sys.getrefcount(base)
+        references, base = sys.getrefcount(buffer), buffer.base
+        return references, sys.getrefcount(base)
 
 
 @cache
-def _alone(product: bool) -> tuple[int, int]:
-    """How many references such a buffer and its base have, as this interpreter counts them."""
+def _expected_references(product: bool) -> tuple[int, int]:
+    """Return the reference counts of such a buffer and its base in this interpreter."""
 
-    def write(buffer: Any, witness: Any) -> None:
+    def write(buffer: Any, counter: Any) -> None:
         if product:
-            buffer @= witness
+            buffer @= counter
         else:
-            buffer += witness
+            buffer += counter
 
-    witness = _Witness()
-    write(np.ones((2, 2))[:], witness)
-    return witness.counted
+    counter = _ReferenceCounter()
+    write(np.ones((2, 2))[:], counter)
+    return counter.counted

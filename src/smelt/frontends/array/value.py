@@ -1,8 +1,10 @@
-"""Values: the nodes that array code records, with their data once it is known.
+"""Values: the graph nodes that array code records, with their elements once computed.
 
-A `Value` is a graph node that may already hold its elements.  Recording an operator makes one
-Value; nothing is computed.  Types are interned and type inference is remembered for each operator
-and operand types, so that recording costs a few microseconds.
+Recording an operator creates one `Value` and computes nothing.  Types are interned, and results of
+type inference cached by operator and operand types, so recording takes a few microseconds.
+
+A value may read memory that other code can write to (`Foreign`).  What such a write means for
+operators that are pending is defined there.
 
 >>> x = leaf(np.ones((2, 3), np.float32))
 >>> record(Map("exp"), (x,)).type
@@ -52,14 +54,16 @@ __all__ = [
 ]
 
 SNAPSHOT_BYTES = 4096
-"""Foreign memory up to this size is copied for the pending operators that read it."""
-_REMEMBERED = 8192
+"""Largest foreign memory, in bytes, that is copied for the pending operators that read it."""
+_CACHE_LIMIT = 8192
+"""Most entries of each cache in this module."""
 
 
 class Value(Node):
-    """A graph node with its elements (`data`) if they are known and the recording it belongs to.
+    """Graph node with its elements (`data`), if known, and the recording it belongs to.
 
-    `scope` is None for values outside `jit`.
+    `scope` is None for values outside `jit`.  `sample` and `last` are used by `Foreign` only: a few
+    remembered elements, and the value that operators read at present.
     """
 
     __slots__ = ("data", "last", "sample", "scope")
@@ -86,15 +90,18 @@ class Value(Node):
 
     @property
     def told(self) -> str:
-        """The type for a message, with the sizes of the call at hand: `f32[3,4]`."""
+        """Type for messages, with the sizes of the call that is recorded: `f32[3,4]`."""
         return str(self.type if self.scope is None else self.scope.concrete(self.type))
 
     def buffer(self) -> Buffer | None:
-        """The elements, None while pending.  Raises DonatedError and ChangedError."""
+        """Return the elements, None while pending.
+
+        Raises DonatedError, and ChangedError if memory was written while operators were to read it.
+        """
         return self.data
 
     def now(self) -> Buffer | None:
-        """As `buffer`, for who reads what is there and not what pending results wait for."""
+        """Return the present elements, even if pending operators expected others."""
         return self.buffer()
 
     @property
@@ -103,23 +110,23 @@ class Value(Node):
         return self.data is None and self.scope is None and not isinstance(self, Gone)
 
     def fail(self, error: Exception) -> None:
-        """From now on reading raises `error`: there will be no elements."""
+        """Make reading raise `error` from now on: there will be no elements."""
         self.give_away("")
         self.__class__ = Failed  # type: ignore[assignment]
-        kept = _ERRORS[self] = copy(error)
-        kept.__cause__ = error.__cause__ and _bare(error.__cause__)
+        stored = _ERRORS[self] = copy(error)
+        stored.__cause__ = error.__cause__ and _without_tracebacks(error.__cause__)
 
     def touch(self) -> Value:
-        """The operand of an operator that is recorded now and will read the elements later."""
+        """Return the operand for an operator that is recorded now and reads the elements later."""
         return self
 
     @property
     def shared(self) -> bool:
-        """Whether somebody else may see the memory."""
+        """Whether other code may see the memory."""
         return self.__class__ is not Value
 
     def share(self, *, watched: bool = False) -> None:
-        """From now on somebody else may write to the memory; `watched` is never copied."""
+        """Declare that other code may write to the memory; `watched` memory is never copied."""
         self.part()
         if self.__class__ is Value:
             self.__class__ = Foreign  # type: ignore[assignment]
@@ -129,43 +136,45 @@ class Value(Node):
 
     @property
     def is_kept(self) -> bool:
-        """Whether a recording reads the elements in this memory, and not what becomes of them."""
-        found = _KEPT.get(self)
-        return found is not None and found() is not None
+        """Whether a recording reads the present elements in this memory (see `kept`)."""
+        reference = _SNAPSHOTS.get(self)
+        return reference is not None and reference() is not None
 
     def kept(self) -> Value:
-        """A value with the elements that there are now: in the same memory, until somebody may
-        write to it."""
-        found = _KEPT.get(self)
-        made = None if found is None else found()
-        if made is None:
+        """Return a value of the present elements, copied only before they may be written.
+
+        It shares the memory until then (copy-on-write).
+        """
+        reference = _SNAPSHOTS.get(self)
+        snapshot = None if reference is None else reference()
+        if snapshot is None:
             assert self.data is not None
-            made = leaf(self.data)
-            _KEPT[self] = weakref.ref(made)
-        return made
+            snapshot = leaf(self.data)
+            _SNAPSHOTS[self] = weakref.ref(snapshot)
+        return snapshot
 
     def part(self) -> None:
-        """Somebody may write to the memory from now on: what is kept of it moves elsewhere."""
-        found = _KEPT.pop(self, None)
-        made = None if found is None else found()
-        if made is not None and made.data is not None:
-            made.data = moved(made.data)
+        """Move the snapshot, if any, to other memory: this memory may be written from now on."""
+        reference = _SNAPSHOTS.pop(self, None)
+        snapshot = None if reference is None else reference()
+        if snapshot is not None and snapshot.data is not None:
+            snapshot.data = moved(snapshot.data)
 
     def give_away(self, where: str) -> None:
-        """From now on reading raises DonatedError, under whatever name the value is known."""
+        """Make reading raise DonatedError from now on, whatever names the value has."""
         self.__class__ = Gone  # type: ignore[assignment]
         self.sample = where.encode()
         self.op, self.inputs, self.data = _SOURCE, (), None
 
 
 class Foreign(Value):
-    """A value whose memory somebody else may write to at any time.
+    """Value whose memory other code may write to at any time.
 
-    Pending operators read it when they run.  For operators on small memory a copy is made when
-    the first of them is recorded, and again when the memory was written since.  Of large memory a
-    few elements are remembered and compared, so that a change between recording and running raises
-    ChangedError instead of giving an answer that depends on when it was asked for; operators
-    recorded after the change read what is there then.
+    Pending operators read it when they run.  Small memory is copied when the first of them is
+    recorded, and again if it was written since.  For larger memory a few elements are remembered
+    and compared, so that a write between recording and running raises ChangedError; otherwise the
+    result would depend on the time of reading.  Operators recorded after the write read what is
+    there then.
     """
 
     __slots__ = ()
@@ -176,14 +185,14 @@ class Foreign(Value):
         if data is None:
             return self
         if data.shape != self.type.shape or data.dtype != self.type.dtype.numpy:
-            return self  # which will tell
+            return self  # reading it will raise ChangedError
         if self.sample is None and data.nbytes <= SNAPSHOT_BYTES:
             copied = self._copied(data, now)
             if copied is not None:
                 return copied
         if STATE.tapes:
             if now is None or now.__class__ is not Past or _sample(data) != now.sample:
-                now = self._keep(data)
+                now = self._new_version(data)
                 now.__class__ = Past  # type: ignore[assignment]
                 now.sample = _sample(data)
             return now
@@ -191,51 +200,53 @@ class Foreign(Value):
             self.look()
             return self
         if now is None or now.__class__ is Past:
-            # what was recorded before the change will say so
-            now = self._keep(data)
+            # operators recorded before the change will raise ChangedError
+            now = self._new_version(data)
             now.share(watched=isinstance(self, Watched))
         return now.touch()
 
-    def _keep(self, data: Buffer) -> Value:
-        """What operators read from now on, while any of them is pending."""
-        known = (Reshape(self.type.shape), (self,)) if STATE.tapes else (_SOURCE, ())
-        made = Value(*known, self.type, self.origin, data)
-        self.last = weakref.ref(made)
-        return made
+    def _new_version(self, data: Buffer) -> Value:
+        """Create the value that operators read from now on, as long as any is pending."""
+        definition = (Reshape(self.type.shape), (self,)) if STATE.tapes else (_SOURCE, ())
+        version = Value(*definition, self.type, self.origin, data)
+        self.last = weakref.ref(version)
+        return version
 
     def _copied(self, data: Buffer, now: Value | None) -> Value | None:
-        """A copy of what is there; None where programs could not read it as they read this."""
-        known = None if now is None or now.__class__ is not Value else now.data
-        if known is not None and known.tobytes() == data.tobytes():
+        """Return a copy of the elements; None if it could not have the same strides."""
+        previous = None if now is None or now.__class__ is not Value else now.data
+        if previous is not None and previous.tobytes() == data.tobytes():
             return now
         if data.flags.c_contiguous:
-            return self._keep(data.copy())
-        own = moved(data)
-        return self._keep(own) if lies_as(layout(data), own) else None
+            return self._new_version(data.copy())
+        copy_ = moved(data)
+        return self._new_version(copy_) if lies_as(layout(data), copy_) else None
 
     def look(self) -> None:
-        """Remember a few elements, until what this thread has pending has run; for good where
-        another thread may have something pending that reads them."""
+        """Remember a few elements until this thread's pending operators have run.
+
+        They are remembered permanently if another thread may have pending operators that read them.
+        """
         if self.data is None:
             return
         if self.sample is None:
             self.sample = _sample(self.data)
             STATE.sampled.add(self)
         elif self.sample.__class__ is bytes and self not in STATE.sampled:
-            self.sample = _Lasting(self.sample)
+            self.sample = _PermanentSample(self.sample)
 
     def seen(self) -> None:
-        """What this thread had pending has run."""
+        """Forget the remembered elements: this thread's pending operators have run."""
         if self.sample.__class__ is bytes:
             self.sample = None
 
     def buffer(self) -> Buffer | None:
-        return self._checked(self.sample)
+        return self._check_unchanged(self.sample)
 
     def now(self) -> Buffer | None:
-        return self._checked(None)
+        return self._check_unchanged(None)
 
-    def _checked(self, sample: bytes | None) -> Buffer | None:
+    def _check_unchanged(self, sample: bytes | None) -> Buffer | None:
         data = self.data
         if data is not None:
             what = ""
@@ -252,7 +263,7 @@ class Foreign(Value):
 
 
 class Watched(Foreign):
-    """Foreign memory that is not to be copied, however small (`copy=False`)."""
+    """Foreign memory that is never copied, however small (`copy=False`)."""
 
     __slots__ = ()
 
@@ -261,7 +272,7 @@ class Watched(Foreign):
 
 
 class Past(Foreign):
-    """Foreign memory as it is while what reads it is differentiated: derivatives will read it."""
+    """Foreign memory as it was during differentiation; derivatives will read it."""
 
     __slots__ = ()
 
@@ -275,12 +286,12 @@ class Past(Foreign):
         pass
 
 
-class _Lasting(bytes):
-    """Elements that are remembered for good."""
+class _PermanentSample(bytes):
+    """Elements that are remembered permanently."""
 
 
 class Gone(Value):
-    """A value whose memory was given to a call with `donate=`; `sample` says where."""
+    """Value whose memory was donated to a call; `sample` holds the place of the call."""
 
     __slots__ = ()
 
@@ -293,7 +304,7 @@ class Gone(Value):
 
 
 class Failed(Gone):
-    """A value that could not be computed."""
+    """Value that could not be computed; reading raises the error."""
 
     __slots__ = ()
 
@@ -303,31 +314,31 @@ class Failed(Gone):
 
 
 _ERRORS: weakref.WeakKeyDictionary[Value, Exception] = weakref.WeakKeyDictionary()
-"""Why values have no elements."""
-_KEPT: weakref.WeakKeyDictionary[Value, weakref.ref[Value]] = weakref.WeakKeyDictionary()
-"""What is kept of values in the memory that they have."""
+"""Errors of values that failed."""
+_SNAPSHOTS: weakref.WeakKeyDictionary[Value, weakref.ref[Value]] = weakref.WeakKeyDictionary()
+"""Snapshots of values that share their memory, see `Value.kept`."""
 _SOURCE = Input("memory", TensorType(from_numpy(np.float32)))
-"""The operator of every leaf; flushing makes a properly typed input of it."""
+"""Operator of every leaf; compilation replaces it by an input of the right type."""
 
 
-def _bare(error: BaseException) -> BaseException:
-    """An error without tracebacks: their frames hold whatever they know."""
-    told: BaseException | None = error
-    while told is not None:
-        told.__traceback__ = None
-        told = told.__cause__ or told.__context__
+def _without_tracebacks(error: BaseException) -> BaseException:
+    """Remove the tracebacks of an error and its causes: their frames keep objects alive."""
+    cause: BaseException | None = error
+    while cause is not None:
+        cause.__traceback__ = None
+        cause = cause.__cause__ or cause.__context__
     return error
 
 
 def imprint(data: Buffer) -> bytes:
-    """What tells whether memory was written since."""
+    """Return a digest of the elements that detects writes."""
     if data.nbytes <= SNAPSHOT_BYTES:
         return data.tobytes()
     return hashlib.sha256(np.ascontiguousarray(data).view(np.uint8).data).digest()
 
 
 def _sample(data: Buffer) -> bytes:
-    """A few elements spread over the array, its ends among them."""
+    """Return the bytes of a few elements, spread over the array and including its ends."""
     rows = data[:: max(1, (len(data) - 1) // 3)] if data.ndim else data
     flat = rows.reshape(-1) if rows.flags.c_contiguous else rows.flat
     step = max(1, (rows.size - 1) // 15)
@@ -335,7 +346,7 @@ def _sample(data: Buffer) -> bytes:
 
 
 class State(threading.local):
-    """What a thread is doing: the recording in progress, and the arrays still to be computed."""
+    """State of a thread: the recording in progress and the arrays still to be computed."""
 
     scope: Scope | None
 
@@ -343,53 +354,58 @@ class State(threading.local):
         self.scope = None
         self.pending: list[weakref.ref[Any]] = []
         self.due = 64
-        """Length of `pending` at which it is looked through."""
+        """Length of `pending` at which it is reviewed, see `evaluate_pending.review`."""
         self.sampled = weakref.WeakSet[Foreign]()
-        """Values of which a few elements are remembered until what is pending has run."""
+        """Values with a few remembered elements, until the pending operators have run."""
         self.following = 0
-        """Recordings and differentiations in progress: jitted functions that are called meanwhile
-        are followed, not run."""
+        """Number of recordings and differentiations in progress.
+
+        Jitted functions that are called meanwhile become part of them instead of running.
+        """
         self.tapes = 0
-        """Differentiations in progress: what runs meanwhile keeps its operands."""
+        """Number of differentiations in progress; values computed meanwhile keep their operands."""
         self.kept: list[Value] = []
-        """Values that ran meanwhile."""
+        """Values computed during differentiation."""
         self.watched: set[Value] = set()
-        """What is differentiated by."""
+        """Values that are differentiated by."""
 
 
 STATE = State()
 
 _TYPES: dict[tuple[int, Shape], TensorType] = {}
-# Keys hold identities; the value holds what they identify, so that none can be reused meanwhile.
+# Keys hold identities; entries keep the objects alive, so that no identity can be reused.
 _INFERRED: dict[tuple[int, ...], tuple[TensorType, TensorOp, tuple[TensorType, ...]]] = {}
 _CONSTANTS: dict[tuple[type, Any, str], Value] = {}
 
 
 def intern(dtype: DType, shape: Shape) -> TensorType:
-    """The one TensorType with this dtype and shape (types are compared by identity here)."""
+    """Return the unique TensorType of this dtype and shape; types are compared by identity."""
     key = (id(dtype), shape)
-    found = _TYPES.get(key)
-    if found is None:
-        if len(_TYPES) > _REMEMBERED:
+    type_ = _TYPES.get(key)
+    if type_ is None:
+        if len(_TYPES) > _CACHE_LIMIT:
             _TYPES.clear()
-        found = _TYPES[key] = check_bytes(TensorType(dtype, shape))
-    return found
+        type_ = _TYPES[key] = check_bytes(TensorType(dtype, shape))
+    return type_
 
 
 def infer(op: TensorOp, *types: TensorType) -> TensorType:
-    """The result type of `op`, remembered.  Raises what the operator's own rule raises."""
+    """Return the result type of `op`, from a cache.
+
+    Raises the errors of the operator's type rule.
+    """
     key = (id(op), *map(id, types))
-    known = _INFERRED.get(key)
-    if known is None:
-        if len(_INFERRED) > _REMEMBERED:
+    entry = _INFERRED.get(key)
+    if entry is None:
+        if len(_INFERRED) > _CACHE_LIMIT:
             _INFERRED.clear()
         result = op.infer(*types)
-        known = _INFERRED[key] = (intern(result.dtype, result.shape), op, types)
-    return known[0]
+        entry = _INFERRED[key] = (intern(result.dtype, result.shape), op, types)
+    return entry[0]
 
 
 def leaf(data: Buffer) -> Value:
-    """A value that owns `data`."""
+    """Return a value that owns `data`."""
     return Value(_SOURCE, (), intern(from_numpy(data.dtype), data.shape), None, data)
 
 
@@ -397,79 +413,84 @@ _NOTHING = np.zeros((), bool)
 
 
 def teller(size: int) -> Buffer:
-    """An array that nobody reads, and that takes no memory: its shape tells a program a size."""
+    """Return an array of the given length that takes no memory.
+
+    It passes a size to a program by its shape; its elements are never read.
+    """
     return np.broadcast_to(_NOTHING, size)
 
 
 def foreign(data: Buffer) -> Value:
-    """A value that reads memory it does not own."""
+    """Return a value that reads memory it does not own."""
     value = leaf(data)
     value.share()
     return value
 
 
 def constant(number: float | int | bool, dtype: DType) -> Value:
-    """A number of rank 0; equal numbers of one type share a node."""
+    """Return a number as a value of rank 0; equal numbers of one type share a node."""
     if number == 0 and isinstance(number, float) and math.copysign(1.0, number) < 0:
         return Value(Constant(number, dtype), (), intern(dtype, ()))
     key = (number.__class__, number, dtype.name)
-    found = _CONSTANTS.get(key)
-    if found is None:
-        if len(_CONSTANTS) > _REMEMBERED:
+    node = _CONSTANTS.get(key)
+    if node is None:
+        if len(_CONSTANTS) > _CACHE_LIMIT:
             _CONSTANTS.clear()
-        found = Value(Constant(number, dtype), (), intern(dtype, ()))
-        _CONSTANTS[key] = found
-    return found
+        node = Value(Constant(number, dtype), (), intern(dtype, ()))
+        _CONSTANTS[key] = node
+    return node
 
 
 def owned(node: Value) -> Value:
-    """A node for an array: one of its own where that of a constant is every equal number's, whose
-    elements nobody may write to or give away."""
+    """Return a node that an array may own: a fresh one for constants, which are shared.
+
+    The elements of a shared constant may not be written or donated.
+    """
     if node.op.__class__ is Constant:
         return Value(node.op, (), node.type, node.origin, scope=node.scope)
     return node
 
 
 def record(op: TensorOp, inputs: tuple[Value, ...], scope: Scope | None = None) -> Value:
-    """A new value: `op` applied to `inputs`, in the recording that one of them belongs to.
+    """Record `op` applied to `inputs`, in the recording that one of them belongs to.
 
-    `scope` names the recording where no input can (sources).  Raises ShapeError or DTypeError of
-    the operator's type rule, LeakError for a value of a recording that has ended.
+    `scope` names the recording if no input can (sources).  Raises ShapeError or DTypeError of the
+    operator's type rule, LeakError for a value of a recording that has ended.
     """
     for x in inputs:
         if x.scope is not None:
             scope = x.scope
-    if scope is not None:  # which reads what it captures in every call, as it is then
+    if scope is not None:  # a recording reads captured memory in every call, so no `touch`
         return scope.record(op, inputs)
     if STATE.scope is None:
         for x in inputs:
             if x.__class__ is not Value:
                 inputs = tuple([x if x.__class__ is Value else x.touch() for x in inputs])
                 break
-    made = Value(op, inputs, infer(op, *[x.type for x in inputs]), here(2))
+    result = Value(op, inputs, infer(op, *[x.type for x in inputs]), here(2))
     if STATE.scope is not None:
-        STATE.scope.outside(made)
-    return made
+        STATE.scope.outside(result)
+    return result
 
 
 def copied(node: Value) -> Value:
-    """The same elements in memory of their own; in a recording, a value that it may write."""
+    """Return the elements in memory of their own; in a recording, a value that may be written."""
     scope = node.scope or STATE.scope
     if scope is not None:
-        own = scope.capture(node) if node.scope is None else node
-        return anew(own) if own.op.__class__ is Input else own
+        captured = scope.capture(node) if node.scope is None else node
+        return anew(captured) if captured.op.__class__ is Input else captured
     data = None if STATE.tapes else node.now()
     return anew(node) if data is None else leaf(data.copy())
 
 
 def anew(node: Value) -> Value:
-    """A value with the same elements: an array of it is not another name of what `node` is of."""
+    """Return a value with the same elements that is not another name of `node`."""
     shape = node.type.shape if node.scope is None else node.scope.shape(node.type.shape)
     return record(Reshape(shape), (node,))
 
 
 def is_differentiated(node: Node) -> bool:
-    """Whether a value depends, through floats, on what is being differentiated by."""
+    """Return whether a value depends, through floats, on an input of a differentiation."""
     stack, seen = [node], set[Node]()
     while stack:
         node = stack.pop()

@@ -1,4 +1,7 @@
-"""Views of values: reshape, permute, expand, slice and their kin, with sizes decided in a scope.
+"""Views of values: reshape, permute, expand, slice, pad and concatenate.
+
+Sizes may be symbols of a recording; where sizes need to be equal, its scope decides and adds
+guards.
 
 >>> x = from_host(np.ones((2, 3, 4)))
 >>> reshape(x, (-1, 4)).type, permute(x, (2, 0, 1)).type
@@ -43,7 +46,7 @@ __all__ = [
 
 
 def scope_of(x: Value, *shapes: Shape) -> Scope | None:
-    """The recording that an operator on `x` with these sizes belongs to."""
+    """Return the recording that an operator on `x` with these sizes belongs to."""
     if x.scope is not None:
         return x.scope
     symbolic = any(not isinstance(d, int) for shape in shapes for d in shape)
@@ -51,55 +54,67 @@ def scope_of(x: Value, *shapes: Shape) -> Scope | None:
 
 
 def shape_of(x: Value) -> Shape:
-    """The shape in terms of the symbols that are left."""
+    """Return the shape in terms of the unbound symbols."""
     return x.type.shape if x.scope is None else x.scope.shape(x.type.shape)
 
 
 def axis_of(axis: int, rank: int, what: str) -> int:
-    """An axis counted from 0.  Raises AxisError."""
-    place = axis + rank if axis < 0 else axis
-    if not 0 <= place < rank:
+    """Return an axis counted from 0.
+
+    Raises AxisError.
+    """
+    position = axis + rank if axis < 0 else axis
+    if not 0 <= position < rank:
         raise AxisError(op=what, axis=axis, ndim=rank)
-    return place
+    return position
 
 
 def whole(x: Any, what: str = "a size or a position") -> int:
-    """An integer that a user passed.  Raises ArgumentError for what is none."""
+    """Return an integer that a user passed.
+
+    Raises ArgumentError for something that is no integer.
+    """
     try:
         return operator.index(x)
     except SmeltError:
         raise
     except TypeError:
-        told = repr(x) if isinstance(x, (float, str)) else type(x).__name__
-        raise ArgumentError(f"{what}: {told} is no integer") from None
+        shown = repr(x) if isinstance(x, (float, str)) else type(x).__name__
+        raise ArgumentError(f"{what}: {shown} is no integer") from None
 
 
 def axes_of(axes: int | Sequence[int] | None, rank: int, what: str) -> tuple[int, ...]:
-    """Axes counted from 0, in increasing order; all of them for None.  Raises AxisError."""
+    """Return axes counted from 0, in increasing order; all of them for None.
+
+    Raises AxisError for an unknown or repeated axis.
+    """
     if axes is None:
         return tuple(range(rank))
-    given = axes if isinstance(axes, Sequence) and not isinstance(axes, str) else (axes,)
-    places = [axis_of(whole(a, f"{what}(axis=...)"), rank, what) for a in given]
-    if len(set(places)) != len(places):
-        raise AxisError(f"{what}: axes {tuple(given)} name one axis twice")
-    return tuple(sorted(places))
+    requested = axes if isinstance(axes, Sequence) and not isinstance(axes, str) else (axes,)
+    positions = [axis_of(whole(a, f"{what}(axis=...)"), rank, what) for a in requested]
+    if len(set(positions)) != len(positions):
+        raise AxisError(f"{what}: axes {tuple(requested)} name one axis twice")
+    return tuple(sorted(positions))
 
 
 def permute(x: Value, perm: Sequence[int]) -> Value:
-    """Axis k of the result is axis perm[k] of x."""
+    """Permute dimensions: axis k of the result is axis perm[k] of x."""
     perm = tuple(perm)
     return x if perm == tuple(range(len(perm))) else record(Permute(perm), (x,))
 
 
 @replayed
 def reshape(x: Value, shape: Shape) -> Value:
-    """The same elements in another shape; one dimension may be -1.  Raises ShapeError."""
+    """Return the elements in another shape; one dimension may be -1.
+
+    Raises ShapeError if the number of elements differs.
+    """
     scope = scope_of(x, shape)
     source = shape_of(x)
     if any(isinstance(d, int) and d < -1 for d in shape) or shape.count(-1) > 1:
-        raise ShapeError(op="reshape", operands=x.told, reason=_impossible(shape, scope))
+        raise ShapeError(op="reshape", operands=x.told, reason=_reshape_error(shape, scope))
     if scope is not None:
-        _align(source, shape, scope)
+        _pin_constant_sizes(source, shape, scope)
         source = shape_of(x)
     if -1 in shape:
         shape = _solve(x, source, shape, scope)
@@ -111,66 +126,69 @@ def reshape(x: Value, shape: Shape) -> Value:
     else:
         same = product(shape) == product(source)
     if not same:
-        raise ShapeError(op="reshape", operands=x.told, reason=_impossible(shape, scope))
+        raise ShapeError(op="reshape", operands=x.told, reason=_reshape_error(shape, scope))
     return record(Reshape(shape), (x,), scope)
 
 
-def _impossible(shape: Shape, scope: Scope | None) -> str:
+def _reshape_error(shape: Shape, scope: Scope | None) -> str:
     shape = shape if scope is None else tuple(scope.hint(d) for d in shape)
     return f"its elements do not fill the shape [{shape_text(shape)}]"
 
 
-def _align(source: Shape, shape: Shape, scope: Scope) -> None:
-    """Has a size that numbers of the new shape stand for be that number from now on.
+def _pin_constant_sizes(source: Shape, shape: Shape, scope: Scope) -> None:
+    """Bind sizes of the source that correspond to constants of the new shape.
 
-    x.reshape(4, -1, 4, 32) of x[b,n,d], called with [4,512,128]: b is 4, d is 128, and n is what is
-    left.  Other sizes would fit as well, but not row by row: the new array's would be spread over
-    several, and what is asked for is hardly ever that.
+    For x.reshape(4, -1, 4, 32) of x[b,n,d], called with [4,512,128], b is 4, d is 128, and n is the
+    rest.  Other sizes would fit in number but spread each row over several, which is hardly ever
+    meant.
     """
     before = [scope.hint(d) for d in source]
     after = [-1 if d == -1 else scope.hint(d) for d in shape]
-    total, rest = math.prod(before), math.prod(d for d in after if d != -1)
-    if not total or not rest or total % rest:
+    total, fixed = math.prod(before), math.prod(d for d in after if d != -1)
+    if not total or not fixed or total % fixed:
         return
-    after = [total // rest if d == -1 else d for d in after]
+    after = [total // fixed if d == -1 else d for d in after]
     s = t = 0
     for old, new in split_groups(tuple(before), tuple(after)):
-        mine, goal = source[s : s + len(old)], shape[t : t + len(new)]
+        old_sizes, new_sizes = source[s : s + len(old)], shape[t : t + len(new)]
         s, t = s + len(old), t + len(new)
-        numbers = all(isinstance(d, int) and d != -1 for d in goal)
-        if numbers and any(not isinstance(scope.canon(d), int) for d in mine):
-            scope.same(product(mine), product(goal))
+        are_constants = all(isinstance(d, int) and d != -1 for d in new_sizes)
+        if are_constants and any(not isinstance(scope.canon(d), int) for d in old_sizes):
+            scope.same(product(old_sizes), product(new_sizes))
 
 
 def _solve(x: Value, source: Shape, shape: Shape, scope: Scope | None) -> Shape:
-    """`shape` with its -1 worked out."""
-    place = shape.index(-1)
-    rest = product(shape[:place] + shape[place + 1 :])
+    """Return `shape` with its -1 replaced by a size."""
+    unknown = shape.index(-1)
+    others = product(shape[:unknown] + shape[unknown + 1 :])
     total = product(source)
-    empty = rest == 0 if scope is None else scope.hint(rest) == 0
+    empty = others == 0 if scope is None else scope.hint(others) == 0
     fits = not empty and (
-        int(evaluate(total, {})) % int(evaluate(rest, {})) == 0
+        int(evaluate(total, {})) % int(evaluate(others, {})) == 0
         if scope is None
-        else scope.divisible(total, rest)
+        else scope.divisible(total, others)
     )
     if not fits:
-        raise ShapeError(op="reshape", operands=x.told, reason=_impossible(shape, scope))
+        raise ShapeError(op="reshape", operands=x.told, reason=_reshape_error(shape, scope))
     if scope is not None:
-        total, rest = scope.canon(total), scope.canon(rest)
+        total, others = scope.canon(total), scope.canon(others)
         shape = scope.shape(shape)
-    return (*shape[:place], floordiv(total, rest), *shape[place + 1 :])
+    return (*shape[:unknown], floordiv(total, others), *shape[unknown + 1 :])
 
 
 def expand(x: Value, shape: Shape) -> Value:
-    """`x` broadcast to a shape.  Raises ShapeError if it does not fit."""
+    """Broadcast `x` to a shape.
+
+    Raises ShapeError if it does not fit.
+    """
     scope = scope_of(x, shape)
     source = shape_of(x)
     if source == shape:
         return x
     new = len(shape) - len(source)
     if new < 0:
-        raise ShapeError(op="broadcast_to", operands=x.told, reason=_wider(shape, scope))
-    for place, (a, b) in enumerate(zip(source, shape[new:], strict=True)):
+        raise ShapeError(op="broadcast_to", operands=x.told, reason=_rank_error(shape, scope))
+    for position, (a, b) in enumerate(zip(source, shape[new:], strict=True)):
         if a == 1 or a == b:
             continue
         if scope is not None and scope.hint(a) == 1:
@@ -179,7 +197,7 @@ def expand(x: Value, shape: Shape) -> Value:
             raise ShapeError(
                 op="broadcast_to",
                 operands=x.told,
-                reason=f"dimension {place - len(source)} is {_number(a, scope)}, not "
+                reason=f"dimension {position - len(source)} is {_number(a, scope)}, not "
                 f"{_number(b, scope)}",
             )
     return record(Expand(scope.shape(shape) if scope is not None else shape), (x,), scope)
@@ -189,42 +207,51 @@ def _number(d: Index, scope: Scope | None) -> str:
     return text(d if scope is None else scope.hint(d))
 
 
-def _wider(shape: Shape, scope: Scope | None) -> str:
+def _rank_error(shape: Shape, scope: Scope | None) -> str:
     shape = shape if scope is None else tuple(scope.hint(d) for d in shape)
     return f"it has more dimensions than the shape [{shape_text(shape)}]"
 
 
 def take_range(x: Value, starts: Shape, counts: Shape, steps: tuple[int, ...]) -> Value:
-    """x[start + i*step] for i below count, in every dimension; all positions are inside."""
+    """Return x[start + i*step] for i below count, in every dimension.
+
+    All positions must be in bounds.
+    """
     if counts == shape_of(x) and all(s == 1 for s in steps):
         return x
     return record(Slice(starts, counts, steps), (x,), scope_of(x, starts, counts))
 
 
 def flip(x: Value, axes: tuple[int, ...]) -> Value:
-    """The given axes backwards."""
+    """Reverse the order along the axes."""
     return record(Flip(axes), (x,)) if axes else x
 
 
 def pad(x: Value, low: Shape, high: Shape, number: float | int | bool) -> Value:
-    """`x` with a margin of one number."""
+    """Pad `x` with one number; `low` and `high` are widths per dimension."""
     if not any(d != 0 for d in (*low, *high)):
         return x
     return record(Pad(low, high, number), (x,), scope_of(x, low, high))
 
 
 def concat(values: Sequence[Value], axis: int, what: str = "concat") -> Value:
-    """Arrays of one rank one after another.  Raises ShapeError, DTypeError."""
+    """Concatenate arrays of one rank along an axis.
+
+    Raises ShapeError, DTypeError.
+    """
     return _concat(*values, axis=axis, what=what)
 
 
 @replayed
 def _concat(*values: Value, axis: int, what: str) -> Value:
-    return _joined(what, values, values, axis, f"only axis {axis} may differ in size")
+    return _concat_parts(what, values, values, axis, f"only axis {axis} may differ in size")
 
 
 def stack(values: Sequence[Value], axis: int) -> Value:
-    """Arrays of one shape along a new axis.  Raises ShapeError, DTypeError."""
+    """Stack arrays of one shape along a new axis.
+
+    Raises ShapeError, DTypeError.
+    """
     return _stack(*values, axis=axis)
 
 
@@ -234,13 +261,13 @@ def _stack(*values: Value, axis: int) -> Value:
     for x in values:
         shape = shape_of(x)
         parts.append(reshape(x, (*shape[:axis], 1, *shape[axis:])))
-    return _joined("stack", values, parts, axis, "their shapes differ")
+    return _concat_parts("stack", values, parts, axis, "their shapes differ")
 
 
-def _joined(
-    what: str, given: Sequence[Value], parts: Sequence[Value], axis: int, reason: str
+def _concat_parts(
+    what: str, originals: Sequence[Value], parts: Sequence[Value], axis: int, reason: str
 ) -> Value:
-    """Parts that were made of what was given, one after another."""
+    """Concatenate `parts`; errors name the arrays that the user passed."""
     dtype = common(what, *(v.type.dtype for v in parts))
     parts = [cast(v, dtype) for v in parts]
     scope = next((v.scope for v in parts if v.scope is not None), None)
@@ -251,5 +278,5 @@ def _joined(
             if a != axis and n != m:
                 fits = fits and scope is not None and scope.same(n, m)
         if not fits:
-            raise ShapeError(op=what, operands=", ".join(x.told for x in given), reason=reason)
+            raise ShapeError(op=what, operands=", ".join(x.told for x in originals), reason=reason)
     return first if len(parts) == 1 else record(Concat(axis), tuple(parts), scope)

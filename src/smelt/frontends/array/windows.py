@@ -1,8 +1,8 @@
-"""Windows that slide over the last dimensions of an array: margins, sizes and their checks.
+"""Sliding windows over the last dimensions of an array: padding, sizes and their checks.
 
-Convolutions and poolings of [batch, channels, *spatial] arrays share all of this.  A setting such
-as a stride is one number for all spatial dimensions or one for each.  Nothing is copied: margins
-and windows are index maps of whoever reads them.
+Convolutions and poolings of [batch, channels, *spatial] arrays share this module.  A setting such
+as a stride is one number for all spatial dimensions or one for each.  Nothing is copied: padding
+and windows are index maps, applied by the kernel that reads them.
 
 >>> x = from_host(np.ones((1, 1, 5)))
 >>> slide("pool", x, Windows((3,), (2,), (1,), ((1, 1),))).type
@@ -44,13 +44,14 @@ __all__ = [
 ]
 
 Margins = tuple[tuple[int, int], ...]
+"""Padding (before, after) of each dimension, in elements."""
 MODES = ("zeros", "reflect", "replicate", "circular", "symmetric")
-"""What a margin holds: 0, the elements mirrored at the border, the border, the other end."""
+"""Contents of padding: zeros, mirrored elements, the end, or the other end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Windows over the last `len(extent)` dimensions, one entry for each of them."""
+    """Windows over the last `len(extent)` dimensions, with one entry for each of them."""
 
     extent: tuple[int, ...]
     stride: tuple[int, ...]
@@ -58,12 +59,15 @@ class Windows:
     margins: Margins
 
     def reach(self, k: int) -> int:
-        """Elements from the first to the last of a window."""
+        """Return the elements from the first to the last of a window along dimension k."""
         return (self.extent[k] - 1) * self.dilation[k] + 1
 
 
 def spatial_rank(what: str, x: Value) -> int:
-    """Dimensions after batch and channels.  Raises ShapeError if there is none."""
+    """Return the number of dimensions after batch and channels.
+
+    Raises ShapeError if there is none.
+    """
     if x.type.rank < 3:
         raise ShapeError(
             op=what,
@@ -73,51 +77,57 @@ def spatial_rank(what: str, x: Value) -> int:
     return x.type.rank - 2
 
 
-def each(what: str, argument: str, given: Any, count: int, least: int = 1) -> tuple[int, ...]:
-    """A setting for each spatial dimension.  Raises ArgumentError for another number of them."""
-    entries = tuple(given) if isinstance(given, (tuple, list)) else (given,) * count
+def each(what: str, argument: str, setting: Any, count: int, least: int = 1) -> tuple[int, ...]:
+    """Return a setting for each spatial dimension.
+
+    Raises ArgumentError for another number of entries, or ones below `least`.
+    """
+    entries = tuple(setting) if isinstance(setting, (tuple, list)) else (setting,) * count
     try:
-        found = tuple(operator.index(e) for e in entries)
+        values = tuple(operator.index(e) for e in entries)
     except TypeError:
-        found = ()
-    if len(found) != count or min(found, default=least) < least:
+        values = ()
+    if len(values) != count or min(values, default=least) < least:
         raise ArgumentError(
             op=what,
             argument=argument,
-            value=repr(given),
+            value=repr(setting),
             expected=f"an integer of at least {least}, or {count} of them",
         )
-    return found
+    return values
 
 
 def padding_of(
-    what: str, given: Any, extent: tuple[int, ...], dilation: tuple[int, ...]
+    what: str, padding: Any, extent: tuple[int, ...], dilation: tuple[int, ...]
 ) -> Margins:
-    """Margins from `"valid"`, `"same"`, a number, or a number or a pair for each dimension."""
+    """Return padding from `"valid"`, `"same"`, a number, or a number or pair per dimension.
+
+    Raises ArgumentError.
+    """
     count = len(extent)
-    if isinstance(given, str):
-        if given == "valid":
+    if isinstance(padding, str):
+        if padding == "valid":
             return ((0, 0),) * count
-        if given == "same":
-            whole = [(n - 1) * d for n, d in zip(extent, dilation, strict=True)]
-            return tuple((n // 2, n - n // 2) for n in whole)
+        if padding == "same":
+            spans = [(n - 1) * d for n, d in zip(extent, dilation, strict=True)]
+            return tuple((n // 2, n - n // 2) for n in spans)
         raise ArgumentError(
             op=what,
             argument="padding",
-            value=repr(given),
+            value=repr(padding),
             expected="'same', 'valid', an integer, or an integer or a pair for each dimension",
         )
-    entries = given if isinstance(given, (tuple, list)) else (given,) * count
+    entries = padding if isinstance(padding, (tuple, list)) else (padding,) * count
     if len(entries) != count:
-        each(what, "padding", given, count, 0)
-    found = [each(what, "padding", e, 2, 0) for e in entries]
-    return tuple((low, high) for low, high in found)
+        each(what, "padding", padding, count, 0)
+    pairs = [each(what, "padding", e, 2, 0) for e in entries]
+    return tuple((low, high) for low, high in pairs)
 
 
-def pinned(x: Value, places: Sequence[int]) -> tuple[int, ...]:
-    """Dimensions as numbers; the recording is valid for these only."""
+def pinned(x: Value, dims: Sequence[int]) -> tuple[int, ...]:
+    """Return dimensions as numbers; the recording is valid for these only."""
     shape = shape_of(x)
-    return tuple(d if isinstance(d := shape[p], int) else _pin(x, d) for p in places)
+    return tuple(d if isinstance(d := shape[p], int) else _pin(x, d) for p in dims)
 
 
 def _pin(x: Value, d: Index) -> int:
@@ -126,14 +136,14 @@ def _pin(x: Value, d: Index) -> int:
 
 
 def fitting(what: str, x: Value, w: Windows, operands: str) -> None:
-    """Raises ShapeError, with all operands, where the windows do not fit into x with margins."""
+    """Raise ShapeError, naming `operands`, unless the windows fit into x with its padding."""
     first = x.type.rank - len(w.extent)
     for k, n in enumerate(shape_of(x)[first:]):
         low, high = w.margins[k]
-        reach, whole = w.reach(k), add(n, low + high)
-        fits = whole >= reach if isinstance(whole, int) else _holds(x, reach, whole)
+        reach, padded = w.reach(k), add(n, low + high)
+        fits = padded >= reach if isinstance(padded, int) else _is_at_most(x, reach, padded)
         if not fits or w.extent[k] < 1:
-            length = whole if isinstance(whole, int) or x.scope is None else x.scope.hint(whole)
+            length = padded if isinstance(padded, int) or x.scope is None else x.scope.hint(padded)
             raise ShapeError(
                 op=what,
                 operands=operands,
@@ -143,7 +153,7 @@ def fitting(what: str, x: Value, w: Windows, operands: str) -> None:
             )
 
 
-def _holds(x: Value, low: int, high: Index) -> bool:
+def _is_at_most(x: Value, low: int, high: Index) -> bool:
     assert x.scope is not None
     return x.scope.holds(low, "<=", high)
 
@@ -151,9 +161,9 @@ def _holds(x: Value, low: int, high: Index) -> bool:
 def slide(
     what: str, x: Value, w: Windows, fill: float | int | bool = 0, mode: str = "zeros"
 ) -> Value:
-    """[.., *places, *windows] of x: [.., *spatial].
+    """Return windows [.., *positions, *windows] of x [.., *spatial].
 
-    A window over one element has no dimension in the result.  Raises ShapeError, ArgumentError.
+    A window of one element has no dimension in the result.  Raises ShapeError, ArgumentError.
     """
     first = x.type.rank - len(w.extent)
     fitting(what, x, w, x.told)
@@ -165,12 +175,12 @@ def slide(
         if extent > 1:
             x = record(Window(first + k, extent, step, dilation), (x,))
         elif step > 1:
-            x = _every(x, first + k, step)
+            x = _take_every(x, first + k, step)
     return x
 
 
-def _every(x: Value, axis: int, step: int) -> Value:
-    """Every `step`-th position along one axis."""
+def _take_every(x: Value, axis: int, step: int) -> Value:
+    """Take every `step`-th position along one axis."""
     shape = shape_of(x)
     count = add(floordiv(sub(shape[axis], 1), step), 1)
     counts = (*shape[:axis], count, *shape[axis + 1 :])
@@ -178,24 +188,28 @@ def _every(x: Value, axis: int, step: int) -> Value:
     return take_range(x, (0,) * len(shape), counts, steps)
 
 
-def margins(what: str, x: Value, around: Margins, fill: float | int | bool, mode: str) -> Value:
-    """x with margins around its last dimensions.  Raises ArgumentError, ShapeError."""
+def margins(what: str, x: Value, widths: Margins, fill: float | int | bool, mode: str) -> Value:
+    """Pad x at the ends of its last dimensions.
+
+    `fill` is the number of mode "zeros".  Raises ArgumentError for an unknown mode, ShapeError for
+    padding that x is too short to fill.
+    """
     if mode not in MODES:
         raise ArgumentError(
             op=what, argument="mode", value=repr(mode), expected=f"one of {', '.join(MODES)}"
         )
-    before = x.type.rank - len(around)
+    before = x.type.rank - len(widths)
     if mode == "zeros":
-        low, high = zip(*around, strict=True)
+        low, high = zip(*widths, strict=True)
         return pad(x, (0,) * before + low, (0,) * before + high, fill)
-    for k, (low, high) in enumerate(around):
+    for k, (low, high) in enumerate(widths):
         if low or high:
-            x = _folded(what, x, before + k, low, high, mode)
+            x = _pad_from_itself(what, x, before + k, low, high, mode)
     return x
 
 
-def _folded(what: str, x: Value, axis: int, low: int, high: int, mode: str) -> Value:
-    """Margins along one axis that are parts of x: views, which are joined with it."""
+def _pad_from_itself(what: str, x: Value, axis: int, low: int, high: int, mode: str) -> Value:
+    """Pad along one axis with parts of x: views, which are concatenated with it."""
     n = shown(shape_of(x)[axis], x.scope)
     reach = {"reflect": n - 1, "circular": n, "symmetric": n}.get(mode)
     if n == 0 or (reach is not None and reach < max(low, high)):
@@ -204,10 +218,10 @@ def _folded(what: str, x: Value, axis: int, low: int, high: int, mode: str) -> V
             operands=x.told,
             reason=f"margins {low} and {high} of mode {mode!r} reach beyond dimension {axis}",
         )
-    whole = Array.of(x)
+    array = Array.of(x)
 
     def part(start: Any, stop: Any) -> Array:
-        return whole[(*(slice(None),) * axis, slice(start, stop))]
+        return array[(*(slice(None),) * axis, slice(start, stop))]
 
     def end(at: Any, count: int) -> Array:
         one = part(at, at + 1)
@@ -218,20 +232,20 @@ def _folded(what: str, x: Value, axis: int, low: int, high: int, mode: str) -> V
     elif mode == "replicate":
         before, after = end(0, low), end(n - 1, high)
     else:
-        own = int(mode == "reflect")  # the end itself is not repeated
-        before = flip(part(own, low + own), axis=axis)
-        after = flip(part(n - high - own, n - own), axis=axis)
-    parts = [before] * (low > 0) + [whole] + [after] * (high > 0)
+        skipped = int(mode == "reflect")  # "reflect" does not repeat the end itself
+        before = flip(part(skipped, low + skipped), axis=axis)
+        after = flip(part(n - high - skipped, n - skipped), axis=axis)
+    parts = [before] * (low > 0) + [array] + [after] * (high > 0)
     return concat(parts, axis=axis).node
 
 
-def cropped(x: Value, around: Margins) -> Value:
-    """Margins that may be negative: then elements are cut off."""
-    before = x.type.rank - len(around)
-    starts = (*(0,) * before, *(max(-low, 0) for low, _ in around))
-    ends = (*(0,) * before, *(max(-high, 0) for _, high in around))
+def cropped(x: Value, pad_widths: Margins) -> Value:
+    """Pad x with zeros; negative widths cut elements off instead."""
+    before = x.type.rank - len(pad_widths)
+    starts = (*(0,) * before, *(max(-low, 0) for low, _ in pad_widths))
+    ends = (*(0,) * before, *(max(-high, 0) for _, high in pad_widths))
     counts = tuple(sub(d, a + b) for d, a, b in zip(shape_of(x), starts, ends, strict=True))
     if any(starts) or any(ends):
         x = take_range(x, starts, counts, (1,) * len(counts))
-    grown = tuple((max(low, 0), max(high, 0)) for low, high in around)
-    return margins("pad", x, grown, 0, "zeros")
+    widths = tuple((max(low, 0), max(high, 0)) for low, high in pad_widths)
+    return margins("pad", x, widths, 0, "zeros")
