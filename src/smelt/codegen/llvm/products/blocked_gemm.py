@@ -1,11 +1,21 @@
-"""Contractions: blocks of both operands, packed or as they lie, under a register tile.
+"""Emit a blocked GEMM: pack blocks of both operands and run register tiles over them.
 
-For each block of k: the left operand is read in place where it is a plain array with rows along k;
-otherwise its block goes to scratch row by row; rows of short numbers that end within a unit do so
-for the block that holds their end.  The right operand's goes to panels as wide as the
-tile, unless the product is small.  Then tiles accumulate into the scratch array of the result
-(`smelt.codegen.llvm.products.macrokernel`).  Both packings are ordinary nests, which may compute,
-gather, convert or turn what they pack.
+The loops are those of K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix
+Multiplication", 2008.  For each block of k:
+
+- The left operand (M x K) is read in place where it is a plain array whose rows are contiguous
+along k.  Otherwise its block is packed into scratch row by row.  Rows of short numbers which end
+within a 32-bit unit of a dot-product instruction are packed only for the block which holds their
+end.
+
+- The right operand (K x N) is packed into panels as wide as the register tile, unless the product
+is small.
+
+- Register tiles accumulate into the scratch array of the result
+(`smelt.codegen.llvm.products.macrokernel`).
+
+Both packings are ordinary loop nests, which may compute, gather, convert or transpose what they
+pack.
 """
 
 from __future__ import annotations
@@ -50,25 +60,28 @@ Value = ir.Value
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """The blocks of a right operand in scratch, one behind the other if all of them are `held`."""
+    """Packed blocks of a right operand in scratch: all blocks, or the current one.
+
+    `held` says whether all of them stay in scratch, one after the other (i1).
+    """
 
     held: Value
     low: Value
     first: Value
-    """The first of its summed positions, and of its columns."""
+    """First column of the task; `low` is its first position along k."""
     apart: Value
-    """Elements from one summed position's panels to the next one's."""
+    """Elements between the panels of consecutive positions along k."""
 
 
 class BlockedGemm:
-    """The contractions of the task that `home` is emitting."""
+    """Emits the blocked contractions of the task that `home` is emitting."""
 
     def __init__(self, home: NestEmitter) -> None:
         self.home, self.b = home, home.b
         self.scope = home.top
 
     def run(self, nest: Nest, c: Contraction) -> None:
-        """The whole contraction of this task into its scratch array."""
+        """Emit the complete contraction of this task, into its scratch array."""
         self.fresh: Value | None = None
         self.last: Value | None = None
         packed = not (c.direct or c.reads_left())
@@ -117,7 +130,7 @@ class BlockedGemm:
         home.loop(number(0), count, home.s.lanes, put)
 
     def _outer(self, nest: Nest, c: Contraction, depth: int, scope: Scope) -> None:
-        """Loops over the summed axes but the last."""
+        """Emit loops over all reduction axes but the last."""
         if depth < len(c.outer):
             name = c.outer[depth]
             low, high = self.home.ranges[name]
@@ -131,15 +144,24 @@ class BlockedGemm:
         self._depths(c, lambda: self._deep(nest, c, scope))
 
     def _depths(self, c: Contraction, inside: Callable[[], None]) -> None:
-        """Runs `inside` for blocks of the last summed axis.  Those that are summed on their own end
-        at the same positions wherever a visit starts, or its bits would tell."""
-        matrix = c.group is not None and bool(c.group.matrix)  # whose blocks sum on and on
+        """Emit `inside` for blocks of the last reduction axis.
+
+        Blocks which are summed separately end at fixed multiples wherever a task's range starts:
+        otherwise the result's rounding would depend on how the range is split.
+        """
+        matrix = c.group is not None and bool(
+            c.group.matrix
+        )  # accumulates into the same tiles from block to block
         at_fixed = self.home.s.region(c.item) is not None and may_be_long(c, self.home.s)
         in_blocks(self.home, c.k, self._depth(c), inside, at_multiples=at_fixed and not matrix)
 
     def _depth(self, c: Contraction) -> int | Value:
-        """Summed positions of a block: of matrices as many in each, whole tiles, since sums go to
-        memory and back between blocks.  More than usual where these are all."""
+        """Return how many positions along k a block has.
+
+        For matrix instructions (AMX) the blocks are of nearly equal size and whole tiles, since
+        sums go to memory and back between blocks; a range somewhat longer than a block stays in
+        one.
+        """
         if c.thin or c.group is None or not c.group.matrix:
             return c.depth
         b, (low, high), step = self.b, self.home.ranges[c.k], MATRIX_STEP * c.together
@@ -151,7 +173,7 @@ class BlockedGemm:
         return b.mul(each, number(step))
 
     def _deep(self, nest: Nest, c: Contraction, scope: Scope) -> None:
-        """One block of k: packs left, then block by block of n packs right and multiplies."""
+        """Emit one block of k: pack the left operand, then pack and multiply column blocks."""
         left, right = nest.packs
         tiles = None if c.thin else Macrokernel(self.home, c, left, scope)
         if tiles is not None and tiles.whole is not None:
@@ -183,9 +205,11 @@ class BlockedGemm:
         in_blocks(self.home, c.n, COLUMNS, columns)
 
     def _there(self, c: Contraction, operand: Item) -> Value | None:
-        """Whether an earlier visit has packed all of an operand that this one would pack: where all
-        of its blocks are held, and it was known before the visits began.  None where that is never
-        so."""
+        """Return whether an earlier iteration of a stream has packed this operand completely (i1).
+
+        That is so where all its blocks fit in scratch and its value does not depend on the stream's
+        iterations.  None where it never is.
+        """
         b, home = self.b, self.home
         visits = visits_beside(c, operand, home.s)
         if not visits:
@@ -204,19 +228,22 @@ class BlockedGemm:
         return there
 
     def _panels(self, c: Contraction) -> Panels:
-        """How the right operand's blocks are held.  All of them but the last are whole: where the
-        first begins between multiples, it may be shorter."""
+        """Return where the blocks of the right operand are kept.
+
+        All blocks but the last must be full for that: a range which begins between multiples of the
+        block size has a shorter first block.
+        """
         b, (low, high), (first, last) = self.b, self.home.ranges[c.k], self.home.ranges[c.n]
-        whole = b.icmp_signed("==", b.and_(low, number(c.depth - 1)), number(0))
-        deep, wide = (
+        full_blocks = b.icmp_signed("==", b.and_(low, number(c.depth - 1)), number(0))
+        k_blocks, column_blocks = (
             b.udiv(b.add(b.sub(end, begin), number(size - 1)), number(size))
             for begin, end, size in ((low, high, c.depth), (first, last, COLUMNS))
         )
-        held = b.icmp_signed("<=", b.mul(deep, wide), number(HELD))
-        return Panels(b.and_(whole, held), low, first, b.mul(wide, number(COLUMNS)))
+        fits = b.icmp_signed("<=", b.mul(k_blocks, column_blocks), number(HELD))
+        return Panels(b.and_(full_blocks, fits), low, first, b.mul(column_blocks, number(COLUMNS)))
 
     def _right(self, c: Contraction) -> Value:
-        """Where the panels of the right operand's block at hand begin."""
+        """Return the address of the current block's right panels."""
         b, base, panels = self.b, self.home.storage.at[c.item, RIGHT_PART], self.panels
         if panels is None:
             return base
@@ -228,7 +255,7 @@ class BlockedGemm:
         return element_address(b, base, b.select(panels.held, before, number(0)), c.unit)
 
     def _unless(self, there: Value | None, pack: Callable[[], None]) -> None:
-        """Packs an operand that is not there."""
+        """Emit `pack` where the operand is not packed yet."""
         if there is None:
             pack()
             return
@@ -241,13 +268,16 @@ class BlockedGemm:
         self._pack(nest.packs[0], scope)
 
     def _thin(self, left: Nest, right: Nest, c: Contraction, scope: Scope) -> None:
-        """One block of a thin product.  Short lines of its right operand are so few vectors that
-        the sums stay in registers for all of the block."""
+        """Emit one block of a GEMV or skinny product.
+
+        Rows of the right operand which are only a few vectors long are multiplied by a register
+        tile, whose sums stay in registers for the complete block.
+        """
 
         def tiles(tile: Tile) -> None:
-            found = Macrokernel(self.home, c, left, scope)
-            found.open_right(right, scope)
-            found.run(None, tile)
+            macrokernel = Macrokernel(self.home, c, left, scope)
+            macrokernel.open_right(right, scope)
+            macrokernel.run(None, tile)
 
         def lines(shapes: tuple[Tile, ...]) -> None:
             if not shapes:
@@ -264,11 +294,13 @@ class BlockedGemm:
         lines(short_tiles(self.home.home.target, c.tile.lanes) if c.reads_lines() else ())
 
     def _pack(self, pack: Nest, scope: Scope) -> None:
-        """One operand of the present block, part by part where it is joined of parts."""
+        """Emit the packing of one operand's current block, segment by segment where it is a
+        concatenation.
+        """
         self.pack_starts = {a: self.home.ranges[a][0] for a in pack.order}
         c = self._of(pack)
         plain = pack.packed == "left" and c.group is None
-        if pack.packed == "right":  # here: parts of the block narrow the ranges on the way
+        if pack.packed == "right":  # now: segments narrow the ranges while packing
             self.pack_base = self._right(c)
         if pack.packed == "right" and c.group is None:
             b, (low, high), (first, end) = self.b, self.home.ranges[c.n], self.home.ranges[c.k]
@@ -296,7 +328,7 @@ class BlockedGemm:
         in_squares(self.home, pack.order, lambda: self.home.run(pack, scope))
 
     def put(self, pack: Nest, value: Value, scope: Scope) -> None:
-        """Stores one vector of a packed operand at its place."""
+        """Store one vector of a packed operand; called from the body of the packing nest."""
         if scope.lanes is not None and scope.lanes.mask is None:
             ask_ahead(self.home, pack, scope)
         lanes = scope.lanes.count if scope.lanes is not None else None
@@ -307,7 +339,7 @@ class BlockedGemm:
         self._store(pack, m, (firsts[0] if firsts else None, second), value, mask)
 
     def _putter(self, pack: Nest) -> Put:
-        """Stores a whole vector of a packed operand."""
+        """Return a callback which stores an unmasked vector of a packed operand."""
         m = LLVMMachine(self.b, self.home.s.lanes, self.home.home.target)
 
         def put(first: Value, second: Value, value: Value) -> None:
@@ -323,7 +355,7 @@ class BlockedGemm:
         value: Value,
         mask: Value | None,
     ) -> None:
-        """One vector of a packed operand; of groups whole ones, 0 beyond the last position."""
+        """Store one vector of a packed operand; groups whole, zeros past the last position."""
         c = self._of(pack)
         at, dtype = self._packed_place(pack, c, *place)
         if c.group is None:
@@ -337,7 +369,7 @@ class BlockedGemm:
         self.b.store(bits, at, align=dtype.itemsize)
 
     def _of(self, pack: Nest) -> Contraction:
-        """The product that a nest packs an operand of."""
+        """Return the contraction for which a nest packs an operand."""
         c = next(n.product for n in self.home.s.nests if pack in n.packs)
         assert isinstance(c, Contraction)
         return c
@@ -345,7 +377,7 @@ class BlockedGemm:
     def _packed_place(
         self, pack: Nest, c: Contraction, first: Value | None, second: Value
     ) -> tuple[Value, DType]:
-        """Where an element of a packed operand lies, and its type."""
+        """Return the address of an element of a packed operand, and its type."""
         b, home = self.b, self.home
         second = b.sub(second, self.pack_starts[pack.order[-1]])
         row = number(0) if first is None else b.sub(first, self.pack_starts[pack.order[0]])

@@ -1,12 +1,17 @@
-"""Thin contractions: few rows, whose larger operand is read once, in its own order, never packed.
+"""Emit GEMV and skinny GEMM: few rows, the larger operand read once and never packed.
 
-Such a product is as fast as memory, so what counts is that enough is under way: many lines of the
-operand are read side by side, as many streams as the processor follows, in long runs.  Where the
-lines lie along n, a vector of each goes to the sums of its columns, which stay in cache:
-sum[i, n] += left[i, k] * right[k, n] + left[i, k+1] * right[k+1, n] + ...  Where they lie along a
-summed axis, several dot products run side by side and end in sums over the lanes.  The operand may
-be computed as it is read: a conversion, a scale, a gather of rows.  Short numbers are multiplied in
-groups (`smelt.codegen.llvm.instructions.dot_product`).
+Such a product is limited by memory bandwidth, so many rows of the operand are read side by side: as
+many streams as hardware prefetchers follow, in long runs.
+
+- Axpy form (outer products), where the operand's rows are contiguous along n: a vector of each row
+is added to the sums of its columns, which stay in cache: sum[i, n] += left[i, k] * right[k, n] +
+left[i, k+1] * right[k+1, n] + ...
+
+- Dot form (inner products), where they are contiguous along a reduction axis: several dot products
+run side by side and end in horizontal sums.
+
+The operand may be computed as it is read: a conversion, a scale, a gather of rows.  Short numbers
+are multiplied in groups (`smelt.codegen.llvm.instructions.dot_product`).
 """
 
 from __future__ import annotations
@@ -44,31 +49,36 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 LINES = 8
-"""Lines along n that are read side by side, where there are registers for two vectors of each: more
-streams than that outrun what the processor follows."""
+"""Rows along n read side by side, given registers for two vectors of each.
+
+Hardware prefetchers do not follow more streams.
+"""
 FEW = 4
-"""The same of a single row, where lines are dear to compute, where few are left, and of dot
-products."""
+"""Rows side by side for a single left row, costly rows, remainders, and dot products."""
 LONG_LINE = 1536
-"""Elements of lines from which on a single row meets them one by one: the sum over lanes at the end
-of each takes as long as 100 elements."""
+"""Elements from which a single left row meets the rows one at a time.
+
+The horizontal sum at the end of each costs as much as 100 elements.
+"""
 AHEAD = 2048
-"""Bytes between what dot products read and what they ask for."""
+"""Bytes between what dot products read and what they prefetch."""
 NEXT, ONE_AHEAD = 1024, 4096
-"""The same of lines along n, and of lines that are read one by one."""
+"""Prefetch distances in bytes: of rows along n, and of rows which are read one at a time."""
 CHUNK, NEXT_PIECES = 4096, 2
-"""Bytes of each row of the left operand that are multiplied at a time where all of them stay in the
-first cache: the sums over lanes at a piece's end take as long as half a kilobyte of it.  And groups
-of pieces between those that rows meet and those that are asked for, for the second cache: the first
-one has room for few beside the rows."""
+"""Bytes of each left row multiplied at a time, so that all rows' chunks stay in L1.
+
+The horizontal sums at a chunk's end cost as much as half a kilobyte of it.  `NEXT_PIECES` is the
+number of row groups between what is multiplied and what is prefetched into L2; L1 has little room
+beside the chunks.
+"""
 CHUNK_MANY, NEXT_PIECES_MANY = 1024, 8
-"""The same of more rows, which are visited one group after another."""
+"""`CHUNK` and `NEXT_PIECES` for more rows, which are visited in several groups."""
 SHORT = 6
-"""Values up to which a line counts as cheap to compute."""
+"""Values per element up to which a row counts as cheap to compute."""
 
 
 class Gemv:
-    """One block of a thin contraction, its left operand packed: all of n, `depth` of k."""
+    """Emits one block of a skinny contraction, left operand packed: all of n, `depth` of k."""
 
     def __init__(self, home: NestEmitter, c: Contraction, right: Nest, scope: Scope) -> None:
         self.home, self.b, self.c = home, home.b, c
@@ -83,21 +93,23 @@ class Gemv:
         self.sums: Value = home.storage.at[c.item, 0]
         self.lanes, self.wide = c.tile.lanes, c.tile.lanes * c.together
         if c.along == c.n and c.group is None and c.m is not None:
-            self.wide *= 2  # a number of the left operand serves two vectors
+            self.wide *= 2  # one broadcast of the left operand serves two vectors
         s = home.s
         blocks = c.along == c.k and s.region(c.item) is None and c.k not in s.phase.cut
         self.apart = self.wide if blocks else 1
-        """What vectors of the right operand begin at multiples of."""
+        """Multiple at which vectors of the right operand begin."""
         self.ahead = dict[int, tuple[Value, Value]]()
-        """By an element's bytes, how far away is asked: groups of lines, and elements beyond."""
+        """Prefetch distance by element size: groups of rows, and elements beyond."""
         self.far = False
-        """Whether that is for the second cache."""
+        """Whether to prefetch into L2 rather than L1."""
         self.machine = LLVMMachine(self.b, self.lanes, home.home.target)
         self.scalar = LLVMMachine(self.b, None, home.home.target)
 
     def clear_ends(self) -> None:
-        """Zero behind the rows of the left operand, which is packed next: whole vectors of it are
-        multiplied, and units for whole groups of lines."""
+        """Store zeros behind the left operand's rows, before they are packed.
+
+        Full vectors of them are multiplied, and complete units for complete groups of rows.
+        """
         low, high = self.ranges[self.c.k]
         b, count = self.b, max(self.lanes, FEW)
         end = b.add(low, b.and_(b.sub(high, low), number(-count * self.c.together)))
@@ -110,7 +122,7 @@ class Gemv:
         self.home.loop(number(0), self.rows, 1, clear)
 
     def run(self, fresh: Value | None) -> None:
-        """Adds the block's products to the sums in scratch; `fresh` tells a first block."""
+        """Add the block's products to the sums in scratch; `fresh` marks a first block."""
         self.top = self.home.open(self.right, self.scope)
         self.home.prefetch_enabled = False
         if lines_apart(self.c, self.home.s):
@@ -122,7 +134,7 @@ class Gemv:
         self.home.prefetch_enabled = True
 
     def _runs(self, fresh: Value) -> None:
-        """Lines along n, so many one after the other, which end at multiples of that."""
+        """Emit the axpy form in runs of rows which end at fixed multiples."""
         b, span, many = self.b, self.ranges[self.c.k], LINES_RUN * self.c.together
 
         def one(start: Value, end: Value) -> None:
@@ -133,46 +145,48 @@ class Gemv:
         self.ranges[self.c.k] = span
 
     def _apart(self, later: Value) -> None:
-        """A run of lines; a `later` one is summed on its own and then added to what was summed
-        before, for the sake of roundings (`smelt.codegen.llvm.products.block_sums`)."""
+        """Emit a run of rows; a `later` run is summed separately and added to the sums before.
+
+        This bounds rounding errors (`smelt.codegen.llvm.products.block_sums`).
+        """
         b, home, c, dtype = self.b, self.home, self.c, self.c.item.dtype
-        before, apart = home.storage.at[c.item, 0], home.storage.at[c.item, SUMS_PART]
+        before, separate = home.storage.at[c.item, 0], home.storage.at[c.item, SUMS_PART]
         count = b.mul(home.home.index(home.storage.rows(c)), self.stride)
         count = b.select(later, count, number(0))
 
         def clear(at: Value) -> None:
-            place = element_address(b, apart, at, dtype)
+            place = element_address(b, separate, at, dtype)
             store_vector(self.machine, place, self.machine.const(dtype, 0), dtype, None)
 
         def add(at: Value) -> None:
             place = element_address(b, before, at, dtype)
             both = [
                 load_vector(self.machine, element_address(b, base, at, dtype), dtype, None)
-                for base in (before, apart)
+                for base in (before, separate)
             ]
             store_vector(self.machine, place, self.machine.add(*both), dtype, None)
 
         home.loop(number(0), count, self.lanes, clear)
-        self.sums = b.select(later, apart, before)
+        self.sums = b.select(later, separate, before)
         self._rows()
         home.loop(number(0), count, self.lanes, add)
 
     # ---- operands ----------------------------------------------------------------------------
 
     def _value(self, line: Scope, at: Value, mask: Value | None) -> Value:
-        """One vector of the right operand on a line, as it is multiplied; 0 outside of a mask."""
+        """Return one vector of a right row, in the form it is multiplied; 0 outside a mask."""
         c = self.c
         lanes = Lanes(c.along, at, self.wide, mask, self.apart)
         inner = Scope(line, {c.along: at}, lanes=lanes)
         self.home.enter(inner, 2)
-        found = self.home.get(c.right, inner, True)
+        value = self.home.get(c.right, inner, True)
         if c.group is not None:
             m = LLVMMachine(self.b, self.wide, self.home.home.target)
-            found = narrow(m, found, c.right, c.group)
-        return found if mask is None else self.b.select(mask, found, ir.Constant(found.type, None))
+            value = narrow(m, value, c.right, c.group)
+        return value if mask is None else self.b.select(mask, value, ir.Constant(value.type, None))
 
     def _left(self, row: Value, k: Value, more: int = 0) -> Value:
-        """Address of the unit of left[row] that begins at k, or of one `more` behind it."""
+        """Return the address of the unit of left[row] at k, or of the unit `more` behind it."""
         b = self.b
         at = b.sub(k, self.start)
         if self.c.together > 1:
@@ -182,7 +196,7 @@ class Gemv:
         return element_address(b, base, at, self.c.unit)
 
     def _sum(self, row: Value, column: Value) -> Value:
-        """Address of the sum at a row and an absolute column."""
+        """Return the address of the sum at a row and an absolute column."""
         b, item = self.b, self.c.item
         at = b.add(b.mul(row, self.stride), b.sub(column, self.home.scratch.start(item, self.c.n)))
         return element_address(b, self.sums, at, item.dtype)
@@ -193,26 +207,28 @@ class Gemv:
         return step(self.machine, self.c.group, one, value, total)
 
     def _ones(self, row: Value, k: Value, count: int) -> list[Value]:
-        """Units of the left operand from k on, each in all lanes."""
+        """Return units of the left operand from k on, each broadcast."""
         units = (
             load_scalar(self.scalar, self._left(row, k, t), self.c.unit, None) for t in range(count)
         )
         return [splat(self.b, one, self.lanes) for one in units]
 
     def _add(
-        self, k: Value, column: Value, found: Sequence[Sequence[Value]], only: Sequence[Value]
+        self, k: Value, column: Value, values: Sequence[Sequence[Value]], only: Sequence[Value]
     ) -> None:
-        """sum[i, columns] += left[i, units from k on] * found[unit][vector of columns]; `only` are
-        the units of a single row."""
+        """Emit sum[i, columns] += left[i, units from k on] * rows[unit][vector of columns].
+
+        `only` are the broadcast units of a single left row.
+        """
         b, m, dtype = self.b, self.machine, self.c.item.dtype
 
         def row(i: Value) -> None:
             places = [
                 self._sum(i, b.add(column, number(v * self.lanes)) if v else column)
-                for v in range(len(found[0]))
+                for v in range(len(values[0]))
             ]
             totals = [load_vector(m, place, dtype, None) for place in places]
-            for one, line in zip(only or self._ones(i, k, len(found)), found, strict=True):
+            for one, line in zip(only or self._ones(i, k, len(values)), values, strict=True):
                 totals = [
                     self._multiplied(one, x, total) for x, total in zip(line, totals, strict=True)
                 ]
@@ -227,7 +243,7 @@ class Gemv:
     # ---- lines along n -----------------------------------------------------------------------
 
     def _rows(self) -> None:
-        """Many lines at a time, then a few."""
+        """Emit the axpy form: many rows at a time, then a few."""
         b, (low, high) = self.b, self.ranges[self.c.k]
         many = LINES if self.home.home.target.registers >= 32 else LINES // 2
         many = FEW if self.c.m is None or len(self.right.items) > SHORT else many
@@ -237,12 +253,12 @@ class Gemv:
         self.home.loop(middle, high, FEW, lambda k: self._some(k, FEW, True))
 
     def _some(self, k: Value, count: int, clamped: bool) -> None:
-        """`count` lines from k on; with `clamped` there may be fewer."""
+        """Emit `count` rows from k on; with `clamped` there may be fewer."""
         b, together = self.b, self.c.together
         last = b.sub(self.ranges[self.c.k][1], number(1)) if clamped else None
         lines = lines_from(self.home, self.top, self.c.k, k, count, last)
         high = self.ranges[self.c.k][1]
-        here = [b.icmp_signed("<", b.add(k, number(r)), high) for r in range(count)]
+        exists = [b.icmp_signed("<", b.add(k, number(r)), high) for r in range(count)]
         only = [] if self.c.m is not None else self._ones(number(0), k, count // together)
 
         def put(at: Value, mask: Value | None) -> None:
@@ -250,7 +266,7 @@ class Gemv:
             for r, line in enumerate(lines):
                 value = self._value(line, at, mask)
                 zero = ir.Constant(value.type, None)
-                values.append(b.select(here[r], value, zero) if clamped and r else value)
+                values.append(b.select(exists[r], value, zero) if clamped and r else value)
             if mask is None and not clamped and self.c.m is not None:
                 self._ask(lines, at, (self.c.k, self.c.n))
             if self.c.group is None:
@@ -264,8 +280,11 @@ class Gemv:
     # ---- lines along k -----------------------------------------------------------------------
 
     def _dots(self) -> None:
-        """sum[i, n] += the dot product of row i and line n, for a few of both side by side: as many
-        rows as may be, since each visit to a line takes all of its bytes again."""
+        """Emit the dot form: sum[i, n] += left row i . right row n, for a few of both at once.
+
+        It takes as many left rows as possible, since each pass over a right row loads all of its
+        bytes.
+        """
         b, wide = self.b, self.home.home.target.registers >= 32
         alone = self.c.group is None and self.home.home.target.foresees_pages
         if self.c.m is None and not alone:
@@ -286,8 +305,8 @@ class Gemv:
             if not heights:
                 self._chunks(several)
                 return
-            few = b.icmp_signed("<=", self.rows, number(heights[0]))
-            with b.if_else(few) as (then, otherwise):
+            is_few = b.icmp_signed("<=", self.rows, number(heights[0]))
+            with b.if_else(is_few) as (then, otherwise):
                 with then:
                     self._sweep(heights[0], FEW)
                 with otherwise:
@@ -296,7 +315,7 @@ class Gemv:
         rows(heights)
 
     def _chunks(self, several: int) -> None:
-        """Dot products of more rows, `several` at once, piece by piece."""
+        """Emit dot products of many left rows, `several` at once, chunk by chunk of k."""
         b, each = self.b, self.c.together / self.c.unit.itemsize
         many, most = (number(int(size * each)) for size in (CHUNK_MANY, CHUNK))
         one = b.icmp_signed("<=", self.rows, number(several))
@@ -307,8 +326,11 @@ class Gemv:
         )
 
     def _line(self, n: Value) -> None:
-        """sum[n] += the dot product of the one row and a long line: read alone, in several sums at
-        once, it is what the processor foresees by itself."""
+        """Emit sum[n] += the dot product of the single left row and a long right row.
+
+        Read alone, into several accumulators, the row is one stream which hardware prefetchers
+        follow.
+        """
         b, c, m, lanes = self.b, self.c, self.machine, self.lanes
         (line,) = lines_from(self.home, self.top, c.n, n, 1, None)
         zero = m.const(c.item.dtype, 0)
@@ -316,7 +338,7 @@ class Gemv:
         low, high = self.ranges[c.k]
         middle = b.add(low, b.and_(b.sub(high, low), number(-FEW * lanes)))
 
-        # Vectors one by one where lanes pick elements: long ones would be joined and taken apart.
+        # Single vectors where lanes gather: wide ones would be concatenated and split again.
         loads = [x.payload.offset for x in self.right.items if isinstance(x.payload, Access)]
         usual, each = self.wide, FEW if all(coefficient(e, c.k) is not None for e in loads) else 1
 
@@ -342,7 +364,7 @@ class Gemv:
         self._keep_one(self._sum(number(0), n), across(self.machine, totals[0]))
 
     def _chunk(self, at: Value, size: Value, rows: int, groups: Value) -> None:
-        """One piece of k, whose rows of the left operand stay in the first cache."""
+        """Emit one chunk of k, whose left rows stay in L1."""
         b, (low, high) = self.b, self.ranges[self.c.k]
         end = b.add(at, size)
         self.ranges[self.c.k] = at, b.select(b.icmp_signed("<", end, high), end, high)
@@ -350,24 +372,27 @@ class Gemv:
         self.ranges[self.c.k] = low, high
 
     def _sweep(self, rows: int, count: int, groups: Value | None = None) -> None:
-        """All lines, or pieces of them, `count` at a time, with all rows, `rows` at a time; with
-        `groups`, what comes so many groups of lines later is asked for."""
+        """Emit all right rows, `count` at a time, with all left rows, `rows` at a time.
+
+        With `groups`, rows that many groups ahead are prefetched.
+        """
         b, (low, high) = self.b, self.ranges[self.c.n]
         middle = b.add(low, b.and_(b.sub(high, low), number(-count)))
         self.far = groups is not None
         if groups is None:
             self._foresee(self.c.k, AHEAD)
-        else:  # told that no piece ends before, LLVM orders loads and asks worse: 1.3 times as long
+        else:  # no remainder of elements here: LLVM schedules loads and prefetches better
             self.ahead = {size: (groups, number(0)) for size in self._sizes()}
         for first, last, many in ((low, middle, count), (middle, high, 1)):
 
-            def some(n: Value, many: int = many) -> None:
+            def row_group(n: Value, many: int = many) -> None:
                 lines = lines_from(self.home, self.top, self.c.n, n, many, None)
                 self.home.loop(number(0), self.rows, rows, lambda i: self._group(i, rows, n, lines))
 
-            self.home.loop(first, last, many, some)
+            self.home.loop(first, last, many, row_group)
 
     def _group(self, i: Value, rows: int, n: Value, lines: list[Scope]) -> None:
+        """Emit the dot products of `rows` left rows and some right rows."""
         b, c, m = self.b, self.c, self.machine
         zero = m.const(c.item.dtype, 0)
         places = [[self._variable(zero) for _ in lines] for _ in range(rows)]
@@ -380,7 +405,7 @@ class Gemv:
                 for value, place in zip(values, sums, strict=True):
                     b.store(self._multiplied(one, value, b.load(place, typ=zero.type)), place)
 
-        def asking(at: Value) -> None:
+        def prefetching_put(at: Value) -> None:
             self._ask(lines, at, (c.n, c.k), b.icmp_signed("==", i, number(0)), step)
             for v in range(0, step, self.wide):
                 put(b.add(at, number(v)) if v else at, None)
@@ -388,7 +413,7 @@ class Gemv:
         low, high = self.ranges[c.along]
         step = max(self.wide, LINE // min(self._sizes(), default=LINE))
         middle = b.add(low, b.and_(b.sub(high, low), number(-step)))
-        self.home.loop(low, middle, step, asking)
+        self.home.loop(low, middle, step, prefetching_put)
         along(self.home, (middle, high), self.wide, put)
         totals = [b.load(place, typ=zero.type) for sums in places for place in sums]
         while len(totals) > 1 and len(totals) < self.lanes:
@@ -399,27 +424,30 @@ class Gemv:
     def _keep(
         self, i: Value, n: Value, first: int, totals: list[Value], lines: int, rows: int
     ) -> None:
-        """Adds the sums over lanes to the sums in scratch: of vectors row by row, line by line; of
-        short vectors a row's lines are several."""
+        """Add horizontal sums of some accumulators to the sums in scratch.
+
+        Accumulators are ordered by left row, then right row; a vector shorter than a row's group
+        spans part of it.
+        """
         b, dtype = self.b, self.c.item.dtype
         if len(totals) == 1:
             self._keep_one(self._sum(i, n), across(self.machine, totals[0]))
             return
-        found, run = together(self.machine, totals), min(lines, self.lanes)
+        sums, run = together(self.machine, totals), min(lines, self.lanes)
         for at in range(first, min(first + self.lanes, rows * lines), run):
             row, line = divmod(at, lines)
             where = self._sum(b.add(i, number(row)), b.add(n, number(line)) if line else n)
             if lines == 1:
-                one = b.extract_element(found, ir.Constant(ir.IntType(32), at - first))
+                one = b.extract_element(sums, ir.Constant(ir.IntType(32), at - first))
                 self._keep_one(where, one)
                 continue
             picks = [at - first + r for r in range(run)]
-            some = b.shuffle_vector(
-                found, found, ir.Constant(ir.VectorType(ir.IntType(32), run), picks)
+            part = b.shuffle_vector(
+                sums, sums, ir.Constant(ir.VectorType(ir.IntType(32), run), picks)
             )
             m = LLVMMachine(b, run, self.home.home.target)
             before = load_vector(m, where, dtype, None)
-            store_vector(m, where, m.add(before, some), dtype, None)
+            store_vector(m, where, m.add(before, part), dtype, None)
 
     def _keep_one(self, where: Value, total: Value) -> None:
         dtype = self.c.item.dtype
@@ -431,11 +459,13 @@ class Gemv:
         lines: list[Scope],
         at: Value,
         axes: tuple[str, str],
-        asked: Value | None = None,
+        is_new: Value | None = None,
         length: int = 0,
     ) -> None:
-        """Has the processor fetch what lies ahead along the lines, or at their end on the next
-        ones; axes: the one across lines and the one along them.  Nothing new unless `asked`.
+        """Prefetch what is ahead along the rows, or past their end in the next rows.
+
+        `axes` are the axis across rows and the one along them.  Where `asked` is false, nothing new
+        is fetched.
         """
         b, home, (across, along) = self.b, self.home, axes
         for item in self.right.items:
@@ -452,8 +482,8 @@ class Gemv:
             inside = b.icmp_signed("<", b.add(at, more), high)
             ahead = b.select(inside, more, b.add(b.sub(more, b.sub(high, low)), later))
             ahead = b.add(b.mul(groups, later), ahead)
-            if asked is not None:
-                ahead = b.select(asked, ahead, number(0))
+            if is_new is not None:
+                ahead = b.select(is_new, ahead, number(0))
             ahead = b.add(at, ahead)
             for line in lines:
                 place = b.add(line.offset(access), ahead)
@@ -465,18 +495,21 @@ class Gemv:
                         near=not self.far,
                     )
 
-    def _foresee(self, along: str, far: int) -> None:
-        """How many whole lines `far` bytes are, and elements what is left: short lines are asked
-        for some groups of them before, so that as much is under way as along long ones."""
+    def _foresee(self, along: str, distance: int) -> None:
+        """Convert a prefetch distance of `far` bytes to complete rows and a remainder of elements.
+
+        Short rows are prefetched some groups ahead, so that as many bytes are in flight as for long
+        ones.
+        """
         b, (low, high) = self.b, self.ranges[along]
         length = b.sub(high, low)
         length = b.select(b.icmp_signed("<", length, number(1)), number(1), length)
         for size in self._sizes():
-            whole = b.udiv(number(far // size), length)
-            self.ahead[size] = whole, b.sub(number(far // size), b.mul(whole, length))
+            groups = b.udiv(number(distance // size), length)
+            self.ahead[size] = groups, b.sub(number(distance // size), b.mul(groups, length))
 
     def _sizes(self) -> set[int]:
-        """Bytes of what is read of a line."""
+        """Return the element sizes of what is read along a row."""
         return {
             self.home.home.dtypes[x.payload.buffer].itemsize
             for x in self.right.items
@@ -484,7 +517,7 @@ class Gemv:
         }
 
     def _vectors(self, value: Value) -> list[Value]:
-        """A wide register as registers of the processor."""
+        """Split a wide vector into machine vectors."""
         kind = ir.VectorType(ir.IntType(32), self.lanes)
         return [
             self.b.shuffle_vector(value, value, ir.Constant(kind, list(range(v, v + self.lanes))))
@@ -499,8 +532,10 @@ class Gemv:
 
 
 def fma_step(m: LLVMMachine, a: Value, b: Value, c: Value, item: Item) -> Value:
-    """a*b + c, rounded once where the processor can: in software that would cost a call; of units
-    c and the products of their members."""
+    """Return a*b + c, fused where the processor can; a software FMA would cost a call.
+
+    With units, add the dot product of the units `a` and `b` to c.
+    """
     if item.args[0].kind == "unit" or item.args[0].dtype != item.dtype:
         return step(m, BFLOATS, a, b, c)
     if item.dtype.is_float and (m.target.has("fma") or m.target.isa == "neon"):

@@ -1,10 +1,9 @@
-"""A tall product: some rows at once under a tile, and what reads its sums on the spot.
+"""Emit a tall-skinny GEMM whose epilogue reads the sums from registers.
 
-The sums of a tile stay in registers: for each of its rows they are known to the nest that reads
-them, which computes and stores what follows.  Where that is long, it is not written out for every
-row: the sums of some rows go to scratch first.  Where less than a whole tile of rows is left, they
-are taken by lower tiles, one by one in the end: nothing is computed twice, since results may
-overwrite operands.
+A register tile computes some rows at a time.  The nest which reads its sums (the epilogue) takes
+them from registers and stores what follows.  A long epilogue is not unrolled for every row: the
+sums of some rows are staged in scratch first.  A row remainder goes to lower tiles, down to single
+rows: nothing is computed twice, since outputs may overwrite operands.
 """
 
 from __future__ import annotations
@@ -43,48 +42,51 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 AHEAD = 8192
-"""Bytes between what is read of long rows and what is asked for."""
+"""Bytes between what is read of long rows and what is prefetched."""
 
 
 def last_of(mask: Value | None, nth: int, vectors: int) -> Value | None:
-    """The mask of the nth of some vectors: all of them but the last one are whole."""
+    """Return the mask of the nth of some vectors: only the last one may be partial."""
     return mask if nth == vectors - 1 else None
 
 
 class TallSkinnyGemm(TallPacker):
-    """One tall product in the task that `home` is emitting."""
+    """Emits one tall-skinny product of the task that `home` is emitting."""
 
     def run(self) -> None:
-        """All rows of this task, some at a time.  Those whose sums another one reads wait for it:
-        it takes the same rows of all, so that these are near and sums stay in the first cache."""
+        """Emit all rows of this task, some at a time.
+
+        Products whose sums the epilogue of another product reads are emitted with it: it takes the
+        same rows of all of them, so that operands and sums stay in L1.
+        """
         home, c = self.home, self.c
         if c.kept:
             return
-        every = [*self._others(), self]
-        for one in every:
-            one._open()
+        products = [*self._others(), self]
+        for product in products:
+            product._open()
         home.prefetch_enabled = False
 
-        def some() -> None:
-            for one in every:
-                one._some(*home.ranges[c.m])
+        def row_block() -> None:
+            for product in products:
+                product._some(*home.ranges[c.m])
 
-        in_blocks(home, c.m, c.staged, some)
+        in_blocks(home, c.m, c.staged, row_block)
         home.prefetch_enabled = True
 
     def _others(self) -> list[Self]:
-        """The other products, whose sums are kept for what reads those of this one."""
-        kept = ((n, n.product) for n in self.home.s.nests if n is not self.nest)
-        return [type(self)(self.home, n, c) for n, c in kept if isinstance(c, TallSkinnyPlan)]
+        """Return the other products, whose sums are kept for this product's epilogue."""
+        others = ((n, n.product) for n in self.home.s.nests if n is not self.nest)
+        return [type(self)(self.home, n, c) for n, c in others if isinstance(c, TallSkinnyPlan)]
 
     def _open(self) -> None:
-        """What stands before all rows."""
+        """Emit what precedes all rows: pack the right operand and locate the left one."""
         self.home.products = self
         self._pack_right()
         self._open_left()
 
     def _some(self, low: Value, high: Value) -> None:
-        """Some rows: their sums, and what reads these."""
+        """Emit a block of rows: sums and epilogue."""
         home, b, c = self.home, self.b, self.c
         home.products, self.first = self, low
         self._pack_left()
@@ -93,18 +95,18 @@ class TallSkinnyGemm(TallPacker):
         if not c.dense:
             self._results(low, high)
             return
-        even = b.icmp_signed("==", b.urem(self.columns, number(c.tile.lanes)), number(0))
-        with b.if_else(even) as (lines, parts):
-            with lines:
+        aligned = b.icmp_signed("==", b.urem(self.columns, number(c.tile.lanes)), number(0))
+        with b.if_else(aligned) as (full_rows, staged_rows):
+            with full_rows:
                 self._results(low, high)
-            with parts:
+            with staged_rows:
                 self.staged = True
                 self._results(low, high)
                 self._copy(low, high)
                 self.staged = False
 
     def _know_steps(self) -> None:
-        """How far apart the places of neighbouring rows are."""
+        """Compute the row strides of what the epilogue reads and writes."""
         home = self.home
         steps = {a: coefficient(a.offset, self.c.m) for a in home.accesses if not a.positions}
         self.rows_apart = {a: home.index(s, self.top) for a, s in steps.items() if s is not None}
@@ -112,22 +114,22 @@ class TallSkinnyGemm(TallPacker):
         stores = dict.fromkeys(s.access for s in self.nest.stores if s.where is None)
         self.into = IntoRanges(home, self.c.n, self.rows_apart)
         self.aimed: Aimed | None = None
-        """Where columns of a tile go, where that is asked for several tiles at once."""
+        """Output ranges of a tile's columns, where several tiles share the selection."""
         self.beside, self.results = (
             [
                 a
-                for a in found
+                for a in accesses
                 if isinstance(a, Access)
                 and a in self.rows_apart
                 and coefficient(a.offset, self.c.n) == 1
             ]
-            for found in (loads, stores)
+            for accesses in (loads, stores)
         )
 
     # ---- rows ------------------------------------------------------------------------------------
 
     def _results(self, low: Value, high: Value) -> None:
-        """Whole tiles of rows, then lower ones; then what reads them, if that comes later."""
+        """Emit full tiles of rows, then lower ones; then a deferred epilogue."""
         b, c, loop, done = self.b, self.c, self.home.loop, low
         part = "whole" if c.wide else ""
         for size in c.heights[:-1]:
@@ -141,7 +143,7 @@ class TallSkinnyGemm(TallPacker):
             loop(low, high, 1, self._late)
 
     def _beside(self, low: Value, high: Value) -> None:
-        """Columns beside whole panels: tiles as high as others and lower ones."""
+        """Emit the columns past the full panels, by full and by lower tiles."""
         done, (full, *_, lower, _) = low, self.c.heights
         for size in (full, lower):
             end = self.b.sub(high, self.b.urem(self.b.sub(high, done), number(size)))
@@ -149,9 +151,11 @@ class TallSkinnyGemm(TallPacker):
             done = end
 
     def _copy(self, low: Value, high: Value) -> None:
-        """Rows of results from scratch to where they belong.  They were stored whole vector by
-        whole vector, one over the end of the other: stores of a few lanes take several times as
-        long."""
+        """Copy rows of results from scratch to their destination.
+
+        They were stored there in full vectors, each over the end of the one before: stores of a few
+        lanes are several times slower.
+        """
         b, home, c = self.b, self.home, self.c
         count = b.mul(b.sub(high, low), self.columns)
         place = Scope(self.top, {c.m: low})
@@ -163,11 +167,11 @@ class TallSkinnyGemm(TallPacker):
             copied(b, home, home.storage.at[c.item, STAGED_PART + j], to, count, dtype)
 
     def _rows(self, row: Value, count: int, part: Literal["", "whole", "rest"] = "") -> None:
-        """All columns of some rows; or whole panels of them, or what is beside these."""
+        """Emit all columns of some rows, or only full panels, or only the columns past them."""
         self._across(self._tile(row, count), self.c.tile.vectors, part)
 
     def _tile(self, row: Value, count: int) -> Any:
-        """What computes and stores some columns of some rows."""
+        """Return a callback which emits some columns of some rows."""
         b, c = self.b, self.c
         if c.picked:
             starts = [self._picked(b.add(row, number(i)) if i else row) for i in range(count)]
@@ -183,13 +187,13 @@ class TallSkinnyGemm(TallPacker):
         lanes = c.tile.lanes
 
         def columns(at: Value, vectors: int, mask: Value | None) -> None:
-            courses = self._courses(origins, at, count, vectors)
-            for course in courses:
+            streams = self._courses(origins, at, count, vectors)
+            for stream in streams:
                 if c.wide:
-                    course.begin(self.depth)
+                    stream.begin(self.depth)
                 else:
-                    course.at_once()
-            self.courses = courses if c.wide else []
+                    stream.at_once()
+            self.courses = streams if c.wide else []
             if c.picked and count == c.heights[0]:
                 self._ask_picked(b.add(row, number(count)), at)
             totals = self._sums(starts, b.sub(at, self.column), vectors, mask)
@@ -205,18 +209,20 @@ class TallSkinnyGemm(TallPacker):
         return columns
 
     def _origins(self, row: Value) -> dict[Access, Value]:
-        """Where what is read beside the sums of a row begins, in elements."""
-        fills = self.c.wide and not self.c.deep  # the first cache, with a panel over all of k
-        asked = [*self.beside, *(() if fills else self.results)]
-        place = self._places(row, 1)[0] if asked else None
-        return {a: place.offset(a) for a in asked} if place else {}
+        """Return the first element of a row for each access of the epilogue to prefetch."""
+        fills = self.c.wide and not self.c.deep  # L1, with a panel over all of k
+        accesses = [*self.beside, *(() if fills else self.results)]
+        place = self._places(row, 1)[0] if accesses else None
+        return {a: place.offset(a) for a in accesses} if place else {}
 
     def _courses(
         self, origins: Mapping[Access, Value], column: Value, count: int, vectors: int
     ) -> list[PrefetchStream]:
-        """What the processor is to fetch that is read beside a tile's sums, and the lines of what
-        is made of them: runs as short as a tile tell it nothing of those."""
-        b, home, found = self.b, self.home, list[PrefetchStream]()
+        """Return prefetch streams for what the epilogue of a tile reads and writes.
+
+        Rows as short as a tile do not train hardware prefetchers.
+        """
+        b, home, streams = self.b, self.home, list[PrefetchStream]()
         for access, origin in origins.items():
             dtype, step = home.home.dtypes[access.buffer], self.rows_apart[access]
             base, written = home.home.buffers[access.buffer], access in self.results
@@ -226,17 +232,18 @@ class TallSkinnyGemm(TallPacker):
             lines = -(-vectors * self.c.tile.lanes * dtype.itemsize // LINE)
             step = b.mul(step, number(dtype.itemsize))
             shape = count, lines
-            found.append(PrefetchStream(b, first, step, shape, near=not ahead, written=written))
-        return found
+            streams.append(PrefetchStream(b, first, step, shape, near=not ahead, written=written))
+        return streams
 
     def _rows_ahead(self, count: int) -> int:
-        """How far it is to the rows for which a tile asks: those of the next one, or its own where
-        they are read later."""
+        """Return how many rows ahead a tile prefetches what its epilogue reads."""
         return 0 if self.c.late else count
 
     def _ask_picked(self, row: Value, column: Value) -> None:
-        """Has the processor fetch one of the rows from this one on, another for each panel: the
-        processor does not know where they lie."""
+        """Prefetch one of the gathered rows from this one on, a different one for each panel.
+
+        Hardware prefetchers cannot predict their addresses.
+        """
         b, c, home = self.b, self.c, self.home
         nth = b.udiv(b.sub(column, self.column), number(c.tile.columns))
         row, last = b.add(row, nth), b.sub(home.ranges[c.m][1], number(1))
@@ -249,7 +256,7 @@ class TallSkinnyGemm(TallPacker):
         )
 
     def _places(self, row: Value, count: int) -> list[Scope]:
-        """The scopes of some rows."""
+        """Return the scopes of consecutive rows."""
         b, home, c = self.b, self.home, self.c
         places = [Scope(self.top, {c.m: b.add(row, number(i))}) for i in range(count)]
         home.enter(places[0], 1)
@@ -262,59 +269,71 @@ class TallSkinnyGemm(TallPacker):
         return places
 
     def _across(self, put: Any, vectors: int, part: Literal["", "whole", "rest"] = "") -> None:
-        """`put(column, vectors, mask)` for all columns, so many vectors at once where there are:
-        first for what is less than a vector, which may be stored over the begin of the next row.
-        Of `part` "whole" only where there are so many, of "rest" the others: at once too where
-        they take as many vectors.  A mask is that of the last vector."""
+        """Emit `put(column, vectors, mask)` for all columns, `vectors` vectors at once where
+        possible.
+
+        The masked remainder comes first, since it may be stored over the beginning of the next row.
+        `part` "whole" emits only full panels, "rest" only the other columns: at once if they need
+        as many vectors.  A mask applies to the last vector.
+        """
         b, home, c = self.b, self.home, self.c
         (low, high), lanes, wide = home.ranges[c.n], c.tile.lanes, c.tile.lanes * vectors
         size = b.sub(high, low)
-        whole, many = b.add(low, self._whole(size, lanes)), b.add(low, self._whole(size, wide))
+        vectors_end, panels_end = (
+            b.add(low, self._whole(size, lanes)),
+            b.add(low, self._whole(size, wide)),
+        )
 
         def masked(at: Value) -> None:
             left = opaque(b, b.sub(high, at))
             put(at, 1, b.icmp_signed("<", iota(lanes), splat(b, left, lanes)))
 
         if part == "rest":
-            self._beside_panels(put, many, vectors, lambda: home.loop(many, high, lanes, masked))
+            self._beside_panels(
+                put, panels_end, vectors, lambda: home.loop(panels_end, high, lanes, masked)
+            )
             return
         if not part:
-            home.loop(whole, high, lanes, masked)
-        home.loop(low, many, wide, lambda at: put(at, vectors, None))
+            home.loop(vectors_end, high, lanes, masked)
+        home.loop(low, panels_end, wide, lambda at: put(at, vectors, None))
         if wide > lanes and not part:
-            home.loop(many, whole, lanes, lambda at: put(at, 1, None))
+            home.loop(panels_end, vectors_end, lanes, lambda at: put(at, 1, None))
 
     def _beside_panels(
         self, put: Any, many: Value, vectors: int, single: Callable[[], None]
     ) -> None:
-        """`put` for columns beside whole panels, where they take as many vectors; or else `single`,
-        by which these are done one by one.  Neither is emitted that no task needs."""
+        """Emit `put` for the columns past full panels if they fill all vectors, otherwise `single`.
+
+        A case which no task has is not emitted.
+        """
         b, lanes = self.b, self.c.tile.lanes
         full, rests = (vectors - 1) * lanes, self._rests(vectors * lanes)
-        near = vectors > 1 and (not rests or max(rests) > full)
-        few = not near or not rests or any(0 < n <= full for n in rests)
+        may_be_wide = vectors > 1 and (not rests or max(rests) > full)
+        may_be_narrow = not may_be_wide or not rests or any(0 < n <= full for n in rests)
         left = opaque(b, b.sub(b.sub(self.home.ranges[self.c.n][1], many), number(full)))
-        some = b.icmp_signed(">", left, number(0))
-        if near and few:
-            with b.if_else(some) as (most, fewer):
-                with most:
+        is_wide = b.icmp_signed(">", left, number(0))
+        if may_be_wide and may_be_narrow:
+            with b.if_else(is_wide) as (wide, narrow):
+                with wide:
                     put(many, vectors, first_lanes(b, left, lanes))
-                with fewer:
+                with narrow:
                     single()
-        elif near:
-            with b.if_then(some):
+        elif may_be_wide:
+            with b.if_then(is_wide):
                 put(many, vectors, first_lanes(b, left, lanes))
         elif not rests or max(rests):
             single()
 
     def _rests(self, wide: int) -> set[int]:
-        """Columns that a task may have beside whole panels; none where that is not known."""
-        total, local = (found[self.c.n] for found in (self.home.s.phase.axes, self.home.s.local))
+        """Return the possible numbers of columns past full panels; empty if unknown."""
+        total, local = (
+            extents[self.c.n] for extents in (self.home.s.phase.axes, self.home.s.local)
+        )
         if self.home.bands or not isinstance(total, int) or not isinstance(local, int) or not local:
             return set()
         return {min(local, total) % wide, total % local % wide}
 
-    # ---- what reads the sums ---------------------------------------------------------------------
+    # ---- the epilogue ---------------------------------------------------------------------
 
     def _read_all(
         self,
@@ -324,7 +343,7 @@ class TallSkinnyGemm(TallPacker):
         mask: Value | None,
         totals: list[Value],
     ) -> None:
-        """Computes and stores what reads the sums of a tile from a row on, from registers."""
+        """Emit the epilogue of a tile from a row on, reading its sums from registers."""
         b, home, lanes, vectors = self.b, self.home, self.c.tile.lanes, len(totals) // len(places)
 
         def line(i: int) -> None:
@@ -351,7 +370,7 @@ class TallSkinnyGemm(TallPacker):
     def _read_apart(
         self, row: Value, count: int, columns: tuple[Value, Value], totals: list[Value]
     ) -> None:
-        """The same vector by vector, of a tile that lies in several ranges."""
+        """Emit the epilogue vector by vector, for a tile which spans several output ranges."""
         b, home, lanes, dtype = self.b, self.home, self.c.tile.lanes, self.c.item.dtype
         vectors, (low, high) = len(totals) // count, columns
         with b.goto_entry_block():
@@ -374,17 +393,17 @@ class TallSkinnyGemm(TallPacker):
         )
 
     def _sum(self, row: Value, column: Value) -> Value:
-        """Address of a sum in scratch."""
+        """Return the address of a sum in scratch."""
         return self._sum_of(self.item, row, column)
 
     def _sum_of(self, item: Item, row: Value, column: Value) -> Value:
-        """The same of one of the products that are taken together."""
+        """Return the address of a sum of one of the products emitted together."""
         b, low = self.b, self.home.ranges[self.c.n][0]
         at = b.add(b.mul(b.sub(row, self.first), self.pitch), b.sub(column, low))
         return element_address(b, self.home.storage.at[item, SUMS_PART], at, item.dtype)
 
     def _late(self, row: Value) -> None:
-        """What reads the sums of a row, from scratch."""
+        """Emit the epilogue of a row from sums in scratch."""
         (place,), c, b = self._places(row, 1), self.c, self.b
 
         def columns(at: Value, vectors: int, mask: Value | None) -> None:
@@ -393,11 +412,11 @@ class TallSkinnyGemm(TallPacker):
                 total = load_vector(self.m, self._sum(row, here), c.item.dtype, None)
                 self._read(place, here, last_of(mask, v, vectors), total)
 
-        # What is read after long sums need not be written out more than once.
+        # After long sums the epilogue need not be unrolled.
         self._across(columns, 1 if c.wide else c.tile.vectors)
 
     def _read(self, place: Scope, column: Value, mask: Value | None, total: Value) -> None:
-        """Computes and stores what reads one vector of sums."""
+        """Emit the epilogue of one vector of sums."""
         home, b, c = self.home, self.b, self.c
         inner = Scope(place, {c.n: column}, lanes=Lanes(c.n, column, c.tile.lanes, mask))
         inner.values[c.item] = total
@@ -420,40 +439,40 @@ class TallSkinnyGemm(TallPacker):
     def _sums(
         self, starts: list[Value], column: Value, vectors: int, mask: Value | None
     ) -> list[Value]:
-        """The sums of some rows and vectors of columns over all of k."""
+        """Return the sums of some rows and vectors of columns over all of k."""
         c = self.c
         line = self.at(RIGHT_PART, self._packed(number(0), column))
 
-        def one(k: Value, totals: list[Value], nth: int) -> list[Value]:
+        def step_at(k: Value, totals: list[Value], nth: int) -> list[Value]:
             across = self._line(k, nth, line, column, vectors, mask)
             if nth == 0:
                 self._ask(starts, k, column)
                 ask_in_course(self.b, self.courses, k)
-            found: list[Value] = []
+            sums: list[Value] = []
             for i, at in enumerate(self._rows_at(starts, k)):
-                # Broadcasts do not wait in registers for their turn.
+                # Broadcast just before use, to keep registers free.
                 value = splat(self.b, load_scalar(self.scalar, at, self.stored, None), c.tile.lanes)
-                found += [
+                sums += [
                     fma_step(self.m, value, x, totals[i * vectors + v], c.item)
                     for v, x in enumerate(across)
                 ]
-            return found
+            return sums
 
         zeros = [self.m.const(c.item.dtype, 0)] * (len(starts) * vectors)
         if not c.wide or is_short(self.home.s.local[c.k], c.item.dtype):
-            return rounds(self.b, (number(0), self.depth), 1, one, zeros)
+            return rounds(self.b, (number(0), self.depth), 1, step_at, zeros)
         return in_runs(
             self.m,
             c.item.dtype,
             (number(0), self.depth),
             len(zeros),
-            lambda run: rounds(self.b, run, 1, one, zeros),
+            lambda run: rounds(self.b, run, 1, step_at, zeros),
         )
 
     def _line(
         self, k: Value, nth: int, first: Value, column: Value, vectors: int, mask: Value | None
     ) -> list[Value]:
-        """Some vectors of one line of the right operand: of the nth after the kth."""
+        """Load some vectors of the right operand's row at position k + nth."""
         places = self._panel(k, nth, first, vectors)
         return [
             load_vector(self.m, place, self.c.item.dtype, last_of(mask, v, vectors))
@@ -461,7 +480,7 @@ class TallSkinnyGemm(TallPacker):
         ]
 
     def _panel(self, k: Value, nth: int, first: Value, vectors: int) -> list[Value]:
-        """Where they are packed, `first` being the place of the first line."""
+        """Return addresses of vectors in the packed row at k + nth; `first` is at k = 0."""
         c = self.c
         step = number(c.tile.columns) if c.wide else self.pitch
         b, dtype = self.b, c.item.dtype
@@ -470,31 +489,30 @@ class TallSkinnyGemm(TallPacker):
         return [element_address(b, line, number(v * c.tile.lanes), dtype) for v in range(vectors)]
 
     def _on(self, first: Value, k: Value, nth: int, step: Value, dtype: DType) -> Value:
-        """An address `k + nth` steps on, of which only `k` differs from round to round."""
+        """Return the address `k + nth` steps on; only `k` changes between iterations."""
         b = self.b
         at = element_address(b, first, times(b, k, step), dtype)
         return element_address(b, at, b.mul(number(nth), step), dtype) if nth else at
 
     def _ask(self, starts: list[Value], k: Value, column: Value) -> None:
-        """Has the processor fetch what later tiles read: a tile's rows are too many and too short
-        for it to guess."""
+        """Prefetch rows of later tiles: too many and too short for hardware prefetchers."""
         b = self.b
         if self.along == self.c.k and len(starts) > 1:
             ahead = number(AHEAD // self.stored.itemsize)
-            if self.c.wide:  # the next rows, while the tiles of these use theirs
+            if self.c.wide:  # the next rows, in the course of this row block's tiles
                 ahead = b.mul(self.left_steps[0], number(len(starts)))
             at = stepped(b, starts[0], k, number(len(starts)), memory_type(self.stored))
             prefetch(b, element_address(b, at, ahead, self.stored), near=not self.c.wide)
 
     def _rows_at(self, starts: list[Value], k: Value) -> list[Value]:
-        """Where a tile's rows are at a position."""
+        """Return the addresses of a tile's rows at a position."""
         step, kind = self.left_steps[1], memory_type(self.stored)
-        if self.c.picked:  # anywhere
+        if self.c.picked:  # at unrelated addresses
             return [self._on(start, k, 0, step, self.stored) for start in starts]
         return abreast(self.b, starts, (self.left_steps[0], kind), k, step, kind)
 
     def _one(self, start: Value, k: Value, nth: int) -> Value:
-        """An element of the left operand in all lanes: of its row the nth after the kth."""
+        """Broadcast an element of the left operand: of its row, at k + nth."""
         at = self._on(start, k, nth, self.left_steps[1], self.stored)
         return splat(self.b, load_scalar(self.scalar, at, self.stored, None), self.c.tile.lanes)
 
