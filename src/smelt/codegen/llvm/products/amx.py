@@ -105,29 +105,29 @@ class _Tiles:
         b, kind = self.b, ir.VectorType(BYTE, 64)
         self.told = b.alloca(kind)
         b.store(ir.Constant(kind, None), self.told, align=1)
-        self._put(0, 1, BYTE)  # palette 1, the only one
+        self._write_config(0, 1, BYTE)  # palette 1, the only one
         for tile in range(SUMS, LEFT):
-            self._put(16 + 2 * tile, 4 * SIDE, SHORT)
+            self._write_config(16 + 2 * tile, 4 * SIDE, SHORT)
         for tile in range(RIGHT, RIGHT + WIDE):
-            self._put(16 + 2 * tile, 4 * SIDE, SHORT)
+            self._write_config(16 + 2 * tile, 4 * SIDE, SHORT)
         remainder = b.and_(self.units, number(SIDE - 1))
         full_units = b.sub(self.units, remainder)
-        with self._if(b.icmp_signed(">", full_units, number(0))):
-            self._sweep(number(0), full_units, number(SIDE), self.fresh)
-        with self._if(b.icmp_signed(">", remainder, number(0))):
+        with self._emit_if(b.icmp_signed(">", full_units, number(0))):
+            self._pass_over_rows(number(0), full_units, number(SIDE), self.fresh)
+        with self._emit_if(b.icmp_signed(">", remainder, number(0))):
             first = b.and_(self.fresh, b.icmp_signed("==", full_units, number(0)))
-            self._sweep(full_units, self.units, remainder, first)
+            self._pass_over_rows(full_units, self.units, remainder, first)
         intrinsic(b, "llvm.x86.tilerelease", VOID, [])
         b.ret_void()
 
-    def _put(self, at: int, value: Value | int, kind: ir.IntType) -> None:
+    def _write_config(self, at: int, value: Value | int, kind: ir.IntType) -> None:
         """Write a number into the tile configuration."""
         b = self.b
         value = kind(value) if isinstance(value, int) else b.trunc(value, kind)
         b.store(value, element_address(b, self.told, number(at), i8), align=1)
 
     @contextmanager
-    def _if(self, condition: Value) -> Generator[None]:
+    def _emit_if(self, condition: Value) -> Generator[None]:
         b = self.b
         inside, done = self.f.append_basic_block("some"), self.f.append_basic_block("done")
         b.cbranch(condition, inside, done)
@@ -150,17 +150,17 @@ class _Tiles:
         b.cbranch(b.icmp_signed("<", after, high), body, done)
         b.position_at_end(done)
 
-    def _sweep(self, low: Value, high: Value, step: Value, fresh: Value) -> None:
+    def _pass_over_rows(self, low: Value, high: Value, step: Value, fresh: Value) -> None:
         """Emit all rows, with the units from `low` to `high`, `step` at a time."""
         b = self.b
         for tile in range(LEFT, RIGHT):
-            self._put(16 + 2 * tile, b.mul(step, number(4)), SHORT)
+            self._write_config(16 + 2 * tile, b.mul(step, number(4)), SHORT)
         for tile in range(RIGHT, RIGHT + WIDE):
-            self._put(48 + tile, step, BYTE)
+            self._write_config(48 + tile, step, BYTE)
         high_rows = number(WIDE * SIDE)
         remainder = b.urem(self.rows, high_rows)
         full_rows = b.sub(self.rows, remainder)
-        with self._if(b.icmp_signed(">", full_rows, number(0))):
+        with self._emit_if(b.icmp_signed(">", full_rows, number(0))):
             self._configure(number(SIDE), number(SIDE))
             self._loop(
                 number(0),
@@ -168,28 +168,26 @@ class _Tiles:
                 high_rows,
                 lambda row: self._band(row, WIDE, low, high, step, fresh),
             )
-        with self._if(b.icmp_signed(">", remainder, number(SIDE))):
+        with self._emit_if(b.icmp_signed(">", remainder, number(SIDE))):
             self._configure(number(SIDE), b.sub(remainder, number(SIDE)))
             self._band(full_rows, WIDE, low, high, step, fresh)
         is_single = b.icmp_signed("<=", remainder, number(SIDE))
-        with self._if(b.and_(is_single, b.icmp_signed(">", remainder, number(0)))):
+        with self._emit_if(b.and_(is_single, b.icmp_signed(">", remainder, number(0)))):
             self._configure(remainder, number(SIDE))
             self._band(full_rows, 1, low, high, step, fresh)
 
     def _configure(self, first: Value, second: Value) -> None:
         """Configure how many rows the upper and the lower tiles have."""
         for k, rows in enumerate((first, second)):
-            self._put(48 + LEFT + k, rows, BYTE)
+            self._write_config(48 + LEFT + k, rows, BYTE)
             for j in range(WIDE):
-                self._put(48 + SUMS + WIDE * k + j, rows, BYTE)
+                self._write_config(48 + SUMS + WIDE * k + j, rows, BYTE)
         intrinsic(self.b, "llvm.x86.ldtilecfg", VOID, [self.told])
 
     def _band(
         self, row: Value, high: int, low: Value, end: Value, step: Value, fresh: Value
     ) -> None:
-        """Emit `high` tiles one below the other from a row on, with all panels and the pass's
-        units.
-        """
+        """Emit `high` tiles one below the other, with all panels and units of the pass."""
         b = self.b
         lines = [b.add(row, number(SIDE * i)) for i in range(high)]
 

@@ -39,10 +39,10 @@ def with_before(
     """
     b = m.builder
     if unless is None:
-        return _joined(m, places, dtype, totals, masks)
+        return _add_stored(m, places, dtype, totals, masks)
     before = b.block
     with b.if_then(b.not_(unless)):
-        sums = _joined(m, places, dtype, totals, masks)
+        sums = _add_stored(m, places, dtype, totals, masks)
         block = b.block
     merged: list[Value] = []
     for total, value in zip(totals, sums, strict=True):
@@ -108,7 +108,7 @@ def _on_stack(m: LLVMMachine, dtype: DType, count: int) -> list[Value]:
     return [element_address(b, place, number(k * kind.count), dtype) for k in range(count)]
 
 
-def _joined(
+def _add_stored(
     m: LLVMMachine, places: list[Value], dtype: DType, totals: list[Value], masks: Masks
 ) -> list[Value]:
     """Return sums plus those at `places`; constants are initial zeros and add nothing."""

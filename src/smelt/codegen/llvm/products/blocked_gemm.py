@@ -86,19 +86,19 @@ class BlockedGemm:
         self.last: Value | None = None
         packed = not (c.direct or c.reads_left())
         self.panels: Panels | None = None
-        self.left_there = self._there(c, c.left) if packed else None
-        self.right_there = None if c.thin or c.reads_right() else self._there(c, c.right)
+        self.left_there = self._is_packed(c, c.left) if packed else None
+        self.right_there = None if c.thin or c.reads_right() else self._is_packed(c, c.right)
         scope = Scope(self.home.top)
         if c.outer:
             self._clear(c)
-            self._outer(nest, c, 0, scope)
+            self._outer_loops(nest, c, 0, scope)
             return
         low, high = self.home.ranges[c.k]
         if c.is_whole(self.home.s.span(self.home.s.region(c.item), c.k)):
             with self.b.if_else(self.b.icmp_signed("<", low, high)) as (some, none):
                 with some:
                     self.fresh = self.last = ir.IntType(1)(1)
-                    self._deep(nest, c, scope)
+                    self._k_block(nest, c, scope)
                 with none:
                     self._clear(c)
             return
@@ -112,9 +112,9 @@ class BlockedGemm:
             start, end = self.home.ranges[c.k]
             self.fresh = self.b.icmp_signed("==", start, low)
             self.last = self.b.icmp_signed("==", end, high)
-            self._deep(nest, c, scope)
+            self._k_block(nest, c, scope)
 
-        self._depths(c, deep)
+        self._k_blocks(c, deep)
 
     def _clear(self, c: Contraction) -> None:
         home = self.home
@@ -129,7 +129,7 @@ class BlockedGemm:
 
         home.loop(number(0), count, home.s.lanes, put)
 
-    def _outer(self, nest: Nest, c: Contraction, depth: int, scope: Scope) -> None:
+    def _outer_loops(self, nest: Nest, c: Contraction, depth: int, scope: Scope) -> None:
         """Emit loops over all reduction axes but the last."""
         if depth < len(c.outer):
             name = c.outer[depth]
@@ -138,12 +138,12 @@ class BlockedGemm:
                 low,
                 high,
                 1,
-                lambda at: self._outer(nest, c, depth + 1, Scope(scope, {name: at})),
+                lambda at: self._outer_loops(nest, c, depth + 1, Scope(scope, {name: at})),
             )
             return
-        self._depths(c, lambda: self._deep(nest, c, scope))
+        self._k_blocks(c, lambda: self._k_block(nest, c, scope))
 
-    def _depths(self, c: Contraction, inside: Callable[[], None]) -> None:
+    def _k_blocks(self, c: Contraction, inside: Callable[[], None]) -> None:
         """Emit `inside` for blocks of the last reduction axis.
 
         Blocks which are summed separately end at fixed multiples wherever a task's range starts:
@@ -153,9 +153,11 @@ class BlockedGemm:
             c.group.matrix
         )  # accumulates into the same tiles from block to block
         at_fixed = self.home.s.region(c.item) is not None and may_be_long(c, self.home.s)
-        in_blocks(self.home, c.k, self._depth(c), inside, at_multiples=at_fixed and not matrix)
+        in_blocks(
+            self.home, c.k, self._block_depth(c), inside, at_multiples=at_fixed and not matrix
+        )
 
-    def _depth(self, c: Contraction) -> int | Value:
+    def _block_depth(self, c: Contraction) -> int | Value:
         """Return how many positions along k a block has.
 
         For matrix instructions (AMX) the blocks are of nearly equal size and whole tiles, since
@@ -172,39 +174,39 @@ class BlockedGemm:
         each = b.udiv(b.add(steps, b.sub(blocks, number(1))), blocks)
         return b.mul(each, number(step))
 
-    def _deep(self, nest: Nest, c: Contraction, scope: Scope) -> None:
+    def _k_block(self, nest: Nest, c: Contraction, scope: Scope) -> None:
         """Emit one block of k: pack the left operand, then pack and multiply column blocks."""
         left, right = nest.packs
         tiles = None if c.thin else Macrokernel(self.home, c, left, scope)
         if tiles is not None and tiles.whole is not None:
             with self.b.if_then(self.b.not_(tiles.whole)):
-                self._unless(self.left_there, lambda: self._pack_left(nest, c, scope))
+                self._pack_unless(self.left_there, lambda: self._pack_left(nest, c, scope))
         elif not (c.direct or c.reads_left()):
-            self._unless(self.left_there, lambda: self._pack_left(nest, c, scope))
+            self._pack_unless(self.left_there, lambda: self._pack_left(nest, c, scope))
         if tiles is None:
-            self._thin(left, right, c, scope)
+            self._skinny_block(left, right, c, scope)
             return
 
         def columns() -> None:
             if self.panels is not None:
-                tiles.right.base = self._right(c)
+                tiles.right.base = self._right_panels(c)
             if c.reads_right():
                 tiles.open_right(right, scope)
             elif c.group is not None:
                 packer = GroupPacker(self.home, c, right, scope)
-                self._unless(self.right_there, packer.run)
+                self._pack_unless(self.right_there, packer.run)
             elif c.lies_in_rows():
                 with self.b.if_then(self.b.not_(tiles.open_short(right, scope))):
-                    self._unless(self.right_there, lambda: self._pack(right, scope))
+                    self._pack_unless(self.right_there, lambda: self._pack(right, scope))
             else:
-                self._unless(self.right_there, lambda: self._pack(right, scope))
+                self._pack_unless(self.right_there, lambda: self._pack(right, scope))
             if c.group is not None and c.group.moved:
                 tiles.sum_columns()
             tiles.run(self.fresh, last=self.last)
 
         in_blocks(self.home, c.n, COLUMNS, columns)
 
-    def _there(self, c: Contraction, operand: Item) -> Value | None:
+    def _is_packed(self, c: Contraction, operand: Item) -> Value | None:
         """Return whether an earlier iteration of a stream has packed this operand completely (i1).
 
         That is so where all its blocks fit in scratch and its value does not depend on the stream's
@@ -242,7 +244,7 @@ class BlockedGemm:
         fits = b.icmp_signed("<=", b.mul(k_blocks, column_blocks), number(HELD))
         return Panels(b.and_(full_blocks, fits), low, first, b.mul(column_blocks, number(COLUMNS)))
 
-    def _right(self, c: Contraction) -> Value:
+    def _right_panels(self, c: Contraction) -> Value:
         """Return the address of the current block's right panels."""
         b, base, panels = self.b, self.home.storage.at[c.item, RIGHT_PART], self.panels
         if panels is None:
@@ -254,7 +256,7 @@ class BlockedGemm:
         )
         return element_address(b, base, b.select(panels.held, before, number(0)), c.unit)
 
-    def _unless(self, there: Value | None, pack: Callable[[], None]) -> None:
+    def _pack_unless(self, there: Value | None, pack: Callable[[], None]) -> None:
         """Emit `pack` where the operand is not packed yet."""
         if there is None:
             pack()
@@ -267,7 +269,7 @@ class BlockedGemm:
             Gemv(self.home, c, nest.packs[1], scope).clear_ends()
         self._pack(nest.packs[0], scope)
 
-    def _thin(self, left: Nest, right: Nest, c: Contraction, scope: Scope) -> None:
+    def _skinny_block(self, left: Nest, right: Nest, c: Contraction, scope: Scope) -> None:
         """Emit one block of a GEMV or skinny product.
 
         Rows of the right operand which are only a few vectors long are multiplied by a register
@@ -298,10 +300,10 @@ class BlockedGemm:
         concatenation.
         """
         self.pack_starts = {a: self.home.ranges[a][0] for a in pack.order}
-        c = self._of(pack)
+        c = self._product_of(pack)
         plain = pack.packed == "left" and c.group is None
         if pack.packed == "right":  # now: segments narrow the ranges while packing
-            self.pack_base = self._right(c)
+            self.pack_base = self._right_panels(c)
         if pack.packed == "right" and c.group is None:
             b, (low, high), (first, end) = self.b, self.home.ranges[c.n], self.home.ranges[c.k]
             panels = self.pack_base, c.item.dtype
@@ -314,16 +316,16 @@ class BlockedGemm:
                 b.sub(end, first),
             )
         axes = stretched(self.home, pack, 1 if plain else c.tile.columns)
-        in_stretches(self.home, axes, lambda: self._stretch(pack, scope))
+        in_stretches(self.home, axes, lambda: self._pack_segment(pack, scope))
 
-    def _stretch(self, pack: Nest, scope: Scope) -> None:
+    def _pack_segment(self, pack: Nest, scope: Scope) -> None:
         if not pack.turned:
             self.home.run(pack, scope)
             return
         items = needed(pack, self.home.taken) if self.home.taken else pack.items
         if len(items) == 1 and items[0] in pack.turned:
             top = self.home.open(pack, scope)
-            turned(self.home, items[0], top, self._putter(pack))
+            turned(self.home, items[0], top, self._vector_store(pack))
             return
         in_squares(self.home, pack.order, lambda: self.home.run(pack, scope))
 
@@ -338,7 +340,7 @@ class BlockedGemm:
         mask = scope.lanes.mask if scope.lanes else None
         self._store(pack, m, (firsts[0] if firsts else None, second), value, mask)
 
-    def _putter(self, pack: Nest) -> Put:
+    def _vector_store(self, pack: Nest) -> Put:
         """Return a callback which stores an unmasked vector of a packed operand."""
         m = LLVMMachine(self.b, self.home.s.lanes, self.home.home.target)
 
@@ -356,7 +358,7 @@ class BlockedGemm:
         mask: Value | None,
     ) -> None:
         """Store one vector of a packed operand; groups whole, zeros past the last position."""
-        c = self._of(pack)
+        c = self._product_of(pack)
         at, dtype = self._packed_place(pack, c, *place)
         if c.group is None:
             store_vector(m, at, value, dtype, mask)
@@ -368,7 +370,7 @@ class BlockedGemm:
             bits = flipped(self.b, bits)
         self.b.store(bits, at, align=dtype.itemsize)
 
-    def _of(self, pack: Nest) -> Contraction:
+    def _product_of(self, pack: Nest) -> Contraction:
         """Return the contraction for which a nest packs an operand."""
         c = next(n.product for n in self.home.s.nests if pack in n.packs)
         assert isinstance(c, Contraction)

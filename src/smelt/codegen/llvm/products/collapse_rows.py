@@ -32,7 +32,7 @@ KINDS = ("const", "load", "apply", "cast")
 def run_on(home: NestEmitter, nest: Nest, run: Callable[[], None]) -> None:
     """Emit a nest by `run`, over ranges in which contiguous rows are collapsed."""
     b, ranges = home.b, dict(home.ranges)
-    for outer in _joined(home, nest):
+    for outer in _collapsed_axes(home, nest):
         (first, last), (low, high) = ranges[outer], home.ranges[nest.vector or ""]
         length = b.mul(b.sub(high, low), b.sub(last, first))
         home.ranges[nest.vector or ""] = low, b.add(low, length)
@@ -41,7 +41,7 @@ def run_on(home: NestEmitter, nest: Nest, run: Callable[[], None]) -> None:
     home.ranges = ranges
 
 
-def _joined(home: NestEmitter, nest: Nest) -> Iterator[str]:
+def _collapsed_axes(home: NestEmitter, nest: Nest) -> Iterator[str]:
     """Yield the axes which continue where the vector axis ends, innermost first."""
     plans = home.s.products.values()
     transposed = [
@@ -58,9 +58,9 @@ def _joined(home: NestEmitter, nest: Nest) -> Iterator[str]:
         row_size = product(home.s.phase.axes[a] for a in inner)
         if any(_is_part(home, a) for a in inner) or outer not in nest.order:
             return
-        if not all(_goes_on(e, line, outer, row_size) for e in _offsets(home, nest)):
+        if not all(_continues(e, line, outer, row_size) for e in _offsets(home, nest)):
             return
-        if any(not _is_dense(home, i, (outer, *inner)) for i in _reloaded(home, nest)):
+        if any(not _is_dense(home, i, (outer, *inner)) for i in _scratch_items(home, nest)):
             return
         yield outer
         inner.insert(0, outer)
@@ -87,13 +87,13 @@ def _offsets(home: NestEmitter, nest: Nest) -> list[Index]:
     return [*loads, *(s.access.offset for s in nest.stores)]
 
 
-def _goes_on(e: Index, line: str, outer: str, row_size: Index) -> bool:
+def _continues(e: Index, line: str, outer: str, row_size: Index) -> bool:
     """Return whether an index moves along `outer` as it would over a complete row."""
     along, across = coefficient(e, line), coefficient(e, outer)
     return along is not None and across is not None and across == mul(along, row_size)
 
 
-def _reloaded(home: NestEmitter, nest: Nest) -> list[Item]:
+def _scratch_items(home: NestEmitter, nest: Nest) -> list[Item]:
     """Return the scratch items which a nest reads or writes."""
     used = {a for i in nest.items for a in i.args} | {s.value for s in nest.stores}
     return [i for i in home.s.kept if i in used | {*nest.saves}]

@@ -42,7 +42,7 @@ Value = ir.Value
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """What a tile knows about which pixels along its rows are inside the image."""
+    """Which pixels along its rows a tile knows to be inside the image."""
 
     dtype: DType
     """Element type in memory."""
@@ -192,7 +192,7 @@ class DepthwiseInPlace(DepthwisePacked):
         return tile_function(self.b.module, kind, height, target, short, self.c, *names)
 
     def tile_kind(self) -> tuple[type[LyingTile], list[str]]:
-        """Return the tile class, and strings which tell its functions from others."""
+        """Return the tile class, and strings which complete its functions' names."""
         ends = self.ends
         names = [str(x) for x in (ends.dtype, ends.first, ends.beyond, ends.masked)]
         return type("LyingTile", (LyingTile,), {"ends": ends}), names

@@ -120,8 +120,8 @@ class StencilTile:
                 for k, kind in enumerate((I64, I64, *self.read))
             ]
             weights = element_address(b, self.left, words[0], item.dtype)
-            read = self._picked(self.reader(words[1:], nth < 0), words[1])
-            return self._lines(read, weights, list(sums))
+            read = self._lane_group_reader(self.reader(words[1:], nth < 0), words[1])
+            return self._add_rows(read, weights, list(sums))
 
         def run(span: tuple[Value, Value]) -> list[Value]:
             return rounds(b, span, 1, step_at, zeros)
@@ -151,7 +151,7 @@ class StencilTile:
         """
         raise NotImplementedError
 
-    def _picked(self, read: Reader, lane: Value) -> Reader:
+    def _lane_group_reader(self, read: Reader, lane: Value) -> Reader:
         """Return a reader which broadcasts one channel within each group of lanes.
 
         Used for grouped convolutions whose small groups share a vector.  If a group fills the
@@ -165,7 +165,7 @@ class StencilTile:
         picks = b.add(first, splat(b, b.trunc(lane, kind), lanes))
         return lambda rest, at: permuted(b, [read(rest, at)], picks, lanes)
 
-    def _lines(self, read: Reader, weights: Value, sums: list[Value]) -> list[Value]:
+    def _add_rows(self, read: Reader, weights: Value, sums: list[Value]) -> list[Value]:
         """Return the sums after every row which the tile reads, for one table entry."""
         b, tall, item, rise = self.b, self.c.tall, self.c.item, self.rise
 

@@ -165,12 +165,12 @@ class DepthwisePacked(Packer):
                 end,
                 height,
                 lambda y, height=height, is_lowest=is_lowest: tile(
-                    self._inside(y, size, height) if is_lowest else y, height
+                    self._clamp_start(y, size, height) if is_lowest else y, height
                 ),
             )
             done = end
 
-    def _inside(self, y: Value, size: Value, height: int) -> Value:
+    def _clamp_start(self, y: Value, size: Value, height: int) -> Value:
         """Return where a tile begins that would begin at y, moved to end inside the task."""
         b, most = self.b, self.b.sub(size, number(height))
         most = b.select(b.icmp_signed("<", most, number(0)), number(0), most)

@@ -40,7 +40,7 @@ class DepthwiseTransposed(DepthwisePacked):
     def run(self) -> None:
         """Emit the convolution, then transpose its sums back."""
         super().run()
-        self._turn_back()
+        self._store_transposed()
 
     def places(self) -> tuple[Value, dict[str, Value]]:
         """Return where tiles write, and strides of the transposed sums."""
@@ -65,7 +65,7 @@ class DepthwiseTransposed(DepthwisePacked):
             )
             for k in range(self.lanes)
         ]
-        self._each_line(0, start, number(0), channel_offsets)
+        self._pack_rows(0, start, number(0), channel_offsets)
 
     def _clear(self) -> None:
         """Clear the packed input."""
@@ -92,7 +92,7 @@ class DepthwiseTransposed(DepthwisePacked):
             end = b.select(b.icmp_signed("<", behind, end), behind, end)
         return first, end
 
-    def _place(self, c: Slid, at: Value) -> Value:
+    def _packed_offset(self, c: Slid, at: Value) -> Value:
         """Return the packed offset of an input position along an axis, in elements."""
         b = self.b
         here = b.sub(at, b.mul(self.home.ranges[c.axis][0], number(c.step)))
@@ -101,7 +101,7 @@ class DepthwiseTransposed(DepthwisePacked):
         quotient, rest = b.udiv(here, number(c.step)), b.urem(here, number(c.step))
         return b.add(b.mul(quotient, self.strides[c.place]), b.mul(rest, self.strides[c.rest]))
 
-    def _each_line(self, k: int, start: Value, to: Value, channel_offsets: list[Value]) -> None:
+    def _pack_rows(self, k: int, start: Value, to: Value, channel_offsets: list[Value]) -> None:
         """Pack all rows inside the image, looping over the axes from the k-th on."""
         b, home, c = self.b, self.home, self.c.columns[k]
         first, end = self._span(k)
@@ -111,10 +111,10 @@ class DepthwiseTransposed(DepthwisePacked):
                 first,
                 end,
                 1,
-                lambda at: self._each_line(
+                lambda at: self._pack_rows(
                     k + 1,
                     b.add(start, b.mul(at, step)),
-                    b.add(to, self._place(c, at)),
+                    b.add(to, self._packed_offset(c, at)),
                     channel_offsets,
                 ),
             )
@@ -127,8 +127,8 @@ class DepthwiseTransposed(DepthwisePacked):
                 first,
                 end,
                 count,
-                lambda at: self._columns(
-                    to, at, end, self._square(start, at, end, channel_offsets, count)
+                lambda at: self._store_pixels(
+                    to, at, end, self._load_pixels(start, at, end, channel_offsets, count)
                 ),
             )
 
@@ -138,7 +138,7 @@ class DepthwiseTransposed(DepthwisePacked):
             with long:
                 line(self.lanes)
 
-    def _square(
+    def _load_pixels(
         self, start: Value, at: Value, end: Value, channel_offsets: list[Value], count: int
     ) -> list[Value]:
         """Return `count` pixels of a row, from `at` on, as vectors of channels.
@@ -163,7 +163,7 @@ class DepthwiseTransposed(DepthwisePacked):
             b, [b.shuffle_vector(rows[k], rows[k + count], both) for k in range(count)], halves=2
         )
 
-    def _columns(self, to: Value, at: Value, end: Value, columns: list[Value]) -> None:
+    def _store_pixels(self, to: Value, at: Value, end: Value, columns: list[Value]) -> None:
         """Store consecutive pixels of a row.
 
         Rows come in the order of their packed positions, so zeros stored past the end of one are
@@ -173,7 +173,7 @@ class DepthwiseTransposed(DepthwisePacked):
         b, c, dtype = self.b, self.c.columns[-2], self.c.item.dtype
         spare = self.home.home.index(product(self.c.packed(self.home.s.local)))
         for k, column in enumerate(columns):
-            here = b.add(to, self._place(c, b.add(at, number(k))))
+            here = b.add(to, self._packed_offset(c, b.add(at, number(k))))
             if any(x.step > 1 for x in self.c.columns):
                 inside = b.icmp_signed("<", b.add(at, number(k)), end)
                 here = b.select(inside, here, spare)
@@ -181,7 +181,7 @@ class DepthwiseTransposed(DepthwisePacked):
 
     # ---- the results -----------------------------------------------------------------------------
 
-    def _turn_back(self) -> None:
+    def _store_transposed(self) -> None:
         """Store the sums, transposed from pixel-major to channel-major."""
         home, b, c, dtype = self.home, self.b, self.c, self.c.item.dtype
         outer, *others = c.columns[:-1]

@@ -111,7 +111,7 @@ class Direct:
     def place(self, c: Contraction) -> tuple[Value, Value]:
         """Return the address of a task's first element of a product, and the row stride."""
         stride = self.home.home.index(self.home.storage.extent(c.item, c.n))
-        base, strides = self._place(c, _rows(c), [stride])
+        base, strides = self._destination(c, _rows(c), [stride])
         return base, strides[0]
 
     def places(self, c: NhwcConvPlan | DepthwisePlan) -> tuple[Value, list[Value]]:
@@ -123,7 +123,7 @@ class Direct:
             step = home.b.mul(step, home.home.index(home.storage.extent(c.item, a)))
         if isinstance(c, NhwcConvPlan) and c.across:
             return home.storage.at[c.item, SUMS_PART], strides
-        return self._place(c, _rows(c), strides)
+        return self._destination(c, _rows(c), strides)
 
     def turned(self, c: NhwcConvPlan) -> tuple[Value, dict[str, Value]]:
         """Return where transposed tiles of sums go, and the stride along each axis."""
@@ -134,7 +134,7 @@ class Direct:
                 home.b.mul(step, home.home.index(home.storage.extent(c.item, a))),
             )
         order = [*_rows(c), c.n]
-        base, steps = self._place(c, _rows(c), [strides[a] for a in order[:-1]])
+        base, steps = self._destination(c, _rows(c), [strides[a] for a in order[:-1]])
         if c.item in self.stores:
             (access,) = (s.access for s in self.stores[c.item])
             there = home.home.index(coefficient(access.offset, c.n) or 0)
@@ -152,33 +152,35 @@ class Direct:
         """Return the destination of final sums which are rounded as they are stored, or None."""
         if c.item not in self.short:
             return None
-        return Last(*self._there(c, _rows(c)), self._dtype(c), self.holds)
+        return Last(*self._output_address(c, _rows(c)), self._dtype(c), self.holds)
 
-    def _place(
+    def _destination(
         self, c: Tiled, rows: Sequence[str], strides: list[Value]
     ) -> tuple[Value, list[Value]]:
         """Return address and strides of a product, whose strides in scratch are given."""
         b, base = self.home.b, self.home.storage.at[c.item, 0]
         if c.item not in self.stores or c.item in self.short:
             return base, strides
-        output, output_strides = self._there(c, rows)
+        output, output_strides = self._output_address(c, rows)
         both = zip(output_strides, strides, strict=True)
         return b.select(self.holds, output, base), [b.select(self.holds, x, y) for x, y in both]
 
-    def _there(self, c: Tiled, rows: Sequence[str]) -> tuple[Value, list[Value]]:
+    def _output_address(self, c: Tiled, rows: Sequence[str]) -> tuple[Value, list[Value]]:
         """Return the address of a task's first output, and its row strides.
 
         Of several ranges, that in which the task's columns lie.
         """
         b, (first_store, *others) = self.home.b, self.stores[c.item]
-        base, strides = self._at(c, rows, first_store)
+        base, strides = self._store_address(c, rows, first_store)
         for store in others:
-            here, (there, steps) = self._holds_all(c, store), self._at(c, rows, store)
+            here, (there, steps) = self._holds_all(c, store), self._store_address(c, rows, store)
             base = b.select(here, there, base)
             strides = [b.select(here, x, y) for x, y in zip(steps, strides, strict=True)]
         return base, strides
 
-    def _at(self, c: Tiled, rows: Sequence[str], store: StoreItem) -> tuple[Value, list[Value]]:
+    def _store_address(
+        self, c: Tiled, rows: Sequence[str], store: StoreItem
+    ) -> tuple[Value, list[Value]]:
         """Return the address of a store's first output, and its row strides."""
         home, b, access = self.home, self.home.b, store.access
         origin = home.index(substitute(access.offset, dict.fromkeys((*rows, c.n), 0)), home.top)
@@ -237,12 +239,12 @@ def stored(s: Schedule, dtypes: dict[str, Any]) -> Iterator[tuple[Item, tuple[St
         if (
             len(types) == 1
             and _are_one_or_ranges(users, c)
-            and all(_lies_along(x, c) and _is_written(c, *types) for x in users)
+            and all(_writes_rows(x, c) and _is_written(c, *types) for x in users)
         ):
             candidates[c.item] = tuple(users)
     while True:
         store_nests = [n for n, alone in _nests(s, candidates) if alone]
-        rejected = [i for i in candidates if not _is_alone(s, i, store_nests)]
+        rejected = [i for i in candidates if not _has_no_other_reader(s, i, store_nests)]
         if not rejected:
             break
         for item in rejected:
@@ -292,7 +294,7 @@ def _is_written(c: Tiled, dtype: DType) -> bool:
     )
 
 
-def _is_alone(s: Schedule, item: Item, homes: list[Nest]) -> bool:
+def _has_no_other_reader(s: Schedule, item: Item, homes: list[Nest]) -> bool:
     """Return whether these nests are the only readers of an item, and compute nothing of it."""
     readers = [n for n in s.nests if reads(n, item)]
     if not readers or not all(any(n is h for h in homes) for n in readers):
@@ -300,7 +302,7 @@ def _is_alone(s: Schedule, item: Item, homes: list[Nest]) -> bool:
     return not any(item in i.args for n in readers for i in n.items)
 
 
-def _lies_along(store: StoreItem, c: Tiled) -> bool:
+def _writes_rows(store: StoreItem, c: Tiled) -> bool:
     """Return whether a store writes rows in unit steps, at a uniform stride, each once."""
     offset: Index = store.access.offset
     several = not c.item.axes.issuperset(axes_of(offset))

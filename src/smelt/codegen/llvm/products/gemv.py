@@ -117,7 +117,9 @@ class Gemv:
 
         def clear(row: Value) -> None:
             for more in range(0, count, self.lanes):
-                store_vector(self.machine, self._left(row, end, more), zero, self.c.unit, None)
+                store_vector(
+                    self.machine, self._left_address(row, end, more), zero, self.c.unit, None
+                )
 
         self.home.loop(number(0), self.rows, 1, clear)
 
@@ -126,25 +128,25 @@ class Gemv:
         self.top = self.home.open(self.right, self.scope)
         self.home.prefetch_enabled = False
         if lines_apart(self.c, self.home.s):
-            self._runs(ir.IntType(1)(0) if fresh is None else fresh)
+            self._summed_runs(ir.IntType(1)(0) if fresh is None else fresh)
         elif self.c.along == self.c.n:
-            self._rows()
+            self._axpy()
         else:
-            self._dots()
+            self._dot_products()
         self.home.prefetch_enabled = True
 
-    def _runs(self, fresh: Value) -> None:
+    def _summed_runs(self, fresh: Value) -> None:
         """Emit the axpy form in runs of rows which end at fixed multiples."""
         b, span, many = self.b, self.ranges[self.c.k], LINES_RUN * self.c.together
 
         def one(start: Value, end: Value) -> None:
             self.ranges[self.c.k] = start, end
-            self._apart(b.not_(b.and_(fresh, b.icmp_signed("==", start, span[0]))))
+            self._summed_run(b.not_(b.and_(fresh, b.icmp_signed("==", start, span[0]))))
 
         blocks(self.home, span, many, one, at_multiples=True)
         self.ranges[self.c.k] = span
 
-    def _apart(self, later: Value) -> None:
+    def _summed_run(self, later: Value) -> None:
         """Emit a run of rows; a `later` run is summed separately and added to the sums before.
 
         This bounds rounding errors (`smelt.codegen.llvm.products.block_sums`).
@@ -168,12 +170,12 @@ class Gemv:
 
         home.loop(number(0), count, self.lanes, clear)
         self.sums = b.select(later, separate, before)
-        self._rows()
+        self._axpy()
         home.loop(number(0), count, self.lanes, add)
 
     # ---- operands ----------------------------------------------------------------------------
 
-    def _value(self, line: Scope, at: Value, mask: Value | None) -> Value:
+    def _right_vector(self, line: Scope, at: Value, mask: Value | None) -> Value:
         """Return one vector of a right row, in the form it is multiplied; 0 outside a mask."""
         c = self.c
         lanes = Lanes(c.along, at, self.wide, mask, self.apart)
@@ -185,7 +187,7 @@ class Gemv:
             value = narrow(m, value, c.right, c.group)
         return value if mask is None else self.b.select(mask, value, ir.Constant(value.type, None))
 
-    def _left(self, row: Value, k: Value, more: int = 0) -> Value:
+    def _left_address(self, row: Value, k: Value, more: int = 0) -> Value:
         """Return the address of the unit of left[row] at k, or of the unit `more` behind it."""
         b = self.b
         at = b.sub(k, self.start)
@@ -195,21 +197,22 @@ class Gemv:
         base = self.home.storage.at[self.c.item, LEFT_PART]
         return element_address(b, base, at, self.c.unit)
 
-    def _sum(self, row: Value, column: Value) -> Value:
+    def _sum_address(self, row: Value, column: Value) -> Value:
         """Return the address of the sum at a row and an absolute column."""
         b, item = self.b, self.c.item
         at = b.add(b.mul(row, self.stride), b.sub(column, self.home.scratch.start(item, self.c.n)))
         return element_address(b, self.sums, at, item.dtype)
 
-    def _multiplied(self, one: Value, value: Value, total: Value) -> Value:
+    def _multiply_add(self, one: Value, value: Value, total: Value) -> Value:
         if self.c.group is None:
             return fma_step(self.machine, one, value, total, self.c.item)
         return step(self.machine, self.c.group, one, value, total)
 
-    def _ones(self, row: Value, k: Value, count: int) -> list[Value]:
+    def _broadcast_left(self, row: Value, k: Value, count: int) -> list[Value]:
         """Return units of the left operand from k on, each broadcast."""
         units = (
-            load_scalar(self.scalar, self._left(row, k, t), self.c.unit, None) for t in range(count)
+            load_scalar(self.scalar, self._left_address(row, k, t), self.c.unit, None)
+            for t in range(count)
         )
         return [splat(self.b, one, self.lanes) for one in units]
 
@@ -224,13 +227,15 @@ class Gemv:
 
         def row(i: Value) -> None:
             places = [
-                self._sum(i, b.add(column, number(v * self.lanes)) if v else column)
+                self._sum_address(i, b.add(column, number(v * self.lanes)) if v else column)
                 for v in range(len(values[0]))
             ]
             totals = [load_vector(m, place, dtype, None) for place in places]
-            for one, line in zip(only or self._ones(i, k, len(values)), values, strict=True):
+            for one, line in zip(
+                only or self._broadcast_left(i, k, len(values)), values, strict=True
+            ):
                 totals = [
-                    self._multiplied(one, x, total) for x, total in zip(line, totals, strict=True)
+                    self._multiply_add(one, x, total) for x, total in zip(line, totals, strict=True)
                 ]
             for place, total in zip(places, totals, strict=True):
                 store_vector(m, place, total, dtype, None)
@@ -242,33 +247,33 @@ class Gemv:
 
     # ---- lines along n -----------------------------------------------------------------------
 
-    def _rows(self) -> None:
+    def _axpy(self) -> None:
         """Emit the axpy form: many rows at a time, then a few."""
         b, (low, high) = self.b, self.ranges[self.c.k]
         many = LINES if self.home.home.target.registers >= 32 else LINES // 2
         many = FEW if self.c.m is None or len(self.right.items) > SHORT else many
         middle = b.add(low, b.and_(b.sub(high, low), number(-many)))
-        self._foresee(self.c.n, NEXT)
-        self.home.loop(low, middle, many, lambda k: self._some(k, many, False))
-        self.home.loop(middle, high, FEW, lambda k: self._some(k, FEW, True))
+        self._set_prefetch_distance(self.c.n, NEXT)
+        self.home.loop(low, middle, many, lambda k: self._row_group(k, many, False))
+        self.home.loop(middle, high, FEW, lambda k: self._row_group(k, FEW, True))
 
-    def _some(self, k: Value, count: int, clamped: bool) -> None:
+    def _row_group(self, k: Value, count: int, clamped: bool) -> None:
         """Emit `count` rows from k on; with `clamped` there may be fewer."""
         b, together = self.b, self.c.together
         last = b.sub(self.ranges[self.c.k][1], number(1)) if clamped else None
         lines = lines_from(self.home, self.top, self.c.k, k, count, last)
         high = self.ranges[self.c.k][1]
         exists = [b.icmp_signed("<", b.add(k, number(r)), high) for r in range(count)]
-        only = [] if self.c.m is not None else self._ones(number(0), k, count // together)
+        only = [] if self.c.m is not None else self._broadcast_left(number(0), k, count // together)
 
         def put(at: Value, mask: Value | None) -> None:
             values: list[Value] = []
             for r, line in enumerate(lines):
-                value = self._value(line, at, mask)
+                value = self._right_vector(line, at, mask)
                 zero = ir.Constant(value.type, None)
                 values.append(b.select(exists[r], value, zero) if clamped and r else value)
             if mask is None and not clamped and self.c.m is not None:
-                self._ask(lines, at, (self.c.k, self.c.n))
+                self._prefetch(lines, at, (self.c.k, self.c.n))
             if self.c.group is None:
                 self._add(k, at, [self._vectors(value) for value in values], only)
                 return
@@ -279,8 +284,8 @@ class Gemv:
 
     # ---- lines along k -----------------------------------------------------------------------
 
-    def _dots(self) -> None:
-        """Emit the dot form: sum[i, n] += left row i . right row n, for a few of both at once.
+    def _dot_products(self) -> None:
+        """Emit the dot form: sum[i, n] += left[i, :] . right[n, :], a few of both at once.
 
         It takes as many left rows as possible, since each pass over a right row loads all of its
         bytes.
@@ -288,16 +293,16 @@ class Gemv:
         b, wide = self.b, self.home.home.target.registers >= 32
         alone = self.c.group is None and self.home.home.target.foresees_pages
         if self.c.m is None and not alone:
-            self._sweep(1, FEW)
+            self._all_dots(1, FEW)
             return
         if self.c.m is None:
             low, high = self.ranges[self.c.k]
             long = b.icmp_signed(">=", b.sub(high, low), number(LONG_LINE))
             with b.if_else(long) as (then, otherwise):
                 with then:
-                    self.home.loop(*self.ranges[self.c.n], 1, self._line)
+                    self.home.loop(*self.ranges[self.c.n], 1, self._single_dot)
                 with otherwise:
-                    self._sweep(1, FEW)
+                    self._all_dots(1, FEW)
             return
         heights, several = ((FEW // 2, FEW), 2 * FEW) if wide else ((FEW // 2,), FEW)
 
@@ -308,7 +313,7 @@ class Gemv:
             is_few = b.icmp_signed("<=", self.rows, number(heights[0]))
             with b.if_else(is_few) as (then, otherwise):
                 with then:
-                    self._sweep(heights[0], FEW)
+                    self._all_dots(heights[0], FEW)
                 with otherwise:
                     rows(heights[1:])
 
@@ -325,7 +330,7 @@ class Gemv:
             *self.ranges[self.c.k], size, lambda at: self._chunk(at, size, several, groups)
         )
 
-    def _line(self, n: Value) -> None:
+    def _single_dot(self, n: Value) -> None:
         """Emit sum[n] += the dot product of the single left row and a long right row.
 
         Read alone, into several accumulators, the row is one stream which hardware prefetchers
@@ -334,7 +339,7 @@ class Gemv:
         b, c, m, lanes = self.b, self.c, self.machine, self.lanes
         (line,) = lines_from(self.home, self.top, c.n, n, 1, None)
         zero = m.const(c.item.dtype, 0)
-        places = [self._variable(zero) for _ in range(FEW)]
+        places = [self._stack_slot(zero) for _ in range(FEW)]
         low, high = self.ranges[c.k]
         middle = b.add(low, b.and_(b.sub(high, low), number(-FEW * lanes)))
 
@@ -343,17 +348,17 @@ class Gemv:
         usual, each = self.wide, FEW if all(coefficient(e, c.k) is not None for e in loads) else 1
 
         def put(at: Value, mask: Value | None, first: int = 0) -> None:
-            for k, value in enumerate(self._vectors(self._value(line, at, mask))):
-                one = load_vector(m, self._left(number(0), at, k * lanes), c.unit, None)
+            for k, value in enumerate(self._vectors(self._right_vector(line, at, mask))):
+                one = load_vector(m, self._left_address(number(0), at, k * lanes), c.unit, None)
                 total = b.load(places[first + k], typ=zero.type)
-                b.store(self._multiplied(one, value, total), places[first + k])
+                b.store(self._multiply_add(one, value, total), places[first + k])
 
         def several(at: Value) -> None:
-            self._ask([line], at, (c.n, c.k), length=FEW * lanes)
+            self._prefetch([line], at, (c.n, c.k), length=FEW * lanes)
             for k in range(0, FEW, each):
                 put(b.add(at, number(k * lanes)) if k else at, None, k)
 
-        self._foresee(c.k, ONE_AHEAD)
+        self._set_prefetch_distance(c.k, ONE_AHEAD)
         self.wide = each * lanes
         self.home.loop(low, middle, FEW * lanes, several)
         self.wide = usual
@@ -361,17 +366,17 @@ class Gemv:
         totals = [b.load(place, typ=zero.type) for place in places]
         while len(totals) > 1:
             totals = [m.add(x, y) for x, y in zip(totals[::2], totals[1::2], strict=True)]
-        self._keep_one(self._sum(number(0), n), across(self.machine, totals[0]))
+        self._add_scalar(self._sum_address(number(0), n), across(self.machine, totals[0]))
 
     def _chunk(self, at: Value, size: Value, rows: int, groups: Value) -> None:
         """Emit one chunk of k, whose left rows stay in L1."""
         b, (low, high) = self.b, self.ranges[self.c.k]
         end = b.add(at, size)
         self.ranges[self.c.k] = at, b.select(b.icmp_signed("<", end, high), end, high)
-        self._sweep(rows, FEW // 2, groups)
+        self._all_dots(rows, FEW // 2, groups)
         self.ranges[self.c.k] = low, high
 
-    def _sweep(self, rows: int, count: int, groups: Value | None = None) -> None:
+    def _all_dots(self, rows: int, count: int, groups: Value | None = None) -> None:
         """Emit all right rows, `count` at a time, with all left rows, `rows` at a time.
 
         With `groups`, rows that many groups ahead are prefetched.
@@ -380,33 +385,35 @@ class Gemv:
         middle = b.add(low, b.and_(b.sub(high, low), number(-count)))
         self.far = groups is not None
         if groups is None:
-            self._foresee(self.c.k, AHEAD)
+            self._set_prefetch_distance(self.c.k, AHEAD)
         else:  # no remainder of elements here: LLVM schedules loads and prefetches better
             self.ahead = {size: (groups, number(0)) for size in self._sizes()}
         for first, last, many in ((low, middle, count), (middle, high, 1)):
 
             def row_group(n: Value, many: int = many) -> None:
                 lines = lines_from(self.home, self.top, self.c.n, n, many, None)
-                self.home.loop(number(0), self.rows, rows, lambda i: self._group(i, rows, n, lines))
+                self.home.loop(
+                    number(0), self.rows, rows, lambda i: self._dot_group(i, rows, n, lines)
+                )
 
             self.home.loop(first, last, many, row_group)
 
-    def _group(self, i: Value, rows: int, n: Value, lines: list[Scope]) -> None:
+    def _dot_group(self, i: Value, rows: int, n: Value, lines: list[Scope]) -> None:
         """Emit the dot products of `rows` left rows and some right rows."""
         b, c, m = self.b, self.c, self.machine
         zero = m.const(c.item.dtype, 0)
-        places = [[self._variable(zero) for _ in lines] for _ in range(rows)]
+        places = [[self._stack_slot(zero) for _ in lines] for _ in range(rows)]
 
         def put(at: Value, mask: Value | None) -> None:
-            values = [self._value(line, at, mask) for line in lines]
+            values = [self._right_vector(line, at, mask) for line in lines]
             values = values if c.group is None else [units(b, x) for x in values]
             for g, sums in enumerate(places):
-                one = load_vector(m, self._left(b.add(i, number(g)), at), c.unit, None)
+                one = load_vector(m, self._left_address(b.add(i, number(g)), at), c.unit, None)
                 for value, place in zip(values, sums, strict=True):
-                    b.store(self._multiplied(one, value, b.load(place, typ=zero.type)), place)
+                    b.store(self._multiply_add(one, value, b.load(place, typ=zero.type)), place)
 
         def prefetching_put(at: Value) -> None:
-            self._ask(lines, at, (c.n, c.k), b.icmp_signed("==", i, number(0)), step)
+            self._prefetch(lines, at, (c.n, c.k), b.icmp_signed("==", i, number(0)), step)
             for v in range(0, step, self.wide):
                 put(b.add(at, number(v)) if v else at, None)
 
@@ -419,9 +426,9 @@ class Gemv:
         while len(totals) > 1 and len(totals) < self.lanes:
             totals.append(zero)
         for first in range(0, len(totals), self.lanes):
-            self._keep(i, n, first, totals[first : first + self.lanes], len(lines), rows)
+            self._add_lane_sums(i, n, first, totals[first : first + self.lanes], len(lines), rows)
 
-    def _keep(
+    def _add_lane_sums(
         self, i: Value, n: Value, first: int, totals: list[Value], lines: int, rows: int
     ) -> None:
         """Add horizontal sums of some accumulators to the sums in scratch.
@@ -431,15 +438,15 @@ class Gemv:
         """
         b, dtype = self.b, self.c.item.dtype
         if len(totals) == 1:
-            self._keep_one(self._sum(i, n), across(self.machine, totals[0]))
+            self._add_scalar(self._sum_address(i, n), across(self.machine, totals[0]))
             return
         sums, run = together(self.machine, totals), min(lines, self.lanes)
         for at in range(first, min(first + self.lanes, rows * lines), run):
             row, line = divmod(at, lines)
-            where = self._sum(b.add(i, number(row)), b.add(n, number(line)) if line else n)
+            where = self._sum_address(b.add(i, number(row)), b.add(n, number(line)) if line else n)
             if lines == 1:
                 one = b.extract_element(sums, ir.Constant(ir.IntType(32), at - first))
-                self._keep_one(where, one)
+                self._add_scalar(where, one)
                 continue
             picks = [at - first + r for r in range(run)]
             part = b.shuffle_vector(
@@ -449,12 +456,12 @@ class Gemv:
             before = load_vector(m, where, dtype, None)
             store_vector(m, where, m.add(before, part), dtype, None)
 
-    def _keep_one(self, where: Value, total: Value) -> None:
+    def _add_scalar(self, where: Value, total: Value) -> None:
         dtype = self.c.item.dtype
         before = load_scalar(self.scalar, where, dtype, None)
         store_scalar(self.scalar, where, self.scalar.add(before, total), dtype, None)
 
-    def _ask(
+    def _prefetch(
         self,
         lines: list[Scope],
         at: Value,
@@ -495,7 +502,7 @@ class Gemv:
                         near=not self.far,
                     )
 
-    def _foresee(self, along: str, distance: int) -> None:
+    def _set_prefetch_distance(self, along: str, distance: int) -> None:
         """Convert a prefetch distance of `far` bytes to complete rows and a remainder of elements.
 
         Short rows are prefetched some groups ahead, so that as many bytes are in flight as for long
@@ -524,7 +531,7 @@ class Gemv:
             for v in range(0, value.type.count, self.lanes)
         ]
 
-    def _variable(self, start: Value) -> Value:
+    def _stack_slot(self, start: Value) -> Value:
         with self.b.goto_entry_block():
             place = self.b.alloca(start.type)
         self.b.store(start, place)

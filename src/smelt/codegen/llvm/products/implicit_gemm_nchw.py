@@ -76,13 +76,13 @@ class ImplicitGemmNchw(Packer):
             low, high = home.ranges[c.depth]
             with self.b.if_then(self.b.icmp_signed(">=", low, high)):
                 self._clear()
-            block_size = self._even(b.sub(high, low))
+            block_size = self._even_block(b.sub(high, low))
             home.loop(low, high, block_size, lambda at: self._block(at, block_size))
         else:
-            self._deep(number(0), number(1), ir.IntType(1)(1))
+            self._reduction_block(number(0), number(1), ir.IntType(1)(1))
         home.ranges = ranges
 
-    def _even(self, depth: Value) -> Value:
+    def _even_block(self, depth: Value) -> Value:
         """Return the block size which makes all blocks about equally large.
 
         A short last block would load and store all sums for few products.
@@ -98,16 +98,16 @@ class ImplicitGemmNchw(Packer):
         end = self.b.add(at, each)
         end = self.b.select(self.b.icmp_signed("<", end, high), end, high)
         self.home.ranges[self.c.depth] = (at, end)
-        self._deep(at, end, self.b.icmp_signed("==", at, low))
+        self._reduction_block(at, end, self.b.icmp_signed("==", at, low))
         self.home.ranges[self.c.depth] = full_range
 
-    def _deep(self, low: Value, high: Value, first: Value) -> None:
+    def _reduction_block(self, low: Value, high: Value, first: Value) -> None:
         """Emit one block of the reduction: pack both operands and multiply."""
         c, taps = self.c, number(self.c.taps)
         if c.flat != c.depth and not c.apart_taps:
             self.home.ranges[c.flat] = (self.b.mul(low, taps), self.b.mul(high, taps))
         left, right = self.nest.packs
-        self._left(left)
+        self._locate_left(left)
         column_ranges = {k.axis: self.home.ranges[k.axis] for k in c.columns}
         for column in c.columns:  # the range of input pixels, even where these are the columns
             self.home.ranges[column.axis] = self.home.ranges[column.place]
@@ -115,7 +115,7 @@ class ImplicitGemmNchw(Packer):
         self.home.ranges.update(column_ranges)
         self._tiles(self.b.mul(self.b.sub(high, low), taps), first)
 
-    def _left(self, nest: Nest) -> None:
+    def _locate_left(self, nest: Nest) -> None:
         """Locate this block of the left operand, in place or packed, and its row stride.
 
         It is read in place where full tiles cover its rows.
@@ -145,7 +145,9 @@ class ImplicitGemmNchw(Packer):
         )
         if c.dealt:
             along = home.ranges[c.depth][0] if c.depth else number(0)
-            along = b.add(home.index(c.dealt.start, top), b.mul(along, self._walk(c.dealt, top)))
+            along = b.add(
+                home.index(c.dealt.start, top), b.mul(along, self._depth_step(c.dealt, top))
+            )
             self.walk = self._table_at(b.select(is_full, number(DEPTH), number(2 * DEPTH)))
         else:
             along = b.add(top.offset(access), home.ranges[c.flat][0])
@@ -154,7 +156,7 @@ class ImplicitGemmNchw(Packer):
         self.left = b.select(is_full, in_place, packed[0])
         self.row_step = b.select(is_full, row_stride, packed[1])
 
-    def _walk(self, dealt: Dealt, top: Scope) -> Value:
+    def _depth_step(self, dealt: Dealt, top: Scope) -> Value:
         """Return the distance of neighbours along `depth`."""
         return self.home.index(dealt.steps[0], top) if self.c.depth else number(0)
 

@@ -124,8 +124,8 @@ class ImplicitGemmNhwc(Packer):
     def skips(self) -> bool:
         """Return whether taps which reach no row of the image are skipped."""
         c = self.c
-        known = c.ends_lines(self.home.s.local[c.columns[-1].axis])
-        return c.lines is not None and known and self.later is None
+        ends_rows = c.ends_lines(self.home.s.local[c.columns[-1].axis])
+        return c.lines is not None and ends_rows and self.later is None
 
     def is_even(self, axis: str, step: int) -> bool:
         """Return whether every task has a known multiple of `step` positions along an axis."""
@@ -151,7 +151,7 @@ class ImplicitGemmNhwc(Packer):
                     home,
                     c.depth,
                     LINES,
-                    lambda: self._taps(left, c.others, number(0), Scope(home.top)),
+                    lambda: self._pack_taps(left, c.others, number(0), Scope(home.top)),
                 ),
             )
         home.ranges = dict(ranges)
@@ -169,13 +169,13 @@ class ImplicitGemmNhwc(Packer):
             self.pack(right)
         home.ranges = ranges
 
-    def _taps(self, left: Nest, rest: tuple[str, ...], done: Value, scope: Scope) -> None:
+    def _pack_taps(self, left: Nest, rest: tuple[str, ...], done: Value, scope: Scope) -> None:
         """Pack the weights of all taps along the axes `rest`, below the position in `scope`."""
         home, c, b = self.home, self.c, self.b
         if not rest:
             self.tap = done
             if c.turned:
-                self._turn(left, scope)
+                self._pack_transposed(left, scope)
             else:
                 self.pack(left, scope)
             return
@@ -186,12 +186,12 @@ class ImplicitGemmNhwc(Packer):
             low,
             high,
             1,
-            lambda at: self._taps(
+            lambda at: self._pack_taps(
                 left, tuple(inner), b.add(b.mul(done, extent), at), Scope(scope, {name: at})
             ),
         )
 
-    def _turn(self, left: Nest, scope: Scope) -> None:
+    def _pack_transposed(self, left: Nest, scope: Scope) -> None:
         """Pack channel pairs which are contiguous along the reduction, by transposing tiles of
         them.
         """
@@ -279,7 +279,7 @@ class ImplicitGemmNhwc(Packer):
         at = b.add(b.add(at, panel), b.mul(depth, number(c.tile.columns)))
         return element_address(b, home.home.buffers[access.buffer], at, c.unit)
 
-    def _following(self, column: Value, last: Value) -> Value:
+    def _next_panel(self, column: Value, last: Value) -> Value:
         """Return the address of the weights which are multiplied after those of a column block.
 
         After the task's last columns come those of the next channel block, or those of the next
@@ -296,7 +296,7 @@ class ImplicitGemmNhwc(Packer):
         """Emit every register tile of the packed blocks."""
         b, home, c = self.b, self.home, self.c
         if c.ends_lines(home.s.local[c.columns[-1].axis]):
-            self._lines(depth, ends, begin)
+            self._row_tiles(depth, ends, begin)
             return
         sizes = [b.sub(end, start) for start, end in (home.ranges[k.axis] for k in c.columns)]
         rows = sizes[-1]
@@ -313,7 +313,7 @@ class ImplicitGemmNhwc(Packer):
 
         for_each_tile(home, c.tile, c.fewer, rows, columns, put, begin)
 
-    def _lines(self, depth: Value, ends: Ends, begin: Begin) -> None:
+    def _row_tiles(self, depth: Value, ends: Ends, begin: Begin) -> None:
         """Emit every register tile, where tiles end with the rows of the image."""
         b, home, c = self.b, self.home, self.c
         *outer, _ = c.columns
@@ -426,7 +426,7 @@ class ImplicitGemmNhwc(Packer):
             taps = self.margins.taps(row[-2])
         args = [to, self.rows[-1], image, panel, table, depth, first, *taps]
         if c.asks:
-            args += part(b, c, self._following(column, last), depth, share)
+            args += part(b, c, self._next_panel(column, last), depth, share)
         if (later := self.later) is not None:
             holds, spot = later.at(b, row, column, last)
             args += [spot.address, spot.apart, holds]

@@ -93,7 +93,7 @@ class KBlockedGemm(TallSkinnyGemm):
     def __init__(self, home: NestEmitter, nest: Nest, c: TallSkinnyPlan) -> None:
         super().__init__(home, nest, c)
         self.apart = {c.m: number(self.c.pitch), c.k: number(1)}
-        self.pitch = self._whole(
+        self.pitch = self._round_down(
             self.b.add(self.columns, number(c.tile.columns - 1)), c.tile.columns
         )
         self.later = list[Runs]()
@@ -116,7 +116,7 @@ class KBlockedGemm(TallSkinnyGemm):
             return
         low, high = home.ranges[c.k]
         home.prefetch_enabled = False
-        each = self._even(b.sub(high, low))
+        each = self._even_block(b.sub(high, low))
 
         def block(at: Value) -> None:
             end = b.add(at, each)
@@ -145,12 +145,12 @@ class KBlockedGemm(TallSkinnyGemm):
     def _sharing(self) -> list[Self]:
         """Return the products which read the same packed left operand, in order."""
         first = self.c.leader or self.c.item
-        products = [*self._others(), self]
+        products = [*self._kept_products(), self]
         order = [n.product for n in self.home.s.nests]
         sharing = [product for product in products if (product.c.leader or product.c.item) is first]
         return sorted(sharing, key=lambda product: order.index(product.c))
 
-    def _even(self, depth: Value) -> Value:
+    def _even_block(self, depth: Value) -> Value:
         """Return the block size which makes all blocks about equally large.
 
         A short last block would load and store all sums for few products, and prefetch in its
@@ -161,10 +161,10 @@ class KBlockedGemm(TallSkinnyGemm):
         is_empty = b.icmp_signed("==", pieces, number(0))
         pieces, depth = (b.select(is_empty, number(1), x) for x in (pieces, depth))
         size = b.udiv(b.add(depth, b.sub(pieces, number(1))), pieces)
-        size = self._whole(b.add(size, number(WHOLE - 1)), WHOLE)
+        size = self._round_down(b.add(size, number(WHOLE - 1)), WHOLE)
         return b.select(b.icmp_signed("<", size, limit), size, limit)
 
-    def _later(self) -> Value:
+    def _next_depth(self) -> Value:
         """Return the size of the next block of k; 0 if there is none."""
         b = self.b
         left = b.sub(self.high, self.home.ranges[self.c.k][1])
@@ -174,34 +174,39 @@ class KBlockedGemm(TallSkinnyGemm):
         """Emit one block of k: pack, multiply, and the epilogue of the last block."""
         home, b, c = self.home, self.b, self.c
         if not c.panels:
-            self._clear_beyond()
+            self._zero_panel_tail()
             self._pack_right()
-        self._open_left()
+        self._locate_left()
         if not (c.direct or c.by_tiles) and c.leader is None:
             self.pack(self.nest.packs[0])
-        self._foresee()
+        self._locate_next_block()
         if c.panels:
             self.right_top = home.open(self.nest.packs[1], Scope(home.top))
-        self._open_tiles()
+        self._prepare_tiles()
         low, high = home.ranges[c.m]
         end = b.sub(high, b.urem(b.sub(high, low), number(c.tile.rows)))
         if c.by_tiles:
             home.loop(low, high, c.tile.rows, self._packed_tiles)
-            self._open_tiles()
-        elif self._is_spaced():
-            home.loop(low, end, c.tile.rows, lambda row: self._tiles(row, whole=True))
+            self._prepare_tiles()
+        elif self._uses_one_base():
+            home.loop(low, end, c.tile.rows, lambda row: self._tiles(row, one_base=True))
             home.loop(end, high, c.tile.rows, self._tiles)
         else:
             home.loop(low, high, c.tile.rows, self._tiles)
         if c.kept:
             return
         with b.if_then(self.final):
-            home.loop(low, high, 1, lambda row: self._rest(row, b.icmp_signed("<", row, end)))
+            home.loop(
+                low,
+                high,
+                1,
+                lambda row: self._epilogue_remaining(row, b.icmp_signed("<", row, end)),
+            )
 
-    def _open_tiles(self) -> None:
+    def _prepare_tiles(self) -> None:
         """Emit what precedes the loops over tiles."""
         self.top = self.home.open(self.nest, Scope(self.home.top))
-        self._know_steps()
+        self._set_row_strides()
 
     def _packed_tiles(self, row: Value) -> None:
         """Emit the tiles of some rows, which are packed just before.
@@ -214,12 +219,12 @@ class KBlockedGemm(TallSkinnyGemm):
         home.ranges[c.m] = row, b.select(b.icmp_signed("<", end, high), end, high)
         self.pack(self.nest.packs[0])
         home.ranges[c.m] = low, high
-        self._open_tiles()
+        self._prepare_tiles()
         self._tiles(row)
 
     # ---- prefetch of the next block --------------------------------------------------------------
 
-    def _foresee(self) -> None:
+    def _locate_next_block(self) -> None:
         """Locate what the next block packs, for which this block's tiles prefetch.
 
         Prefetched if both operands are packed, since packing would wait for both.  One operand
@@ -228,15 +233,17 @@ class KBlockedGemm(TallSkinnyGemm):
         """
         c, packs = self.c, self.nest.packs
         if c.by_tiles:
-            runs = self._runs(c.left, packs[0], c.m, (self.home.ranges[c.k][0], self.depth))
+            runs = self._prefetch_runs(
+                c.left, packs[0], c.m, (self.home.ranges[c.k][0], self.depth)
+            )
             self.later = [runs] if runs is not None else []
             return
         skips = c.direct or c.panels or c.narrow
         sides = () if skips else ((c.right, packs[1], c.n), (c.left, packs[0], c.m))
-        candidates = (self._runs(*side) for side in sides[: 2 if c.leader is None else 1])
+        candidates = (self._prefetch_runs(*side) for side in sides[: 2 if c.leader is None else 1])
         self.later = [runs for runs in candidates if runs is not None]
 
-    def _runs(
+    def _prefetch_runs(
         self, item: Item, nest: Nest, across: str, part: tuple[Value, Value] | None = None
     ) -> Runs | None:
         """Return the next block's part of an operand, or the `part` (first position, count) along
@@ -259,7 +266,7 @@ class KBlockedGemm(TallSkinnyGemm):
             b.add(top.offset(access), b.mul(first, strides[across])), b.mul(start, strides[k])
         )
         base = element_address(b, home.home.buffers[access.buffer], at, dtype)
-        length, count = b.sub(last, first), part[1] if part else self._later()
+        length, count = b.sub(last, first), part[1] if part else self._next_depth()
         if along == k:
             length, count = count, length
         size, other = number(dtype.itemsize), k if along == across else across
@@ -271,7 +278,7 @@ class KBlockedGemm(TallSkinnyGemm):
         """Return 0: a tile's own sums take long enough for its prefetches."""
         return 0
 
-    def _asked(self, row: Value, column: Value) -> list[tuple[Value, Value]]:
+    def _prefetch_targets(self, row: Value, column: Value) -> list[tuple[Value, Value]]:
         """Return address and length of the runs which a tile prefetches, one per operand.
 
         Where rows are packed tile by tile, one of the next rows.
@@ -296,9 +303,9 @@ class KBlockedGemm(TallSkinnyGemm):
 
     # ---- operands --------------------------------------------------------------------------------
 
-    def _open_left(self) -> None:
+    def _locate_left(self) -> None:
         """Locate the left operand and set the strides of its packed form."""
-        super()._open_left()
+        super()._locate_left()
         if not self.c.direct:
             self.left_steps = [
                 number(self.c.pitch),
@@ -319,12 +326,12 @@ class KBlockedGemm(TallSkinnyGemm):
             super().put(nest, value, scope)
             return
         k, row = (b.sub(scope.axis(a), self.starts[a]) for a in (c.k, c.m))
-        strip = self._whole(row, c.tile.lanes)
+        strip = self._round_down(row, c.tile.lanes)
         at = b.add(b.mul(strip, number(self.c.pitch)), b.mul(k, number(c.tile.lanes)))
         value = splat(b, value, c.tile.lanes)
         store_vector(self.m, self.at(LEFT_PART, at), value, c.item.dtype, None)
 
-    def _is_spaced(self) -> bool:
+    def _uses_one_base(self) -> bool:
         """Return whether full tiles address rows from one register at a constant stride.
 
         A narrow machine has no issue slots to reload addresses which do not fit registers.
@@ -332,7 +339,7 @@ class KBlockedGemm(TallSkinnyGemm):
         c, stride = self.c, self.left_steps[0]
         return c.narrow and c.direct and not c.picked and isinstance(stride, ir.Constant)
 
-    def _spaced(self, row: Value, count: int) -> list[Value]:
+    def _strided_starts(self, row: Value, count: int) -> list[Value]:
         """Return row addresses of a full tile at a constant stride."""
         b, stride = self.b, self.left_steps[0]
         first = element_address(b, self.base, b.mul(row, stride), self.stored)
@@ -356,7 +363,7 @@ class KBlockedGemm(TallSkinnyGemm):
             ]
         for i in range(0, count, TOGETHER):
             place = b.add(b.sub(row, self.first), number(i))
-            strip = self._whole(place, c.tile.lanes)
+            strip = self._round_down(place, c.tile.lanes)
             at = b.add(b.mul(strip, number(self.c.pitch)), b.sub(place, strip))
             addresses += [
                 element_address(b, self.base, b.add(at, number(j)), self.stored)
@@ -366,10 +373,13 @@ class KBlockedGemm(TallSkinnyGemm):
 
     # ---- the tile --------------------------------------------------------------------------------
 
-    def _tiles(self, row: Value, whole: bool = False) -> None:
-        """Emit all columns of a tile's rows, panel by panel."""
+    def _tiles(self, row: Value, one_base: bool = False) -> None:
+        """Emit all columns of a tile's rows, panel by panel.
+
+        With `one_base` rows are addressed from one register at a constant stride.
+        """
         b, c, home = self.b, self.c, self.home
-        starts = (self._spaced if whole else self._starts)(row, c.tile.rows)
+        starts = (self._strided_starts if one_base else self._starts)(row, c.tile.rows)
         low, high = home.ranges[c.n]
         is_full = b.icmp_signed("<=", b.add(row, number(c.tile.rows)), home.ranges[c.m][1])
         read = b.and_(is_full, self.final)
@@ -377,47 +387,51 @@ class KBlockedGemm(TallSkinnyGemm):
 
         def panel(at: Value) -> None:
             prefetches = self.later or (c.panels and not c.narrow)
-            targets = self._asked(b.sub(row, self.first), b.sub(at, low)) if prefetches else []
-            sum_places = self._kept(row, at, c.tile.rows, c.tile.vectors)
+            targets = (
+                self._prefetch_targets(b.sub(row, self.first), b.sub(at, low)) if prefetches else []
+            )
+            sum_places = self._sum_places(row, at, c.tile.rows, c.tile.vectors)
             if not c.narrow:
-                self._ask_beside(row, at, origins)
+                self._prefetch_results(row, at, origins)
             totals = self._total(starts, b.sub(at, low), targets)
             totals = with_before(self.m, sum_places, c.item.dtype, totals, self.fresh)
             if c.late:
-                self._keep(sum_places, totals)
+                self._store_sums(sum_places, totals)
                 return
             inside = b.icmp_signed("<=", b.add(at, number(c.tile.columns)), high)
             with b.if_else(b.and_(read, inside)) as (here, later):
                 with here:
-                    self._read_tile(row, c.tile.rows, at, None, totals)
+                    self._epilogue_full_tile(row, c.tile.rows, at, None, totals)
                 with later:
-                    self._keep(sum_places, totals)
+                    self._store_sums(sum_places, totals)
 
         home.loop(low, high, c.tile.columns, panel)
 
-    def _ask_beside(self, row: Value, column: Value, origins: Mapping[Access, Value]) -> None:
+    def _prefetch_results(self, row: Value, column: Value, origins: Mapping[Access, Value]) -> None:
         """Prefetch the sums of the next tile of these rows.
 
         In the last block also what this tile's epilogue reads and writes.
         """
         b, tile = self.b, self.c.tile
-        for place in self._kept(row, b.add(column, number(tile.columns)), tile.rows, tile.vectors):
+        for place in self._sum_places(
+            row, b.add(column, number(tile.columns)), tile.rows, tile.vectors
+        ):
             prefetch(b, place, near=True)
         if origins:
             with b.if_then(self.final):
-                for stream in self._courses(origins, column, tile.rows, tile.vectors):
+                for stream in self._prefetch_streams(origins, column, tile.rows, tile.vectors):
                     stream.at_once()
 
-    def _read_tile(
+    def _epilogue_full_tile(
         self, row: Value, count: int, column: Value, mask: Value | None, totals: list[Value]
     ) -> None:
         """Emit the epilogue of a tile from registers."""
-        self._read_all(row, self._places(row, count), column, mask, totals)
+        self._epilogue_tile(row, self._places(row, count), column, mask, totals)
 
-    def _kept(self, row: Value, column: Value, count: int, vectors: int) -> list[Value]:
+    def _sum_places(self, row: Value, column: Value, count: int, vectors: int) -> list[Value]:
         """Return the scratch addresses of a tile's sums between blocks."""
         b, c = self.b, self.c
-        first = self._sum(row, column)
+        first = self._sum_address(row, column)
         addresses: list[Value] = []
         for i in range(count):
             line = element_address(b, first, b.mul(self.pitch, number(i)), c.item.dtype)
@@ -427,7 +441,7 @@ class KBlockedGemm(TallSkinnyGemm):
             ]
         return addresses
 
-    def _keep(self, places: list[Value], totals: list[Value]) -> None:
+    def _store_sums(self, places: list[Value], totals: list[Value]) -> None:
         for place, total in zip(places, totals, strict=True):
             store_vector(self.m, place, total, self.c.item.dtype, None)
 
@@ -444,7 +458,7 @@ class KBlockedGemm(TallSkinnyGemm):
                 there = b.gep(place, [number(PANEL_AHEAD)], source_etype=ir.IntType(8))
                 prefetch(b, there, near=True)
             across = [load_vector(self.m, place, c.item.dtype, None) for place in places]
-            return self._multiplied(starts, k, nth, across, totals)
+            return self._add_products(starts, k, nth, across, totals)
 
         def prefetching_step(k: Value, totals: list[Value], nth: int) -> list[Value]:
             for first, length in () if nth else targets:
@@ -453,7 +467,7 @@ class KBlockedGemm(TallSkinnyGemm):
                 prefetch(b, b.gep(first, [there], source_etype=ir.IntType(8)))
             return step_at(k, totals, nth)
 
-        unrolled_end = self._whole(self.depth, UNROLLED)
+        unrolled_end = self._round_down(self.depth, UNROLLED)
         begin = [self.m.const(c.item.dtype, 0)] * (c.tile.rows * c.tile.vectors)
         begin = rounds(self.b, (number(0), unrolled_end), UNROLLED, prefetching_step, begin)
         return rounds(self.b, (unrolled_end, self.depth), 1, step_at, begin)
@@ -461,7 +475,7 @@ class KBlockedGemm(TallSkinnyGemm):
     def _first(self, column: Value) -> Value:
         """Return the address of a panel of this block."""
         if not self.c.panels:
-            return self.at(RIGHT_PART, self._packed(number(0), column))
+            return self.at(RIGHT_PART, self._packed_offset(number(0), column))
         return self._panel_at(column, self.home.ranges[self.c.k][0])
 
     def _panel_at(self, column: Value, k: Value) -> Value:
@@ -489,13 +503,13 @@ class KBlockedGemm(TallSkinnyGemm):
         part = b.mul(b.udiv(row, number(c.tile.rows)), share)
         return b.gep(begin, [part], source_etype=ir.IntType(8)), share
 
-    def _multiplied(
+    def _add_products(
         self, starts: list[Value], k: Value, nth: int, across: list[Value], totals: list[Value]
     ) -> list[Value]:
         """Return the sums with the products of one position added."""
         sums: list[Value] = []
         for i, start in enumerate(starts):  # broadcast just before use, to keep registers free
-            value = self._one(start, k, nth)
+            value = self._broadcast(start, k, nth)
             sums += [
                 fma_step(self.m, value, x, totals[i * len(across) + v], self.c.item)
                 for v, x in enumerate(across)
@@ -504,19 +518,24 @@ class KBlockedGemm(TallSkinnyGemm):
 
     # ---- the epilogue from scratch ---------------------------------------------------------------
 
-    def _rest(self, row: Value, whole: Value) -> None:
-        """Emit the epilogue of a row from scratch, for columns its tiles have not done."""
+    def _epilogue_remaining(self, row: Value, in_full_tile: Value) -> None:
+        """Emit the epilogue of a row from scratch, for columns its tiles have not done.
+
+        `in_full_tile` says whether a full-height tile computed the row (i1).
+        """
         b, c, home, lanes = self.b, self.c, self.home, self.c.tile.lanes
         low, high = home.ranges[c.n]
         first = low
         if not c.late:
-            first = b.select(whole, b.add(low, self._whole(self.columns, c.tile.columns)), low)
-        end = b.add(low, self._whole(self.columns, lanes))
+            first = b.select(
+                in_full_tile, b.add(low, self._round_down(self.columns, c.tile.columns)), low
+            )
+        end = b.add(low, self._round_down(self.columns, lanes))
         (place,) = self._places(row, 1)
 
         def read(at: Value, mask: Value | None) -> None:
-            total = load_vector(self.m, self._sum(row, at), c.item.dtype, None)
-            self._read(place, at, mask, total)
+            total = load_vector(self.m, self._sum_address(row, at), c.item.dtype, None)
+            self._epilogue_vector(place, at, mask, total)
 
         def masked(at: Value) -> None:
             left = opaque(b, b.sub(high, at))

@@ -88,7 +88,7 @@ class _Piece:
     def put(self, scope: Scope, k: Value, at: Value, mask: Value | None, count: int) -> None:
         """Pack channels from k on of `count` pixels."""
         if self.c.few:
-            self._colours(scope, at, self._rows(scope, (k, at), mask, self.c.few))
+            self._interleave_channels(scope, at, self._rows(scope, (k, at), mask, self.c.few))
             return
         for i, pixel in enumerate(transpose(self.b, self._rows(scope, (k, at), mask, self.lanes))):
             place = Scope(scope, {self.depth: k, self.last: self.b.add(at, number(i))})
@@ -116,7 +116,7 @@ class _Piece:
             rows.append(home.get(self.c.right, inner, True))
         return rows
 
-    def _colours(self, scope: Scope, at: Value, rows: list[Value]) -> None:
+    def _interleave_channels(self, scope: Scope, at: Value, rows: list[Value]) -> None:
         """Interleave a few channels, pixel by pixel."""
         b, packer, lanes, few = self.b, self.packer, self.lanes, self.c.few
         offset = b.mul(b.sub(at, packer.starts[self.last]), number(few))
@@ -148,7 +148,7 @@ def turn_back(packer: ImplicitGemmNhwc) -> None:
 
     even = packer.is_even(c.n, lanes)
 
-    def tile(n: Value, source: Value, to: Value, at: Value, whole: bool) -> None:
+    def tile(n: Value, source: Value, to: Value, at: Value, is_full: bool) -> None:
         rows = [
             load_vector(
                 m,
@@ -164,7 +164,7 @@ def turn_back(packer: ImplicitGemmNhwc) -> None:
         inside = b.icmp_signed("<", iota(lanes), splat(b, b.sub(row_length, at), lanes))
         for k, row in enumerate(transpose(b, rows)):
             channel = b.add(n, number(k))
-            mask: Value | None = None if whole else inside
+            mask: Value | None = None if is_full else inside
             if not even:
                 some = splat(b, b.icmp_signed("<", channel, end), lanes)
                 mask = some if mask is None else b.and_(mask, some)

@@ -85,7 +85,7 @@ class Macrokernel(Microkernel):
             self.left = self._open(left, c.left, (c.m, c.k), scope)
             return
         if c.m is not None and c.units:
-            self.left = self._either(self._open(left, c.left, (c.m, c.k), scope))
+            self.left = self._unit_rows(self._open(left, c.left, (c.m, c.k), scope))
             return
         self.left = Place(
             home.storage.at.get((c.item, LEFT_PART)),
@@ -96,14 +96,16 @@ class Macrokernel(Microkernel):
         )
         if c.direct:
             self.left.base = home.storage.at[c.left, 0]
-            offset = self._skipped(c.left, c.k)
+            offset = self._positions_before(c.left, c.k)
             offset = self.b.mul(offset, number(c.pitch)) if c.down else offset
             if self.part is not None:
-                row_offset = self.b.mul(self._skipped(c.left, self.part), number(c.steps[0]))
+                row_offset = self.b.mul(
+                    self._positions_before(c.left, self.part), number(c.steps[0])
+                )
                 offset = self.b.add(offset, row_offset)
             self.left.origin = offset
 
-    def _skipped(self, item: Item, axis: str) -> Value:
+    def _positions_before(self, item: Item, axis: str) -> Value:
         """Return how many positions a scratch array has before the range of an axis."""
         return self.b.sub(self.home.ranges[axis][0], self.home.scratch.start(item, axis))
 
@@ -162,10 +164,10 @@ class Macrokernel(Microkernel):
         self.fresh, self.last, columns = fresh, last, b.sub(high, low)
         self.column = b.sub(low, home.scratch.start(c.item, c.n))
         if c.group is not None and c.group.matrix and self.bands is None:
-            self._matrices(number(0), self.rows, number(0), columns)
+            self._amx_tiles(number(0), self.rows, number(0), columns)
             return
         if self.right.packed:
-            home.loop(number(0), columns, wide, lambda at: self._heights(at, vectors, None))
+            home.loop(number(0), columns, wide, lambda at: self._column_tiles(at, vectors, None))
             return
         # If the remainder nearly fills a tile, one tile with a masked last vector covers it.
         remainder = b.and_(columns, number(wide - 1))
@@ -174,7 +176,7 @@ class Macrokernel(Microkernel):
 
         def columns_from(at: Value, vectors: int) -> None:
             left = b.sub(b.sub(columns, at), number((vectors - 1) * lanes))
-            self._heights(at, vectors, first_lanes(b, left, lanes))
+            self._column_tiles(at, vectors, first_lanes(b, left, lanes))
 
         home.loop(number(0), full_columns, wide, lambda at: columns_from(at, vectors))
         home.loop(full_columns, columns, lanes, lambda at: columns_from(at, 1))
@@ -194,10 +196,10 @@ class Macrokernel(Microkernel):
             (steps[0], steps[1]),
             home.home.dtypes[access.buffer],
             False,
-            later=self._later(access),
+            later=self._next_task_step(access),
         )
 
-    def _either(self, place: Place) -> Place:
+    def _unit_rows(self, place: Place) -> Place:
         """Return the layout of a left operand which goes in 32-bit units, with strides in bytes.
 
         It is read in place if the block ends with a complete unit and tiles load the rows well;
@@ -223,7 +225,7 @@ class Macrokernel(Microkernel):
             unit=c.unit,
         )
 
-    def _later(self, access: Access) -> Value | None:
+    def _next_task_step(self, access: Access) -> Value | None:
         """Return elements from an operand's place to that in the next task, for small products."""
         step = next_task(self.home, access) if self.c.kind == "small" else None
         return None if step is None else self.home.home.index(step)
@@ -242,7 +244,7 @@ class Macrokernel(Microkernel):
             places = [b.alloca(zero.type) for _ in range(c.tile.vectors)]
 
         def panel(column: Value) -> None:
-            line = self._line(column)
+            line = self._right_offset(column)
             for place in places:
                 b.store(zero, place)
 
@@ -250,7 +252,7 @@ class Macrokernel(Microkernel):
                 at = b.add(line, b.mul(k, self.right.steps[0]))
                 at = element_address(b, self.right.base, at, self.right.dtype)
                 for place, right in zip(
-                    places, self._across(m, at, len(places), None), strict=True
+                    places, self._load_right_row(m, at, len(places), None), strict=True
                 ):
                     b.store(step(m, group, one, right, b.load(place, typ=zero.type)), place)
 
@@ -266,11 +268,11 @@ class Macrokernel(Microkernel):
 
     # ---- tiles -----------------------------------------------------------------------------------
 
-    def _heights(self, column: Value, vectors: int, mask: Value | None) -> None:
-        """Emit the tiles of a column block for all rows, or band by band with each band's range."""
+    def _column_tiles(self, column: Value, vectors: int, mask: Value | None) -> None:
+        """Emit the tiles of a column block, for all rows or band by band."""
         b, c, home = self.b, self.c, self.home
         if (bands := self.bands) is None:
-            self._down(number(0), self.rows, column, vectors, mask)
+            self._row_tiles(number(0), self.rows, column, vectors, mask)
             return
         low, high = home.ranges[bands.bands.columns]
         first, depth, fresh = self.first, self.depth, self.fresh
@@ -284,7 +286,7 @@ class Macrokernel(Microkernel):
                     b.icmp_signed("<", here, stop), b.icmp_signed(">", b.add(here, wide), start)
                 )
                 with b.if_then(some):
-                    self._down(*rows, column, vectors, mask)
+                    self._row_tiles(*rows, column, vectors, mask)
                 return
             assert fresh is not None
             each = number(c.together)
@@ -293,7 +295,7 @@ class Macrokernel(Microkernel):
             self.fresh = begins
             with b.if_else(b.icmp_signed("<", start, stop)) as (some, none):
                 with some:
-                    self._down(*rows, column, vectors, mask)
+                    self._row_tiles(*rows, column, vectors, mask)
                 with none, b.if_then(fresh):
                     self._clear(rows, column, vectors)
 
@@ -305,18 +307,18 @@ class Macrokernel(Microkernel):
         m, dtype = LLVMMachine(self.b, self.c.tile.lanes, self.home.home.target), self.c.item.dtype
 
         def line(row: Value) -> None:
-            for place in self._places(1, vectors, row, column):
+            for place in self._sum_places(1, vectors, row, column):
                 store_vector(m, place, m.const(dtype, 0), dtype, None)
 
         self.home.loop(*rows, 1, line)
 
-    def _down(
+    def _row_tiles(
         self, done: Value, rows: Value, column: Value, vectors: int, mask: Value | None
     ) -> None:
         """Emit tiles for a range of rows: full ones, then lower ones for the remainder."""
         b = self.b
         if self.c.group is not None and self.c.group.matrix:
-            self._matrices(done, rows, column, b.add(column, number(AMX_COLUMNS)))
+            self._amx_tiles(done, rows, column, b.add(column, number(AMX_COLUMNS)))
             return
         for height in heights(self.most):
             left = b.sub(rows, done)
@@ -325,11 +327,11 @@ class Macrokernel(Microkernel):
                 done,
                 end,
                 height,
-                lambda row, height=height: self._runs(height, vectors, row, column, mask),
+                lambda row, height=height: self._tile_in_runs(height, vectors, row, column, mask),
             )
             done = end
 
-    def _runs(
+    def _tile_in_runs(
         self, height: int, vectors: int, row: Value, column: Value, mask: Value | None
     ) -> None:
         """Emit a tile over all positions of the block, in runs if the sums are long."""
@@ -350,15 +352,15 @@ class Macrokernel(Microkernel):
         self.home.loop(first, depth, RUN, run)
         self.first, self.depth, self.fresh, self.last = first, depth, fresh, last
 
-    def _matrices(self, done: Value, rows: Value, column: Value, end: Value) -> None:
+    def _amx_tiles(self, done: Value, rows: Value, column: Value, end: Value) -> None:
         """Emit tiles of some rows and columns by matrix instructions (AMX)."""
         b, c, left, right, unit = self.b, self.c, self.left, self.right, self.c.unit
         assert c.group is not None and c.tile.columns == AMX_COLUMNS
         first, size = b.mul(self.first, right.steps[0]), number(unit.itemsize)
         places, panels = panel_places(
-            self.home, column, end, lambda at: b.mul(b.add(self._line(at), first), size)
+            self.home, column, end, lambda at: b.mul(b.add(self._right_offset(at), first), size)
         )
-        to, start = self._places(1, 1, done, column)[0], self._starts(1, done)[0]
+        to, start = self._sum_places(1, 1, done, column)[0], self._starts(1, done)[0]
         at = element_address(b, start, self.first, left.unit or left.dtype)
         multiply(
             b,
@@ -378,7 +380,7 @@ class Macrokernel(Microkernel):
             ],
         )
 
-    def _line(self, column: Value) -> Value:
+    def _right_offset(self, column: Value) -> Value:
         """Return the offset of the right operand at k = 0 and a column."""
         b, place = self.b, self.right
         if not place.packed:
@@ -401,12 +403,12 @@ class Macrokernel(Microkernel):
         starts = self._starts(height, row)
         for start in starts:
             self.ask(self.left, start, 2)
-        line = element_address(b, self.right.base, self._line(column), self.right.dtype)
-        places = self._places(height, vectors, row, column)
+        line = element_address(b, self.right.base, self._right_offset(column), self.right.dtype)
+        places = self._sum_places(height, vectors, row, column)
         full = height * vectors == self.c.tile.rows * self.c.tile.vectors
         part = self.ahead.tile((row, self.column, column), height, vectors) if full else None
         masks = self._masks(height, vectors, mask)
-        begin = self._begin(m, places, masks, vectors, column)
+        begin = self._initial_sums(m, places, masks, vectors, column)
         rows = self.ahead.rows(starts, self.first) if full else None
         across, asks = (vectors, mask), (rows, part)
         following = self.multiplied(m, starts, line, begin, across, asks)
@@ -432,16 +434,16 @@ class Macrokernel(Microkernel):
             for i in range(height)
         ]
 
-    def _places(self, height: int, vectors: int, row: Value, column: Value) -> list[Value]:
+    def _sum_places(self, height: int, vectors: int, row: Value, column: Value) -> list[Value]:
         """Return addresses of the tile's vectors in the result."""
         b, item = self.b, self.c.item
         if self.part is not None:
-            row = b.add(row, self._skipped(item, self.part))
+            row = b.add(row, self._positions_before(item, self.part))
         at = b.add(b.mul(row, self.stride), b.add(self.column, column))
         first = Spot(element_address(b, self.base, at, item.dtype), self.stride, item.dtype)
         return first.places(b, Tile(height, vectors, self.c.tile.lanes))
 
-    def _begin(
+    def _initial_sums(
         self, m: LLVMMachine, places: list[Value], masks: Masks, vectors: int, column: Value
     ) -> list[Value]:
         """Return the initial sums of a tile.

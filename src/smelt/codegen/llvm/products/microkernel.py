@@ -112,11 +112,11 @@ class Microkernel:
 
         def step_at(k: Value, totals: list[Value], nth: int) -> list[Value]:
             self.ahead.panel(part, k)
-            vectors = self._across(m, self._line_at(line, k, nth), *across)
+            vectors = self._load_right_row(m, self._right_row_at(line, k, nth), *across)
             return self._step(m, self._rows_at(starts, k, nth, height), vectors, totals)
 
         if rows or part or not self._is_dense(len(begin)):
-            return self._one_by_one(begin, rows, step_at)
+            return self._simple_loop(begin, rows, step_at)
         count = b.sub(self.depth, self.first)
         unrolled_end = b.sub(self.depth, b.and_(count, number(TOGETHER - 1)))
         sums = rounds(b, (self.first, unrolled_end), TOGETHER, step_at, begin)
@@ -129,7 +129,7 @@ class Microkernel:
         steps = self.right.steps[0], self.left.steps[1]
         return full and target.starts_few and all(isinstance(x, ir.Constant) for x in steps)
 
-    def _one_by_one(
+    def _simple_loop(
         self,
         begin: list[Value],
         rows: tuple[Value, Value] | None,
@@ -164,14 +164,17 @@ class Microkernel:
         for line in range(lines):
             prefetch(self.b, element_address(self.b, there, number(line * LINE), i8))
 
-    def _line_at(self, line: Value, k: Value, nth: int) -> Value:
-        """Return the address of the right operand's row at position k + nth; `line` is at k = 0."""
+    def _right_row_at(self, line: Value, k: Value, nth: int) -> Value:
+        """Return the address of the right operand's row at position k + nth.
+
+        `line` is its row at k = 0.
+        """
         b, place = self.b, self.right
         at = stepped(b, line, k, place.steps[0], memory_type(place.dtype))
         offset = b.mul(number(nth), place.steps[0])
         return element_address(b, at, offset, place.dtype) if nth else at
 
-    def _across(
+    def _load_right_row(
         self, m: LLVMMachine, first: Value, vectors: int, mask: Value | None
     ) -> list[Value]:
         """Load one row of the right operand, from its address."""

@@ -72,7 +72,7 @@ class _Tile:
         zero = self.m.const(dtype, 0)
         if self.c.asks and self.c.lines is not None:
             for left in ((number(0), low), (high, number(self.c.steps))):
-                rounds(b, left, 1, lambda t, *_: self._ask_of(table, t, depth), [])
+                rounds(b, left, 1, lambda t, *_: self._prefetch_tap(table, t, depth), [])
         entry = b.block
         taps, done = f.append_basic_block("taps"), f.append_basic_block("done")
         b.cbranch(b.icmp_signed("<", low, high), taps, done)
@@ -111,7 +111,7 @@ class _Tile:
         put(self.m, self.c, self.tile, totals, places, last=last)
         b.ret_void()
 
-    def _ask_of(self, table: Value, tap: Value, depth: Value) -> list[Value]:
+    def _prefetch_tap(self, table: Value, tap: Value, depth: Value) -> list[Value]:
         """Prefetch this tile's share of a tap which it skips."""
         b = self.b
         place = element_address(b, table, b.add(b.mul(tap, number(ENTRY)), number(1)), i64)

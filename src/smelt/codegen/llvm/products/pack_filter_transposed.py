@@ -140,7 +140,7 @@ class _Pack:
         def tile(nth: Value, *_: object) -> list[Value]:
             at = b.mul(nth, side)
             at = b.select(b.icmp_signed("<", at, end), at, end)
-            self._square(begins, at, None)  # the last tile overlaps the one before
+            self._transpose_tile(begins, at, None)  # the last tile overlaps the one before
             return []
 
         with b.if_else(b.icmp_signed(">=", length, side)) as (then, otherwise):
@@ -149,10 +149,10 @@ class _Pack:
                 rounds(b, (number(0), count), 1, tile, [])
             with otherwise:
                 mask = b.icmp_signed("<", iota(lanes), splat(b, length, lanes))
-                self._square(begins, number(0), mask)
+                self._transpose_tile(begins, number(0), mask)
         b.ret_void()
 
-    def _square(self, begins: Sequence[Value], at: Value, mask: Value | None) -> None:
+    def _transpose_tile(self, begins: Sequence[Value], at: Value, mask: Value | None) -> None:
         """Transpose as many positions of the runs as there are runs."""
         b, c, (to, _, run_stride, _, _, table, later) = self.b, self.c, self.f.args
         lines: list[Value] = []

@@ -83,14 +83,14 @@ def each_length(home: NestEmitter, nest: Nest, run: Callable[[int], None]) -> No
 
 
 def packs_lines(home: NestEmitter, scope: Scope, depth: int) -> bool:
-    """Emit the loop over short rows of a packing nest, if it begins here; return whether it does."""
+    """Emit the loop over short rows if it begins here; return whether it does."""
     packer = home.products
     if not isinstance(packer, Packer) or not packer.vectors:
         return False
     tests = _tests(home, home.nest) if depth == len(home.nest.order) - 2 else None
     if tests is None:
         return False
-    _lines(home, scope, depth, packer.vectors, tests)
+    _emit_loops(home, scope, depth, packer.vectors, tests)
     return True
 
 
@@ -121,7 +121,7 @@ def _tests(home: NestEmitter, nest: Nest) -> _Tests | None:
     return _Tests(tuple(rows), tuple(p for p in pairs if p not in rows), alike)
 
 
-def _lines(home: NestEmitter, scope: Scope, depth: int, count: int, tests: _Tests) -> None:
+def _emit_loops(home: NestEmitter, scope: Scope, depth: int, count: int, tests: _Tests) -> None:
     """Emit the loops over rows of `count` vectors."""
     b, (row, line), lanes = home.b, home.nest.order[-2:], home.s.lanes
     low, high = home.ranges[line]
@@ -133,15 +133,17 @@ def _lines(home: NestEmitter, scope: Scope, depth: int, count: int, tests: _Test
         lanes_at = Lanes(line, at, lanes, unlike(m, mask))
         place = Scope(scope, {line: at}, lanes=lanes_at)
         tests_by_limit = {pair: tested(home, *pair, place) for pair in tests.others}
-        known = {p: Inside(unlike(m, test.mask), test.some) for p, test in tests_by_limit.items()}
-        vectors.append(replace(lanes_at, inside=known))
+        tests_done = {
+            p: Inside(unlike(m, test.mask), test.some) for p, test in tests_by_limit.items()
+        }
+        vectors.append(replace(lanes_at, inside=tests_done))
 
     def emit_rows(start: Value, end: Value, row_limits: dict[Limit, Inside]) -> None:
         def inside(position: Value) -> None:
             inner = Scope(scope, {row: position})
             home.enter(inner, depth + 1)
             if count > 1:
-                _ask(home, Scope(inner, {line: low}), count)
+                _prefetch(home, Scope(inner, {line: low}), count)
             for lanes_at in vectors:
                 lanes_at = replace(lanes_at, inside={**lanes_at.inside, **row_limits})
                 place = Scope(inner, {line: lanes_at.base}, lanes=lanes_at)
@@ -154,14 +156,14 @@ def _lines(home: NestEmitter, scope: Scope, depth: int, count: int, tests: _Test
     if not tests.rows:
         emit_rows(first, last, {})
     else:
-        _around(home, scope, tests, emit_rows)
+        _emit_inside_and_outside(home, scope, tests, emit_rows)
 
 
 AHEAD = 2
 """Positions of the outermost axis between what is packed and what is prefetched."""
 
 
-def _ask(home: NestEmitter, scope: Scope, vectors: int) -> None:
+def _prefetch(home: NestEmitter, scope: Scope, vectors: int) -> None:
     """Prefetch what a row is packed from a little later.
 
     The rows of one channel are too few for hardware prefetchers to continue in the next channel.
@@ -171,7 +173,7 @@ def _ask(home: NestEmitter, scope: Scope, vectors: int) -> None:
         ask_later(home, access, home.nest.order[0], AHEAD, scope, vectors * home.s.lanes)
 
 
-def _around(
+def _emit_inside_and_outside(
     home: NestEmitter,
     scope: Scope,
     tests: _Tests,

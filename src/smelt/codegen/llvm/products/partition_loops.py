@@ -121,11 +121,11 @@ def in_stretches(home: NestEmitter, axes: Sequence[Stretched], run: Callable[[],
         begin = end
         if axis.unit > 1:
             end = within(b.add(low, b.and_(b.add(cut, number(axis.unit - 1)), number(-axis.unit))))
-            part(end, _either(piece, after, axis.unit))
+            part(end, _common_facts(piece, after, axis.unit))
             begin = end
 
 
-def _either(one: Piece, other: Piece, unit: int) -> Piece | None:
+def _common_facts(one: Piece, other: Piece, unit: int) -> Piece | None:
     """Return the facts which hold in vectors where one piece ends and the next begins.
 
     None where the next piece may be shorter than a vector, so that vectors reach past it.

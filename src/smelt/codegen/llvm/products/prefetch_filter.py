@@ -46,8 +46,9 @@ WHOLE = Share(number(0), number(1))
 
 
 def part(b: ir.IRBuilder, c: NhwcConvPlan, panel: Value, depth: Value, share: Share) -> list[Value]:
-    """Return where a tile's share of a run begins, in the first tap's run, and its lines per
-    position.
+    """Return a tile's share of each run: where it begins in the first tap's run, and its rate.
+
+    The rate is in lines per position, fixed point.
     """
     lines = max(c.tile.columns * c.unit.itemsize // LINE, 1)
     rate = b.udiv(number(lines << FRACTION), share.pieces)

@@ -72,15 +72,15 @@ class PrefetchStream:
         """Prefetch the line which falls to a position."""
         b = self.b
         nth = b.lshr(times(b, k, self.rate), number(FRACTION))
-        self._ask(b.udiv(nth, number(self.lines)), b.urem(nth, number(self.lines)))
+        self._prefetch_line(b.udiv(nth, number(self.lines)), b.urem(nth, number(self.lines)))
 
     def at_once(self) -> None:
         """Prefetch all lines."""
         for row in range(self.rows):
             for line in range(self.lines):
-                self._ask(number(row), number(line))
+                self._prefetch_line(number(row), number(line))
 
-    def _ask(self, row: Value, line: Value) -> None:
+    def _prefetch_line(self, row: Value, line: Value) -> None:
         b = self.b
         at = b.add(b.mul(row, self.step), b.mul(line, number(LINE)))
         address = b.gep(self.first, [at], source_etype=ir.IntType(8))

@@ -44,7 +44,7 @@ class Margins:
         before = b.sub(number(0), b.add(b.mul(low, step), start))
         self.before, self.behind = before, b.add(before, count)
         """Rows from the task's first window to the image's first row, and to its end."""
-        self.line = self._times(before, self.column.step)
+        self.line = self._steps_to(before, self.column.step)
         """The first output row whose window starts inside the image."""
         end = b.add(b.mul(self.line, step), number(reach))
         inside = b.icmp_signed("<", end, self.behind)
@@ -65,7 +65,7 @@ class Margins:
         where = element_address(b, to, b.mul(self.line, rows[-2]), self.c.item.dtype)
         summed = b.block
         with b.if_then(b.not_(self.whole)):
-            not_finite, checked = self._is_odd(where), b.block
+            not_finite, checked = self._is_not_finite(where), b.block
         must_repeat = b.phi(BIT)
         must_repeat.add_incoming(BIT(0), summed)
         must_repeat.add_incoming(not_finite, checked)
@@ -78,7 +78,9 @@ class Margins:
         b, c = self.b, self.column
         moved = b.mul(y, number(c.step))
         low, high = (
-            b.mul(self._least(self._times(b.sub(x, moved), c.dilation), c.taps), number(self.inner))
+            b.mul(
+                self._least(self._steps_to(b.sub(x, moved), c.dilation), c.taps), number(self.inner)
+            )
             for x in (self.before, self.behind)
         )
         return (
@@ -89,13 +91,13 @@ class Margins:
     def _least(self, n: Value, most: int) -> Value:
         return self.b.select(self.b.icmp_signed("<", n, number(most)), n, number(most))
 
-    def _times(self, n: Value, by: int) -> Value:
+    def _steps_to(self, n: Value, by: int) -> Value:
         """Return how many steps reach a distance, rounded up; 0 if it is negative."""
         b = self.b
         n = b.select(b.icmp_signed("<", n, number(0)), number(0), n)
         return n if by == 1 else b.udiv(b.add(n, number(by - 1)), number(by))
 
-    def _is_odd(self, where: Value) -> Value:
+    def _is_not_finite(self, where: Value) -> Value:
         """Return whether an output of a pixel is not finite (i1)."""
         b, home, dtype, lanes = self.b, self.home, self.c.item.dtype, self.c.tile.lanes
         m = LLVMMachine(b, lanes, home.home.target)

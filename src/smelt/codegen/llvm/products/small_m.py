@@ -12,7 +12,7 @@ two of these: rows of 32 columns are far apart, and hardware prefetchers follow 
 tiles prefetch the next block's rows meanwhile, in memory order, into L1.  Most are evicted to L2
 before they are read; prefetching into L2 directly is worse, since processors do not continue
 streams from there.  A panel stays in L1, the sums of a block in L2.  A right operand which is
-computed, or contiguous along k, is packed beforehand, as in `k_blocked`.
+computed, or contiguous along k, is packed first, as in `k_blocked`.
 """
 
 from __future__ import annotations
@@ -88,13 +88,13 @@ class SmallMGemm(KBlockedGemm):
         home, b, c = self.home, self.b, self.c
         low, high = home.ranges[c.m]
         self.tiles = b.udiv(b.sub(self._ends(low, high)[0], low), number(c.tile.rows))
-        self.lines = self._lie()
+        self.lines = self._locate_rows()
         self._pack_right()
-        self._open_left()
+        self._locate_left()
         if c.leader is None:
             self.pack(self.nest.packs[0])
         self.top = home.open(self.nest, Scope(home.top))
-        self._know_steps()
+        self._set_row_strides()
         self._results(low, high)
 
     # ---- rows ------------------------------------------------------------------------------------
@@ -107,29 +107,29 @@ class SmallMGemm(KBlockedGemm):
         def tile(row: Value, size: int, at: Value) -> None:
             self.before = self.packing = None
             if size == full and self.lines is not None:
-                self.before = self._rounds(at, b.udiv(b.sub(row, low), number(full)))
+                self.before = self._iterations_before(at, b.udiv(b.sub(row, low), number(full)))
                 self.packing = b.icmp_signed("==", row, low)
             self._tile(row, size)(at, c.tile.vectors, None)
 
         def panel(at: Value) -> None:
-            self._aim(at)
+            self._select_range(at)
             for size, (start, end) in zip(c.heights, pairwise((low, *ends)), strict=True):
                 home.loop(start, end, size, lambda row, size=size: tile(row, size, at))
-            self._read_left(at)
+            self._epilogue_split_panel(at)
 
         (begin, _), wide = home.ranges[c.n], c.tile.columns
-        many = b.add(begin, self._whole(self.columns, wide))
+        many = b.add(begin, self._round_down(self.columns, wide))
         home.loop(begin, many, wide, panel)
         self.before = self.packing = None
-        self._aim(many)
-        self._beside(low, ends[2])
+        self._select_range(many)
+        self._edge_columns(low, ends[2])
         home.loop(ends[2], high, 1, lambda row: self._rows(row, 1, "rest"))
-        self._read_left(many)
+        self._epilogue_split_panel(many)
         if c.late and not c.kept:
             with b.if_then(self.final):
-                home.loop(low, high, 1, self._late)
+                home.loop(low, high, 1, self._epilogue_row)
 
-    def _aim(self, column: Value) -> None:
+    def _select_range(self, column: Value) -> None:
         """Select the output range of a panel's columns, once for all its tiles."""
         some = self.into.groups and not self.c.late
         self.aimed = self.into.aimed(column, self._end(column), self.top) if some else None
@@ -140,7 +140,7 @@ class SmallMGemm(KBlockedGemm):
         end = b.add(column, number(self.c.tile.columns))
         return b.select(b.icmp_signed("<", end, high), end, high)
 
-    def _read_left(self, column: Value) -> None:
+    def _epilogue_split_panel(self, column: Value) -> None:
         """Emit the epilogue of a panel which spans several output ranges, from scratch."""
         b, c, home, aimed = self.b, self.c, self.home, self.aimed
         if aimed is None:
@@ -148,9 +148,9 @@ class SmallMGemm(KBlockedGemm):
         self.aimed, (low, high), end = None, home.ranges[c.m], self._end(column)
 
         def vector(row: Value, at: Value) -> None:
-            total = load_vector(self.m, self._sum(row, at), c.item.dtype, None)
+            total = load_vector(self.m, self._sum_address(row, at), c.item.dtype, None)
             mask = first_lanes(b, opaque(b, b.sub(end, at)), c.tile.lanes)
-            self._read(self._places(row, 1)[0], at, mask, total)
+            self._epilogue_vector(self._places(row, 1)[0], at, mask, total)
 
         with b.if_then(b.and_(self.final, b.not_(aimed.inside))):
             home.loop(
@@ -185,18 +185,18 @@ class SmallMGemm(KBlockedGemm):
         starts = self._starts(row, count)
 
         def columns(at: Value, vectors: int, mask: Value | None) -> None:
-            sum_places = self._kept(row, at, count, vectors)
+            sum_places = self._sum_places(row, at, count, vectors)
             totals = self._sums(starts, b.sub(at, self.column), vectors, mask)
             totals = with_before(self.m, sum_places, dtype, totals, self.fresh)
             if c.late:
-                self._keep(sum_places, totals)
+                self._store_sums(sum_places, totals)
                 return
             read = self.final if self.aimed is None else b.and_(self.final, self.aimed.inside)
             with b.if_else(read) as (last, earlier):
                 with last:
-                    self._read_tile(row, count, at, mask, totals)
+                    self._epilogue_full_tile(row, count, at, mask, totals)
                 with earlier:
-                    self._keep(sum_places, totals)
+                    self._store_sums(sum_places, totals)
 
         return columns
 
@@ -219,25 +219,25 @@ class SmallMGemm(KBlockedGemm):
         self.whole = number(0)
         if self.lines is not None:
             some = b.icmp_signed("<", number(0), self.tiles)
-            self.whole = b.select(some, self._whole(self.columns, c.tile.columns), number(0))
+            self.whole = b.select(some, self._round_down(self.columns, c.tile.columns), number(0))
         home.ranges[c.n] = b.add(columns[0], self.whole), columns[1]
         super()._pack_right()
         home.ranges[c.n] = columns
 
-    def _packed(self, k: Value, column: Value) -> Value:
+    def _packed_offset(self, k: Value, column: Value) -> Value:
         """Return the packed position of an element.
 
-        The panel currently multiplied comes first, then the columns which were packed beforehand.
+        The panel currently multiplied comes first, then the columns packed before the tiles.
         """
         b = self.b
         if self.lines is None:
-            return super()._packed(k, column)
+            return super()._packed_offset(k, column)
         now = b.icmp_signed("<", column, self.whole)
         at = b.add(b.sub(column, self.whole), number(self.c.tile.columns))
         inside = b.and_(column, number(self.c.tile.columns - 1))
-        return super()._packed(k, b.select(now, inside, at))
+        return super()._packed_offset(k, b.select(now, inside, at))
 
-    def _lie(self) -> Lines | None:
+    def _locate_rows(self) -> Lines | None:
         """Locate the right operand's rows and plan their prefetch; None if it is not stored in
         rows.
 
@@ -256,7 +256,7 @@ class SmallMGemm(KBlockedGemm):
         panels = b.udiv(self.columns, number(c.tile.columns))
         iterations = b.mul(b.mul(panels, self.tiles), b.udiv(self.depth, number(UNROLLED)))
         iterations = b.select(b.icmp_signed("<", iterations, number(1)), number(1), iterations)
-        depth = b.select(self.final, self.each, self._later())
+        depth = b.select(self.final, self.each, self._next_depth())
         groups = b.shl(b.mul(across, depth), number(FRACTION))
         more = b.icmp_signed("<", end, home.home.index(home.s.phase.axes[c.n]))
         has_next = b.or_(b.not_(self.final), more)
@@ -277,14 +277,14 @@ class SmallMGemm(KBlockedGemm):
         self, starts: list[Value], column: Value, vectors: int, mask: Value | None
     ) -> list[Value]:
         """Return the sums of a tile, by the packing or the plain loop; the epilogue is shared."""
-        b, panel = self.b, (self.at(RIGHT_PART, self._packed(number(0), column)), vectors)
+        b, panel = self.b, (self.at(RIGHT_PART, self._packed_offset(number(0), column)), vectors)
         if self.packing is None:
-            return self._positions(starts, panel, mask, None)
+            return self._accumulate(starts, panel, mask, None)
         ways = list[tuple[ir.Block, list[Value]]]()
         with b.if_else(self.packing) as branches:
             for packed, branch in zip((column, None), branches, strict=True):
                 with branch:
-                    totals = self._positions(starts, panel, mask, packed)
+                    totals = self._accumulate(starts, panel, mask, packed)
                     ways.append((b.block, totals))
         merged: list[Value] = []
         for values in zip(*(totals for _, totals in ways), strict=True):
@@ -294,7 +294,7 @@ class SmallMGemm(KBlockedGemm):
             merged.append(phi)
         return merged
 
-    def _positions(
+    def _accumulate(
         self,
         starts: list[Value],
         panel: tuple[Value, int],
@@ -312,7 +312,7 @@ class SmallMGemm(KBlockedGemm):
 
         def step_at(k: Value, totals: list[Value], nth: int) -> list[Value]:
             if nth == 0:
-                self._fetch(k, step)
+                self._prefetch_next_block(k, step)
             places = self._panel(k, nth, *panel)
             if packed is None:
                 across = [
@@ -320,19 +320,19 @@ class SmallMGemm(KBlockedGemm):
                     for v, at in enumerate(places)
                 ]
             else:
-                across = self._read_line(k, packed, panel[1])  # not unrolled
-            sums = self._multiplied(starts, k, nth, across, totals)
+                across = self._load_row_in_place(k, packed, panel[1])  # not unrolled
+            sums = self._add_products(starts, k, nth, across, totals)
             if packed is not None:
                 for at, x in zip(places, across, strict=True):
                     store_vector(self.m, at, x, c.item.dtype, None)
             return sums
 
-        done = self._whole(self.depth, step)
+        done = self._round_down(self.depth, step)
         zeros = [self.m.const(c.item.dtype, 0)] * (len(starts) * panel[1])
         begin = rounds(self.b, (number(0), done), step, step_at, zeros)
         return rounds(self.b, (done, self.depth), 1, step_at, begin) if step > 1 else begin
 
-    def _read_line(self, k: Value, column: Value, vectors: int) -> list[Value]:
+    def _load_row_in_place(self, k: Value, column: Value, vectors: int) -> list[Value]:
         """Load some vectors of the right operand's row in place."""
         b, lines, vectors_read = self.b, self.lines, list[Value]()
         assert lines is not None
@@ -346,14 +346,14 @@ class SmallMGemm(KBlockedGemm):
 
     # ---- prefetch --------------------------------------------------------------------------------
 
-    def _rounds(self, column: Value, nth: Value) -> Value:
+    def _iterations_before(self, column: Value, nth: Value) -> Value:
         """Return how many loop iterations full tiles have before the nth tile of a panel."""
         b = self.b
         panel = b.udiv(b.sub(column, self.column), number(self.c.tile.columns))
         tiles = b.add(b.mul(panel, self.tiles), nth)
         return b.mul(tiles, b.udiv(self.depth, number(UNROLLED)))
 
-    def _fetch(self, k: Value, step: int) -> None:
+    def _prefetch_next_block(self, k: Value, step: int) -> None:
         """Prefetch the share of the next block which falls to `step` positions."""
         if self.before is None or self.lines is None:
             return

@@ -65,11 +65,11 @@ class SmallMSwappedGemm(TallSkinnyGemm):
         home, b, c = self.home, self.b, self.c
         if c.kept:
             return
-        self.beneath = self._others()
+        self.beneath = self._kept_products()
         products = [*self.beneath, self]
         low, high = home.ranges[c.m]
         for product in products:
-            product._open()
+            product._prepare()
         home.prefetch_enabled = False
 
         def column_block(at: Value) -> None:
@@ -78,21 +78,21 @@ class SmallMSwappedGemm(TallSkinnyGemm):
             for product in products:
                 home.products, product.start = product, at
                 home.loop(at, end, c.tile.rows, partial(product._columns, end))
-            self._read_rows(at, end)
+            self._epilogue_rows(at, end)
 
         home.loop(low, high, TURNED_COLUMNS, column_block)
         home.prefetch_enabled = True
 
-    def _open(self) -> None:
+    def _prepare(self) -> None:
         """Emit what precedes all columns."""
         self.home.products = self
         if self.c.leader is None:
-            self._clear_beyond()
+            self._zero_panel_tail()
             self._pack_right()
-        self._open_left()
-        self.rate = self._lines_asked()
+        self._locate_left()
+        self.rate = self._prefetch_rate()
 
-    def _lines_asked(self) -> Value:
+    def _prefetch_rate(self) -> Value:
         """Return how many pairs of cache lines an iteration of a tile prefetches, fixed point.
 
         At this rate the next columns are fetched while the current ones are multiplied.
@@ -127,13 +127,13 @@ class SmallMSwappedGemm(TallSkinnyGemm):
         b.call(
             function,
             [
-                self._sum(at, row),
+                self._sum_address(at, row),
                 self._panel_of(at),
-                self._there(row),
+                self._column_address(row),
                 b.mul(self.left_steps[0], size),
                 b.sub(end, row),
                 self.depth,
-                self._there(b.add(row, number(c.tile.rows))),
+                self._column_address(b.add(row, number(c.tile.rows))),
                 b.mul(before, self.rate),
                 self.rate,
             ],
@@ -141,23 +141,23 @@ class SmallMSwappedGemm(TallSkinnyGemm):
 
     def _panel_of(self, row: Value) -> Value:
         """Return the address of a packed panel of rows."""
-        at, item = self._packed(number(0), row), self.c.leader or self.c.item
+        at, item = self._packed_offset(number(0), row), self.c.leader or self.c.item
         return element_address(self.b, self.home.storage.at[item, RIGHT_PART], at, item.dtype)
 
-    def _there(self, row: Value) -> Value:
+    def _column_address(self, row: Value) -> Value:
         """Return the address of a column's elements, in place or converted."""
         b, nth = self.b, row if self.c.direct else self.b.sub(row, self.first)
         return element_address(b, self.base, b.mul(nth, self.left_steps[0]), self.stored)
 
     # ---- what reads the sums ---------------------------------------------------------------------
 
-    def _sum(self, row: Value, column: Value) -> Value:
+    def _sum_address(self, row: Value, column: Value) -> Value:
         """Return the address of a sum in scratch; `row` counts from the task's first."""
         b = self.b
         at = b.add(b.mul(row, number(TURNED_PITCH)), b.sub(column, self.start))
         return self.at(SUMS_PART, at)
 
-    def _read_rows(self, low: Value, high: Value) -> None:
+    def _epilogue_rows(self, low: Value, high: Value) -> None:
         """Emit the epilogue of some columns, row by row."""
         b, c, home, lanes = self.b, self.c, self.home, self.c.tile.lanes
         self.top = home.open(self.nest, Scope(home.top))
@@ -170,7 +170,7 @@ class SmallMSwappedGemm(TallSkinnyGemm):
             def read(at: Value, mask: Value | None) -> None:
                 inner = Scope(place, {c.m: at}, lanes=Lanes(c.m, at, lanes, mask))
                 for product in (*self.beneath, self):
-                    there = product._sum(b.sub(row, first), at)
+                    there = product._sum_address(b.sub(row, first), at)
                     inner.values[product.c.item] = load_vector(
                         self.m, there, product.c.item.dtype, None
                     )

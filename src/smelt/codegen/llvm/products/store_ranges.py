@@ -54,14 +54,14 @@ class IntoRanges:
         by_value: dict[tuple[Item, str], Ranges] = {}
         for s in home.nest.stores:
             within = stored_range(s)
-            if within is not None and within.axis == axis and self._lies_along(s):
+            if within is not None and within.axis == axis and self._rows_are_contiguous(s):
                 dtype = home.home.dtypes[s.access.buffer]
                 by_value.setdefault((s.value, dtype.name), []).append((s, within))
         self.groups = [group for group in by_value.values() if len(group) > 1]
         """Ranges of one value each, with outputs of one type."""
         self.ends = {within: ends(home, within) for group in self.groups for _, within in group}
 
-    def _lies_along(self, store: StoreItem) -> bool:
+    def _rows_are_contiguous(self, store: StoreItem) -> bool:
         """Return whether rows of an output are contiguous, at a uniform stride."""
         access = store.access
         return (
@@ -100,10 +100,10 @@ class IntoRanges:
 
     def aimed(self, low: Value, high: Value, top: Scope) -> Aimed:
         """Return the output ranges of columns; `top` is the scope before all rows."""
-        aims = [self._aim(group, low, high, top) for group in self.groups]
+        aims = [self._select_range(group, low, high, top) for group in self.groups]
         return Aimed(self.inside(low, high), aims)
 
-    def _aim(self, group: Ranges, low: Value, high: Value, top: Scope) -> Aim:
+    def _select_range(self, group: Ranges, low: Value, high: Value, top: Scope) -> Aim:
         b, outputs = self.home.b, list[tuple[Value, Value]]()
         dtype = self.home.home.dtypes[group[0][0].access.buffer]
         for store, _ in group:

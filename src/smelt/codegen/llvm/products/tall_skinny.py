@@ -62,36 +62,36 @@ class TallSkinnyGemm(TallPacker):
         home, c = self.home, self.c
         if c.kept:
             return
-        products = [*self._others(), self]
+        products = [*self._kept_products(), self]
         for product in products:
-            product._open()
+            product._prepare()
         home.prefetch_enabled = False
 
         def row_block() -> None:
             for product in products:
-                product._some(*home.ranges[c.m])
+                product._row_block(*home.ranges[c.m])
 
         in_blocks(home, c.m, c.staged, row_block)
         home.prefetch_enabled = True
 
-    def _others(self) -> list[Self]:
+    def _kept_products(self) -> list[Self]:
         """Return the other products, whose sums are kept for this product's epilogue."""
         others = ((n, n.product) for n in self.home.s.nests if n is not self.nest)
         return [type(self)(self.home, n, c) for n, c in others if isinstance(c, TallSkinnyPlan)]
 
-    def _open(self) -> None:
+    def _prepare(self) -> None:
         """Emit what precedes all rows: pack the right operand and locate the left one."""
         self.home.products = self
         self._pack_right()
-        self._open_left()
+        self._locate_left()
 
-    def _some(self, low: Value, high: Value) -> None:
+    def _row_block(self, low: Value, high: Value) -> None:
         """Emit a block of rows: sums and epilogue."""
         home, b, c = self.home, self.b, self.c
         home.products, self.first = self, low
         self._pack_left()
         self.top = home.open(self.nest, Scope(home.top))
-        self._know_steps()
+        self._set_row_strides()
         if not c.dense:
             self._results(low, high)
             return
@@ -102,10 +102,10 @@ class TallSkinnyGemm(TallPacker):
             with staged_rows:
                 self.staged = True
                 self._results(low, high)
-                self._copy(low, high)
+                self._copy_staged(low, high)
                 self.staged = False
 
-    def _know_steps(self) -> None:
+    def _set_row_strides(self) -> None:
         """Compute the row strides of what the epilogue reads and writes."""
         home = self.home
         steps = {a: coefficient(a.offset, self.c.m) for a in home.accesses if not a.positions}
@@ -137,12 +137,12 @@ class TallSkinnyGemm(TallPacker):
             loop(done, end, size, lambda row, size=size: self._rows(row, size, part))
             done = end
         if part:
-            self._beside(low, done)
+            self._edge_columns(low, done)
         loop(done, high, 1, lambda row: self._rows(row, 1))
         if self.c.late and not self.c.kept:
-            loop(low, high, 1, self._late)
+            loop(low, high, 1, self._epilogue_row)
 
-    def _beside(self, low: Value, high: Value) -> None:
+    def _edge_columns(self, low: Value, high: Value) -> None:
         """Emit the columns past the full panels, by full and by lower tiles."""
         done, (full, *_, lower, _) = low, self.c.heights
         for size in (full, lower):
@@ -150,7 +150,7 @@ class TallSkinnyGemm(TallPacker):
             self.home.loop(done, end, size, lambda row, size=size: self._rows(row, size, "rest"))
             done = end
 
-    def _copy(self, low: Value, high: Value) -> None:
+    def _copy_staged(self, low: Value, high: Value) -> None:
         """Copy rows of results from scratch to their destination.
 
         They were stored there in full vectors, each over the end of the one before: stores of a few
@@ -174,7 +174,7 @@ class TallSkinnyGemm(TallPacker):
         """Return a callback which emits some columns of some rows."""
         b, c = self.b, self.c
         if c.picked:
-            starts = [self._picked(b.add(row, number(i)) if i else row) for i in range(count)]
+            starts = [self._gathered_row(b.add(row, number(i)) if i else row) for i in range(count)]
         else:
             at = b.mul(row if c.direct else b.sub(row, self.first), self.left_steps[0])
             first = element_address(b, self.base, at, self.stored)
@@ -187,7 +187,7 @@ class TallSkinnyGemm(TallPacker):
         lanes = c.tile.lanes
 
         def columns(at: Value, vectors: int, mask: Value | None) -> None:
-            streams = self._courses(origins, at, count, vectors)
+            streams = self._prefetch_streams(origins, at, count, vectors)
             for stream in streams:
                 if c.wide:
                     stream.begin(self.depth)
@@ -195,15 +195,15 @@ class TallSkinnyGemm(TallPacker):
                     stream.at_once()
             self.courses = streams if c.wide else []
             if c.picked and count == c.heights[0]:
-                self._ask_picked(b.add(row, number(count)), at)
+                self._prefetch_gathered(b.add(row, number(count)), at)
             totals = self._sums(starts, b.sub(at, self.column), vectors, mask)
             if not c.late:
-                self._read_all(row, places, at, mask, totals)
+                self._epilogue_tile(row, places, at, mask, totals)
                 return
             for j, total in enumerate(totals):
                 i, v = divmod(j, vectors)
                 here = b.add(at, number(v * lanes)) if v else at
-                to = self._sum(b.add(row, number(i)), here)
+                to = self._sum_address(b.add(row, number(i)), here)
                 store_vector(self.m, to, total, c.item.dtype, None)
 
         return columns
@@ -215,7 +215,7 @@ class TallSkinnyGemm(TallPacker):
         place = self._places(row, 1)[0] if accesses else None
         return {a: place.offset(a) for a in accesses} if place else {}
 
-    def _courses(
+    def _prefetch_streams(
         self, origins: Mapping[Access, Value], column: Value, count: int, vectors: int
     ) -> list[PrefetchStream]:
         """Return prefetch streams for what the epilogue of a tile reads and writes.
@@ -239,7 +239,7 @@ class TallSkinnyGemm(TallPacker):
         """Return how many rows ahead a tile prefetches what its epilogue reads."""
         return 0 if self.c.late else count
 
-    def _ask_picked(self, row: Value, column: Value) -> None:
+    def _prefetch_gathered(self, row: Value, column: Value) -> None:
         """Prefetch one of the gathered rows from this one on, a different one for each panel.
 
         Hardware prefetchers cannot predict their addresses.
@@ -247,7 +247,7 @@ class TallSkinnyGemm(TallPacker):
         b, c, home = self.b, self.c, self.home
         nth = b.udiv(b.sub(column, self.column), number(c.tile.columns))
         row, last = b.add(row, nth), b.sub(home.ranges[c.m][1], number(1))
-        first = self._picked(b.select(b.icmp_signed("<", row, last), row, last))
+        first = self._gathered_row(b.select(b.icmp_signed("<", row, last), row, last))
         home.loop(
             number(0),
             self.depth,
@@ -280,8 +280,8 @@ class TallSkinnyGemm(TallPacker):
         (low, high), lanes, wide = home.ranges[c.n], c.tile.lanes, c.tile.lanes * vectors
         size = b.sub(high, low)
         vectors_end, panels_end = (
-            b.add(low, self._whole(size, lanes)),
-            b.add(low, self._whole(size, wide)),
+            b.add(low, self._round_down(size, lanes)),
+            b.add(low, self._round_down(size, wide)),
         )
 
         def masked(at: Value) -> None:
@@ -289,7 +289,7 @@ class TallSkinnyGemm(TallPacker):
             put(at, 1, b.icmp_signed("<", iota(lanes), splat(b, left, lanes)))
 
         if part == "rest":
-            self._beside_panels(
+            self._edge_panel(
                 put, panels_end, vectors, lambda: home.loop(panels_end, high, lanes, masked)
             )
             return
@@ -299,15 +299,13 @@ class TallSkinnyGemm(TallPacker):
         if wide > lanes and not part:
             home.loop(panels_end, vectors_end, lanes, lambda at: put(at, 1, None))
 
-    def _beside_panels(
-        self, put: Any, many: Value, vectors: int, single: Callable[[], None]
-    ) -> None:
+    def _edge_panel(self, put: Any, many: Value, vectors: int, single: Callable[[], None]) -> None:
         """Emit `put` for the columns past full panels if they fill all vectors, otherwise `single`.
 
         A case which no task has is not emitted.
         """
         b, lanes = self.b, self.c.tile.lanes
-        full, rests = (vectors - 1) * lanes, self._rests(vectors * lanes)
+        full, rests = (vectors - 1) * lanes, self._edge_widths(vectors * lanes)
         may_be_wide = vectors > 1 and (not rests or max(rests) > full)
         may_be_narrow = not may_be_wide or not rests or any(0 < n <= full for n in rests)
         left = opaque(b, b.sub(b.sub(self.home.ranges[self.c.n][1], many), number(full)))
@@ -324,7 +322,7 @@ class TallSkinnyGemm(TallPacker):
         elif not rests or max(rests):
             single()
 
-    def _rests(self, wide: int) -> set[int]:
+    def _edge_widths(self, wide: int) -> set[int]:
         """Return the possible numbers of columns past full panels; empty if unknown."""
         total, local = (
             extents[self.c.n] for extents in (self.home.s.phase.axes, self.home.s.local)
@@ -335,7 +333,7 @@ class TallSkinnyGemm(TallPacker):
 
     # ---- the epilogue ---------------------------------------------------------------------
 
-    def _read_all(
+    def _epilogue_tile(
         self,
         row: Value,
         places: list[Scope],
@@ -349,7 +347,7 @@ class TallSkinnyGemm(TallPacker):
         def line(i: int) -> None:
             for v, total in enumerate(totals[i * vectors : (i + 1) * vectors]):
                 at = b.add(column, number(v * lanes)) if v else column
-                self._read(places[i], at, last_of(mask, v, vectors), total)
+                self._epilogue_vector(places[i], at, last_of(mask, v, vectors), total)
 
         if self.aimed is not None:
             self.into.in_one(self.aimed, row, len(places), line)
@@ -365,9 +363,9 @@ class TallSkinnyGemm(TallPacker):
             with one:
                 self.into.in_one(aimed, row, len(places), line)
             with several:
-                self._read_apart(row, len(places), (column, end), totals)
+                self._epilogue_by_vector(row, len(places), (column, end), totals)
 
-    def _read_apart(
+    def _epilogue_by_vector(
         self, row: Value, count: int, columns: tuple[Value, Value], totals: list[Value]
     ) -> None:
         """Emit the epilogue vector by vector, for a tile which spans several output ranges."""
@@ -383,7 +381,7 @@ class TallSkinnyGemm(TallPacker):
             total = b.load(element_address(b, room, nth, dtype), typ=totals[0].type)
             (place,) = self._places(i, 1)
             mask = first_lanes(b, opaque(b, b.sub(high, at)), lanes)
-            self._read(place, at, mask, total)
+            self._epilogue_vector(place, at, mask, total)
 
         home.loop(
             row,
@@ -392,37 +390,39 @@ class TallSkinnyGemm(TallPacker):
             lambda i: home.loop(low, high, lanes, lambda at: vector(i, at)),
         )
 
-    def _sum(self, row: Value, column: Value) -> Value:
+    def _sum_address(self, row: Value, column: Value) -> Value:
         """Return the address of a sum in scratch."""
-        return self._sum_of(self.item, row, column)
+        return self._sum_address_of(self.item, row, column)
 
-    def _sum_of(self, item: Item, row: Value, column: Value) -> Value:
+    def _sum_address_of(self, item: Item, row: Value, column: Value) -> Value:
         """Return the address of a sum of one of the products emitted together."""
         b, low = self.b, self.home.ranges[self.c.n][0]
         at = b.add(b.mul(b.sub(row, self.first), self.pitch), b.sub(column, low))
         return element_address(b, self.home.storage.at[item, SUMS_PART], at, item.dtype)
 
-    def _late(self, row: Value) -> None:
+    def _epilogue_row(self, row: Value) -> None:
         """Emit the epilogue of a row from sums in scratch."""
         (place,), c, b = self._places(row, 1), self.c, self.b
 
         def columns(at: Value, vectors: int, mask: Value | None) -> None:
             for v in range(vectors):
                 here = b.add(at, number(v * c.tile.lanes)) if v else at
-                total = load_vector(self.m, self._sum(row, here), c.item.dtype, None)
-                self._read(place, here, last_of(mask, v, vectors), total)
+                total = load_vector(self.m, self._sum_address(row, here), c.item.dtype, None)
+                self._epilogue_vector(place, here, last_of(mask, v, vectors), total)
 
         # After long sums the epilogue need not be unrolled.
         self._across(columns, 1 if c.wide else c.tile.vectors)
 
-    def _read(self, place: Scope, column: Value, mask: Value | None, total: Value) -> None:
+    def _epilogue_vector(
+        self, place: Scope, column: Value, mask: Value | None, total: Value
+    ) -> None:
         """Emit the epilogue of one vector of sums."""
         home, b, c = self.home, self.b, self.c
         inner = Scope(place, {c.n: column}, lanes=Lanes(c.n, column, c.tile.lanes, mask))
         inner.values[c.item] = total
         for item, _ in c.others:
-            kept = self._sum_of(item, inner.axis(c.m), column)
-            inner.values[item] = load_vector(self.m, kept, item.dtype, None)
+            address = self._sum_address_of(item, inner.axis(c.m), column)
+            inner.values[item] = load_vector(self.m, address, item.dtype, None)
         home.enter(inner, 2)
         if not self.staged:
             home.body(inner)
@@ -441,12 +441,12 @@ class TallSkinnyGemm(TallPacker):
     ) -> list[Value]:
         """Return the sums of some rows and vectors of columns over all of k."""
         c = self.c
-        line = self.at(RIGHT_PART, self._packed(number(0), column))
+        line = self.at(RIGHT_PART, self._packed_offset(number(0), column))
 
         def step_at(k: Value, totals: list[Value], nth: int) -> list[Value]:
-            across = self._line(k, nth, line, column, vectors, mask)
+            across = self._load_row(k, nth, line, column, vectors, mask)
             if nth == 0:
-                self._ask(starts, k, column)
+                self._prefetch_rows(starts, k, column)
                 ask_in_course(self.b, self.courses, k)
             sums: list[Value] = []
             for i, at in enumerate(self._rows_at(starts, k)):
@@ -469,7 +469,7 @@ class TallSkinnyGemm(TallPacker):
             lambda run: rounds(self.b, run, 1, step_at, zeros),
         )
 
-    def _line(
+    def _load_row(
         self, k: Value, nth: int, first: Value, column: Value, vectors: int, mask: Value | None
     ) -> list[Value]:
         """Load some vectors of the right operand's row at position k + nth."""
@@ -480,7 +480,10 @@ class TallSkinnyGemm(TallPacker):
         ]
 
     def _panel(self, k: Value, nth: int, first: Value, vectors: int) -> list[Value]:
-        """Return addresses of vectors in the packed row at k + nth; `first` is at k = 0."""
+        """Return addresses of vectors in the packed row at k + nth.
+
+        `first` is the row at k = 0.
+        """
         c = self.c
         step = number(c.tile.columns) if c.wide else self.pitch
         b, dtype = self.b, c.item.dtype
@@ -488,13 +491,13 @@ class TallSkinnyGemm(TallPacker):
         line = element_address(b, line, b.mul(number(nth), step), dtype) if nth else line
         return [element_address(b, line, number(v * c.tile.lanes), dtype) for v in range(vectors)]
 
-    def _on(self, first: Value, k: Value, nth: int, step: Value, dtype: DType) -> Value:
+    def _advance(self, first: Value, k: Value, nth: int, step: Value, dtype: DType) -> Value:
         """Return the address `k + nth` steps on; only `k` changes between iterations."""
         b = self.b
         at = element_address(b, first, times(b, k, step), dtype)
         return element_address(b, at, b.mul(number(nth), step), dtype) if nth else at
 
-    def _ask(self, starts: list[Value], k: Value, column: Value) -> None:
+    def _prefetch_rows(self, starts: list[Value], k: Value, column: Value) -> None:
         """Prefetch rows of later tiles: too many and too short for hardware prefetchers."""
         b = self.b
         if self.along == self.c.k and len(starts) > 1:
@@ -508,12 +511,12 @@ class TallSkinnyGemm(TallPacker):
         """Return the addresses of a tile's rows at a position."""
         step, kind = self.left_steps[1], memory_type(self.stored)
         if self.c.picked:  # at unrelated addresses
-            return [self._on(start, k, 0, step, self.stored) for start in starts]
+            return [self._advance(start, k, 0, step, self.stored) for start in starts]
         return abreast(self.b, starts, (self.left_steps[0], kind), k, step, kind)
 
-    def _one(self, start: Value, k: Value, nth: int) -> Value:
+    def _broadcast(self, start: Value, k: Value, nth: int) -> Value:
         """Broadcast an element of the left operand: of its row, at k + nth."""
-        at = self._on(start, k, nth, self.left_steps[1], self.stored)
+        at = self._advance(start, k, nth, self.left_steps[1], self.stored)
         return splat(self.b, load_scalar(self.scalar, at, self.stored, None), self.c.tile.lanes)
 
 

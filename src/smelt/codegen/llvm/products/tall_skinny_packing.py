@@ -80,17 +80,19 @@ class TallPacker(Packer):
         self.depth = self.b.sub(high, low)
         self.column, high = home.ranges[c.n]
         self.columns = self.b.sub(high, self.column)
-        self.pitch = self._whole(self.b.add(self.columns, number(c.tile.lanes - 1)), c.tile.lanes)
+        self.pitch = self._round_down(
+            self.b.add(self.columns, number(c.tile.lanes - 1)), c.tile.lanes
+        )
         """Elements between packed rows of the right operand, and between rows of sums."""
         self.strides = {c.k: self.pitch, c.n: number(1)}
         self.apart = {c.m: self.depth, c.k: number(1)}
 
-    def _whole(self, count: Value, step: int) -> Value:
+    def _round_down(self, count: Value, step: int) -> Value:
         return self.b.and_(count, number(-step))
 
     # ---- the left operand ------------------------------------------------------------------------
 
-    def _open_left(self) -> None:
+    def _locate_left(self) -> None:
         """Locate the left operand, and compute its strides along rows and k."""
         home, b, c = self.home, self.b, self.c
         self.along, self.stored = "", c.item.dtype
@@ -109,7 +111,7 @@ class TallPacker(Packer):
         origin = b.add(top.offset(access), b.mul(home.ranges[c.k][0], self.left_steps[1]))
         self.base = element_address(b, home.home.buffers[access.buffer], origin, self.stored)
 
-    def _picked(self, row: Value) -> Value:
+    def _gathered_row(self, row: Value) -> Value:
         """Return the address of a gathered row of the left operand."""
         home, c, access = self.home, self.c, self.c.left.payload
         assert isinstance(access, Access)
@@ -157,7 +159,7 @@ class TallPacker(Packer):
             self.pack(nest)
             return
         axes = stretched(home, nest, c.tile.columns)
-        in_stretches(home, axes, lambda: self._turn_right(nest))
+        in_stretches(home, axes, lambda: self._transpose_right(nest))
 
     def _pack(self, nest: Nest, scope: Scope) -> None:
         """Emit the nest; where its outer axis is the vector axis, in blocks of k."""
@@ -184,7 +186,7 @@ class TallPacker(Packer):
         home, b, lanes = self.home, self.b, self.home.s.lanes
         column, k = home.nest.order
         low, high = home.ranges[column]
-        vectors_end, prefetched = b.add(low, self._whole(b.sub(high, low), lanes)), fresh(home)
+        vectors_end, prefetched = b.add(low, self._round_down(b.sub(high, low), lanes)), fresh(home)
         spans_rows = any(of_lines(e, column) for a in accesses_of(home.items) for e, _ in a.limits)
 
         last_accesses = farthest(accesses_of(home.items), column) if spans_rows else []
@@ -201,11 +203,13 @@ class TallPacker(Packer):
                 home.enter(inner, 2)
                 home.body(inner)
                 for access, far in prefetched:
-                    self._ask_for(access, b.add(inner.offset(access), home.index(far, top)))
+                    self._prefetch_element(
+                        access, b.add(inner.offset(access), home.index(far, top))
+                    )
                 for access in last_accesses:
                     for nth in range(count // lanes):
                         far = number(PANELS_AHEAD * count + nth * lanes)
-                        self._ask_for(access, b.add(inner.offset(access), far))
+                        self._prefetch_element(access, b.add(inner.offset(access), far))
 
             within_lines(home, column, limits, lambda: home.loop(*home.ranges[k], 1, inside))
             home.held = {}
@@ -213,18 +217,18 @@ class TallPacker(Packer):
         done = low
         if spans_rows and self.c.tile.vectors > 1:
             wide = self.c.tile.columns
-            done = b.add(low, self._whole(b.sub(high, low), wide))
+            done = b.add(low, self._round_down(b.sub(high, low), wide))
             home.loop(low, done, wide, lambda at: vector(at, None, wide))
         home.loop(done, vectors_end, lanes, lambda at: vector(at, None))
         home.loop(vectors_end, high, lanes, lambda at: vector(at, rest_mask(home, high, at, lanes)))
 
-    def _ask_for(self, access: Access, at: Value) -> None:
+    def _prefetch_element(self, access: Access, at: Value) -> None:
         """Prefetch the cache line of an element."""
         home = self.home
         buffer, dtype = home.home.buffers[access.buffer], home.home.dtypes[access.buffer]
         prefetch(self.b, element_address(self.b, buffer, at, dtype))
 
-    def _turn_right(self, nest: Nest) -> None:
+    def _transpose_right(self, nest: Nest) -> None:
         """Pack a segment of a right operand which is transposed."""
         c, home = self.c, self.home
         items = needed(nest, home.taken) if home.taken else nest.items
@@ -233,14 +237,16 @@ class TallPacker(Packer):
 
             def put(k: Value, column: Value, value: Value) -> None:
                 at = (self.b.sub(x, self.starts[a]) for x, a in ((k, c.k), (column, c.n)))
-                store_vector(m, self.at(RIGHT_PART, self._packed(*at)), value, c.item.dtype, None)
+                store_vector(
+                    m, self.at(RIGHT_PART, self._packed_offset(*at)), value, c.item.dtype, None
+                )
 
             turned(home, items[0], home.open(nest, Scope(home.top)), put)
             return
 
         in_squares(home, (c.n, c.k), lambda: home.run(nest, Scope(home.top)))
 
-    def _clear_beyond(self) -> None:
+    def _zero_panel_tail(self) -> None:
         """Clear the lanes past the last column in the right operand's last panel."""
         panels = self.at(RIGHT_PART, number(0)), self.c.item.dtype
         clear_beyond(self.home, panels, self.c.tile, self.columns, self.depth, self.depth)
@@ -259,14 +265,14 @@ class TallPacker(Packer):
         if not c.wide or nest.packed != "right":
             return super().offset(nest, scope)
         k, column = scope.axis(c.k), scope.axis(c.n)
-        return self._packed(b.sub(k, self.starts[c.k]), b.sub(column, self.column))
+        return self._packed_offset(b.sub(k, self.starts[c.k]), b.sub(column, self.column))
 
-    def _packed(self, k: Value, column: Value) -> Value:
+    def _packed_offset(self, k: Value, column: Value) -> Value:
         """Return the packed position of an element of the right operand."""
         b, wide = self.b, self.c.tile.columns
         if not self.c.wide:
             return b.add(b.mul(k, self.pitch), column)
-        panel = b.mul(self._whole(column, wide), self.depth)
+        panel = b.mul(self._round_down(column, wide), self.depth)
         inside = b.and_(column, number(wide - 1))
         return b.add(b.add(panel, b.mul(k, number(wide))), inside)
 
@@ -293,7 +299,7 @@ class TallPacker(Packer):
             at = b.add(row, number(i)) if i else row
             at = b.select(b.icmp_signed("<", at, last), at, last)
             if c.picked:
-                addresses.append(self._picked(at))
+                addresses.append(self._gathered_row(at))
                 continue
             at = b.mul(at if c.direct else b.sub(at, self.first), self.left_steps[0])
             addresses.append(element_address(b, self.base, at, self.stored))

@@ -89,9 +89,7 @@ def put(
     masks: Masks = (),
     last: tuple[Value, Spot] | None = None,
 ) -> None:
-    """Store a tile's sums at `places` in scratch, or at the spot of `last` where its condition
-    holds.
-    """
+    """Store a tile's sums in scratch at `places`, or at the spot of `last` if it applies."""
     b = m.builder
 
     def store(places: Sequence[Value], values: Sequence[Value], dtype: DType) -> None:

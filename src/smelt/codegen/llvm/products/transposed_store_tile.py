@@ -101,7 +101,7 @@ class _Tile:
         """Return the sums with the products of position k + nth."""
         b, dtype, lanes, following = self.b, self.c.item.dtype, self.c.tile.lanes, list[Value]()
         if nth == 0 and self.c.direct:
-            self._ask(k)
+            self._prefetch(k)
         step = number(self.c.tile.columns)
         line = stepped(b, self.f.args[1], k, step, memory_type(dtype))
         across = [
@@ -118,7 +118,7 @@ class _Tile:
             ]
         return following
 
-    def _ask(self, k: Value) -> None:
+    def _prefetch(self, k: Value) -> None:
         """Prefetch some lines of the next columns."""
         b, (line_bytes, later, before, rate) = self.b, (self.f.args[3], *self.f.args[6:])
         pairs = -(-self.c.tile.rows // TOGETHER)
