@@ -6,7 +6,7 @@ multiplication per iteration would cost, do it themselves:
     k = counted(b, low, step, before)   at the head of the loop, which is entered from `before`
     times(b, k, factor)                 anywhere in it: a multiple of k, advanced by the loop
     stepped(b, first, k, step, kind)    an address, advanced by the loop
-    abreast(b, starts, apart, k, step, kind)    addresses of rows at a known distance
+    abreast(b, starts, row_stride, k, step, kind)    addresses of rows at a known stride
     after = count_on(b, k)              at its end
 
 Factors, steps and first addresses must be available before the loop.
@@ -71,8 +71,11 @@ def stepped(b: ir.IRBuilder, first: Value, k: Value, step: Value, kind: ir.Type)
     if key not in k.beside:
         with b.goto_block(k.before):
             begin = b.gep(first, [b.mul(k.low, step)], source_etype=kind)
-            far = b.mul(k.step, step)
-        k.beside[key] = _phi(b, k, begin), lambda value: b.gep(value, [far], source_etype=kind)
+            increment = b.mul(k.step, step)
+        k.beside[key] = (
+            _phi(b, k, begin),
+            lambda value: b.gep(value, [increment], source_etype=kind),
+        )
     return k.beside[key][0]
 
 
@@ -84,10 +87,10 @@ def abreast(
     step: Value,
     kind: ir.Type,
 ) -> list[Value]:
-    """Return the addresses k steps behind the starts of rows, which are `apart` from each other.
+    """Return the addresses k steps behind the starts of rows, at a uniform row stride.
 
     A dozen addresses exceed the registers; each one spilled would be reloaded in every iteration.
-    `apart` is a number of elements and their type.
+    `row_stride` is a number of elements and their type.
     """
     size, unit = row_stride
     with b.goto_block(k.before) if isinstance(k, Counted) else nullcontext():

@@ -145,10 +145,10 @@ class _Divisor:
     def sorts(self, x: Value) -> tuple[Value, Value]:
         """Return which lanes are 0 or not too small, and which of them fit."""
         b, size = self.b, self.size(x)
-        least, most = self.bounds()
-        below = b.sub(size, self.each(1))  # of 0 the largest
+        least, greatest = self.bounds()
+        below = b.sub(size, self.each(1))  # 0 wraps to the largest
         large = b.icmp_unsigned(">=", below, self.each(b.sub(least, self.whole(1))))
-        return large, b.and_(large, b.icmp_signed("<=", size, self.each(most)))
+        return large, b.and_(large, b.icmp_signed("<=", size, self.each(greatest)))
 
     def fits_all(self, x: Value) -> Value:
         """Return whether all lanes fit, by the least and the greatest of them.
@@ -156,10 +156,10 @@ class _Divisor:
         A minimum takes half of the time of a comparison, and leaves no masks to combine.
         """
         b, size = self.b, self.size(x)
-        least, most = self.bounds()
-        below = self.each_extreme("umin", b.sub(size, self.each(1)))  # of 0 the largest
+        least, greatest = self.bounds()
+        below = self.each_extreme("umin", b.sub(size, self.each(1)))  # 0 wraps to the largest
         large = b.icmp_unsigned(">=", below, b.sub(least, self.whole(1)))
-        return b.and_(large, b.icmp_signed("<=", self.each_extreme("smax", size), most))
+        return b.and_(large, b.icmp_signed("<=", self.each_extreme("smax", size), greatest))
 
     def each_extreme(self, name: str, x: Value) -> Value:
         """Return the least or the greatest of the lanes."""
@@ -173,15 +173,15 @@ class _Divisor:
         b, limits, int_type = self.b, self.known, self.whole
         exponent = b.lshr(b.bitcast(self.scalar, int_type), int_type(limits.mantissa))
         low, high = (int_type(limits.bias + e) for e in (-limits.x, limits.x))
-        least, most = (
+        least, greatest = (
             b.sub(exponent, int_type(limits.bias - 3)),
             b.add(exponent, int_type(limits.bias - 1)),
         )
         least = b.select(b.icmp_signed(">", least, low), least, low)
-        most = b.select(b.icmp_signed("<", most, high), most, high)
+        greatest = b.select(b.icmp_signed("<", greatest, high), greatest, high)
         normal = b.icmp_unsigned("<", b.sub(exponent, int_type(1)), int_type(2 * limits.bias - 2))
         shift = int_type(limits.mantissa)
-        return b.shl(least, shift), b.select(normal, b.shl(most, shift), int_type(-1))
+        return b.shl(least, shift), b.select(normal, b.shl(greatest, shift), int_type(-1))
 
     def quotient(self, x: Value) -> tuple[Value, Value]:
         """Return the number nearest to x / s, and its product with s less x, exactly."""
@@ -197,11 +197,11 @@ class _Divisor:
         large, fits = self.sorts(x)
         q, _ = self.quotient(b.select(fits, x, self.number(0.0)))
         tiny = b.and_(b.not_(large), self.each(self.usual()))
-        others = b.select(b.or_(tiny, fits), self.number(1.0), x)
-        other = self.m.rare(
-            b.not_(b.or_(tiny, fits)), self.of_tiny(x), lambda: b.fdiv(others, self.s)
+        numerators = b.select(b.or_(tiny, fits), self.number(1.0), x)
+        unusual = self.m.rare(
+            b.not_(b.or_(tiny, fits)), self.of_tiny(x), lambda: b.fdiv(numerators, self.s)
         )
-        return b.select(fits, q, other)
+        return b.select(fits, q, unusual)
 
     def of_tiny(self, x: Value) -> Value:
         """Return the quotient of x above 0 which is too small for exact errors.
@@ -219,13 +219,13 @@ class _Divisor:
         is_subnormal = b.fcmp_ordered("<", q, self.number(2.0**limits.mantissa))
         counted = b.select(is_subnormal, q, self.number(0.0))
         low = b.fptosi(counted, self.lanes)  # towards 0
-        rest = b.fsub(counted, b.sitofp(low, kind))
-        odd = b.trunc(low, widened(ir.IntType(1), self.m.lanes))
+        fraction = b.fsub(counted, b.sitofp(low, kind))
+        is_odd = b.trunc(low, widened(ir.IntType(1), self.m.lanes))
         zero, half = self.number(0.0), self.number(0.5)
         up = b.select(
-            b.fcmp_ordered("==", rest, half),
-            b.or_(b.fcmp_ordered("<", e, zero), b.and_(b.fcmp_ordered("==", e, zero), odd)),
-            b.fcmp_ordered(">", rest, half),
+            b.fcmp_ordered("==", fraction, half),
+            b.or_(b.fcmp_ordered("<", e, zero), b.and_(b.fcmp_ordered("==", e, zero), is_odd)),
+            b.fcmp_ordered(">", fraction, half),
         )
         bits = b.select(
             is_subnormal, b.add(low, b.zext(up, self.lanes)), b.sub(b.bitcast(q, self.lanes), shift)

@@ -40,9 +40,9 @@ def scaled_by_any(m: Any, a: Value, n: Value) -> Value:
 
     def subnormal() -> Value:
         units = float(fit.bias - 1 + fit.mantissa)
-        there = b.fcmp_ordered(">=", n, m.const(dtype, -units - 2.0))
+        in_range = b.fcmp_ordered(">=", n, m.const(dtype, -units - 2.0))
         lifted = b.fadd(n, m.const(dtype, units))
-        count = m.rint(m.masked("scalef", width, a, lifted, mask=there))
+        count = m.rint(m.masked("scalef", width, a, lifted, mask=in_range))
         return m.bitcast(m.convert(count, dtype, fit.integer), dtype)
 
     return m.mostly(normal, m.masked("scalef", width, a, n, mask=normal), subnormal)

@@ -31,16 +31,16 @@ def splat(b: ir.IRBuilder, value: Value, lanes: int) -> Value:
         return value
     if isinstance(value, TextConstant):
         return value.splat(lanes)
-    none, zero, zeros = _spread(value.type, lanes)
-    return b.shuffle_vector(b.insert_element(none, value, zero), none, zeros)
+    undefined, zero, zeros = _spread(value.type, lanes)
+    return b.shuffle_vector(b.insert_element(undefined, value, zero), undefined, zeros)
 
 
 @lru_cache(maxsize=256)
 def _spread(element: Any, lanes: int) -> tuple[ir.Constant, ir.Constant, ir.Constant]:
     """Return what `splat` needs: an undefined vector, lane index 0, and a mask of zeros."""
     index = ir.IntType(32)
-    none = ir.Constant(ir.VectorType(element, lanes), ir.Undefined)
-    return none, index(0), ir.Constant(ir.VectorType(index, lanes), None)
+    undefined = ir.Constant(ir.VectorType(element, lanes), ir.Undefined)
+    return undefined, index(0), ir.Constant(ir.VectorType(index, lanes), None)
 
 
 def iota(lanes: int) -> Value:
@@ -54,9 +54,9 @@ def first_lanes(b: ir.IRBuilder, count: Value, lanes: int) -> Value:
     It compares 32-bit numbers, once; LLVM would compare 64-bit ones in halves.
     """
     kind = ir.IntType(32)
-    most = b.select(b.icmp_signed("<", count, number(lanes)), count, number(lanes))
+    limit = b.select(b.icmp_signed("<", count, number(lanes)), count, number(lanes))
     numbers = ir.Constant(ir.VectorType(kind, lanes), list(range(lanes)))
-    return b.icmp_signed("<", numbers, splat(b, b.trunc(most, kind), lanes))
+    return b.icmp_signed("<", numbers, splat(b, b.trunc(limit, kind), lanes))
 
 
 def opaque(b: ir.IRBuilder, value: Value) -> Value:

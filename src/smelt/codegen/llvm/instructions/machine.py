@@ -287,8 +287,8 @@ class LLVMMachine:
         with self.builder.goto_entry_block():
             one = constant(dtype, 1.0, width)
             one = self.builder.asm(ir.FunctionType(one.type, [one.type]), "", "=v,0", [one], False)
-        every = lane_numbers([*range(width)] * (self.lanes // width))
-        return self.builder.shuffle_vector(one, one, every)
+        all_lanes = lane_numbers([*range(width)] * (self.lanes // width))
+        return self.builder.shuffle_vector(one, one, all_lanes)
 
     @property
     def picks(self) -> bool:

@@ -73,9 +73,9 @@ def _broadcast(m: LLVMMachine, number: int, bits: int) -> Value:
 
 def _as_floats(m: LLVMMachine, a: Value, b: Value, *, signed: bool) -> Value:
     build = m.builder
-    wide = widened(ir.FloatType() if _bits(m, a) <= 8 else ir.DoubleType(), m.lanes)
+    float_type = widened(ir.FloatType() if _bits(m, a) <= 8 else ir.DoubleType(), m.lanes)
     convert = build.sitofp if signed else build.uitofp
-    return build.fdiv(convert(a, wide), convert(b, wide))
+    return build.fdiv(convert(a, float_type), convert(b, float_type))
 
 
 def _divide_by_constant(m: LLVMMachine, u: Value, d: int, n: int) -> Value:
@@ -102,6 +102,6 @@ def _upper(m: LLVMMachine, u: Value, number: int) -> Value:
     u_low, u_high = build.and_(u, lower), build.lshr(u, half)
     carried = build.lshr(build.mul(u_low, low), half)
     middle = build.add(build.mul(u_high, low), carried)
-    other = build.add(build.mul(u_low, high), build.and_(middle, lower))
-    both = build.add(build.lshr(middle, half), build.lshr(other, half))
+    second_middle = build.add(build.mul(u_low, high), build.and_(middle, lower))
+    both = build.add(build.lshr(middle, half), build.lshr(second_middle, half))
     return build.add(build.mul(u_high, high), both)

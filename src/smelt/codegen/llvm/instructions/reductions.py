@@ -185,10 +185,10 @@ class Winner:
         is_best = m.compare("eq", elements, splat(b, best, elements.type.count))
         if self.source.is_float:
             nan = m.compare("ne", elements, elements)
-            some = m.any(nan)
-            is_best = b.select(some, nan, is_best)
-            best = scalar.select(some, scalar.const(self.source, float("nan")), best)
-            bar = scalar.select(some, scalar.const(self.source, -self.row.identity(f32)), best)
+            has_nan = m.any(nan)
+            is_best = b.select(has_nan, nan, is_best)
+            best = scalar.select(has_nan, scalar.const(self.source, float("nan")), best)
+            bar = scalar.select(has_nan, scalar.const(self.source, -self.row.identity(f32)), best)
         place = cast(scalar, b.add(position, first_lane(m, is_best)), i64, self.place)
         new = [best, place]
         if self.source.is_float:  # the first NaN stays
@@ -260,8 +260,8 @@ def halved(
     m: LLVMMachine, value: Value, join: Callable[[LLVMMachine, Value, Value], Value]
 ) -> Value:
     """Reduce the lanes of a vector to a scalar, joining halves with halves."""
-    while (many := value.type.count) > 1:
-        half = many // 2
+    while (lanes := value.type.count) > 1:
+        half = lanes // 2
         m = LLVMMachine(m.builder, half if half > 1 else None, m.target)
         value = join(m, _part(m, value, 0, half), _part(m, value, half, half))
         if half == 1:
@@ -271,8 +271,8 @@ def halved(
 
 def pairs_added(m: LLVMMachine, element: Value, lanes: int) -> Value:
     """Add the halves of a vector until `lanes` lanes are left."""
-    while (many := element.type.count) > lanes:
-        element = m.add(_part(m, element, 0, many // 2), _part(m, element, many // 2, many // 2))
+    while (width := element.type.count) > lanes:
+        element = m.add(_part(m, element, 0, width // 2), _part(m, element, width // 2, width // 2))
     return element
 
 
@@ -295,8 +295,8 @@ def with_first_lanes(m: LLVMMachine, state: State, first: State) -> State:
     """Replace the first lanes of a vector state, by parts as wide as those."""
     replaced: State = []
     for v, head in zip(state, first, strict=True):
-        many, count = v.type.count, head.type.count
-        parts = [head, *(_part(m, v, at, count) for at in range(count, many, count))]
+        width, count = v.type.count, head.type.count
+        parts = [head, *(_part(m, v, at, count) for at in range(count, width, count))]
         replaced.append(m.concatenate(parts))
     return replaced
 

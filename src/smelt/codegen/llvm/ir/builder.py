@@ -130,11 +130,11 @@ class IRBuilder:
     @contextmanager
     def if_then(self, condition: Value, likely: bool | None = None) -> Generator[Block]:
         """Emit the `with` body under a condition; yields the block after it."""
-        inside, behind = self.append_basic_block("if"), self.append_basic_block("endif")
-        self._set_likelihood(self.cbranch(condition, inside, behind), likely)
-        with self._branch(inside, behind):
-            yield behind
-        self.position_at_end(behind)
+        inside, after = self.append_basic_block("if"), self.append_basic_block("endif")
+        self._set_likelihood(self.cbranch(condition, inside, after), likely)
+        with self._branch(inside, after):
+            yield after
+        self.position_at_end(after)
 
     @contextmanager
     def if_else(
@@ -142,17 +142,17 @@ class IRBuilder:
     ) -> Generator[tuple[AbstractContextManager[Block], AbstractContextManager[Block]]]:
         """Yield two contexts: for where `condition` holds, and for where it does not."""
         yes, no = self.append_basic_block("if"), self.append_basic_block("else")
-        behind = self.append_basic_block("endif")
+        after = self.append_basic_block("endif")
         self._set_likelihood(self.cbranch(condition, yes, no), likely)
-        yield self._branch(yes, behind), self._branch(no, behind)
-        self.position_at_end(behind)
+        yield self._branch(yes, after), self._branch(no, after)
+        self.position_at_end(after)
 
     @contextmanager
-    def _branch(self, inside: Block, behind: Block) -> Generator[Block]:
+    def _branch(self, inside: Block, after: Block) -> Generator[Block]:
         self.position_at_end(inside)
-        yield behind
+        yield after
         if self.block.terminator is None:
-            self.branch(behind)
+            self.branch(after)
 
     def _set_likelihood(self, branch: Instruction, likely: bool | None) -> None:
         if likely is not None:
@@ -165,7 +165,7 @@ class IRBuilder:
     @overload
     def phi(self, kind: Type, form: type[Made]) -> Made: ...
     def phi(self, kind: Type, form: type[Any] = Phi) -> Any:
-        """A value that depends on where one comes from."""
+        """Start a phi node: a value which depends on the predecessor block."""
         return self._emit_value(kind, f"phi {kind.text}", form)
 
     def select(self, condition: Value, yes: Value, no: Value) -> Value:
@@ -349,8 +349,8 @@ class IRBuilder:
 
     def alloca(self, kind: Type, size: Value | None = None) -> Value:
         """Reserve stack memory for one value of a type, or for `size`; return its address."""
-        many = "" if size is None else f", {size.type.text} {size.ref}"
-        return self._emit_value(_POINTER, f"alloca {kind.text}{many}")
+        count = "" if size is None else f", {size.type.text} {size.ref}"
+        return self._emit_value(_POINTER, f"alloca {kind.text}{count}")
 
     def load(self, place: Value, *, typ: Type, align: int | None = None, name: str = "") -> Value:
         """Load from an address.

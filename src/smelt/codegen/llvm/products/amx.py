@@ -189,19 +189,19 @@ class _Tiles:
     ) -> None:
         """Emit `high` tiles one below the other, with all panels and units of the pass."""
         b = self.b
-        lines = [b.add(row, number(SIDE * i)) for i in range(high)]
+        tile_rows = [b.add(row, number(SIDE * i)) for i in range(high)]
 
         def panel(nth: Value) -> None:
             column = b.mul(nth, number(COLUMNS))
             sums = [
                 self._place(self.sums, self.sums_apart, line, b.add(column, number(SIDE * j)))
-                for line in lines
+                for line in tile_rows
                 for j in range(WIDE)
             ]
             place = element_address(b, self.places, nth, i64)
             right = element_address(b, self.right, b.load(place, typ=I64), i8)
             self._begin(sums, fresh)
-            self._loop(low, end, step, lambda unit: self._step(lines, right, unit))
+            self._loop(low, end, step, lambda unit: self._step(tile_rows, right, unit))
             for k, at in enumerate(sums):
                 intrinsic(b, "llvm.x86.tilestored64", VOID, [BYTE(SUMS + k), at, self.sums_apart])
 
@@ -222,14 +222,14 @@ class _Tiles:
         b.branch(go)
         b.position_at_end(go)
 
-    def _step(self, lines: list[Value], right: Value, unit: Value) -> None:
+    def _step(self, tile_rows: list[Value], right: Value, unit: Value) -> None:
         """Add the products of one step of units.
 
         Tile loads are emitted just before their use: they take half as long as tile products.
         """
         b = self.b
-        for i, line in enumerate(lines):
-            at = self._place(self.left, self.left_apart, line, unit)
+        for i, tile_row in enumerate(tile_rows):
+            at = self._place(self.left, self.left_apart, tile_row, unit)
             self._load(LEFT + i, at, self.left_apart)
             for j in range(WIDE):
                 if i == 0:
@@ -246,8 +246,8 @@ class _Tiles:
     def _place(self, base: Value, row_bytes: Value, row: Value, unit: Value) -> Value:
         """Return the address of a unit in a row."""
         b = self.b
-        line = element_address(b, base, b.mul(row, row_bytes), i8)
-        return element_address(b, line, unit, i32)
+        row_address = element_address(b, base, b.mul(row, row_bytes), i8)
+        return element_address(b, row_address, unit, i32)
 
 
 __all__ = ["COLUMNS", "loads_well", "multiply", "panel_places"]

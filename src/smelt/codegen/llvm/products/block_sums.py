@@ -1,7 +1,7 @@
 """Add the partial sums of consecutive blocks along k.
 
     totals = with_before(m, places, dtype, totals, unless)     # adds the partial sums at `places`
-    totals = in_runs(m, dtype, span, count, one)               # sums a span run by run
+    totals = in_runs(m, dtype, span, count, sum_run)           # sums a span run by run
 
 Long sums are joined from sums of shorter runs.  If each product were added to the sum of all before
 it, each addition would lose a rounding error, always in the same direction where products have one
@@ -68,7 +68,7 @@ def in_runs(
 ) -> list[Value]:
     """Return `count` vectors of sums over a span, added up from runs of at most `most` positions.
 
-    `one` emits the sums of one run.  Totals wait on the stack between runs if a run needs all
+    `sum_run` emits the sums of one run.  Totals wait on the stack between runs if a run needs all
     registers.
     """
     b, (low, high), before = m.builder, span, m.builder.block

@@ -4,15 +4,15 @@ The loops are those of K. Goto and R. van de Geijn, "Anatomy of High-Performance
 Multiplication", 2008.  For each block of k:
 
 - The left operand (M x K) is read in place where it is a plain array whose rows are contiguous
-along k.  Otherwise its block is packed into scratch row by row.  Rows of short numbers which end
-within a 32-bit unit of a dot-product instruction are packed only for the block which holds their
-end.
+  along k.  Otherwise its block is packed into scratch row by row.  Rows of short numbers which end
+  within a 32-bit unit of a dot-product instruction are packed only for the block which holds their
+  end.
 
 - The right operand (K x N) is packed into panels as wide as the register tile, unless the product
-is small.
+  is small.
 
 - Register tiles accumulate into the scratch array of the result
-(`smelt.codegen.llvm.products.macrokernel`).
+  (`smelt.codegen.llvm.products.macrokernel`).
 
 Both packings are ordinary loop nests, which may compute, gather, convert or transpose what they
 pack.
@@ -95,11 +95,11 @@ class BlockedGemm:
             return
         low, high = self.home.ranges[c.k]
         if c.is_whole(self.home.s.span(self.home.s.region(c.item), c.k)):
-            with self.b.if_else(self.b.icmp_signed("<", low, high)) as (some, none):
-                with some:
+            with self.b.if_else(self.b.icmp_signed("<", low, high)) as (has_k, is_empty):
+                with has_k:
                     self.fresh = self.last = ir.IntType(1)(1)
                     self._k_block(nest, c, scope)
-                with none:
+                with is_empty:
                     self._clear(c)
             return
         if c.thin:
@@ -108,13 +108,13 @@ class BlockedGemm:
             with self.b.if_then(self.b.icmp_signed(">=", low, high)):
                 self._clear(c)
 
-        def deep() -> None:
+        def k_block() -> None:
             start, end = self.home.ranges[c.k]
             self.fresh = self.b.icmp_signed("==", start, low)
             self.last = self.b.icmp_signed("==", end, high)
             self._k_block(nest, c, scope)
 
-        self._k_blocks(c, deep)
+        self._k_blocks(c, k_block)
 
     def _clear(self, c: Contraction) -> None:
         home = self.home
@@ -149,9 +149,8 @@ class BlockedGemm:
         Blocks which are summed separately end at fixed multiples wherever a task's range starts:
         otherwise the result's rounding would depend on how the range is split.
         """
-        matrix = c.group is not None and bool(
-            c.group.matrix
-        )  # accumulates into the same tiles from block to block
+        # Blocks of matrix instructions continue the sums of the block before them.
+        matrix = c.group is not None and bool(c.group.matrix)
         at_fixed = self.home.s.region(c.item) is not None and may_be_long(c, self.home.s)
         in_blocks(
             self.home, c.k, self._block_depth(c), inside, at_multiples=at_fixed and not matrix
@@ -168,9 +167,9 @@ class BlockedGemm:
             return c.depth
         b, (low, high), step = self.b, self.home.ranges[c.k], MATRIX_STEP * c.together
         steps = b.udiv(b.add(b.sub(high, low), number(step - 1)), number(step))
-        few = b.icmp_signed("<=", steps, number(c.depth // step))
-        rest = b.udiv(b.sub(steps, number(1)), number(DEPTH // MATRIX_STEP))
-        blocks = b.select(few, number(1), b.add(rest, number(1)))
+        fits_block = b.icmp_signed("<=", steps, number(c.depth // step))
+        more_blocks = b.udiv(b.sub(steps, number(1)), number(DEPTH // MATRIX_STEP))
+        blocks = b.select(fits_block, number(1), b.add(more_blocks, number(1)))
         each = b.udiv(b.add(steps, b.sub(blocks, number(1))), blocks)
         return b.mul(each, number(step))
 
@@ -219,15 +218,15 @@ class BlockedGemm:
         low, high = home.ranges[c.k]
         if operand is c.right and c.group is None:
             self.panels = panels = self._panels(c)
-            there = panels.held
+            packed = panels.held
         else:
-            there = b.icmp_signed("<=", b.sub(high, low), number(c.depth))
+            packed = b.icmp_signed("<=", b.sub(high, low), number(c.depth))
             if operand is c.right:
                 low, high = home.ranges[c.n]
-                there = b.and_(there, b.icmp_signed("<=", b.sub(high, low), number(COLUMNS)))
+                packed = b.and_(packed, b.icmp_signed("<=", b.sub(high, low), number(COLUMNS)))
         for v in visits:
-            there = b.and_(there, b.icmp_signed("!=", *home.steps[v]))
-        return there
+            packed = b.and_(packed, b.icmp_signed("!=", *home.steps[v]))
+        return packed
 
     def _panels(self, c: Contraction) -> Panels:
         """Return where the blocks of the right operand are kept.
@@ -256,12 +255,12 @@ class BlockedGemm:
         )
         return element_address(b, base, b.select(panels.held, before, number(0)), c.unit)
 
-    def _pack_unless(self, there: Value | None, pack: Callable[[], None]) -> None:
+    def _pack_unless(self, packed: Value | None, pack: Callable[[], None]) -> None:
         """Emit `pack` where the operand is not packed yet."""
-        if there is None:
+        if packed is None:
             pack()
             return
-        with self.b.if_then(self.b.not_(there)):
+        with self.b.if_then(self.b.not_(packed)):
             pack()
 
     def _pack_left(self, nest: Nest, c: Contraction, scope: Scope) -> None:
@@ -281,7 +280,7 @@ class BlockedGemm:
             macrokernel.open_right(right, scope)
             macrokernel.run(None, tile)
 
-        def lines(shapes: tuple[Tile, ...]) -> None:
+        def choose_shape(shapes: tuple[Tile, ...]) -> None:
             if not shapes:
                 Gemv(self.home, c, right, scope).run(self.fresh)
                 return
@@ -291,9 +290,9 @@ class BlockedGemm:
                 with short:
                     tiles(shapes[0])
                 with longer:
-                    lines(shapes[1:])
+                    choose_shape(shapes[1:])
 
-        lines(short_tiles(self.home.home.target, c.tile.lanes) if c.reads_lines() else ())
+        choose_shape(short_tiles(self.home.home.target, c.tile.lanes) if c.reads_lines() else ())
 
     def _pack(self, pack: Nest, scope: Scope) -> None:
         """Emit the packing of one operand's current block, segment by segment where it is a

@@ -2,7 +2,7 @@
 
     choose_driver(home, nest, nest.product).run()
 
-Blocked contractions (`blocked_gemm`) are not among them.
+Blocked contractions have a driver of their own (`smelt.codegen.llvm.products.blocked_gemm`).
 """
 
 from __future__ import annotations

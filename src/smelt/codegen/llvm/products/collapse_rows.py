@@ -52,13 +52,13 @@ def _collapsed_axes(home: NestEmitter, nest: Nest) -> Iterator[str]:
     ]
     if not transposed or nest.product is not None or nest.packed or not _is_plain(home, nest):
         return
-    line, axes = nest.vector or "", transposed[0].axes
-    inner = [line]
-    for outer in reversed(axes[1:-1] if axes[-1] == line else ()):
+    inner_axis, axes = nest.vector or "", transposed[0].axes
+    inner = [inner_axis]
+    for outer in reversed(axes[1:-1] if axes[-1] == inner_axis else ()):
         row_size = product(home.s.phase.axes[a] for a in inner)
         if any(_is_part(home, a) for a in inner) or outer not in nest.order:
             return
-        if not all(_continues(e, line, outer, row_size) for e in _offsets(home, nest)):
+        if not all(_continues(e, inner_axis, outer, row_size) for e in _offsets(home, nest)):
             return
         if any(not _is_dense(home, i, (outer, *inner)) for i in _scratch_items(home, nest)):
             return
@@ -67,12 +67,14 @@ def _collapsed_axes(home: NestEmitter, nest: Nest) -> Iterator[str]:
 
 
 def _is_plain(home: NestEmitter, nest: Nest) -> bool:
-    others = nest.folds or nest.settings or nest.fixed or nest.turned or nest.stages or nest.within
+    has_more = (
+        nest.folds or nest.settings or nest.fixed or nest.turned or nest.stages or nest.within
+    )
     kinds = all(i.kind in KINDS for i in nest.items)
     tested = any(a.limits or a.positions for a in accesses_of(nest.items))
     masked = any(s.where is not None or s.access.positions for s in nest.stores)
     return (
-        not (others or tested or masked or home.bands) and kinds and not is_straight(home.s, nest)
+        not (has_more or tested or masked or home.bands) and kinds and not is_straight(home.s, nest)
     )
 
 
@@ -87,9 +89,9 @@ def _offsets(home: NestEmitter, nest: Nest) -> list[Index]:
     return [*loads, *(s.access.offset for s in nest.stores)]
 
 
-def _continues(e: Index, line: str, outer: str, row_size: Index) -> bool:
+def _continues(e: Index, inner: str, outer: str, row_size: Index) -> bool:
     """Return whether an index moves along `outer` as it would over a complete row."""
-    along, across = coefficient(e, line), coefficient(e, outer)
+    along, across = coefficient(e, inner), coefficient(e, outer)
     return along is not None and across is not None and across == mul(along, row_size)
 
 
@@ -105,8 +107,8 @@ def _is_dense(home: NestEmitter, item: Item, axes: tuple[str, ...]) -> bool:
     if not {*axes} & {*item_axes}:
         return True
     outer, *inner = axes
-    even = all(home.storage.extent(item, a) == home.s.phase.axes[a] for a in inner)
-    return item_axes[-len(axes) :] == (outer, *inner) and even
+    has_full_extents = all(home.storage.extent(item, a) == home.s.phase.axes[a] for a in inner)
+    return item_axes[-len(axes) :] == (outer, *inner) and has_full_extents
 
 
 __all__ = ["run_on"]

@@ -58,10 +58,10 @@ class Ends:
         return place < self.first or self.beyond is None or place >= places - self.beyond - more
 
 
-def _at_most(beyond: Index, c: Slid) -> int | None:
-    """Return a constant upper bound on `beyond`, or None."""
+def _at_most(count: Index, c: Slid) -> int | None:
+    """Return a constant upper bound on a number of pixels outside, or None."""
     return next(
-        (n for n in range(c.taps * c.dilation + c.step) if nonnegative(sub(n, beyond))), None
+        (n for n in range(c.taps * c.dilation + c.step) if nonnegative(sub(n, count))), None
     )
 
 
@@ -76,12 +76,12 @@ class DepthwiseInPlace(DepthwisePacked):
         tall, limits = c.tall, dict(zip(c.columns, c.lies.inside, strict=False))
         self.asked = limits
         last = add(mul(sub(axes[tall.axis], 1), tall.step), (tall.taps - 1) * tall.dilation + 1)
-        beyond = [sub(last, sub(extent, low)) for low, extent in limits[tall]]
-        bounds = [n for e in beyond if (n := _at_most(e, c.tall)) is not None]
+        excess = [sub(last, sub(extent, low)) for low, extent in limits[tall]]
+        bounds = [n for e in excess if (n := _at_most(e, c.tall)) is not None]
         self.ends = Ends(
             home.home.dtypes[c.lies.buffer],
             max((-low for low, _ in limits[tall]), default=0),
-            max(bounds, default=0) if len(bounds) == len(beyond) else None,
+            max(bounds, default=0) if len(bounds) == len(excess) else None,
             mod(axes[c.lane], c.tile.lanes) != 0,
         )
 
@@ -107,17 +107,17 @@ class DepthwiseInPlace(DepthwisePacked):
     def tiles(self) -> None:
         """Emit every tile of the task, row by row."""
 
-        def lines(outer: Sequence[Slid], row: Place) -> None:
+        def loops(outer: Sequence[Slid], row: Place) -> None:
             if not outer:
                 self._row_table(row)
                 self._row(row)
                 return
             size = self.sizes()[outer[0].axis]
             self.home.loop(
-                number(0), size, 1, lambda at: lines(outer[1:], {**row, outer[0].axis: at})
+                number(0), size, 1, lambda at: loops(outer[1:], {**row, outer[0].axis: at})
             )
 
-        lines(self.outer, {})
+        loops(self.outer, {})
 
     def _row_table(self, row: Place) -> None:
         """Store the addresses of the input rows which a row of outputs reaches."""
@@ -130,11 +130,13 @@ class DepthwiseInPlace(DepthwisePacked):
         for j, at in enumerate(self.summed()):
             place, inside = start, ir.IntType(1)(1)
             for k in self.outer:
-                here = b.mul(b.add(home.ranges[k.axis][0], row[k.axis]), number(k.step))
-                here = b.add(here, number(at[k.tap] * k.dilation))
-                place = b.add(place, b.mul(here, steps[k]))
+                position = b.mul(b.add(home.ranges[k.axis][0], row[k.axis]), number(k.step))
+                position = b.add(position, number(at[k.tap] * k.dilation))
+                place = b.add(place, b.mul(position, steps[k]))
                 for low, extent in self.asked[k]:
-                    within = b.icmp_unsigned("<", b.add(here, number(low)), home.home.index(extent))
+                    within = b.icmp_unsigned(
+                        "<", b.add(position, number(low)), home.home.index(extent)
+                    )
                     inside = b.and_(inside, within)
             address = b.ptrtoint(element_address(b, base, place, dtype), I64)
             step = b.select(inside, steps[c.tall], number(0))
@@ -221,21 +223,21 @@ class LyingTile(StencilTile):
     def reader(self, entry: Sequence[Value], newest: bool) -> Reader:
         b, c, ends = self.b, self.c, self.ends
         outside, place, count, lane, _, ahead, *_ = self.given
-        _, line, step = entry
+        _, first_pixel, step = entry
         mask = self.mask()
-        first = element_address(b, line, b.add(lane, b.mul(step, place)), ends.dtype)
+        first = element_address(b, first_pixel, b.add(lane, b.mul(step, place)), ends.dtype)
         places = (self.height - 1) * c.tall.step + (c.tall.taps - 1) * c.tall.dilation + 1
         more = (HEIGHTS[-1] - 1) * c.tall.step if self.height == HEIGHTS[-1] else 0
 
-        def read(rest: int, at: int) -> Value:
-            k = at * c.tall.step + rest
-            here = element_address(b, first, b.mul(step, number(k)), ends.dtype)
+        def read(phase: int, at: int) -> Value:
+            k = at * c.tall.step + phase
+            address = element_address(b, first, b.mul(step, number(k)), ends.dtype)
             if ends.may_miss(k, places, more):
                 inside = b.icmp_unsigned("<", b.add(place, number(k)), count)
-                here = b.select(inside, here, outside)
+                address = b.select(inside, address, outside)
             if newest:
-                prefetch(b, element_address(b, here, ahead, ends.dtype), near=True)
-            return load_vector(self.m, here, ends.dtype, mask)
+                prefetch(b, element_address(b, address, ahead, ends.dtype), near=True)
+            return load_vector(self.m, address, ends.dtype, mask)
 
         return read
 

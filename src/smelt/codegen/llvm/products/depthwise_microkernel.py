@@ -176,13 +176,13 @@ class StencilTile:
             return splat(b, load_scalar(self.scalar, at, item.dtype, None), self.c.tile.lanes)
 
         weights_held = [weight(u) for u in range(self.taps)] if self.held else []
-        for rest in range(tall.step):
-            places = {u: tall.quotient(u) for u in range(self.taps) if tall.remainder(u) == rest}
+        for phase in range(tall.step):
+            places = {u: tall.quotient(u) for u in range(self.taps) if tall.remainder(u) == phase}
             for at in range(self.height + max(places.values(), default=-self.height)):
                 used = [u for u, q in places.items() if 0 <= at - q < self.height]
                 if not used:
                     continue
-                x = read(rest, at)
+                x = read(phase, at)
                 for u in used:
                     i = at - places[u]
                     w = weights_held[u] if self.held else weight(u)
@@ -206,9 +206,9 @@ class PackedTile(StencilTile):
         first = b.add(place, lane) if is_uniform else place
         first = element_address(b, right, first, dtype)
 
-        def read(rest: int, at: int) -> Value:
-            line = element_address(b, first, b.mul(plane, number(rest)), dtype)
-            place = element_address(b, line, b.mul(step, number(at)), dtype)
+        def read(phase: int, at: int) -> Value:
+            plane_address = element_address(b, first, b.mul(plane, number(phase)), dtype)
+            place = element_address(b, plane_address, b.mul(step, number(at)), dtype)
             if is_uniform:  # one channel for all lanes
                 return splat(b, load_scalar(self.scalar, place, dtype, None), c.tile.lanes)
             return load_vector(self.m, place, dtype, None)

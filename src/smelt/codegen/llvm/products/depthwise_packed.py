@@ -48,8 +48,8 @@ class DepthwisePacked(Packer):
         self.strides = self.steps(c.right_order(), c.packed(home.s.local))
         self.to, self.results = self.places()
         self.later = home.direct.last(c)
-        wide = home.home.index(home.storage.extent(c.item, c.lane)) if c.shared else number(1)
-        self.apart = {c.flat: wide, c.lane: number(1)}
+        tap_stride = home.home.index(home.storage.extent(c.item, c.lane)) if c.shared else number(1)
+        self.apart = {c.flat: tap_stride, c.lane: number(1)}
         self._table()
         ranges = dict(home.ranges)
         home.ranges[c.flat] = (number(0), home.home.index(home.s.phase.axes[c.flat]))
@@ -71,9 +71,9 @@ class DepthwisePacked(Packer):
     def _table(self) -> None:
         """Store a table entry for each position of the reduction but those along the tile."""
         c = self.c
-        over = [a for a in c.over if a != c.mixed]
+        reduced = [a for a in c.over if a != c.mixed]
         for j, at in enumerate(self.summed()):
-            self.write(j, at, self.reach(c.columns, over, [at[a] for a in over]))
+            self.write(j, at, self.reach(c.columns, reduced, [at[a] for a in reduced]))
 
     def summed(self) -> list[dict[str, int]]:
         """Return positions of the reduction along all axes, with the first one along the tile."""
@@ -93,7 +93,7 @@ class DepthwisePacked(Packer):
         home, c, b = self.home, self.c, self.b
         sizes = self.sizes()
 
-        def lines(outer: list[Slid], row: Place, right: Value) -> None:
+        def loops(outer: list[Slid], row: Place, right: Value) -> None:
             if not outer:
                 home.loop(
                     number(0),
@@ -102,19 +102,19 @@ class DepthwisePacked(Packer):
                     lambda at: self._column(at, row, b.add(right, at), sizes[c.tall.axis]),
                 )
                 return
-            first, *rest = outer
+            first, *inner = outer
             home.loop(
                 number(0),
                 sizes[first.axis],
                 1,
-                lambda at: lines(
-                    rest,
+                lambda at: loops(
+                    inner,
                     {**row, first.axis: at},
                     b.add(right, b.mul(at, self.strides[first.place])),
                 ),
             )
 
-        lines(self.rows(), {}, number(0))
+        loops(self.rows(), {}, number(0))
 
     def rows(self) -> list[Slid]:
         """Return the output axes which tiles do not cover, outermost first."""
@@ -133,7 +133,7 @@ class DepthwisePacked(Packer):
         left = self.at(LEFT_PART, lane if c.shared else number(0))
         return [left, self.b.mul(self.apart[c.flat], rise)]
 
-    def _column(self, at: Value, line: Place, right: Value, size: Value) -> None:
+    def _column(self, at: Value, outer: Place, right: Value, size: Value) -> None:
         """Emit all tiles of one vector."""
         b, c = self.b, self.c
         step = self.strides[c.tall.place]
@@ -143,7 +143,7 @@ class DepthwisePacked(Packer):
         def tile(y: Value, height: int) -> None:
             self.tile(
                 height,
-                {**line, c.tall.axis: y},
+                {**outer, c.tall.axis: y},
                 at,
                 [*weights, table, self.at(RIGHT_PART, b.add(right, b.mul(y, step))), step, plane],
             )
@@ -172,9 +172,9 @@ class DepthwisePacked(Packer):
 
     def _clamp_start(self, y: Value, size: Value, height: int) -> Value:
         """Return where a tile begins that would begin at y, moved to end inside the task."""
-        b, most = self.b, self.b.sub(size, number(height))
-        most = b.select(b.icmp_signed("<", most, number(0)), number(0), most)
-        return b.select(b.icmp_signed("<", most, y), most, y)
+        b, last_start = self.b, self.b.sub(size, number(height))
+        last_start = b.select(b.icmp_signed("<", last_start, number(0)), number(0), last_start)
+        return b.select(b.icmp_signed("<", last_start, y), last_start, y)
 
     def tile(self, height: int, row: Place, lane: Value, operands: list[Value]) -> None:
         """Call the function of a tile whose sums begin at a position."""
@@ -184,8 +184,8 @@ class DepthwisePacked(Packer):
         to = b.add(far(b, [self.results[a] for a in order], rows), lane)
         args, short = [element_address(b, self.to, to, c.item.dtype), self.results[tall]], None
         if (later := self.later) is not None:
-            there = b.add(far(b, later.apart, rows), lane)
-            args += [element_address(b, later.base, there, later.dtype)]
+            offset = b.add(far(b, later.apart, rows), lane)
+            args += [element_address(b, later.base, offset, later.dtype)]
             args += [later.apart[order.index(tall)], later.holds]
             short = later.dtype
         b.call(self.function(height, short), [*args, *operands])

@@ -82,11 +82,11 @@ def _needed(image: Item, sums: Item) -> list[Item]:
 
 def _is_fixed(item: Item, c: DepthwisePlan) -> bool:
     """Return whether a load has one value per channel, contiguous, or one for all."""
-    access, lines = item.payload, {k.axis for k in c.columns[:-1]}
+    access, pixel_axes = item.payload, {k.axis for k in c.columns[:-1]}
     if not isinstance(access, Access) or access.limits or access.positions or item.args:
         return False
     along = coefficient(access.offset, c.lane)
-    return lines.isdisjoint(axes_of(access.offset)) and along in (0, 1)
+    return pixel_axes.isdisjoint(axes_of(access.offset)) and along in (0, 1)
 
 
 class DepthwiseSeparable(DepthwiseInPlace):
@@ -133,8 +133,8 @@ class HostedTile(LyingTile):
             if self.c.lane in item.axes:
                 fixed[item] = load_vector(m, address, dtype, self.mask())
             else:
-                one = load_scalar(self.scalar, address, dtype, None)
-                fixed[item] = splat(self.b, one, self.c.tile.lanes)
+                scalar = load_scalar(self.scalar, address, dtype, None)
+                fixed[item] = splat(self.b, scalar, self.c.tile.lanes)
         for total in sums:
             values = {**fixed, self.after.sums: total}
             for item in self.after.made:
@@ -173,9 +173,9 @@ def pack_by_lines(
         stencil.open()
         home.starts[None, stencil.c.lane] = home.ranges[stencil.c.lane][0]
 
-    def line(axes: Sequence[str]) -> None:
+    def rows(axes: Sequence[str]) -> None:
         if axes:
-            in_blocks(home, axes[0], 1, lambda: line(axes[1:]))
+            in_blocks(home, axes[0], 1, lambda: rows(axes[1:]))
             return
         home.starts |= {(None, a): home.ranges[a][0] for a in outer}
         for stencil in fused:
@@ -188,7 +188,7 @@ def pack_by_lines(
             packer.pack(nest, starts=starts)
 
     home_starts = dict(home.starts)
-    line(outer)
+    rows(outer)
     home.products, home.starts = packer, home_starts
 
 
@@ -196,8 +196,8 @@ def far_of(packer: ImplicitGemmNhwc, starts: dict[str, Value], outer: Sequence[s
     """Return the packed offset of the current row."""
     b, total = packer.b, ir.Constant(ir.IntType(64), 0)
     for a in outer:
-        here = b.sub(packer.home.ranges[a][0], starts[a])
-        total = b.add(total, b.mul(here, packer.strides[a]))
+        position = b.sub(packer.home.ranges[a][0], starts[a])
+        total = b.add(total, b.mul(position, packer.strides[a]))
     return total
 
 

@@ -52,16 +52,19 @@ class DepthwiseTransposed(DepthwisePacked):
 
     def pack_lines(self, nest: Nest) -> None:
         """Pack the input, transposing tiles of it."""
-        home, b, c, lines = self.home, self.b, self.c, self.lines
-        if any(lines.inside):
+        home, b, c, rows_in_place = self.home, self.b, self.c, self.lines
+        if any(rows_in_place.inside):
             self._clear()
         low, high = home.ranges[c.lane]
-        start = b.add(home.index(lines.start, home.top), b.mul(low, home.home.index(lines.apart)))
+        start = b.add(
+            home.index(rows_in_place.start, home.top),
+            b.mul(low, home.home.index(rows_in_place.apart)),
+        )
         last = b.sub(b.sub(high, low), number(1))  # lanes past the last channel repeat it
         channel_offsets = [
             b.mul(
                 b.select(b.icmp_signed("<", number(k), last), number(k), last),
-                home.home.index(lines.apart),
+                home.home.index(rows_in_place.apart),
             )
             for k in range(self.lanes)
         ]
@@ -88,18 +91,18 @@ class DepthwiseTransposed(DepthwisePacked):
         for before, extent in self.lines.inside[k]:
             begin = number(-before)
             first = b.select(b.icmp_signed("<", first, begin), begin, first)
-            behind = b.sub(self.home.home.index(extent), number(before))
-            end = b.select(b.icmp_signed("<", behind, end), behind, end)
+            image_end = b.sub(self.home.home.index(extent), number(before))
+            end = b.select(b.icmp_signed("<", image_end, end), image_end, end)
         return first, end
 
     def _packed_offset(self, c: Slid, at: Value) -> Value:
         """Return the packed offset of an input position along an axis, in elements."""
         b = self.b
-        here = b.sub(at, b.mul(self.home.ranges[c.axis][0], number(c.step)))
+        position = b.sub(at, b.mul(self.home.ranges[c.axis][0], number(c.step)))
         if c.step == 1:
-            return b.mul(here, self.strides[c.place])
-        quotient, rest = b.udiv(here, number(c.step)), b.urem(here, number(c.step))
-        return b.add(b.mul(quotient, self.strides[c.place]), b.mul(rest, self.strides[c.rest]))
+            return b.mul(position, self.strides[c.place])
+        quotient, phase = b.udiv(position, number(c.step)), b.urem(position, number(c.step))
+        return b.add(b.mul(quotient, self.strides[c.place]), b.mul(phase, self.strides[c.rest]))
 
     def _pack_rows(self, k: int, start: Value, to: Value, channel_offsets: list[Value]) -> None:
         """Pack all rows inside the image, looping over the axes from the k-th on."""
@@ -120,9 +123,9 @@ class DepthwiseTransposed(DepthwisePacked):
             )
             return
         half = self.lanes // 2
-        few = b.icmp_signed("<=", b.sub(end, first), number(half))
+        is_short = b.icmp_signed("<=", b.sub(end, first), number(half))
 
-        def line(count: int) -> None:
+        def pack_row(count: int) -> None:
             home.loop(
                 first,
                 end,
@@ -132,11 +135,11 @@ class DepthwiseTransposed(DepthwisePacked):
                 ),
             )
 
-        with b.if_else(few) as (short, long):
+        with b.if_else(is_short) as (short, long):
             with short:
-                line(half)
+                pack_row(half)
             with long:
-                line(self.lanes)
+                pack_row(self.lanes)
 
     def _load_pixels(
         self, start: Value, at: Value, end: Value, channel_offsets: list[Value], count: int
@@ -173,22 +176,22 @@ class DepthwiseTransposed(DepthwisePacked):
         b, c, dtype = self.b, self.c.columns[-2], self.c.item.dtype
         spare = self.home.home.index(product(self.c.packed(self.home.s.local)))
         for k, column in enumerate(columns):
-            here = b.add(to, self._packed_offset(c, b.add(at, number(k))))
+            offset = b.add(to, self._packed_offset(c, b.add(at, number(k))))
             if any(x.step > 1 for x in self.c.columns):
                 inside = b.icmp_signed("<", b.add(at, number(k)), end)
-                here = b.select(inside, here, spare)
-            store_vector(self.m, self.at(RIGHT_PART, here), column, dtype, None)
+                offset = b.select(inside, offset, spare)
+            store_vector(self.m, self.at(RIGHT_PART, offset), column, dtype, None)
 
     # ---- the results -----------------------------------------------------------------------------
 
     def _store_transposed(self) -> None:
         """Store the sums, transposed from pixel-major to channel-major."""
         home, b, c, dtype = self.home, self.b, self.c, self.c.item.dtype
-        outer, *others = c.columns[:-1]
+        outer, *inner = c.columns[:-1]
         low, high = home.ranges[outer.axis]
-        line = home.home.index(product(home.s.local[k.axis] for k in others))
+        plane_size = home.home.index(product(home.s.local[k.axis] for k in inner))
         channel_size = home.home.index(product(home.s.local[k.axis] for k in c.columns[:-1]))
-        places = b.mul(b.sub(high, low), line)
+        places = b.mul(b.sub(high, low), plane_size)
 
         def tile(at: Value) -> None:
             rows = [
@@ -202,8 +205,8 @@ class DepthwiseTransposed(DepthwisePacked):
             ]
             mask = b.icmp_signed("<", iota(self.lanes), splat(b, b.sub(places, at), self.lanes))
             for k, row in enumerate(transpose(b, rows)):
-                here = self.at(0, b.add(b.mul(number(k), channel_size), at))
-                store_vector(self.m, here, row, dtype, mask)
+                address = self.at(0, b.add(b.mul(number(k), channel_size), at))
+                store_vector(self.m, address, row, dtype, mask)
 
         home.loop(number(0), places, self.lanes, tile)
 

@@ -81,13 +81,11 @@ class Direct:
             return b.and_(is_full, b.icmp_signed(">=", b.sub(last, first), number(HEIGHTS[-1])))
         if isinstance(c, Contraction):
             first, last = ranges[c.k]
-            some = b.icmp_signed("<", first, last)
-            return some if c.masks_columns() else b.and_(is_full, some)
-        one = b.icmp_signed(
-            "==", remainder, number(c.tile.lanes)
-        )  # the last columns are one vector
-        is_full, line = b.or_(is_full, one), c.columns[-1].axis
-        extent, (first, last) = self.home.s.local[line], ranges[line]
+            has_k = b.icmp_signed("<", first, last)
+            return has_k if c.masks_columns() else b.and_(is_full, has_k)
+        is_one_vector = b.icmp_signed("==", remainder, number(c.tile.lanes))  # the last columns
+        is_full, row_axis = b.or_(is_full, is_one_vector), c.columns[-1].axis
+        extent, (first, last) = self.home.s.local[row_axis], ranges[row_axis]
         if not isinstance(extent, int):
             return is_full
         return b.and_(is_full, b.icmp_signed("==", b.sub(last, first), number(extent)))
@@ -137,16 +135,16 @@ class Direct:
         base, steps = self._destination(c, _rows(c), [strides[a] for a in order[:-1]])
         if c.item in self.stores:
             (access,) = (s.access for s in self.stores[c.item])
-            there = home.home.index(coefficient(access.offset, c.n) or 0)
-            strides[c.n] = home.b.select(self.holds, there, strides[c.n])
+            output_stride = home.home.index(coefficient(access.offset, c.n) or 0)
+            strides[c.n] = home.b.select(self.holds, output_stride, strides[c.n])
         return base, strides | dict(zip(order[:-1], steps, strict=True))
 
     def is_run(self, c: NhwcConvPlan) -> bool:
         """Return whether consecutive rows of a product's output are contiguous."""
         if c.item not in self.stores or len(c.columns) < 2:
             return len(c.columns) > 1
-        offset, (outer, line) = self.stores[c.item][0].access.offset, c.axes[-2:]
-        return coefficient(offset, outer) == self.home.s.local[line]
+        offset, (outer, inner) = self.stores[c.item][0].access.offset, c.axes[-2:]
+        return coefficient(offset, outer) == self.home.s.local[inner]
 
     def last(self, c: Tiled) -> Last | None:
         """Return the destination of final sums which are rounded as they are stored, or None."""
@@ -170,12 +168,15 @@ class Direct:
 
         Of several ranges, that in which the task's columns lie.
         """
-        b, (first_store, *others) = self.home.b, self.stores[c.item]
+        b, (first_store, *other_stores) = self.home.b, self.stores[c.item]
         base, strides = self._store_address(c, rows, first_store)
-        for store in others:
-            here, (there, steps) = self._holds_all(c, store), self._store_address(c, rows, store)
-            base = b.select(here, there, base)
-            strides = [b.select(here, x, y) for x, y in zip(steps, strides, strict=True)]
+        for store in other_stores:
+            in_range, (address, steps) = (
+                self._holds_all(c, store),
+                self._store_address(c, rows, store),
+            )
+            base = b.select(in_range, address, base)
+            strides = [b.select(in_range, x, y) for x, y in zip(steps, strides, strict=True)]
         return base, strides
 
     def _store_address(
@@ -209,11 +210,11 @@ class Direct:
 def _nests(s: Schedule, stores: Stores) -> Iterator[tuple[Nest, bool]]:
     """Yield every nest, and whether it does nothing but store such products."""
     for nest in s.nests:
-        other = nest.saves or nest.folds or nest.settings or nest.fixed or nest.product
+        does_more = nest.saves or nest.folds or nest.settings or nest.fixed or nest.product
         yield (
             nest,
             bool(nest.stores)
-            and not other
+            and not does_more
             and all(_is_among(x, stores.get(x.value, ())) for x in nest.stores),
         )
 

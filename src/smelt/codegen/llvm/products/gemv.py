@@ -4,11 +4,11 @@ Such a product is limited by memory bandwidth, so many rows of the operand are r
 many streams as hardware prefetchers follow, in long runs.
 
 - Axpy form (outer products), where the operand's rows are contiguous along n: a vector of each row
-is added to the sums of its columns, which stay in cache: sum[i, n] += left[i, k] * right[k, n] +
-left[i, k+1] * right[k+1, n] + ...
+  is added to the sums of its columns, which stay in cache: sum[i, n] += left[i, k] * right[k, n] +
+  left[i, k+1] * right[k+1, n] + ...
 
 - Dot form (inner products), where they are contiguous along a reduction axis: several dot products
-run side by side and end in horizontal sums.
+  run side by side and end in horizontal sums.
 
 The operand may be computed as it is read: a conversion, a scale, a gather of rows.  Short numbers
 are multiplied in groups (`smelt.codegen.llvm.instructions.dot_product`).
@@ -78,7 +78,10 @@ SHORT = 6
 
 
 class Gemv:
-    """Emits one block of a skinny contraction, left operand packed: all of n, `depth` of k."""
+    """Emits one block of a skinny contraction, with the left operand packed.
+
+    It covers all of n and a block of k.
+    """
 
     def __init__(self, home: NestEmitter, c: Contraction, right: Nest, scope: Scope) -> None:
         self.home, self.b, self.c = home, home.b, c
@@ -137,13 +140,13 @@ class Gemv:
 
     def _summed_runs(self, fresh: Value) -> None:
         """Emit the axpy form in runs of rows which end at fixed multiples."""
-        b, span, many = self.b, self.ranges[self.c.k], LINES_RUN * self.c.together
+        b, span, run_length = self.b, self.ranges[self.c.k], LINES_RUN * self.c.together
 
-        def one(start: Value, end: Value) -> None:
+        def run(start: Value, end: Value) -> None:
             self.ranges[self.c.k] = start, end
             self._summed_run(b.not_(b.and_(fresh, b.icmp_signed("==", start, span[0]))))
 
-        blocks(self.home, span, many, one, at_multiples=True)
+        blocks(self.home, span, run_length, run, at_multiples=True)
         self.ranges[self.c.k] = span
 
     def _summed_run(self, later: Value) -> None:
@@ -175,11 +178,11 @@ class Gemv:
 
     # ---- operands ----------------------------------------------------------------------------
 
-    def _right_vector(self, line: Scope, at: Value, mask: Value | None) -> Value:
+    def _right_vector(self, row: Scope, at: Value, mask: Value | None) -> Value:
         """Return one vector of a right row, in the form it is multiplied; 0 outside a mask."""
         c = self.c
         lanes = Lanes(c.along, at, self.wide, mask, self.apart)
-        inner = Scope(line, {c.along: at}, lanes=lanes)
+        inner = Scope(row, {c.along: at}, lanes=lanes)
         self.home.enter(inner, 2)
         value = self.home.get(c.right, inner, True)
         if c.group is not None:
@@ -203,10 +206,10 @@ class Gemv:
         at = b.add(b.mul(row, self.stride), b.sub(column, self.home.scratch.start(item, self.c.n)))
         return element_address(b, self.sums, at, item.dtype)
 
-    def _multiply_add(self, one: Value, value: Value, total: Value) -> Value:
+    def _multiply_add(self, left: Value, value: Value, total: Value) -> Value:
         if self.c.group is None:
-            return fma_step(self.machine, one, value, total, self.c.item)
-        return step(self.machine, self.c.group, one, value, total)
+            return fma_step(self.machine, left, value, total, self.c.item)
+        return step(self.machine, self.c.group, left, value, total)
 
     def _broadcast_left(self, row: Value, k: Value, count: int) -> list[Value]:
         """Return units of the left operand from k on, each broadcast."""
@@ -214,7 +217,7 @@ class Gemv:
             load_scalar(self.scalar, self._left_address(row, k, t), self.c.unit, None)
             for t in range(count)
         )
-        return [splat(self.b, one, self.lanes) for one in units]
+        return [splat(self.b, unit, self.lanes) for unit in units]
 
     def _add(
         self, k: Value, column: Value, values: Sequence[Sequence[Value]], only: Sequence[Value]
@@ -231,11 +234,12 @@ class Gemv:
                 for v in range(len(values[0]))
             ]
             totals = [load_vector(m, place, dtype, None) for place in places]
-            for one, line in zip(
+            for left, vectors in zip(
                 only or self._broadcast_left(i, k, len(values)), values, strict=True
             ):
                 totals = [
-                    self._multiply_add(one, x, total) for x, total in zip(line, totals, strict=True)
+                    self._multiply_add(left, x, total)
+                    for x, total in zip(vectors, totals, strict=True)
                 ]
             for place, total in zip(places, totals, strict=True):
                 store_vector(m, place, total, dtype, None)
@@ -250,30 +254,30 @@ class Gemv:
     def _axpy(self) -> None:
         """Emit the axpy form: many rows at a time, then a few."""
         b, (low, high) = self.b, self.ranges[self.c.k]
-        many = LINES if self.home.home.target.registers >= 32 else LINES // 2
-        many = FEW if self.c.m is None or len(self.right.items) > SHORT else many
-        middle = b.add(low, b.and_(b.sub(high, low), number(-many)))
+        streams = LINES if self.home.home.target.registers >= 32 else LINES // 2
+        streams = FEW if self.c.m is None or len(self.right.items) > SHORT else streams
+        middle = b.add(low, b.and_(b.sub(high, low), number(-streams)))
         self._set_prefetch_distance(self.c.n, NEXT)
-        self.home.loop(low, middle, many, lambda k: self._row_group(k, many, False))
+        self.home.loop(low, middle, streams, lambda k: self._row_group(k, streams, False))
         self.home.loop(middle, high, FEW, lambda k: self._row_group(k, FEW, True))
 
     def _row_group(self, k: Value, count: int, clamped: bool) -> None:
         """Emit `count` rows from k on; with `clamped` there may be fewer."""
         b, together = self.b, self.c.together
         last = b.sub(self.ranges[self.c.k][1], number(1)) if clamped else None
-        lines = lines_from(self.home, self.top, self.c.k, k, count, last)
+        rows = lines_from(self.home, self.top, self.c.k, k, count, last)
         high = self.ranges[self.c.k][1]
         exists = [b.icmp_signed("<", b.add(k, number(r)), high) for r in range(count)]
         only = [] if self.c.m is not None else self._broadcast_left(number(0), k, count // together)
 
         def put(at: Value, mask: Value | None) -> None:
             values: list[Value] = []
-            for r, line in enumerate(lines):
-                value = self._right_vector(line, at, mask)
+            for r, row in enumerate(rows):
+                value = self._right_vector(row, at, mask)
                 zero = ir.Constant(value.type, None)
                 values.append(b.select(exists[r], value, zero) if clamped and r else value)
             if mask is None and not clamped and self.c.m is not None:
-                self._prefetch(lines, at, (self.c.k, self.c.n))
+                self._prefetch(rows, at, (self.c.k, self.c.n))
             if self.c.group is None:
                 self._add(k, at, [self._vectors(value) for value in values], only)
                 return
@@ -290,7 +294,7 @@ class Gemv:
         It takes as many left rows as possible, since each pass over a right row loads all of its
         bytes.
         """
-        b, wide = self.b, self.home.home.target.registers >= 32
+        b, many_registers = self.b, self.home.home.target.registers >= 32
         alone = self.c.group is None and self.home.home.target.foresees_pages
         if self.c.m is None and not alone:
             self._all_dots(1, FEW)
@@ -304,7 +308,7 @@ class Gemv:
                 with otherwise:
                     self._all_dots(1, FEW)
             return
-        heights, several = ((FEW // 2, FEW), 2 * FEW) if wide else ((FEW // 2,), FEW)
+        heights, several = ((FEW // 2, FEW), 2 * FEW) if many_registers else ((FEW // 2,), FEW)
 
         def rows(heights: tuple[int, ...]) -> None:
             if not heights:
@@ -322,10 +326,10 @@ class Gemv:
     def _chunks(self, several: int) -> None:
         """Emit dot products of many left rows, `several` at once, chunk by chunk of k."""
         b, each = self.b, self.c.together / self.c.unit.itemsize
-        many, most = (number(int(size * each)) for size in (CHUNK_MANY, CHUNK))
-        one = b.icmp_signed("<=", self.rows, number(several))
-        size = b.select(one, most, many)
-        groups = b.select(one, number(NEXT_PIECES), number(NEXT_PIECES_MANY))
+        many_rows_size, few_rows_size = (number(int(size * each)) for size in (CHUNK_MANY, CHUNK))
+        is_one_group = b.icmp_signed("<=", self.rows, number(several))
+        size = b.select(is_one_group, few_rows_size, many_rows_size)
+        groups = b.select(is_one_group, number(NEXT_PIECES), number(NEXT_PIECES_MANY))
         self.home.loop(
             *self.ranges[self.c.k], size, lambda at: self._chunk(at, size, several, groups)
         )
@@ -337,7 +341,7 @@ class Gemv:
         follow.
         """
         b, c, m, lanes = self.b, self.c, self.machine, self.lanes
-        (line,) = lines_from(self.home, self.top, c.n, n, 1, None)
+        (row,) = lines_from(self.home, self.top, c.n, n, 1, None)
         zero = m.const(c.item.dtype, 0)
         places = [self._stack_slot(zero) for _ in range(FEW)]
         low, high = self.ranges[c.k]
@@ -348,13 +352,13 @@ class Gemv:
         usual, each = self.wide, FEW if all(coefficient(e, c.k) is not None for e in loads) else 1
 
         def put(at: Value, mask: Value | None, first: int = 0) -> None:
-            for k, value in enumerate(self._vectors(self._right_vector(line, at, mask))):
-                one = load_vector(m, self._left_address(number(0), at, k * lanes), c.unit, None)
+            for k, value in enumerate(self._vectors(self._right_vector(row, at, mask))):
+                left = load_vector(m, self._left_address(number(0), at, k * lanes), c.unit, None)
                 total = b.load(places[first + k], typ=zero.type)
-                b.store(self._multiply_add(one, value, total), places[first + k])
+                b.store(self._multiply_add(left, value, total), places[first + k])
 
         def several(at: Value) -> None:
-            self._prefetch([line], at, (c.n, c.k), length=FEW * lanes)
+            self._prefetch([row], at, (c.n, c.k), length=FEW * lanes)
             for k in range(0, FEW, each):
                 put(b.add(at, number(k * lanes)) if k else at, None, k)
 
@@ -388,32 +392,32 @@ class Gemv:
             self._set_prefetch_distance(self.c.k, AHEAD)
         else:  # no remainder of elements here: LLVM schedules loads and prefetches better
             self.ahead = {size: (groups, number(0)) for size in self._sizes()}
-        for first, last, many in ((low, middle, count), (middle, high, 1)):
+        for first, last, group_size in ((low, middle, count), (middle, high, 1)):
 
-            def row_group(n: Value, many: int = many) -> None:
-                lines = lines_from(self.home, self.top, self.c.n, n, many, None)
+            def row_group(n: Value, group_size: int = group_size) -> None:
+                right_rows = lines_from(self.home, self.top, self.c.n, n, group_size, None)
                 self.home.loop(
-                    number(0), self.rows, rows, lambda i: self._dot_group(i, rows, n, lines)
+                    number(0), self.rows, rows, lambda i: self._dot_group(i, rows, n, right_rows)
                 )
 
-            self.home.loop(first, last, many, row_group)
+            self.home.loop(first, last, group_size, row_group)
 
-    def _dot_group(self, i: Value, rows: int, n: Value, lines: list[Scope]) -> None:
+    def _dot_group(self, i: Value, rows: int, n: Value, right_rows: list[Scope]) -> None:
         """Emit the dot products of `rows` left rows and some right rows."""
         b, c, m = self.b, self.c, self.machine
         zero = m.const(c.item.dtype, 0)
-        places = [[self._stack_slot(zero) for _ in lines] for _ in range(rows)]
+        places = [[self._stack_slot(zero) for _ in right_rows] for _ in range(rows)]
 
         def put(at: Value, mask: Value | None) -> None:
-            values = [self._right_vector(line, at, mask) for line in lines]
+            values = [self._right_vector(right_row, at, mask) for right_row in right_rows]
             values = values if c.group is None else [units(b, x) for x in values]
             for g, sums in enumerate(places):
-                one = load_vector(m, self._left_address(b.add(i, number(g)), at), c.unit, None)
+                left = load_vector(m, self._left_address(b.add(i, number(g)), at), c.unit, None)
                 for value, place in zip(values, sums, strict=True):
-                    b.store(self._multiply_add(one, value, b.load(place, typ=zero.type)), place)
+                    b.store(self._multiply_add(left, value, b.load(place, typ=zero.type)), place)
 
         def prefetching_put(at: Value) -> None:
-            self._prefetch(lines, at, (c.n, c.k), b.icmp_signed("==", i, number(0)), step)
+            self._prefetch(right_rows, at, (c.n, c.k), b.icmp_signed("==", i, number(0)), step)
             for v in range(0, step, self.wide):
                 put(b.add(at, number(v)) if v else at, None)
 
@@ -426,10 +430,12 @@ class Gemv:
         while len(totals) > 1 and len(totals) < self.lanes:
             totals.append(zero)
         for first in range(0, len(totals), self.lanes):
-            self._add_lane_sums(i, n, first, totals[first : first + self.lanes], len(lines), rows)
+            self._add_lane_sums(
+                i, n, first, totals[first : first + self.lanes], len(right_rows), rows
+            )
 
     def _add_lane_sums(
-        self, i: Value, n: Value, first: int, totals: list[Value], lines: int, rows: int
+        self, i: Value, n: Value, first: int, totals: list[Value], right_rows: int, rows: int
     ) -> None:
         """Add horizontal sums of some accumulators to the sums in scratch.
 
@@ -440,13 +446,15 @@ class Gemv:
         if len(totals) == 1:
             self._add_scalar(self._sum_address(i, n), across(self.machine, totals[0]))
             return
-        sums, run = together(self.machine, totals), min(lines, self.lanes)
-        for at in range(first, min(first + self.lanes, rows * lines), run):
-            row, line = divmod(at, lines)
-            where = self._sum_address(b.add(i, number(row)), b.add(n, number(line)) if line else n)
-            if lines == 1:
-                one = b.extract_element(sums, ir.Constant(ir.IntType(32), at - first))
-                self._add_scalar(where, one)
+        sums, run = together(self.machine, totals), min(right_rows, self.lanes)
+        for at in range(first, min(first + self.lanes, rows * right_rows), run):
+            row, right_row = divmod(at, right_rows)
+            where = self._sum_address(
+                b.add(i, number(row)), b.add(n, number(right_row)) if right_row else n
+            )
+            if right_rows == 1:
+                total = b.extract_element(sums, ir.Constant(ir.IntType(32), at - first))
+                self._add_scalar(where, total)
                 continue
             picks = [at - first + r for r in range(run)]
             part = b.shuffle_vector(
@@ -463,7 +471,7 @@ class Gemv:
 
     def _prefetch(
         self,
-        lines: list[Scope],
+        rows: list[Scope],
         at: Value,
         axes: tuple[str, str],
         is_new: Value | None = None,
@@ -471,8 +479,8 @@ class Gemv:
     ) -> None:
         """Prefetch what is ahead along the rows, or past their end in the next rows.
 
-        `axes` are the axis across rows and the one along them.  Where `asked` is false, nothing new
-        is fetched.
+        `axes` are the axis across rows and the one along them.  Where `is_new` is false, nothing
+        new is fetched.
         """
         b, home, (across, along) = self.b, self.home, axes
         for item in self.right.items:
@@ -484,7 +492,7 @@ class Gemv:
                 continue
             dtype = home.home.dtypes[access.buffer]
             low, high = self.ranges[along]
-            later = b.mul(home.index(step, self.top), number(len(lines)))
+            later = b.mul(home.index(step, self.top), number(len(rows)))
             groups, more = self.ahead[dtype.itemsize]
             inside = b.icmp_signed("<", b.add(at, more), high)
             ahead = b.select(inside, more, b.add(b.sub(more, b.sub(high, low)), later))
@@ -492,18 +500,18 @@ class Gemv:
             if is_new is not None:
                 ahead = b.select(is_new, ahead, number(0))
             ahead = b.add(at, ahead)
-            for line in lines:
-                place = b.add(line.offset(access), ahead)
+            for row in rows:
+                place = b.add(row.offset(access), ahead)
                 for k in range(0, length or self.wide, max(LINE // dtype.itemsize, 1)):
-                    there = b.add(place, number(k))
+                    position = b.add(place, number(k))
                     prefetch(
                         b,
-                        element_address(b, home.home.buffers[access.buffer], there, dtype),
+                        element_address(b, home.home.buffers[access.buffer], position, dtype),
                         near=not self.far,
                     )
 
     def _set_prefetch_distance(self, along: str, distance: int) -> None:
-        """Convert a prefetch distance of `far` bytes to complete rows and a remainder of elements.
+        """Convert a distance in bytes to complete rows and a remainder of elements.
 
         Short rows are prefetched some groups ahead, so that as many bytes are in flight as for long
         ones.

@@ -300,18 +300,18 @@ def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
     k.add_incoming(number(0), entry)
     along = b.phi(I64) if walk else k  # loaded one iteration ahead: else LLVM spills sums
     total = [b.phi(zero.type) for _ in places]
-    line = element_address(b, right, b.load(element_address(b, table, k, i64), typ=I64), unit)
+    right_row = element_address(b, right, b.load(element_address(b, table, k, i64), typ=I64), unit)
     across = [
-        load_vector(m, element_address(b, line, number(v * tile.lanes), unit), unit, None)
+        load_vector(m, element_address(b, right_row, number(v * tile.lanes), unit), unit, None)
         for v in range(tile.vectors)
     ]
     column = element_address(b, left, along, unit)
     following: list[Value] = []
     for i in range(height):
         place = element_address(b, column, b.mul(row_stride, number(i)), unit)
-        wide = splat(b, load_scalar(scalar, place, unit, None), tile.lanes)
+        left_value = splat(b, load_scalar(scalar, place, unit, None), tile.lanes)
         following += [
-            fma_step(m, wide, across[v], total[i * tile.vectors + v], item)
+            fma_step(m, left_value, across[v], total[i * tile.vectors + v], item)
             for v in range(tile.vectors)
         ]
     after = b.add(k, number(1))

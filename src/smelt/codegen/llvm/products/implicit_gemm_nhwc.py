@@ -169,17 +169,19 @@ class ImplicitGemmNhwc(Packer):
             self.pack(right)
         home.ranges = ranges
 
-    def _pack_taps(self, left: Nest, rest: tuple[str, ...], done: Value, scope: Scope) -> None:
-        """Pack the weights of all taps along the axes `rest`, below the position in `scope`."""
+    def _pack_taps(
+        self, left: Nest, inner_axes: tuple[str, ...], done: Value, scope: Scope
+    ) -> None:
+        """Pack the weights of all taps along `inner_axes`, below the position in `scope`."""
         home, c, b = self.home, self.c, self.b
-        if not rest:
+        if not inner_axes:
             self.tap = done
             if c.turned:
                 self._pack_transposed(left, scope)
             else:
                 self.pack(left, scope)
             return
-        name, *inner = rest
+        name, *inner = inner_axes
         low, high = home.ranges[name]
         extent = number(c.extents[c.others.index(name)])
         home.loop(
@@ -200,12 +202,12 @@ class ImplicitGemmNhwc(Packer):
         low, high = home.ranges[c.n]
 
         def columns(n: Value) -> None:
-            lines = lines_from(home, top, c.n, n, lanes, b.sub(high, number(1)))
+            row_scopes = lines_from(home, top, c.n, n, lanes, b.sub(high, number(1)))
 
             def put(at: Value, mask: Value | None) -> None:
                 rows: list[Value] = []
-                for line in lines:
-                    inner = Scope(line, {c.depth: at}, lanes=Lanes(c.depth, at, lanes, mask))
+                for row_scope in row_scopes:
+                    inner = Scope(row_scope, {c.depth: at}, lanes=Lanes(c.depth, at, lanes, mask))
                     home.enter(inner, 2)
                     rows.append(home.get(c.left, inner, True))
                 for t, column in enumerate(transpose(b, rows)[: c.block]):
@@ -272,8 +274,8 @@ class ImplicitGemmNhwc(Packer):
         if not c.panels:
             return self.at(LEFT_PART, b.mul(column, number(c.taps * c.block)))
         access, pitch = c.weights()
-        still = dict.fromkeys((*c.others, c.depth, c.n), 0)
-        at = home.index(substitute(access.offset, still), home.top)
+        zeros = dict.fromkeys((*c.others, c.depth, c.n), 0)
+        at = home.index(substitute(access.offset, zeros), home.top)
         column = b.add(home.ranges[c.n][0], column)
         panel = b.mul(b.udiv(column, number(c.tile.columns)), home.home.index(pitch))
         at = b.add(b.add(at, panel), b.mul(depth, number(c.tile.columns)))
@@ -324,7 +326,7 @@ class ImplicitGemmNhwc(Packer):
             for n in (c.tile.vectors, *(() if has_full_tiles else (1,)))
         }
 
-        def lines(column: Value, vectors: int, at: list[Value], share: Share) -> None:
+        def row_loops(column: Value, vectors: int, at: list[Value], share: Share) -> None:
             if len(at) < len(outer):
                 first, last = home.ranges[outer[len(at)].axis]
                 count = b.sub(last, first)
@@ -332,7 +334,7 @@ class ImplicitGemmNhwc(Packer):
                     number(0),
                     count,
                     1,
-                    lambda y: lines(column, vectors, [*at, y], share.among(b, y, count)),
+                    lambda y: row_loops(column, vectors, [*at, y], share.among(b, y, count)),
                 )
                 return
             for tile, (rows, start, end) in zip(tiles[vectors], parts, strict=True):
@@ -347,7 +349,7 @@ class ImplicitGemmNhwc(Packer):
 
         def panel(column: Value, vectors: int) -> None:
             begin(column, vectors)
-            lines(column, vectors, [], WHOLE)
+            row_loops(column, vectors, [], WHOLE)
 
         low, high = home.ranges[c.n]
         every_width(home, c.tile, b.sub(high, low), panel, has_full_tiles)
@@ -367,8 +369,8 @@ class ImplicitGemmNhwc(Packer):
         if heights:
             return
         low, high = self.home.ranges[axis]
-        size, odd = b.sub(high, low), number(c.odd)
-        first_height = b.select(b.icmp_signed("<", size, odd), number(1), odd)
+        size, odd_height = b.sub(high, low), number(c.odd)
+        first_height = b.select(b.icmp_signed("<", size, odd_height), number(1), odd_height)
         first = b.mul(b.and_(size, number(1)), first_height)
         yield first_height, number(0), first
         pairs, max_pairs = b.lshr(b.sub(size, first), number(1)), number(c.tile.rows // 2)
@@ -392,9 +394,9 @@ class ImplicitGemmNhwc(Packer):
 
         if isinstance(rows, int):
             return of_height(rows)
-        first, *others = c.all_heights
+        first, *taller = c.all_heights
         function = of_height(first)
-        for height in others:
+        for height in taller:
             function = b.select(
                 b.icmp_signed("<", rows, number(height)), function, of_height(height)
             )

@@ -269,10 +269,10 @@ class KBlockedGemm(TallSkinnyGemm):
         length, count = b.sub(last, first), part[1] if part else self._next_depth()
         if along == k:
             length, count = count, length
-        size, other = number(dtype.itemsize), k if along == across else across
+        size, run_axis = number(dtype.itemsize), k if along == across else across
         if part is None:
             count = b.select(self.final, number(0), count)
-        return Runs(base, b.mul(strides[other], size), b.mul(length, size), count)
+        return Runs(base, b.mul(strides[run_axis], size), b.mul(length, size), count)
 
     def _rows_ahead(self, count: int) -> int:
         """Return 0: a tile's own sums take long enough for its prefetches."""
@@ -319,8 +319,8 @@ class KBlockedGemm(TallSkinnyGemm):
     def put(self, nest: Nest, value: Value, scope: Scope) -> None:
         """Store one vector of a packed operand; vectors of a strip whole, at their position."""
         b, c = self.b, self.c
-        there = c.by_tiles and nest.packed == "left" and load_of(c.left) is not None
-        if scope.lanes is not None and scope.lanes.mask is None and not there:
+        is_prefetched = c.by_tiles and nest.packed == "left" and load_of(c.left) is not None
+        if scope.lanes is not None and scope.lanes.mask is None and not is_prefetched:
             ask_ahead(self.home, nest, scope, NARROW_AHEAD if c.narrow else ROWS_AHEAD, near=True)
         if nest.packed == "right" or not c.across:
             super().put(nest, value, scope)
@@ -399,8 +399,8 @@ class KBlockedGemm(TallSkinnyGemm):
                 self._store_sums(sum_places, totals)
                 return
             inside = b.icmp_signed("<=", b.add(at, number(c.tile.columns)), high)
-            with b.if_else(b.and_(read, inside)) as (here, later):
-                with here:
+            with b.if_else(b.and_(read, inside)) as (in_registers, later):
+                with in_registers:
                     self._epilogue_full_tile(row, c.tile.rows, at, None, totals)
                 with later:
                     self._store_sums(sum_places, totals)
@@ -434,9 +434,9 @@ class KBlockedGemm(TallSkinnyGemm):
         first = self._sum_address(row, column)
         addresses: list[Value] = []
         for i in range(count):
-            line = element_address(b, first, b.mul(self.pitch, number(i)), c.item.dtype)
+            row_address = element_address(b, first, b.mul(self.pitch, number(i)), c.item.dtype)
             addresses += [
-                element_address(b, line, number(v * c.tile.lanes), c.item.dtype)
+                element_address(b, row_address, number(v * c.tile.lanes), c.item.dtype)
                 for v in range(vectors)
             ]
         return addresses
@@ -455,16 +455,16 @@ class KBlockedGemm(TallSkinnyGemm):
         def step_at(k: Value, totals: list[Value], nth: int) -> list[Value]:
             places = self._panel(k, nth, first, c.tile.vectors)
             for place in places if c.narrow else ():
-                there = b.gep(place, [number(PANEL_AHEAD)], source_etype=ir.IntType(8))
-                prefetch(b, there, near=True)
+                ahead = b.gep(place, [number(PANEL_AHEAD)], source_etype=ir.IntType(8))
+                prefetch(b, ahead, near=True)
             across = [load_vector(self.m, place, c.item.dtype, None) for place in places]
             return self._add_products(starts, k, nth, across, totals)
 
         def prefetching_step(k: Value, totals: list[Value], nth: int) -> list[Value]:
             for first, length in () if nth else targets:
-                there = b.mul(k, number(LINE // UNROLLED))
-                there = b.select(b.icmp_signed("<", there, length), there, length)
-                prefetch(b, b.gep(first, [there], source_etype=ir.IntType(8)))
+                ahead = b.mul(k, number(LINE // UNROLLED))
+                ahead = b.select(b.icmp_signed("<", ahead, length), ahead, length)
+                prefetch(b, b.gep(first, [ahead], source_etype=ir.IntType(8)))
             return step_at(k, totals, nth)
 
         unrolled_end = self._round_down(self.depth, UNROLLED)

@@ -45,16 +45,16 @@ def pack_turned(packer: ImplicitGemmNhwc, nest: Nest) -> None:
         row_length = (local_size + column.margin) * (column.step if c.few else 1)
     piece = _Piece(packer, nest)
 
-    def lines(scope: Scope, rest: list[str], done: int) -> None:
-        if rest:
-            home.loop(*home.ranges[rest[0]], 1, lambda at: step(scope, rest, at, done))
+    def loops(scope: Scope, inner_axes: list[str], done: int) -> None:
+        if inner_axes:
+            home.loop(*home.ranges[inner_axes[0]], 1, lambda at: step(scope, inner_axes, at, done))
             return
         home.loop(*home.ranges[depth], c.few or lanes, lambda k: pieces(scope, k))
 
-    def step(scope: Scope, rest: list[str], at: Value, done: int) -> None:
-        inner = Scope(scope, {rest[0]: at})
+    def step(scope: Scope, inner_axes: list[str], at: Value, done: int) -> None:
+        inner = Scope(scope, {inner_axes[0]: at})
         home.enter(inner, done + 1)
-        lines(inner, rest[1:], done + 1)
+        loops(inner, inner_axes[1:], done + 1)
 
     def pieces(scope: Scope, k: Value) -> None:
         low, high = home.ranges[last]
@@ -73,7 +73,7 @@ def pack_turned(packer: ImplicitGemmNhwc, nest: Nest) -> None:
             ),
         )
 
-    lines(home.open(nest, Scope(home.top)), [*outer], 0)
+    loops(home.open(nest, Scope(home.top)), [*outer], 0)
 
 
 class _Piece:
@@ -105,9 +105,9 @@ class _Piece:
         b, home, (k, place), rows = self.b, self.home, at, list[Value]()
         end = b.sub(home.ranges[self.depth][1], number(1))
         for i in range(count):
-            here = b.add(k, number(i))
-            here = b.select(b.icmp_signed("<", here, end), here, end)
-            channel = Scope(scope, {self.depth: here})
+            channel_index = b.add(k, number(i))
+            channel_index = b.select(b.icmp_signed("<", channel_index, end), channel_index, end)
+            channel = Scope(scope, {self.depth: channel_index})
             home.enter(channel, len(self.nest.order) - 1)
             inner = Scope(
                 channel, {self.last: place}, lanes=Lanes(self.last, place, self.lanes, mask)
@@ -118,15 +118,15 @@ class _Piece:
 
     def _interleave_channels(self, scope: Scope, at: Value, rows: list[Value]) -> None:
         """Interleave a few channels, pixel by pixel."""
-        b, packer, lanes, few = self.b, self.packer, self.lanes, self.c.few
-        offset = b.mul(b.sub(at, packer.starts[self.last]), number(few))
+        b, packer, lanes, channels = self.b, self.packer, self.lanes, self.c.few
+        offset = b.mul(b.sub(at, packer.starts[self.last]), number(channels))
         for a in self.nest.order[:-2]:
             offset = b.add(offset, b.mul(b.sub(scope.axis(a), packer.starts[a]), packer.strides[a]))
-        for j in range(few):
-            spots, mixed = [divmod(j * lanes + i, few) for i in range(lanes)], rows[0]
-            for k in range(1, few):
+        for j in range(channels):
+            sources, mixed = [divmod(j * lanes + i, channels) for i in range(lanes)], rows[0]
+            for k in range(1, channels):
                 lane_numbers = [
-                    lanes + x if y == k else x if k == 1 else i for i, (x, y) in enumerate(spots)
+                    lanes + x if y == k else x if k == 1 else i for i, (x, y) in enumerate(sources)
                 ]
                 mask = ir.Constant(ir.VectorType(ir.IntType(32), lanes), lane_numbers)
                 mixed = b.shuffle_vector(mixed, rows[k], mask)
@@ -146,7 +146,7 @@ def turn_back(packer: ImplicitGemmNhwc) -> None:
         row_length = b.udiv(row_length, packer.rows[-1])
         columns.pop(-2)
 
-    even = packer.is_even(c.n, lanes)
+    has_full_tiles = packer.is_even(c.n, lanes)
 
     def tile(n: Value, source: Value, to: Value, at: Value, is_full: bool) -> None:
         rows = [
@@ -165,24 +165,24 @@ def turn_back(packer: ImplicitGemmNhwc) -> None:
         for k, row in enumerate(transpose(b, rows)):
             channel = b.add(n, number(k))
             mask: Value | None = None if is_full else inside
-            if not even:
-                some = splat(b, b.icmp_signed("<", channel, end), lanes)
-                mask = some if mask is None else b.and_(mask, some)
+            if not has_full_tiles:
+                is_channel = splat(b, b.icmp_signed("<", channel, end), lanes)
+                mask = is_channel if mask is None else b.and_(mask, is_channel)
             place = b.add(b.add(to, at), b.mul(channel, strides[c.n]))
             store_vector(m, element_address(b, base, place, dtype), row, dtype, mask)
 
-    def lines(rest: list[str], n: Value, source: Value, to: Value) -> None:
-        if len(rest) > 1:
-            step = packer.rows[[k.axis for k in c.columns].index(rest[0])]
+    def loops(inner_axes: list[str], n: Value, source: Value, to: Value) -> None:
+        if len(inner_axes) > 1:
+            step = packer.rows[[k.axis for k in c.columns].index(inner_axes[0])]
             home.loop(
                 number(0),
-                spans[rest[0]],
+                spans[inner_axes[0]],
                 1,
-                lambda at: lines(
-                    rest[1:],
+                lambda at: loops(
+                    inner_axes[1:],
                     n,
                     b.add(source, b.mul(at, step)),
-                    b.add(to, b.mul(at, strides[rest[0]])),
+                    b.add(to, b.mul(at, strides[inner_axes[0]])),
                 ),
             )
             return
@@ -190,7 +190,7 @@ def turn_back(packer: ImplicitGemmNhwc) -> None:
         home.loop(number(0), middle, lanes, lambda at: tile(n, source, to, at, True))
         home.loop(middle, row_length, lanes, lambda at: tile(n, source, to, at, False))
 
-    home.loop(number(0), spans[c.n], lanes, lambda n: lines(columns, n, number(0), number(0)))
+    home.loop(number(0), spans[c.n], lanes, lambda n: loops(columns, n, number(0), number(0)))
 
 
 __all__ = ["pack_turned", "turn_back"]

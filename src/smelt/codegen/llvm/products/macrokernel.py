@@ -159,7 +159,7 @@ class Macrokernel(Microkernel):
         c, b, home = self.c, self.b, self.home
         self.ahead = TileAhead(home, c, (self.left, self.right), (self.rows, self.depth), last)
         self.most, vectors = (tile or c.tile).rows, (tile or c.tile).vectors
-        lanes, wide = c.tile.lanes, c.tile.lanes * vectors
+        lanes, tile_columns = c.tile.lanes, c.tile.lanes * vectors
         low, high = home.ranges[c.n]
         self.fresh, self.last, columns = fresh, last, b.sub(high, low)
         self.column = b.sub(low, home.scratch.start(c.item, c.n))
@@ -167,18 +167,20 @@ class Macrokernel(Microkernel):
             self._amx_tiles(number(0), self.rows, number(0), columns)
             return
         if self.right.packed:
-            home.loop(number(0), columns, wide, lambda at: self._column_tiles(at, vectors, None))
+            home.loop(
+                number(0), columns, tile_columns, lambda at: self._column_tiles(at, vectors, None)
+            )
             return
         # If the remainder nearly fills a tile, one tile with a masked last vector covers it.
-        remainder = b.and_(columns, number(wide - 1))
-        near = b.icmp_signed(">", remainder, number(wide - lanes))
-        full_columns = b.sub(columns, b.select(near, number(0), remainder))
+        remainder = b.and_(columns, number(tile_columns - 1))
+        is_nearly_full = b.icmp_signed(">", remainder, number(tile_columns - lanes))
+        full_columns = b.sub(columns, b.select(is_nearly_full, number(0), remainder))
 
         def columns_from(at: Value, vectors: int) -> None:
             left = b.sub(b.sub(columns, at), number((vectors - 1) * lanes))
             self._column_tiles(at, vectors, first_lanes(b, left, lanes))
 
-        home.loop(number(0), full_columns, wide, lambda at: columns_from(at, vectors))
+        home.loop(number(0), full_columns, tile_columns, lambda at: columns_from(at, vectors))
         home.loop(full_columns, columns, lanes, lambda at: columns_from(at, 1))
 
     def _open(self, nest: Nest, item: Item, axes: tuple[str, str], scope: Scope) -> Place:
@@ -238,23 +240,23 @@ class Macrokernel(Microkernel):
         b, c, lanes = self.b, self.c, self.c.tile.lanes
         assert c.group is not None
         m = LLVMMachine(b, lanes, self.home.home.target)
-        zero, one, group = m.const(i32, 0), ones(lanes), c.group
+        zero, unit_ones, group = m.const(i32, 0), ones(lanes), c.group
         shift = m.const(i32, -group.moved)
         with b.goto_entry_block():
             places = [b.alloca(zero.type) for _ in range(c.tile.vectors)]
 
         def panel(column: Value) -> None:
-            line = self._right_offset(column)
+            panel_offset = self._right_offset(column)
             for place in places:
                 b.store(zero, place)
 
             def add(k: Value) -> None:
-                at = b.add(line, b.mul(k, self.right.steps[0]))
+                at = b.add(panel_offset, b.mul(k, self.right.steps[0]))
                 at = element_address(b, self.right.base, at, self.right.dtype)
                 for place, right in zip(
                     places, self._load_right_row(m, at, len(places), None), strict=True
                 ):
-                    b.store(step(m, group, one, right, b.load(place, typ=zero.type)), place)
+                    b.store(step(m, group, unit_ones, right, b.load(place, typ=zero.type)), place)
 
             self.home.loop(number(0), self.depth, 1, add)
             sums = self.home.storage.at[c.item, SUMS_PART]
@@ -281,11 +283,12 @@ class Macrokernel(Microkernel):
         def band(rows: tuple[Value, Value], seen: tuple[Value, Value], begins: Value) -> None:
             start, stop = seen
             if not summed:
-                here, wide = b.add(low, column), number(vectors * c.tile.lanes)
-                some = b.and_(
-                    b.icmp_signed("<", here, stop), b.icmp_signed(">", b.add(here, wide), start)
+                first_column, width = b.add(low, column), number(vectors * c.tile.lanes)
+                used = b.and_(
+                    b.icmp_signed("<", first_column, stop),
+                    b.icmp_signed(">", b.add(first_column, width), start),
                 )
-                with b.if_then(some):
+                with b.if_then(used):
                     self._row_tiles(*rows, column, vectors, mask)
                 return
             assert fresh is not None
@@ -293,10 +296,10 @@ class Macrokernel(Microkernel):
             self.first = b.sdiv(b.sub(start, low), each)
             self.depth = b.sdiv(b.add(b.sub(stop, low), number(c.together - 1)), each)
             self.fresh = begins
-            with b.if_else(b.icmp_signed("<", start, stop)) as (some, none):
-                with some:
+            with b.if_else(b.icmp_signed("<", start, stop)) as (used, unused):
+                with used:
                     self._row_tiles(*rows, column, vectors, mask)
-                with none, b.if_then(fresh):
+                with unused, b.if_then(fresh):
                     self._clear(rows, column, vectors)
 
         bands.over(self.rows, (low, high), summed, band)
@@ -306,11 +309,11 @@ class Macrokernel(Microkernel):
         """Store zeros for rows which use nothing of the first block."""
         m, dtype = LLVMMachine(self.b, self.c.tile.lanes, self.home.home.target), self.c.item.dtype
 
-        def line(row: Value) -> None:
+        def clear_row(row: Value) -> None:
             for place in self._sum_places(1, vectors, row, column):
                 store_vector(m, place, m.const(dtype, 0), dtype, None)
 
-        self.home.loop(*rows, 1, line)
+        self.home.loop(*rows, 1, clear_row)
 
     def _row_tiles(
         self, done: Value, rows: Value, column: Value, vectors: int, mask: Value | None
@@ -403,7 +406,9 @@ class Macrokernel(Microkernel):
         starts = self._starts(height, row)
         for start in starts:
             self.ask(self.left, start, 2)
-        line = element_address(b, self.right.base, self._right_offset(column), self.right.dtype)
+        right_row = element_address(
+            b, self.right.base, self._right_offset(column), self.right.dtype
+        )
         places = self._sum_places(height, vectors, row, column)
         full = height * vectors == self.c.tile.rows * self.c.tile.vectors
         part = self.ahead.tile((row, self.column, column), height, vectors) if full else None
@@ -411,7 +416,7 @@ class Macrokernel(Microkernel):
         begin = self._initial_sums(m, places, masks, vectors, column)
         rows = self.ahead.rows(starts, self.first) if full else None
         across, asks = (vectors, mask), (rows, part)
-        following = self.multiplied(m, starts, line, begin, across, asks)
+        following = self.multiplied(m, starts, right_row, begin, across, asks)
         if self.joined:
             following = with_before(m, places, item.dtype, following, self.fresh, masks)
         later = self.later and self.later.at(b, [row], b.add(self.column, column), self.last)

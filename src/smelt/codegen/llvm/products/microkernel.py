@@ -96,23 +96,23 @@ class Microkernel:
         self,
         m: LLVMMachine,
         starts: list[Value],
-        line: Value,
+        right_row: Value,
         begin: list[Value],
         across: tuple[int, Value | None],
         asks: tuple[tuple[Value, Value] | None, Part | None],
     ) -> list[Value]:
         """Return the sums `begin` after all products of a tile.
 
-        `starts` are the rows' addresses in the left operand, `line` the right operand's first row.
-        `across` is the number of vectors and the last one's mask.  `asks` says what to prefetch:
-        the rows which follow (address and step) and a part of the next panel.
+        `starts` are the rows' addresses in the left operand, `right_row` is the right operand's
+        first row. `across` is the number of vectors and the last one's mask.  `asks` says what to
+        prefetch: the rows which follow (address and step) and a part of the next panel.
         """
         b, (rows, part) = self.b, asks
         height = len(begin) // across[0]
 
         def step_at(k: Value, totals: list[Value], nth: int) -> list[Value]:
             self.ahead.panel(part, k)
-            vectors = self._load_right_row(m, self._right_row_at(line, k, nth), *across)
+            vectors = self._load_right_row(m, self._right_row_at(right_row, k, nth), *across)
             return self._step(m, self._rows_at(starts, k, nth, height), vectors, totals)
 
         if rows or part or not self._is_dense(len(begin)):
@@ -160,17 +160,17 @@ class Microkernel:
         """Prefetch what the next task reads at the counterpart of an address."""
         if place.later is None:
             return
-        there = element_address(self.b, address, place.later, place.dtype)
-        for line in range(lines):
-            prefetch(self.b, element_address(self.b, there, number(line * LINE), i8))
+        next_address = element_address(self.b, address, place.later, place.dtype)
+        for nth_line in range(lines):
+            prefetch(self.b, element_address(self.b, next_address, number(nth_line * LINE), i8))
 
-    def _right_row_at(self, line: Value, k: Value, nth: int) -> Value:
+    def _right_row_at(self, first_row: Value, k: Value, nth: int) -> Value:
         """Return the address of the right operand's row at position k + nth.
 
-        `line` is its row at k = 0.
+        `first_row` is the row at k = 0.
         """
         b, place = self.b, self.right
-        at = stepped(b, line, k, place.steps[0], memory_type(place.dtype))
+        at = stepped(b, first_row, k, place.steps[0], memory_type(place.dtype))
         offset = b.mul(number(nth), place.steps[0])
         return element_address(b, at, offset, place.dtype) if nth else at
 
@@ -215,12 +215,12 @@ class Microkernel:
         for i, at in enumerate(rows):
             value = load_scalar(scalar, at, place.unit or place.dtype, None)
             value = splat(b, value, self.c.tile.lanes)
-            for v, line in enumerate(across):
+            for v, right in enumerate(across):
                 total = totals[i * len(across) + v]
                 more = (
-                    fma_step(m, value, line, total, self.c.item)
+                    fma_step(m, value, right, total, self.c.item)
                     if self.c.group is None
-                    else step(m, self.c.group, value, line, total)
+                    else step(m, self.c.group, value, right, total)
                 )
                 sums.append(more)
         return sums

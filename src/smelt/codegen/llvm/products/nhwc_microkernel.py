@@ -80,21 +80,21 @@ class _Tile:
         tap = b.phi(I64)
         before = [b.phi(zero.type) for _ in places]
         entries = element_address(b, table, b.mul(tap, number(ENTRY)), i64)
-        line, weights, counts = (
+        input_address, weights, counts = (
             b.load(element_address(b, entries, number(k), i64), typ=I64) for k in range(ENTRY)
         )
         if self.c.ends:  # else LLVM masks scalars, then broadcasts the result
             kind = ir.VectorType(I32, self.tile.lanes)
             counts = splat(b, b.trunc(counts, I32), self.tile.lanes)
             self.counts = b.asm(ir.FunctionType(kind, [kind]), "", "=v,0", [counts], False)
-        line = element_address(b, image, line, self.c.image)
+        input_address = element_address(b, image, input_address, self.c.image)
         if self.c.asks:
             self.asked = element_address(b, self.ask, weights, self.c.unit)
         weights = element_address(b, panel, weights, self.c.unit)
         if self.c.few:
-            totals = self._step(line, weights, number(0), before)
+            totals = self._step(input_address, weights, number(0), before)
         else:
-            totals = self._channels(line, weights, depth, before)
+            totals = self._channels(input_address, weights, depth, before)
         later = b.add(tap, number(1))
         b.cbranch(b.icmp_signed("<", later, high), taps, done)
         end = b.block
@@ -120,7 +120,7 @@ class _Tile:
         return []
 
     def _channels(
-        self, line: Value, weights: Value, depth: Value, before: Sequence[Value]
+        self, input_address: Value, weights: Value, depth: Value, before: Sequence[Value]
     ) -> list[Value]:
         """Return the sums after all channels of one tap."""
         b, f = self.b, self.f
@@ -131,7 +131,7 @@ class _Tile:
         sums = [b.phi(x.type) for x in before]
         if self.c.asks:
             ask(b, self.asked, self.rate, k)
-        following = self._step(line, panel, k, sums)
+        following = self._step(input_address, panel, k, sums)
         next_row = element_address(b, panel, number(self.c.tile.columns), self.c.unit)
         after = b.add(k, number(1))
         b.cbranch(b.icmp_signed("<", after, depth), loop, next_)
@@ -156,7 +156,9 @@ class _Tile:
         pair = splat(b, b.load(place, align=c.image.itemsize, typ=I32), lanes)
         return b.and_(pair, self.counts) if c.ends else pair
 
-    def _step(self, line: Value, weights: Value, k: Value, sums: Sequence[Value]) -> list[Value]:
+    def _step(
+        self, input_address: Value, weights: Value, k: Value, sums: Sequence[Value]
+    ) -> list[Value]:
         """Return the sums after channel k, whose weights are at an address."""
         b, c, tile, dtype = self.b, self.c, self.tile, self.c.unit
         across = [
@@ -165,12 +167,12 @@ class _Tile:
             )
             for v in range(tile.vectors)
         ]
-        first, totals = element_address(b, line, k, c.image), list[Value]()
+        first, totals = element_address(b, input_address, k, c.image), list[Value]()
         for i in range(tile.rows):
             place = element_address(b, first, number(i * c.pitch), c.image)
-            one = self._broadcast(place)
+            value = self._broadcast(place)
             totals += [
-                fma_step(self.m, one, across[v], sums[i * tile.vectors + v], c.item)
+                fma_step(self.m, value, across[v], sums[i * tile.vectors + v], c.item)
                 for v in range(tile.vectors)
             ]
         return totals

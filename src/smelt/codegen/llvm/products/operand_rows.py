@@ -25,10 +25,10 @@ def lines_from(
     """Return scopes of `count` consecutive rows; rows past `last`, if given, repeat the last."""
     b, scopes = home.b, list[Scope]()
     for r in range(count):
-        line = b.add(at, number(r)) if r else at
+        row = b.add(at, number(r)) if r else at
         if last is not None and r:
-            line = b.select(b.icmp_signed("<", line, last), line, last)
-        scopes.append(Scope(top, {axis: line}))
+            row = b.select(b.icmp_signed("<", row, last), row, last)
+        scopes.append(Scope(top, {axis: row}))
         home.enter(scopes[-1], 1)
     return scopes
 

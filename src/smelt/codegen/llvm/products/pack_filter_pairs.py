@@ -40,14 +40,18 @@ def lies_by_taps(c: ConvPlan) -> tuple[Access, Access] | None:
     """Return the loads of the left operand's pairs, if both are contiguous runs of taps."""
     if not c.apart_taps or c.left.kind != "unit" or len(c.left.args) != 2:
         return None
-    one, other = (x.payload for x in c.left.args)
-    if not isinstance(one, Access) or not isinstance(other, Access) or one.positions:
+    first_load, second_load = (x.payload for x in c.left.args)
+    if (
+        not isinstance(first_load, Access)
+        or not isinstance(second_load, Access)
+        or first_load.positions
+    ):
         return None
-    plain = not one.limits and sub(other.offset, one.offset) == c.taps
-    plain &= len(other.limits) <= 1  # its bound: the last channel may have no partner
-    steps = [coefficient(one.offset, a) for a in (c.m, c.depth, c.flat)]
+    plain = not first_load.limits and sub(second_load.offset, first_load.offset) == c.taps
+    plain &= len(second_load.limits) <= 1  # its bound: the last channel may have no partner
+    steps = [coefficient(first_load.offset, a) for a in (c.m, c.depth, c.flat)]
     lies = steps[0] is not None and not axes_of(steps[0]) and steps[1:] == [2 * c.taps, 1]
-    return (one, other) if plain and lies else None
+    return (first_load, second_load) if plain and lies else None
 
 
 class TapsPacker:

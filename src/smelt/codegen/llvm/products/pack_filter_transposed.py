@@ -54,8 +54,8 @@ class WeightSquares:
         assert access is not None
         self.dtype, self.base = home.home.dtypes[access.buffer], home.home.buffers[access.buffer]
         top = home.open(nest, Scope(home.top))
-        still = dict.fromkeys((c.n, c.depth, *c.others), 0)
-        self.origin = home.index(substitute(access.offset, still), top)
+        zeros = dict.fromkeys((c.n, c.depth, *c.others), 0)
+        self.origin = home.index(substitute(access.offset, zeros), top)
         self.apart = home.index(coefficient(access.offset, c.n) or 0, top)
         self._fill_table([coefficient(access.offset, a) for a in c.others])
 
@@ -64,19 +64,18 @@ class WeightSquares:
         b, c = self.b, self.c
         taps = [0] * c.taps
         for tap in range(c.taps):
-            offset, rest = 0, tap
+            offset, index = 0, tap
             for step, extent in zip(steps[::-1], c.extents[::-1], strict=True):
-                position, rest = rest % extent, rest // extent
-                offset += (
-                    position * step if isinstance(step, int) else 0
-                )  # no stride: its extent is 1
+                position, index = index % extent, index // extent
+                # An axis without stride has extent 1.
+                offset += position * step if isinstance(step, int) else 0
             taps[offset] = tap
 
         def channel(k: Value) -> None:
-            first, line = b.mul(k, number(c.taps)), b.mul(k, number(c.tile.columns))
+            first, panel_row = b.mul(k, number(c.taps)), b.mul(k, number(c.tile.columns))
             for offset, tap in enumerate(taps):
                 to = element_address(b, self._table(), b.add(first, number(offset)), i64)
-                b.store(b.add(line, number(tap * c.block * c.tile.columns)), to)
+                b.store(b.add(panel_row, number(tap * c.block * c.tile.columns)), to)
 
         self.home.loop(number(0), number(c.block), 1, channel)
 
@@ -155,13 +154,13 @@ class _Pack:
     def _transpose_tile(self, begins: Sequence[Value], at: Value, mask: Value | None) -> None:
         """Transpose as many positions of the runs as there are runs."""
         b, c, (to, _, run_stride, _, _, table, later) = self.b, self.c, self.f.args
-        lines: list[Value] = []
+        rows: list[Value] = []
         for i, begin in enumerate(begins):
             raw = load_vector(self.m, element_address(b, begin, at, self.dtype), self.dtype, mask)
             ahead = b.add(at, b.mul(run_stride, number(i)))
             prefetch(b, element_address(b, later, ahead, self.dtype))
-            lines.append(converted(self.m, raw, c.left))
-        for k, column in enumerate(transpose(b, lines)):
+            rows.append(converted(self.m, raw, c.left))
+        for k, column in enumerate(transpose(b, rows)):
             entry = element_address(b, table, b.add(at, number(k)), i64)
             place = element_address(b, to, b.load(entry, typ=I64), c.unit)
             store_vector(self.m, place, column, c.unit, None)

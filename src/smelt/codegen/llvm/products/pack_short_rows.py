@@ -61,9 +61,9 @@ def each_length(home: NestEmitter, nest: Nest, run: Callable[[int], None]) -> No
     if _tests(home, nest) is None:
         run(0)
         return
-    b, lanes, line = home.b, home.s.lanes, nest.order[-1]
-    low, high = home.ranges[line]
-    longest = home.s.phase.axes[line]
+    b, lanes, row_axis = home.b, home.s.lanes, nest.order[-1]
+    low, high = home.ranges[row_axis]
+    longest = home.s.phase.axes[row_axis]
     if isinstance(longest, int) and 0 < longest <= VECTORS[-1] * lanes:
         run(-(-longest // lanes))
         return
@@ -102,8 +102,8 @@ def _tests(home: NestEmitter, nest: Nest) -> _Tests | None:
     """
     if len(nest.order) < 2 or not nest.once or nest.packed != "right" or nest.turned:
         return None
-    row, line = nest.order[-2:]
-    if home.bands or nest.vector != line:
+    row, pixel = nest.order[-2:]
+    if home.bands or nest.vector != pixel:
         return None
     if any(i.kind not in KINDS or i in home.s.kept for i in nest.items):
         return None
@@ -111,10 +111,10 @@ def _tests(home: NestEmitter, nest: Nest) -> _Tests | None:
     pairs = dict.fromkeys(p for a in loads for p in a.limits if p not in home.assumed)
     rows: list[Limit] = []
     for e, n in pairs:
-        if any(x.kind == "value" for x in atoms(e)) or {row, line} & {*axes_of(n)}:
+        if any(x.kind == "value" for x in atoms(e)) or {row, pixel} & {*axes_of(n)}:
             return None
         if row in axes_of(e):
-            if line in axes_of(e) or not goes_on(e, row):
+            if pixel in axes_of(e) or not goes_on(e, row):
                 return None
             rows.append((e, n))
     alike = all({*rows} <= {*a.limits} for a in loads)
@@ -123,15 +123,15 @@ def _tests(home: NestEmitter, nest: Nest) -> _Tests | None:
 
 def _emit_loops(home: NestEmitter, scope: Scope, depth: int, count: int, tests: _Tests) -> None:
     """Emit the loops over rows of `count` vectors."""
-    b, (row, line), lanes = home.b, home.nest.order[-2:], home.s.lanes
-    low, high = home.ranges[line]
+    b, (row, pixel), lanes = home.b, home.nest.order[-2:], home.s.lanes
+    low, high = home.ranges[pixel]
     m = LLVMMachine(b, lanes, home.home.target)
     vectors: list[Lanes] = []
     for k in range(count):
         at = b.add(low, number(k * lanes))
         mask = b.icmp_signed("<", iota(lanes), splat(b, b.sub(high, at), lanes))
-        lanes_at = Lanes(line, at, lanes, unlike(m, mask))
-        place = Scope(scope, {line: at}, lanes=lanes_at)
+        lanes_at = Lanes(pixel, at, lanes, unlike(m, mask))
+        place = Scope(scope, {pixel: at}, lanes=lanes_at)
         tests_by_limit = {pair: tested(home, *pair, place) for pair in tests.others}
         tests_done = {
             p: Inside(unlike(m, test.mask), test.some) for p, test in tests_by_limit.items()
@@ -143,10 +143,10 @@ def _emit_loops(home: NestEmitter, scope: Scope, depth: int, count: int, tests: 
             inner = Scope(scope, {row: position})
             home.enter(inner, depth + 1)
             if count > 1:
-                _prefetch(home, Scope(inner, {line: low}), count)
+                _prefetch(home, Scope(inner, {pixel: low}), count)
             for lanes_at in vectors:
                 lanes_at = replace(lanes_at, inside={**lanes_at.inside, **row_limits})
-                place = Scope(inner, {line: lanes_at.base}, lanes=lanes_at)
+                place = Scope(inner, {pixel: lanes_at.base}, lanes=lanes_at)
                 home.enter(place, depth + 2)
                 home.body(place)
 
@@ -186,8 +186,8 @@ def _emit_inside_and_outside(
     first, last = narrowed(home, scope, gaps, row)
     first = b.select(b.icmp_signed("<", first, high), first, high)
     last = b.select(b.icmp_signed("<", last, first), first, last)
-    none = Inside(ir.Constant(ir.VectorType(I1, lanes), None), I1(0))
-    outside = dict.fromkeys(tests.rows, none) if tests.alike else {}
+    nothing_inside = Inside(ir.Constant(ir.VectorType(I1, lanes), None), I1(0))
+    outside = dict.fromkeys(tests.rows, nothing_inside) if tests.alike else {}
 
     def side(k: Value) -> None:
         before = b.icmp_signed("==", k, number(0))

@@ -66,9 +66,9 @@ class GroupPacker:
         self.home.loop(low, middle, count, lambda k: self._rows(k, False))
         self.home.loop(middle, high, count, lambda k: self._rows(k, True))
 
-    def _bits(self, line: Scope, axis: str, at: Value, mask: Value | None) -> Value:
+    def _bits(self, row_scope: Scope, axis: str, at: Value, mask: Value | None) -> Value:
         """Return a vector of packed factors on a row; 0 outside the mask."""
-        inner = Scope(line, {axis: at}, lanes=Lanes(axis, at, self.wide, mask))
+        inner = Scope(row_scope, {axis: at}, lanes=Lanes(axis, at, self.wide, mask))
         self.home.enter(inner, 2)
         m = LLVMMachine(self.b, self.wide, self.home.home.target)
         bits = narrow(m, self.home.get(self.c.right, inner, True), self.c.right, self.group)
@@ -89,13 +89,13 @@ class GroupPacker:
         """Emit one group of rows along n; with `ends` the last group, perhaps with fewer rows."""
         b, count = self.b, self.group.count
         last = b.sub(self.k[1], number(1)) if ends else None
-        lines = lines_from(self.home, self.top, self.c.k, k, count, last)
+        row_scopes = lines_from(self.home, self.top, self.c.k, k, count, last)
         exists = [b.icmp_signed("<", b.add(k, number(r)), self.k[1]) for r in range(count * ends)]
 
         def put(at: Value, mask: Value | None) -> None:
             rows: list[Value] = []
-            for r, line in enumerate(lines):
-                bits = self._bits(line, self.c.n, at, mask)
+            for r, row_scope in enumerate(row_scopes):
+                bits = self._bits(row_scope, self.c.n, at, mask)
                 zero = ir.Constant(bits.type, None)
                 rows.append(b.select(exists[r], bits, zero) if r and ends else bits)
             for j, units_at in enumerate(interleaved(b, rows)):
@@ -110,10 +110,10 @@ class GroupPacker:
         """Emit as many rows along k as a vector has units, transposed."""
         b = self.b
         last = b.sub(self.n[1], number(1))
-        lines = lines_from(self.home, self.top, self.c.n, n, self.lanes, last)
+        row_scopes = lines_from(self.home, self.top, self.c.n, n, self.lanes, last)
 
         def put(at: Value, mask: Value | None) -> None:
-            rows = [units(b, self._bits(line, self.c.k, at, mask)) for line in lines]
+            rows = [units(b, self._bits(row_scope, self.c.k, at, mask)) for row_scope in row_scopes]
             for t, column in enumerate(transpose(b, rows)):
                 self._store(b.add(at, number(t * self.group.count)), n, column)
 

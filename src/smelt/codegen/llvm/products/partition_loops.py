@@ -125,16 +125,16 @@ def in_stretches(home: NestEmitter, axes: Sequence[Stretched], run: Callable[[],
             begin = end
 
 
-def _common_facts(one: Piece, other: Piece, unit: int) -> Piece | None:
+def _common_facts(first: Piece, second: Piece, unit: int) -> Piece | None:
     """Return the facts which hold in vectors where one piece ends and the next begins.
 
     None where the next piece may be shorter than a vector, so that vectors reach past it.
     """
-    assert one.last is not None
-    if other.last is not None and not nonnegative(sub(sub(other.last, one.last), unit - 1)):
+    assert first.last is not None
+    if second.last is not None and not nonnegative(sub(sub(second.last, first.last), unit - 1)):
         return None
-    both = {c: a for c, a in one.taken.items() if other.taken.get(c) is a}
-    return Piece(None, (), both, one.limits & other.limits)
+    both = {c: a for c, a in first.taken.items() if second.taken.get(c) is a}
+    return Piece(None, (), both, first.limits & second.limits)
 
 
 __all__ = ["Stretched", "in_stretches", "stretched"]

@@ -136,12 +136,12 @@ def _is_made_of(value: Item, item: Item) -> bool:
     """Return whether a value is an item, or computed elementwise from it."""
     pending, seen = [value], {value}
     while pending:
-        one = pending.pop()
-        if one is item:
+        current = pending.pop()
+        if current is item:
             return True
-        if one.kind in ("apply", "cast"):
-            pending += [x for x in one.args if x not in seen]
-            seen.update(one.args)
+        if current.kind in ("apply", "cast"):
+            pending += [x for x in current.args if x not in seen]
+            seen.update(current.args)
     return False
 
 

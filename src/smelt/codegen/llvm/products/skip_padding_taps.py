@@ -88,8 +88,8 @@ class Margins:
             b.select(self.whole, number(self.c.steps), high),
         )
 
-    def _least(self, n: Value, most: int) -> Value:
-        return self.b.select(self.b.icmp_signed("<", n, number(most)), n, number(most))
+    def _least(self, n: Value, limit: int) -> Value:
+        return self.b.select(self.b.icmp_signed("<", n, number(limit)), n, number(limit))
 
     def _steps_to(self, n: Value, by: int) -> Value:
         """Return how many steps reach a distance, rounded up; 0 if it is negative."""

@@ -117,22 +117,22 @@ class SmallMGemm(KBlockedGemm):
                 home.loop(start, end, size, lambda row, size=size: tile(row, size, at))
             self._epilogue_split_panel(at)
 
-        (begin, _), wide = home.ranges[c.n], c.tile.columns
-        many = b.add(begin, self._round_down(self.columns, wide))
-        home.loop(begin, many, wide, panel)
+        (begin, _), panel_columns = home.ranges[c.n], c.tile.columns
+        panels_end = b.add(begin, self._round_down(self.columns, panel_columns))
+        home.loop(begin, panels_end, panel_columns, panel)
         self.before = self.packing = None
-        self._select_range(many)
+        self._select_range(panels_end)
         self._edge_columns(low, ends[2])
         home.loop(ends[2], high, 1, lambda row: self._rows(row, 1, "rest"))
-        self._epilogue_split_panel(many)
+        self._epilogue_split_panel(panels_end)
         if c.late and not c.kept:
             with b.if_then(self.final):
                 home.loop(low, high, 1, self._epilogue_row)
 
     def _select_range(self, column: Value) -> None:
         """Select the output range of a panel's columns, once for all its tiles."""
-        some = self.into.groups and not self.c.late
-        self.aimed = self.into.aimed(column, self._end(column), self.top) if some else None
+        has_ranges = self.into.groups and not self.c.late
+        self.aimed = self.into.aimed(column, self._end(column), self.top) if has_ranges else None
 
     def _end(self, column: Value) -> Value:
         """Return the end of a panel, clamped to the task's columns."""
@@ -218,8 +218,10 @@ class SmallMGemm(KBlockedGemm):
         columns = home.ranges[c.n]
         self.whole = number(0)
         if self.lines is not None:
-            some = b.icmp_signed("<", number(0), self.tiles)
-            self.whole = b.select(some, self._round_down(self.columns, c.tile.columns), number(0))
+            has_full_tiles = b.icmp_signed("<", number(0), self.tiles)
+            self.whole = b.select(
+                has_full_tiles, self._round_down(self.columns, c.tile.columns), number(0)
+            )
         home.ranges[c.n] = b.add(columns[0], self.whole), columns[1]
         super()._pack_right()
         home.ranges[c.n] = columns
@@ -262,13 +264,13 @@ class SmallMGemm(KBlockedGemm):
         has_next = b.or_(b.not_(self.final), more)
         rate = b.select(has_next, b.add(b.udiv(groups, iterations), number(1)), number(0))
         origin = top.offset(access)
-        here = b.add(origin, b.add(b.mul(low, step), self.column))
+        offset = b.add(origin, b.add(b.mul(low, step), self.column))
         later = b.select(
             self.final, b.add(b.mul(self.low, step), end), b.add(b.mul(high, step), self.column)
         )
-        later = b.select(has_next, b.add(origin, later), here)
+        later = b.select(has_next, b.add(origin, later), offset)
         inverse = b.add(b.udiv(number(1 << FRACTION), across), number(1))
-        base, next_ = (element_address(b, buffer, at, dtype) for at in (here, later))
+        base, next_ = (element_address(b, buffer, at, dtype) for at in (offset, later))
         return Lines(base, next_, step, dtype, across, inverse, rate)
 
     # ---- the tile --------------------------------------------------------------------------------
@@ -334,13 +336,13 @@ class SmallMGemm(KBlockedGemm):
 
     def _load_row_in_place(self, k: Value, column: Value, vectors: int) -> list[Value]:
         """Load some vectors of the right operand's row in place."""
-        b, lines, vectors_read = self.b, self.lines, list[Value]()
-        assert lines is not None
-        at = b.add(times(b, k, lines.apart), column)
+        b, rows, vectors_read = self.b, self.lines, list[Value]()
+        assert rows is not None
+        at = b.add(times(b, k, rows.apart), column)
         for v in range(vectors):
-            there = b.add(at, number(v * self.c.tile.lanes))
-            address = element_address(b, lines.base, there, lines.dtype)
-            value = load_vector(self.m, address, lines.dtype, None)
+            vector_offset = b.add(at, number(v * self.c.tile.lanes))
+            address = element_address(b, rows.base, vector_offset, rows.dtype)
+            value = load_vector(self.m, address, rows.dtype, None)
             vectors_read.append(converted(self.m, value, self.c.right))
         return vectors_read
 
@@ -357,18 +359,18 @@ class SmallMGemm(KBlockedGemm):
         """Prefetch the share of the next block which falls to `step` positions."""
         if self.before is None or self.lines is None:
             return
-        b, lines = self.b, self.lines
-        nth = b.mul(b.add(self.before, b.udiv(k, number(UNROLLED))), lines.rate)
+        b, rows = self.b, self.lines
+        nth = b.mul(b.add(self.before, b.udiv(k, number(UNROLLED))), rows.rate)
         nth = b.lshr(nth, number(FRACTION))
-        row = b.lshr(b.mul(nth, lines.inverse), number(FRACTION))
-        at = b.mul(b.sub(nth, b.mul(row, lines.across)), number(TOGETHER * LINE))
+        row = b.lshr(b.mul(nth, rows.inverse), number(FRACTION))
+        at = b.mul(b.sub(nth, b.mul(row, rows.across)), number(TOGETHER * LINE))
         if step == 1:
             at = b.add(at, b.mul(b.and_(k, number(TOGETHER - 1)), number(LINE)))
-        start = element_address(b, lines.later, b.mul(row, lines.apart), lines.dtype)
+        start = element_address(b, rows.later, b.mul(row, rows.apart), rows.dtype)
         for line in range(min(step, TOGETHER)):
-            there = b.add(at, number(line * LINE)) if line else at
-            there = b.gep(start, [there], source_etype=ir.IntType(8))
-            prefetch(b, there, near=True)
+            address = b.add(at, number(line * LINE)) if line else at
+            address = b.gep(start, [address], source_etype=ir.IntType(8))
+            prefetch(b, address, near=True)
 
 
 __all__ = ["SmallMGemm"]

@@ -99,8 +99,8 @@ class SmallMSwappedGemm(TallSkinnyGemm):
         """
         b, c = self.b, self.c
         size = number(c.item.dtype.itemsize)
-        lines = b.add(b.udiv(b.mul(self.depth, size), number(LINE)), number(1))
-        pairs = b.mul(lines, number(-(-c.tile.rows // TOGETHER) << FRACTION))
+        cache_lines = b.add(b.udiv(b.mul(self.depth, size), number(LINE)), number(1))
+        pairs = b.mul(cache_lines, number(-(-c.tile.rows // TOGETHER) << FRACTION))
         panels = b.add(b.udiv(self.columns, number(c.tile.columns)), number(1))
         iterations = b.mul(panels, b.add(b.udiv(self.depth, number(UNROLLED)), number(1)))
         return b.udiv(pairs, iterations)
@@ -163,16 +163,16 @@ class SmallMSwappedGemm(TallSkinnyGemm):
         self.top = home.open(self.nest, Scope(home.top))
         first, last = home.ranges[c.n]
 
-        def line(row: Value) -> None:
+        def epilogue_row(row: Value) -> None:
             place = Scope(self.top, {c.n: row})
             home.enter(place, 1)
 
             def read(at: Value, mask: Value | None) -> None:
                 inner = Scope(place, {c.m: at}, lanes=Lanes(c.m, at, lanes, mask))
                 for product in (*self.beneath, self):
-                    there = product._sum_address(b.sub(row, first), at)
+                    address = product._sum_address(b.sub(row, first), at)
                     inner.values[product.c.item] = load_vector(
-                        self.m, there, product.c.item.dtype, None
+                        self.m, address, product.c.item.dtype, None
                     )
                 home.enter(inner, 2)
                 home.body(inner)
@@ -181,7 +181,7 @@ class SmallMSwappedGemm(TallSkinnyGemm):
                 b, home, b.sub(high, low), lanes, lambda at, mask: read(b.add(low, at), mask)
             )
 
-        home.loop(first, last, 1, line)
+        home.loop(first, last, 1, epilogue_row)
 
 
 __all__ = ["SmallMSwappedGemm"]

@@ -111,9 +111,12 @@ class IntoRanges:
             first = element_address(b, base, top.offset(store.access), dtype)
             outputs.append((first, self.apart[store.access]))
         first, stride = outputs[0]
-        for (_, within), (other, other_stride) in zip(group[1:], outputs[1:], strict=True):
-            here = self._holds(within, low, high)
-            first, stride = b.select(here, other, first), b.select(here, other_stride, stride)
+        for (_, within), (other_first, other_stride) in zip(group[1:], outputs[1:], strict=True):
+            in_range = self._holds(within, low, high)
+            first, stride = (
+                b.select(in_range, other_first, first),
+                b.select(in_range, other_stride, stride),
+            )
         return Aim([store for store, _ in group], first, stride, dtype)
 
     def in_one(self, aimed: Aimed, row: Value, count: int, run: Callable[[int], None]) -> None:

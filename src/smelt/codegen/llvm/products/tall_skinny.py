@@ -202,8 +202,8 @@ class TallSkinnyGemm(TallPacker):
                 return
             for j, total in enumerate(totals):
                 i, v = divmod(j, vectors)
-                here = b.add(at, number(v * lanes)) if v else at
-                to = self._sum_address(b.add(row, number(i)), here)
+                vector_column = b.add(at, number(v * lanes)) if v else at
+                to = self._sum_address(b.add(row, number(i)), vector_column)
                 store_vector(self.m, to, total, c.item.dtype, None)
 
         return columns
@@ -229,9 +229,9 @@ class TallSkinnyGemm(TallPacker):
             ahead = 0 if written else self._rows_ahead(count)
             at = b.add(b.add(origin, column), b.mul(number(ahead), step))
             first = element_address(b, base, at, dtype)
-            lines = -(-vectors * self.c.tile.lanes * dtype.itemsize // LINE)
+            cache_lines = -(-vectors * self.c.tile.lanes * dtype.itemsize // LINE)
             step = b.mul(step, number(dtype.itemsize))
-            shape = count, lines
+            shape = count, cache_lines
             streams.append(PrefetchStream(b, first, step, shape, near=not ahead, written=written))
         return streams
 
@@ -277,11 +277,11 @@ class TallSkinnyGemm(TallPacker):
         as many vectors.  A mask applies to the last vector.
         """
         b, home, c = self.b, self.home, self.c
-        (low, high), lanes, wide = home.ranges[c.n], c.tile.lanes, c.tile.lanes * vectors
+        (low, high), lanes, panel_columns = home.ranges[c.n], c.tile.lanes, c.tile.lanes * vectors
         size = b.sub(high, low)
         vectors_end, panels_end = (
             b.add(low, self._round_down(size, lanes)),
-            b.add(low, self._round_down(size, wide)),
+            b.add(low, self._round_down(size, panel_columns)),
         )
 
         def masked(at: Value) -> None:
@@ -295,11 +295,13 @@ class TallSkinnyGemm(TallPacker):
             return
         if not part:
             home.loop(vectors_end, high, lanes, masked)
-        home.loop(low, panels_end, wide, lambda at: put(at, vectors, None))
-        if wide > lanes and not part:
+        home.loop(low, panels_end, panel_columns, lambda at: put(at, vectors, None))
+        if panel_columns > lanes and not part:
             home.loop(panels_end, vectors_end, lanes, lambda at: put(at, 1, None))
 
-    def _edge_panel(self, put: Any, many: Value, vectors: int, single: Callable[[], None]) -> None:
+    def _edge_panel(
+        self, put: Any, panels_end: Value, vectors: int, single: Callable[[], None]
+    ) -> None:
         """Emit `put` for the columns past full panels if they fill all vectors, otherwise `single`.
 
         A case which no task has is not emitted.
@@ -308,28 +310,28 @@ class TallSkinnyGemm(TallPacker):
         full, rests = (vectors - 1) * lanes, self._edge_widths(vectors * lanes)
         may_be_wide = vectors > 1 and (not rests or max(rests) > full)
         may_be_narrow = not may_be_wide or not rests or any(0 < n <= full for n in rests)
-        left = opaque(b, b.sub(b.sub(self.home.ranges[self.c.n][1], many), number(full)))
+        left = opaque(b, b.sub(b.sub(self.home.ranges[self.c.n][1], panels_end), number(full)))
         is_wide = b.icmp_signed(">", left, number(0))
         if may_be_wide and may_be_narrow:
             with b.if_else(is_wide) as (wide, narrow):
                 with wide:
-                    put(many, vectors, first_lanes(b, left, lanes))
+                    put(panels_end, vectors, first_lanes(b, left, lanes))
                 with narrow:
                     single()
         elif may_be_wide:
             with b.if_then(is_wide):
-                put(many, vectors, first_lanes(b, left, lanes))
+                put(panels_end, vectors, first_lanes(b, left, lanes))
         elif not rests or max(rests):
             single()
 
-    def _edge_widths(self, wide: int) -> set[int]:
+    def _edge_widths(self, panel_columns: int) -> set[int]:
         """Return the possible numbers of columns past full panels; empty if unknown."""
         total, local = (
             extents[self.c.n] for extents in (self.home.s.phase.axes, self.home.s.local)
         )
         if self.home.bands or not isinstance(total, int) or not isinstance(local, int) or not local:
             return set()
-        return {min(local, total) % wide, total % local % wide}
+        return {min(local, total) % panel_columns, total % local % panel_columns}
 
     # ---- the epilogue ---------------------------------------------------------------------
 
@@ -344,24 +346,24 @@ class TallSkinnyGemm(TallPacker):
         """Emit the epilogue of a tile from a row on, reading its sums from registers."""
         b, home, lanes, vectors = self.b, self.home, self.c.tile.lanes, len(totals) // len(places)
 
-        def line(i: int) -> None:
+        def row_epilogue(i: int) -> None:
             for v, total in enumerate(totals[i * vectors : (i + 1) * vectors]):
                 at = b.add(column, number(v * lanes)) if v else column
                 self._epilogue_vector(places[i], at, last_of(mask, v, vectors), total)
 
         if self.aimed is not None:
-            self.into.in_one(self.aimed, row, len(places), line)
+            self.into.in_one(self.aimed, row, len(places), row_epilogue)
             return
         if not self.into.groups or len(totals) == 1:
             for i in range(len(places)):
-                line(i)
+                row_epilogue(i)
             return
         end, high = b.add(column, number(vectors * lanes)), home.ranges[self.c.n][1]
         end = end if mask is None else b.select(b.icmp_signed("<", end, high), end, high)
         aimed = self.into.aimed(column, end, self.top)
-        with b.if_else(aimed.inside) as (one, several):
-            with one:
-                self.into.in_one(aimed, row, len(places), line)
+        with b.if_else(aimed.inside) as (in_one_range, several):
+            with in_one_range:
+                self.into.in_one(aimed, row, len(places), row_epilogue)
             with several:
                 self._epilogue_by_vector(row, len(places), (column, end), totals)
 
@@ -406,9 +408,11 @@ class TallSkinnyGemm(TallPacker):
 
         def columns(at: Value, vectors: int, mask: Value | None) -> None:
             for v in range(vectors):
-                here = b.add(at, number(v * c.tile.lanes)) if v else at
-                total = load_vector(self.m, self._sum_address(row, here), c.item.dtype, None)
-                self._epilogue_vector(place, here, last_of(mask, v, vectors), total)
+                vector_column = b.add(at, number(v * c.tile.lanes)) if v else at
+                total = load_vector(
+                    self.m, self._sum_address(row, vector_column), c.item.dtype, None
+                )
+                self._epilogue_vector(place, vector_column, last_of(mask, v, vectors), total)
 
         # After long sums the epilogue need not be unrolled.
         self._across(columns, 1 if c.wide else c.tile.vectors)
@@ -441,10 +445,10 @@ class TallSkinnyGemm(TallPacker):
     ) -> list[Value]:
         """Return the sums of some rows and vectors of columns over all of k."""
         c = self.c
-        line = self.at(RIGHT_PART, self._packed_offset(number(0), column))
+        right_row = self.at(RIGHT_PART, self._packed_offset(number(0), column))
 
         def step_at(k: Value, totals: list[Value], nth: int) -> list[Value]:
-            across = self._load_row(k, nth, line, column, vectors, mask)
+            across = self._load_row(k, nth, right_row, column, vectors, mask)
             if nth == 0:
                 self._prefetch_rows(starts, k, column)
                 ask_in_course(self.b, self.courses, k)
@@ -487,9 +491,13 @@ class TallSkinnyGemm(TallPacker):
         c = self.c
         step = number(c.tile.columns) if c.wide else self.pitch
         b, dtype = self.b, c.item.dtype
-        line = stepped(b, first, k, step, memory_type(dtype))
-        line = element_address(b, line, b.mul(number(nth), step), dtype) if nth else line
-        return [element_address(b, line, number(v * c.tile.lanes), dtype) for v in range(vectors)]
+        row_address = stepped(b, first, k, step, memory_type(dtype))
+        row_address = (
+            element_address(b, row_address, b.mul(number(nth), step), dtype) if nth else row_address
+        )
+        return [
+            element_address(b, row_address, number(v * c.tile.lanes), dtype) for v in range(vectors)
+        ]
 
     def _advance(self, first: Value, k: Value, nth: int, step: Value, dtype: DType) -> Value:
         """Return the address `k + nth` steps on; only `k` changes between iterations."""

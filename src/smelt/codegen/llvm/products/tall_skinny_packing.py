@@ -196,29 +196,29 @@ class TallPacker(Packer):
             home.enter(outer, 1)
             limits = known_limits(home, outer)
             home.held = hold(home, k)
-            here = Lanes(column, at, count, mask, inside=limits)
+            vector_lanes = Lanes(column, at, count, mask, inside=limits)
 
             def inside(position: Value) -> None:
-                inner = Scope(outer, {k: position}, lanes=here)
+                inner = Scope(outer, {k: position}, lanes=vector_lanes)
                 home.enter(inner, 2)
                 home.body(inner)
-                for access, far in prefetched:
+                for access, distance in prefetched:
                     self._prefetch_element(
-                        access, b.add(inner.offset(access), home.index(far, top))
+                        access, b.add(inner.offset(access), home.index(distance, top))
                     )
                 for access in last_accesses:
                     for nth in range(count // lanes):
-                        far = number(PANELS_AHEAD * count + nth * lanes)
-                        self._prefetch_element(access, b.add(inner.offset(access), far))
+                        distance = number(PANELS_AHEAD * count + nth * lanes)
+                        self._prefetch_element(access, b.add(inner.offset(access), distance))
 
             within_lines(home, column, limits, lambda: home.loop(*home.ranges[k], 1, inside))
             home.held = {}
 
         done = low
         if spans_rows and self.c.tile.vectors > 1:
-            wide = self.c.tile.columns
-            done = b.add(low, self._round_down(b.sub(high, low), wide))
-            home.loop(low, done, wide, lambda at: vector(at, None, wide))
+            tile_columns = self.c.tile.columns
+            done = b.add(low, self._round_down(b.sub(high, low), tile_columns))
+            home.loop(low, done, tile_columns, lambda at: vector(at, None, tile_columns))
         home.loop(done, vectors_end, lanes, lambda at: vector(at, None))
         home.loop(vectors_end, high, lanes, lambda at: vector(at, rest_mask(home, high, at, lanes)))
 
@@ -269,12 +269,12 @@ class TallPacker(Packer):
 
     def _packed_offset(self, k: Value, column: Value) -> Value:
         """Return the packed position of an element of the right operand."""
-        b, wide = self.b, self.c.tile.columns
+        b, panel_columns = self.b, self.c.tile.columns
         if not self.c.wide:
             return b.add(b.mul(k, self.pitch), column)
-        panel = b.mul(self._round_down(column, wide), self.depth)
-        inside = b.and_(column, number(wide - 1))
-        return b.add(b.add(panel, b.mul(k, number(wide))), inside)
+        panel = b.mul(self._round_down(column, panel_columns), self.depth)
+        inside = b.and_(column, number(panel_columns - 1))
+        return b.add(b.add(panel, b.mul(k, number(panel_columns))), inside)
 
     def put(self, nest: Nest, value: Value, scope: Scope) -> None:
         """Store one vector of a packed operand.
@@ -311,8 +311,8 @@ def farthest(accesses: Sequence[Access], axis: str) -> list[Access]:
     by_buffer = dict[str, Access]()
     for access in accesses:
         if coefficient(access.offset, axis) == 1:
-            other = by_buffer.setdefault(access.buffer, access)
-            if nonnegative(sub(access.offset, other.offset)):
+            best = by_buffer.setdefault(access.buffer, access)
+            if nonnegative(sub(access.offset, best.offset)):
                 by_buffer[access.buffer] = access
     return [*by_buffer.values()]
 

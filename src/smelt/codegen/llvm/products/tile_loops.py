@@ -53,8 +53,8 @@ def blocks(
 
     first = low
     if at_multiples:  # an empty range must not begin before itself
-        some = b.icmp_signed("<", low, high)
-        first = b.select(some, b.sub(low, b.srem(low, step)), low)
+        has_any = b.icmp_signed("<", low, high)
+        first = b.select(has_any, b.sub(low, b.srem(low, step)), low)
     home.loop(first, high, size, block)
 
 
@@ -115,14 +115,14 @@ def for_each_tile(
     b = home.b
     full_rows = full_tile_rows(b, rows, tile.rows, fewer)
 
-    def line(column: Value, vectors: int) -> None:
+    def column_tiles(column: Value, vectors: int) -> None:
         if begin is not None:
             begin(column, vectors)
         for height, start, end in ((tile.rows, number(0), full_rows), (fewer, full_rows, rows)):
             sized = replace(tile, rows=height, vectors=vectors)
             home.loop(start, end, height, lambda row, sized=sized: put(sized, row, column))
 
-    every_width(home, tile, columns, line)
+    every_width(home, tile, columns, column_tiles)
 
 
 def every_width(
@@ -159,9 +159,9 @@ def full_tile_rows(b: ir.IRBuilder, rows: Value, high: int, low: int) -> Value:
     remainder; if the remainder is nearly a full tile, round up.
     """
     remainder = b.srem(rows, number(high))
-    full, none = b.sub(rows, remainder), b.icmp_signed("==", remainder, number(0))
+    full, is_exact = b.sub(rows, remainder), b.icmp_signed("==", remainder, number(0))
     is_small = b.icmp_signed("<=", remainder, number(2 * low - high))
-    is_small = b.and_(b.and_(is_small, b.not_(none)), b.icmp_signed(">", full, number(0)))
+    is_small = b.and_(b.and_(is_small, b.not_(is_exact)), b.icmp_signed(">", full, number(0)))
     is_large = b.icmp_signed(">", remainder, number(low))
     full = b.select(is_small, b.sub(full, number(high)), full)
     return b.select(is_large, b.add(full, number(high)), full)

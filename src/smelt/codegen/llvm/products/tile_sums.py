@@ -38,9 +38,9 @@ class Spot:
         """Return the addresses of a tile's vectors, row by row."""
         addresses: list[Value] = []
         for i in range(tile.rows):
-            line = element_address(b, self.address, b.mul(self.apart, number(i)), self.dtype)
+            row_address = element_address(b, self.address, b.mul(self.apart, number(i)), self.dtype)
             addresses += [
-                element_address(b, line, number(v * tile.lanes), self.dtype)
+                element_address(b, row_address, number(v * tile.lanes), self.dtype)
                 for v in range(tile.vectors)
             ]
         return addresses

@@ -103,17 +103,17 @@ class _Tile:
         if nth == 0 and self.c.direct:
             self._prefetch(k)
         step = number(self.c.tile.columns)
-        line = stepped(b, self.f.args[1], k, step, memory_type(dtype))
+        panel_row = stepped(b, self.f.args[1], k, step, memory_type(dtype))
         across = [
-            load_vector(self.m, element_address(b, line, number(at), dtype), dtype, None)
+            load_vector(self.m, element_address(b, panel_row, number(at), dtype), dtype, None)
             for v in range(self.vectors)
             for at in [nth * self.c.tile.columns + v * lanes]
         ]
         for i, start in enumerate(starts):  # broadcast just before use, to keep registers free
             at = element_address(b, element_address(b, start, k, dtype), number(nth), dtype)
-            one = splat(b, load_scalar(self.scalar, at, dtype, None), lanes)
+            value = splat(b, load_scalar(self.scalar, at, dtype, None), lanes)
             following += [
-                fma_step(self.m, one, x, sums[i * self.vectors + v], self.c.item)
+                fma_step(self.m, value, x, sums[i * self.vectors + v], self.c.item)
                 for v, x in enumerate(across)
             ]
         return following
@@ -124,9 +124,9 @@ class _Tile:
         pairs = -(-self.c.tile.rows // TOGETHER)
         nth = b.add(before, b.mul(b.udiv(k, number(UNROLLED)), rate))
         nth = b.lshr(nth, number(FRACTION))
-        line = b.udiv(nth, number(pairs))
-        column = b.mul(b.sub(nth, b.mul(line, number(pairs))), number(TOGETHER))
-        at = b.add(b.mul(column, line_bytes), b.mul(line, number(LINE)))
+        nth_line = b.udiv(nth, number(pairs))
+        column = b.mul(b.sub(nth, b.mul(nth_line, number(pairs))), number(TOGETHER))
+        at = b.add(b.mul(column, line_bytes), b.mul(nth_line, number(LINE)))
         for _ in range(TOGETHER):
             prefetch(b, b.gep(later, [at], source_etype=ir.IntType(8)))
             at = b.add(at, line_bytes)
@@ -139,10 +139,10 @@ class _Tile:
             columns = sums[v :: self.vectors]
             columns += [undefined] * (-len(columns) % lanes)
             for first in range(0, len(columns), lanes):
-                for lane, line in enumerate(transpose(b, columns[first : first + lanes])):
+                for lane, row in enumerate(transpose(b, columns[first : first + lanes])):
                     at = number((v * lanes + lane) * TURNED_PITCH + first)
                     store_vector(
-                        self.m, element_address(b, self.f.args[0], at, dtype), line, dtype, None
+                        self.m, element_address(b, self.f.args[0], at, dtype), row, dtype, None
                     )
 
 

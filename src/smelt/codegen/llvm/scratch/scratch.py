@@ -49,8 +49,8 @@ class ScratchEmitter:
         offset: Value = number(0)
         for a in axes:
             extent = self.task.index(self.storage.extent(item, a))
-            here = self.b.sub(scope.axis(a), self.start(item, a))
-            offset = self.b.add(self.b.mul(offset, extent), here)
+            position = self.b.sub(scope.axis(a), self.start(item, a))
+            offset = self.b.add(self.b.mul(offset, extent), position)
         return offset
 
     def reload(self, item: Item, scope: Scope) -> Value:
@@ -87,8 +87,10 @@ class ScratchEmitter:
         step: Index | None = 0
         for a in axes:
             extent = self.task.index(self.storage.extent(source, a))
-            here = self.home.index(at[a], scope) if a in at else scope.axis(a)
-            offset = self.b.add(self.b.mul(offset, extent), self.b.sub(here, self.start(source, a)))
+            position = self.home.index(at[a], scope) if a in at else scope.axis(a)
+            offset = self.b.add(
+                self.b.mul(offset, extent), self.b.sub(position, self.start(source, a))
+            )
             if lanes is not None:
                 step = coefficient(at[a], lanes.axis) if a in at else int(a == lanes.axis)
                 assert step is not None
@@ -100,10 +102,10 @@ class ScratchEmitter:
         if isinstance(step, int) and 0 < step <= FARTHEST_STEP:
             address = element_address(self.b, base, offset, memory)
             return load_strided(m, address, step, memory, lanes.mask)
-        far: Value = number(0)
+        stride: Value = number(0)
         for s in lane_steps:
-            far = self.b.add(far, s)
-        steps = self.b.mul(splat(self.b, far, lanes.count), iota(lanes.count))
+            stride = self.b.add(stride, s)
+        steps = self.b.mul(splat(self.b, stride, lanes.count), iota(lanes.count))
         offsets = self.b.add(splat(self.b, offset, lanes.count), steps)
         return gather(m, base, offsets, memory, lanes.mask)
 

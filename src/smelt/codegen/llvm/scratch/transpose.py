@@ -95,7 +95,7 @@ def turned(
 
     step = max(LINE // squares.dtype.itemsize, side)
 
-    def line(u1: Value, v0: Value) -> None:
+    def row_squares(u1: Value, v0: Value) -> None:
         """Emit all squares of rows which share cache lines, before those lines are evicted."""
         _prefetch_next_tile(home, item, scope, (u1, v0), step)
         if step == side:
@@ -107,7 +107,10 @@ def turned(
 
     if across:
         home.loop(
-            u_low, u_high, step, lambda u1: home.loop(v_low, v_high, side, lambda v0: line(u1, v0))
+            u_low,
+            u_high,
+            step,
+            lambda u1: home.loop(v_low, v_high, side, lambda v0: row_squares(u1, v0)),
         )
     else:
         home.loop(
@@ -146,8 +149,8 @@ class _Squares:
         for k in range(side):
             at = b.add(v0, number(k))
             mask = b.and_(inside, splat(b, b.icmp_signed("<", at, v_high), side))
-            here = Scope(self.scope, {u: u0, v: at}, lanes=Lanes(u, u0, side, None))
-            test = inside_limits(home, self.access, here, True) if self.limits else None
+            place = Scope(self.scope, {u: u0, v: at}, lanes=Lanes(u, u0, side, None))
+            test = inside_limits(home, self.access, place, True) if self.limits else None
             rows.append(self._load(start, at, mask, test))
         return rows
 
@@ -169,13 +172,13 @@ class _Squares:
             for x in (u0, b.add(u0, number(side - 1)))
             for y in (v0, b.add(v0, number(side - 1)))
         ]
-        within, some = _square_limits(home, self.limits, corners)
+        within, may_be_inside = _square_limits(home, self.limits, corners)
         return _branch_values(
             b,
             b.and_(inside, within),
             lambda: self.whole(u0, v0),
             lambda: _branch_values(
-                b, some, lambda: self.masked(u0, v0), lambda: [self.other] * side
+                b, may_be_inside, lambda: self.masked(u0, v0), lambda: [self.other] * side
             ),
         )
 
@@ -187,11 +190,11 @@ class _Squares:
         b, stride = self.b, coefficient(self.access.offset, self.home.nest.order[-1])
         if stride is None:
             return  # no constant stride
-        apart = opaque(b, self.home.index(stride, self.scope))
-        line = opaque(b, b.add(self._start(u0), b.mul(v0, apart)))
+        row_stride = opaque(b, self.home.index(stride, self.scope))
+        offset = opaque(b, b.add(self._start(u0), b.mul(v0, row_stride)))
         for _ in range(self.side):
-            prefetch(b, element_address(b, self.base, line, self.dtype), near=True)
-            line = b.add(line, apart)
+            prefetch(b, element_address(b, self.base, offset, self.dtype), near=True)
+            offset = b.add(offset, row_stride)
 
     def _start(self, u0: Value) -> Value:
         """Return the offset of rows, without their position along v."""
@@ -220,17 +223,17 @@ def _square_limits(
     """
     b = home.b
     all_inside: Value = ir.Constant(ir.IntType(1), 1)
-    some: Value = all_inside
+    any_inside: Value = all_inside
     for e, n in limits:
-        low, *others = (home.index(e, corner) for corner in corners)
+        low, *rest = (home.index(e, corner) for corner in corners)
         high, end = low, home.index(n, corners[0])
-        for x in others:
+        for x in rest:
             low = b.select(b.icmp_signed("<", x, low), x, low)
             high = b.select(b.icmp_signed(">", x, high), x, high)
         begins, ends = (b.icmp_signed(">=", x, number(0)) for x in (low, high))
         all_inside = b.and_(all_inside, b.and_(begins, b.icmp_signed("<", high, end)))
-        some = b.and_(some, b.and_(ends, b.icmp_signed("<", low, end)))
-    return all_inside, some
+        any_inside = b.and_(any_inside, b.and_(ends, b.icmp_signed("<", low, end)))
+    return all_inside, any_inside
 
 
 def _offset_function(
@@ -297,9 +300,9 @@ def _prefetch_next_tile(
         row = b.add(v_low, b.udiv(line, number(lines)))
         place = b.add(start, b.mul(row, stride))
         address = element_address(b, home.home.buffers[access.buffer], place, dtype)
-        here = b.mul(b.urem(line, number(lines)), number(LINE))
+        in_row = b.mul(b.urem(line, number(lines)), number(LINE))
         for nth in range(run):
-            to = b.add(here, number(nth * LINE))
+            to = b.add(in_row, number(nth * LINE))
             prefetch(b, b.gep(address, [to], source_etype=ir.IntType(8)))
 
 

@@ -84,15 +84,15 @@ def _is_plain(home: NestEmitter) -> bool:
     access = nest.turned[0].payload
     inner = [i for i in home.items if nest.vector in i.axes]
     work = sum(SCALARS[i.payload].cost if isinstance(i.payload, str) else 1 for i in inner)
-    lines = all(
+    # Stores are checked at two rows, which determine the alignment of all.
+    full_lines = all(
         s.where is None
         and home.step(s.access, nest.vector or "") == 1
-        and home.step(s.access, nest.order[-2])
-        is not None  # two rows determine the alignment of all
+        and home.step(s.access, nest.order[-2]) is not None
         and home.home.dtypes[s.access.buffer].itemsize * lanes == LINE
         for s in nest.stores
     )
-    return lines and isinstance(access, Access) and not access.limits and work <= MOST_WORK
+    return full_lines and isinstance(access, Access) and not access.limits and work <= MOST_WORK
 
 
 def _places(home: NestEmitter, scope: Scope) -> list[Value]:

@@ -148,9 +148,8 @@ class Storage:
                 self._reserve_tall_skinny(c)
                 continue
             if not c.direct and not c.reads_left():
-                rows = add(
-                    self.rows(c), s.lanes - 1
-                )  # transposed tiles may reach past the last row
+                # Transposed tiles may reach past the last row.
+                rows = add(self.rows(c), s.lanes - 1)
                 self._reserve((c.item, LEFT_PART), mul(rows, c.pitch), c.unit)
             if lines_apart(c, s):
                 rows = mul(self.rows(c), self.extent(c.item, c.n))
@@ -180,8 +179,8 @@ class Storage:
         self._reserve((c.item, TABLE_PART), tables, i64)
 
     def _reserve_depthwise(self, c: DepthwisePlan) -> None:
-        wide = self.extent(c.item, c.lane) if c.shared else 1
-        self._reserve((c.item, LEFT_PART), mul(product(c.extents), wide), c.item.dtype)
+        channels = self.extent(c.item, c.lane) if c.shared else 1
+        self._reserve((c.item, LEFT_PART), mul(product(c.extents), channels), c.item.dtype)
         self._reserve((c.item, RIGHT_PART), c.room(self.s.local), c.item.dtype)
         self._reserve((c.item, TABLE_PART), 4 * len(c.taps), i64)
         if c.lines is not None:
@@ -192,23 +191,23 @@ class Storage:
             (self._reserve_k_blocked if c.deep else self._reserve_swapped)(c)
             return
         size = c.item.dtype.itemsize
-        beyond = c.tile.lanes * c.tile.columns  # transposed tiles may reach so far
-        panel = WIDE_PANEL // size + beyond if c.wide else TALL_DEPTH * TALL_COLUMNS
+        overhang = c.tile.lanes * c.tile.columns  # transposed tiles may reach so far
+        panel = WIDE_PANEL // size + overhang if c.wide else TALL_DEPTH * TALL_COLUMNS
         self._reserve((c.item, RIGHT_PART), panel, c.item.dtype)
         if not c.direct:
             self._reserve((c.item, LEFT_PART), c.staged * TALL_DEPTH, c.item.dtype)
         if c.late:
-            wide = add(self.s.local[c.n], c.tile.columns) if c.wide else TALL_COLUMNS
-            self._reserve((c.item, SUMS_PART), mul(c.staged, wide), c.item.dtype)
+            columns = add(self.s.local[c.n], c.tile.columns) if c.wide else TALL_COLUMNS
+            self._reserve((c.item, SUMS_PART), mul(c.staged, columns), c.item.dtype)
         for j, s in enumerate(self.s.phase.stores if c.dense else ()):
             self._reserve((c.item, STAGED_PART + j), c.staged * TALL_COLUMNS, s.value.dtype)
 
     def _reserve_k_blocked(self, c: TallSkinnyPlan) -> None:
-        beyond = c.tile.lanes * c.tile.columns
+        overhang = c.tile.lanes * c.tile.columns
         rows, columns = add(self.s.local[c.m], c.tile.lanes - 1), self.s.local[c.n]
         columns = add(columns, c.tile.columns - 1)
         if not c.panels:
-            self._reserve((c.item, RIGHT_PART), add(mul(columns, c.depth), beyond), c.item.dtype)
+            self._reserve((c.item, RIGHT_PART), add(mul(columns, c.depth), overhang), c.item.dtype)
         if not c.direct and c.leader is None:
             packed = c.tile.rows + 1 if c.by_tiles else rows
             self._reserve((c.item, LEFT_PART), mul(packed, c.pitch), c.item.dtype)
@@ -216,11 +215,11 @@ class Storage:
 
     def _reserve_swapped(self, c: TallSkinnyPlan) -> None:
         depth, rows = self.s.local[c.k], add(self.s.local[c.n], c.tile.columns - 1)
-        beyond = c.tile.lanes * c.tile.columns  # transposed tiles may reach so far
+        overhang = c.tile.lanes * c.tile.columns  # transposed tiles may reach so far
         if c.leader is None:
-            self._reserve((c.item, RIGHT_PART), add(mul(rows, depth), beyond), c.item.dtype)
+            self._reserve((c.item, RIGHT_PART), add(mul(rows, depth), overhang), c.item.dtype)
         if not c.direct:
-            self._reserve((c.item, LEFT_PART), add(mul(c.tile.rows, depth), beyond), c.item.dtype)
+            self._reserve((c.item, LEFT_PART), add(mul(c.tile.rows, depth), overhang), c.item.dtype)
         self._reserve((c.item, SUMS_PART), mul(rows, TURNED_PITCH), c.item.dtype)
 
     def _reserve_conv_nhwc(self, c: NhwcConvPlan) -> None:
@@ -273,8 +272,8 @@ class Storage:
 
     def state_axes(self, state: Carried) -> tuple[str, ...]:
         """Return the local axes of a state, the vector axis last."""
-        still = still_axes(state.region)
-        local_axes = [a for a in self.s.local if a in state.axes and a not in still]
+        fixed_axes = still_axes(state.region)
+        local_axes = [a for a in self.s.local if a in state.axes and a not in fixed_axes]
         homes = [n for n in self.s.nests if any(x.state is state for x in n.settings)]
         vector = homes[0].vector if homes else None
         return tuple(sorted(local_axes, key=lambda a: a == vector))
@@ -405,8 +404,8 @@ def reads(nest: Nest, item: Item) -> bool:
 def scan_state_axes(s: Schedule, item: Item) -> tuple[str, ...]:
     """Return the axes of a scan's running state: its value's but the scanned one."""
     assert isinstance(item.payload, Folding)
-    none = {item.payload.over[0]} | still_axes(s.region(item))
-    return tuple(a for a in s.phase.axes if a in item.axes and a in s.local and a not in none)
+    excluded = {item.payload.over[0]} | still_axes(s.region(item))
+    return tuple(a for a in s.phase.axes if a in item.axes and a in s.local and a not in excluded)
 
 
 def _register_bytes(dtype: DType) -> int:

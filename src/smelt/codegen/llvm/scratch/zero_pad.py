@@ -50,7 +50,7 @@ def clear_beyond(
     last = b.and_(columns, number(tile.columns - 1))
     start, begin = b.and_(last, number(-tile.lanes)), b.mul(b.sub(columns, last), units)
 
-    def line(k: Value) -> None:
+    def clear_row(k: Value) -> None:
         row = b.add(begin, b.mul(k, number(tile.columns)))
 
         def put(at: Value) -> None:
@@ -60,7 +60,7 @@ def clear_beyond(
         home.loop(start, number(tile.columns), tile.lanes, put)
 
     with b.if_then(b.icmp_signed("!=", last, number(0))):
-        home.loop(number(0), lines, 1, line)
+        home.loop(number(0), lines, 1, clear_row)
 
 
 def clear(
