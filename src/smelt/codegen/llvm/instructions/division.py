@@ -166,7 +166,7 @@ class _Divisor:
         return self.m.call(f"llvm.vector.reduce.{name}.{x.type.intrinsic_name}", self.whole, x)
 
     def bounds(self) -> tuple[Value, Value]:
-        """Return the bits of the least x other than 0 and of the greatest which fit.
+        """Return the bits of the least nonzero and the greatest x which fit.
 
         Their quotients by s are normal numbers.  None fits where 1 / s is not normal.
         """
@@ -184,7 +184,7 @@ class _Divisor:
         return b.shl(least, shift), b.select(normal, b.shl(greatest, shift), int_type(-1))
 
     def quotient(self, x: Value) -> tuple[Value, Value]:
-        """Return the number nearest to x / s, and its product with s less x, exactly."""
+        """Return x / s rounded to nearest, and its exact product with s, less x."""
         b, m = self.b, self.m
         q = b.fmul(x, self.r)
         e = m.fma(q, self.s, b.fneg(x))

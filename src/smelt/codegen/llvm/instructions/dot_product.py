@@ -143,7 +143,7 @@ def _fits(span: tuple[int, int], dtype: DType) -> bool:
 
 
 def _span(x: Item, buffers: Mapping[str, DType]) -> tuple[int, int] | None:
-    """Return the range of values of an integer item, from the types it was converted from."""
+    """Return the value range of an integer item, from its original types."""
     if not x.dtype.is_integer:
         return None
     if x.kind == "const" and isinstance(x.payload, int):

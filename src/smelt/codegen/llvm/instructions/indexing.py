@@ -99,7 +99,7 @@ class IndexEmitter:
         self.found: dict[Atom, Value] = {}
 
     def emit(self, e: Index) -> Value:
-        """Return `e` as i64, or as a vector of i64 if a variable is a vector."""
+        """Return `e` as i64, or as a vector if a variable is one."""
         if isinstance(e, int):
             return number(e)
         total: Any = None
@@ -145,7 +145,7 @@ class IndexEmitter:
         return self._pair(self.b.urem if plain else self._floor_mod, a, b)
 
     def _counts_up(self, atom: Atom, along: Along) -> bool:
-        """Return whether an atom is a quotient or remainder of what grows by one per lane."""
+        """Return whether an atom divides what grows by one per lane."""
         if atom.kind not in ("//", "%") or not nonnegative(atom.args[0]):
             return False
         above, below = atom.args
@@ -231,7 +231,7 @@ def is_repeated(offset: Index, row: str) -> bool:
 
 
 def multiple_of(e: Index) -> int:
-    """Return a number which `e` is a multiple of for all sizes; 0 for zero itself.
+    """Return a number which divides `e` for all sizes; 0 for zero.
 
     >>> from smelt.types.expr import axis, maximum, mul
     >>> multiple_of(mul(48, axis("i", 9))), multiple_of(maximum(size("n"), 16))

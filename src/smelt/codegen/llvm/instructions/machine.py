@@ -204,8 +204,9 @@ class LLVMMachine:
         return f32 if isinstance(element, ir.FloatType) else f64
 
     def masked(self, name: str, width: int, *args: Value, mask: Value | None = None) -> Value:
-        """Emit a masked AVX-512 intrinsic for every slice of `width` lanes; 0 where `mask` is
-        false.
+        """Emit a masked AVX-512 intrinsic per slice of `width` lanes.
+
+        Lanes are 0 where `mask` is false.
 
         Integer arguments (immediates) go to every slice unchanged.
         """
@@ -269,7 +270,7 @@ class LLVMMachine:
         return self.builder.shuffle_vector(left, right, lane_numbers(range(lanes + extra)))
 
     def add_aside(self, a: Value, b: Value) -> Value:
-        """Return a + b as an FMA, where conversions or sums keep the add ports busy."""
+        """Return a + b as an FMA, for when the add ports are busy."""
         one = self._opaque_one(a)
         return self.add(a, b) if one is None else self.fma(a, one, b)
 

@@ -79,7 +79,10 @@ def _as_floats(m: LLVMMachine, a: Value, b: Value, *, signed: bool) -> Value:
 
 
 def _divide_by_constant(m: LLVMMachine, u: Value, d: int, n: int) -> Value:
-    """Return u / d rounded down; u is below 2^n, in n or n + 1 bits."""
+    """Return u / d rounded down, for u below 2^n.
+
+    `u` has n or n + 1 bits.
+    """
     build, bits = m.builder, _bits(m, u)
     if bits < WORD:  # knowing the sign bit is 0, LLVM uses a shorter multiplier
         u = u if n == bits else build.and_(u, _broadcast(m, (1 << n) - 1, bits))

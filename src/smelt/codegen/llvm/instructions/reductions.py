@@ -117,7 +117,7 @@ class Compensated:
 
 
 class Winner:
-    """The best value so far and its position; the first of equals wins, NaN before all.
+    """The best value and its position; the first of equals wins, NaN first.
 
     A lane which meets positions in order keeps what it met first.  Where the loops over several
     axes run in another order than positions are counted, positions are compared.
@@ -247,7 +247,7 @@ def across(acc: Accumulator, m: LLVMMachine, state: State, lanes: int, until: in
 
 
 def first_lane(m: LLVMMachine, mask: Value) -> Value:
-    """Return the index of the first set lane of a mask; one at least must be set."""
+    """Return the index of the first set lane of a nonzero mask."""
     count = mask.type.count
     bits = ir.IntType(count)
     index = m.call(f"llvm.cttz.i{count}", bits, m.builder.bitcast(mask, bits), I1(1))

@@ -26,7 +26,7 @@ _FLOATS: dict[int, Any] = {16: ir.FloatType(), 32: ir.FloatType(), 64: ir.Double
 
 
 class Isa(Protocol):
-    """What a machine needs to know about the processor."""
+    """Processor properties which a machine needs."""
 
     @property
     def isa(self) -> str:
@@ -58,7 +58,7 @@ def element_type(dtype: DType) -> Any:
 
 
 def memory_type(dtype: DType) -> Any:
-    """Return the LLVM type of an element in memory: i8 for bool, i16 for half types."""
+    """Return the LLVM type in memory: i8 for bool, i16 for half types."""
     if dtype.kind == "bool":
         return ir.IntType(8)
     if dtype.kind == "float" and dtype.bits == 16:

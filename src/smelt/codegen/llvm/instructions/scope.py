@@ -35,7 +35,7 @@ class Lanes:
 
 @dataclass
 class Scope:
-    """One level of loops.
+    """A level of loops.
 
     Lookups go outwards, and return None for what is unknown; new values are stored here.
     """

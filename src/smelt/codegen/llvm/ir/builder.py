@@ -1,4 +1,4 @@
-"""Build LLVM IR: each instruction is inserted as a line of text at the builder's position."""
+"""Build LLVM IR: instructions are inserted as lines of text at the builder's position."""
 
 from __future__ import annotations
 

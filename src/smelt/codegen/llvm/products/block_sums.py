@@ -66,10 +66,10 @@ def in_runs(
     sum_run: Callable[[tuple[Value, Value]], list[Value]],
     most: int = HELD_RUN,
 ) -> list[Value]:
-    """Return `count` vectors of sums over a span, added up from runs of at most `most` positions.
+    """Return `count` vectors of sums over a span, added up from short runs.
 
-    `sum_run` emits the sums of one run.  Totals wait on the stack between runs if a run needs all
-    registers.
+    `sum_run` emits the sums of a run of at most `most` positions.  Totals wait on the stack between
+    runs if a run needs all registers.
     """
     b, (low, high), before = m.builder, span, m.builder.block
     in_registers = 2 * count + 4 <= m.target.registers

@@ -295,9 +295,7 @@ class BlockedGemm:
         choose_shape(short_tiles(self.home.home.target, c.tile.lanes) if c.reads_lines() else ())
 
     def _pack(self, pack: Nest, scope: Scope) -> None:
-        """Emit the packing of one operand's current block, segment by segment where it is a
-        concatenation.
-        """
+        """Pack one operand's current block; concatenations are packed part by part."""
         self.pack_starts = {a: self.home.ranges[a][0] for a in pack.order}
         c = self._product_of(pack)
         plain = pack.packed == "left" and c.group is None

@@ -42,7 +42,7 @@ Value = ir.Value
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Which pixels along its rows a tile knows to be inside the image."""
+    """The pixels along its rows which a tile knows to be inside the image."""
 
     dtype: DType
     """Element type in memory."""
@@ -54,7 +54,7 @@ class Ends:
     """Whether vectors may have lanes past the last channel."""
 
     def may_miss(self, place: int, places: int, more: int) -> bool:
-        """Return whether a pixel of a tile may be outside; `more` may exceed the last one."""
+        """Return whether a tile's pixel may be outside; `more` may exceed the last."""
         return place < self.first or self.beyond is None or place >= places - self.beyond - more
 
 

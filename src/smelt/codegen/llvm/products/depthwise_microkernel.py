@@ -28,7 +28,7 @@ from smelt.types.dtype import DType, i64
 Value = ir.Value
 PTR = ir.PointerType()
 Reader: TypeAlias = Callable[[int, int], Value]
-"""Loads the vector at a position of a tile, given as remainder and quotient by its stride."""
+"""Loads a vector at a tile position, given as remainder and quotient by the stride."""
 SUMS = [PTR, I64]
 SHORT = [PTR, I64, ir.IntType(1)]
 """Arguments for rounded sums: address, row stride, and whether to use them."""
@@ -85,7 +85,7 @@ def pinned(b: ir.IRBuilder, target: Target, vector: Value) -> Value:
 
 
 class StencilTile:
-    """Emits sums[i] += left[(o, u)] * right[place of o, i and u], over all o and u."""
+    """Emits sums[i] += left[o, u] * right[position of (o, i, u)] over all o, u."""
 
     name = "stencil"
     operands: ClassVar[Sequence[ir.Type]] = ()
@@ -193,7 +193,7 @@ class StencilTile:
 
 
 class PackedTile(StencilTile):
-    """A tile over packed input: the table holds the offset from an output to each o."""
+    """A tile over packed input; table entries are offsets from the output."""
 
     operands = (PTR, I64, I64)
     read = (I64,)

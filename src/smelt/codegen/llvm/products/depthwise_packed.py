@@ -171,7 +171,7 @@ class DepthwisePacked(Packer):
             done = end
 
     def _clamp_start(self, y: Value, size: Value, height: int) -> Value:
-        """Return where a tile begins that would begin at y, moved to end inside the task."""
+        """Move the beginning of a tile so that it ends inside the task."""
         b, last_start = self.b, self.b.sub(size, number(height))
         last_start = b.select(b.icmp_signed("<", last_start, number(0)), number(0), last_start)
         return b.select(b.icmp_signed("<", last_start, y), last_start, y)

@@ -277,7 +277,7 @@ def _rows(c: Tiled) -> tuple[str, ...]:
 
 
 def _is_plain(c: Tiled, s: Schedule) -> bool:
-    """Return whether a product's tiles write rows at a uniform stride, all of them output rows."""
+    """Return whether a product's tiles write output rows only, at a uniform stride."""
     if isinstance(c, DepthwisePlan):
         return c.lines is None
     if isinstance(c, NhwcConvPlan):
@@ -296,7 +296,7 @@ def _is_written(c: Tiled, dtype: DType) -> bool:
 
 
 def _has_no_other_reader(s: Schedule, item: Item, homes: list[Nest]) -> bool:
-    """Return whether these nests are the only readers of an item, and compute nothing of it."""
+    """Return whether only these nests read an item, and compute nothing of it."""
     readers = [n for n in s.nests if reads(n, item)]
     if not readers or not all(any(n is h for h in homes) for n in readers):
         return False

@@ -63,9 +63,9 @@ The horizontal sum at the end of each costs as much as 100 elements.
 AHEAD = 2048
 """Bytes between what dot products read and what they prefetch."""
 NEXT, ONE_AHEAD = 1024, 4096
-"""Prefetch distances in bytes: of rows along n, and of rows which are read one at a time."""
+"""Prefetch distances in bytes: of the axpy form, and of rows read singly."""
 CHUNK, NEXT_PIECES = 4096, 2
-"""Bytes of each left row multiplied at a time, so that all rows' chunks stay in L1.
+"""Bytes of each left row multiplied at a time; all rows' chunks stay in L1.
 
 The horizontal sums at a chunk's end cost as much as half a kilobyte of it.  `NEXT_PIECES` is the
 number of row groups between what is multiplied and what is prefetched into L2; L1 has little room
@@ -150,7 +150,7 @@ class Gemv:
         self.ranges[self.c.k] = span
 
     def _summed_run(self, later: Value) -> None:
-        """Emit a run of rows; a `later` run is summed separately and added to the sums before.
+        """Emit a run of rows; a `later` run is summed separately, then added.
 
         This bounds rounding errors (`smelt.codegen.llvm.products.block_sums`).
         """
@@ -179,7 +179,7 @@ class Gemv:
     # ---- operands ----------------------------------------------------------------------------
 
     def _right_vector(self, row: Scope, at: Value, mask: Value | None) -> Value:
-        """Return one vector of a right row, in the form it is multiplied; 0 outside a mask."""
+        """Return a vector of a right row, ready to multiply; 0 outside the mask."""
         c = self.c
         lanes = Lanes(c.along, at, self.wide, mask, self.apart)
         inner = Scope(row, {c.along: at}, lanes=lanes)
@@ -191,7 +191,7 @@ class Gemv:
         return value if mask is None else self.b.select(mask, value, ir.Constant(value.type, None))
 
     def _left_address(self, row: Value, k: Value, more: int = 0) -> Value:
-        """Return the address of the unit of left[row] at k, or of the unit `more` behind it."""
+        """Return the address of the unit of left[row] `more` units behind k."""
         b = self.b
         at = b.sub(k, self.start)
         if self.c.together > 1:
@@ -289,10 +289,10 @@ class Gemv:
     # ---- lines along k -----------------------------------------------------------------------
 
     def _dot_products(self) -> None:
-        """Emit the dot form: sum[i, n] += left[i, :] . right[n, :], a few of both at once.
+        """Emit the dot form: sum[i, n] += left[i, :] . right[n, :].
 
-        It takes as many left rows as possible, since each pass over a right row loads all of its
-        bytes.
+        It takes as many left rows at once as possible, since each pass over a right row loads all
+        of its bytes.
         """
         b, many_registers = self.b, self.home.home.target.registers >= 32
         alone = self.c.group is None and self.home.home.target.foresees_pages
@@ -335,7 +335,7 @@ class Gemv:
         )
 
     def _single_dot(self, n: Value) -> None:
-        """Emit sum[n] += the dot product of the single left row and a long right row.
+        """Emit sum[n] += single left row . long right row.
 
         Read alone, into several accumulators, the row is one stream which hardware prefetchers
         follow.
@@ -381,7 +381,7 @@ class Gemv:
         self.ranges[self.c.k] = low, high
 
     def _all_dots(self, rows: int, count: int, groups: Value | None = None) -> None:
-        """Emit all right rows, `count` at a time, with all left rows, `rows` at a time.
+        """Emit all dot products of `count` right and `rows` left rows at a time.
 
         With `groups`, rows that many groups ahead are prefetched.
         """
@@ -547,7 +547,7 @@ class Gemv:
 
 
 def fma_step(m: LLVMMachine, a: Value, b: Value, c: Value, item: Item) -> Value:
-    """Return a*b + c, fused where the processor can; a software FMA would cost a call.
+    """Return a*b + c, fused if the processor can (software would cost a call).
 
     With units, add the dot product of the units `a` and `b` to c.
     """

@@ -55,7 +55,7 @@ All taps of a panel's columns then stay in L1, since consecutive taps share cach
 
 Value = ir.Value
 Ends: TypeAlias = tuple[Value, Value]
-"""Whether a block of channels is the first one, and whether it is the last (i1 each)."""
+"""Whether a block of channels is the first, and whether the last (i1 each)."""
 Begin: TypeAlias = Callable[[Value, int], None]
 """Emitted before the tiles of a column block: packs that many vectors of weights."""
 
@@ -194,9 +194,7 @@ class ImplicitGemmNhwc(Packer):
         )
 
     def _pack_transposed(self, left: Nest, scope: Scope) -> None:
-        """Pack channel pairs which are contiguous along the reduction, by transposing tiles of
-        them.
-        """
+        """Pack pairs which are contiguous along the reduction, by tile transposes."""
         b, home, c, lanes = self.b, self.home, self.c, self.c.tile.lanes
         top, m = home.open(left, scope), LLVMMachine(self.b, lanes, self.home.home.target)
         low, high = home.ranges[c.n]
@@ -384,7 +382,7 @@ class ImplicitGemmNhwc(Packer):
         yield rows, end, size
 
     def _function(self, rows: int | Value, vectors: int) -> Value:
-        """Return the tile function of a height, selected at run time if that is not constant."""
+        """Return the tile function of a height, selected at run time if necessary."""
         b, c, target = self.b, self.c, self.home.home.target
         rounded = None if self.later is None else self.later.dtype
 

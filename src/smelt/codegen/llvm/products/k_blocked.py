@@ -58,7 +58,7 @@ Four of these short rows are packed before memory answers; packing evicts nothin
 NARROW_AHEAD = 2
 """Rows between packing and prefetch on processors which issue few instructions."""
 PANEL_AHEAD = 1024
-"""Bytes of a panel between what a tile multiplies and what it prefetches from L2 into L1.
+"""Bytes of a panel between what a tile multiplies and what it prefetches into L1.
 
 Used where a tile prefetches nothing else.
 """
@@ -246,8 +246,7 @@ class KBlockedGemm(TallSkinnyGemm):
     def _prefetch_runs(
         self, item: Item, nest: Nest, across: str, part: tuple[Value, Value] | None = None
     ) -> Runs | None:
-        """Return the next block's part of an operand, or the `part` (first position, count) along
-        k.
+        """Return the runs of the next block of an operand, or of `part` (first k, count).
 
         None if it is computed or gathered.
         """

@@ -202,7 +202,7 @@ class Macrokernel(Microkernel):
         )
 
     def _unit_rows(self, place: Place) -> Place:
-        """Return the layout of a left operand which goes in 32-bit units, with strides in bytes.
+        """Return the layout of a left operand in 32-bit units, in bytes.
 
         It is read in place if the block ends with a complete unit and tiles load the rows well;
         otherwise packed.
@@ -337,7 +337,7 @@ class Macrokernel(Microkernel):
     def _tile_in_runs(
         self, height: int, vectors: int, row: Value, column: Value, mask: Value | None
     ) -> None:
-        """Emit a tile over all positions of the block, in runs if the sums are long."""
+        """Emit a tile over all of the block, in runs if sums are long."""
         if self.c.depth <= RUN * self.c.together or not self.joined:
             self._tile(height, vectors, row, column, mask)
             return
@@ -428,7 +428,7 @@ class Macrokernel(Microkernel):
         return [*[None] * (vectors - 1), last] * height
 
     def _starts(self, height: int, row: Value) -> list[Value]:
-        """Return addresses of the tile's rows in the left operand, or of the first packed row."""
+        """Return addresses of the tile's left rows, or of the first packed one."""
         b, place = self.b, self.left
         at = b.add(place.origin, b.mul(row, place.steps[0]))
         first = element_address(b, place.base, opaque(b, at), place.dtype)

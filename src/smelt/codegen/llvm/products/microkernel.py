@@ -44,14 +44,14 @@ FAR = 8192
 Hardware prefetchers stop at the end of a page.
 """
 PANEL_FAR = 1024
-"""Bytes of a panel in L2 between what a tile multiplies and what it prefetches into L1."""
+"""Bytes of a panel in L2 between what a tile multiplies and what it prefetches."""
 TOGETHER = 4
 """Positions along k per loop iteration, on processors which issue few instructions."""
 
 
 @dataclass
 class Place:
-    """Layout of an operand: element (i, k) or (k, column) at origin + first*a + second*b."""
+    """Layout of an operand: element (a, b) is at origin + a*steps[0] + b*steps[1]."""
 
     base: Any
     origin: Value
@@ -59,10 +59,10 @@ class Place:
     dtype: DType
     packed: bool
     panels: tuple[Access, Scope] | None = None
-    """For a right operand prepacked in panels: its access, and the scope it is read in."""
+    """For a right operand prepacked in panels: its access and scope."""
     unit: DType | None = None  # type of a unit if k counts units rather than elements
     later: Value | None = None
-    """Elements to the same place in the next task, where that is small enough to prefetch."""
+    """Elements to the same place in the next task, if small enough to prefetch."""
 
 
 class Microkernel:
@@ -99,15 +99,15 @@ class Microkernel:
         right_row: Value,
         begin: list[Value],
         across: tuple[int, Value | None],
-        asks: tuple[tuple[Value, Value] | None, Part | None],
+        prefetches: tuple[tuple[Value, Value] | None, Part | None],
     ) -> list[Value]:
         """Return the sums `begin` after all products of a tile.
 
         `starts` are the rows' addresses in the left operand, `right_row` is the right operand's
-        first row. `across` is the number of vectors and the last one's mask.  `asks` says what to
-        prefetch: the rows which follow (address and step) and a part of the next panel.
+        first row. `across` is the number of vectors and the last one's mask.  `prefetches` are the
+        rows which follow (address and step) and a part of the next panel.
         """
-        b, (rows, part) = self.b, asks
+        b, (rows, part) = self.b, prefetches
         height = len(begin) // across[0]
 
         def step_at(k: Value, totals: list[Value], nth: int) -> list[Value]:

@@ -51,9 +51,10 @@ def tile_type(c: NhwcConvPlan, short: DType | None) -> ir.FunctionType:
 
 
 class _Tile:
-    """Emits sums[i, v] += image[table[t, 0] + i*pitch + k] * panel[table[t, 1] + k*columns + v].
+    """Emits the tile of an indirect GEMM.
 
-    The sum is over all taps t and all k < depth.
+    sums[i, v] += image[table[t, 0] + i*pitch + k] * panel[table[t, 1] + k*columns + v], over all taps t
+    and all k < depth.
     """
 
     def __init__(self, f: ir.Function, c: NhwcConvPlan, tile: Tile, target: Target) -> None:
@@ -149,7 +150,7 @@ class _Tile:
         return [*totals]
 
     def _broadcast(self, place: Value) -> Value:
-        """Broadcast a number of the input, or a pair of which one may be masked off."""
+        """Broadcast an input number, or a pair of which one may be masked."""
         b, c, lanes = self.b, self.c, self.tile.lanes
         if not c.pairs:
             return splat(b, load_scalar(self.scalar, place, c.unit, None), lanes)

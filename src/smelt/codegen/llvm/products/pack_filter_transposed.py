@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 Value = ir.Value
 PTR = ir.PointerType()
 PACK_TYPE = ir.FunctionType(ir.VoidType(), [PTR, PTR, I64, I64, I64, PTR, PTR])
-"""Arguments: the panel's vector of columns, the first run, elements between runs, number of runs,
+"""Type of the packing function.
+
+Arguments: the panel's vector of columns, the first run, elements between runs, number of runs,
 positions of each, the table, and the first run which is packed next.
 """
 
@@ -108,7 +110,7 @@ class WeightSquares:
 
 
 def pack_function(module: ir.Module, c: NhwcConvPlan, dtype: DType, target: Target) -> ir.Function:
-    """Return the function which packs the runs of a vector; products of a module share it."""
+    """Return the function which packs a vector's runs, shared within a module."""
     types = [dtype]
     item = c.left
     while item.kind == "cast":

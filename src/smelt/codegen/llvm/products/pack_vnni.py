@@ -86,7 +86,7 @@ class GroupPacker:
         store_vector(self.machine, place, value, i32, None)
 
     def _rows(self, k: Value, ends: bool) -> None:
-        """Emit one group of rows along n; with `ends` the last group, perhaps with fewer rows."""
+        """Emit a group of rows along n; with `ends` there may be fewer."""
         b, count = self.b, self.group.count
         last = b.sub(self.k[1], number(1)) if ends else None
         row_scopes = lines_from(self.home, self.top, self.c.k, k, count, last)

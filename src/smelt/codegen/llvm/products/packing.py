@@ -68,7 +68,7 @@ class Packer:
         return strides
 
     def reach(self, columns: Sequence[Slid], over: Sequence[str], at: Sequence[int]) -> Value:
-        """Return how far from an output the right operand is read at position `at` along `over`."""
+        """Return the right operand's offset from an output, `at` positions along `over`."""
         b, total = self.b, number(0)
         slid = {c.tap: c for c in columns if c.tap}
         for a, k in zip(over, at, strict=True):

@@ -46,7 +46,7 @@ WHOLE = Share(number(0), number(1))
 
 
 def part(b: ir.IRBuilder, c: NhwcConvPlan, panel: Value, depth: Value, share: Share) -> list[Value]:
-    """Return a tile's share of each run: where it begins in the first tap's run, and its rate.
+    """Return a tile's share of each run: address in the first, and rate.
 
     The rate is in lines per position, fixed point.
     """

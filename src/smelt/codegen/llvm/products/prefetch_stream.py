@@ -1,4 +1,4 @@
-"""Prefetch the cache lines of several rows at a limited rate, in the course of a tile.
+"""Prefetch cache lines of several rows at a limited rate, during a tile.
 
 The epilogue of a tile reads and writes two cache lines of each of a dozen rows.  Prefetched at once
 they would occupy all line fill buffers of L1, and the tile would stall before it begins; so they

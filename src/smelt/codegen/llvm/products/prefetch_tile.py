@@ -112,7 +112,7 @@ class TileAhead:
 
 
 def _store(home: NestEmitter, c: Contraction) -> StoreItem | None:
-    """Return a store along the columns whose value is computed from each sum alone, or None.
+    """Return a store along the columns of a value computed elementwise, or None.
 
     Values which need a later product are left to that product.
     """

@@ -37,7 +37,7 @@ class Margins:
         self.home, self.b, self.c, b = home, home.b, c, home.b
         self.column = c.columns[-2]
         self.inner = c.steps // self.column.taps
-        """Loop iterations of a tile for each tap along rows."""
+        """Loop iterations of a tile for each vertical tap."""
         start, count = home.home.index(c.lines.start), home.home.index(c.lines.count)
         low, high = home.ranges[self.column.axis]
         step, reach = number(self.column.step), (self.column.taps - 1) * self.column.dilation

@@ -52,7 +52,7 @@ TOGETHER = 4
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """A block of a right operand which is stored in rows, from the task's first column on."""
+    """A block of a right operand stored in rows, from the task's first column."""
 
     base: Value
     later: Value
@@ -163,8 +163,8 @@ class SmallMGemm(KBlockedGemm):
     def _ends(self, low: Value, high: Value) -> list[Value]:
         """Return the row at which tiles of each height end.
 
-        Low tiles read a complete panel as well, so a remainder of a quarter tile joins the last
-        full tile and is split into two halves.
+        Low tiles read a complete panel as well, so a small remainder joins the last full tile, and
+        both become tiles of the second height (12 + 4 rows are 8 + 8).
         """
         b, rows = self.b, self.b.sub(high, low)
         full, half, quarter, _ = self.c.heights
@@ -240,8 +240,9 @@ class SmallMGemm(KBlockedGemm):
         return super()._packed_offset(k, b.select(now, inside, at))
 
     def _locate_rows(self) -> Lines | None:
-        """Locate the right operand's rows and plan their prefetch; None if it is not stored in
-        rows.
+        """Locate the right operand's rows and plan their prefetch.
+
+        None if it is not stored in rows.
 
         Prefetched are the rows of the next block, or of the next task's columns.
         """
@@ -278,7 +279,7 @@ class SmallMGemm(KBlockedGemm):
     def _sums(
         self, starts: list[Value], column: Value, vectors: int, mask: Value | None
     ) -> list[Value]:
-        """Return the sums of a tile, by the packing or the plain loop; the epilogue is shared."""
+        """Return the sums of a tile, by the packing or the plain loop."""
         b, panel = self.b, (self.at(RIGHT_PART, self._packed_offset(number(0), column)), vectors)
         if self.packing is None:
             return self._accumulate(starts, panel, mask, None)

@@ -118,7 +118,7 @@ class SmallMSwappedGemm(TallSkinnyGemm):
         every_width(home, c.tile, self.columns, lambda at, n: self._tile_at(row, at, n))
 
     def _tile_at(self, row: Value, at: Value, vectors: int) -> None:
-        """Call the tile function for the rows from `at` on; its sums are stored row by row."""
+        """Call the tile function; its sums are stored row by row."""
         b, c = self.b, self.c
         size, (_, end) = number(self.stored.itemsize), self.home.ranges[c.m]
         panels = b.udiv(at, number(c.tile.columns))

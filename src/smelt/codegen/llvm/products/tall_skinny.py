@@ -46,7 +46,7 @@ AHEAD = 8192
 
 
 def last_of(mask: Value | None, nth: int, vectors: int) -> Value | None:
-    """Return the mask of the nth of some vectors: only the last one may be partial."""
+    """Return the mask of the nth vector: only the last may be partial."""
     return mask if nth == vectors - 1 else None
 
 
@@ -167,7 +167,7 @@ class TallSkinnyGemm(TallPacker):
             copied(b, home, home.storage.at[c.item, STAGED_PART + j], to, count, dtype)
 
     def _rows(self, row: Value, count: int, part: Literal["", "whole", "rest"] = "") -> None:
-        """Emit all columns of some rows, or only full panels, or only the columns past them."""
+        """Emit all columns of some rows, or the full panels, or the rest."""
         self._across(self._tile(row, count), self.c.tile.vectors, part)
 
     def _tile(self, row: Value, count: int) -> Any:
@@ -240,7 +240,7 @@ class TallSkinnyGemm(TallPacker):
         return 0 if self.c.late else count
 
     def _prefetch_gathered(self, row: Value, column: Value) -> None:
-        """Prefetch one of the gathered rows from this one on, a different one for each panel.
+        """Prefetch one of the next gathered rows, another for each panel.
 
         Hardware prefetchers cannot predict their addresses.
         """
@@ -269,8 +269,7 @@ class TallSkinnyGemm(TallPacker):
         return places
 
     def _across(self, put: Any, vectors: int, part: Literal["", "whole", "rest"] = "") -> None:
-        """Emit `put(column, vectors, mask)` for all columns, `vectors` vectors at once where
-        possible.
+        """Emit `put(column, vectors, mask)` for all columns, several vectors at once.
 
         The masked remainder comes first, since it may be stored over the beginning of the next row.
         `part` "whole" emits only full panels, "rest" only the other columns: at once if they need

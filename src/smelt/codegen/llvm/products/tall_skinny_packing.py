@@ -291,7 +291,7 @@ class TallPacker(Packer):
         store_vector(m, to, splat(self.b, value, lanes), self.item.dtype, None)
 
     def _clamped(self, row: Value, count: int) -> list[Value]:
-        """Return row addresses of a tile; rows past the end are clamped to the last row."""
+        """Return row addresses of a tile, clamped to the last row."""
         b, c = self.b, self.c
         last = b.sub(self.home.ranges[c.m][1], number(1))
         addresses: list[Value] = []

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 FEW = 2
-"""Tiles one below the other up to which reading unaligned rows in place is cheaper than packing."""
+"""Number of tiles below each other for which packing unaligned rows costs too much."""
 
 
 def blocks(
@@ -66,7 +66,7 @@ def in_blocks(
     *,
     at_multiples: bool = False,
 ) -> None:
-    """Emit `inside` with the range of an axis narrowed to one block after the other (`blocks`)."""
+    """Emit `inside` for each block of an axis, whose range is narrowed to it."""
     full_range = home.ranges[axis]
 
     def narrowed(*part: Value) -> None:
@@ -78,7 +78,7 @@ def in_blocks(
 
 
 def in_squares(home: NestEmitter, axes: Sequence[str], inside: Callable[[], None]) -> None:
-    """Emit `inside` with the ranges of two axes narrowed to one transpose tile after the other."""
+    """Emit `inside` for each transpose tile of two axes, with narrowed ranges."""
     side, (first, second) = turned_side(home.s.lanes), axes
     in_blocks(home, first, side, lambda: in_blocks(home, second, side, inside))
 

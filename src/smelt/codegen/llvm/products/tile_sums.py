@@ -89,7 +89,9 @@ def put(
     masks: Masks = (),
     last: tuple[Value, Spot] | None = None,
 ) -> None:
-    """Store a tile's sums in scratch at `places`, or at the spot of `last` if it applies."""
+    """Store a tile's sums at `places` in scratch, or at their final spot.
+
+    `last` is the condition of the latter, and the spot."""
     b = m.builder
 
     def store(places: Sequence[Value], values: Sequence[Value], dtype: DType) -> None:

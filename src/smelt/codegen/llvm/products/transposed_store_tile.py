@@ -39,9 +39,11 @@ FRACTION = 16
 
 PTR = ir.PointerType()
 TILE_TYPE = ir.FunctionType(ir.VoidType(), [PTR, PTR, PTR, I64, I64, I64, PTR, I64, I64])
-"""Arguments: sums, panel, first line, bytes between lines, number of lines, positions along k; the
-first line to prefetch, where this tile's share begins, and the prefetch rate per iteration, both
-in pairs of cache lines (fixed point).
+"""Type of the tile function.
+
+Arguments: sums, panel, first line, bytes between lines, number of lines, positions along k; the
+first line to prefetch, where this tile's share begins, and the prefetch rate per iteration, both in
+pairs of cache lines (fixed point).
 """
 
 

@@ -71,20 +71,20 @@ def turned(
     put: Put,
     *,
     across: bool = False,
-    whole: bool = False,
+    full_squares: bool = False,
 ) -> None:
     """Emit `put(row, first, column)` for all transposed vectors of the current block of a load.
 
     Arguments are a position along u, the first position along v, and a vector along v.  The last
-    vectors may reach past the block, unless it is `whole` squares.  Rows are walked along or, with
-    `across`, a few elements of all of them at a time.
+    vectors may reach past the block, unless it has `full_squares` only.  Rows are walked along or,
+    with `across`, a few elements of all of them at a time.
     """
     b, side = home.b, home.s.lanes
     (u_low, u_high), (v_low, v_high) = (home.ranges[a] for a in home.nest.order[-2:])
     squares = _Squares(home, item, scope)
     streamed = home.s.phase.segments[home.nest.time] is not None
-    read = squares.whole if whole else squares.either
-    if not whole and across and home.home.target.isa == "avx512" and not squares.limits:
+    read = squares.whole if full_squares else squares.either
+    if not full_squares and across and home.home.target.isa == "avx512" and not squares.limits:
         read = squares.masked
 
     def block(u0: Value, v0: Value) -> None:
@@ -155,7 +155,7 @@ class _Squares:
         return rows
 
     def either(self, u0: Value, v0: Value) -> list[Value]:
-        """Load without masks where the full square is inside, not at all where none of it is."""
+        """Load a square without masks where it is inside; nothing where it is outside."""
         b, home, side = self.b, self.home, self.side
         u, v = home.nest.order[-2:]
         ends = [b.add(at, number(side)) for at in (u0, v0)]
@@ -217,7 +217,7 @@ class _Squares:
 def _square_limits(
     home: NestEmitter, limits: Sequence[tuple[Index, Index]], corners: Sequence[Scope]
 ) -> tuple[Value, Value]:
-    """Return whether all of a square is in bounds, and whether any of it may be.
+    """Return whether all of a square is in bounds, and whether any may be.
 
     Bounds are linear (`is_turnable`), so they are extreme at the corners.
     """
@@ -239,7 +239,7 @@ def _square_limits(
 def _offset_function(
     home: NestEmitter, access: Access, scope: Scope
 ) -> Callable[[int, Value], Value]:
-    """Return what maps a position along u (0) or v (1) to an offset in the array.
+    """Return a function from a position along u (0) or v (1) to an offset.
 
     Along u the offset must be contiguous within squares only, along v it is arbitrary.
     """

@@ -65,7 +65,7 @@ def in_squares(home: NestEmitter, scope: Scope, loops: Callable[[], None]) -> No
                 scope,
                 lambda *column: _column(home, scope, *column),
                 across=True,
-                whole=True,
+                full_squares=True,
             )
             home.bypass = False
         with otherwise:
@@ -96,7 +96,7 @@ def _is_plain(home: NestEmitter) -> bool:
 
 
 def _places(home: NestEmitter, scope: Scope) -> list[Value]:
-    """Return addresses which are multiples of a cache line if all vectors of all stores are.
+    """Return addresses which are line-aligned if all vectors of all stores are.
 
     They are those of the first vectors of two rows.
     """

@@ -51,7 +51,7 @@ STAGED_PART = 400
 STAMP = 64
 """Bytes at the beginning which identify the layout, where operands are cleared for it."""
 PAD = 512
-"""Bytes after each array, so that a full wide vector may be stored at its end."""
+"""Bytes after each array, so that full vectors may be stored at its end."""
 HELD = 8
 """Maximum number of blocks of an operand kept packed for all iterations of a stream.
 
@@ -60,14 +60,14 @@ These are 2 MiB of float32: L3 delivers them faster than they are packed again.
 
 
 def may_be_long(c: Contraction, s: Schedule) -> bool:
-    """Return whether a product may sum so many positions that it adds them up in runs."""
+    """Return whether a product's sums may be long enough to need runs."""
     extent = product(s.span(s.region(c.item), a) for a in (*c.outer, c.k))
     limit = RUN if s.region(c.item) is None else 2 * RUN  # a stream's block never has more
     return c.item.dtype.is_float and not (isinstance(extent, int) and extent <= limit)
 
 
 def lines_apart(c: Contraction, s: Schedule) -> bool:
-    """Return whether runs of a skinny product's rows are summed in an array of their own.
+    """Return whether runs of a skinny product's rows have an array of their own.
 
     They are contiguous along n, and each of them is added to all sums.
     """
