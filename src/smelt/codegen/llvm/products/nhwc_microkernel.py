@@ -53,8 +53,8 @@ def tile_type(c: NhwcConvPlan, short: DType | None) -> ir.FunctionType:
 class _Tile:
     """Emits the tile of an indirect GEMM.
 
-    sums[i, v] += image[table[t, 0] + i*pitch + k] * panel[table[t, 1] + k*columns + v], over all taps t
-    and all k < depth.
+    sums[i, v] += image[table[t, 0] + i*pitch + k] * panel[table[t, 1] + k*columns + v], over all
+    taps t and all k < depth.
     """
 
     def __init__(self, f: ir.Function, c: NhwcConvPlan, tile: Tile, target: Target) -> None:

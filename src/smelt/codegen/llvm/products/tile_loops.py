@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 FEW = 2
-"""Number of tiles below each other for which packing unaligned rows costs too much."""
+"""Tiles below each other up to which packing unaligned rows does not pay."""
 
 
 def blocks(
