@@ -232,7 +232,7 @@ class ImplicitGemmNhwc(Packer):
         """Store the indirection table.
 
         An entry holds the offset of a tap's input pixel, that of its weights, and a mask for a pair
-        of channels. With few channels there is an entry for each channel (or pair) of a tap.
+        of channels.  With few channels there is an entry for each channel (or pair) of a tap.
         """
         b, c = self.b, self.c
         base = self.home.storage.at[c.item, TABLE_PART]

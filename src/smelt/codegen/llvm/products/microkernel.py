@@ -104,7 +104,7 @@ class Microkernel:
         """Return the sums `begin` after all products of a tile.
 
         `starts` are the rows' addresses in the left operand, `right_row` is the right operand's
-        first row. `across` is the number of vectors and the last one's mask.  `prefetches` are the
+        first row.  `across` is the number of vectors and the last one's mask.  `prefetches` are the
         rows which follow (address and step) and a part of the next panel.
         """
         b, (rows, part) = self.b, prefetches

@@ -2,7 +2,7 @@
 
 A row of 28 pixels plus padding is two vectors.  Where they begin, and which of their lanes are
 inside the image, is the same for every row; so masks are hoisted, and the loop over rows only loads
-and stores. Vectors are stored whole: what one has past the end of its row is overwritten by the
+and stores.  Vectors are stored whole: what one has past the end of its row is overwritten by the
 next row.
 
     masks       0 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1   1 1 1 1 1 1 1 1 1 1 1 0 - - - -

@@ -11,8 +11,8 @@ of the result, and elements of the right operand are broadcast from where they a
         for each row:                  epilogue of its 48 sums
 
 The right operand's rows for the next 12 columns are prefetched meanwhile; each is read once, to its
-end. Rows of other types are converted just before they are multiplied, and stay in L1.  A remainder
-of columns repeats the last one; the extra sums are not used.
+end.  Rows of other types are converted just before they are multiplied, and stay in L1.  A
+remainder of columns repeats the last one; the extra sums are not used.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def for_each_tile(
     """Emit `put(tile, row, column)` for every register tile of a block.
 
     Full tiles come first, then those of `fewer` rows; a narrow column remainder gets tiles of one
-    vector. `begin(column, vectors)` is emitted before the tiles of each column block.
+    vector.  `begin(column, vectors)` is emitted before the tiles of each column block.
     """
     b = home.b
     full_rows = full_tile_rows(b, rows, tile.rows, fewer)
@@ -198,7 +198,7 @@ def rounds(
     """Emit a reduction loop over k with accumulators in phi nodes; return the final accumulators.
 
     `one(k, sums, nth)` returns the accumulators after position k + nth; the body is unrolled by
-    `step`. The range must be a multiple of `step`, and may be empty.
+    `step`.  The range must be a multiple of `step`, and may be empty.
     """
     (low, high), before = span, b.block
     preheader, loop = b.append_basic_block("ahead"), b.append_basic_block("tile")
