@@ -18,7 +18,7 @@ Value = ir.Value
 def together(m: LLVMMachine, totals: Sequence[Value]) -> Value:
     """Sum the lanes of each vector, by adding neighbouring lanes."""
     b, lanes = m.builder, m.lanes or 1
-    picks = [lane_numbers(list(range(odd, 2 * lanes, 2))) for odd in (0, 1)]
+    picks = [lane_numbers(list(range(parity, 2 * lanes, 2))) for parity in (0, 1)]
     while len(totals) > 1:
         pairs = zip(totals[::2], totals[1::2], strict=True)
         totals = [m.add(*(b.shuffle_vector(x, y, p) for p in picks)) for x, y in pairs]
@@ -30,10 +30,10 @@ def across(m: LLVMMachine, total: Value) -> Value:
     b, lanes = m.builder, m.lanes or 1
     while lanes > 1:
         lanes //= 2
-        nothing = ir.Constant(total.type, ir.Undefined)
+        undefined = ir.Constant(total.type, ir.Undefined)
         first, second = (lane_numbers(list(range(at, at + lanes))) for at in (0, lanes))
         total = m.add(
-            b.shuffle_vector(total, nothing, first), b.shuffle_vector(total, nothing, second)
+            b.shuffle_vector(total, undefined, first), b.shuffle_vector(total, undefined, second)
         )
     return b.extract_element(total, ir.Constant(ir.IntType(32), 0))
 

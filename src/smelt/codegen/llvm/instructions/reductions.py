@@ -192,8 +192,8 @@ class Winner:
         place = cast(scalar, b.add(position, first_lane(m, is_best)), i64, self.place)
         new = [best, place]
         if self.source.is_float:  # the first NaN stays
-            ends = scalar.compare("ne", state[0], state[0])
-            new = [scalar.select(ends, x, y) for x, y in zip(state, new, strict=True)]
+            is_final = scalar.compare("ne", state[0], state[0])
+            new = [scalar.select(is_final, x, y) for x, y in zip(state, new, strict=True)]
         return new, bar
 
     def _best(self, m: LLVMMachine, values: Value) -> Value:

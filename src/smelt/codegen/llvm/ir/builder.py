@@ -269,10 +269,10 @@ class IRBuilder:
 
     # ---- comparisons -----------------------------------------------------------------------------
 
-    def _compare(self, how: str, a: Value, b: Value) -> Value:
+    def _compare(self, operation: str, a: Value, b: Value) -> Value:
         kind = _common_type(a, b)
         result = VectorType(_I1, kind.count) if isinstance(kind, VectorType) else _I1
-        return self._emit_value(result, f"{how} {kind.text} {a.ref}, {b.ref}")
+        return self._emit_value(result, f"{operation} {kind.text} {a.ref}, {b.ref}")
 
     def icmp_signed(self, sign: str, a: Value, b: Value) -> Value:
         """Compare signed integers by one of == != < <= > >=."""

@@ -9,7 +9,7 @@ remainders of rows or of k are multiplied exactly, and nothing past them is read
                       2 3         5
 
 A band of rows meets all panels before the next band: its units stay in L1, while the panels, which
-are contiguous, are streamed from L2 by loads with a non-temporal hint (`tileloaddt1`).
+are contiguous, are streamed from L2 by loads with a T1 locality hint (`tileloaddt1`).
 
 Configuring takes as long as two dozen products, and clears all tiles.  So the remainder of units is
 added in a second pass over the sums.

@@ -91,8 +91,12 @@ def _offsets(home: NestEmitter, nest: Nest) -> list[Index]:
 
 def _continues(e: Index, inner: str, outer: str, row_size: Index) -> bool:
     """Return whether an index moves along `outer` as it would over a complete row."""
-    along, across = coefficient(e, inner), coefficient(e, outer)
-    return along is not None and across is not None and across == mul(along, row_size)
+    inner_step, outer_step = coefficient(e, inner), coefficient(e, outer)
+    return (
+        inner_step is not None
+        and outer_step is not None
+        and outer_step == mul(inner_step, row_size)
+    )
 
 
 def _scratch_items(home: NestEmitter, nest: Nest) -> list[Item]:

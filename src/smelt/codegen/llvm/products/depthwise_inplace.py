@@ -148,14 +148,14 @@ class DepthwiseInPlace(DepthwisePacked):
         low, high = home.ranges[c.tall.axis]
         last = b.mul(b.sub(high, number(1)), number(c.tall.step))
         last = b.add(last, number((c.tall.taps - 1) * c.tall.dilation + 1))
-        for before, extent in self.asked[c.tall]:
-            end = b.sub(home.home.index(extent), number(before))
+        for offset, extent in self.asked[c.tall]:
+            end = b.sub(home.home.index(extent), number(offset))
             last = b.select(b.icmp_signed("<", end, last), end, last)
         count = b.sub(last, number(self.ends.first))
         count = b.select(b.icmp_signed("<", count, number(0)), number(0), count)
         table = home.storage.at[c.item, TABLE_PART]
         nearest = (self.outer or [c.tall])[-1]
-        ahead = home.home.index(self.lines.steps[c.columns.index(nearest)])
+        next_row = home.home.index(self.lines.steps[c.columns.index(nearest)])
 
         def tile(y: Value, height: int) -> None:
             place = b.mul(b.add(low, y), number(c.tall.step))
@@ -176,7 +176,7 @@ class DepthwiseInPlace(DepthwisePacked):
                         count,
                         at,
                         b.sub(sizes[c.lane], at),
-                        ahead,
+                        next_row,
                         *self.more(at),
                     ],
                 ),
@@ -222,7 +222,7 @@ class LyingTile(StencilTile):
 
     def reader(self, entry: Sequence[Value], newest: bool) -> Reader:
         b, c, ends = self.b, self.c, self.ends
-        outside, place, count, lane, _, ahead, *_ = self.given
+        outside, place, count, lane, _, next_row, *_ = self.given
         _, first_pixel, step = entry
         mask = self.mask()
         first = element_address(b, first_pixel, b.add(lane, b.mul(step, place)), ends.dtype)
@@ -236,7 +236,7 @@ class LyingTile(StencilTile):
                 inside = b.icmp_unsigned("<", b.add(place, number(k)), count)
                 address = b.select(inside, address, outside)
             if newest:
-                prefetch(b, element_address(b, address, ahead, ends.dtype), near=True)
+                prefetch(b, element_address(b, address, next_row, ends.dtype), near=True)
             return load_vector(self.m, address, ends.dtype, mask)
 
         return read

@@ -85,8 +85,8 @@ def _is_fixed(item: Item, c: DepthwisePlan) -> bool:
     access, pixel_axes = item.payload, {k.axis for k in c.columns[:-1]}
     if not isinstance(access, Access) or access.limits or access.positions or item.args:
         return False
-    along = coefficient(access.offset, c.lane)
-    return pixel_axes.isdisjoint(axes_of(access.offset)) and along in (0, 1)
+    channel_step = coefficient(access.offset, c.lane)
+    return pixel_axes.isdisjoint(axes_of(access.offset)) and channel_step in (0, 1)
 
 
 class DepthwiseSeparable(DepthwiseInPlace):
@@ -127,9 +127,11 @@ class HostedTile(LyingTile):
     def made(self, sums: list[Value]) -> list[Value]:
         """Return the outputs of the epilogue."""
         m, outputs = self.m, list[Value]()
-        where = self.given[len(self.given) - len(self.after.reads) :]
+        addresses = self.given[len(self.given) - len(self.after.reads) :]
         fixed: dict[Item, Value] = {}
-        for item, address, dtype in zip(self.after.reads, where, self.after.dtypes, strict=True):
+        for item, address, dtype in zip(
+            self.after.reads, addresses, self.after.dtypes, strict=True
+        ):
             if self.c.lane in item.axes:
                 fixed[item] = load_vector(m, address, dtype, self.mask())
             else:

@@ -306,8 +306,8 @@ def _has_no_other_reader(s: Schedule, item: Item, homes: list[Nest]) -> bool:
 def _writes_rows(store: StoreItem, c: Tiled) -> bool:
     """Return whether a store writes rows in unit steps, at a uniform stride, each once."""
     offset: Index = store.access.offset
-    several = not c.item.axes.issuperset(axes_of(offset))
-    if store.access.limits or several:
+    is_broadcast = not c.item.axes.issuperset(axes_of(offset))
+    if store.access.limits or is_broadcast:
         return False
     steps = [coefficient(offset, a) for a in (*_rows(c), c.n)]
     return coefficient(offset, lane_of(c)) == 1 and None not in steps

@@ -263,12 +263,14 @@ class Gemv:
 
     def _row_group(self, k: Value, count: int, clamped: bool) -> None:
         """Emit `count` rows from k on; with `clamped` there may be fewer."""
-        b, together = self.b, self.c.together
+        b, unit_size = self.b, self.c.together
         last = b.sub(self.ranges[self.c.k][1], number(1)) if clamped else None
         rows = lines_from(self.home, self.top, self.c.k, k, count, last)
         high = self.ranges[self.c.k][1]
         exists = [b.icmp_signed("<", b.add(k, number(r)), high) for r in range(count)]
-        only = [] if self.c.m is not None else self._broadcast_left(number(0), k, count // together)
+        only = (
+            [] if self.c.m is not None else self._broadcast_left(number(0), k, count // unit_size)
+        )
 
         def put(at: Value, mask: Value | None) -> None:
             values: list[Value] = []
@@ -281,7 +283,7 @@ class Gemv:
             if self.c.group is None:
                 self._add(k, at, [self._vectors(value) for value in values], only)
                 return
-            groups = (values[r : r + together] for r in range(0, count, together))
+            groups = (values[r : r + unit_size] for r in range(0, count, unit_size))
             self._add(k, at, [interleaved(b, group) for group in groups], only)
 
         along(self.home, self.ranges[self.c.along], self.wide, put)
@@ -295,8 +297,8 @@ class Gemv:
         of its bytes.
         """
         b, many_registers = self.b, self.home.home.target.registers >= 32
-        alone = self.c.group is None and self.home.home.target.foresees_pages
-        if self.c.m is None and not alone:
+        has_long_form = self.c.group is None and self.home.home.target.foresees_pages
+        if self.c.m is None and not has_long_form:
             self._all_dots(1, FEW)
             return
         if self.c.m is None:
@@ -308,11 +310,11 @@ class Gemv:
                 with otherwise:
                     self._all_dots(1, FEW)
             return
-        heights, several = ((FEW // 2, FEW), 2 * FEW) if many_registers else ((FEW // 2,), FEW)
+        heights, group_rows = ((FEW // 2, FEW), 2 * FEW) if many_registers else ((FEW // 2,), FEW)
 
         def rows(heights: tuple[int, ...]) -> None:
             if not heights:
-                self._chunks(several)
+                self._chunks(group_rows)
                 return
             is_few = b.icmp_signed("<=", self.rows, number(heights[0]))
             with b.if_else(is_few) as (then, otherwise):
@@ -323,15 +325,17 @@ class Gemv:
 
         rows(heights)
 
-    def _chunks(self, several: int) -> None:
-        """Emit dot products of many left rows, `several` at once, chunk by chunk of k."""
-        b, each = self.b, self.c.together / self.c.unit.itemsize
-        many_rows_size, few_rows_size = (number(int(size * each)) for size in (CHUNK_MANY, CHUNK))
-        is_one_group = b.icmp_signed("<=", self.rows, number(several))
+    def _chunks(self, group_rows: int) -> None:
+        """Emit dot products of many left rows, `group_rows` at once, chunk by chunk of k."""
+        b, elements_per_byte = self.b, self.c.together / self.c.unit.itemsize
+        many_rows_size, few_rows_size = (
+            number(int(size * elements_per_byte)) for size in (CHUNK_MANY, CHUNK)
+        )
+        is_one_group = b.icmp_signed("<=", self.rows, number(group_rows))
         size = b.select(is_one_group, few_rows_size, many_rows_size)
         groups = b.select(is_one_group, number(NEXT_PIECES), number(NEXT_PIECES_MANY))
         self.home.loop(
-            *self.ranges[self.c.k], size, lambda at: self._chunk(at, size, several, groups)
+            *self.ranges[self.c.k], size, lambda at: self._chunk(at, size, group_rows, groups)
         )
 
     def _single_dot(self, n: Value) -> None:
@@ -357,14 +361,14 @@ class Gemv:
                 total = b.load(places[first + k], typ=zero.type)
                 b.store(self._multiply_add(left, value, total), places[first + k])
 
-        def several(at: Value) -> None:
+        def unrolled(at: Value) -> None:
             self._prefetch([row], at, (c.n, c.k), length=FEW * lanes)
             for k in range(0, FEW, each):
                 put(b.add(at, number(k * lanes)) if k else at, None, k)
 
         self._set_prefetch_distance(c.k, ONE_AHEAD)
         self.wide = each * lanes
-        self.home.loop(low, middle, FEW * lanes, several)
+        self.home.loop(low, middle, FEW * lanes, unrolled)
         self.wide = usual
         along(self.home, (middle, high), lanes, put)
         totals = [b.load(place, typ=zero.type) for place in places]
@@ -449,20 +453,20 @@ class Gemv:
         sums, run = together(self.machine, totals), min(right_rows, self.lanes)
         for at in range(first, min(first + self.lanes, rows * right_rows), run):
             row, right_row = divmod(at, right_rows)
-            where = self._sum_address(
+            address = self._sum_address(
                 b.add(i, number(row)), b.add(n, number(right_row)) if right_row else n
             )
             if right_rows == 1:
                 total = b.extract_element(sums, ir.Constant(ir.IntType(32), at - first))
-                self._add_scalar(where, total)
+                self._add_scalar(address, total)
                 continue
             picks = [at - first + r for r in range(run)]
             part = b.shuffle_vector(
                 sums, sums, ir.Constant(ir.VectorType(ir.IntType(32), run), picks)
             )
             m = LLVMMachine(b, run, self.home.home.target)
-            before = load_vector(m, where, dtype, None)
-            store_vector(m, where, m.add(before, part), dtype, None)
+            earlier = load_vector(m, address, dtype, None)
+            store_vector(m, address, m.add(earlier, part), dtype, None)
 
     def _add_scalar(self, where: Value, total: Value) -> None:
         dtype = self.c.item.dtype
@@ -482,26 +486,28 @@ class Gemv:
         `axes` are the axis across rows and the one along them.  Where `is_new` is false, nothing
         new is fetched.
         """
-        b, home, (across, along) = self.b, self.home, axes
+        b, home, (row_axis, column_axis) = self.b, self.home, axes
         for item in self.right.items:
             access = item.payload
-            if not isinstance(access, Access) or coefficient(access.offset, along) != 1:
+            if not isinstance(access, Access) or coefficient(access.offset, column_axis) != 1:
                 continue
-            step = coefficient(access.offset, across)
+            step = coefficient(access.offset, row_axis)
             if step is None or any(a.kind == "axis" for a in atoms(step)):
                 continue
             dtype = home.home.dtypes[access.buffer]
-            low, high = self.ranges[along]
-            later = b.mul(home.index(step, self.top), number(len(rows)))
-            groups, more = self.ahead[dtype.itemsize]
-            inside = b.icmp_signed("<", b.add(at, more), high)
-            ahead = b.select(inside, more, b.add(b.sub(more, b.sub(high, low)), later))
-            ahead = b.add(b.mul(groups, later), ahead)
+            low, high = self.ranges[column_axis]
+            group_stride = b.mul(home.index(step, self.top), number(len(rows)))
+            groups, excess = self.ahead[dtype.itemsize]
+            inside = b.icmp_signed("<", b.add(at, excess), high)
+            distance = b.select(
+                inside, excess, b.add(b.sub(excess, b.sub(high, low)), group_stride)
+            )
+            distance = b.add(b.mul(groups, group_stride), distance)
             if is_new is not None:
-                ahead = b.select(is_new, ahead, number(0))
-            ahead = b.add(at, ahead)
+                distance = b.select(is_new, distance, number(0))
+            distance = b.add(at, distance)
             for row in rows:
-                place = b.add(row.offset(access), ahead)
+                place = b.add(row.offset(access), distance)
                 for k in range(0, length or self.wide, max(LINE // dtype.itemsize, 1)):
                     position = b.add(place, number(k))
                     prefetch(
@@ -510,13 +516,13 @@ class Gemv:
                         near=not self.far,
                     )
 
-    def _set_prefetch_distance(self, along: str, distance: int) -> None:
+    def _set_prefetch_distance(self, axis: str, distance: int) -> None:
         """Convert a distance in bytes to complete rows and a remainder of elements.
 
         Short rows are prefetched some groups ahead, so that as many bytes are in flight as for long
         ones.
         """
-        b, (low, high) = self.b, self.ranges[along]
+        b, (low, high) = self.b, self.ranges[axis]
         length = b.sub(high, low)
         length = b.select(b.icmp_signed("<", length, number(1)), number(1), length)
         for size in self._sizes():

@@ -144,14 +144,14 @@ class ImplicitGemmNchw(Packer):
             c.dealt.row if c.dealt else coefficient(access.offset, c.m) or 0, top
         )
         if c.dealt:
-            along = home.ranges[c.depth][0] if c.depth else number(0)
-            along = b.add(
-                home.index(c.dealt.start, top), b.mul(along, self._depth_step(c.dealt, top))
+            start = home.ranges[c.depth][0] if c.depth else number(0)
+            start = b.add(
+                home.index(c.dealt.start, top), b.mul(start, self._depth_step(c.dealt, top))
             )
             self.walk = self._table_at(b.select(is_full, number(DEPTH), number(2 * DEPTH)))
         else:
-            along = b.add(top.offset(access), home.ranges[c.flat][0])
-        at = b.add(along, b.mul(low, row_stride))
+            start = b.add(top.offset(access), home.ranges[c.flat][0])
+        at = b.add(start, b.mul(low, row_stride))
         in_place = element_address(b, home.home.buffers[access.buffer], at, c.unit)
         self.left = b.select(is_full, in_place, packed[0])
         self.row_step = b.select(is_full, row_stride, packed[1])
@@ -298,27 +298,27 @@ def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
     b.position_at_end(loop)
     k = b.phi(I64)
     k.add_incoming(number(0), entry)
-    along = b.phi(I64) if walk else k  # loaded one iteration ahead: else LLVM spills sums
+    left_offset = b.phi(I64) if walk else k  # loaded one iteration ahead: else LLVM spills sums
     total = [b.phi(zero.type) for _ in places]
     right_row = element_address(b, right, b.load(element_address(b, table, k, i64), typ=I64), unit)
-    across = [
+    right_vectors = [
         load_vector(m, element_address(b, right_row, number(v * tile.lanes), unit), unit, None)
         for v in range(tile.vectors)
     ]
-    column = element_address(b, left, along, unit)
+    column = element_address(b, left, left_offset, unit)
     following: list[Value] = []
     for i in range(height):
         place = element_address(b, column, b.mul(row_stride, number(i)), unit)
         left_value = splat(b, load_scalar(scalar, place, unit, None), tile.lanes)
         following += [
-            fma_step(m, left_value, across[v], total[i * tile.vectors + v], item)
+            fma_step(m, left_value, right_vectors[v], total[i * tile.vectors + v], item)
             for v in range(tile.vectors)
         ]
     after = b.add(k, number(1))
     k.add_incoming(after, loop)
     if walk:
-        along.add_incoming(begin, entry)
-        along.add_incoming(b.load(element_address(b, walk[0], after, i64), typ=I64), loop)
+        left_offset.add_incoming(begin, entry)
+        left_offset.add_incoming(b.load(element_address(b, walk[0], after, i64), typ=I64), loop)
     for phi, s in zip(total, following, strict=True):
         phi.add_incoming(zero, entry)
         phi.add_incoming(s, loop)

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 TOGETHER = 4
-"""Consecutive rows, from a multiple of this on, which are in one strip."""
+"""Number of consecutive rows, from a multiple of it on, which share a strip."""
 ROWS_AHEAD = 8
 """Rows between what is packed and what is prefetched into L1.
 
@@ -244,7 +244,7 @@ class KBlockedGemm(TallSkinnyGemm):
         self.later = [runs for runs in candidates if runs is not None]
 
     def _prefetch_runs(
-        self, item: Item, nest: Nest, across: str, part: tuple[Value, Value] | None = None
+        self, item: Item, nest: Nest, row_axis: str, part: tuple[Value, Value] | None = None
     ) -> Runs | None:
         """Return the runs of the next block of an operand, or of `part` (first k, count).
 
@@ -254,21 +254,21 @@ class KBlockedGemm(TallSkinnyGemm):
         access = load_of(item)
         if access is None or access.positions:
             return None
-        steps = {a: coefficient(access.offset, a) for a in (k, across)}
-        along = next((a for a in (across, k) if steps[a] == 1), None)
-        if along is None or any(x is None or axes_of(x) for x in steps.values()):
+        steps = {a: coefficient(access.offset, a) for a in (k, row_axis)}
+        unit_axis = next((a for a in (row_axis, k) if steps[a] == 1), None)
+        if unit_axis is None or any(x is None or axes_of(x) for x in steps.values()):
             return None
         top, dtype = home.open(nest, Scope(home.top)), home.home.dtypes[access.buffer]
         strides = {a: home.index(x or 0, top) for a, x in steps.items()}
-        (first, last), (start, _) = home.ranges[across], part or home.ranges[k][::-1]
+        (first, last), (start, _) = home.ranges[row_axis], part or home.ranges[k][::-1]
         at = b.add(
-            b.add(top.offset(access), b.mul(first, strides[across])), b.mul(start, strides[k])
+            b.add(top.offset(access), b.mul(first, strides[row_axis])), b.mul(start, strides[k])
         )
         base = element_address(b, home.home.buffers[access.buffer], at, dtype)
         length, count = b.sub(last, first), part[1] if part else self._next_depth()
-        if along == k:
+        if unit_axis == k:
             length, count = count, length
-        size, run_axis = number(dtype.itemsize), k if along == across else across
+        size, run_axis = number(dtype.itemsize), k if unit_axis == row_axis else row_axis
         if part is None:
             count = b.select(self.final, number(0), count)
         return Runs(base, b.mul(strides[run_axis], size), b.mul(length, size), count)
@@ -456,8 +456,8 @@ class KBlockedGemm(TallSkinnyGemm):
             for place in places if c.narrow else ():
                 ahead = b.gep(place, [number(PANEL_AHEAD)], source_etype=ir.IntType(8))
                 prefetch(b, ahead, near=True)
-            across = [load_vector(self.m, place, c.item.dtype, None) for place in places]
-            return self._add_products(starts, k, nth, across, totals)
+            right_vectors = [load_vector(self.m, place, c.item.dtype, None) for place in places]
+            return self._add_products(starts, k, nth, right_vectors, totals)
 
         def prefetching_step(k: Value, totals: list[Value], nth: int) -> list[Value]:
             for first, length in () if nth else targets:

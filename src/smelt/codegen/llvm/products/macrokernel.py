@@ -280,8 +280,8 @@ class Macrokernel(Microkernel):
         first, depth, fresh = self.first, self.depth, self.fresh
         summed = bands.bands.sums(c)
 
-        def band(rows: tuple[Value, Value], seen: tuple[Value, Value], begins: Value) -> None:
-            start, stop = seen
+        def band(rows: tuple[Value, Value], used_range: tuple[Value, Value], begins: Value) -> None:
+            start, stop = used_range
             if not summed:
                 first_column, width = b.add(low, column), number(vectors * c.tile.lanes)
                 used = b.and_(

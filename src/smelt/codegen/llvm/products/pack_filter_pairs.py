@@ -72,7 +72,7 @@ class TapsPacker:
         first, last = home.ranges[c.m]
         low, high = home.ranges[c.depth]
         row_stride = home.index(coefficient(self.access.offset, c.m) or 0, self.top)
-        ahead = b.mul(row_stride, number(PACKED_AHEAD))
+        prefetch_distance = b.mul(row_stride, number(PACKED_AHEAD))
         zeros = dict.fromkeys((c.m, c.depth, c.flat), 0)
         origin = home.index(substitute(self.access.offset, zeros), self.top)
         origin = b.add(origin, b.mul(low, number(2 * c.taps)))
@@ -91,11 +91,11 @@ class TapsPacker:
             to = b.mul(b.sub(m, first), number(PITCH))
             to = element_address(b, home.storage.at[c.item, LEFT_PART], to, i32)
 
-            def pair(k: Value, alone: bool) -> None:
+            def pair(k: Value, is_single: bool) -> None:
                 k = b.sub(k, low)
                 at = element_address(b, start, b.mul(k, number(2 * c.taps)), self.dtype)
-                prefetch(b, element_address(b, at, ahead, self.dtype))
-                self._pair(at, element_address(b, to, b.mul(k, number(c.taps)), i32), alone)
+                prefetch(b, element_address(b, at, prefetch_distance, self.dtype))
+                self._pair(at, element_address(b, to, b.mul(k, number(c.taps)), i32), is_single)
 
             home.loop(low, pairs_end, 1, lambda k: pair(k, False))
             if pairs_end is not high:
@@ -103,7 +103,7 @@ class TapsPacker:
 
         home.loop(first, last, 1, row)
 
-    def _pair(self, at: Value, to: Value, alone: bool) -> None:
+    def _pair(self, at: Value, to: Value, is_single: bool) -> None:
         """Pack all taps of a pair, or of a last channel without partner."""
         b, m, taps, lanes = self.b, self.machine, self.c.taps, self.c.tile.lanes
         for j in range(0, taps, lanes):
@@ -112,9 +112,9 @@ class TapsPacker:
                 load_vector(
                     m, element_address(b, at, number(j + run), self.dtype), self.dtype, mask
                 )
-                for run in ((0,) if alone else (0, taps))
+                for run in ((0,) if is_single else (0, taps))
             ]
-            runs += [m.const(self.c.item.dtype, 0)] * alone
+            runs += [m.const(self.c.item.dtype, 0)] * is_single
             place = element_address(b, to, number(j), i32)
             store_vector(m, place, paired(m, runs), i32, None)
 

@@ -159,8 +159,8 @@ class _Pack:
         rows: list[Value] = []
         for i, begin in enumerate(begins):
             raw = load_vector(self.m, element_address(b, begin, at, self.dtype), self.dtype, mask)
-            ahead = b.add(at, b.mul(run_stride, number(i)))
-            prefetch(b, element_address(b, later, ahead, self.dtype))
+            prefetch_offset = b.add(at, b.mul(run_stride, number(i)))
+            prefetch(b, element_address(b, later, prefetch_offset, self.dtype))
             rows.append(converted(self.m, raw, c.left))
         for k, column in enumerate(transpose(b, rows)):
             entry = element_address(b, table, b.add(at, number(k)), i64)

@@ -82,8 +82,8 @@ class TileAhead:
             return None
         b, itemsize = self.b, self.left.dtype.itemsize
         step = b.and_(number(len(starts) * itemsize), self.moves)
-        ahead = b.add(b.mul(k, step), b.mul(self.left.steps[0], number(itemsize)))
-        return b.gep(starts[-1], [ahead], source_etype=ir.IntType(8)), step
+        offset = b.add(b.mul(k, step), b.mul(self.left.steps[0], number(itemsize)))
+        return b.gep(starts[-1], [offset], source_etype=ir.IntType(8)), step
 
     def results(self, row: Value, column: Value, height: int, vectors: int) -> None:
         """Prefetch for writing the output lines of a tile."""

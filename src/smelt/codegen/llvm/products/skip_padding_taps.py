@@ -55,31 +55,32 @@ class Margins:
     def around(self, run: Callable[[], None], to: Value, rows: Sequence[Value]) -> None:
         """Emit `run`, which stores sums at `to`, and repeat it where they are not finite."""
         b = self.b
-        before, again, done = b.block, b.append_basic_block("again"), b.append_basic_block("summed")
-        b.branch(again)
-        b.position_at_end(again)
+        before, retry, done = b.block, b.append_basic_block("again"), b.append_basic_block("summed")
+        b.branch(retry)
+        b.position_at_end(retry)
         repeats = b.phi(BIT)
         repeats.add_incoming(BIT(0), before)
         self.whole = b.or_(repeats, b.not_(self.some))
         run()
-        where = element_address(b, to, b.mul(self.line, rows[-2]), self.c.item.dtype)
+        checked_row = element_address(b, to, b.mul(self.line, rows[-2]), self.c.item.dtype)
         summed = b.block
         with b.if_then(b.not_(self.whole)):
-            not_finite, checked = self._is_not_finite(where), b.block
+            not_finite, checked = self._is_not_finite(checked_row), b.block
         must_repeat = b.phi(BIT)
         must_repeat.add_incoming(BIT(0), summed)
         must_repeat.add_incoming(not_finite, checked)
         repeats.add_incoming(BIT(1), b.block)
-        b.cbranch(must_repeat, again, done)
+        b.cbranch(must_repeat, retry, done)
         b.position_at_end(done)
 
     def taps(self, y: Value) -> tuple[Value, Value]:
         """Return the range of a tile's loop iterations for an output row of the task."""
         b, c = self.b, self.column
-        moved = b.mul(y, number(c.step))
+        first_row = b.mul(y, number(c.step))
         low, high = (
             b.mul(
-                self._least(self._steps_to(b.sub(x, moved), c.dilation), c.taps), number(self.inner)
+                self._least(self._steps_to(b.sub(x, first_row), c.dilation), c.taps),
+                number(self.inner),
             )
             for x in (self.before, self.behind)
         )
@@ -97,7 +98,7 @@ class Margins:
         n = b.select(b.icmp_signed("<", n, number(0)), number(0), n)
         return n if by == 1 else b.udiv(b.add(n, number(by - 1)), number(by))
 
-    def _is_not_finite(self, where: Value) -> Value:
+    def _is_not_finite(self, row: Value) -> Value:
         """Return whether an output of a pixel is not finite (i1)."""
         b, home, dtype, lanes = self.b, self.home, self.c.item.dtype, self.c.tile.lanes
         m = LLVMMachine(b, lanes, home.home.target)
@@ -108,7 +109,7 @@ class Margins:
         def add_vector(k: Value, sums: list[Value], _: int) -> list[Value]:
             at = b.mul(k, number(lanes))
             mask = b.icmp_signed("<", iota(lanes), splat(b, b.sub(columns, at), lanes))
-            outputs = load_vector(m, element_address(b, where, at, dtype), dtype, mask)
+            outputs = load_vector(m, element_address(b, row, at, dtype), dtype, mask)
             return [m.add(sums[0], m.mul(outputs, zero))]
 
         count = b.udiv(b.add(columns, number(lanes - 1)), number(lanes))

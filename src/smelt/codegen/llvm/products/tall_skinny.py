@@ -226,13 +226,15 @@ class TallSkinnyGemm(TallPacker):
         for access, origin in origins.items():
             dtype, step = home.home.dtypes[access.buffer], self.rows_apart[access]
             base, written = home.home.buffers[access.buffer], access in self.results
-            ahead = 0 if written else self._rows_ahead(count)
-            at = b.add(b.add(origin, column), b.mul(number(ahead), step))
+            rows_ahead = 0 if written else self._rows_ahead(count)
+            at = b.add(b.add(origin, column), b.mul(number(rows_ahead), step))
             first = element_address(b, base, at, dtype)
             cache_lines = -(-vectors * self.c.tile.lanes * dtype.itemsize // LINE)
             step = b.mul(step, number(dtype.itemsize))
             shape = count, cache_lines
-            streams.append(PrefetchStream(b, first, step, shape, near=not ahead, written=written))
+            streams.append(
+                PrefetchStream(b, first, step, shape, near=not rows_ahead, written=written)
+            )
         return streams
 
     def _rows_ahead(self, count: int) -> int:
@@ -360,10 +362,10 @@ class TallSkinnyGemm(TallPacker):
         end, high = b.add(column, number(vectors * lanes)), home.ranges[self.c.n][1]
         end = end if mask is None else b.select(b.icmp_signed("<", end, high), end, high)
         aimed = self.into.aimed(column, end, self.top)
-        with b.if_else(aimed.inside) as (in_one_range, several):
+        with b.if_else(aimed.inside) as (in_one_range, in_several):
             with in_one_range:
                 self.into.in_one(aimed, row, len(places), row_epilogue)
-            with several:
+            with in_several:
                 self._epilogue_by_vector(row, len(places), (column, end), totals)
 
     def _epilogue_by_vector(
@@ -508,11 +510,11 @@ class TallSkinnyGemm(TallPacker):
         """Prefetch rows of later tiles: too many and too short for hardware prefetchers."""
         b = self.b
         if self.along == self.c.k and len(starts) > 1:
-            ahead = number(AHEAD // self.stored.itemsize)
+            distance = number(AHEAD // self.stored.itemsize)
             if self.c.wide:  # the next rows, in the course of this row block's tiles
-                ahead = b.mul(self.left_steps[0], number(len(starts)))
+                distance = b.mul(self.left_steps[0], number(len(starts)))
             at = stepped(b, starts[0], k, number(len(starts)), memory_type(self.stored))
-            prefetch(b, element_address(b, at, ahead, self.stored), near=not self.c.wide)
+            prefetch(b, element_address(b, at, distance, self.stored), near=not self.c.wide)
 
     def _rows_at(self, starts: list[Value], k: Value) -> list[Value]:
         """Return the addresses of a tile's rows at a position."""

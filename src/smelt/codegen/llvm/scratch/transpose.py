@@ -247,12 +247,12 @@ def _offset_function(
     terms, steps = home.groups[access][-2:], [coefficient(access.offset, a) for a in axes]
     stride = home.index(steps[1] or 0, scope)
 
-    def moved(which: int, at: Value) -> Value:
+    def offset(which: int, at: Value) -> Value:
         if steps[which] is None:
             return home.index(terms[which], Scope(scope, {axes[which]: at}))
         return b.mul(at, stride) if which else at
 
-    return moved
+    return offset
 
 
 def _branch_values(
@@ -290,8 +290,8 @@ def _prefetch_next_tile(
     lines, each = (n * dtype.itemsize // LINE for n in (side, lanes * step))
     (u_low, _), (v_low, v_high) = (home.ranges[a] for a in home.nest.order[-2:])
     u, v = b.udiv(b.sub(at[0], u_low), number(step)), b.udiv(b.sub(at[1], v_low), number(lanes))
-    across = b.udiv(b.add(b.sub(v_high, v_low), number(lanes - 1)), number(lanes))
-    first = b.mul(b.add(b.mul(u, across), v), number(each))
+    squares_per_row = b.udiv(b.add(b.sub(v_high, v_low), number(lanes - 1)), number(lanes))
+    first = b.mul(b.add(b.mul(u, squares_per_row), v), number(each))
     stride = home.index(coefficient(access.offset, home.nest.order[-1]) or 0, scope)
     start = b.add(scope.offset(access), b.add(u_low, number(side)))
     run = min(each, lines)  # of one row

@@ -84,8 +84,8 @@ def visits_beside(c: Contraction, operand: Item, s: Schedule) -> list[Visit]:
     visits = [v for r in inner for v in r.visits]
     packed = {c.k, c.n if operand is c.right else c.m}
     moves = [*visits, *(v for r in inner for v in r.sees)]
-    moved = not packed.isdisjoint(v.axis for v in moves)
-    return [] if moved or c.outer or any(r.is_inner for r in inner) else visits
+    is_moved = not packed.isdisjoint(v.axis for v in moves)
+    return [] if is_moved or c.outer or any(r.is_inner for r in inner) else visits
 
 
 def blocks_held(c: Contraction, s: Schedule) -> Index:
@@ -342,18 +342,18 @@ def _successors(s: Schedule) -> Iterator[tuple[Item, Item]]:
     may be an intermediate value of a product, and then also what that replaced: three arrays would
     take twice as many cache lines as the nearest caches hold.
     """
-    taken = set[Item]()
+    assigned = set[Item]()
     for c in s.blocked:
-        item: Item | None = c.left if (c.direct or c.held) and c.left not in taken else None
-        taken.add(c.left)
+        item: Item | None = c.left if (c.direct or c.held) and c.left not in assigned else None
+        assigned.add(c.left)
         while item is not None:
-            item = _replaced_array(s, c, item, taken)
+            item = _replaced_array(s, c, item, assigned)
             if item is not None:
-                taken.add(item)
+                assigned.add(item)
                 yield c.left, item
 
 
-def _replaced_array(s: Schedule, c: Contraction, item: Item, taken: set[Item]) -> Item | None:
+def _replaced_array(s: Schedule, c: Contraction, item: Item, assigned: set[Item]) -> Item | None:
     """Return the array whose memory a product's left operand takes over, or None.
 
     The nest which computes the operand must be its last reader; it is a product of the same rows
@@ -368,14 +368,14 @@ def _replaced_array(s: Schedule, c: Contraction, item: Item, taken: set[Item]) -
     last_uses: dict[Item, int] = {}
     for other, axes in s.kept.items():
         is_compatible = (
-            other.dtype == item.dtype and other.time == c.item.time and other not in taken
+            other.dtype == item.dtype and other.time == c.item.time and other not in assigned
         )
         plain = axes == s.kept[item] and other.kind in ("apply", "branch", "cast")
         plain &= other not in multiplied
         if is_compatible and (other in products or plain) and _last_reader(s, other) == homes[0]:
-            used = _last_use(s.nests[homes[0]], other)
-            if used is not None and used <= item.number:
-                last_uses[other] = used
+            last_use = _last_use(s.nests[homes[0]], other)
+            if last_use is not None and last_use <= item.number:
+                last_uses[other] = last_use
     return max(last_uses, key=lambda x: last_uses[x], default=None)
 
 
