@@ -230,7 +230,7 @@ def test_a_type_is_whole_before_others_see_it(
             seen.extend(hasattr(default, x) for c in kind.__mro__[:2] for x in _slots(c))
             return super().setdefault(key, default)
 
-    monkeypatch.setattr(type(make()), "_known", Watched())
+    monkeypatch.setattr(type(make()), "_instances", Watched())
     make()
     assert seen and all(seen)
 

@@ -1,1 +1,1 @@
-"""One operation on lanes: scalar operators, index expressions and folds as instructions."""
+"""Emit instructions on lanes: scalar operators, index expressions, reductions, dot products."""

@@ -1,20 +1,21 @@
-"""Division by one number for all lanes: multiplication by its reciprocal, and still exact.
+"""Emit exact division of vectors by a common scalar, as multiplication by its reciprocal.
 
-Most processors divide a vector in 10 to 16 cycles (the target tells which do not), and a softmax's
-last visit of its row does nothing else.  With r, the reciprocal of s rounded to nearest, the
-quotient that is nearest to x / s follows in three operations, of which two are fused:
+Most processors divide a vector in 10 to 16 cycles (the target says which do not), and a softmax's
+last pass over a row does nothing else.  With r, the reciprocal of s rounded to nearest, the
+quotient nearest to x / s follows in three operations, two of them fused:
 
     q = x · r,  e = q · s - x (exactly),  x / s = q - e · r (rounded once)
 
 (M. Cornea, J. Harrison, P. Tang, "Scientific Computing on Itanium-based Systems", 2002; N.
 Brisebarre, J.-M. Muller, S. K. Raina, IEEE Trans. Computers 53, 2004.)  That holds as long as
 nothing under- or overflows: for x of 0 or between 2^-96 and 2^96 in float32 where r is a normal
-number and so is the quotient.  The sign of s is given to x beforehand: a zero of either sign stays
-what it is only where both factors of e · r have one sign.
+number and so is the quotient.  The sign of s is moved to x first: a zero of either sign is
+preserved only where both factors of e · r have one sign.
 
-What is left goes to a function of its own, one a module.  Smaller x, as weights of far tokens are,
-are divided there as multiples of the least subnormal number, if s is between 2^-24 and 2^24: for
-such operands and results processors take a hundred cycles otherwise.  The rest is divided as ever.
+Other operands go to a function, one per module.  Smaller x, such as weights of distant tokens, are
+divided there as multiples of the least subnormal number, if s is between 2^-24 and 2^24: subnormal
+operands and results cost processors a hundred cycles otherwise.  The rest is divided by the
+instruction.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from smelt.codegen.llvm.instructions.registers import widened
 Value = ir.Value
 
 LEAST_BITS = 1024
-"""Of a vector that is divided so: a narrower one has not four lanes' work for each scalar one."""
+"""Minimum width of a vector divided so: narrower ones do not repay the scalar work."""
 
 
 class Range(NamedTuple):
-    """Exponents of two between which operands are taken, and where a float keeps its exponent."""
+    """Exponent limits of operands, and the layout of a float."""
 
     bits: int
     mantissa: int
@@ -41,12 +42,12 @@ class Range(NamedTuple):
     s: int
 
     def pattern(self, exponent: int) -> int:
-        """The bits of a power of two."""
+        """Return the bits of a power of two."""
         return (exponent + self.bias) << self.mantissa
 
     @property
     def least(self) -> int:
-        """The exponent of the least subnormal number, negated."""
+        """Return the exponent of the least subnormal number, negated."""
         return self.bias - 1 + self.mantissa
 
 
@@ -54,7 +55,7 @@ RANGES = {ir.FloatType: Range(32, 23, 127, 96, 24), ir.DoubleType: Range(64, 52,
 
 
 def common_divisor(b: Value) -> Value | None:
-    """The scalar that `splat` has put into every lane; None for another vector."""
+    """Return the scalar which `splat` has broadcast; None for another vector."""
     if not isinstance(b, ir.ShuffleVector):
         return None
     first, _, picked = b.operands
@@ -64,33 +65,33 @@ def common_divisor(b: Value) -> Value | None:
 
 
 def divided(m: Any, x: Value, scalar: Value) -> Value:
-    """x / s, where s holds `scalar` in every lane."""
+    """Return x / s, where s holds `scalar` in every lane."""
     x, scalar = _positive(m, x, scalar)
     by = _Divisor(m, splat(m.builder, scalar, m.lanes), scalar)
-    otherwise = m.builder.module.globals.get(_name(x)) or _define(m, x, scalar)
+    fallback = m.builder.module.globals.get(_name(x)) or _define(m, x, scalar)
     b = m.builder
     with b.if_else(by.fits_all(x), likely=True) as (fast, slow):
-        # what does not fit is no subnormal there: a processor takes long for each product
+        # Only fitting operands here: products of subnormals are slow.
         with fast:
             q, _ = by.quotient(x)
-            usual = b.block
+            fast_block = b.block
         with slow:
-            other = b.call(otherwise, [x, scalar])
-            rest = b.block
-    found = b.phi(x.type)
-    found.add_incoming(q, usual)
-    found.add_incoming(other, rest)
-    return found
+            slow_result = b.call(fallback, [x, scalar])
+            slow_block = b.block
+    result = b.phi(x.type)
+    result.add_incoming(q, fast_block)
+    result.add_incoming(slow_result, slow_block)
+    return result
 
 
 def _positive(m: Any, x: Value, scalar: Value) -> tuple[Value, Value]:
-    """x with the sign of x / s, and |s|."""
+    """Return x with the sign of x / s, and |s|."""
     b, bits = m.builder, RANGES[type(scalar.type)].bits
-    whole = ir.IntType(bits)
-    own = b.bitcast(scalar, whole)
-    sign = splat(b, b.and_(own, whole(1 << bits - 1)), m.lanes)
-    x = b.bitcast(b.xor(b.bitcast(x, widened(whole, m.lanes)), sign), x.type)
-    return x, b.bitcast(b.and_(own, whole((1 << bits - 1) - 1)), scalar.type)
+    int_type = ir.IntType(bits)
+    scalar_bits = b.bitcast(scalar, int_type)
+    sign = splat(b, b.and_(scalar_bits, int_type(1 << bits - 1)), m.lanes)
+    x = b.bitcast(b.xor(b.bitcast(x, widened(int_type, m.lanes)), sign), x.type)
+    return x, b.bitcast(b.and_(scalar_bits, int_type((1 << bits - 1) - 1)), scalar.type)
 
 
 def _name(x: Value) -> str:
@@ -98,22 +99,22 @@ def _name(x: Value) -> str:
 
 
 def _define(m: Any, x: Value, scalar: Value) -> Any:
-    """The function that divides where some lane does not fit."""
+    """Define the function which divides where some lane does not fit."""
     function: Any = ir.Function(
         m.builder.module, ir.FunctionType(x.type, [x.type, scalar.type]), _name(x)
     )
     function.linkage = "private"
     function.attributes.add("noinline")
     function.attributes.add("cold")
-    own = type(m)(ir.IRBuilder(function.append_basic_block("entry")), m.lanes, m.target)
-    lanes, divisor = function.args
-    by = _Divisor(own, splat(own.builder, divisor, m.lanes), divisor)
-    own.builder.ret(by.any_quotient(lanes))
+    inner = type(m)(ir.IRBuilder(function.append_basic_block("entry")), m.lanes, m.target)
+    numerator, divisor = function.args
+    by = _Divisor(inner, splat(inner.builder, divisor, m.lanes), divisor)
+    inner.builder.ret(by.any_quotient(numerator))
     return function
 
 
 class _Divisor:
-    """Emits divisions by one scalar, which `s` holds in every lane."""
+    """Emits divisions by a scalar, which `s` holds in every lane."""
 
     def __init__(self, m: Any, s: Value, scalar: Value) -> None:
         self.m, self.b, self.s, self.scalar = m, m.builder, s, scalar
@@ -123,60 +124,67 @@ class _Divisor:
         self.r = self.each(self.b.fdiv(scalar.type(1.0), scalar))
 
     def each(self, number: Value | int) -> Value:
-        """A scalar, or the bits of one, in every lane."""
-        found = self.whole(number) if isinstance(number, int) else number
-        return splat(self.b, found, self.m.lanes)
+        """Broadcast a scalar, or the bits of one."""
+        scalar = self.whole(number) if isinstance(number, int) else number
+        return splat(self.b, scalar, self.m.lanes)
 
     def number(self, value: float) -> Value:
         return self.each(self.scalar.type(value))
 
     def usual(self) -> Value:
-        """Whether the divisor is neither very small nor very large."""
-        b, known = self.b, self.known
-        least, greatest = known.pattern(-known.s), known.pattern(known.s)
+        """Return whether the divisor is neither very small nor very large."""
+        b, limits = self.b, self.known
+        least, greatest = limits.pattern(-limits.s), limits.pattern(limits.s)
         above = b.sub(b.bitcast(self.scalar, self.whole), self.whole(least))
         return b.icmp_unsigned("<=", above, self.whole(greatest - least))
 
     def size(self, x: Value) -> Value:
-        """The bits of |x|."""
+        """Return the bits of |x|."""
         return self.b.and_(self.b.bitcast(x, self.lanes), self.each((1 << self.known.bits - 1) - 1))
 
     def sorts(self, x: Value) -> tuple[Value, Value]:
-        """Which lanes are 0 or not too small, and which of them fit."""
+        """Return which lanes are 0 or not too small, and which of them fit."""
         b, size = self.b, self.size(x)
-        least, most = self.bounds()
-        below = b.sub(size, self.each(1))  # of 0 the largest
+        least, greatest = self.bounds()
+        below = b.sub(size, self.each(1))  # 0 wraps to the largest
         large = b.icmp_unsigned(">=", below, self.each(b.sub(least, self.whole(1))))
-        return large, b.and_(large, b.icmp_signed("<=", size, self.each(most)))
+        return large, b.and_(large, b.icmp_signed("<=", size, self.each(greatest)))
 
     def fits_all(self, x: Value) -> Value:
-        """Whether all lanes fit, told by the least and the greatest of them: a minimum takes half
-        of the time that a comparison does, and leaves no masks to be put together."""
+        """Return whether all lanes fit, by the least and the greatest of them.
+
+        A minimum takes half of the time of a comparison, and leaves no masks to combine.
+        """
         b, size = self.b, self.size(x)
-        least, most = self.bounds()
-        below = self.each_extreme("umin", b.sub(size, self.each(1)))  # of 0 the largest
+        least, greatest = self.bounds()
+        below = self.each_extreme("umin", b.sub(size, self.each(1)))  # 0 wraps to the largest
         large = b.icmp_unsigned(">=", below, b.sub(least, self.whole(1)))
-        return b.and_(large, b.icmp_signed("<=", self.each_extreme("smax", size), most))
+        return b.and_(large, b.icmp_signed("<=", self.each_extreme("smax", size), greatest))
 
     def each_extreme(self, name: str, x: Value) -> Value:
-        """The least or the greatest of the lanes."""
+        """Return the least or the greatest of the lanes."""
         return self.m.call(f"llvm.vector.reduce.{name}.{x.type.intrinsic_name}", self.whole, x)
 
     def bounds(self) -> tuple[Value, Value]:
-        """The bits of the least x other than 0 and of the greatest that fit: their quotients by s
-        are normal numbers.  None fits where 1 / s is none."""
-        b, known, whole = self.b, self.known, self.whole
-        own = b.lshr(b.bitcast(self.scalar, whole), whole(known.mantissa))
-        low, high = (whole(known.bias + e) for e in (-known.x, known.x))
-        least, most = b.sub(own, whole(known.bias - 3)), b.add(own, whole(known.bias - 1))
+        """Return the bits of the least nonzero and the greatest x which fit.
+
+        Their quotients by s are normal numbers.  None fits where 1 / s is not normal.
+        """
+        b, limits, int_type = self.b, self.known, self.whole
+        exponent = b.lshr(b.bitcast(self.scalar, int_type), int_type(limits.mantissa))
+        low, high = (int_type(limits.bias + e) for e in (-limits.x, limits.x))
+        least, greatest = (
+            b.sub(exponent, int_type(limits.bias - 3)),
+            b.add(exponent, int_type(limits.bias - 1)),
+        )
         least = b.select(b.icmp_signed(">", least, low), least, low)
-        most = b.select(b.icmp_signed("<", most, high), most, high)
-        normal = b.icmp_unsigned("<", b.sub(own, whole(1)), whole(2 * known.bias - 2))
-        shift = whole(known.mantissa)
-        return b.shl(least, shift), b.select(normal, b.shl(most, shift), whole(-1))
+        greatest = b.select(b.icmp_signed("<", greatest, high), greatest, high)
+        normal = b.icmp_unsigned("<", b.sub(exponent, int_type(1)), int_type(2 * limits.bias - 2))
+        shift = int_type(limits.mantissa)
+        return b.shl(least, shift), b.select(normal, b.shl(greatest, shift), int_type(-1))
 
     def quotient(self, x: Value) -> tuple[Value, Value]:
-        """The nearest to x / s, and its product with s less x, exactly."""
+        """Return x / s rounded to nearest, and its exact product with s, less x."""
         b, m = self.b, self.m
         q = b.fmul(x, self.r)
         e = m.fma(q, self.s, b.fneg(x))
@@ -184,40 +192,43 @@ class _Divisor:
         return q, m.fma(q, self.s, b.fneg(x))
 
     def any_quotient(self, x: Value) -> Value:
-        """x / s, however large or small x is."""
+        """Return x / s, however large or small x is."""
         b = self.b
         large, fits = self.sorts(x)
         q, _ = self.quotient(b.select(fits, x, self.number(0.0)))
         tiny = b.and_(b.not_(large), self.each(self.usual()))
-        others = b.select(b.or_(tiny, fits), self.number(1.0), x)
-        other = self.m.rare(
-            b.not_(b.or_(tiny, fits)), self.of_tiny(x), lambda: b.fdiv(others, self.s)
+        numerators = b.select(b.or_(tiny, fits), self.number(1.0), x)
+        unusual = self.m.rare(
+            b.not_(b.or_(tiny, fits)), self.of_tiny(x), lambda: b.fdiv(numerators, self.s)
         )
-        return b.select(fits, q, other)
+        return b.select(fits, q, unusual)
 
     def of_tiny(self, x: Value) -> Value:
-        """The quotient of x above 0 and too small for exact errors, in units of the least subnormal
-        number: below 2^mantissa a subnormal quotient is their count, rounded from the quotient and,
-        where that is half between two, from the sign of its error."""
-        b, known, kind, size = self.b, self.known, x.type, self.size(x)
+        """Return the quotient of x above 0 which is too small for exact errors.
+
+        It counts in units of the least subnormal number: below 2^mantissa a subnormal quotient is
+        that count, rounded from the quotient and, where that is half between two, by the sign of
+        its error.
+        """
+        b, limits, kind, size = self.b, self.known, x.type, self.size(x)
         count = b.sitofp(size, kind)
-        shift = self.each(known.least << known.mantissa)
-        subnormal = b.icmp_unsigned("<", size, self.each(1 << known.mantissa))
+        shift = self.each(limits.least << limits.mantissa)
+        subnormal = b.icmp_unsigned("<", size, self.each(1 << limits.mantissa))
         q, e = self.quotient(b.select(subnormal, count, b.bitcast(b.add(size, shift), kind)))
 
-        few = b.fcmp_ordered("<", q, self.number(2.0**known.mantissa))
-        counted = b.select(few, q, self.number(0.0))
+        is_subnormal = b.fcmp_ordered("<", q, self.number(2.0**limits.mantissa))
+        counted = b.select(is_subnormal, q, self.number(0.0))
         low = b.fptosi(counted, self.lanes)  # towards 0
-        rest = b.fsub(counted, b.sitofp(low, kind))
-        odd = b.trunc(low, widened(ir.IntType(1), self.m.lanes))
+        fraction = b.fsub(counted, b.sitofp(low, kind))
+        is_odd = b.trunc(low, widened(ir.IntType(1), self.m.lanes))
         zero, half = self.number(0.0), self.number(0.5)
         up = b.select(
-            b.fcmp_ordered("==", rest, half),
-            b.or_(b.fcmp_ordered("<", e, zero), b.and_(b.fcmp_ordered("==", e, zero), odd)),
-            b.fcmp_ordered(">", rest, half),
+            b.fcmp_ordered("==", fraction, half),
+            b.or_(b.fcmp_ordered("<", e, zero), b.and_(b.fcmp_ordered("==", e, zero), is_odd)),
+            b.fcmp_ordered(">", fraction, half),
         )
         bits = b.select(
-            few, b.add(low, b.zext(up, self.lanes)), b.sub(b.bitcast(q, self.lanes), shift)
+            is_subnormal, b.add(low, b.zext(up, self.lanes)), b.sub(b.bitcast(q, self.lanes), shift)
         )
-        sign = b.and_(b.bitcast(x, self.lanes), self.each(1 << known.bits - 1))
+        sign = b.and_(b.bitcast(x, self.lanes), self.each(1 << limits.bits - 1))
         return b.bitcast(b.or_(bits, sign), kind)

@@ -1,8 +1,8 @@
-"""Products of short numbers: instructions that multiply and sum two or four of them at a time.
+"""Choose and emit dot-product instructions for short numbers (VNNI, bf16, AMX).
 
-Where both factors are bfloat16, or integers that provably fit 16 or 8 bits, the operands are packed
-in *units* of 32 bits: `count` neighbours along the summed axis.  A tile then walks units as it
-would walk float32 numbers, and its step is a dot product of two units in every lane.
+Where both factors are bfloat16, or integers which provably fit 16 or 8 bits, the operands are
+packed in *units* of 32 bits: `count` neighbours along the reduction axis.  A tile then walks units
+as it would walk float32 numbers; its step is a dot product of two units in every lane.
 
     instruction        factors         where              what it computes
     vdpbf16ps          2 bfloat16      avx512bf16         float32 sums, denormals are zero
@@ -12,21 +12,20 @@ would walk float32 numbers, and its step is a dot product of two units in every 
     tdpbf16ps          2 bfloat16      amx-bf16             as vdpbf16ps, for 16 × 16 sums at once
     tdpb{s,u}{s,u}d    4 bytes         amx-int8             exact in int32, for 16 × 16 sums at once
 
-Those of AMX are for products that are packed on both sides (`smelt.codegen.llvm.products.amx`).
-vpdpbusd wants one operand unsigned and one signed.  If both are alike, the left one is packed with
-its highest bit flipped, which moves it by 128 into the other range, and the sums of the right
-operand's columns, times 128, put that right where a tile begins.
+AMX needs both operands packed (`smelt.codegen.llvm.products.amx`).  vpdpbusd needs one unsigned and
+one signed operand.  If both are alike, the left one is packed with its highest bit flipped, which
+offsets it by 128 into the other range; tiles start from the right operand's column sums times 128
+to correct that.
 
-Products over windows take units for numbers from the start
-(`smelt.codegen.llvm.loopir.pack_k_pairs`).
+Convolutions use units as numbers from the start (`smelt.codegen.llvm.loopir.pack_k_pairs`).
 
-A factor that is computed in the kernel is rounded to bfloat16 when it is packed.  That changes
-nothing where it was rounded before; it was not with `rounding="fast"`, nor are the weights of
-PyTorch's attention in half precision.
+A factor computed in the kernel is rounded to bfloat16 when it is packed.  That changes nothing if
+it was rounded before; it was not with `rounding="fast"`, nor are the weights of PyTorch's attention
+in half precision.
 
-The error of the bfloat16 step: a product of two bfloat16 numbers is exact in float32, so a sum of k
-products is within k·2^-24·Σ|a·b| of the exact one as any float32 sum is, in whatever order the
-instruction adds its pair; beside that, factors and sums below 2^-126 count as 0.
+Error of the bfloat16 step: a product of two bfloat16 numbers is exact in float32, so a sum of k
+products is within k·2^-24·Σ|a·b| of the exact one, as any float32 sum, in whatever order the
+instruction adds its pair; in addition, factors and sums below 2^-126 count as 0.
 """
 
 from __future__ import annotations
@@ -53,34 +52,34 @@ I8, I16, I32 = (ir.IntType(n) for n in (8, 16, 32))
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """How the factors of a contraction are packed: `count` of `dtype` in a unit of 32 bits."""
+    """A dot-product instruction and its packing: `count` factors of `dtype` per 32-bit unit."""
 
     step: Step
     dtype: DType
     left_unsigned: bool = False
-    """Of bytes: whether the unsigned operand is the left one."""
+    """For bytes: whether the unsigned operand is the left one."""
     moved: int = 0
-    """What the packed left operand has too much: 128, -128 or 0."""
+    """Offset of the packed left operand: 128, -128 or 0."""
     matrix: str = ""
-    """AMX's instruction that multiplies matrices of such units, where it is to be used."""
+    """AMX instruction which multiplies tiles of such units, if it is to be used."""
 
     @property
     def count(self) -> int:
-        """Summed positions of one unit."""
+        """Return how many positions of the reduction a unit has."""
         return 4 // self.dtype.itemsize
 
 
 WORDS, BFLOATS = Group("words", i16), Group("bfloats", bf16)
-_OF_BYTES = {
+_AMX_BYTES = {
     (True, True): "tdpbssd",
     (True, False): "tdpbsud",
     (False, True): "tdpbusd",
     (False, False): "tdpbuud",
 }
-"""AMX's instructions for bytes, by whether the left and the right ones are signed."""
+"""AMX instructions for bytes, by signedness of the left and the right factors."""
 
 
-# ---- which --------------------------------------------------------------------------------------
+# ---- choice -------------------------------------------------------------------------------------
 
 
 def group_of(
@@ -91,16 +90,21 @@ def group_of(
     target: Target,
     matrices: bool = False,
 ) -> Group | None:
-    """How to pack the factors of a product in groups; None if they are not short, or the processor
-    has no instruction for them; for those that multiply `matrices`, where it has such."""
+    """Return the dot-product instruction for a contraction, or None.
+
+    None if its factors are not short or the processor has no such instruction.  With `matrices`
+    prefer AMX.
+    """
     factors = getattr(item.payload, "factors", None)
     if item.dtype == f32 and factors == bf16:
         sides = [_is_bfloat(x, buffers) for x in (left, right)]
         loaded = [isinstance(x.payload, Access) for x in (left, right)]
-        known = all(is_bfloat or not load for is_bfloat, load in zip(sides, loaded, strict=True))
-        more = ("avx512bf16", "amx-bf16", "amx-tile")
-        tiles = matrices and target.isa == "avx512" and all(map(target.has, more))
-        if not known or not (tiles or target.multiplies_bfloats):
+        are_bfloats = all(
+            is_bfloat or not load for is_bfloat, load in zip(sides, loaded, strict=True)
+        )
+        features = ("avx512bf16", "amx-bf16", "amx-tile")
+        tiles = matrices and target.isa == "avx512" and all(map(target.has, features))
+        if not are_bfloats or not (tiles or target.multiplies_bfloats):
             return None
         return Group("bfloats", bf16, matrix="tdpbf16ps") if tiles else BFLOATS
     if item.dtype != i32 or target.isa == "neon":
@@ -114,7 +118,7 @@ def group_of(
         unsigned = [_fits(s, u8) for s in (first, second)]
         tiles = target.isa == "avx512" and target.has("amx-int8") and target.has("amx-tile")
         if matrices and tiles and all(map(any, zip(signed, unsigned, strict=True))):
-            return Group("bytes", i8, not signed[0], matrix=_OF_BYTES[signed[0], signed[1]])
+            return Group("bytes", i8, not signed[0], matrix=_AMX_BYTES[signed[0], signed[1]])
         if unsigned[0] and signed[1]:
             return Group("bytes", i8, left_unsigned=True)
         if signed[0] and unsigned[1]:
@@ -127,7 +131,7 @@ def group_of(
 
 
 def _is_bfloat(x: Item, buffers: Mapping[str, DType]) -> bool:
-    """Whether every element is a bfloat16 number: loaded as one, or just rounded to one."""
+    """Return whether every element is a bfloat16 number: loaded as one, or just rounded."""
     if isinstance(x.payload, Access):
         return buffers.get(x.payload.buffer) == bf16 and x.payload.other == 0
     return isinstance(x.payload, Converting) and x.payload.dtype == bf16
@@ -139,32 +143,40 @@ def _fits(span: tuple[int, int], dtype: DType) -> bool:
 
 
 def _span(x: Item, buffers: Mapping[str, DType]) -> tuple[int, int] | None:
-    """The least and the greatest value that an integer can have, from the types it came by."""
+    """Return the value range of an integer item, from its original types."""
     if not x.dtype.is_integer:
         return None
     if x.kind == "const" and isinstance(x.payload, int):
         return int(x.payload), int(x.payload)
     info = np.iinfo(x.dtype.numpy)
-    whole = int(info.min), int(info.max)
+    type_range = int(info.min), int(info.max)
     if isinstance(x.payload, Access) or x.kind not in ("cast", "apply"):
-        return whole
+        return type_range
     spans = [_span(a, buffers) for a in x.args]
-    known = [s for s in spans if s is not None]
+    operand_spans = [s for s in spans if s is not None]
     if x.kind == "cast":
-        return known[0] if known and _fits(known[0], x.dtype) else whole
+        return (
+            operand_spans[0] if operand_spans and _fits(operand_spans[0], x.dtype) else type_range
+        )
     row = SCALARS[str(x.payload)]
     if row.chooses:
-        known = [s for s in spans[1:] if s is not None]
-        return (min(s[0] for s in known), max(s[1] for s in known)) if known else whole
+        operand_spans = [s for s in spans[1:] if s is not None]
+        return (
+            (min(s[0] for s in operand_spans), max(s[1] for s in operand_spans))
+            if operand_spans
+            else type_range
+        )
     steady = bool(row.monotone) and 0 not in row.monotone
-    if len(known) < len(spans) or not (steady or row.linear or row.powers == (1,) * row.arity):
-        return whole
-    wide = [np.array(corner, np.int64) for corner in zip(*product(*known), strict=True)]
-    found = row.numpy(*wide)  # a function of this kind is extreme where its operands are
+    if len(operand_spans) < len(spans) or not (
+        steady or row.linear or row.powers == (1,) * row.arity
+    ):
+        return type_range
+    corners = [np.array(corner, np.int64) for corner in zip(*product(*operand_spans), strict=True)]
+    extremes = row.numpy(*corners)  # monotone or bilinear: extreme at the corners
     return (
         (low, high)
-        if _fits((low := int(found.min()), high := int(found.max())), x.dtype)
-        else whole
+        if _fits((low := int(extremes.min()), high := int(extremes.max())), x.dtype)
+        else type_range
     )
 
 
@@ -172,13 +184,13 @@ def _span(x: Item, buffers: Mapping[str, DType]) -> tuple[int, int] | None:
 
 
 def narrow(m: LLVMMachine, value: Value, item: Item, group: Group) -> Value:
-    """A register of factors as the bits that are packed."""
+    """Convert a register of factors to the bits which are packed."""
     b = m.builder
     kind: Any = I8 if group.dtype == i8 else I16
     kind = kind if m.lanes is None else ir.VectorType(kind, m.lanes)
     if group.step == "bfloats":
         rounded = isinstance(item.payload, Converting) and item.payload.dtype == group.dtype
-        if not (rounded or isinstance(item.payload, Access)):  # nobody has rounded it yet
+        if not (rounded or isinstance(item.payload, Access)):  # not rounded yet
             short = widened(ir.BFloatType(), m.lanes)
             return b.bitcast(b.fptrunc(value, short), kind)
         bits = m.bitcast(value, i32)
@@ -192,8 +204,10 @@ def narrow(m: LLVMMachine, value: Value, item: Item, group: Group) -> Value:
 
 
 def paired(m: LLVMMachine, args: Sequence[Value]) -> Value:
-    """Two registers of bfloat16 numbers as units: the first in lower halves.  With a position and
-    an end, the second counts as 0 where the position is not before the end."""
+    """Pack two registers of bfloat16 numbers in units, the first in the lower halves.
+
+    With a position and an end, the second is 0 where the position is not before the end.
+    """
     first, second, *ends = args
     high = m.and_(m.bitcast(second, i32), m.const(i32, -(1 << 16)))
     if ends:
@@ -202,43 +216,43 @@ def paired(m: LLVMMachine, args: Sequence[Value]) -> Value:
 
 
 def flipped(b: Any, bits: Value) -> Value:
-    """Bytes moved by 128 into the range of the other sign."""
+    """Offset bytes by 128 into the range of the other sign."""
     return b.xor(bits, ir.Constant(bits.type, [-128] * bits.type.count))
 
 
 def units(b: Any, bits: Value) -> Value:
-    """Neighbouring factors as units."""
-    whole = bits.type.count * bits.type.element.width // 32
-    return b.bitcast(bits, ir.VectorType(I32, whole))
+    """Reinterpret neighbouring factors as 32-bit units."""
+    count = bits.type.count * bits.type.element.width // 32
+    return b.bitcast(bits, ir.VectorType(I32, count))
 
 
 def interleaved(b: Any, lines: list[Value]) -> list[Value]:
-    """Units of lines that lie one beside the other: unit j holds element j of every line."""
+    """Return units interleaved from rows: unit j holds element j of every row."""
     rows = [[line] for line in lines]
     while len(rows) > 1:
-        rows = [_merged(b, x, y) for x, y in zip(rows[::2], rows[1::2], strict=True)]
+        rows = [_interleave_pair(b, x, y) for x, y in zip(rows[::2], rows[1::2], strict=True)]
     return [units(b, x) for x in rows[0]]
 
 
-def _merged(b: Any, first: list[Value], second: list[Value]) -> list[Value]:
-    found: list[Value] = []
+def _interleave_pair(b: Any, first: list[Value], second: list[Value]) -> list[Value]:
+    merged: list[Value] = []
     for x, y in zip(first, second, strict=True):
         count, bits = x.type.count, x.type.element.width
         for half in (0, 1):
             picks = [half * count // 2 + j // 2 + (j % 2) * count for j in range(count)]
             mask = ir.Constant(ir.VectorType(I32, count), picks)
             pairs = b.shuffle_vector(x, y, mask)
-            found.append(b.bitcast(pairs, ir.VectorType(ir.IntType(2 * bits), count // 2)))
-    return found
+            merged.append(b.bitcast(pairs, ir.VectorType(ir.IntType(2 * bits), count // 2)))
+    return merged
 
 
 def ones(lanes: int) -> Value:
-    """Units of four bytes, each 1."""
+    """Return units of four bytes, each 1."""
     return ir.Constant(ir.VectorType(I32, lanes), [0x01010101] * lanes)
 
 
 def step(m: LLVMMachine, group: Group, left: Value, right: Value, total: Value) -> Value:
-    """total + the dot product of two units, in every lane."""
+    """Return total + the dot product of two units, in every lane."""
     b, width = m.builder, (m.lanes or 1) * 32
     element: Any = {"bfloats": ir.BFloatType(), "words": I16, "bytes": I8}[group.step]
     kind = ir.VectorType(element, width // (8 * group.dtype.itemsize))

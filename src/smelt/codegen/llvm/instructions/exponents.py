@@ -1,8 +1,8 @@
-"""Numbers made of digits and a power of two, and taken apart into them, on LLVM's vectors.
+"""Emit scaling by powers of two, and splitting of floats into fraction and exponent.
 
-AVX-512 has an instruction for each; elsewhere exponents are written and read as integers.  Results
-that are subnormal take a processor a hundred cycles, even where they are 0 in the end: what may
-come out so is kept from the instruction.
+AVX-512 has an instruction for each; elsewhere exponents are written and read as integers.
+Subnormal results cost a processor a hundred cycles, even where they become 0 in the end: operands
+which may give them are masked off.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Value = ir.Value
 
 
 def scaled(m: Any, a: Value, n: Value) -> Value:
-    """`Machine.scale`."""
+    """Emit `Machine.scale`."""
     dtype = m.float_of(a)
     width = m.tile(dtype)
     if width is not None:
@@ -27,8 +27,11 @@ def scaled(m: Any, a: Value, n: Value) -> Value:
 
 
 def scaled_by_any(m: Any, a: Value, n: Value) -> Value:
-    """`Machine.scale_any`.  A subnormal result is counted in the least of such numbers, rounded as
-    a whole number: the count is the result's bits."""
+    """Emit `Machine.scale_any`.
+
+    A subnormal result is counted in the least subnormal number and rounded as an integer: the count
+    is the result's bits.
+    """
     b, dtype = m.builder, m.float_of(a)
     fit, width = FITS[dtype.name], m.tile(dtype)
     if width is None:
@@ -37,16 +40,16 @@ def scaled_by_any(m: Any, a: Value, n: Value) -> Value:
 
     def subnormal() -> Value:
         units = float(fit.bias - 1 + fit.mantissa)
-        there = b.fcmp_ordered(">=", n, m.const(dtype, -units - 2.0))
+        in_range = b.fcmp_ordered(">=", n, m.const(dtype, -units - 2.0))
         lifted = b.fadd(n, m.const(dtype, units))
-        count = m.rint(m.masked("scalef", width, a, lifted, mask=there))
+        count = m.rint(m.masked("scalef", width, a, lifted, mask=in_range))
         return m.bitcast(m.convert(count, dtype, fit.integer), dtype)
 
     return m.mostly(normal, m.masked("scalef", width, a, n, mask=normal), subnormal)
 
 
 def scaled_or_zero(m: Any, a: Value, n: Value) -> Value:
-    """`Machine.scale_weight`."""
+    """Emit `Machine.scale_weight`."""
     b, dtype = m.builder, m.float_of(a)
     width, least = m.tile(dtype), FITS[dtype.name].least_weight
     normal = b.fcmp_unordered(">=", n, m.const(dtype, least))
@@ -59,7 +62,7 @@ _MOST = {"f32": 250.0, "f64": 2040.0}
 
 
 def _limited(m: Any, a: Value, n: Value, least: float) -> Value:
-    """a·2^n for every n, as if n were at least the least."""
+    """Return a·2^n for every n, clamped below at `least`."""
     dtype = m.float_of(a)
     limited = m.lesser(m.const(dtype, _MOST[dtype.name]), n)  # NaN stays
     limited = m.greater(m.const(dtype, least), limited)
@@ -67,10 +70,10 @@ def _limited(m: Any, a: Value, n: Value, least: float) -> Value:
 
 
 def _in_steps(m: Any, a: Value, n: Value, dtype: DType) -> Value:
-    """Two factors made by writing exponents; only the second product can round.
+    """Scale by two factors, whose exponents are written as integers; only the second can round.
 
-    Adding 1.5·2^m leaves an integer in the low bits, here n with both biases added: no
-    conversion that NaN could upset.
+    Adding 1.5·2^m leaves an integer in the low bits, here n with both biases added: no conversion
+    which NaN could upset.
     """
     fit = FITS[dtype.name]
     integer = fit.integer
@@ -85,7 +88,7 @@ def _in_steps(m: Any, a: Value, n: Value, dtype: DType) -> Value:
 
 
 def split(m: Any, a: Value) -> tuple[Value, Value]:
-    """`Machine.split`."""
+    """Emit `Machine.split`."""
     dtype = m.float_of(a)
     width = m.tile(dtype)
     if width is None:

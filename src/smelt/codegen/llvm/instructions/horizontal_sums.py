@@ -1,7 +1,7 @@
-"""Sums over the lanes of vectors.
+"""Emit horizontal sums: over the lanes of a vector, or of several at once.
 
 across(m, x)            the sum of one vector's lanes
-together(m, vectors)    those of as many vectors as there are lanes, one in each lane
+together(m, vectors)    the sums of as many vectors as there are lanes, one per lane
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ Value = ir.Value
 
 
 def together(m: LLVMMachine, totals: Sequence[Value]) -> Value:
-    """Neighbours are added until nothing else is left."""
+    """Sum the lanes of each vector, by adding neighbouring lanes."""
     b, lanes = m.builder, m.lanes or 1
-    picks = [lane_numbers(list(range(odd, 2 * lanes, 2))) for odd in (0, 1)]
+    picks = [lane_numbers(list(range(parity, 2 * lanes, 2))) for parity in (0, 1)]
     while len(totals) > 1:
         pairs = zip(totals[::2], totals[1::2], strict=True)
         totals = [m.add(*(b.shuffle_vector(x, y, p) for p in picks)) for x, y in pairs]
@@ -26,14 +26,14 @@ def together(m: LLVMMachine, totals: Sequence[Value]) -> Value:
 
 
 def across(m: LLVMMachine, total: Value) -> Value:
-    """Halves are added to halves."""
+    """Sum the lanes of a vector, adding halves to halves."""
     b, lanes = m.builder, m.lanes or 1
     while lanes > 1:
         lanes //= 2
-        nothing = ir.Constant(total.type, ir.Undefined)
+        undefined = ir.Constant(total.type, ir.Undefined)
         first, second = (lane_numbers(list(range(at, at + lanes))) for at in (0, lanes))
         total = m.add(
-            b.shuffle_vector(total, nothing, first), b.shuffle_vector(total, nothing, second)
+            b.shuffle_vector(total, undefined, first), b.shuffle_vector(total, undefined, second)
         )
     return b.extract_element(total, ir.Constant(ir.IntType(32), 0))
 

@@ -1,4 +1,4 @@
-"""Index expressions as LLVM values: scalars, or vectors where a lane axis is involved."""
+"""Emit index expressions as LLVM values: scalars, or vectors along a lane axis."""
 
 from __future__ import annotations
 
@@ -21,44 +21,46 @@ Leaf = Callable[[Atom], Value]
 
 @lru_cache(maxsize=4096)
 def number(value: int) -> Value:
-    """An i64 constant, made once: the same few stand at thousands of places."""
+    """Return an i64 constant, cached since few values occur in thousands of places."""
     return ir.Constant(I64, value)
 
 
 def splat(b: ir.IRBuilder, value: Value, lanes: int) -> Value:
-    """A scalar in every lane, known numbers as such; vectors pass."""
+    """Broadcast a scalar to every lane, constants as constants; vectors pass unchanged."""
     if isinstance(value.type, ir.VectorType):
         return value
     if isinstance(value, TextConstant):
         return value.splat(lanes)
-    none, zero, zeros = _spread(value.type, lanes)
-    return b.shuffle_vector(b.insert_element(none, value, zero), none, zeros)
+    undefined, zero, zeros = _spread(value.type, lanes)
+    return b.shuffle_vector(b.insert_element(undefined, value, zero), undefined, zeros)
 
 
 @lru_cache(maxsize=256)
 def _spread(element: Any, lanes: int) -> tuple[ir.Constant, ir.Constant, ir.Constant]:
-    """Of a vector: one without values, its first place, and that place for every lane."""
+    """Return what `splat` needs: an undefined vector, lane index 0, and a mask of zeros."""
     index = ir.IntType(32)
-    none = ir.Constant(ir.VectorType(element, lanes), ir.Undefined)
-    return none, index(0), ir.Constant(ir.VectorType(index, lanes), None)
+    undefined = ir.Constant(ir.VectorType(element, lanes), ir.Undefined)
+    return undefined, index(0), ir.Constant(ir.VectorType(index, lanes), None)
 
 
 def iota(lanes: int) -> Value:
-    """<0, 1, 2, ..>"""
+    """Return <0, 1, 2, ..>."""
     return ir.Constant(ir.VectorType(I64, lanes), list(range(lanes)))
 
 
 def first_lanes(b: ir.IRBuilder, count: Value, lanes: int) -> Value:
-    """The mask of so many first lanes; all of them where there are more.  One comparison of short
-    numbers, for vectors that LLVM would otherwise compare in halves."""
+    """Return the mask of the first `count` lanes, all lanes if there are fewer.
+
+    It compares 32-bit numbers, once; LLVM would compare 64-bit ones in halves.
+    """
     kind = ir.IntType(32)
-    most = b.select(b.icmp_signed("<", count, number(lanes)), count, number(lanes))
+    limit = b.select(b.icmp_signed("<", count, number(lanes)), count, number(lanes))
     numbers = ir.Constant(ir.VectorType(kind, lanes), list(range(lanes)))
-    return b.icmp_signed("<", numbers, splat(b, b.trunc(most, kind), lanes))
+    return b.icmp_signed("<", numbers, splat(b, b.trunc(limit, kind), lanes))
 
 
 def opaque(b: ir.IRBuilder, value: Value) -> Value:
-    """An i64 about which LLVM can know nothing, at no cost.
+    """Return an i64 about which LLVM knows nothing, at no cost.
 
     Where LLVM 22 sees that one lane of a masked store is left, and the elements have just been
     narrowed, it stores a whole wide lane (llvm-project #179489, x86 with AVX-512).
@@ -68,19 +70,21 @@ def opaque(b: ir.IRBuilder, value: Value) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """The axis that lanes run along, and how many there are."""
+    """The axis which lanes run along, and their number."""
 
     axis: str
     lanes: int
 
 
 class IndexEmitter:
-    """Emits index arithmetic at the builder's position; `leaf` gives the variables' values, those
-    of the first lane where lanes run `along` an axis.
+    """Emits index arithmetic at the builder's position.
 
-    Quotients and extrema are written once: what one emitter is asked for stands in the order of
-    asking, and `above` has the values of those that stand before all of it.  Long expressions have
-    the same part at many places, and LLVM would take seconds to find that out.
+    `leaf` returns the value of a variable: its value in the first lane where lanes run `along` an
+    axis.
+
+    Quotients and extrema are emitted once (common subexpressions): an emitter is used in program
+    order, and `above` has the values of an enclosing emitter.  Long expressions repeat parts in
+    many places, and LLVM would take seconds to find them.
     """
 
     def __init__(
@@ -95,7 +99,7 @@ class IndexEmitter:
         self.found: dict[Atom, Value] = {}
 
     def emit(self, e: Index) -> Value:
-        """`e` as i64, or a vector of i64 if one of its variables is one."""
+        """Return `e` as i64, or as a vector if a variable is one."""
         if isinstance(e, int):
             return number(e)
         total: Any = None
@@ -120,18 +124,18 @@ class IndexEmitter:
 
     def _atom(self, atom: Atom) -> Value:
         if atom.kind in ("size", "axis", "value"):
-            found, along = self.leaf(atom), self.along
+            value, along = self.leaf(atom), self.along
             if along is None or (atom.kind, atom.name) != ("axis", along.axis):
-                return found
-            return self.b.add(splat(self.b, found, along.lanes), iota(along.lanes))
-        found = self.above.get(atom)
-        if found is None and (found := self.found.get(atom)) is None:
-            found = self.found[atom] = self._compound(atom)
-        return found
+                return value
+            return self.b.add(splat(self.b, value, along.lanes), iota(along.lanes))
+        value = self.above.get(atom)
+        if value is None and (value := self.found.get(atom)) is None:
+            value = self.found[atom] = self._compound(atom)
+        return value
 
     def _compound(self, atom: Atom) -> Value:
         if self.along is not None and self._counts_up(atom, self.along):
-            return self._counted(atom, self.along)
+            return self._count_per_lane(atom, self.along)
         a, b = (self.emit(x) for x in atom.args)
         if atom.kind in ("min", "max"):
             return self._pair(lambda x, y: self._extreme(atom.kind == "min", x, y), a, b)
@@ -141,38 +145,43 @@ class IndexEmitter:
         return self._pair(self.b.urem if plain else self._floor_mod, a, b)
 
     def _counts_up(self, atom: Atom, along: Along) -> bool:
-        """Whether it is a quotient or remainder of what is one more from lane to lane."""
+        """Return whether an atom divides what grows by one per lane."""
         if atom.kind not in ("//", "%") or not nonnegative(atom.args[0]):
             return False
         above, below = atom.args
         return coefficient(above, along.axis) == 1 and along.axis not in axes_of(below)
 
-    def _counted(self, atom: Atom, along: Along) -> Value:
-        """The same in all lanes from that of the first one, without dividing numbers of 64 bits
-        lane by lane: how often a remainder that counts up has begun anew by then is a quotient of
-        numbers no larger than there are lanes, or as good as that, which single precision tells."""
+    def _count_per_lane(self, atom: Atom, along: Along) -> Value:
+        """Return such a quotient or remainder in all lanes, without 64-bit divisions per lane.
+
+        How often a remainder has wrapped around by a lane is a quotient of numbers no larger than
+        the number of lanes, which single precision computes exactly.
+        """
         b, lanes = self.b, along.lanes
         first, by = (IndexEmitter(b, self.leaf, self.above).emit(x) for x in atom.args)
-        rest, most = b.urem(first, by), number(lanes)
-        left, step = b.sub(by, rest), b.select(b.icmp_signed("<", by, most), by, most)
-        left = b.select(b.icmp_signed("<", left, most), left, most)
+        remainder, lane_count = b.urem(first, by), number(lanes)
+        until_wrap, step = (
+            b.sub(by, remainder),
+            b.select(b.icmp_signed("<", by, lane_count), by, lane_count),
+        )
+        until_wrap = b.select(b.icmp_signed("<", until_wrap, lane_count), until_wrap, lane_count)
         single = ir.FloatType()
-        begun = b.uitofp(b.sub(step, left), single)
+        start = b.uitofp(b.sub(step, until_wrap), single)
         nth = ir.Constant(ir.VectorType(single, lanes), [n + 0.5 for n in range(lanes)])
-        often = b.fdiv(b.fadd(splat(b, begun, lanes), nth), splat(b, b.uitofp(step, single), lanes))
-        often = b.fptosi(often, ir.VectorType(ir.IntType(32), lanes))
-        often = b.zext(often, ir.VectorType(I64, lanes))
+        wraps = b.fdiv(b.fadd(splat(b, start, lanes), nth), splat(b, b.uitofp(step, single), lanes))
+        wraps = b.fptosi(wraps, ir.VectorType(ir.IntType(32), lanes))
+        wraps = b.zext(wraps, ir.VectorType(I64, lanes))
         if atom.kind == "//":
-            return b.add(splat(b, b.udiv(first, by), lanes), often)
-        counted = b.add(splat(b, rest, lanes), iota(lanes))
-        return b.sub(counted, b.mul(often, splat(b, by, lanes)))
+            return b.add(splat(b, b.udiv(first, by), lanes), wraps)
+        counted = b.add(splat(b, remainder, lanes), iota(lanes))
+        return b.sub(counted, b.mul(wraps, splat(b, by, lanes)))
 
     def _extreme(self, least: bool, a: Value, b: Value) -> Value:
         smaller = self.b.icmp_signed("<", a, b)
         return self.b.select(smaller, a, b) if least else self.b.select(smaller, b, a)
 
     def _floor_mod(self, a: Value, b: Value) -> Value:
-        """Remainder with the sign of a positive divisor."""
+        """Return the remainder, with the sign of a positive divisor."""
         r: Value = self.b.srem(a, b)
         zero: Value = ir.Constant(a.type, None)
         return self.b.select(self.b.icmp_signed("<", r, zero), self.b.add(r, b), r)
@@ -182,7 +191,7 @@ class IndexEmitter:
 
 
 def depth_terms(e: Index, depth_of: Callable[[Atom], int], count: int) -> list[Index]:
-    """The terms of `e` grouped by the deepest loop that they depend on (0 .. count-1)."""
+    """Group the terms of `e` by the deepest loop they depend on (0 .. count-1)."""
     groups: list[dict[Any, int]] = [{} for _ in range(count)]
     terms = e.terms if isinstance(e, Expr) else (((), e),) if e else ()
     for monomial, c in terms:
@@ -200,10 +209,10 @@ def _depth(atom: Atom, depth_of: Callable[[Atom], int]) -> int:
 
 
 def steady(e: Index, axis: str, lanes: int) -> Index:
-    """`e` with quotients that are equal in all lanes held fixed, for reading off its step.
+    """Replace quotients which are equal in all lanes by symbols, to read off the stride.
 
-    Vectors start at multiples of their width, so i//s is one number for all lanes when s is a
-    multiple of it, and i%s counts up with i.
+    Vectors start at multiples of their width, so i//s is the same in all lanes when s is a multiple
+    of it, and i%s counts up with i.
     """
     if not isinstance(e, Expr):
         return e
@@ -217,12 +226,12 @@ def steady(e: Index, axis: str, lanes: int) -> Index:
 
 
 def is_repeated(offset: Index, row: str) -> bool:
-    """Whether an offset is the same for neighbours along an axis, in pairs at least."""
+    """Return whether an offset is the same for pairs of neighbours along an axis."""
     return row in axes_of(offset) and row not in axes_of(steady(offset, row, 2))
 
 
 def multiple_of(e: Index) -> int:
-    """A number that `e` is a multiple of, whatever sizes are; 0 for zero itself.
+    """Return a number which divides `e` for all sizes; 0 for zero.
 
     >>> from smelt.types.expr import axis, maximum, mul
     >>> multiple_of(mul(48, axis("i", 9))), multiple_of(maximum(size("n"), 16))
@@ -238,13 +247,13 @@ def _atom_multiple(atom: Atom) -> int:
 
 
 def _steady_atom(atom: Atom, axis: str, lanes: int) -> Index:
-    own = Expr((((atom,), 1),))
-    if atom.kind not in ("//", "%") or axis not in axes_of(own):
-        return own
+    expr = Expr((((atom,), 1),))
+    if atom.kind not in ("//", "%") or axis not in axes_of(expr):
+        return expr
     numerator, divisor = atom.args
     if axis not in axes_of(divisor) and axis not in axes_of(steady(numerator, axis, lanes)):
-        return size(f"({own})")  # of what is one number for all lanes: so is this
+        return size(f"({expr})")  # equal in all lanes, as its operands are
     if not isinstance(divisor, int) or divisor % lanes or bare_axis(numerator) != axis:
-        return own
+        return expr
     quotient = size(f"{axis}//{divisor}")
     return quotient if atom.kind == "//" else sub(numerator, mul(quotient, divisor))

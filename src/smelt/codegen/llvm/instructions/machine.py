@@ -1,9 +1,9 @@
-"""`Machine` on LLVM: every operation becomes instructions on `<N x T>` vectors, or on scalars.
+"""Implement `Machine` on LLVM: operations become instructions on `<N x T>` vectors or scalars.
 
-The lowering columns of the scalar rows are run against this class, so nothing here knows an
-operator.  Instructions carry no fast-math flags, and products and sums contract only where the
-formula says `fma`; what is written is what runs.  Conversions between what lies in memory and what
-a register holds (`load_convert`, `store_convert`) are here too.
+The lowering columns of the table of scalar operators run against this class, so nothing here knows
+an operator.  Instructions carry no fast-math flags, and products and sums contract only where the
+formula says `fma`; what is written is what runs.  Conversions between memory and register types
+(`load_convert`, `store_convert`) are here too.
 
     machine = LLVMMachine(builder, 16, target)
     y = emit(SCALARS["exp"], machine, (f32,), (x,))     # x, y: <16 x float>
@@ -48,10 +48,10 @@ _SIGNS: dict[Predicate, str] = {
 
 
 class LLVMMachine:
-    """Emits at the builder's position.  `lanes` None means plain scalars.
+    """Emits operations at the builder's position; `lanes` None means scalars.
 
-    The builder may be in a new basic block after an operation with a rare case (`rare`), so
-    callers must read `builder.block` anew when they make phi nodes.
+    An operation with a rare case (`rare`) may leave the builder in a new basic block, so callers
+    must read `builder.block` again when they make phi nodes.
     """
 
     def __init__(self, builder: Any, lanes: int | None, target: Isa) -> None:
@@ -64,11 +64,11 @@ class LLVMMachine:
     # Types and constants
 
     def register_type(self, dtype: DType) -> Any:
-        """Type of a register that holds `dtype`."""
+        """Return the type of a register which holds `dtype`."""
         return widened(element_type(dtype), self.lanes)
 
     def raw_type(self, dtype: DType) -> Any:
-        """Type of what is loaded from and stored to memory."""
+        """Return the type which is loaded from and stored to memory."""
         return widened(memory_type(dtype), self.lanes)
 
     def const(self, dtype: DType, value: float | int | bool) -> Value:
@@ -78,7 +78,7 @@ class LLVMMachine:
         return a.number if isinstance(a, TextConstant) else None
 
     def call(self, name: str, result: Any, *args: Value) -> Value:
-        """A call of a function of LLVM's own, declared where it is not yet."""
+        """Call an external function or LLVM intrinsic, declared on first use."""
         module = self.builder.module
         function = module.globals.get(name)
         if function is None:
@@ -165,18 +165,20 @@ class LLVMMachine:
         return self._intrinsic("trunc", a)
 
     def lesser(self, a: Value, b: Value) -> Value:
-        found = self._extreme("avx512.min", a, b)
-        return self.select(self.compare("lt", a, b), a, b) if found is None else found
+        native = self._extreme("avx512.min", a, b)
+        return self.select(self.compare("lt", a, b), a, b) if native is None else native
 
     def greater(self, a: Value, b: Value) -> Value:
-        found = self._extreme("avx512.max", a, b)
-        return self.select(self.compare("gt", a, b), a, b) if found is None else found
+        native = self._extreme("avx512.max", a, b)
+        return self.select(self.compare("gt", a, b), a, b) if native is None else native
 
     def _extreme(self, name: str, a: Value, b: Value) -> Value | None:
-        """The instruction itself, where vectors are whole ones of AVX-512: what LLVM knows as a
-        comparison it joins with a test for NaN around it, which comes to two comparisons, a union
-        and a move, three of them on the only unit that compares.  Of a constant, which is a number,
-        it makes one instruction of both."""
+        """Return an AVX-512 minimum or maximum instruction, None where LLVM does better.
+
+        LLVM would join a compare-and-select with a surrounding test for NaN into two comparisons, a
+        union and a move, three of them on the only port which compares.  Against a constant, which
+        is a number, it makes one instruction of both.
+        """
         width = self.tile(self.float_of(a))
         constant = any(self.number(x) is not None for x in (a, b))
         if constant or width is None or width * self.float_of(a).bits != 512:
@@ -189,7 +191,7 @@ class LLVMMachine:
         return self.concatenate(parts)
 
     def tile(self, dtype: DType) -> int | None:
-        """Lanes of the AVX-512 instructions that tile this machine's vectors, if some do."""
+        """Return the lanes of AVX-512 instructions which tile this machine's vectors, or None."""
         for bits in (512, 256, 128):
             width = bits // dtype.bits
             if self.avx512 and self.lanes and self.lanes % width == 0:
@@ -197,13 +199,16 @@ class LLVMMachine:
         return None
 
     def float_of(self, a: Value) -> DType:
+        """Return the float type of a register's lanes."""
         element = a.type.element if self.lanes else a.type
         return f32 if isinstance(element, ir.FloatType) else f64
 
     def masked(self, name: str, width: int, *args: Value, mask: Value | None = None) -> Value:
-        """A masked AVX-512 intrinsic on every slice of `width` lanes: 0 where `mask` is false.
+        """Emit a masked AVX-512 intrinsic per slice of `width` lanes.
 
-        Integer arguments (immediates) go to every slice as they are.
+        Lanes are 0 where `mask` is false.
+
+        Integer arguments (immediates) go to every slice unchanged.
         """
         dtype = self.float_of(args[0])
         suffix = f"{'ps' if dtype == f32 else 'pd'}.{width * dtype.bits}"
@@ -250,7 +255,7 @@ class LLVMMachine:
         return self.builder.shuffle_vector(a, a, lane_numbers(range(start, start + width)))
 
     def concatenate(self, parts: Sequence[Value]) -> Value:
-        """Joins equally wide vectors, pairwise where their number is even."""
+        """Concatenate equally wide vectors, pairwise where their number is even."""
         if len(parts) == 1:
             return parts[0]
         if len(parts) % 2 == 0:
@@ -265,17 +270,17 @@ class LLVMMachine:
         return self.builder.shuffle_vector(left, right, lane_numbers(range(lanes + extra)))
 
     def add_aside(self, a: Value, b: Value) -> Value:
-        """a + b on the units that multiply, where others are kept busy by conversions or sums."""
-        one = self._one_aside(a)
+        """Return a + b as an FMA, for when the add ports are busy."""
+        one = self._opaque_one(a)
         return self.add(a, b) if one is None else self.fma(a, one, b)
 
     def sub_aside(self, a: Value, b: Value) -> Value:
-        """a - b on the units that multiply."""
-        one = self._one_aside(a)
+        """Return a - b as an FMA."""
+        one = self._opaque_one(a)
         return self.sub(a, b) if one is None else self.fma(a, one, self.neg(b))
 
-    def _one_aside(self, a: Value) -> Value | None:
-        """A 1 of which LLVM does not know that it is one; None where nothing stands aside."""
+    def _opaque_one(self, a: Value) -> Value | None:
+        """Return a 1 which LLVM cannot recognise as such, or None without AVX-512."""
         dtype = self.float_of(a)
         width = self.tile(dtype)
         if width is None or self.lanes is None:
@@ -283,8 +288,8 @@ class LLVMMachine:
         with self.builder.goto_entry_block():
             one = constant(dtype, 1.0, width)
             one = self.builder.asm(ir.FunctionType(one.type, [one.type]), "", "=v,0", [one], False)
-        every = lane_numbers([*range(width)] * (self.lanes // width))
-        return self.builder.shuffle_vector(one, one, every)
+        all_lanes = lane_numbers([*range(width)] * (self.lanes // width))
+        return self.builder.shuffle_vector(one, one, all_lanes)
 
     @property
     def picks(self) -> bool:
@@ -351,11 +356,11 @@ class LLVMMachine:
         return halves.from_bfloat16(self, halves.to_bfloat16(self, a))
 
     def _fenced(self, a: Value) -> Value:
-        """Keeps LLVM from computing in float16, which most processors do one lane at a time."""
+        """Keep LLVM from computing in float16, which most processors do one lane at a time."""
         return self._intrinsic("arithmetic.fence", a)
 
     def load_convert(self, raw: Value, dtype: DType) -> Value:
-        """What was loaded as `raw_type(dtype)`, as a register.  Any nonzero byte is true."""
+        """Convert a value of `raw_type(dtype)` to a register; any nonzero byte is true."""
         b = self.builder
         if dtype == bool_:
             return b.icmp_unsigned("!=", raw, ir.Constant(raw.type, None))
@@ -368,7 +373,7 @@ class LLVMMachine:
         return raw
 
     def store_convert(self, value: Value, dtype: DType) -> Value:
-        """A register as `raw_type(dtype)`, rounded to nearest even where `dtype` is shorter."""
+        """Convert a register to `raw_type(dtype)`, rounded to nearest even if that is shorter."""
         b, kind = self.builder, self.raw_type(dtype)
         if dtype == bool_:
             return b.zext(value, kind)
@@ -381,7 +386,7 @@ class LLVMMachine:
         return value
 
     def to_bfloat(self, value: Value) -> Value:
-        """Single precision as the bits of bfloat16; what is subnormal becomes zero."""
+        """Convert float32 to the bits of bfloat16; subnormals become zero."""
         b, (kind, bits) = self.builder, [widened(x, self.lanes) for x in (ir.BFloatType(), I16)]
         name = f"llvm.x86.avx512bf16.cvtneps2bf16.{32 * (self.lanes or 1)}"
         return b.bitcast(self.call(name, kind, value), bits)
@@ -389,7 +394,7 @@ class LLVMMachine:
     # Control
 
     def any(self, mask: Value) -> Value:
-        """One bit: whether some lane of the mask is set."""
+        """Return whether some lane of the mask is set (i1)."""
         if self.lanes is None:
             return mask
         return self.call(f"llvm.vector.reduce.or.v{self.lanes}i1", I1, mask)
@@ -398,8 +403,10 @@ class LLVMMachine:
         return self._merged(self.any(mask), common, lambda b: b.select(mask, otherwise(), common))
 
     def mostly(self, mask: Value, common: Value, otherwise: Callable[[], Value]) -> Value:
-        """`rare` where the mask is false: one comparison serves the question whether all is usual
-        and operations under the mask, which would be two of its contrary and it."""
+        """Select like `rare`, but with the mask of the common case.
+
+        One comparison then serves both the branch and operations under the mask.
+        """
         assert self.lanes is not None
         bits = ir.IntType(self.lanes)
         all_set = self.builder.icmp_signed("==", self.builder.bitcast(mask, bits), bits(-1))
@@ -442,10 +449,10 @@ class LLVMMachine:
 
 
 def emit(op: ScalarOp, machine: LLVMMachine, dtypes: Sequence[DType], args: Sequence[Any]) -> Value:
-    """The operator applied to registers of the given operand types; see `ScalarOp.result`.
+    """Apply an operator to registers of the given operand types; see `ScalarOp.result`.
 
-    The result of half types is an unrounded float32 register: rounding between operators is for
-    the caller to decide (`round_half`), storing always rounds.  Raises DTypeError where the row
-    does not take these types.
+    The result of half types is an unrounded float32 register: the caller decides whether to round
+    between operators (`round_half`); stores always round.  Raises DTypeError for types the operator
+    does not take.
     """
     return op.apply(machine, dtypes, args)

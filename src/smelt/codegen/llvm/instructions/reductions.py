@@ -1,12 +1,12 @@
-"""Accumulators: how one step of a fold, the joining of two partial folds and the end are emitted.
+"""Emit accumulators of reductions: start, step, join of partial results, and finish.
 
-Float sums run in double precision, and sums of doubles carry their rounding error along (Knuth,
-The Art of Computer Programming 4.2.2, two-sum), so that the error of a long sum does not grow with
-its length.  To convert single precision takes as long as to add it up, so four vectors side by
-side, or below each other in columns, may be added as two pairs in their own type first
-(`is_paired`): the only roundings that an element meets in single precision are those two, within
-2^-23 of the sum of magnitudes however long the sum is, and one of the result.  Four elements whose
-sum single precision does not hold are infinite.  An arg kind folds pairs of a value and a position.
+Float sums run in double precision, and sums of doubles carry their rounding error along (two-sum:
+D. Knuth, The Art of Computer Programming 4.2.2), so that the error does not grow with the length.
+Converting single precision takes as long as adding it, so four vectors, side by side or below each
+other in columns, may first be added as two pairs in their own type (`is_paired`): each element then
+meets two roundings in single precision, within 2^-23 of the sum of magnitudes however long the sum
+is, and that of the result (`docs/derivations.md`, precision).  Four elements whose sum exceeds
+single precision give infinity.  Argmax and argmin reduce pairs of a value and a position.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ I1 = ir.IntType(1)
 I64_BITS = 64
 State = list[Value]
 FEW = 2**31 - 1
-"""Places up to which half as many bits tell one from another."""
+"""Positions which fit 32 bits."""
 PAIRED = 4
-"""Vectors that are added as pairs in their own type before a sum in a wider one takes them."""
+"""Vectors added pairwise in their own type before a wider sum takes them."""
 
 
 class Accumulator(Protocol):
-    """A fold over elements of type `source`."""
+    """A reduction over elements of type `source`."""
 
     parts: tuple[DType, ...]
     """Register types of the state."""
 
     def start(self, m: LLVMMachine) -> State:
-        """The state before any element."""
+        """Return the state before any element."""
         ...
 
     def step(self, m: LLVMMachine, state: State, element: Value, position: Value | None) -> State:
-        """The state after one more element (in every lane)."""
+        """Return the state after one more element in every lane."""
         ...
 
     def join(self, m: LLVMMachine, first: State, second: State) -> State:
-        """The state of two runs of elements."""
+        """Return the state of two runs of elements, joined."""
         ...
 
     def finish(self, m: LLVMMachine, state: State) -> Value:
-        """The result as a register of the fold's type."""
+        """Return the result, as a register of the reduction's type."""
         ...
 
 
 class Plain:
-    """One value; floats in double precision where the row says that errors add up."""
+    """A single value, in double precision where rounding errors add up."""
 
     def __init__(self, row: Combine, source: DType, result: DType) -> None:
         self.row, self.source, self.result = row, source, result
@@ -73,10 +73,10 @@ class Plain:
     def step(self, m: LLVMMachine, state: State, element: Value, position: Value | None) -> State:
         element = cast(m, element, self.source, self.inner)
         if self.row.idempotent and m.number(state[0]) is not None:
-            return [element]  # nothing has been folded yet
+            return [element]  # the first element
         if self.row.compensated and self.source.is_float and self.source != self.inner:
             return [m.add_aside(element, state[0])]
-        # The element first: what a step asks of it (is it NaN?) waits for no other step.
+        # The element first: its test for NaN then depends on no earlier step.
         return self.join(m, [element], state)
 
     def join(self, m: LLVMMachine, first: State, second: State) -> State:
@@ -106,26 +106,27 @@ class Compensated:
         return [total, m.add(error, m.add(first[1], second[1]))]
 
     def finish(self, m: LLVMMachine, state: State) -> Value:
-        whole = m.add(state[0], state[1])
-        return m.select(m.compare("eq", state[1], state[1]), whole, state[0])
+        corrected = m.add(state[0], state[1])
+        return m.select(m.compare("eq", state[1], state[1]), corrected, state[0])
 
     def _two_sum(self, m: LLVMMachine, a: Value, b: Value) -> tuple[Value, Value]:
         total = m.add(a, b)
-        taken = m.sub_aside(total, a)
-        kept = m.sub(total, taken)
-        return total, m.add_aside(m.sub(a, kept), m.sub_aside(b, taken))
+        b_part = m.sub_aside(total, a)
+        a_part = m.sub(total, b_part)
+        return total, m.add_aside(m.sub(a, a_part), m.sub_aside(b, b_part))
 
 
 class Winner:
-    """The best value so far and where it stood; the first of equals, NaN before all.
+    """The best value and its position; the first of equals wins, NaN first.
 
-    A lane that meets positions in order keeps what it met first; where the loops over several axes
-    stand in another order than places are counted, each element is asked where it stands.
+    A lane which meets positions in order keeps what it met first.  Where the loops over several
+    axes run in another order than positions are counted, positions are compared.
 
-    In order, what is no better than the best so far cannot win any more.  Where vectors lie along
-    the places, that is the *bar*: most vectors are done with once they have been compared with it,
-    and one of which some element passes is looked at on its own: its best lane is the state then,
-    whatever came before."""
+    In order, an element no better than the best so far cannot win any more.  Where vectors run
+    along the positions, that value is the *bar*: most vectors are done after one comparison with
+    it.  A vector with an element above the bar is reduced on its own: its best lane becomes the
+    state.
+    """
 
     def __init__(self, row: Combine, source: DType, place: DType, *, in_order: bool) -> None:
         self.row, self.source, self.place, self.in_order = row, source, place, in_order
@@ -140,7 +141,7 @@ class Winner:
         assert position is not None
         position = cast(m, position, i64, self.place)
         if m.number(state[1]) is not None:
-            return [element, position]  # nothing has been folded yet
+            return [element, position]  # the first element
         if not self.in_order:
             return self.join(m, state, [element, position])
         wins = self._beats(m, element, state[0])
@@ -155,16 +156,18 @@ class Winner:
 
     def finish(self, m: LLVMMachine, state: State) -> Value:
         untouched = m.compare("eq", state[1], m.const(self.place, self.farthest))
-        found = m.select(untouched, m.const(self.place, 0), state[1])
-        return cast(m, found, self.place, i64)
+        position = m.select(untouched, m.const(self.place, 0), state[1])
+        return cast(m, position, self.place, i64)
 
     def _beats(self, m: LLVMMachine, a: Value, b: Value) -> Value:
         passes = self.passes(m, a, b)
         return m.and_(passes, m.compare("eq", b, b)) if self.source.is_float else passes
 
     def passes(self, m: LLVMMachine, a: Value, bar: Value) -> Value:
-        """Whether a is better than a number, or none: what is neither worse nor equal, which is a
-        single comparison."""
+        """Return whether a is better than the bar, or NaN.
+
+        That is what is neither worse nor equal, which LLVM makes a single comparison.
+        """
         if not self.source.is_float:
             return self._better(m, a, bar)
         return m.not_(m.or_(self._better(m, bar, a), m.compare("eq", a, bar)))
@@ -172,22 +175,25 @@ class Winner:
     def taken(
         self, m: LLVMMachine, elements: Value, position: Value, state: State
     ) -> tuple[State, Value]:
-        """What holds behind a vector of which some elements pass, the first of which stands at
-        `position`: the state, of scalars, and the bar, above all numbers once there was none."""
+        """Return state and bar after a vector of which some elements pass the bar.
+
+        `position` is that of its first element.  The state is scalar; after a NaN the bar is above
+        all numbers.
+        """
         b, scalar = m.builder, LLVMMachine(m.builder, None, m.target)
         best = bar = self._best(m, elements)
-        found = m.compare("eq", elements, splat(b, best, elements.type.count))
+        is_best = m.compare("eq", elements, splat(b, best, elements.type.count))
         if self.source.is_float:
             nan = m.compare("ne", elements, elements)
-            some = m.any(nan)
-            found = b.select(some, nan, found)
-            best = scalar.select(some, scalar.const(self.source, float("nan")), best)
-            bar = scalar.select(some, scalar.const(self.source, -self.row.identity(f32)), best)
-        place = cast(scalar, b.add(position, first_lane(m, found)), i64, self.place)
+            has_nan = m.any(nan)
+            is_best = b.select(has_nan, nan, is_best)
+            best = scalar.select(has_nan, scalar.const(self.source, float("nan")), best)
+            bar = scalar.select(has_nan, scalar.const(self.source, -self.row.identity(f32)), best)
+        place = cast(scalar, b.add(position, first_lane(m, is_best)), i64, self.place)
         new = [best, place]
-        if self.source.is_float:  # the first that is no number stays
-            ends = scalar.compare("ne", state[0], state[0])
-            new = [scalar.select(ends, x, y) for x, y in zip(state, new, strict=True)]
+        if self.source.is_float:  # the first NaN stays
+            is_final = scalar.compare("ne", state[0], state[0])
+            new = [scalar.select(is_final, x, y) for x, y in zip(state, new, strict=True)]
         return new, bar
 
     def _best(self, m: LLVMMachine, values: Value) -> Value:
@@ -206,8 +212,11 @@ def accumulator(
     in_order: bool = True,
     places: Index = FEW + 1,
 ) -> Accumulator:
-    """How `row` folds elements of `source` into `result` (both register types), met `in_order` of
-    their so many `places` or not; `plain` where double precision is enough as it is."""
+    """Return the accumulator which reduces elements of `source` to `result` (register types).
+
+    `in_order` says whether loops meet the `places` positions in order; with `plain`, sums in double
+    precision are not compensated.
+    """
     if row.positional:
         place = i32 if isinstance(places, int) and places <= FEW else i64
         return Winner(row, source, place, in_order=in_order)
@@ -217,16 +226,17 @@ def accumulator(
 
 
 def is_paired(fold: Item) -> bool:
-    """Whether elements of a fold may be added in their own type first: they are float32, of which
-    a sum is carried in double precision.  Not where double precision is the result's: moments about
-    an element take away from it what the sum of so many of that element is."""
+    """Return whether elements may be added pairwise in their own type first.
+
+    They are float32, summed in double precision.  Not where the result itself is needed in double
+    precision: moments about an element subtract that element times the count from the sum.
+    """
     assert isinstance(fold.payload, Folding)
     return fold.payload.pairs and fold.payload.row.compensated and fold.args[0].dtype == f32
 
 
 def across(acc: Accumulator, m: LLVMMachine, state: State, lanes: int, until: int = 1) -> State:
-    """Joins the lanes of a vector state, halves with halves, until so many are left (scalars where
-    that is one)."""
+    """Join the lanes of a vector state, halves with halves, until `until` lanes are left."""
     while lanes > until:
         half = lanes // 2
         low = [_part(m, v, 0, half) for v in state]
@@ -237,21 +247,21 @@ def across(acc: Accumulator, m: LLVMMachine, state: State, lanes: int, until: in
 
 
 def first_lane(m: LLVMMachine, mask: Value) -> Value:
-    """The number of the first lane of those that a mask holds, one at least."""
+    """Return the index of the first set lane of a nonzero mask."""
     count = mask.type.count
     bits = ir.IntType(count)
-    found = m.call(f"llvm.cttz.i{count}", bits, m.builder.bitcast(mask, bits), I1(1))
+    index = m.call(f"llvm.cttz.i{count}", bits, m.builder.bitcast(mask, bits), I1(1))
     if count == I64_BITS:
-        return found
-    return (m.builder.zext if count < I64_BITS else m.builder.trunc)(found, I64)
+        return index
+    return (m.builder.zext if count < I64_BITS else m.builder.trunc)(index, I64)
 
 
 def halved(
     m: LLVMMachine, value: Value, join: Callable[[LLVMMachine, Value, Value], Value]
 ) -> Value:
-    """A scalar: the lanes of a vector joined, halves with halves."""
-    while (many := value.type.count) > 1:
-        half = many // 2
+    """Reduce the lanes of a vector to a scalar, joining halves with halves."""
+    while (lanes := value.type.count) > 1:
+        half = lanes // 2
         m = LLVMMachine(m.builder, half if half > 1 else None, m.target)
         value = join(m, _part(m, value, 0, half), _part(m, value, half, half))
         if half == 1:
@@ -260,35 +270,35 @@ def halved(
 
 
 def pairs_added(m: LLVMMachine, element: Value, lanes: int) -> Value:
-    """A vector of elements with its halves added until so many lanes are left."""
-    while (many := element.type.count) > lanes:
-        element = m.add(_part(m, element, 0, many // 2), _part(m, element, many // 2, many // 2))
+    """Add the halves of a vector until `lanes` lanes are left."""
+    while (width := element.type.count) > lanes:
+        element = m.add(_part(m, element, 0, width // 2), _part(m, element, width // 2, width // 2))
     return element
 
 
 def rows_added(m: LLVMMachine, elements: Sequence[Value]) -> list[Value]:
-    """Elements of rows, of each four in a row that there are their sum by pairs."""
-    found = list(elements)
+    """Replace elements of each four consecutive rows by their pairwise sum."""
+    sums = list(elements)
     step = 1
-    while step < PAIRED and len(found) > 1 and len(found) % 2 == 0:
-        found = [m.add(a, b) for a, b in zip(found[::2], found[1::2], strict=True)]
+    while step < PAIRED and len(sums) > 1 and len(sums) % 2 == 0:
+        sums = [m.add(a, b) for a, b in zip(sums[::2], sums[1::2], strict=True)]
         step *= 2
-    return found
+    return sums
 
 
 def first_lanes(m: LLVMMachine, state: State, count: int) -> State:
-    """So many lanes of a vector state."""
+    """Return the first `count` lanes of a vector state."""
     return [_part(m, v, 0, count) for v in state]
 
 
 def with_first_lanes(m: LLVMMachine, state: State, first: State) -> State:
-    """A vector state whose first lanes are others, by whole parts as long as those."""
-    found: State = []
-    for v, own in zip(state, first, strict=True):
-        many, count = v.type.count, own.type.count
-        parts = [own, *(_part(m, v, at, count) for at in range(count, many, count))]
-        found.append(m.concatenate(parts))
-    return found
+    """Replace the first lanes of a vector state, by parts as wide as those."""
+    replaced: State = []
+    for v, head in zip(state, first, strict=True):
+        width, count = v.type.count, head.type.count
+        parts = [head, *(_part(m, v, at, count) for at in range(count, width, count))]
+        replaced.append(m.concatenate(parts))
+    return replaced
 
 
 def _part(m: LLVMMachine, value: Value, start: int, count: int) -> Value:

@@ -1,4 +1,4 @@
-"""What registers look like in LLVM: types of lanes and of memory, constants, helper functions.
+"""Map dtypes to LLVM register and memory types, and build constants.
 
 >>> from smelt.types.dtype import bool_, f16, f32
 >>> str(element_type(f16)), str(memory_type(f16)), str(memory_type(bool_))
@@ -26,30 +26,30 @@ _FLOATS: dict[int, Any] = {16: ir.FloatType(), 32: ir.FloatType(), 64: ir.Double
 
 
 class Isa(Protocol):
-    """What a machine needs to know about the processor."""
+    """Processor properties which a machine needs."""
 
     @property
     def isa(self) -> str:
-        """One of "avx512", "avx2", "neon" and "portable"."""
+        """Return one of "avx512", "avx2", "neon" and "portable"."""
         ...
 
     @property
     def registers(self) -> int:
-        """Vector registers."""
+        """Return the number of vector registers."""
         ...
 
     @property
     def divides_fast(self) -> bool:
-        """Whether to divide a vector is less work than to multiply by a reciprocal exactly."""
+        """Return whether dividing a vector beats exact multiplication by a reciprocal."""
         ...
 
     def has(self, feature: str) -> bool:
-        """Whether LLVM's target feature of that name is there."""
+        """Return whether LLVM's target feature of that name is available."""
         ...
 
 
 def element_type(dtype: DType) -> Any:
-    """The LLVM type of one lane in a register.  Complex types have none: KeyError."""
+    """Return the LLVM type of a register lane; raises KeyError for complex types."""
     if dtype.kind == "bool":
         return I1
     if dtype.is_integer:
@@ -58,7 +58,7 @@ def element_type(dtype: DType) -> Any:
 
 
 def memory_type(dtype: DType) -> Any:
-    """The LLVM type of one element in memory: i8 for bool, i16 for half types."""
+    """Return the LLVM type in memory: i8 for bool, i16 for half types."""
     if dtype.kind == "bool":
         return ir.IntType(8)
     if dtype.kind == "float" and dtype.bits == 16:
@@ -67,12 +67,12 @@ def memory_type(dtype: DType) -> Any:
 
 
 def widened(element: Any, lanes: int | None) -> Any:
-    """The vector of so many elements, or the element itself where `lanes` is None."""
+    """Return the vector of `lanes` elements, or the element type if `lanes` is None."""
     return element if lanes is None else ir.VectorType(element, lanes)
 
 
 def lane_numbers(numbers: Sequence[int]) -> Any:
-    """Lanes as shuffles are told them, made once: the same few stand at thousands of places."""
+    """Return a shuffle mask, cached since few occur in thousands of places."""
     return _lane_numbers(tuple(numbers))
 
 
@@ -82,20 +82,20 @@ def _lane_numbers(numbers: tuple[int, ...]) -> Any:
 
 
 class TextConstant(ir.Constant):
-    """A constant in LLVM's own spelling: splats stay short however many lanes they fill."""
+    """A constant in LLVM's spelling: splats stay short however many lanes they fill."""
 
     def __init__(self, kind: Any, text: str, number: float | int | bool) -> None:
         self.type, self.constant, self.ref = kind, text, text
         self.number = number
 
     def splat(self, lanes: int) -> TextConstant:
-        """A scalar constant in every lane."""
+        """Return a scalar constant in every lane."""
         text = f"splat ({self.type} {self.constant})"
         return TextConstant(widened(self.type, lanes), text, self.number)
 
 
 def constant(dtype: DType, value: float | int | bool, lanes: int | None) -> TextConstant:
-    """`value` rounded or wrapped to the register of `dtype`, in every lane."""
+    """Return `value`, rounded or wrapped to the register of `dtype`, in every lane."""
     element = element_type(dtype)
     number: float | int | bool
     if dtype.is_float:
@@ -116,7 +116,7 @@ def constant(dtype: DType, value: float | int | bool, lanes: int | None) -> Text
 
 
 def define_lanewise(module: Any, name: str, callee: str, kind: Any, arity: int) -> None:
-    """Define `name` as a loop that calls `callee` for every lane: small, and out of the way."""
+    """Define `name` as a cold loop which calls `callee` for every lane."""
     function: Any = ir.Function(module, ir.FunctionType(kind, [kind] * arity), name)
     function.linkage = "private"
     function.attributes.add("noinline")

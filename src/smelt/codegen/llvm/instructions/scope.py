@@ -1,4 +1,4 @@
-"""Where emission stands in a loop nest: bound axes, known values, lanes and mask."""
+"""Represent the emission point in a loop nest: bound axes, known values, lanes and mask."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ Value = ir.Value
 
 @dataclass
 class Lanes:
-    """The vector axis at this place: its name, the position of lane 0, lane count and mask, and a
-    number that the position is a multiple of."""
+    """The vector axis at the emission point.
+
+    `base` is the position of lane 0, `count` the number of lanes, `apart` a number which the
+    position is a multiple of.
+    """
 
     axis: str
     base: Value
@@ -25,15 +28,17 @@ class Lanes:
     mask: Value | None
     apart: int = 1
     inside: Mapping[tuple[Index, Index], Any] = field(default_factory=dict[Any, Any], compare=False)
-    """Limits that have been tested for these lanes already, with what came of it."""
+    """Bounds already tested for these lanes, with the results."""
     asked: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]], compare=False)
-    """Buffers whose next lines have been asked for, each with a lane from which on."""
+    """Buffers whose next cache lines have been prefetched, each from a lane on."""
 
 
 @dataclass
 class Scope:
-    """One level of loops.  Look-ups go outwards, and give None for what is not known; new values
-    stay here."""
+    """A level of loops.
+
+    Lookups go outwards, and return None for what is unknown; new values are stored here.
+    """
 
     parent: Scope | None = None
     axes: dict[str, Value] = field(default_factory=dict)
@@ -42,7 +47,7 @@ class Scope:
     lanes: Lanes | None = None
 
     def axis(self, name: str) -> Any:
-        """Current position on a loop axis (a scalar i64)."""
+        """Return the current position on a loop axis (i64)."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.axes:
@@ -51,7 +56,7 @@ class Scope:
         return None
 
     def value(self, item: Item) -> Any:
-        """The register of an item, if it is known here or further out."""
+        """Return the register of an item, if it is available here or further out."""
         scope: Scope | None = self
         while scope is not None:
             if item in scope.values:
@@ -60,7 +65,7 @@ class Scope:
         return None
 
     def offset(self, access: Access) -> Any:
-        """The part of an access's offset that is known here or further out."""
+        """Return the part of an access's offset available here or further out."""
         scope: Scope | None = self
         while scope is not None:
             if access in scope.offsets:

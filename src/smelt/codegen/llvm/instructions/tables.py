@@ -1,7 +1,7 @@
-"""Tables of 16 numbers, or 32, looked up by every lane of a vector on its own.
+"""Emit lookups of small tables (16 or 32 numbers) by every lane.
 
-AVX-512 has permutations that take the table in registers, as fast as a multiplication.  Elsewhere
-each lane loads its number, which is about as fast as the division that a table saves.
+AVX-512 permutes tables held in registers, as fast as a multiplication.  Elsewhere each lane loads
+its number, which is about as fast as the division that a table saves.
 """
 
 from __future__ import annotations
@@ -15,26 +15,28 @@ from smelt.types.dtype import DType, f32
 
 Value = ir.Value
 LINE = 64
-"""Bytes to which tables are aligned: words of hundreds of bits are by themselves to 16 only."""
+"""Alignment of tables in bytes; by default LLVM aligns them to 16."""
 
 
 def picked(m: Any, dtype: DType, numbers: tuple[float, ...], at: Value) -> Value:
-    """`Machine.pick`."""
+    """Emit `Machine.pick`."""
     if m.lanes is None:
-        return _loaded(m, dtype, numbers, at)
+        return _load_number(m, dtype, numbers, at)
     if not m.picks:
-        found = ir.Constant(m.register_type(dtype), ir.Undefined)
+        result = ir.Constant(m.register_type(dtype), ir.Undefined)
         for lane in range(m.lanes):
             one = m.builder.extract_element(at, ir.Constant(I32, lane))
-            one = _loaded(m, dtype, numbers, one)
-            found = m.builder.insert_element(found, one, ir.Constant(I32, lane))
-        return found
+            one = _load_number(m, dtype, numbers, one)
+            result = m.builder.insert_element(result, one, ir.Constant(I32, lane))
+        return result
     return _permuted(m, dtype, numbers, at)
 
 
 def _permuted(m: Any, dtype: DType, numbers: tuple[float, ...], at: Value) -> Value:
-    """By whole registers, which a few lanes fill again and again: of two lanes and copies of the
-    first LLVM 22 takes the first alone."""
+    """Look up by permuting full registers; fewer lanes are repeated to fill one.
+
+    Of two lanes and copies of the first, LLVM 22 takes the first alone.
+    """
     width = 512 // dtype.bits
     kind = ir.VectorType(element_type(dtype), width)
     halves = [
@@ -52,13 +54,13 @@ def _permuted(m: Any, dtype: DType, numbers: tuple[float, ...], at: Value) -> Va
         else:
             name = f"llvm.x86.avx512.vpermi2var.{'ps' if dtype == f32 else 'pd'}.512"
             parts.append(m.call(name, kind, halves[0], part, halves[1]))
-    whole = m.concatenate(parts)
+    result = m.concatenate(parts)
     if m.lanes % width == 0:
-        return whole
-    return m.builder.shuffle_vector(whole, whole, lane_numbers(range(m.lanes)))
+        return result
+    return m.builder.shuffle_vector(result, result, lane_numbers(range(m.lanes)))
 
 
-def _loaded(m: Any, dtype: DType, numbers: tuple[float, ...], at: Value) -> Value:
+def _load_number(m: Any, dtype: DType, numbers: tuple[float, ...], at: Value) -> Value:
     b, element = m.builder, element_type(dtype)
     place = b.and_(at, ir.Constant(at.type, len(numbers) - 1))
     start = table(b, numbers, element)
@@ -66,10 +68,10 @@ def _loaded(m: Any, dtype: DType, numbers: tuple[float, ...], at: Value) -> Valu
 
 
 def table(b: ir.IRBuilder, values: tuple[Any, ...], kind: Any) -> Value:
-    """Numbers that the code has beside it, once for a module."""
+    """Return a constant table of the module, emitted once."""
     name = f"table.{blake2s(repr((values, str(kind))).encode(), digest_size=8).hexdigest()}"
-    found: Any = b.module.globals.get(name)
-    if found is None:
+    variable: Any = b.module.globals.get(name)
+    if variable is None:
         data = ir.Constant(ir.ArrayType(kind, len(values)), values)
-        found = ir.GlobalVariable(b.module, name, data, align=LINE)
-    return found
+        variable = ir.GlobalVariable(b.module, name, data, align=LINE)
+    return variable

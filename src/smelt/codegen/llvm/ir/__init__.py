@@ -1,9 +1,9 @@
-"""LLVM's language as text: types, constants, and a builder whose instructions are lines at once.
+"""Write LLVM IR as text: types, constants, and a builder whose instructions are lines.
 
-The names are those of LLVM's own builder and of `llvmlite.ir`, which keeps an object for each
-operand and spells it when a module is printed; that took a third of a compilation.  Here a value
-is its type and its name, an instruction its line, and a type one object: types are compared by
-identity.  Only what Smelt writes is here.  LLVM reads the text and checks the rest of its rules.
+Names follow LLVM's own builder and `llvmlite.ir`, which keeps an object for each operand and spells
+it when a module is printed, at a third of the compilation time.  Here a value is its type and its
+name, an instruction its line, and each type a single object, compared by identity.  Only what Smelt
+emits is supported.  LLVM parses the text and checks its other rules.
 
 >>> from smelt.codegen.llvm import ir
 >>> module = ir.Module("twice")
@@ -13,10 +13,7 @@ identity.  Only what Smelt writes is here.  LLVM reads the text and checks the r
 >>> b.ret(b.mul(f.args[0], i64(2)))
 >>> print(f)
 define i64 @"twice"(i64 %.1) {
-entry:
-  %.2 = mul i64 %.1, 2
-  ret i64 %.2
-}
+entry: %.2 = mul i64 %.1, 2 ret i64 %.2 }
 """
 
 from __future__ import annotations

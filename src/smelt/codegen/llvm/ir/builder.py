@@ -1,4 +1,4 @@
-"""The builder: each instruction becomes a line at the builder's place as it is asked for."""
+"""Build LLVM IR: instructions are inserted as lines of text at the builder's position."""
 
 from __future__ import annotations
 
@@ -28,132 +28,133 @@ from smelt.codegen.llvm.ir.values import (
 
 _I1, _I32 = IntType(1), IntType(32)
 _POINTER, _VOID = PointerType(), VoidType()
-_COMPARED = {">": "gt", "<": "lt", "==": "eq", "!=": "ne", ">=": "ge", "<=": "le"}
-_SIGNED = {sign: name if sign in "==!=" else f"s{name}" for sign, name in _COMPARED.items()}
-_UNSIGNED = {sign: name if sign in "==!=" else f"u{name}" for sign, name in _COMPARED.items()}
+_PREDICATES = {">": "gt", "<": "lt", "==": "eq", "!=": "ne", ">=": "ge", "<=": "le"}
+_SIGNED = {sign: name if sign in "==!=" else f"s{name}" for sign, name in _PREDICATES.items()}
+_UNSIGNED = {sign: name if sign in "==!=" else f"u{name}" for sign, name in _PREDICATES.items()}
 _LIKELY = 99
-"""Weight of the way that is taken nearly always; the other one's is 1."""
+"""Branch weight of the likely side; that of the other is 1."""
 
 Made = TypeVar("Made", bound=Instruction)
 
 
 class IRBuilder:
-    """Writes at the end of a block, or for a while before the end of a function's first one.
+    """Inserts instructions at the end of a block, or temporarily elsewhere (`goto_block`).
 
-    Raises TypeError where operands' types differ that LLVM wants equal."""
+    Raises TypeError where the types of operands differ which LLVM requires to be equal.
+    """
 
     def __init__(self, block: Block) -> None:
         self.block = block
         self._at: int | None = None
-        """Where in the block instructions are put; None: behind all others."""
+        """Index in the block where instructions are inserted; None at the end."""
 
     # ---- places ----------------------------------------------------------------------------------
 
     @property
     def function(self) -> Function:
-        """The function that is written."""
+        """Return the current function."""
         return self.block.function
 
     @property
     def module(self) -> Module:
-        """The module of the function that is written."""
+        """Return the module of the current function."""
         return self.block.function.module
 
     def position_at_end(self, block: Block) -> None:
-        """What follows stands at the end of `block`."""
+        """Insert following instructions at the end of `block`."""
         self.block = block
         self._at = None
 
     def append_basic_block(self, name: str = "block") -> Block:
-        """A new block of the function; the builder stays where it is."""
+        """Append a block to the function; the position does not change."""
         return self.block.function.append_basic_block(name)
 
     def goto_entry_block(self) -> AbstractContextManager[None]:
-        """At the end of the function's first block, before what leaves it."""
+        """Insert at the end of the entry block within a `with`, before its terminator."""
         return self.goto_block(self.function.blocks[0])
 
     @contextmanager
     def goto_block(self, block: Block, *, first: bool = False) -> Generator[None]:
-        """At the end of a block, before what leaves it, or at its head."""
-        kept = self.block, self._at
+        """Insert within a `with` at a block's end, before its terminator, or at its head."""
+        position = self.block, self._at
         self.block = block
         self._at = 0 if first else None if block.terminator is None else -1
         try:
             yield
         finally:
-            self.block, self._at = kept
+            self.block, self._at = position
 
-    def _insert(self, made: Made) -> Made:
+    def _insert(self, instruction: Made) -> Made:
         if self._at is None:
-            self.block.instructions.append(made)
+            self.block.instructions.append(instruction)
         else:
-            self.block.instructions.insert(self._at, made)
-        return made
+            self.block.instructions.insert(self._at, instruction)
+        return instruction
 
-    def _give(self, kind: Type, text: str, form: type[Made] = Instruction) -> Made:
-        """An instruction that gives a value."""
+    def _emit_value(self, kind: Type, text: str, form: type[Made] = Instruction) -> Made:
+        """Insert an instruction with a result."""
         function = self.block.function
         function.count += 1
         ref = f"%.{function.count}"
         return self._insert(form(kind, ref, f"{ref} = {text}"))
 
-    def _do(self, text: str) -> Instruction:
-        """An instruction that gives none."""
+    def _emit_effect(self, text: str) -> Instruction:
+        """Insert an instruction without result."""
         return self._insert(Instruction(_VOID, "", text))
 
-    def _end(self, text: str) -> Instruction:
-        """What leaves the block."""
+    def _terminate(self, text: str) -> Instruction:
+        """Insert the terminator of the block."""
         if self.block.terminator is not None:
             raise ValueError(f"block {self.block.name} is left already")
-        self.block.terminator = made = self._do(text)
-        return made
+        self.block.terminator = terminator = self._emit_effect(text)
+        return terminator
 
     # ---- control flow ----------------------------------------------------------------------------
 
     def branch(self, target: Block) -> None:
-        """Goes on in `target`."""
-        self._end(f"br label {target.ref}")
+        """Branch to `target`."""
+        self._terminate(f"br label {target.ref}")
 
     def cbranch(self, condition: Value, yes: Block, no: Block) -> Instruction:
-        """Goes on in one of two blocks."""
-        return self._end(f"br i1 {condition.ref}, label {yes.ref}, label {no.ref}")
+        """Branch to one of two blocks."""
+        return self._terminate(f"br i1 {condition.ref}, label {yes.ref}, label {no.ref}")
 
     def ret_void(self) -> None:
-        """Leaves the function."""
-        self._end("ret void")
+        """Return from the function."""
+        self._terminate("ret void")
 
     def ret(self, value: Value) -> None:
-        """Leaves the function with a value."""
-        self._end(f"ret {value.type.text} {value.ref}")
+        """Return a value from the function."""
+        self._terminate(f"ret {value.type.text} {value.ref}")
 
     @contextmanager
     def if_then(self, condition: Value, likely: bool | None = None) -> Generator[Block]:
-        """What is written inside runs where `condition` holds; gives the block behind it."""
-        inside, behind = self.append_basic_block("if"), self.append_basic_block("endif")
-        self._weighed(self.cbranch(condition, inside, behind), likely)
-        with self._branch(inside, behind):
-            yield behind
-        self.position_at_end(behind)
+        """Emit the `with` body under a condition; yields the block after it."""
+        inside, after = self.append_basic_block("if"), self.append_basic_block("endif")
+        self._set_likelihood(self.cbranch(condition, inside, after), likely)
+        with self._branch(inside, after):
+            yield after
+        self.position_at_end(after)
 
     @contextmanager
     def if_else(
         self, condition: Value, likely: bool | None = None
     ) -> Generator[tuple[AbstractContextManager[Block], AbstractContextManager[Block]]]:
-        """Two contexts: for where `condition` holds, and for where it does not."""
+        """Yield two contexts: for where `condition` holds, and for where it does not."""
         yes, no = self.append_basic_block("if"), self.append_basic_block("else")
-        behind = self.append_basic_block("endif")
-        self._weighed(self.cbranch(condition, yes, no), likely)
-        yield self._branch(yes, behind), self._branch(no, behind)
-        self.position_at_end(behind)
+        after = self.append_basic_block("endif")
+        self._set_likelihood(self.cbranch(condition, yes, no), likely)
+        yield self._branch(yes, after), self._branch(no, after)
+        self.position_at_end(after)
 
     @contextmanager
-    def _branch(self, inside: Block, behind: Block) -> Generator[Block]:
+    def _branch(self, inside: Block, after: Block) -> Generator[Block]:
         self.position_at_end(inside)
-        yield behind
+        yield after
         if self.block.terminator is None:
-            self.branch(behind)
+            self.branch(after)
 
-    def _weighed(self, branch: Instruction, likely: bool | None) -> None:
+    def _set_likelihood(self, branch: Instruction, likely: bool | None) -> None:
         if likely is not None:
             weights = (_LIKELY, 1) if likely else (1, _LIKELY)
             node = self.module.add_metadata(["branch_weights", *map(_I32, weights)])
@@ -164,13 +165,13 @@ class IRBuilder:
     @overload
     def phi(self, kind: Type, form: type[Made]) -> Made: ...
     def phi(self, kind: Type, form: type[Any] = Phi) -> Any:
-        """A value that depends on where one comes from."""
-        return self._give(kind, f"phi {kind.text}", form)
+        """Start a phi node: a value which depends on the predecessor block."""
+        return self._emit_value(kind, f"phi {kind.text}", form)
 
     def select(self, condition: Value, yes: Value, no: Value) -> Value:
-        """One of two values, lane by lane where the condition has lanes."""
-        kind = _same(yes, no)
-        return self._give(
+        """Select one of two values, lane by lane where the condition has lanes."""
+        kind = _common_type(yes, no)
+        return self._emit_value(
             kind,
             f"select {condition.type.text} {condition.ref}, "
             f"{kind.text} {yes.ref}, {kind.text} {no.ref}",
@@ -181,209 +182,216 @@ class IRBuilder:
     def _binary(self, operation: str, a: Value, b: Value) -> Value:
         kind = a.type
         if b.type is not kind:
-            raise _unlike(a, b)
-        return self._give(kind, f"{operation} {kind.text} {a.ref}, {b.ref}")
+            raise _type_error(a, b)
+        return self._emit_value(kind, f"{operation} {kind.text} {a.ref}, {b.ref}")
 
     def add(self, a: Value, b: Value) -> Value:
-        """Integers' sum."""
+        """Add integers."""
         return self._binary("add", a, b)
 
     def sub(self, a: Value, b: Value) -> Value:
-        """Integers' difference."""
+        """Subtract integers."""
         return self._binary("sub", a, b)
 
     def mul(self, a: Value, b: Value) -> Value:
-        """Integers' product."""
+        """Multiply integers."""
         return self._binary("mul", a, b)
 
     def sdiv(self, a: Value, b: Value) -> Value:
-        """Quotient of integers with sign, rounded to zero."""
+        """Divide signed integers, rounding towards zero."""
         return self._binary("sdiv", a, b)
 
     def udiv(self, a: Value, b: Value) -> Value:
-        """Quotient of integers without sign."""
+        """Divide unsigned integers."""
         return self._binary("udiv", a, b)
 
     def srem(self, a: Value, b: Value) -> Value:
-        """What `sdiv` leaves over."""
+        """Return the remainder of `sdiv`."""
         return self._binary("srem", a, b)
 
     def urem(self, a: Value, b: Value) -> Value:
-        """What `udiv` leaves over."""
+        """Return the remainder of `udiv`."""
         return self._binary("urem", a, b)
 
     def fadd(self, a: Value, b: Value) -> Value:
-        """Floats' sum."""
+        """Add floats."""
         return self._binary("fadd", a, b)
 
     def fsub(self, a: Value, b: Value) -> Value:
-        """Floats' difference."""
+        """Subtract floats."""
         return self._binary("fsub", a, b)
 
     def fmul(self, a: Value, b: Value) -> Value:
-        """Floats' product."""
+        """Multiply floats."""
         return self._binary("fmul", a, b)
 
     def fdiv(self, a: Value, b: Value) -> Value:
-        """Floats' quotient."""
+        """Divide floats."""
         return self._binary("fdiv", a, b)
 
     def shl(self, a: Value, b: Value) -> Value:
-        """Bits moved up."""
+        """Shift bits left."""
         return self._binary("shl", a, b)
 
     def lshr(self, a: Value, b: Value) -> Value:
-        """Bits moved down, zeros behind them."""
+        """Shift bits right, filling with zeros."""
         return self._binary("lshr", a, b)
 
     def ashr(self, a: Value, b: Value) -> Value:
-        """Bits moved down, signs behind them."""
+        """Shift bits right, filling with the sign."""
         return self._binary("ashr", a, b)
 
     def and_(self, a: Value, b: Value) -> Value:
-        """Bits that both have."""
+        """Return the bitwise and."""
         return self._binary("and", a, b)
 
     def or_(self, a: Value, b: Value) -> Value:
-        """Bits that one of them has."""
+        """Return the bitwise or."""
         return self._binary("or", a, b)
 
     def xor(self, a: Value, b: Value) -> Value:
-        """Bits that only one of them has."""
+        """Return the bitwise exclusive or."""
         return self._binary("xor", a, b)
 
     def not_(self, a: Value) -> Value:
-        """The other bits."""
+        """Invert all bits."""
         kind = a.type
         ones = f"splat ({kind.element.text} -1)" if isinstance(kind, VectorType) else "-1"
-        return self._give(kind, f"xor {kind.text} {a.ref}, {ones}")
+        return self._emit_value(kind, f"xor {kind.text} {a.ref}, {ones}")
 
     def neg(self, a: Value) -> Value:
-        """An integer with the other sign."""
-        return self._give(a.type, f"sub {a.type.text} {a.type.null}, {a.ref}")
+        """Negate an integer."""
+        return self._emit_value(a.type, f"sub {a.type.text} {a.type.null}, {a.ref}")
 
     def fneg(self, a: Value) -> Value:
-        """A float with the other sign."""
-        return self._give(a.type, f"fneg {a.type.text} {a.ref}")
+        """Negate a float."""
+        return self._emit_value(a.type, f"fneg {a.type.text} {a.ref}")
 
     # ---- comparisons -----------------------------------------------------------------------------
 
-    def _compare(self, how: str, a: Value, b: Value) -> Value:
-        kind = _same(a, b)
-        found = VectorType(_I1, kind.count) if isinstance(kind, VectorType) else _I1
-        return self._give(found, f"{how} {kind.text} {a.ref}, {b.ref}")
+    def _compare(self, operation: str, a: Value, b: Value) -> Value:
+        kind = _common_type(a, b)
+        result = VectorType(_I1, kind.count) if isinstance(kind, VectorType) else _I1
+        return self._emit_value(result, f"{operation} {kind.text} {a.ref}, {b.ref}")
 
     def icmp_signed(self, sign: str, a: Value, b: Value) -> Value:
-        """Whether integers with sign compare as one of == != < <= > >= says."""
+        """Compare signed integers by one of == != < <= > >=."""
         return self._compare(f"icmp {_SIGNED[sign]}", a, b)
 
     def icmp_unsigned(self, sign: str, a: Value, b: Value) -> Value:
-        """The same of integers without sign."""
+        """Compare unsigned integers by one of == != < <= > >=."""
         return self._compare(f"icmp {_UNSIGNED[sign]}", a, b)
 
     def fcmp_ordered(self, sign: str, a: Value, b: Value) -> Value:
-        """The same of floats; false where one is NaN.  Also "ord": whether none is."""
-        return self._compare(f"fcmp {'o' + _COMPARED[sign] if sign in _COMPARED else sign}", a, b)
+        """Compare floats, false for NaN; "ord" tests that neither is NaN."""
+        return self._compare(
+            f"fcmp {'o' + _PREDICATES[sign] if sign in _PREDICATES else sign}", a, b
+        )
 
     def fcmp_unordered(self, sign: str, a: Value, b: Value) -> Value:
-        """The same of floats; true where one is NaN.  Also "uno": whether one is."""
-        return self._compare(f"fcmp {'u' + _COMPARED[sign] if sign in _COMPARED else sign}", a, b)
+        """Compare floats, true for NaN; "uno" tests whether one is NaN."""
+        return self._compare(
+            f"fcmp {'u' + _PREDICATES[sign] if sign in _PREDICATES else sign}", a, b
+        )
 
     # ---- conversions -----------------------------------------------------------------------------
 
     def _cast(self, operation: str, a: Value, kind: Type) -> Value:
         if a.type is kind:
             return a
-        return self._give(kind, f"{operation} {a.type.text} {a.ref} to {kind.text}")
+        return self._emit_value(kind, f"{operation} {a.type.text} {a.ref} to {kind.text}")
 
     def trunc(self, a: Value, kind: Type) -> Value:
-        """An integer's lower bits."""
+        """Truncate an integer."""
         return self._cast("trunc", a, kind)
 
     def zext(self, a: Value, kind: Type) -> Value:
-        """An integer without sign in more bits."""
+        """Extend an integer with zeros."""
         return self._cast("zext", a, kind)
 
     def sext(self, a: Value, kind: Type) -> Value:
-        """An integer with sign in more bits."""
+        """Extend an integer with its sign."""
         return self._cast("sext", a, kind)
 
     def fptrunc(self, a: Value, kind: Type) -> Value:
-        """A float rounded to fewer bits."""
+        """Round a float to a shorter type."""
         return self._cast("fptrunc", a, kind)
 
     def fpext(self, a: Value, kind: Type) -> Value:
-        """A float in more bits."""
+        """Extend a float to a longer type."""
         return self._cast("fpext", a, kind)
 
     def fptosi(self, a: Value, kind: Type) -> Value:
-        """A float rounded to an integer with sign, towards zero."""
+        """Convert a float to a signed integer, towards zero."""
         return self._cast("fptosi", a, kind)
 
     def fptoui(self, a: Value, kind: Type) -> Value:
-        """A float rounded to an integer without sign, towards zero."""
+        """Convert a float to an unsigned integer, towards zero."""
         return self._cast("fptoui", a, kind)
 
     def sitofp(self, a: Value, kind: Type) -> Value:
-        """The nearest float of an integer with sign."""
+        """Convert a signed integer to the nearest float."""
         return self._cast("sitofp", a, kind)
 
     def uitofp(self, a: Value, kind: Type) -> Value:
-        """The nearest float of an integer without sign."""
+        """Convert an unsigned integer to the nearest float."""
         return self._cast("uitofp", a, kind)
 
     def bitcast(self, a: Value, kind: Type) -> Value:
-        """The same bits as another type."""
+        """Reinterpret bits as another type."""
         return self._cast("bitcast", a, kind)
 
     def ptrtoint(self, a: Value, kind: Type) -> Value:
-        """An address as a number."""
+        """Convert an address to an integer."""
         return self._cast("ptrtoint", a, kind)
 
     # ---- memory ----------------------------------------------------------------------------------
 
     def alloca(self, kind: Type, size: Value | None = None) -> Value:
-        """Room on the stack for one of a type, or for `size` of them: its address."""
-        many = "" if size is None else f", {size.type.text} {size.ref}"
-        return self._give(_POINTER, f"alloca {kind.text}{many}")
+        """Reserve stack memory for one value of a type, or for `size`; return its address."""
+        count = "" if size is None else f", {size.type.text} {size.ref}"
+        return self._emit_value(_POINTER, f"alloca {kind.text}{count}")
 
     def load(self, place: Value, *, typ: Type, align: int | None = None, name: str = "") -> Value:
-        """What lies at an address, a multiple of `align` bytes (None: of the type's own), called
-        `name` for those who read."""
+        """Load from an address.
+
+        `align` is its alignment in bytes (None: that of the type); `name` names the result for
+        readers of the text.
+        """
         aligned = "" if align is None else f", align {align}"
         text = f"load {typ.text}, ptr {place.ref}{aligned}"
         if not name:
-            return self._give(typ, text)
+            return self._emit_value(typ, text)
         ref = f'%"{self.function.own(name)}"'
         return self._insert(Instruction(typ, ref, f"{ref} = {text}"))
 
     def store(self, value: Value, place: Value, *, align: int | None = None) -> Instruction:
-        """Puts a value to an address, a multiple of `align` bytes (None: of the type's own)."""
+        """Store a value at an address, aligned to `align` bytes (None: that of the type)."""
         aligned = "" if align is None else f", align {align}"
-        return self._do(f"store {value.type.text} {value.ref}, ptr {place.ref}{aligned}")
+        return self._emit_effect(f"store {value.type.text} {value.ref}, ptr {place.ref}{aligned}")
 
     def gep(self, base: Value, indices: Sequence[Value], *, source_etype: Type) -> Value:
-        """The address so many elements behind another; a vector of them where one is given."""
+        """Return the address some elements after another; vector indices give a vector."""
         at = ", ".join(f"{i.type.text} {i.ref}" for i in indices)
         kind = base.type
         for i in indices:
             if isinstance(i.type, VectorType):
                 kind = VectorType(_POINTER, i.type.count)
         text = f"getelementptr {source_etype.text}, {base.type.text} {base.ref}, {at}"
-        return self._give(kind, text)
+        return self._emit_value(kind, text)
 
     def fence(self, ordering: str) -> None:
-        """Orders what is read and written before and behind."""
-        self._do(f"fence {ordering}")
+        """Order memory accesses before and after."""
+        self._emit_effect(f"fence {ordering}")
 
     # ---- calls -----------------------------------------------------------------------------------
 
     def call(self, function: Function, args: Sequence[Value]) -> Value:
-        """What a function gives."""
+        """Call a function."""
         return self._call(function.ref, function.function_type, args)
 
     def call_at(self, place: Value, kind: FunctionType, args: Sequence[Value]) -> Value:
-        """What the function of a type at an address gives."""
+        """Call the function of a type at an address."""
         return self._call(place.ref, kind, args)
 
     def asm(
@@ -394,48 +402,54 @@ class IRBuilder:
         args: Sequence[Value],
         side_effect: bool,
     ) -> Value:
-        """What instructions of the processor give, in the words of its assembler."""
+        """Emit inline assembly with the given constraints."""
         effect = "sideeffect " if side_effect else ""
         return self._call(f'asm {effect}"{text}", "{constraint}"', kind, args)
 
     def _call(self, callee: str, kind: FunctionType, args: Sequence[Value]) -> Value:
-        for value, wanted in zip(args, kind.args, strict=True):
-            if value.type is not wanted:
-                raise TypeError(f"{callee} takes {wanted}, not {value}")
-        given = ", ".join([f"{a.type.text} {a.ref}" for a in args])
-        text = f"call {kind.return_type.text} {callee}({given})"
-        return self._do(text) if kind.return_type is _VOID else self._give(kind.return_type, text)
+        for value, expected in zip(args, kind.args, strict=True):
+            if value.type is not expected:
+                raise TypeError(f"{callee} takes {expected}, not {value}")
+        arguments = ", ".join([f"{a.type.text} {a.ref}" for a in args])
+        text = f"call {kind.return_type.text} {callee}({arguments})"
+        return (
+            self._emit_effect(text)
+            if kind.return_type is _VOID
+            else self._emit_value(kind.return_type, text)
+        )
 
     # ---- lanes -----------------------------------------------------------------------------------
 
     def extract_element(self, vector: Value, at: Value) -> Value:
-        """One lane."""
+        """Return one lane."""
         text = f"extractelement {vector.type.text} {vector.ref}, {at.type.text} {at.ref}"
-        return self._give(vector.type.element, text)
+        return self._emit_value(vector.type.element, text)
 
     def insert_element(self, vector: Value, value: Value, at: Value) -> InsertElement:
-        """A vector with another value in one lane."""
+        """Replace the value of one lane."""
         if value.type is not vector.type.element:
-            raise _unlike(vector, value)
-        made = self._give(vector.type, f"insertelement {vector}, {value}, {at}", InsertElement)
-        made.operands = vector, value, at
-        return made
+            raise _type_error(vector, value)
+        instruction = self._emit_value(
+            vector.type, f"insertelement {vector}, {value}, {at}", InsertElement
+        )
+        instruction.operands = vector, value, at
+        return instruction
 
     def shuffle_vector(self, a: Value, b: Value, lanes: Constant) -> ShuffleVector:
-        """Lanes of two vectors by their numbers, the second one's behind the first one's."""
-        element: Any = _same(a, b).element
+        """Select lanes of two vectors by number; the second one's follow the first one's."""
+        element: Any = _common_type(a, b).element
         kind = VectorType(element, lanes.type.count)
-        made = self._give(kind, f"shufflevector {a}, {b}, {lanes}", ShuffleVector)
-        made.operands = a, b, lanes
-        return made
+        instruction = self._emit_value(kind, f"shufflevector {a}, {b}, {lanes}", ShuffleVector)
+        instruction.operands = a, b, lanes
+        return instruction
 
 
-def _same(a: Value, b: Value) -> Any:
-    """The type of both."""
+def _common_type(a: Value, b: Value) -> Any:
+    """Return the common type of two values."""
     if a.type is not b.type:
-        raise _unlike(a, b)
+        raise _type_error(a, b)
     return a.type
 
 
-def _unlike(a: Value, b: Value) -> TypeError:
+def _type_error(a: Value, b: Value) -> TypeError:
     return TypeError(f"operands' types differ: {a} and {b}")

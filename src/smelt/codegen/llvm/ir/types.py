@@ -1,4 +1,4 @@
-"""Types, one object each, and constants in LLVM's spelling.
+"""Represent LLVM types, one object each, and constants in LLVM's spelling.
 
 >>> VectorType(FloatType(), 8) is VectorType(FloatType(), 8)
 True
@@ -14,16 +14,16 @@ from typing import Any, Self
 
 
 class Type:
-    """A type: its spelling, how intrinsics' names spell it, and its zero."""
+    """A type: its spelling, its spelling in intrinsics' names, and its zero."""
 
     __slots__ = ("intrinsic_name", "null", "text")
     text: str
     intrinsic_name: str
     null: str
-    _known: dict[Any, Any]
+    _instances: dict[Any, Any]
 
     def __init_subclass__(cls) -> None:
-        cls._known = {}
+        cls._instances = {}
 
     def __str__(self) -> str:
         return self.text
@@ -32,54 +32,53 @@ class Type:
         return f"<type {self.text}>"
 
     def __call__(self, value: Any) -> Constant:
-        """A constant of this type."""
+        """Return a constant of this type."""
         return Constant(self, value)
 
     def __reduce__(self) -> Any:
         raise TypeError("types are one object each, and belong to their process")
 
     @classmethod
-    def _one(
+    def _intern(
         cls, key: Any, text: str, intrinsic_name: str = "", null: str = "", **more: Any
     ) -> Self:
-        made = object.__new__(cls)
-        made.text, made.intrinsic_name, made.null = text, intrinsic_name, null
+        instance = object.__new__(cls)
+        instance.text, instance.intrinsic_name, instance.null = text, intrinsic_name, null
         for name, value in more.items():
-            setattr(made, name, value)
-        # Of two threads that make a type at once, both get the one that came first; it is whole
-        # before the other can see it.
-        return cls._known.setdefault(key, made)
+            setattr(instance, name, value)
+        # If two threads create a type at once, both get the first one, which is complete by then.
+        return cls._instances.setdefault(key, instance)
 
     def spelled(self, value: Any) -> str:
-        """A constant of this type as it is written behind the type."""
+        """Return the text of a constant of this type, as written after the type."""
         raise TypeError(f"{self.text} has no constant {value!r}")
 
 
 class VoidType(Type):
-    """What a function gives that gives nothing."""
+    """Return type of functions without a result."""
 
     __slots__ = ()
 
     def __new__(cls) -> Self:
-        return cls._known.get(()) or cls._one((), "void")
+        return cls._instances.get(()) or cls._intern((), "void")
 
 
 class IntType(Type):
-    """Integers of so many bits, without sign."""
+    """Integers of `width` bits, without sign."""
 
     __slots__ = ("width",)
     width: int
 
     def __new__(cls, width: int) -> Self:
-        found: Self | None = cls._known.get(width)
-        return found or cls._one(width, f"i{width}", f"i{width}", "0", width=width)
+        existing: Self | None = cls._instances.get(width)
+        return existing or cls._intern(width, f"i{width}", f"i{width}", "0", width=width)
 
     def spelled(self, value: Any) -> str:
         return str(int(value))
 
 
-class _Real(Type):
-    """Floats: LLVM reads the hexadecimal of the float64 of equal value for those up to 64 bits."""
+class _FloatBase(Type):
+    """Floats: constants are written as the hexadecimal float64 of equal value."""
 
     __slots__ = ()
 
@@ -87,63 +86,63 @@ class _Real(Type):
         return f"0x{struct.unpack('<Q', struct.pack('<d', self.rounded(float(value))))[0]:016x}"
 
     def rounded(self, value: float) -> float:
-        """The nearest that the type has."""
+        """Round a number to the type."""
         return value
 
 
-class HalfType(_Real):
-    """IEEE 754's binary16."""
+class HalfType(_FloatBase):
+    """IEEE 754 binary16."""
 
     __slots__ = ()
 
     def __new__(cls) -> Self:
-        return cls._known.get(()) or cls._one((), "half", "f16", "0.0")
+        return cls._instances.get(()) or cls._intern((), "half", "f16", "0.0")
 
     def rounded(self, value: float) -> float:
         return struct.unpack("<e", struct.pack("<e", value))[0]
 
 
 class BFloatType(Type):
-    """float32's upper half, of which no constant is written."""
+    """bfloat16, the upper half of float32; constants are not supported."""
 
     __slots__ = ()
 
     def __new__(cls) -> Self:
-        return cls._known.get(()) or cls._one((), "bfloat", "bf16", "0.0")
+        return cls._instances.get(()) or cls._intern((), "bfloat", "bf16", "0.0")
 
 
-class FloatType(_Real):
-    """IEEE 754's binary32."""
+class FloatType(_FloatBase):
+    """IEEE 754 binary32."""
 
     __slots__ = ()
 
     def __new__(cls) -> Self:
-        return cls._known.get(()) or cls._one((), "float", "f32", "0.0")
+        return cls._instances.get(()) or cls._intern((), "float", "f32", "0.0")
 
     def rounded(self, value: float) -> float:
         return struct.unpack("<f", struct.pack("<f", value))[0]
 
 
-class DoubleType(_Real):
-    """IEEE 754's binary64."""
+class DoubleType(_FloatBase):
+    """IEEE 754 binary64."""
 
     __slots__ = ()
 
     def __new__(cls) -> Self:
-        return cls._known.get(()) or cls._one((), "double", "f64", "0.0")
+        return cls._instances.get(()) or cls._intern((), "double", "f64", "0.0")
 
 
 class PointerType(Type):
-    """An address, of whatever lies there."""
+    """An opaque pointer."""
 
     __slots__ = ()
 
     def __new__(cls) -> Self:
-        return cls._known.get(()) or cls._one((), "ptr", "p0", "null")
+        return cls._instances.get(()) or cls._intern((), "ptr", "p0", "null")
 
 
-class _Many(Type):
-    """So many of one type, in a register or in memory."""
+class _Aggregate(Type):
+    """Several elements of one type, in a register or in memory."""
 
     __slots__ = ("count", "element")
     count: int
@@ -151,13 +150,13 @@ class _Many(Type):
     _spelling = ""
 
     def __new__(cls, element: Type, count: int) -> Self:
-        found: Self | None = cls._known.get((element, count))
-        if found is not None:
-            return found
+        existing: Self | None = cls._instances.get((element, count))
+        if existing is not None:
+            return existing
         text = cls._spelling.format(f"{count} x {element.text}")
         name = f"v{count}{element.intrinsic_name}"
         key = element, count
-        return cls._one(key, text, name, "zeroinitializer", element=element, count=count)
+        return cls._intern(key, text, name, "zeroinitializer", element=element, count=count)
 
     def spelled(self, value: Any) -> str:
         element: Type = self.element
@@ -165,22 +164,22 @@ class _Many(Type):
         return self._spelling.format(parts)
 
 
-class VectorType(_Many):
-    """A register of so many lanes."""
+class VectorType(_Aggregate):
+    """A vector of `count` lanes."""
 
     __slots__ = ()
     _spelling = "<{}>"
 
 
-class ArrayType(_Many):
-    """A table in memory."""
+class ArrayType(_Aggregate):
+    """An array in memory."""
 
     __slots__ = ()
     _spelling = "[{}]"
 
 
 class FunctionType:
-    """What a function takes and gives."""
+    """Return and argument types of a function."""
 
     __slots__ = ("args", "return_type")
 
@@ -189,7 +188,7 @@ class FunctionType:
 
 
 class Value:
-    """What an operand is: a type, and a reference in LLVM's spelling."""
+    """An operand: a type, and a reference in LLVM's spelling."""
 
     __slots__ = ("ref", "type")
 
@@ -202,14 +201,14 @@ class Value:
 
 
 class _Undefined:
-    """The value of a constant that has none."""
+    """The value of an undefined constant."""
 
 
 Undefined = _Undefined()
 
 
 class Constant(Value):
-    """A constant: of a vector a sequence of numbers; None for zero, `Undefined` for none."""
+    """A constant; vectors take a sequence, None means zero, `Undefined` undef."""
 
     __slots__ = ("constant",)
 

@@ -1,4 +1,4 @@
-"""Instructions, blocks, functions and modules: lines in the order in which LLVM reads them."""
+"""Represent instructions, blocks, functions and modules as lines of LLVM IR."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _POINTER = PointerType()
 
 
 class Instruction(Value):
-    """A line, and the value that it gives."""
+    """A line of text, and the value it defines."""
 
     __slots__ = ("line",)
 
@@ -21,26 +21,26 @@ class Instruction(Value):
         self.line = line
 
     def set_metadata(self, name: str, node: str) -> None:
-        """Attaches a node of the module's metadata: what `Module.add_metadata` gave."""
+        """Attach a metadata node, as returned by `Module.add_metadata`."""
         self.line += f", !{name} {node}"
 
 
 class InsertElement(Instruction):
-    """A vector with one lane replaced, by `operands[1]` at `operands[2]`."""
+    """`operands[0]` with lane `operands[2]` replaced by `operands[1]`."""
 
     __slots__ = ("operands",)
     operands: tuple[Value, Value, Value]
 
 
 class ShuffleVector(Instruction):
-    """Lanes of two vectors, `operands[:2]`, by the numbers of `operands[2]`."""
+    """Lanes of two vectors, `operands[:2]`, selected by the numbers `operands[2]`."""
 
     __slots__ = ("operands",)
     operands: tuple[Value, Value, Constant]
 
 
 class Phi(Instruction):
-    """The value that the block which was left last has for this one."""
+    """A value which depends on the predecessor block."""
 
     __slots__ = ("_many",)
 
@@ -49,7 +49,7 @@ class Phi(Instruction):
         self._many = False
 
     def add_incoming(self, value: Value, block: Block) -> None:
-        """The value that counts when one comes from `block`."""
+        """Add the value for the predecessor `block`."""
         if value.type is not self.type:
             raise TypeError(f"a phi of {self.type} cannot take {value}")
         self.line += f"{',' if self._many else ''} [{value.ref}, {block.ref}]"
@@ -57,7 +57,7 @@ class Phi(Instruction):
 
 
 class Argument(Value):
-    """A function's argument and its attributes."""
+    """A function argument and its attributes."""
 
     __slots__ = ("attributes",)
 
@@ -66,7 +66,7 @@ class Argument(Value):
         self.attributes: list[str] = []
 
     def add_attribute(self, name: str) -> None:
-        """Promises something about the argument, in LLVM's words."""
+        """Add an LLVM attribute, such as "noalias"."""
         self.attributes.append(name)
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class Argument(Value):
 
 
 class Block:
-    """Instructions that run one after another."""
+    """A basic block."""
 
     __slots__ = ("function", "instructions", "name", "ref", "terminator")
 
@@ -86,7 +86,7 @@ class Block:
 
 
 class Function(Value):
-    """A function of a module; declared only, as long as it has no block."""
+    """A function of a module; a declaration as long as it has no block."""
 
     __slots__ = (
         "_names",
@@ -108,24 +108,24 @@ class Function(Value):
         self.blocks: list[Block] = []
         self.args = tuple(Argument(t, f"%.{k}") for k, t in enumerate(kind.args, 1))
         self.count = len(self.args)
-        """Values that have been named by their number."""
+        """Values numbered so far."""
         self._names: dict[str, int] = {}
         module.add(self)
 
     def append_basic_block(self, name: str = "block") -> Block:
-        """A block behind all others."""
+        """Append a block to the function."""
         block = Block(self, self.own(name))
         self.blocks.append(block)
         return block
 
     def own(self, name: str) -> str:
-        """A name that no other value or block of the function has: this one, or with a number."""
-        made = name
-        while made in self._names:
+        """Return `name`, made unique in the function by a number."""
+        unique = name
+        while unique in self._names:
             self._names[name] += 1
-            made = f"{name}.{self._names[name]}"
-        self._names[made] = 1
-        return made
+            unique = f"{name}.{self._names[name]}"
+        self._names[unique] = 1
+        return unique
 
     def __str__(self) -> str:
         kind = self.function_type
@@ -144,8 +144,7 @@ class Function(Value):
 
 
 class GlobalVariable(Value):
-    """A table of the module, which nobody writes to or sees from outside, at a multiple of `align`
-    bytes."""
+    """A private constant table of the module, aligned to `align` bytes."""
 
     __slots__ = ("align", "initializer", "name")
 
@@ -159,21 +158,21 @@ class GlobalVariable(Value):
 
 
 class Module:
-    """Functions and tables by name, and nodes of metadata."""
+    """Functions and tables by name, and metadata nodes."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.globals: dict[str, Any] = {}
         self._metadata: dict[str, str] = {}
 
-    def add(self, made: Function | GlobalVariable) -> None:
-        """Takes up a function or a table.  Raises ValueError for a name that is taken."""
-        if made.name in self.globals:
-            raise ValueError(f"the module has {made.name} already")
-        self.globals[made.name] = made
+    def add(self, symbol: Function | GlobalVariable) -> None:
+        """Add a function or table; raises ValueError for a duplicate name."""
+        if symbol.name in self.globals:
+            raise ValueError(f"the module has {symbol.name} already")
+        self.globals[symbol.name] = symbol
 
     def add_metadata(self, operands: Sequence[Value | str]) -> str:
-        """A node of values and words; the same one for the same."""
+        """Return a metadata node of values and strings, the same one for equal operands."""
         text = ", ".join(f'!"{x}"' if isinstance(x, str) else str(x) for x in operands)
         return self._metadata.setdefault(text, f"!{len(self._metadata)}")
 

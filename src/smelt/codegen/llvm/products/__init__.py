@@ -1,1 +1,1 @@
-"""Contractions as code: packing of operands, register tiles, forms of a product around them."""
+"""Emit GEMM, GEMV and convolution drivers: packing, register tiles, prefetch, epilogues."""

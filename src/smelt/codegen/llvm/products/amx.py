@@ -1,21 +1,18 @@
-"""Register tiles of AMX: sixteen rows of sixteen units, multiplied by one instruction.
+"""Emit AMX register tiles: 16 x 16 units of 32 bits, multiplied by one instruction.
 
 A product whose factors go in units of 32 bits (`smelt.codegen.llvm.instructions.dot_product`) has
-its left operand in rows of units and its right one in panels, lines of units as wide as the tile:
-just what AMX wants.  Its tiles are registers of their own with as many rows, and as many bytes a
-row, as was said when they were configured; so what is left over at the end of rows or of summed
-positions is multiplied as exactly as the rest, and nothing beyond it is read.
+its left operand in rows of units and its right one in panels, rows of units as wide as the tile:
+the layout AMX needs.  Tile registers have as many rows, and bytes per row, as were configured; so
+remainders of rows or of k are multiplied exactly, and nothing past them is read.
 
     rows 0..31:  sums 0 1    left 4    right 6 7
                       2 3         5
 
-A band of rows meets all panels before the next one does: so few units are multiplied at once that
-it stays in the first cache, while panels, which are runs of memory, come from the second.  Told so
-(a load "t1" does not keep what it reads near), 768 units of a tile take 1.35 times as long as the
-products alone; with a panel that stays and bands that pass by, 1.7 times.
+A band of rows meets all panels before the next band: its units stay in L1, while the panels, which
+are contiguous, are streamed from L2 by loads with a T1 locality hint (`tileloaddt1`).
 
-Configuring takes as long as two dozen products.  It clears all tiles, so the units left over are
-added in a second sweep over the sums.
+Configuring takes as long as two dozen products, and clears all tiles.  So the remainder of units is
+added in a second pass over the sums.
 
 Source: Intel, "Architecture Instruction Set Extensions Programming Reference", chapter 3 (AMX).
 """
@@ -40,26 +37,27 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 SIDE = 16
-"""Rows of a tile, and units of a row."""
+"""Rows of a tile, and units per row."""
 WIDE = 2
-"""Tiles of sums abreast, and one below the other."""
+"""Tiles of sums side by side, and one below the other."""
 COLUMNS = WIDE * SIDE
-"""Columns of the panels that are read."""
+"""Columns of a panel."""
 LINE, PAGE = 64, 4096
-"""Bytes of a line, and of what a first cache has in each of its ways."""
+"""Bytes of a cache line, and of one way of L1."""
 SUMS, LEFT, RIGHT = 0, 4, 6
-"""The first registers of each kind."""
+"""First tile register of the sums, the left and the right operand."""
 BIT, BYTE, SHORT, VOID = ir.IntType(1), ir.IntType(8), ir.IntType(16), ir.VoidType()
 TYPE = ir.FunctionType(VOID, [PTR, I64, PTR, I64, PTR, PTR, I64, I64, I64, I64, BIT])
 
 
 def multiply(b: ir.IRBuilder, instruction: str, operands: list[Value]) -> None:
-    """sums[rows, 32 * panels] += left[rows, units] * right[panels, units, 32] in units of 32 bits.
+    """Emit sums[rows, 32 * panels] += left[rows, units] * right[panels, units, 32].
 
-    `operands` are the address of the sums and the bytes between their rows, the same of the left
-    operand, the address of the right one, that of the bytes from there to each panel, and those
-    between its lines, how many panels, rows and units there are, and whether sums are stored
-    instead of added to."""
+    Units have 32 bits.  `operands` are: address of the sums, bytes between their rows; address of
+    the left operand, bytes between its rows; address of the right operand, address of a table of
+    each panel's byte offset, bytes between rows of a panel; numbers of panels, rows and units; and
+    whether sums are stored instead of added to.
+    """
     function = outline_function(
         b.module, f"tile.{instruction}", TYPE, lambda f: _Tiles(f, instruction).fill()
     )
@@ -69,7 +67,7 @@ def multiply(b: ir.IRBuilder, instruction: str, operands: list[Value]) -> None:
 def panel_places(
     home: NestEmitter, column: Value, end: Value, place: Callable[[Value], Value]
 ) -> tuple[Value, Value]:
-    """A table of `place(at)`, the bytes before each panel of some columns; how many these are."""
+    """Return a table of `place(column)`, the byte offset of each panel, and the panels' number."""
     b = home.b
     with b.goto_entry_block():
         table = b.alloca(ir.VectorType(I64, MOST // COLUMNS))
@@ -82,16 +80,18 @@ def panel_places(
     return table, b.udiv(b.add(b.sub(end, column), number(COLUMNS - 1)), number(COLUMNS))
 
 
-def loads_well(b: ir.IRBuilder, first: Value, apart: Value) -> Value:
-    """Whether tiles had better be loaded from rows where they lie, so many bytes apart, than from
-    packed ones: each row of a tile is one line of a cache, and neighbouring rows are not all in the
-    same few sets of it."""
-    whole = lie_in_lines(b, first, apart, LINE)
-    return b.and_(whole, b.icmp_signed("!=", b.and_(apart, number(PAGE - 1)), number(0)))
+def loads_well(b: ir.IRBuilder, first: Value, row_bytes: Value) -> Value:
+    """Return whether tiles load rows in place as fast as packed rows (i1).
+
+    Each row of a tile must be one cache line, and neighbouring rows must not map to the same few
+    cache sets.
+    """
+    aligned = lie_in_lines(b, first, row_bytes, LINE)
+    return b.and_(aligned, b.icmp_signed("!=", b.and_(row_bytes, number(PAGE - 1)), number(0)))
 
 
 class _Tiles:
-    """The body of the function for one instruction."""
+    """Emits the body of the function for one instruction."""
 
     def __init__(self, f: ir.Function, instruction: str) -> None:
         self.f, self.instruction = f, instruction
@@ -101,33 +101,33 @@ class _Tiles:
         self.panels, self.rows, self.units, self.fresh = f.args[7:]
 
     def fill(self) -> None:
-        """Whole steps of units, then those that are left over."""
+        """Emit full steps of units, then the remainder."""
         b, kind = self.b, ir.VectorType(BYTE, 64)
         self.told = b.alloca(kind)
         b.store(ir.Constant(kind, None), self.told, align=1)
-        self._put(0, 1, BYTE)  # the one palette that there is
+        self._write_config(0, 1, BYTE)  # palette 1, the only one
         for tile in range(SUMS, LEFT):
-            self._put(16 + 2 * tile, 4 * SIDE, SHORT)
+            self._write_config(16 + 2 * tile, 4 * SIDE, SHORT)
         for tile in range(RIGHT, RIGHT + WIDE):
-            self._put(16 + 2 * tile, 4 * SIDE, SHORT)
-        over = b.and_(self.units, number(SIDE - 1))
-        whole = b.sub(self.units, over)
-        with self._if(b.icmp_signed(">", whole, number(0))):
-            self._sweep(number(0), whole, number(SIDE), self.fresh)
-        with self._if(b.icmp_signed(">", over, number(0))):
-            first = b.and_(self.fresh, b.icmp_signed("==", whole, number(0)))
-            self._sweep(whole, self.units, over, first)
+            self._write_config(16 + 2 * tile, 4 * SIDE, SHORT)
+        remainder = b.and_(self.units, number(SIDE - 1))
+        full_units = b.sub(self.units, remainder)
+        with self._emit_if(b.icmp_signed(">", full_units, number(0))):
+            self._pass_over_rows(number(0), full_units, number(SIDE), self.fresh)
+        with self._emit_if(b.icmp_signed(">", remainder, number(0))):
+            first = b.and_(self.fresh, b.icmp_signed("==", full_units, number(0)))
+            self._pass_over_rows(full_units, self.units, remainder, first)
         intrinsic(b, "llvm.x86.tilerelease", VOID, [])
         b.ret_void()
 
-    def _put(self, at: int, value: Value | int, kind: ir.IntType) -> None:
-        """Writes a number into the configuration."""
+    def _write_config(self, at: int, value: Value | int, kind: ir.IntType) -> None:
+        """Write a number into the tile configuration."""
         b = self.b
         value = kind(value) if isinstance(value, int) else b.trunc(value, kind)
         b.store(value, element_address(b, self.told, number(at), i8), align=1)
 
     @contextmanager
-    def _if(self, condition: Value) -> Generator[None]:
+    def _emit_if(self, condition: Value) -> Generator[None]:
         b = self.b
         inside, done = self.f.append_basic_block("some"), self.f.append_basic_block("done")
         b.cbranch(condition, inside, done)
@@ -137,7 +137,7 @@ class _Tiles:
         b.position_at_end(done)
 
     def _loop(self, low: Value, high: Value, step: Value, inside: Callable[[Value], None]) -> None:
-        """`inside` of each position from `low` on, of which there is one at least."""
+        """Emit `inside` for each position from `low` on, at least one."""
         b, before = self.b, self.b.block
         body, done = self.f.append_basic_block("loop"), self.f.append_basic_block("next")
         b.branch(body)
@@ -150,66 +150,65 @@ class _Tiles:
         b.cbranch(b.icmp_signed("<", after, high), body, done)
         b.position_at_end(done)
 
-    def _sweep(self, low: Value, high: Value, step: Value, fresh: Value) -> None:
-        """All rows, with the units from `low` to `high`, `step` at once."""
+    def _pass_over_rows(self, low: Value, high: Value, step: Value, fresh: Value) -> None:
+        """Emit all rows, with the units from `low` to `high`, `step` at a time."""
         b = self.b
         for tile in range(LEFT, RIGHT):
-            self._put(16 + 2 * tile, b.mul(step, number(4)), SHORT)
+            self._write_config(16 + 2 * tile, b.mul(step, number(4)), SHORT)
         for tile in range(RIGHT, RIGHT + WIDE):
-            self._put(48 + tile, step, BYTE)
+            self._write_config(48 + tile, step, BYTE)
         high_rows = number(WIDE * SIDE)
-        over = b.urem(self.rows, high_rows)
-        whole = b.sub(self.rows, over)
-        with self._if(b.icmp_signed(">", whole, number(0))):
+        remainder = b.urem(self.rows, high_rows)
+        full_rows = b.sub(self.rows, remainder)
+        with self._emit_if(b.icmp_signed(">", full_rows, number(0))):
             self._configure(number(SIDE), number(SIDE))
             self._loop(
                 number(0),
-                whole,
+                full_rows,
                 high_rows,
                 lambda row: self._band(row, WIDE, low, high, step, fresh),
             )
-        with self._if(b.icmp_signed(">", over, number(SIDE))):
-            self._configure(number(SIDE), b.sub(over, number(SIDE)))
-            self._band(whole, WIDE, low, high, step, fresh)
-        few = b.icmp_signed("<=", over, number(SIDE))
-        with self._if(b.and_(few, b.icmp_signed(">", over, number(0)))):
-            self._configure(over, number(SIDE))
-            self._band(whole, 1, low, high, step, fresh)
+        with self._emit_if(b.icmp_signed(">", remainder, number(SIDE))):
+            self._configure(number(SIDE), b.sub(remainder, number(SIDE)))
+            self._band(full_rows, WIDE, low, high, step, fresh)
+        is_single = b.icmp_signed("<=", remainder, number(SIDE))
+        with self._emit_if(b.and_(is_single, b.icmp_signed(">", remainder, number(0)))):
+            self._configure(remainder, number(SIDE))
+            self._band(full_rows, 1, low, high, step, fresh)
 
     def _configure(self, first: Value, second: Value) -> None:
-        """Says how many rows the upper and the lower tiles have."""
+        """Configure how many rows the upper and the lower tiles have."""
         for k, rows in enumerate((first, second)):
-            self._put(48 + LEFT + k, rows, BYTE)
+            self._write_config(48 + LEFT + k, rows, BYTE)
             for j in range(WIDE):
-                self._put(48 + SUMS + WIDE * k + j, rows, BYTE)
+                self._write_config(48 + SUMS + WIDE * k + j, rows, BYTE)
         intrinsic(self.b, "llvm.x86.ldtilecfg", VOID, [self.told])
 
     def _band(
         self, row: Value, high: int, low: Value, end: Value, step: Value, fresh: Value
     ) -> None:
-        """So many tiles one below the other from a row on, with all units of a sweep and all
-        panels."""
+        """Emit `high` tiles one below the other, with all panels and units of the pass."""
         b = self.b
-        lines = [b.add(row, number(SIDE * i)) for i in range(high)]
+        tile_rows = [b.add(row, number(SIDE * i)) for i in range(high)]
 
         def panel(nth: Value) -> None:
             column = b.mul(nth, number(COLUMNS))
             sums = [
                 self._place(self.sums, self.sums_apart, line, b.add(column, number(SIDE * j)))
-                for line in lines
+                for line in tile_rows
                 for j in range(WIDE)
             ]
             place = element_address(b, self.places, nth, i64)
             right = element_address(b, self.right, b.load(place, typ=I64), i8)
             self._begin(sums, fresh)
-            self._loop(low, end, step, lambda unit: self._step(lines, right, unit))
+            self._loop(low, end, step, lambda unit: self._step(tile_rows, right, unit))
             for k, at in enumerate(sums):
                 intrinsic(b, "llvm.x86.tilestored64", VOID, [BYTE(SUMS + k), at, self.sums_apart])
 
         self._loop(number(0), self.panels, number(1), panel)
 
     def _begin(self, sums: list[Value], fresh: Value) -> None:
-        """Sums at some addresses as they are before a sweep."""
+        """Load or clear the sums at some addresses, before a pass."""
         b = self.b
         clear, add, go = map(self.f.append_basic_block, ("clear", "add", "go"))
         b.cbranch(fresh, clear, add)
@@ -223,12 +222,14 @@ class _Tiles:
         b.branch(go)
         b.position_at_end(go)
 
-    def _step(self, lines: list[Value], right: Value, unit: Value) -> None:
-        """Adds the products of so many units from one on.  Loads of what a tile needs stand just
-        before it: they take half as long as tiles do."""
+    def _step(self, tile_rows: list[Value], right: Value, unit: Value) -> None:
+        """Add the products of one step of units.
+
+        Tile loads are emitted just before their use: they take half as long as tile products.
+        """
         b = self.b
-        for i, line in enumerate(lines):
-            at = self._place(self.left, self.left_apart, line, unit)
+        for i, tile_row in enumerate(tile_rows):
+            at = self._place(self.left, self.left_apart, tile_row, unit)
             self._load(LEFT + i, at, self.left_apart)
             for j in range(WIDE):
                 if i == 0:
@@ -237,16 +238,16 @@ class _Tiles:
                 tiles = [BYTE(SUMS + WIDE * i + j), BYTE(LEFT + i), BYTE(RIGHT + j)]
                 intrinsic(b, f"llvm.x86.{self.instruction}", VOID, tiles)
 
-    def _load(self, tile: int, place: Value, apart: Value, once: bool = False) -> None:
-        """What is read once for a band had better not push out of the first cache what is not."""
+    def _load(self, tile: int, place: Value, row_bytes: Value, once: bool = False) -> None:
+        """Load a tile; `once`: without displacing what stays in L1."""
         name = "tileloaddt164" if once else "tileloadd64"
-        intrinsic(self.b, f"llvm.x86.{name}", VOID, [BYTE(tile), place, apart])
+        intrinsic(self.b, f"llvm.x86.{name}", VOID, [BYTE(tile), place, row_bytes])
 
-    def _place(self, base: Value, apart: Value, row: Value, unit: Value) -> Value:
-        """The address of a unit in a row."""
+    def _place(self, base: Value, row_bytes: Value, row: Value, unit: Value) -> Value:
+        """Return the address of a unit in a row."""
         b = self.b
-        line = element_address(b, base, b.mul(row, apart), i8)
-        return element_address(b, line, unit, i32)
+        row_address = element_address(b, base, b.mul(row, row_bytes), i8)
+        return element_address(b, row_address, unit, i32)
 
 
 __all__ = ["COLUMNS", "loads_well", "multiply", "panel_places"]

@@ -1,10 +1,11 @@
-"""Sums of a block of summed positions, and those of the blocks before it.
+"""Add the partial sums of consecutive blocks along k.
 
-totals = with_before(m, places, dtype, totals, unless)     # what lies at `places`, added
-totals = in_runs(m, dtype, span, count, one)               # of all of a span: `one` gives a run's
+    totals = with_before(m, places, dtype, totals, unless)     # adds the partial sums at `places`
+    totals = in_runs(m, dtype, span, count, sum_run)           # sums a span run by run
 
-Sums are joined of those of blocks: were each product added to the sum of all before, a rounding for
-each would be lost, and all in one direction where products have one sign.
+Long sums are joined from sums of shorter runs.  If each product were added to the sum of all before
+it, each addition would lose a rounding error, always in the same direction where products have one
+sign (`docs/derivations.md`, precision).
 """
 
 from __future__ import annotations
@@ -32,26 +33,28 @@ def with_before(
     unless: Value | None,
     masks: Masks = (),
 ) -> list[Value]:
-    """Sums of a block with those of the blocks before it, which lie at `places`; or as they are.
-    `masks` are those of the places, if not all lanes are there."""
+    """Return sums plus the partial sums of earlier blocks, loaded from `places`.
+
+    Where `unless` holds (the first block) sums are returned unchanged.  `masks` apply to the loads.
+    """
     b = m.builder
     if unless is None:
-        return _joined(m, places, dtype, totals, masks)
+        return _add_stored(m, places, dtype, totals, masks)
     before = b.block
     with b.if_then(b.not_(unless)):
-        sums = _joined(m, places, dtype, totals, masks)
+        sums = _add_stored(m, places, dtype, totals, masks)
         block = b.block
-    found: list[Value] = []
+    merged: list[Value] = []
     for total, value in zip(totals, sums, strict=True):
-        met = b.phi(value.type)
-        met.add_incoming(total, before)
-        met.add_incoming(value, block)
-        found.append(met)
-    return found
+        phi = b.phi(value.type)
+        phi.add_incoming(total, before)
+        phi.add_incoming(value, block)
+        merged.append(phi)
+    return merged
 
 
 def is_short(positions: Index, dtype: DType) -> bool:
-    """Whether so many summed positions are one run, if need be: sums of integers are exact."""
+    """Return whether so many positions may be summed in one run; integer sums are exact."""
     return not dtype.is_float or (isinstance(positions, int) and positions <= HELD_RUN)
 
 
@@ -60,33 +63,36 @@ def in_runs(
     dtype: DType,
     span: tuple[Value, Value],
     count: int,
-    one: Callable[[tuple[Value, Value]], list[Value]],
+    sum_run: Callable[[tuple[Value, Value]], list[Value]],
     most: int = HELD_RUN,
 ) -> list[Value]:
-    """So many vectors of sums over a span of positions, joined of those that `one` gives of runs of
-    `most`.  They wait on the stack between runs if these take all registers."""
+    """Return `count` vectors of sums over a span, added up from short runs.
+
+    `sum_run` emits the sums of a run of at most `most` positions.  Totals wait on the stack between
+    runs if a run needs all registers.
+    """
     b, (low, high), before = m.builder, span, m.builder.block
-    few = 2 * count + 4 <= m.target.registers
-    places = [] if few else _on_stack(m, dtype, count)
+    in_registers = 2 * count + 4 <= m.target.registers
+    places = [] if in_registers else _on_stack(m, dtype, count)
     run, more, done = map(b.append_basic_block, ("run", "more", "done"))
     b.branch(run)
     b.position_at_end(run)
-    at, known = b.phi(I64), [b.phi(m.raw_type(dtype)) for _ in range(count if few else 0)]
+    at, phis = b.phi(I64), [b.phi(m.raw_type(dtype)) for _ in range(count if in_registers else 0)]
     end = b.add(at, number(most))
-    again = b.icmp_signed("<", end, high)
-    totals = one((at, b.select(again, end, high)))
-    if few:
-        totals = [m.add(x, y) for x, y in zip(known, totals, strict=True)]
+    has_more = b.icmp_signed("<", end, high)
+    totals = sum_run((at, b.select(has_more, end, high)))
+    if in_registers:
+        totals = [m.add(x, y) for x, y in zip(phis, totals, strict=True)]
     else:
         totals = with_before(m, places, dtype, totals, b.icmp_signed("==", at, low))
-    b.cbranch(again, more, done)
+    b.cbranch(has_more, more, done)
     b.position_at_end(more)
     for place, total in zip(places, totals, strict=False):
         store_vector(m, place, total, dtype, None)
     b.branch(run)
     at.add_incoming(low, before)
     at.add_incoming(end, more)
-    for phi, total in zip(known, totals, strict=False):
+    for phi, total in zip(phis, totals, strict=False):
         phi.add_incoming(m.const(dtype, 0), before)
         phi.add_incoming(total, more)
     b.position_at_end(done)
@@ -94,7 +100,7 @@ def in_runs(
 
 
 def _on_stack(m: LLVMMachine, dtype: DType, count: int) -> list[Value]:
-    """Room for so many registers, which LLVM does not replace by registers."""
+    """Return stack slots for so many vectors, which LLVM cannot promote to registers."""
     b, kind = m.builder, m.raw_type(dtype)
     with b.goto_entry_block():
         place = b.alloca(ir.ArrayType(kind, count))
@@ -102,17 +108,17 @@ def _on_stack(m: LLVMMachine, dtype: DType, count: int) -> list[Value]:
     return [element_address(b, place, number(k * kind.count), dtype) for k in range(count)]
 
 
-def _joined(
+def _add_stored(
     m: LLVMMachine, places: list[Value], dtype: DType, totals: list[Value], masks: Masks
 ) -> list[Value]:
-    """Sums with those at places; what begins with nothing is those."""
-    known = [
+    """Return sums plus those at `places`; constants are initial zeros and add nothing."""
+    earlier = [
         load_vector(m, p, dtype, mask)
         for p, mask in zip(places, masks or [None] * len(places), strict=True)
     ]
     if all(isinstance(x, ir.Constant) for x in totals):
-        return known
-    return [m.add(x, y) for x, y in zip(known, totals, strict=True)]
+        return earlier
+    return [m.add(x, y) for x, y in zip(earlier, totals, strict=True)]
 
 
 __all__ = ["Masks", "in_runs", "is_short", "with_before"]

@@ -1,11 +1,21 @@
-"""Contractions: blocks of both operands, packed or as they lie, under a register tile.
+"""Emit a blocked GEMM: pack blocks of both operands and run register tiles over them.
 
-For each block of k: the left operand is read in place where it is a plain array with rows along k;
-otherwise its block goes to scratch row by row; rows of short numbers that end within a unit do so
-for the block that holds their end.  The right operand's goes to panels as wide as the
-tile, unless the product is small.  Then tiles accumulate into the scratch array of the result
-(`smelt.codegen.llvm.products.macrokernel`).  Both packings are ordinary nests, which may compute,
-gather, convert or turn what they pack.
+The loops are those of K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix
+Multiplication", 2008.  For each block of k:
+
+- The left operand (M x K) is read in place where it is a plain array whose rows are contiguous
+  along k.  Otherwise its block is packed into scratch row by row.  Rows of short numbers which end
+  within a 32-bit unit of a dot-product instruction are packed only for the block which holds their
+  end.
+
+- The right operand (K x N) is packed into panels as wide as the register tile, unless the product
+  is small.
+
+- Register tiles accumulate into the scratch array of the result
+  (`smelt.codegen.llvm.products.macrokernel`).
+
+Both packings are ordinary loop nests, which may compute, gather, convert or transpose what they
+pack.
 """
 
 from __future__ import annotations
@@ -50,43 +60,46 @@ Value = ir.Value
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """The blocks of a right operand in scratch, one behind the other if all of them are `held`."""
+    """Packed blocks of a right operand in scratch: all blocks, or the current one.
+
+    `held` says whether all of them stay in scratch, one after the other (i1).
+    """
 
     held: Value
     low: Value
     first: Value
-    """The first of its summed positions, and of its columns."""
+    """First column of the task; `low` is its first position along k."""
     apart: Value
-    """Elements from one summed position's panels to the next one's."""
+    """Elements between the panels of consecutive positions along k."""
 
 
 class BlockedGemm:
-    """The contractions of the task that `home` is emitting."""
+    """Emits the blocked contractions of the task that `home` is emitting."""
 
     def __init__(self, home: NestEmitter) -> None:
         self.home, self.b = home, home.b
         self.scope = home.top
 
     def run(self, nest: Nest, c: Contraction) -> None:
-        """The whole contraction of this task into its scratch array."""
+        """Emit the complete contraction of this task, into its scratch array."""
         self.fresh: Value | None = None
         self.last: Value | None = None
         packed = not (c.direct or c.reads_left())
         self.panels: Panels | None = None
-        self.left_there = self._there(c, c.left) if packed else None
-        self.right_there = None if c.thin or c.reads_right() else self._there(c, c.right)
+        self.left_there = self._is_packed(c, c.left) if packed else None
+        self.right_there = None if c.thin or c.reads_right() else self._is_packed(c, c.right)
         scope = Scope(self.home.top)
         if c.outer:
             self._clear(c)
-            self._outer(nest, c, 0, scope)
+            self._outer_loops(nest, c, 0, scope)
             return
         low, high = self.home.ranges[c.k]
         if c.is_whole(self.home.s.span(self.home.s.region(c.item), c.k)):
-            with self.b.if_else(self.b.icmp_signed("<", low, high)) as (some, none):
-                with some:
+            with self.b.if_else(self.b.icmp_signed("<", low, high)) as (has_k, is_empty):
+                with has_k:
                     self.fresh = self.last = ir.IntType(1)(1)
-                    self._deep(nest, c, scope)
-                with none:
+                    self._k_block(nest, c, scope)
+                with is_empty:
                     self._clear(c)
             return
         if c.thin:
@@ -95,13 +108,13 @@ class BlockedGemm:
             with self.b.if_then(self.b.icmp_signed(">=", low, high)):
                 self._clear(c)
 
-        def deep() -> None:
+        def k_block() -> None:
             start, end = self.home.ranges[c.k]
             self.fresh = self.b.icmp_signed("==", start, low)
             self.last = self.b.icmp_signed("==", end, high)
-            self._deep(nest, c, scope)
+            self._k_block(nest, c, scope)
 
-        self._depths(c, deep)
+        self._k_blocks(c, k_block)
 
     def _clear(self, c: Contraction) -> None:
         home = self.home
@@ -116,8 +129,8 @@ class BlockedGemm:
 
         home.loop(number(0), count, home.s.lanes, put)
 
-    def _outer(self, nest: Nest, c: Contraction, depth: int, scope: Scope) -> None:
-        """Loops over the summed axes but the last."""
+    def _outer_loops(self, nest: Nest, c: Contraction, depth: int, scope: Scope) -> None:
+        """Emit loops over all reduction axes but the last."""
         if depth < len(c.outer):
             name = c.outer[depth]
             low, high = self.home.ranges[name]
@@ -125,67 +138,79 @@ class BlockedGemm:
                 low,
                 high,
                 1,
-                lambda at: self._outer(nest, c, depth + 1, Scope(scope, {name: at})),
+                lambda at: self._outer_loops(nest, c, depth + 1, Scope(scope, {name: at})),
             )
             return
-        self._depths(c, lambda: self._deep(nest, c, scope))
+        self._k_blocks(c, lambda: self._k_block(nest, c, scope))
 
-    def _depths(self, c: Contraction, inside: Callable[[], None]) -> None:
-        """Runs `inside` for blocks of the last summed axis.  Those that are summed on their own end
-        at the same positions wherever a visit starts, or its bits would tell."""
-        matrix = c.group is not None and bool(c.group.matrix)  # whose blocks sum on and on
+    def _k_blocks(self, c: Contraction, inside: Callable[[], None]) -> None:
+        """Emit `inside` for blocks of the last reduction axis.
+
+        Blocks which are summed separately end at fixed multiples wherever a task's range starts:
+        otherwise the result's rounding would depend on how the range is split.
+        """
+        # Blocks of matrix instructions continue the sums of the block before them.
+        matrix = c.group is not None and bool(c.group.matrix)
         at_fixed = self.home.s.region(c.item) is not None and may_be_long(c, self.home.s)
-        in_blocks(self.home, c.k, self._depth(c), inside, at_multiples=at_fixed and not matrix)
+        in_blocks(
+            self.home, c.k, self._block_depth(c), inside, at_multiples=at_fixed and not matrix
+        )
 
-    def _depth(self, c: Contraction) -> int | Value:
-        """Summed positions of a block: of matrices as many in each, whole tiles, since sums go to
-        memory and back between blocks.  More than usual where these are all."""
+    def _block_depth(self, c: Contraction) -> int | Value:
+        """Return how many positions along k a block has.
+
+        For matrix instructions (AMX) the blocks are of nearly equal size and whole tiles, since
+        sums go to memory and back between blocks; a range somewhat longer than a block stays in
+        one.
+        """
         if c.thin or c.group is None or not c.group.matrix:
             return c.depth
         b, (low, high), step = self.b, self.home.ranges[c.k], MATRIX_STEP * c.together
         steps = b.udiv(b.add(b.sub(high, low), number(step - 1)), number(step))
-        few = b.icmp_signed("<=", steps, number(c.depth // step))
-        rest = b.udiv(b.sub(steps, number(1)), number(DEPTH // MATRIX_STEP))
-        blocks = b.select(few, number(1), b.add(rest, number(1)))
+        fits_block = b.icmp_signed("<=", steps, number(c.depth // step))
+        more_blocks = b.udiv(b.sub(steps, number(1)), number(DEPTH // MATRIX_STEP))
+        blocks = b.select(fits_block, number(1), b.add(more_blocks, number(1)))
         each = b.udiv(b.add(steps, b.sub(blocks, number(1))), blocks)
         return b.mul(each, number(step))
 
-    def _deep(self, nest: Nest, c: Contraction, scope: Scope) -> None:
-        """One block of k: packs left, then block by block of n packs right and multiplies."""
+    def _k_block(self, nest: Nest, c: Contraction, scope: Scope) -> None:
+        """Emit one block of k: pack the left operand, then pack and multiply column blocks."""
         left, right = nest.packs
         tiles = None if c.thin else Macrokernel(self.home, c, left, scope)
         if tiles is not None and tiles.whole is not None:
             with self.b.if_then(self.b.not_(tiles.whole)):
-                self._unless(self.left_there, lambda: self._pack_left(nest, c, scope))
+                self._pack_unless(self.left_there, lambda: self._pack_left(nest, c, scope))
         elif not (c.direct or c.reads_left()):
-            self._unless(self.left_there, lambda: self._pack_left(nest, c, scope))
+            self._pack_unless(self.left_there, lambda: self._pack_left(nest, c, scope))
         if tiles is None:
-            self._thin(left, right, c, scope)
+            self._skinny_block(left, right, c, scope)
             return
 
         def columns() -> None:
             if self.panels is not None:
-                tiles.right.base = self._right(c)
+                tiles.right.base = self._right_panels(c)
             if c.reads_right():
                 tiles.open_right(right, scope)
             elif c.group is not None:
                 packer = GroupPacker(self.home, c, right, scope)
-                self._unless(self.right_there, packer.run)
+                self._pack_unless(self.right_there, packer.run)
             elif c.lies_in_rows():
                 with self.b.if_then(self.b.not_(tiles.open_short(right, scope))):
-                    self._unless(self.right_there, lambda: self._pack(right, scope))
+                    self._pack_unless(self.right_there, lambda: self._pack(right, scope))
             else:
-                self._unless(self.right_there, lambda: self._pack(right, scope))
+                self._pack_unless(self.right_there, lambda: self._pack(right, scope))
             if c.group is not None and c.group.moved:
                 tiles.sum_columns()
             tiles.run(self.fresh, last=self.last)
 
         in_blocks(self.home, c.n, COLUMNS, columns)
 
-    def _there(self, c: Contraction, operand: Item) -> Value | None:
-        """Whether an earlier visit has packed all of an operand that this one would pack: where all
-        of its blocks are held, and it was known before the visits began.  None where that is never
-        so."""
+    def _is_packed(self, c: Contraction, operand: Item) -> Value | None:
+        """Return whether an earlier iteration of a stream has packed this operand completely (i1).
+
+        That is so where all its blocks fit in scratch and its value does not depend on the stream's
+        iterations.  None where it never is.
+        """
         b, home = self.b, self.home
         visits = visits_beside(c, operand, home.s)
         if not visits:
@@ -193,30 +218,33 @@ class BlockedGemm:
         low, high = home.ranges[c.k]
         if operand is c.right and c.group is None:
             self.panels = panels = self._panels(c)
-            there = panels.held
+            packed = panels.held
         else:
-            there = b.icmp_signed("<=", b.sub(high, low), number(c.depth))
+            packed = b.icmp_signed("<=", b.sub(high, low), number(c.depth))
             if operand is c.right:
                 low, high = home.ranges[c.n]
-                there = b.and_(there, b.icmp_signed("<=", b.sub(high, low), number(COLUMNS)))
+                packed = b.and_(packed, b.icmp_signed("<=", b.sub(high, low), number(COLUMNS)))
         for v in visits:
-            there = b.and_(there, b.icmp_signed("!=", *home.steps[v]))
-        return there
+            packed = b.and_(packed, b.icmp_signed("!=", *home.steps[v]))
+        return packed
 
     def _panels(self, c: Contraction) -> Panels:
-        """How the right operand's blocks are held.  All of them but the last are whole: where the
-        first begins between multiples, it may be shorter."""
+        """Return where the blocks of the right operand are kept.
+
+        All blocks but the last must be full for that: a range which begins between multiples of the
+        block size has a shorter first block.
+        """
         b, (low, high), (first, last) = self.b, self.home.ranges[c.k], self.home.ranges[c.n]
-        whole = b.icmp_signed("==", b.and_(low, number(c.depth - 1)), number(0))
-        deep, wide = (
+        full_blocks = b.icmp_signed("==", b.and_(low, number(c.depth - 1)), number(0))
+        k_blocks, column_blocks = (
             b.udiv(b.add(b.sub(end, begin), number(size - 1)), number(size))
             for begin, end, size in ((low, high, c.depth), (first, last, COLUMNS))
         )
-        held = b.icmp_signed("<=", b.mul(deep, wide), number(HELD))
-        return Panels(b.and_(whole, held), low, first, b.mul(wide, number(COLUMNS)))
+        fits = b.icmp_signed("<=", b.mul(k_blocks, column_blocks), number(HELD))
+        return Panels(b.and_(full_blocks, fits), low, first, b.mul(column_blocks, number(COLUMNS)))
 
-    def _right(self, c: Contraction) -> Value:
-        """Where the panels of the right operand's block at hand begin."""
+    def _right_panels(self, c: Contraction) -> Value:
+        """Return the address of the current block's right panels."""
         b, base, panels = self.b, self.home.storage.at[c.item, RIGHT_PART], self.panels
         if panels is None:
             return base
@@ -227,12 +255,12 @@ class BlockedGemm:
         )
         return element_address(b, base, b.select(panels.held, before, number(0)), c.unit)
 
-    def _unless(self, there: Value | None, pack: Callable[[], None]) -> None:
-        """Packs an operand that is not there."""
-        if there is None:
+    def _pack_unless(self, packed: Value | None, pack: Callable[[], None]) -> None:
+        """Emit `pack` where the operand is not packed yet."""
+        if packed is None:
             pack()
             return
-        with self.b.if_then(self.b.not_(there)):
+        with self.b.if_then(self.b.not_(packed)):
             pack()
 
     def _pack_left(self, nest: Nest, c: Contraction, scope: Scope) -> None:
@@ -240,16 +268,19 @@ class BlockedGemm:
             Gemv(self.home, c, nest.packs[1], scope).clear_ends()
         self._pack(nest.packs[0], scope)
 
-    def _thin(self, left: Nest, right: Nest, c: Contraction, scope: Scope) -> None:
-        """One block of a thin product.  Short lines of its right operand are so few vectors that
-        the sums stay in registers for all of the block."""
+    def _skinny_block(self, left: Nest, right: Nest, c: Contraction, scope: Scope) -> None:
+        """Emit one block of a GEMV or skinny product.
+
+        Rows of the right operand which are only a few vectors long are multiplied by a register
+        tile, whose sums stay in registers for the complete block.
+        """
 
         def tiles(tile: Tile) -> None:
-            found = Macrokernel(self.home, c, left, scope)
-            found.open_right(right, scope)
-            found.run(None, tile)
+            macrokernel = Macrokernel(self.home, c, left, scope)
+            macrokernel.open_right(right, scope)
+            macrokernel.run(None, tile)
 
-        def lines(shapes: tuple[Tile, ...]) -> None:
+        def choose_shape(shapes: tuple[Tile, ...]) -> None:
             if not shapes:
                 Gemv(self.home, c, right, scope).run(self.fresh)
                 return
@@ -259,17 +290,17 @@ class BlockedGemm:
                 with short:
                     tiles(shapes[0])
                 with longer:
-                    lines(shapes[1:])
+                    choose_shape(shapes[1:])
 
-        lines(short_tiles(self.home.home.target, c.tile.lanes) if c.reads_lines() else ())
+        choose_shape(short_tiles(self.home.home.target, c.tile.lanes) if c.reads_lines() else ())
 
     def _pack(self, pack: Nest, scope: Scope) -> None:
-        """One operand of the present block, part by part where it is joined of parts."""
+        """Pack one operand's current block; concatenations are packed part by part."""
         self.pack_starts = {a: self.home.ranges[a][0] for a in pack.order}
-        c = self._of(pack)
+        c = self._product_of(pack)
         plain = pack.packed == "left" and c.group is None
-        if pack.packed == "right":  # here: parts of the block narrow the ranges on the way
-            self.pack_base = self._right(c)
+        if pack.packed == "right":  # now: segments narrow the ranges while packing
+            self.pack_base = self._right_panels(c)
         if pack.packed == "right" and c.group is None:
             b, (low, high), (first, end) = self.b, self.home.ranges[c.n], self.home.ranges[c.k]
             panels = self.pack_base, c.item.dtype
@@ -282,21 +313,21 @@ class BlockedGemm:
                 b.sub(end, first),
             )
         axes = stretched(self.home, pack, 1 if plain else c.tile.columns)
-        in_stretches(self.home, axes, lambda: self._stretch(pack, scope))
+        in_stretches(self.home, axes, lambda: self._pack_segment(pack, scope))
 
-    def _stretch(self, pack: Nest, scope: Scope) -> None:
+    def _pack_segment(self, pack: Nest, scope: Scope) -> None:
         if not pack.turned:
             self.home.run(pack, scope)
             return
         items = needed(pack, self.home.taken) if self.home.taken else pack.items
         if len(items) == 1 and items[0] in pack.turned:
             top = self.home.open(pack, scope)
-            turned(self.home, items[0], top, self._putter(pack))
+            turned(self.home, items[0], top, self._vector_store(pack))
             return
         in_squares(self.home, pack.order, lambda: self.home.run(pack, scope))
 
     def put(self, pack: Nest, value: Value, scope: Scope) -> None:
-        """Stores one vector of a packed operand at its place."""
+        """Store one vector of a packed operand; called from the body of the packing nest."""
         if scope.lanes is not None and scope.lanes.mask is None:
             ask_ahead(self.home, pack, scope)
         lanes = scope.lanes.count if scope.lanes is not None else None
@@ -306,8 +337,8 @@ class BlockedGemm:
         mask = scope.lanes.mask if scope.lanes else None
         self._store(pack, m, (firsts[0] if firsts else None, second), value, mask)
 
-    def _putter(self, pack: Nest) -> Put:
-        """Stores a whole vector of a packed operand."""
+    def _vector_store(self, pack: Nest) -> Put:
+        """Return a callback which stores an unmasked vector of a packed operand."""
         m = LLVMMachine(self.b, self.home.s.lanes, self.home.home.target)
 
         def put(first: Value, second: Value, value: Value) -> None:
@@ -323,8 +354,8 @@ class BlockedGemm:
         value: Value,
         mask: Value | None,
     ) -> None:
-        """One vector of a packed operand; of groups whole ones, 0 beyond the last position."""
-        c = self._of(pack)
+        """Store one vector of a packed operand; groups whole, zeros past the last position."""
+        c = self._product_of(pack)
         at, dtype = self._packed_place(pack, c, *place)
         if c.group is None:
             store_vector(m, at, value, dtype, mask)
@@ -336,8 +367,8 @@ class BlockedGemm:
             bits = flipped(self.b, bits)
         self.b.store(bits, at, align=dtype.itemsize)
 
-    def _of(self, pack: Nest) -> Contraction:
-        """The product that a nest packs an operand of."""
+    def _product_of(self, pack: Nest) -> Contraction:
+        """Return the contraction for which a nest packs an operand."""
         c = next(n.product for n in self.home.s.nests if pack in n.packs)
         assert isinstance(c, Contraction)
         return c
@@ -345,7 +376,7 @@ class BlockedGemm:
     def _packed_place(
         self, pack: Nest, c: Contraction, first: Value | None, second: Value
     ) -> tuple[Value, DType]:
-        """Where an element of a packed operand lies, and its type."""
+        """Return the address of an element of a packed operand, and its type."""
         b, home = self.b, self.home
         second = b.sub(second, self.pack_starts[pack.order[-1]])
         row = number(0) if first is None else b.sub(first, self.pack_starts[pack.order[0]])

@@ -1,6 +1,8 @@
-"""Products whose operands are packed place by place: which emitter serves which.
+"""Choose the driver which emits a packed product, by its plan.
 
-choose_driver(home, nest, nest.product).run()
+    choose_driver(home, nest, nest.product).run()
+
+Blocked contractions have a driver of their own (`smelt.codegen.llvm.products.blocked_gemm`).
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ Driver = ImplicitGemmNchw | DepthwisePacked | ImplicitGemmNhwc | TallSkinnyGemm
 
 
 def choose_driver(home: NestEmitter, nest: Nest, c: Placed) -> Driver:
-    """What emits a product in the task that `home` is emitting."""
+    """Return the emitter of a product in the task that `home` is emitting."""
     if isinstance(c, ConvPlan):
         return ImplicitGemmNchw(home, nest, c)
     if isinstance(c, TallSkinnyPlan):

@@ -1,9 +1,9 @@
-"""Lines that follow one another are one run.
+"""Collapse consecutive short rows into one contiguous loop.
 
-Results whose lines are turned lie in scratch line behind line, without gaps, and so do
-most arrays that are read or written beside them.  A loop over lines of 7 would fill half a vector
-for each; where everything goes on from one line to the next as it does inside of a line, the axis
-of lines stays at its first position, and the one along them goes through all of them:
+Outputs whose rows were transposed are stored in scratch without gaps between rows, and so are most
+arrays read or written with them.  A loop over rows of 7 would fill half a vector each; where every
+access continues from one row to the next as it does within a row, the row axis stays at its first
+position and the inner axis covers all rows:
 
     for y: for x in 0..w:  f(y*w + x)      is      for x in 0..h*w:  f(x)
 """
@@ -26,58 +26,60 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.schedule.build_nests import Nest
 
 KINDS = ("const", "load", "apply", "cast")
-"""What a run may be made of: nothing asks where a line ends."""
+"""Kinds of items in a collapsible body: none depends on where a row ends."""
 
 
 def run_on(home: NestEmitter, nest: Nest, run: Callable[[], None]) -> None:
-    """Emits a nest by `run`, over ranges in which lines that follow one another are one."""
-    b, kept = home.b, dict(home.ranges)
-    for outer in _joined(home, nest):
-        (first, last), (low, high) = kept[outer], home.ranges[nest.vector or ""]
+    """Emit a nest by `run`, over ranges in which contiguous rows are collapsed."""
+    b, ranges = home.b, dict(home.ranges)
+    for outer in _collapsed_axes(home, nest):
+        (first, last), (low, high) = ranges[outer], home.ranges[nest.vector or ""]
         length = b.mul(b.sub(high, low), b.sub(last, first))
         home.ranges[nest.vector or ""] = low, b.add(low, length)
         home.ranges[outer] = first, b.add(first, number(1))
     run()
-    home.ranges = kept
+    home.ranges = ranges
 
 
-def _joined(home: NestEmitter, nest: Nest) -> Iterator[str]:
-    """The axes that go on where the one that vectors run along ends, inner to outer."""
+def _collapsed_axes(home: NestEmitter, nest: Nest) -> Iterator[str]:
+    """Yield the axes which continue where the vector axis ends, innermost first."""
     plans = home.s.products.values()
-    ours = [
+    transposed = [
         c
         for c in plans
         if (isinstance(c, DepthwisePlan) and c.lines is not None)
         or (isinstance(c, NhwcConvPlan) and c.across)
     ]
-    if not ours or nest.product is not None or nest.packed or not _is_plain(home, nest):
+    if not transposed or nest.product is not None or nest.packed or not _is_plain(home, nest):
         return
-    line, axes = nest.vector or "", ours[0].axes
-    inner = [line]
-    for outer in reversed(axes[1:-1] if axes[-1] == line else ()):
-        whole = product(home.s.phase.axes[a] for a in inner)
+    inner_axis, axes = nest.vector or "", transposed[0].axes
+    inner = [inner_axis]
+    for outer in reversed(axes[1:-1] if axes[-1] == inner_axis else ()):
+        row_size = product(home.s.phase.axes[a] for a in inner)
         if any(_is_part(home, a) for a in inner) or outer not in nest.order:
             return
-        if not all(_goes_on(e, line, outer, whole) for e in _offsets(home, nest)):
+        if not all(_continues(e, inner_axis, outer, row_size) for e in _offsets(home, nest)):
             return
-        if any(not _is_dense(home, i, (outer, *inner)) for i in _reloaded(home, nest)):
+        if any(not _is_dense(home, i, (outer, *inner)) for i in _scratch_items(home, nest)):
             return
         yield outer
         inner.insert(0, outer)
 
 
 def _is_plain(home: NestEmitter, nest: Nest) -> bool:
-    others = nest.folds or nest.settings or nest.fixed or nest.turned or nest.stages or nest.within
+    has_more = (
+        nest.folds or nest.settings or nest.fixed or nest.turned or nest.stages or nest.within
+    )
     kinds = all(i.kind in KINDS for i in nest.items)
     tested = any(a.limits or a.positions for a in accesses_of(nest.items))
     masked = any(s.where is not None or s.access.positions for s in nest.stores)
     return (
-        not (others or tested or masked or home.bands) and kinds and not is_straight(home.s, nest)
+        not (has_more or tested or masked or home.bands) and kinds and not is_straight(home.s, nest)
     )
 
 
 def _is_part(home: NestEmitter, axis: str) -> bool:
-    """Whether a task may have a part of an axis alone."""
+    """Return whether a task may cover only a part of an axis."""
     s = home.s
     return axis in s.phase.grid and s.block.get(axis, 1) != s.phase.axes[axis]
 
@@ -87,26 +89,30 @@ def _offsets(home: NestEmitter, nest: Nest) -> list[Index]:
     return [*loads, *(s.access.offset for s in nest.stores)]
 
 
-def _goes_on(e: Index, line: str, outer: str, whole: Index) -> bool:
-    """Whether an index moves along an outer axis as it would by all of a line."""
-    along, across = coefficient(e, line), coefficient(e, outer)
-    return along is not None and across is not None and across == mul(along, whole)
+def _continues(e: Index, inner: str, outer: str, row_size: Index) -> bool:
+    """Return whether an index moves along `outer` as it would over a complete row."""
+    inner_step, outer_step = coefficient(e, inner), coefficient(e, outer)
+    return (
+        inner_step is not None
+        and outer_step is not None
+        and outer_step == mul(inner_step, row_size)
+    )
 
 
-def _reloaded(home: NestEmitter, nest: Nest) -> list[Item]:
-    """The items in scratch that a nest reads or writes."""
+def _scratch_items(home: NestEmitter, nest: Nest) -> list[Item]:
+    """Return the scratch items which a nest reads or writes."""
     used = {a for i in nest.items for a in i.args} | {s.value for s in nest.stores}
     return [i for i in home.s.kept if i in used | {*nest.saves}]
 
 
 def _is_dense(home: NestEmitter, item: Item, axes: tuple[str, ...]) -> bool:
-    """Whether an array in scratch has these axes last and without gaps, or none of them."""
-    own = home.s.kept[item]
-    if not {*axes} & {*own}:
+    """Return whether a scratch array has these axes last and dense, or none of them."""
+    item_axes = home.s.kept[item]
+    if not {*axes} & {*item_axes}:
         return True
     outer, *inner = axes
-    even = all(home.storage.extent(item, a) == home.s.phase.axes[a] for a in inner)
-    return own[-len(axes) :] == (outer, *inner) and even
+    has_full_extents = all(home.storage.extent(item, a) == home.s.phase.axes[a] for a in inner)
+    return item_axes[-len(axes) :] == (outer, *inner) and has_full_extents
 
 
 __all__ = ["run_on"]

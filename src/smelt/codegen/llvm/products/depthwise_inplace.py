@@ -1,13 +1,13 @@
-"""Stencils over what lies in memory as tiles read it: nothing is packed but the weights.
+"""Emit depthwise convolution (NHWC) which reads the input in place and packs only the filter.
 
-With channels last, the vector of a place is a run of the image.  For each row of results a table
-says where the lines lie that its windows reach.  A line of the margin is zeros, the same for all;
-and so is a place outside of a line, which tiles test for where they may have one:
+With channels last, a vector of a pixel's channels is contiguous.  For each row of outputs a table
+holds the addresses of the input rows which its windows reach.  A row of the padding is a shared row
+of zeros; so is a pixel outside its row, which tiles test for where they may have one:
 
     at -1: zeros    0: x[y, 0, c:]    1: x[y, 1, c:]    ...
 
-Rows are walked tile by tile, and each of these along the channels, as the image lies in memory.
-Processors do not see by themselves what comes next there, and are told: what lies a line further.
+Rows are walked tile by tile, and each tile along the channels, as the image is stored.  Hardware
+prefetchers do not predict this order, so tiles prefetch the next input row.
 """
 
 from __future__ import annotations
@@ -42,56 +42,56 @@ Value = ir.Value
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """What a tile knows of the places along its lines."""
+    """The pixels along its rows which a tile knows to be inside the image."""
 
     dtype: DType
-    """Their type in memory."""
+    """Element type in memory."""
     first: int
-    """The first place inside."""
+    """The first pixel inside."""
     beyond: int | None
-    """How many of the last places of a line may be outside at most, if that is known."""
+    """Upper bound on how many last pixels of a row may be outside, if known."""
     masked: bool
-    """Whether vectors may have lanes beyond the last channel."""
+    """Whether vectors may have lanes past the last channel."""
 
     def may_miss(self, place: int, places: int, more: int) -> bool:
-        """Whether a place of a tile with so many may be outside; `more` are beyond the last one."""
+        """Return whether a tile's pixel may be outside; `more` may exceed the last."""
         return place < self.first or self.beyond is None or place >= places - self.beyond - more
 
 
-def _at_most(beyond: Index, c: Slid) -> int | None:
-    """A number that places beyond a line's end are no more than, if one is known."""
+def _at_most(count: Index, c: Slid) -> int | None:
+    """Return a constant upper bound on a number of pixels outside, or None."""
     return next(
-        (n for n in range(c.taps * c.dilation + c.step) if nonnegative(sub(n, beyond))), None
+        (n for n in range(c.taps * c.dilation + c.step) if nonnegative(sub(n, count))), None
     )
 
 
 class DepthwiseInPlace(DepthwisePacked):
-    """One stencil over lines where they lie, in the task that `home` is emitting."""
+    """Emits one depthwise convolution read in place, in the task of `home`."""
 
     def __init__(self, home: NestEmitter, nest: Nest, c: DepthwisePlan) -> None:
         super().__init__(home, nest, c)
         assert c.lies is not None
         self.lines, axes = c.lies, home.s.phase.axes
         self.outer = self.rows()
-        tall, asked = c.tall, dict(zip(c.columns, c.lies.inside, strict=False))
-        self.asked = asked
+        tall, limits = c.tall, dict(zip(c.columns, c.lies.inside, strict=False))
+        self.asked = limits
         last = add(mul(sub(axes[tall.axis], 1), tall.step), (tall.taps - 1) * tall.dilation + 1)
-        beyond = [sub(last, sub(extent, low)) for low, extent in asked[tall]]
-        known = [n for e in beyond if (n := _at_most(e, c.tall)) is not None]
+        excess = [sub(last, sub(extent, low)) for low, extent in limits[tall]]
+        bounds = [n for e in excess if (n := _at_most(e, c.tall)) is not None]
         self.ends = Ends(
             home.home.dtypes[c.lies.buffer],
-            max((-low for low, _ in asked[tall]), default=0),
-            max(known, default=0) if len(known) == len(beyond) else None,
+            max((-low for low, _ in limits[tall]), default=0),
+            max(bounds, default=0) if len(bounds) == len(excess) else None,
             mod(axes[c.lane], c.tile.lanes) != 0,
         )
 
     def run(self) -> None:
-        """All of it, unless a product has its lines one by one."""
+        """Emit everything, unless a pointwise product emits it row by row."""
         if not self.c.within:
             super().run()
 
     def pack_lines(self, nest: Nest) -> None:
-        """Clears a line for what is outside."""
+        """Clear the row of zeros which replaces rows outside the image."""
         c, dtype = self.c, self.c.item.dtype
         m = LLVMMachine(self.b, c.tile.lanes, self.home.home.target)
         self.home.loop(
@@ -102,25 +102,25 @@ class DepthwiseInPlace(DepthwisePacked):
         )
 
     def _table(self) -> None:
-        """Rows have tables of their own."""
+        """Do nothing: each row of outputs has its own table."""
 
     def tiles(self) -> None:
-        """Every tile of the task, row by row."""
+        """Emit every tile of the task, row by row."""
 
-        def lines(outer: Sequence[Slid], row: Place) -> None:
+        def loops(outer: Sequence[Slid], row: Place) -> None:
             if not outer:
                 self._row_table(row)
                 self._row(row)
                 return
             size = self.sizes()[outer[0].axis]
             self.home.loop(
-                number(0), size, 1, lambda at: lines(outer[1:], {**row, outer[0].axis: at})
+                number(0), size, 1, lambda at: loops(outer[1:], {**row, outer[0].axis: at})
             )
 
-        lines(self.outer, {})
+        loops(self.outer, {})
 
     def _row_table(self, row: Place) -> None:
-        """Where the lines lie that the windows of a row of results reach."""
+        """Store the addresses of the input rows which a row of outputs reaches."""
         home, b, c = self.home, self.b, self.c
         steps = dict(zip(c.columns, (home.home.index(n) for n in self.lines.steps), strict=False))
         start = b.add(home.index(self.lines.start, home.top), home.ranges[c.lane][0])
@@ -130,30 +130,32 @@ class DepthwiseInPlace(DepthwisePacked):
         for j, at in enumerate(self.summed()):
             place, inside = start, ir.IntType(1)(1)
             for k in self.outer:
-                here = b.mul(b.add(home.ranges[k.axis][0], row[k.axis]), number(k.step))
-                here = b.add(here, number(at[k.tap] * k.dilation))
-                place = b.add(place, b.mul(here, steps[k]))
+                position = b.mul(b.add(home.ranges[k.axis][0], row[k.axis]), number(k.step))
+                position = b.add(position, number(at[k.tap] * k.dilation))
+                place = b.add(place, b.mul(position, steps[k]))
                 for low, extent in self.asked[k]:
-                    found = b.icmp_unsigned("<", b.add(here, number(low)), home.home.index(extent))
-                    inside = b.and_(inside, found)
+                    within = b.icmp_unsigned(
+                        "<", b.add(position, number(low)), home.home.index(extent)
+                    )
+                    inside = b.and_(inside, within)
             address = b.ptrtoint(element_address(b, base, place, dtype), I64)
             step = b.select(inside, steps[c.tall], number(0))
             self.write(j, at, b.select(inside, address, outside), step)
 
     def _row(self, row: Place) -> None:
-        """All tiles of a row of results."""
+        """Emit all tiles of a row of outputs."""
         home, b, c, sizes = self.home, self.b, self.c, self.sizes()
         low, high = home.ranges[c.tall.axis]
         last = b.mul(b.sub(high, number(1)), number(c.tall.step))
         last = b.add(last, number((c.tall.taps - 1) * c.tall.dilation + 1))
-        for before, extent in self.asked[c.tall]:
-            end = b.sub(home.home.index(extent), number(before))
+        for offset, extent in self.asked[c.tall]:
+            end = b.sub(home.home.index(extent), number(offset))
             last = b.select(b.icmp_signed("<", end, last), end, last)
         count = b.sub(last, number(self.ends.first))
         count = b.select(b.icmp_signed("<", count, number(0)), number(0), count)
         table = home.storage.at[c.item, TABLE_PART]
         nearest = (self.outer or [c.tall])[-1]
-        ahead = home.home.index(self.lines.steps[c.columns.index(nearest)])
+        next_row = home.home.index(self.lines.steps[c.columns.index(nearest)])
 
         def tile(y: Value, height: int) -> None:
             place = b.mul(b.add(low, y), number(c.tall.step))
@@ -174,7 +176,7 @@ class DepthwiseInPlace(DepthwisePacked):
                         count,
                         at,
                         b.sub(sizes[c.lane], at),
-                        ahead,
+                        next_row,
                         *self.more(at),
                     ],
                 ),
@@ -183,7 +185,7 @@ class DepthwiseInPlace(DepthwisePacked):
         self.each_height(sizes[c.tall.axis], tile)
 
     def more(self, lane: Value) -> list[Value]:
-        """What else a tile is given whose vectors begin there."""
+        """Return further arguments of a tile whose vectors begin at a channel."""
         return []
 
     def function(self, height: int, short: DType | None) -> ir.Function:
@@ -192,15 +194,18 @@ class DepthwiseInPlace(DepthwisePacked):
         return tile_function(self.b.module, kind, height, target, short, self.c, *names)
 
     def tile_kind(self) -> tuple[type[LyingTile], list[str]]:
-        """The tiles, and what tells them from others."""
+        """Return the tile class, and strings which complete its functions' names."""
         ends = self.ends
         names = [str(x) for x in (ends.dtype, ends.first, ends.beyond, ends.masked)]
         return type("LyingTile", (LyingTile,), {"ends": ends}), names
 
 
 class LyingTile(StencilTile):
-    """A tile over lines where they lie: the table says where the first place inside of each does,
-    and how far its neighbours lie apart."""
+    """A tile which reads rows in place.
+
+    The table holds the address of each row's first pixel inside, and the distance of its
+    neighbours.
+    """
 
     name = "stencil.lying"
     operands = (PTR, I64, I64, I64, I64, I64)
@@ -209,7 +214,7 @@ class LyingTile(StencilTile):
     ends: Ends
 
     def mask(self) -> Value | None:
-        """Lanes that have a channel, if not all have."""
+        """Return the mask of lanes which have a channel, or None if all have."""
         if not self.ends.masked:
             return None
         left, lanes = self.given[4], self.c.tile.lanes
@@ -217,22 +222,22 @@ class LyingTile(StencilTile):
 
     def reader(self, entry: Sequence[Value], newest: bool) -> Reader:
         b, c, ends = self.b, self.c, self.ends
-        outside, place, count, lane, _, ahead, *_ = self.given
-        _, line, step = entry
+        outside, place, count, lane, _, next_row, *_ = self.given
+        _, first_pixel, step = entry
         mask = self.mask()
-        first = element_address(b, line, b.add(lane, b.mul(step, place)), ends.dtype)
+        first = element_address(b, first_pixel, b.add(lane, b.mul(step, place)), ends.dtype)
         places = (self.height - 1) * c.tall.step + (c.tall.taps - 1) * c.tall.dilation + 1
         more = (HEIGHTS[-1] - 1) * c.tall.step if self.height == HEIGHTS[-1] else 0
 
-        def read(rest: int, at: int) -> Value:
-            k = at * c.tall.step + rest
-            here = element_address(b, first, b.mul(step, number(k)), ends.dtype)
+        def read(phase: int, at: int) -> Value:
+            k = at * c.tall.step + phase
+            address = element_address(b, first, b.mul(step, number(k)), ends.dtype)
             if ends.may_miss(k, places, more):
                 inside = b.icmp_unsigned("<", b.add(place, number(k)), count)
-                here = b.select(inside, here, outside)
+                address = b.select(inside, address, outside)
             if newest:
-                prefetch(b, element_address(b, here, ahead, ends.dtype), near=True)
-            return load_vector(self.m, here, ends.dtype, mask)
+                prefetch(b, element_address(b, address, next_row, ends.dtype), near=True)
+            return load_vector(self.m, address, ends.dtype, mask)
 
         return read
 

@@ -1,7 +1,7 @@
-"""Register tiles of stencils: columns of results in registers, as functions of their own.
+"""Emit depthwise microkernels: columns of outputs in registers, as separate functions.
 
-Each line is read once for all results of the tile that need it; weights of the taps along the
-tile's axis stay in registers meanwhile.
+Each input row is read once for all outputs of the tile which need it (a sliding window); the
+weights of the taps along the tile's axis stay in registers.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from smelt.types.dtype import DType, i64
 Value = ir.Value
 PTR = ir.PointerType()
 Reader: TypeAlias = Callable[[int, int], Value]
-"""What reads the vector at a place of a tile, given as remainder and quotient by its step."""
+"""Loads a vector at a tile position, given as remainder and quotient by the stride."""
 SUMS = [PTR, I64]
 SHORT = [PTR, I64, ir.IntType(1)]
-"""Where sums go that are rounded as they are stored, how far apart, and whether they do."""
+"""Arguments for rounded sums: address, row stride, and whether to use them."""
 WEIGHTS = [PTR, I64, PTR]
-"""Where weights begin, how far those of neighbouring taps lie apart, and the table."""
+"""Arguments for weights: address, elements between neighbouring taps, and the table."""
 ENTRIES = 4
-"""Numbers that the table has for each of its positions, at most."""
+"""Words per table entry, at most."""
 
 
 def tile_function(
@@ -47,8 +47,7 @@ def tile_function(
     c: DepthwisePlan,
     *more: str,
 ) -> ir.Function:
-    """The register tile as a function of its own, where nothing else is kept in registers; `more`
-    is what else tells it from others."""
+    """Return the function of a register tile; `more` completes its name."""
     tall, count = c.tall, len(c.taps)
     name = ".".join(
         map(
@@ -75,8 +74,10 @@ def tile_function(
 
 
 def pinned(b: ir.IRBuilder, target: Target, vector: Value) -> Value:
-    """The same vector, which nothing that reads memory further down may come before: LLVM would
-    load all lines at once and have no registers for them."""
+    """Return a vector, ordered before all later loads.
+
+    LLVM would otherwise load all rows at once and run out of registers.
+    """
     if target.isa not in ("avx512", "avx2"):
         return vector
     kind = ir.FunctionType(vector.type, [vector.type])
@@ -84,15 +85,15 @@ def pinned(b: ir.IRBuilder, target: Target, vector: Value) -> Value:
 
 
 class StencilTile:
-    """sums[i] += left[(o, u)] * right[place of o, i and u], for all o and u."""
+    """Emits sums[i] += left[o, u] * right[position of (o, i, u)] over all o, u."""
 
     name = "stencil"
     operands: ClassVar[Sequence[ir.Type]] = ()
-    """Types of its arguments behind those of all."""
+    """Types of the arguments behind the common ones."""
     read: ClassVar[Sequence[ir.Type]] = ()
-    """Those of what the table says of where an o is read."""
+    """Types of the words of a table entry which say where an o is read."""
     asks: ClassVar[bool] = False
-    """Whether the last o has code of its own, which asks for what comes next."""
+    """Whether the last o has a loop of its own, which prefetches what comes next."""
 
     def __init__(self, f: ir.Function, c: DepthwisePlan, height: int, target: Target) -> None:
         self.f, self.c, self.height, self.target = f, c, height, target
@@ -101,57 +102,61 @@ class StencilTile:
         self.scalar = LLVMMachine(self.b, None, target)
         self.taps = c.tall.taps
         self.held = self.taps + height + 2 <= target.registers
-        """Whether there are registers for the weights of all taps."""
-        own = len(f.args) - len(self.operands)
-        self.to, self.given = f.args[: own - len(WEIGHTS)], f.args[own:]
-        self.left, self.rise, self.table = f.args[own - len(WEIGHTS) : own]
+        """Whether the weights of all taps fit registers."""
+        common = len(f.args) - len(self.operands)
+        self.to, self.given = f.args[: common - len(WEIGHTS)], f.args[common:]
+        self.left, self.rise, self.table = f.args[common - len(WEIGHTS) : common]
 
     def fill(self, count: int, short: DType | None) -> None:
-        """The function's body, for so many summed positions along other axes."""
+        """Emit the function's body, for `count` table entries."""
         b, (to, row, *later) = self.b, self.to
         item: Item = self.c.item
         zeros = [self.m.const(item.dtype, 0)] * self.height
 
-        def one(o: Value, sums: list[Value], nth: int) -> list[Value]:
+        def step_at(o: Value, sums: list[Value], nth: int) -> list[Value]:
             entries = element_address(b, self.table, b.mul(o, number(ENTRIES)), i64)
-            known = [
+            words = [
                 b.load(element_address(b, entries, number(k), i64), typ=kind)
                 for k, kind in enumerate((I64, I64, *self.read))
             ]
-            weights = element_address(b, self.left, known[0], item.dtype)
-            read = self._picked(self.reader(known[1:], nth < 0), known[1])
-            return self._lines(read, weights, list(sums))
+            weights = element_address(b, self.left, words[0], item.dtype)
+            read = self._lane_group_reader(self.reader(words[1:], nth < 0), words[1])
+            return self._add_rows(read, weights, list(sums))
 
         def run(span: tuple[Value, Value]) -> list[Value]:
-            return rounds(b, span, 1, one, zeros)
+            return rounds(b, span, 1, step_at, zeros)
 
-        whole, most = (number(0), number(count)), HELD_RUN // self.taps
+        full_span, run_length = (number(0), number(count)), HELD_RUN // self.taps
         if not is_short(count * self.taps, item.dtype):
-            found = in_runs(self.m, item.dtype, whole, self.height, run, most)
+            totals = in_runs(self.m, item.dtype, full_span, self.height, run, run_length)
         elif self.asks:
             last = number(count - 1)
-            found = one(last, run((number(0), last)) if count > 1 else zeros, -1)
+            totals = step_at(last, run((number(0), last)) if count > 1 else zeros, -1)
         else:
-            found = run(whole)
+            totals = run(full_span)
         tile = Tile(self.height, 1, self.c.tile.lanes)
         places = Spot(to, row, item.dtype).places(b, tile)
         rounded = None if short is None else (later[2], Spot(later[0], later[1], short))
-        put(self.m, self.c, tile, self.made(found), places, last=rounded)
+        put(self.m, self.c, tile, self.made(totals), places, last=rounded)
         b.ret_void()
 
     def made(self, sums: list[Value]) -> list[Value]:
-        """What is stored of the sums."""
+        """Return what is stored for the sums."""
         return sums
 
     def reader(self, entry: Sequence[Value], newest: bool) -> Reader:
-        """What reads the vector at a place from the tile's first one, given as remainder and
-        quotient by the tile's step, for what the table has of one o; of the `newest` lines nothing
-        has been read before."""
+        """Return what loads the vector at a position of the tile, for a table entry.
+
+        The rows of the `newest` entry have not been read before.
+        """
         raise NotImplementedError
 
-    def _picked(self, read: Reader, lane: Value) -> Reader:
-        """The same where groups of lanes take what one of them has; the packed tile's own way if
-        all lanes do."""
+    def _lane_group_reader(self, read: Reader, lane: Value) -> Reader:
+        """Return a reader which broadcasts one channel within each group of lanes.
+
+        Used for grouped convolutions whose small groups share a vector.  If a group fills the
+        vector, `PackedTile` broadcasts a scalar itself.
+        """
         b, c, lanes = self.b, self.c, self.c.tile.lanes
         if not c.mixed or c.group == lanes:
             return read
@@ -160,8 +165,8 @@ class StencilTile:
         picks = b.add(first, splat(b, b.trunc(lane, kind), lanes))
         return lambda rest, at: permuted(b, [read(rest, at)], picks, lanes)
 
-    def _lines(self, read: Reader, weights: Value, sums: list[Value]) -> list[Value]:
-        """The sums after every line that the tile reads, for one position along other axes."""
+    def _add_rows(self, read: Reader, weights: Value, sums: list[Value]) -> list[Value]:
+        """Return the sums after every row which the tile reads, for one table entry."""
         b, tall, item, rise = self.b, self.c.tall, self.c.item, self.rise
 
         def weight(u: int) -> Value:
@@ -170,17 +175,17 @@ class StencilTile:
                 return load_vector(self.m, at, item.dtype, None)
             return splat(b, load_scalar(self.scalar, at, item.dtype, None), self.c.tile.lanes)
 
-        known = [weight(u) for u in range(self.taps)] if self.held else []
-        for rest in range(tall.step):
-            places = {u: tall.quotient(u) for u in range(self.taps) if tall.remainder(u) == rest}
+        weights_held = [weight(u) for u in range(self.taps)] if self.held else []
+        for phase in range(tall.step):
+            places = {u: tall.quotient(u) for u in range(self.taps) if tall.remainder(u) == phase}
             for at in range(self.height + max(places.values(), default=-self.height)):
                 used = [u for u, q in places.items() if 0 <= at - q < self.height]
                 if not used:
                     continue
-                x = read(rest, at)
+                x = read(phase, at)
                 for u in used:
                     i = at - places[u]
-                    w = known[u] if self.held else weight(u)
+                    w = weights_held[u] if self.held else weight(u)
                     sums[i] = fma_step(self.m, w, x, sums[i], item)
                 newest = at - places[used[-1]]
                 sums[newest] = pinned(b, self.target, sums[newest])
@@ -188,7 +193,7 @@ class StencilTile:
 
 
 class PackedTile(StencilTile):
-    """A tile over what is packed: the table says how far from a result each o is read."""
+    """A tile over packed input; table entries are offsets from the output."""
 
     operands = (PTR, I64, I64)
     read = (I64,)
@@ -196,15 +201,15 @@ class PackedTile(StencilTile):
     def reader(self, entry: Sequence[Value], newest: bool) -> Reader:
         b, c, dtype = self.b, self.c, self.c.item.dtype
         right, step, plane = self.given
-        alike = bool(c.mixed) and c.group == c.tile.lanes
+        is_uniform = bool(c.mixed) and c.group == c.tile.lanes
         lane, place = entry
-        first = b.add(place, lane) if alike else place
+        first = b.add(place, lane) if is_uniform else place
         first = element_address(b, right, first, dtype)
 
-        def read(rest: int, at: int) -> Value:
-            line = element_address(b, first, b.mul(plane, number(rest)), dtype)
-            place = element_address(b, line, b.mul(step, number(at)), dtype)
-            if alike:  # one number for all lanes
+        def read(phase: int, at: int) -> Value:
+            plane_address = element_address(b, first, b.mul(plane, number(phase)), dtype)
+            place = element_address(b, plane_address, b.mul(step, number(at)), dtype)
+            if is_uniform:  # one channel for all lanes
                 return splat(b, load_scalar(self.scalar, place, dtype, None), c.tile.lanes)
             return load_vector(self.m, place, dtype, None)
 

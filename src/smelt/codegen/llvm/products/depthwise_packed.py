@@ -1,8 +1,8 @@
-"""Stencils: both operands packed, and columns of results in registers over them.
+"""Emit depthwise convolution with packed operands, and columns of outputs in registers.
 
-A tile computes some positions along one axis for one vector of another.  Each line of the packed
-operand is read once for all results of the tile that need it.  The taps along other axes are walked
-by a loop, for which a table says how far from a result each reads.
+A tile computes some positions along one axis for a vector of another.  Each row of the packed input
+is read once for all outputs of the tile which need it.  A loop walks the taps along the other axes,
+for which a table holds the offset from an output to each.
 """
 
 from __future__ import annotations
@@ -31,58 +31,57 @@ Place: TypeAlias = dict[str, Value]
 
 
 class DepthwisePacked(Packer):
-    """One stencil in the task that `home` is emitting."""
+    """Emits one depthwise convolution of the task that `home` is emitting."""
 
     def __init__(self, home: NestEmitter, nest: Nest, c: DepthwisePlan) -> None:
         super().__init__(home, c.item)
         self.nest, self.c = nest, c
 
     def run(self) -> None:
-        """The whole stencil of this task into its scratch array."""
+        """Emit the complete convolution of this task, into its scratch array."""
         self.open()
         self.tiles()
 
     def open(self) -> None:
-        """What comes before all tiles: packs the operands."""
+        """Emit what precedes the tiles: pack the operands."""
         home, c = self.home, self.c
         self.strides = self.steps(c.right_order(), c.packed(home.s.local))
         self.to, self.results = self.places()
         self.later = home.direct.last(c)
-        wide = home.home.index(home.storage.extent(c.item, c.lane)) if c.shared else number(1)
-        self.apart = {c.flat: wide, c.lane: number(1)}
+        tap_stride = home.home.index(home.storage.extent(c.item, c.lane)) if c.shared else number(1)
+        self.apart = {c.flat: tap_stride, c.lane: number(1)}
         self._table()
-        kept = dict(home.ranges)
+        ranges = dict(home.ranges)
         home.ranges[c.flat] = (number(0), home.home.index(home.s.phase.axes[c.flat]))
         left, right = self.nest.packs
         self.pack(left)
         self.widen(c.columns)
         self.pack_lines(right)
-        home.ranges = kept
+        home.ranges = ranges
 
     def places(self) -> tuple[Value, dict[str, Value]]:
-        """Where tiles write, and elements between neighbours along each axis but the lanes'."""
-        to, apart = self.home.direct.places(self.c)
-        return to, dict(zip((k.axis for k in self.c.columns[:-1]), apart, strict=True))
+        """Return where tiles write, and the strides along all axes but the lanes'."""
+        to, strides = self.home.direct.places(self.c)
+        return to, dict(zip((k.axis for k in self.c.columns[:-1]), strides, strict=True))
 
     def pack_lines(self, nest: Nest) -> None:
-        """Packs the operand that windows slide over."""
+        """Pack the input."""
         self.pack(nest)
 
     def _table(self) -> None:
-        """For each summed position but those along the tile: where its weights begin, how far from
-        a result it reads, and of which lane of a group."""
+        """Store a table entry for each position of the reduction but those along the tile."""
         c = self.c
-        over = [a for a in c.over if a != c.mixed]
+        reduced = [a for a in c.over if a != c.mixed]
         for j, at in enumerate(self.summed()):
-            self.write(j, at, self.reach(c.columns, over, [at[a] for a in over]))
+            self.write(j, at, self.reach(c.columns, reduced, [at[a] for a in reduced]))
 
     def summed(self) -> list[dict[str, int]]:
-        """The first summed position along the tile, for each along all others."""
+        """Return positions of the reduction along all axes, with the first one along the tile."""
         c = self.c
         return [dict(zip(c.over, _position(first, c.extents), strict=True)) for first, *_ in c.taps]
 
     def write(self, j: int, at: dict[str, int], *read: Value) -> None:
-        """An entry of the table: where weights begin, where is read, and which lane of a group."""
+        """Store a table entry: weight offset, lane of a channel group, input offsets."""
         b, c = self.b, self.c
         weights = b.mul(self.apart[c.flat], number(c.taps[j][0]))
         base = self.home.storage.at[c.item, TABLE_PART]
@@ -90,11 +89,11 @@ class DepthwisePacked(Packer):
             b.store(value, element_address(b, base, number(ENTRIES * j + k), i64))
 
     def tiles(self) -> None:
-        """Every tile of the task."""
+        """Emit every tile of the task."""
         home, c, b = self.home, self.c, self.b
         sizes = self.sizes()
 
-        def lines(outer: list[Slid], row: Place, right: Value) -> None:
+        def loops(outer: list[Slid], row: Place, right: Value) -> None:
             if not outer:
                 home.loop(
                     number(0),
@@ -103,39 +102,39 @@ class DepthwisePacked(Packer):
                     lambda at: self._column(at, row, b.add(right, at), sizes[c.tall.axis]),
                 )
                 return
-            first, *rest = outer
+            first, *inner = outer
             home.loop(
                 number(0),
                 sizes[first.axis],
                 1,
-                lambda at: lines(
-                    rest,
+                lambda at: loops(
+                    inner,
                     {**row, first.axis: at},
                     b.add(right, b.mul(at, self.strides[first.place])),
                 ),
             )
 
-        lines(self.rows(), {}, number(0))
+        loops(self.rows(), {}, number(0))
 
     def rows(self) -> list[Slid]:
-        """The axes of results that tiles do not have, outer to inner."""
+        """Return the output axes which tiles do not cover, outermost first."""
         return [k for k in self.c.columns[:-1] if k is not self.c.tall]
 
     def sizes(self) -> Place:
-        """Results of the task along each axis."""
+        """Return the number of the task's outputs along each axis."""
         ranges = self.home.ranges
         return {k.axis: self.b.sub(*ranges[k.axis][::-1]) for k in self.c.columns}
 
     def weights(self, lane: Value) -> list[Value]:
-        """Where the weights of a vector begin, and how far apart those of neighbouring taps lie."""
+        """Return the address of a vector's weights, and elements between taps."""
         c = self.c
         first, second = c.taps[0][0], c.taps[0][-1]
         rise = number((second - first) // max(c.tall.taps - 1, 1))
         left = self.at(LEFT_PART, lane if c.shared else number(0))
         return [left, self.b.mul(self.apart[c.flat], rise)]
 
-    def _column(self, at: Value, line: Place, right: Value, size: Value) -> None:
-        """All tiles of one vector."""
+    def _column(self, at: Value, outer: Place, right: Value, size: Value) -> None:
+        """Emit all tiles of one vector."""
         b, c = self.b, self.c
         step = self.strides[c.tall.place]
         plane = self.strides[c.tall.rest] if c.tall.rest else number(0)
@@ -144,7 +143,7 @@ class DepthwisePacked(Packer):
         def tile(y: Value, height: int) -> None:
             self.tile(
                 height,
-                {**line, c.tall.axis: y},
+                {**outer, c.tall.axis: y},
                 at,
                 [*weights, table, self.at(RIGHT_PART, b.add(right, b.mul(y, step))), step, plane],
             )
@@ -152,56 +151,58 @@ class DepthwisePacked(Packer):
         self.each_height(size, tile)
 
     def each_height(self, size: Value, tile: Callable[[Value, int], None]) -> None:
-        """All tiles over so many results, the highest first; the lowest ones begin earlier than
-        others end rather than go beyond the end."""
+        """Emit `tile(position, height)` for all tiles over `size` outputs, tallest first.
+
+        The lowest tiles overlap earlier ones rather than reach past the end.
+        """
         b, done, heights = self.b, number(0), self.c.heights()
         for height in heights:
-            over = b.srem(b.sub(size, done), number(height))
-            lowest = height == heights[-1]
-            end = size if lowest else b.sub(size, over)
+            remainder = b.srem(b.sub(size, done), number(height))
+            is_lowest = height == heights[-1]
+            end = size if is_lowest else b.sub(size, remainder)
             self.home.loop(
                 done,
                 end,
                 height,
-                lambda y, height=height, lowest=lowest: tile(
-                    self._inside(y, size, height) if lowest else y, height
+                lambda y, height=height, is_lowest=is_lowest: tile(
+                    self._clamp_start(y, size, height) if is_lowest else y, height
                 ),
             )
             done = end
 
-    def _inside(self, y: Value, size: Value, height: int) -> Value:
-        """Where a tile begins that would begin at y, if it is to end with the task's results."""
-        b, most = self.b, self.b.sub(size, number(height))
-        most = b.select(b.icmp_signed("<", most, number(0)), number(0), most)
-        return b.select(b.icmp_signed("<", most, y), most, y)
+    def _clamp_start(self, y: Value, size: Value, height: int) -> Value:
+        """Move the beginning of a tile so that it ends inside the task."""
+        b, last_start = self.b, self.b.sub(size, number(height))
+        last_start = b.select(b.icmp_signed("<", last_start, number(0)), number(0), last_start)
+        return b.select(b.icmp_signed("<", last_start, y), last_start, y)
 
     def tile(self, height: int, row: Place, lane: Value, operands: list[Value]) -> None:
-        """Calls the function of a tile whose sums begin there."""
+        """Call the function of a tile whose sums begin at a position."""
         b, c, tall = self.b, self.c, self.c.tall.axis
         order = [k.axis for k in c.columns[:-1]]
         rows = [row[a] for a in order]
         to = b.add(far(b, [self.results[a] for a in order], rows), lane)
         args, short = [element_address(b, self.to, to, c.item.dtype), self.results[tall]], None
         if (later := self.later) is not None:
-            there = b.add(far(b, later.apart, rows), lane)
-            args += [element_address(b, later.base, there, later.dtype)]
+            offset = b.add(far(b, later.apart, rows), lane)
+            args += [element_address(b, later.base, offset, later.dtype)]
             args += [later.apart[order.index(tall)], later.holds]
             short = later.dtype
         b.call(self.function(height, short), [*args, *operands])
 
     def function(self, height: int, short: DType | None) -> ir.Function:
-        """The register tile of so many results, whose sums may be stored as a `short` type."""
+        """Return the tile function of a height; its sums may be stored as `short`."""
         target = self.home.home.target
         return tile_function(self.b.module, PackedTile, height, target, short, self.c)
 
 
 def _position(number: int, extents: Sequence[int]) -> list[int]:
-    """A position along several axes, which are counted together."""
-    found: list[int] = []
+    """Return the position along several axes for a row-major index."""
+    position: list[int] = []
     for n in extents[::-1]:
         number, at = divmod(number, n)
-        found.insert(0, at)
-    return found
+        position.insert(0, at)
+    return position
 
 
 __all__ = ["DepthwisePacked", "Place"]

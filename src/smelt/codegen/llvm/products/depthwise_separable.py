@@ -1,7 +1,8 @@
-"""Stencils that a product has line by line, while it packs what is made of them.
+"""Fuse a depthwise convolution into the packing of the pointwise GEMM which reads it.
 
-Where that is made of a sum and of what has one value for each channel (a norm, an activation), the
-register tiles compute it before they store anything, and store it where the product packs it.
+The depthwise part is emitted row by row while the product packs its input.  If the input is made of
+the sums and of per-channel values alone (a norm, an activation), the depthwise tiles apply that
+epilogue in registers and store the packed input themselves.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ Value = ir.Value
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """What is made of a stencil's sums: scalar operators in order, and what they read for each
-    channel, with its types in memory."""
+    """Epilogue of a depthwise convolution: scalar operators in order, and the per-channel loads.
+
+    `dtypes` are the types of `reads` in memory.
+    """
 
     sums: Item
     made: tuple[Item, ...]
@@ -45,11 +48,13 @@ class After:
 
 
 def after(s: Schedule, c: DepthwisePlan, image: Item, dtypes: dict[str, DType]) -> After | None:
-    """What the image of a product is made of, if that is but a stencil's sums and values that every
-    line has again; None where it is more, or of other types."""
-    made, reads = list[Item](), list[Item]()
-    wanted = {*_needed(image, c.item)}
-    for item in (i for i in s.phase.items if i in wanted):
+    """Return the epilogue which makes the input of a product from a depthwise convolution's sums.
+
+    None if it needs more than the sums and per-channel values, or other types.
+    """
+    ops, reads = list[Item](), list[Item]()
+    needed = {*_needed(image, c.item)}
+    for item in (i for i in s.phase.items if i in needed):
         if item.kind == "load":
             if not _is_fixed(item, c):
                 return None
@@ -57,42 +62,43 @@ def after(s: Schedule, c: DepthwisePlan, image: Item, dtypes: dict[str, DType]) 
         elif item.kind not in ("apply", "const"):
             return None
         else:
-            made.append(item)
+            ops.append(item)
         if item.dtype != c.item.dtype:
             return None
     stored = tuple(dtypes[i.payload.buffer] for i in reads if isinstance(i.payload, Access))
-    return After(c.item, tuple(made), tuple(reads), stored) if image in wanted else None
+    return After(c.item, tuple(ops), tuple(reads), stored) if image in needed else None
 
 
 def _needed(image: Item, sums: Item) -> list[Item]:
-    """What an image is made of, up to the sums."""
-    pending, found = [image], dict[Item, None]()
+    """Return all items from which an image is computed, up to the sums."""
+    pending, needed = [image], dict[Item, None]()
     while pending:
         item = pending.pop()
-        if item is not sums and item not in found:
-            found[item] = None
+        if item is not sums and item not in needed:
+            needed[item] = None
             pending += item.args
-    return [*found]
+    return [*needed]
 
 
 def _is_fixed(item: Item, c: DepthwisePlan) -> bool:
-    """Whether a load has one value for each channel, those of neighbours side by side, or one."""
-    access, lines = item.payload, {k.axis for k in c.columns[:-1]}
+    """Return whether a load has one value per channel, contiguous, or one for all."""
+    access, pixel_axes = item.payload, {k.axis for k in c.columns[:-1]}
     if not isinstance(access, Access) or access.limits or access.positions or item.args:
         return False
-    along = coefficient(access.offset, c.lane)
-    return lines.isdisjoint(axes_of(access.offset)) and along in (0, 1)
+    channel_step = coefficient(access.offset, c.lane)
+    return pixel_axes.isdisjoint(axes_of(access.offset)) and channel_step in (0, 1)
 
 
 class DepthwiseSeparable(DepthwiseInPlace):
-    """One such stencil in the task that `home` is emitting."""
+    """Emits one fused depthwise convolution in the task that `home` is emitting."""
 
     def __init__(self, home: NestEmitter, nest: Nest, c: DepthwisePlan, image: Item) -> None:
         super().__init__(home, nest, c)
         self.after = after(home.s, c, image, home.home.dtypes)
 
     def more(self, lane: Value) -> list[Value]:
-        b, home, found = self.b, self.home, list[Value]()
+        """Return addresses of the epilogue's per-channel values."""
+        b, home, addresses = self.b, self.home, list[Value]()
         for item in self.after.reads if self.after else ():
             access = item.payload
             assert isinstance(access, Access)
@@ -100,10 +106,11 @@ class DepthwiseSeparable(DepthwiseInPlace):
             if self.c.lane in axes_of(access.offset):
                 at = b.add(at, b.add(home.ranges[self.c.lane][0], lane))
             dtype = home.home.dtypes[access.buffer]
-            found.append(element_address(b, home.home.buffers[access.buffer], at, dtype))
-        return found
+            addresses.append(element_address(b, home.home.buffers[access.buffer], at, dtype))
+        return addresses
 
     def tile_kind(self) -> tuple[type[LyingTile], list[str]]:
+        """Return the tile class, with the epilogue if there is one."""
         kind, names = super().tile_kind()
         if self.after is None:
             return kind, names
@@ -113,36 +120,39 @@ class DepthwiseSeparable(DepthwiseInPlace):
 
 
 class HostedTile(LyingTile):
-    """A tile that stores what is made of its sums."""
+    """A tile which applies an epilogue to its sums."""
 
     after: ClassVar[After]
 
     def made(self, sums: list[Value]) -> list[Value]:
-        m, found = self.m, list[Value]()
-        where = self.given[len(self.given) - len(self.after.reads) :]
+        """Return the outputs of the epilogue."""
+        m, outputs = self.m, list[Value]()
+        addresses = self.given[len(self.given) - len(self.after.reads) :]
         fixed: dict[Item, Value] = {}
-        for item, address, dtype in zip(self.after.reads, where, self.after.dtypes, strict=True):
+        for item, address, dtype in zip(
+            self.after.reads, addresses, self.after.dtypes, strict=True
+        ):
             if self.c.lane in item.axes:
                 fixed[item] = load_vector(m, address, dtype, self.mask())
             else:
-                one = load_scalar(self.scalar, address, dtype, None)
-                fixed[item] = splat(self.b, one, self.c.tile.lanes)
+                scalar = load_scalar(self.scalar, address, dtype, None)
+                fixed[item] = splat(self.b, scalar, self.c.tile.lanes)
         for total in sums:
-            known = {**fixed, self.after.sums: total}
+            values = {**fixed, self.after.sums: total}
             for item in self.after.made:
                 if isinstance(item.payload, str):
-                    args = [known[a] for a in item.args]
+                    args = [values[a] for a in item.args]
                     dtypes = [a.dtype for a in item.args]
-                    known[item] = emit(SCALARS[item.payload], m, dtypes, args)
+                    values[item] = emit(SCALARS[item.payload], m, dtypes, args)
                 else:
                     assert isinstance(item.payload, (int, float, bool))
-                    known[item] = m.const(item.dtype, item.payload)
-            found.append(known[self.after.made[-1]] if self.after.made else total)
-        return found
+                    values[item] = m.const(item.dtype, item.payload)
+            outputs.append(values[self.after.made[-1]] if self.after.made else total)
+        return outputs
 
 
 def hosted(home: NestEmitter, image: Item) -> list[DepthwiseSeparable]:
-    """The stencils that the product of an image has."""
+    """Return the depthwise convolutions which are fused into the product of an image."""
     inner = [n for n in home.s.nests if isinstance(n.product, DepthwisePlan) and n.product.within]
     return [
         DepthwiseSeparable(home, n, n.product, image)
@@ -152,42 +162,45 @@ def hosted(home: NestEmitter, image: Item) -> list[DepthwiseSeparable]:
 
 
 def pack_by_lines(
-    packer: ImplicitGemmNhwc, nest: Nest, inner: Sequence[DepthwiseSeparable], outer: Sequence[str]
+    packer: ImplicitGemmNhwc, nest: Nest, fused: Sequence[DepthwiseSeparable], outer: Sequence[str]
 ) -> None:
-    """Packs an image line by line: what the stencils do not store there is made of their results,
-    of which scratch has those of one line."""
+    """Pack an image row by row, with the depthwise convolutions fused in.
+
+    Convolutions with an epilogue store packed elements themselves; otherwise the packing nest reads
+    one row of their results in scratch.
+    """
     home, starts = packer.home, {a: packer.home.ranges[a][0] for a in nest.order}
-    for stencil in inner:
+    for stencil in fused:
         home.products = stencil
         stencil.open()
         home.starts[None, stencil.c.lane] = home.ranges[stencil.c.lane][0]
 
-    def line(axes: Sequence[str]) -> None:
+    def rows(axes: Sequence[str]) -> None:
         if axes:
-            in_blocks(home, axes[0], 1, lambda: line(axes[1:]))
+            in_blocks(home, axes[0], 1, lambda: rows(axes[1:]))
             return
         home.starts |= {(None, a): home.ranges[a][0] for a in outer}
-        for stencil in inner:
+        for stencil in fused:
             if stencil.after is not None:
                 stencil.results = {k.axis: packer.strides[k.axis] for k in stencil.c.columns[:-1]}
                 stencil.to = packer.at(RIGHT_PART, far_of(packer, starts, outer))
             stencil.tiles()
-        if any(stencil.after is None for stencil in inner):
+        if any(stencil.after is None for stencil in fused):
             home.products = packer
             packer.pack(nest, starts=starts)
 
-    kept = dict(home.starts)
-    line(outer)
-    home.products, home.starts = packer, kept
+    home_starts = dict(home.starts)
+    rows(outer)
+    home.products, home.starts = packer, home_starts
 
 
 def far_of(packer: ImplicitGemmNhwc, starts: dict[str, Value], outer: Sequence[str]) -> Value:
-    """How far the line at hand lies from the first one that is packed."""
-    b, found = packer.b, ir.Constant(ir.IntType(64), 0)
+    """Return the packed offset of the current row."""
+    b, total = packer.b, ir.Constant(ir.IntType(64), 0)
     for a in outer:
-        here = b.sub(packer.home.ranges[a][0], starts[a])
-        found = b.add(found, b.mul(here, packer.strides[a]))
-    return found
+        position = b.sub(packer.home.ranges[a][0], starts[a])
+        total = b.add(total, b.mul(position, packer.strides[a]))
+    return total
 
 
 __all__ = ["DepthwiseSeparable", "hosted", "pack_by_lines"]

@@ -1,9 +1,9 @@
-"""Stencils over short lines: squares of them are turned in registers on their way in and out.
+"""Emit depthwise convolution over short rows, vectorised over channels by transposes.
 
-What is packed is first cleared, margins included, if there are any.  Then each line that is inside
-is read by squares, a vector of each position along the axis across, and their columns are stored,
-each to its place.  Sums lie as what is packed does, place by place, and are turned back square by
-square, without regard to lines.
+The packed input is first cleared, padding included, if there is any.  Then each row inside the
+image is read in tiles, one vector per channel, which are transposed in registers; their columns are
+stored pixel by pixel.  Sums are in the same layout, and are transposed back tile by tile, without
+regard to rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Value = ir.Value
 
 
 class DepthwiseTransposed(DepthwisePacked):
-    """One stencil whose lines are turned, in the task that `home` is emitting."""
+    """Emits one depthwise convolution over transposed rows, in the task of `home`."""
 
     def __init__(self, home: NestEmitter, nest: Nest, c: DepthwisePlan) -> None:
         super().__init__(home, nest, c)
@@ -38,10 +38,12 @@ class DepthwiseTransposed(DepthwisePacked):
         self.m = LLVMMachine(self.b, self.lanes, home.home.target)
 
     def run(self) -> None:
+        """Emit the convolution, then transpose its sums back."""
         super().run()
-        self._turn_back()
+        self._store_transposed()
 
     def places(self) -> tuple[Value, dict[str, Value]]:
+        """Return where tiles write, and strides of the transposed sums."""
         axes = tuple(k.axis for k in self.c.columns)
         extents = [*(self.home.s.local[a] for a in axes[:-1]), self.lanes]
         return self.home.storage.at[self.item, SUMS_PART], self.steps(axes, extents)
@@ -49,33 +51,38 @@ class DepthwiseTransposed(DepthwisePacked):
     # ---- the operand -----------------------------------------------------------------------------
 
     def pack_lines(self, nest: Nest) -> None:
-        home, b, c, lines = self.home, self.b, self.c, self.lines
-        if any(lines.inside):
+        """Pack the input, transposing tiles of it."""
+        home, b, c, rows_in_place = self.home, self.b, self.c, self.lines
+        if any(rows_in_place.inside):
             self._clear()
         low, high = home.ranges[c.lane]
-        start = b.add(home.index(lines.start, home.top), b.mul(low, home.home.index(lines.apart)))
-        last = b.sub(b.sub(high, low), number(1))  # lanes beyond it read what it reads
-        apart = [
+        start = b.add(
+            home.index(rows_in_place.start, home.top),
+            b.mul(low, home.home.index(rows_in_place.apart)),
+        )
+        last = b.sub(b.sub(high, low), number(1))  # lanes past the last channel repeat it
+        channel_offsets = [
             b.mul(
                 b.select(b.icmp_signed("<", number(k), last), number(k), last),
-                home.home.index(lines.apart),
+                home.home.index(rows_in_place.apart),
             )
             for k in range(self.lanes)
         ]
-        self._each_line(0, start, number(0), apart)
+        self._pack_rows(0, start, number(0), channel_offsets)
 
     def _clear(self) -> None:
+        """Clear the packed input."""
         zero = self.m.const(self.c.item.dtype, 0)
-        whole = self.home.home.index(product(self.c.packed(self.home.s.local)))
+        count = self.home.home.index(product(self.c.packed(self.home.s.local)))
         self.home.loop(
             number(0),
-            whole,
+            count,
             self.lanes,
             lambda at: store_vector(self.m, self.at(RIGHT_PART, at), zero, self.c.item.dtype, None),
         )
 
     def _span(self, k: int) -> tuple[Value, Value]:
-        """Positions of the task along an axis of places that are inside, from and to."""
+        """Return the range of input positions along an axis which are inside the image."""
         b, c = self.b, self.c.columns[k]
         low, high = self.home.ranges[c.axis]
         first = b.mul(low, number(c.step))
@@ -84,21 +91,21 @@ class DepthwiseTransposed(DepthwisePacked):
         for before, extent in self.lines.inside[k]:
             begin = number(-before)
             first = b.select(b.icmp_signed("<", first, begin), begin, first)
-            behind = b.sub(self.home.home.index(extent), number(before))
-            end = b.select(b.icmp_signed("<", behind, end), behind, end)
+            image_end = b.sub(self.home.home.index(extent), number(before))
+            end = b.select(b.icmp_signed("<", image_end, end), image_end, end)
         return first, end
 
-    def _place(self, c: Slid, at: Value) -> Value:
-        """How far a position along an axis of places is from the first packed one, in elements."""
+    def _packed_offset(self, c: Slid, at: Value) -> Value:
+        """Return the packed offset of an input position along an axis, in elements."""
         b = self.b
-        here = b.sub(at, b.mul(self.home.ranges[c.axis][0], number(c.step)))
+        position = b.sub(at, b.mul(self.home.ranges[c.axis][0], number(c.step)))
         if c.step == 1:
-            return b.mul(here, self.strides[c.place])
-        whole, rest = b.udiv(here, number(c.step)), b.urem(here, number(c.step))
-        return b.add(b.mul(whole, self.strides[c.place]), b.mul(rest, self.strides[c.rest]))
+            return b.mul(position, self.strides[c.place])
+        quotient, phase = b.udiv(position, number(c.step)), b.urem(position, number(c.step))
+        return b.add(b.mul(quotient, self.strides[c.place]), b.mul(phase, self.strides[c.rest]))
 
-    def _each_line(self, k: int, start: Value, to: Value, apart: list[Value]) -> None:
-        """Packs all lines inside, which the columns from the k-th on walk through."""
+    def _pack_rows(self, k: int, start: Value, to: Value, channel_offsets: list[Value]) -> None:
+        """Pack all rows inside the image, looping over the axes from the k-th on."""
         b, home, c = self.b, self.home, self.c.columns[k]
         first, end = self._span(k)
         if k < len(self.c.columns) - 2:
@@ -107,40 +114,51 @@ class DepthwiseTransposed(DepthwisePacked):
                 first,
                 end,
                 1,
-                lambda at: self._each_line(
-                    k + 1, b.add(start, b.mul(at, step)), b.add(to, self._place(c, at)), apart
+                lambda at: self._pack_rows(
+                    k + 1,
+                    b.add(start, b.mul(at, step)),
+                    b.add(to, self._packed_offset(c, at)),
+                    channel_offsets,
                 ),
             )
             return
         half = self.lanes // 2
-        few = b.icmp_signed("<=", b.sub(end, first), number(half))
+        is_short = b.icmp_signed("<=", b.sub(end, first), number(half))
 
-        def line(count: int) -> None:
+        def pack_row(count: int) -> None:
             home.loop(
                 first,
                 end,
                 count,
-                lambda at: self._columns(to, at, end, self._square(start, at, end, apart, count)),
+                lambda at: self._store_pixels(
+                    to, at, end, self._load_pixels(start, at, end, channel_offsets, count)
+                ),
             )
 
-        with b.if_else(few) as (short, long):
+        with b.if_else(is_short) as (short, long):
             with short:
-                line(half)
+                pack_row(half)
             with long:
-                line(self.lanes)
+                pack_row(self.lanes)
 
-    def _square(
-        self, start: Value, at: Value, end: Value, apart: list[Value], count: int
+    def _load_pixels(
+        self, start: Value, at: Value, end: Value, channel_offsets: list[Value], count: int
     ) -> list[Value]:
-        """The columns of so many positions of a line, from one on: of a square, or of two halves
-        of one side by side, which takes half as long."""
+        """Return `count` pixels of a row, from `at` on, as vectors of channels.
+
+        They are the columns of a full tile, or of two half tiles side by side, which takes half as
+        long.
+        """
         b, home = self.b, self.home
         dtype = home.home.dtypes[self.lines.buffer]
         left = b.sub(end, at)
         mask = b.icmp_signed("<", iota(count), splat(b, left, count))
         m = LLVMMachine(b, count, home.home.target)
         base = element_address(b, home.home.buffers[self.lines.buffer], b.add(start, at), dtype)
-        rows = [load_vector(m, element_address(b, base, far, dtype), dtype, mask) for far in apart]
+        rows = [
+            load_vector(m, element_address(b, base, offset, dtype), dtype, mask)
+            for offset in channel_offsets
+        ]
         if count == self.lanes:
             return transpose(b, rows)
         both = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [*range(self.lanes)])
@@ -148,31 +166,34 @@ class DepthwiseTransposed(DepthwisePacked):
             b, [b.shuffle_vector(rows[k], rows[k + count], both) for k in range(count)], halves=2
         )
 
-    def _columns(self, to: Value, at: Value, end: Value, columns: list[Value]) -> None:
-        """Stores what follows one another along a line, each to its place.  Lines come in the order
-        of their places, so zeros behind the end of one are there before what the next one has;
-        unless windows step over places, which are dealt out then by what remains."""
+    def _store_pixels(self, to: Value, at: Value, end: Value, columns: list[Value]) -> None:
+        """Store consecutive pixels of a row.
+
+        Rows come in the order of their packed positions, so zeros stored past the end of one are
+        overwritten by the next; not so with strides, which split pixels by phase: there they go to
+        a spare place.
+        """
         b, c, dtype = self.b, self.c.columns[-2], self.c.item.dtype
-        nowhere = self.home.home.index(product(self.c.packed(self.home.s.local)))
+        spare = self.home.home.index(product(self.c.packed(self.home.s.local)))
         for k, column in enumerate(columns):
-            here = b.add(to, self._place(c, b.add(at, number(k))))
+            offset = b.add(to, self._packed_offset(c, b.add(at, number(k))))
             if any(x.step > 1 for x in self.c.columns):
                 inside = b.icmp_signed("<", b.add(at, number(k)), end)
-                here = b.select(inside, here, nowhere)
-            store_vector(self.m, self.at(RIGHT_PART, here), column, dtype, None)
+                offset = b.select(inside, offset, spare)
+            store_vector(self.m, self.at(RIGHT_PART, offset), column, dtype, None)
 
     # ---- the results -----------------------------------------------------------------------------
 
-    def _turn_back(self) -> None:
-        """The sums, from place by place to line by line."""
+    def _store_transposed(self) -> None:
+        """Store the sums, transposed from pixel-major to channel-major."""
         home, b, c, dtype = self.home, self.b, self.c, self.c.item.dtype
-        outer, *others = c.columns[:-1]
+        outer, *inner = c.columns[:-1]
         low, high = home.ranges[outer.axis]
-        line = home.home.index(product(home.s.local[k.axis] for k in others))
-        whole = home.home.index(product(home.s.local[k.axis] for k in c.columns[:-1]))
-        places = b.mul(b.sub(high, low), line)
+        plane_size = home.home.index(product(home.s.local[k.axis] for k in inner))
+        channel_size = home.home.index(product(home.s.local[k.axis] for k in c.columns[:-1]))
+        places = b.mul(b.sub(high, low), plane_size)
 
-        def square(at: Value) -> None:
+        def tile(at: Value) -> None:
             rows = [
                 load_vector(
                     self.m,
@@ -184,10 +205,10 @@ class DepthwiseTransposed(DepthwisePacked):
             ]
             mask = b.icmp_signed("<", iota(self.lanes), splat(b, b.sub(places, at), self.lanes))
             for k, row in enumerate(transpose(b, rows)):
-                here = self.at(0, b.add(b.mul(number(k), whole), at))
-                store_vector(self.m, here, row, dtype, mask)
+                address = self.at(0, b.add(b.mul(number(k), channel_size), at))
+                store_vector(self.m, address, row, dtype, mask)
 
-        home.loop(number(0), places, self.lanes, square)
+        home.loop(number(0), places, self.lanes, tile)
 
 
 __all__ = ["DepthwiseTransposed"]

@@ -1,15 +1,15 @@
-"""Products that are stored as they are: register tiles write where the results go.
+"""Let register tiles store products straight into output buffers.
 
-A product's result is an array in scratch that later nests read, whatever they make of it.  Where
-one nest does nothing but store it, the tiles may write there themselves, if columns come in whole
-tiles; that is known when the task starts, and the nest is left out then.  Where ranges of its
-columns go to arrays of their own, that is also if all of a task's columns lie in one of them.
+A product's result is an array in scratch which later nests read.  If one nest does nothing but
+store it, the tiles may write the output themselves, provided that columns come in full tiles; this
+is decided at the beginning of a task, and the nest is skipped then.  Where column ranges go to
+different outputs, all columns of the task must lie in one of them.
 
-    direct = Direct(home)                 what may be stored so, and whether it is, here
-    direct.place(c)                       where a product's tiles write, and their rows' distance
-    direct.places(c)                      the same of rows that are places of an image
-    direct.last(c)                        where the last sums go that are rounded as they are stored
-    direct.unless(nest, lambda: ...)      what is left to do, where it is not
+    direct = Direct(home)                 what may be stored directly, and whether it is
+    direct.place(c)                       address and row stride of a product's tiles
+    direct.places(c)                      address and strides, for rows which are pixels of an image
+    direct.last(c)                        destination of final sums which are rounded when stored
+    direct.unless(nest, lambda: ...)      emit a nest unless its outputs are already stored
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ if TYPE_CHECKING:
 Value = ir.Value
 Tiled: TypeAlias = Contraction | NhwcConvPlan | DepthwisePlan
 Stores: TypeAlias = dict[Item, tuple[StoreItem, ...]]
-"""Products with the stores that write them as they are."""
+"""Products which are stored unchanged, with their stores."""
 
 
 class Direct:
-    """The products of a task that are stored as they are."""
+    """The products of a task which tiles may store directly."""
 
     def __init__(self, home: NestEmitter) -> None:
         self.home = home
         streamed = home.home.streaming or home.bands
         self.stores = {} if streamed else dict(stored(home.s, home.home.dtypes))
-        self.nests = {id(n) for n, found in _nests(home.s, self.stores) if found}
+        self.nests = {id(n) for n, only_stores in _nests(home.s, self.stores) if only_stores}
         self.short = {
             item
-            for item, found in self.stores.items()
-            if home.home.dtypes[found[0].access.buffer] != item.dtype
+            for item, stores in self.stores.items()
+            if home.home.dtypes[stores[0].access.buffer] != item.dtype
         }
-        """Those that are rounded as they are stored: until then their sums are in scratch."""
+        """Products which are rounded as they are stored; partial sums stay in scratch."""
         self.holds: Value = ir.IntType(1)(1)
-        """Whether the tiles of this task write results in place."""
+        """Whether the tiles of this task write outputs directly (i1)."""
         if not self.stores:
             return
         for c in home.s.products.values():
@@ -69,36 +69,36 @@ class Direct:
                     self.holds = home.b.and_(self.holds, self._is_inside(c))
 
     def _is_whole(self, c: Tiled) -> Value:
-        """Whether this task's results of a product are whole tiles, and nothing beside them."""
+        """Return whether this task's part of a product is exactly full tiles (i1)."""
         b, ranges = self.home.b, self.home.ranges
         if isinstance(c, NhwcConvPlan) and c.across:
-            return ir.IntType(1)(1)  # squares of sums are cut at any place
+            return ir.IntType(1)(1)  # transposed tiles of sums are cut anywhere
         low, high = ranges[c.n]
-        over = b.and_(b.sub(high, low), number(c.tile.columns - 1))
-        whole = b.icmp_signed("==", over, number(0))
+        remainder = b.and_(b.sub(high, low), number(c.tile.columns - 1))
+        is_full = b.icmp_signed("==", remainder, number(0))
         if isinstance(c, DepthwisePlan):
             first, last = ranges[c.tall.axis]
-            return b.and_(whole, b.icmp_signed(">=", b.sub(last, first), number(HEIGHTS[-1])))
+            return b.and_(is_full, b.icmp_signed(">=", b.sub(last, first), number(HEIGHTS[-1])))
         if isinstance(c, Contraction):
             first, last = ranges[c.k]
-            some = b.icmp_signed("<", first, last)
-            return some if c.masks_columns() else b.and_(whole, some)
-        one = b.icmp_signed("==", over, number(c.tile.lanes))  # the last columns are one vector
-        whole, line = b.or_(whole, one), c.columns[-1].axis
-        known, (first, last) = self.home.s.local[line], ranges[line]
-        if not isinstance(known, int):
-            return whole
-        return b.and_(whole, b.icmp_signed("==", b.sub(last, first), number(known)))
+            has_k = b.icmp_signed("<", first, last)
+            return has_k if c.masks_columns() else b.and_(is_full, has_k)
+        is_one_vector = b.icmp_signed("==", remainder, number(c.tile.lanes))  # the last columns
+        is_full, row_axis = b.or_(is_full, is_one_vector), c.columns[-1].axis
+        extent, (first, last) = self.home.s.local[row_axis], ranges[row_axis]
+        if not isinstance(extent, int):
+            return is_full
+        return b.and_(is_full, b.icmp_signed("==", b.sub(last, first), number(extent)))
 
     def _is_inside(self, c: Tiled) -> Value:
-        """Whether this task's columns lie in the range of one of a product's results."""
-        b, found = self.home.b, ir.IntType(1)(0)
+        """Return whether this task's columns lie in one output range of a product (i1)."""
+        b, inside = self.home.b, ir.IntType(1)(0)
         for store in self.stores[c.item]:
-            found = b.or_(found, self._holds_all(c, store))
-        return found
+            inside = b.or_(inside, self._holds_all(c, store))
+        return inside
 
     def _holds_all(self, c: Tiled, store: StoreItem) -> Value:
-        """Whether this task's columns lie in the range of a result."""
+        """Return whether this task's columns lie in the range of a store (i1)."""
         b, (low, high) = self.home.b, self.home.ranges[c.n]
         within = stored_range(store)
         assert within is not None
@@ -107,14 +107,13 @@ class Direct:
         return begins if stop is None else b.and_(begins, b.icmp_signed("<=", high, stop))
 
     def place(self, c: Contraction) -> tuple[Value, Value]:
-        """The address of the first element of a task's product, and elements between its rows."""
+        """Return the address of a task's first element of a product, and the row stride."""
         stride = self.home.home.index(self.home.storage.extent(c.item, c.n))
-        base, apart = self._place(c, _rows(c), [stride])
-        return base, apart[0]
+        base, strides = self._destination(c, _rows(c), [stride])
+        return base, strides[0]
 
     def places(self, c: NhwcConvPlan | DepthwisePlan) -> tuple[Value, list[Value]]:
-        """The address of the first element of a task's product, and elements between neighbours
-        along each axis of its rows."""
+        """Return the address of a task's first element, and strides along the row axes."""
         home, strides = self.home, list[Value]()
         step = home.home.index(home.storage.extent(c.item, c.n))
         for a in _rows(c)[::-1]:
@@ -122,75 +121,85 @@ class Direct:
             step = home.b.mul(step, home.home.index(home.storage.extent(c.item, a)))
         if isinstance(c, NhwcConvPlan) and c.across:
             return home.storage.at[c.item, SUMS_PART], strides
-        return self._place(c, _rows(c), strides)
+        return self._destination(c, _rows(c), strides)
 
     def turned(self, c: NhwcConvPlan) -> tuple[Value, dict[str, Value]]:
-        """Where squares of a product's sums go, and elements between neighbours along each axis."""
-        home, apart, step = self.home, dict[str, Value](), number(1)
+        """Return where transposed tiles of sums go, and the stride along each axis."""
+        home, strides, step = self.home, dict[str, Value](), number(1)
         for a in reversed(c.axes):
-            apart[a], step = step, home.b.mul(step, home.home.index(home.storage.extent(c.item, a)))
+            strides[a], step = (
+                step,
+                home.b.mul(step, home.home.index(home.storage.extent(c.item, a))),
+            )
         order = [*_rows(c), c.n]
-        base, steps = self._place(c, _rows(c), [apart[a] for a in order[:-1]])
+        base, steps = self._destination(c, _rows(c), [strides[a] for a in order[:-1]])
         if c.item in self.stores:
             (access,) = (s.access for s in self.stores[c.item])
-            there = home.home.index(coefficient(access.offset, c.n) or 0)
-            apart[c.n] = home.b.select(self.holds, there, apart[c.n])
-        return base, apart | dict(zip(order[:-1], steps, strict=True))
+            output_stride = home.home.index(coefficient(access.offset, c.n) or 0)
+            strides[c.n] = home.b.select(self.holds, output_stride, strides[c.n])
+        return base, strides | dict(zip(order[:-1], steps, strict=True))
 
     def is_run(self, c: NhwcConvPlan) -> bool:
-        """Whether the lines of a product's results go on where others end, wherever they go."""
+        """Return whether consecutive rows of a product's output are contiguous."""
         if c.item not in self.stores or len(c.columns) < 2:
             return len(c.columns) > 1
-        offset, (outer, line) = self.stores[c.item][0].access.offset, c.axes[-2:]
-        return coefficient(offset, outer) == self.home.s.local[line]
+        offset, (outer, inner) = self.stores[c.item][0].access.offset, c.axes[-2:]
+        return coefficient(offset, outer) == self.home.s.local[inner]
 
     def last(self, c: Tiled) -> Last | None:
-        """Where a product's sums go that are rounded as they are stored, once all are added."""
+        """Return the destination of final sums which are rounded as they are stored, or None."""
         if c.item not in self.short:
             return None
-        return Last(*self._there(c, _rows(c)), self._dtype(c), self.holds)
+        return Last(*self._output_address(c, _rows(c)), self._dtype(c), self.holds)
 
-    def _place(
+    def _destination(
         self, c: Tiled, rows: Sequence[str], strides: list[Value]
     ) -> tuple[Value, list[Value]]:
-        """Where a product is written, whose rows are so far apart in scratch."""
+        """Return address and strides of a product, whose strides in scratch are given."""
         b, base = self.home.b, self.home.storage.at[c.item, 0]
         if c.item not in self.stores or c.item in self.short:
             return base, strides
-        there, apart = self._there(c, rows)
-        both = zip(apart, strides, strict=True)
-        return b.select(self.holds, there, base), [b.select(self.holds, x, y) for x, y in both]
+        output, output_strides = self._output_address(c, rows)
+        both = zip(output_strides, strides, strict=True)
+        return b.select(self.holds, output, base), [b.select(self.holds, x, y) for x, y in both]
 
-    def _there(self, c: Tiled, rows: Sequence[str]) -> tuple[Value, list[Value]]:
-        """The address of a task's first result, and elements between its rows: of several ranges
-        where that one goes which the task's columns lie in."""
-        b, (one, *others) = self.home.b, self.stores[c.item]
-        base, apart = self._at(c, rows, one)
-        for store in others:
-            here, (there, steps) = self._holds_all(c, store), self._at(c, rows, store)
-            base = b.select(here, there, base)
-            apart = [b.select(here, x, y) for x, y in zip(steps, apart, strict=True)]
-        return base, apart
+    def _output_address(self, c: Tiled, rows: Sequence[str]) -> tuple[Value, list[Value]]:
+        """Return the address of a task's first output, and its row strides.
 
-    def _at(self, c: Tiled, rows: Sequence[str], store: StoreItem) -> tuple[Value, list[Value]]:
-        """The same of one store."""
+        Of several ranges, that in which the task's columns lie.
+        """
+        b, (first_store, *other_stores) = self.home.b, self.stores[c.item]
+        base, strides = self._store_address(c, rows, first_store)
+        for store in other_stores:
+            in_range, (address, steps) = (
+                self._holds_all(c, store),
+                self._store_address(c, rows, store),
+            )
+            base = b.select(in_range, address, base)
+            strides = [b.select(in_range, x, y) for x, y in zip(steps, strides, strict=True)]
+        return base, strides
+
+    def _store_address(
+        self, c: Tiled, rows: Sequence[str], store: StoreItem
+    ) -> tuple[Value, list[Value]]:
+        """Return the address of a store's first output, and its row strides."""
         home, b, access = self.home, self.home.b, store.access
         origin = home.index(substitute(access.offset, dict.fromkeys((*rows, c.n), 0)), home.top)
-        apart = [home.index(coefficient(access.offset, a) or 0, home.top) for a in rows]
-        for a, step in zip(rows, apart, strict=True):
+        strides = [home.index(coefficient(access.offset, a) or 0, home.top) for a in rows]
+        for a, step in zip(rows, strides, strict=True):
             origin = b.add(origin, b.mul(home.scratch.start(c.item, a), step))
         column, start = coefficient(access.offset, c.n), home.scratch.start(c.item, c.n)
         if column != 1:
             start = b.mul(start, home.index(column or 0, home.top))
         origin = b.add(origin, start)
-        return element_address(b, home.home.buffers[access.buffer], origin, self._dtype(c)), apart
+        return element_address(b, home.home.buffers[access.buffer], origin, self._dtype(c)), strides
 
     def _dtype(self, c: Tiled) -> DType:
-        """The type that a product is stored as."""
+        """Return the element type of a product's output."""
         return self.home.home.dtypes[self.stores[c.item][0].access.buffer]
 
     def unless(self, nest: Nest, run: Callable[[], None]) -> None:
-        """Runs a nest, but for one whose results are in place already."""
+        """Emit a nest, to be skipped where its outputs are already stored."""
         if id(nest) not in self.nests:
             run()
             return
@@ -199,26 +208,28 @@ class Direct:
 
 
 def _nests(s: Schedule, stores: Stores) -> Iterator[tuple[Nest, bool]]:
-    """Every nest, and whether it does nothing but store such products."""
+    """Yield every nest, and whether it does nothing but store such products."""
     for nest in s.nests:
-        other = nest.saves or nest.folds or nest.settings or nest.fixed or nest.product
+        does_more = nest.saves or nest.folds or nest.settings or nest.fixed or nest.product
         yield (
             nest,
             bool(nest.stores)
-            and not other
+            and not does_more
             and all(_is_among(x, stores.get(x.value, ())) for x in nest.stores),
         )
 
 
 def _is_among(store: StoreItem, stores: Sequence[StoreItem]) -> bool:
-    """Whether a nest's store is one of those of a product, or does what it does in its range."""
+    """Return whether a nest's store is one of a product's stores."""
     return any(x.access == store.access for x in stores)
 
 
 def stored(s: Schedule, dtypes: dict[str, Any]) -> Iterator[tuple[Item, tuple[StoreItem, ...]]]:
-    """Products whose only readers are nests that store them as they are, with these stores: several
-    where ranges of their columns are results of their own."""
-    found: Stores = {}
+    """Yield products whose only readers are nests which store them unchanged, with these stores.
+
+    There are several stores where ranges of the columns are separate outputs.
+    """
+    candidates: Stores = {}
     for c in s.products.values():
         if not isinstance(c, Tiled):
             continue
@@ -229,36 +240,35 @@ def stored(s: Schedule, dtypes: dict[str, Any]) -> Iterator[tuple[Item, tuple[St
         if (
             len(types) == 1
             and _are_one_or_ranges(users, c)
-            and all(_lies_along(x, c) and _is_written(c, *types) for x in users)
+            and all(_writes_rows(x, c) and _is_written(c, *types) for x in users)
         ):
-            found[c.item] = tuple(users)
+            candidates[c.item] = tuple(users)
     while True:
-        homes = [n for n, alone in _nests(s, found) if alone]
-        wrong = [i for i in found if not _is_alone(s, i, homes)]
-        if not wrong:
+        store_nests = [n for n, alone in _nests(s, candidates) if alone]
+        rejected = [i for i in candidates if not _has_no_other_reader(s, i, store_nests)]
+        if not rejected:
             break
-        for item in wrong:
-            del found[item]
-    yield from found.items()
+        for item in rejected:
+            del candidates[item]
+    yield from candidates.items()
 
 
 def _are_one_or_ranges(stores: Sequence[StoreItem], c: Tiled) -> bool:
-    """Whether there is one store of a product, or its columns are cut into ranges that each go
-    somewhere else: no element is stored twice."""
+    """Return whether there is one store, or disjoint column ranges which cover all columns."""
     if len(stores) == 1:
         return stores[0].where is None
-    found = [stored_range(x) for x in stores]
-    if isinstance(c, NhwcConvPlan) or any(r is None or r.axis != c.n for r in found):
+    ranges = [stored_range(x) for x in stores]
+    if isinstance(c, NhwcConvPlan) or any(r is None or r.axis != c.n for r in ranges):
         return False
-    known = sorted((r for r in found if r is not None), key=lambda r: r.stop is None)
-    starts = {r.first for r in known}
+    by_end = sorted((r for r in ranges if r is not None), key=lambda r: r.stop is None)
+    starts = {r.first for r in by_end}
     # One begins at 0, one has no end, and each of the others begins where one stops.
-    stops = {r.stop for r in known if r.stop is not None}
-    return len(starts) == len(stores) and starts == stops | {0} and known[-1].stop is None
+    stops = {r.stop for r in by_end if r.stop is not None}
+    return len(starts) == len(stores) and starts == stops | {0} and by_end[-1].stop is None
 
 
 def _rows(c: Tiled) -> tuple[str, ...]:
-    """The axes of a product's rows, outer to inner."""
+    """Return the row axes of a product, outermost first."""
     if isinstance(c, DepthwisePlan):
         return tuple(x.axis for x in c.columns[:-1])
     if isinstance(c, NhwcConvPlan):
@@ -267,8 +277,7 @@ def _rows(c: Tiled) -> tuple[str, ...]:
 
 
 def _is_plain(c: Tiled, s: Schedule) -> bool:
-    """Whether a product's tiles have rows that are as far apart as one number says, all of them
-    rows of the result."""
+    """Return whether a product's tiles write output rows only, at a uniform stride."""
     if isinstance(c, DepthwisePlan):
         return c.lines is None
     if isinstance(c, NhwcConvPlan):
@@ -277,7 +286,7 @@ def _is_plain(c: Tiled, s: Schedule) -> bool:
 
 
 def _is_written(c: Tiled, dtype: DType) -> bool:
-    """Whether tiles write sums as a type: their own, or one that they are rounded to."""
+    """Return whether tiles can store sums as a type: their own, or by rounding."""
     if isinstance(c, NhwcConvPlan) and c.across:
         return dtype == c.item.dtype
     matrix = isinstance(c, Contraction) and c.group is not None and c.group.matrix
@@ -286,20 +295,19 @@ def _is_written(c: Tiled, dtype: DType) -> bool:
     )
 
 
-def _is_alone(s: Schedule, item: Item, homes: list[Nest]) -> bool:
-    """Whether these nests are all that look at an item, and nothing is made of it there."""
+def _has_no_other_reader(s: Schedule, item: Item, homes: list[Nest]) -> bool:
+    """Return whether only these nests read an item, and compute nothing of it."""
     readers = [n for n in s.nests if reads(n, item)]
     if not readers or not all(any(n is h for h in homes) for n in readers):
         return False
     return not any(item in i.args for n in readers for i in n.items)
 
 
-def _lies_along(store: StoreItem, c: Tiled) -> bool:
-    """Whether a store writes a product's rows in unit steps, as far apart as one number says, and
-    each of them once."""
+def _writes_rows(store: StoreItem, c: Tiled) -> bool:
+    """Return whether a store writes rows in unit steps, at a uniform stride, each once."""
     offset: Index = store.access.offset
-    several = not c.item.axes.issuperset(axes_of(offset))
-    if store.access.limits or several:
+    is_broadcast = not c.item.axes.issuperset(axes_of(offset))
+    if store.access.limits or is_broadcast:
         return False
     steps = [coefficient(offset, a) for a in (*_rows(c), c.n)]
     return coefficient(offset, lane_of(c)) == 1 and None not in steps

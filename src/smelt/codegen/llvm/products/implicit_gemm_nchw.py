@@ -1,10 +1,10 @@
-"""Products over windows: blocks of both operands, and register tiles over them.
+"""Emit implicit-GEMM convolution with channels first (NCHW), by an indirection table.
 
-The left operand's block is multiplied where it lies, if it lies along the summed positions and
-tiles end where its rows do; or else it goes to scratch row by row.  Of the right one, every place
-that the task's columns reach is packed once.  A table says, for each summed position, how far from
-a column the element lies that it is multiplied with; so a register tile reads consecutive columns
-at `table[k] + column`.  Packings are ordinary nests.
+The left operand (the filter) is multiplied in place, if it is contiguous along the reduction and
+full tiles cover its rows; otherwise its block is packed row by row.  Of the right operand (the
+input) every pixel which the task's columns reach is packed once.  For each position of the
+reduction a table holds the offset from an output column to the element it is multiplied with; so a
+register tile reads consecutive columns at `table[k] + column`.  Packings are ordinary loop nests.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Value = ir.Value
 
 
 class ImplicitGemmNchw(Packer):
-    """One product over windows in the task that `home` is emitting."""
+    """Emits one NCHW convolution of the task that `home` is emitting."""
 
     def __init__(self, home: NestEmitter, nest: Nest, c: ConvPlan) -> None:
         super().__init__(home, c.item)
@@ -50,6 +50,7 @@ class ImplicitGemmNchw(Packer):
         self.apart = {c.m: number(PITCH), c.depth: number(c.taps), c.flat: number(1)}
 
     def plain(self, nest: Nest) -> Collection[str]:
+        """Return the axes which may be partitioned: the channels of the input."""
         return (self.c.depth,) if nest.packed == "right" else ()
 
     def _pack(self, nest: Nest, scope: Scope) -> None:
@@ -61,7 +62,7 @@ class ImplicitGemmNchw(Packer):
         each_length(self.home, nest, run)
 
     def run(self) -> None:
-        """The whole product of this task into its scratch array."""
+        """Emit the complete convolution of this task, into its scratch array."""
         home, b, c = self.home, self.b, self.c
         packed = c.packed(home.s.local)
         self.strides = self.steps(c.right_order(), packed, c.apart, c.tile.lanes)
@@ -69,51 +70,56 @@ class ImplicitGemmNchw(Packer):
         for a in c.axes[1:]:
             self.row = self.b.mul(self.row, home.home.index(home.storage.extent(c.item, a)))
         self._table()
-        kept = dict(home.ranges)
+        ranges = dict(home.ranges)
         self.widen(c.columns)
         if c.depth:
             low, high = home.ranges[c.depth]
             with self.b.if_then(self.b.icmp_signed(">=", low, high)):
                 self._clear()
-            each = self._even(b.sub(high, low))
-            home.loop(low, high, each, lambda at: self._block(at, each))
+            block_size = self._even_block(b.sub(high, low))
+            home.loop(low, high, block_size, lambda at: self._block(at, block_size))
         else:
-            self._deep(number(0), number(1), ir.IntType(1)(1))
-        home.ranges = kept
+            self._reduction_block(number(0), number(1), ir.IntType(1)(1))
+        home.ranges = ranges
 
-    def _even(self, depth: Value) -> Value:
-        """Positions of each block, so that all are about as large: a short last one would read and
-        write all sums for few products."""
-        b, most = self.b, number(self.c.block)
-        pieces = b.udiv(b.add(depth, b.sub(most, number(1))), most)
-        pieces = b.add(pieces, b.zext(b.icmp_signed("==", pieces, number(0)), I64))
-        return b.udiv(b.sub(b.add(depth, pieces), number(1)), pieces)
+    def _even_block(self, depth: Value) -> Value:
+        """Return the block size which makes all blocks about equally large.
+
+        A short last block would load and store all sums for few products.
+        """
+        b, limit = self.b, number(self.c.block)
+        blocks = b.udiv(b.add(depth, b.sub(limit, number(1))), limit)
+        blocks = b.add(blocks, b.zext(b.icmp_signed("==", blocks, number(0)), I64))
+        return b.udiv(b.sub(b.add(depth, blocks), number(1)), blocks)
 
     def _block(self, at: Value, each: Value) -> None:
-        kept = low, high = self.home.ranges[self.c.depth]
+        """Emit the block of channels at a position."""
+        full_range = low, high = self.home.ranges[self.c.depth]
         end = self.b.add(at, each)
         end = self.b.select(self.b.icmp_signed("<", end, high), end, high)
         self.home.ranges[self.c.depth] = (at, end)
-        self._deep(at, end, self.b.icmp_signed("==", at, low))
-        self.home.ranges[self.c.depth] = kept
+        self._reduction_block(at, end, self.b.icmp_signed("==", at, low))
+        self.home.ranges[self.c.depth] = full_range
 
-    def _deep(self, low: Value, high: Value, first: Value) -> None:
-        """One block of the summed positions: packs both operands and multiplies."""
+    def _reduction_block(self, low: Value, high: Value, first: Value) -> None:
+        """Emit one block of the reduction: pack both operands and multiply."""
         c, taps = self.c, number(self.c.taps)
         if c.flat != c.depth and not c.apart_taps:
             self.home.ranges[c.flat] = (self.b.mul(low, taps), self.b.mul(high, taps))
         left, right = self.nest.packs
-        self._left(left)
-        kept = {k.axis: self.home.ranges[k.axis] for k in c.columns}
-        for column in c.columns:  # the range of places, also where they are the columns
+        self._locate_left(left)
+        column_ranges = {k.axis: self.home.ranges[k.axis] for k in c.columns}
+        for column in c.columns:  # the range of input pixels, even where these are the columns
             self.home.ranges[column.axis] = self.home.ranges[column.place]
         self.pack(right)
-        self.home.ranges.update(kept)
+        self.home.ranges.update(column_ranges)
         self._tiles(self.b.mul(self.b.sub(high, low), taps), first)
 
-    def _left(self, nest: Nest) -> None:
-        """This block of the left operand: where it lies, if tiles end where its rows do, or else
-        packed; and elements between its rows."""
+    def _locate_left(self, nest: Nest) -> None:
+        """Locate this block of the left operand, in place or packed, and its row stride.
+
+        It is read in place where full tiles cover its rows.
+        """
         b, c, home = self.b, self.c, self.home
         packed = self.at(LEFT_PART, number(0)), number(PITCH)
         access = load_of(c.left)
@@ -127,33 +133,37 @@ class ImplicitGemmNchw(Packer):
             return
         low, high = home.ranges[c.m]
         rows = b.sub(high, low)
-        whole = b.and_(
+        is_full = b.and_(
             b.icmp_signed("==", b.urem(rows, number(c.even)), number(0)),
             b.icmp_signed(">=", rows, number(c.fewer)),
         )
-        with b.if_then(b.not_(whole)):
+        with b.if_then(b.not_(is_full)):
             self.pack(nest)
         top = home.open(nest, Scope(home.top))
-        apart = home.index(c.dealt.row if c.dealt else coefficient(access.offset, c.m) or 0, top)
+        row_stride = home.index(
+            c.dealt.row if c.dealt else coefficient(access.offset, c.m) or 0, top
+        )
         if c.dealt:
-            along = home.ranges[c.depth][0] if c.depth else number(0)
-            along = b.add(home.index(c.dealt.start, top), b.mul(along, self._walk(c.dealt, top)))
-            self.walk = self._table_at(b.select(whole, number(DEPTH), number(2 * DEPTH)))
+            start = home.ranges[c.depth][0] if c.depth else number(0)
+            start = b.add(
+                home.index(c.dealt.start, top), b.mul(start, self._depth_step(c.dealt, top))
+            )
+            self.walk = self._table_at(b.select(is_full, number(DEPTH), number(2 * DEPTH)))
         else:
-            along = b.add(top.offset(access), home.ranges[c.flat][0])
-        at = b.add(along, b.mul(low, apart))
-        lying = element_address(b, home.home.buffers[access.buffer], at, c.unit)
-        self.left = b.select(whole, lying, packed[0])
-        self.row_step = b.select(whole, apart, packed[1])
+            start = b.add(top.offset(access), home.ranges[c.flat][0])
+        at = b.add(start, b.mul(low, row_stride))
+        in_place = element_address(b, home.home.buffers[access.buffer], at, c.unit)
+        self.left = b.select(is_full, in_place, packed[0])
+        self.row_step = b.select(is_full, row_stride, packed[1])
 
-    def _walk(self, dealt: Dealt, top: Scope) -> Value:
-        """How far apart neighbours along `depth` lie."""
+    def _depth_step(self, dealt: Dealt, top: Scope) -> Value:
+        """Return the distance of neighbours along `depth`."""
         return self.home.index(dealt.steps[0], top) if self.c.depth else number(0)
 
     # ---- before the first block ------------------------------------------------------------------
 
     def _clear(self) -> None:
-        """The sums of nothing."""
+        """Store zeros: the sums of an empty reduction."""
         home, item = self.home, self.c.item
         m = LLVMMachine(self.b, home.s.lanes, home.home.target)
         low, high = home.ranges[self.c.m]
@@ -166,44 +176,50 @@ class ImplicitGemmNchw(Packer):
         )
 
     def _table(self) -> None:
-        """For each summed position of a block, how far from a column it reads."""
+        """Store the offset from a column, for each position of a block of the reduction."""
         b, c = self.b, self.c
-        near = [self.reach(c.columns, c.others, at) for at in positions(*map(range, c.extents))]
-        far = self.strides[c.depth] if c.depth else number(0)
+        tap_offsets = [
+            self.reach(c.columns, c.others, at) for at in positions(*map(range, c.extents))
+        ]
+        depth_stride = self.strides[c.depth] if c.depth else number(0)
         dealt = self._dealt_table() if c.dealt else None
 
-        def line(position: Value) -> None:
-            first, start = b.mul(position, number(c.taps)), b.mul(position, far)
-            for j, offset in enumerate(near):
+        def store_entries(position: Value) -> None:
+            first, start = b.mul(position, number(c.taps)), b.mul(position, depth_stride)
+            for j, offset in enumerate(tap_offsets):
                 b.store(b.add(start, offset), self._table_at(b.add(first, number(j))))
             if dealt:
                 dealt(position, first)
 
-        self.home.loop(number(0), number(c.block if c.depth else 1), 1, line)
+        self.home.loop(number(0), number(c.block if c.depth else 1), 1, store_entries)
 
     def _dealt_table(self) -> Callable[[Value, Value], None]:
-        """Writes how far the left operand's elements lie from its row where they lie; and where
-        they are packed."""
+        """Return a callback which stores table entries for the left operand.
+
+        The second part of the table holds offsets of elements read in place, the third those of
+        packed ones.
+        """
         b, c, home = self.b, self.c, self.home
         assert c.dealt is not None
         steps = [home.index(n, home.top) for n in c.dealt.steps]
-        far = steps.pop(0) if c.depth else number(0)
-        near: list[Value] = []
+        depth_stride = steps.pop(0) if c.depth else number(0)
+        tap_offsets: list[Value] = []
         for at in positions(*map(range, c.extents)):
             total = number(0)
             for k, step in zip(at, steps, strict=True):
                 total = b.add(total, b.mul(step, number(k)))
-            near.append(total)
+            tap_offsets.append(total)
 
-        def line(position: Value, first: Value) -> None:
-            for j, offset in enumerate(near):
+        def store_entries(position: Value, first: Value) -> None:
+            for j, offset in enumerate(tap_offsets):
                 k = b.add(first, number(j))
                 b.store(
-                    b.add(b.mul(position, far), offset), self._table_at(b.add(k, number(DEPTH)))
+                    b.add(b.mul(position, depth_stride), offset),
+                    self._table_at(b.add(k, number(DEPTH))),
                 )
                 b.store(k, self._table_at(b.add(k, number(2 * DEPTH))))
 
-        return line
+        return store_entries
 
     def _table_at(self, k: Value) -> Value:
         return element_address(self.b, self.home.storage.at[self.c.item, TABLE_PART], k, i64)
@@ -211,8 +227,7 @@ class ImplicitGemmNchw(Packer):
     # ---- tiles -----------------------------------------------------------------------------------
 
     def _tiles(self, depth: Value, first: Value) -> None:
-        """Every register tile of the packed blocks: whole ones, then lower ones; where
-        few columns are left, of one vector."""
+        """Emit every register tile of the packed blocks."""
         b, home, c = self.b, self.home, self.c
         low, high = home.ranges[c.m]
         rows = b.sub(high, low)
@@ -227,7 +242,7 @@ class ImplicitGemmNchw(Packer):
         for_each_tile(home, c.tile, c.fewer, rows, columns, put)
 
     def _tile(self, tile: Tile, row: Value, column: Value, depth: Value, first: Value) -> None:
-        """acc[rows, columns] += left[rows, depth] * right[table[depth] + columns]."""
+        """Call a tile: acc[rows, columns] += left[rows, depth] * right[table[depth] + columns]."""
         b, item = self.b, self.c.item
         to = self.at(0, b.add(b.mul(row, self.row), column))
         left = element_address(b, self.left, b.mul(row, self.row_step), self.c.unit)
@@ -246,9 +261,9 @@ TILE_ARGS = (PTR, I64, PTR, I64, PTR, PTR, I64, ir.IntType(1))
 def tile_function(
     module: ir.Module, item: Item, tile: Tile, target: Target, *, dealt: bool = False
 ) -> ir.Function:
-    """The register tile as a function of its own; `dealt`: it has a table for the left operand too.
+    """Return the function of a register tile.
 
-    Among the loops that pack, constants of those would be kept in the registers of the sums.
+    With `dealt` the tile reads the left operand through a table as well.
     """
     kinds = f"{item.args[0].dtype}.{item.dtype}"
     name = f"tile.{kinds}.{tile.rows}x{tile.columns}{'.dealt' if dealt else ''}"
@@ -257,9 +272,12 @@ def tile_function(
 
 
 def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
-    """sums[i, v] += left[i*apart + k] * right[table[k] + v] for k below depth; from 0 if fresh.
-    With a table for the left operand it is left[i*apart + walk[k]]."""
-    to, stride, left, apart, right, table, depth, fresh, *walk = f.args
+    """Emit sums[i, v] += left[i*row_stride + k] * right[table[k] + v], for k < depth.
+
+    Sums start from 0 where `fresh`.  With a table for the left operand it reads left[i*row_stride +
+    walk[k]].
+    """
+    to, stride, left, row_stride, right, table, depth, fresh, *walk = f.args
     dtype, unit, height = item.dtype, item.args[0].dtype, tile.rows
     b = ir.IRBuilder(f.append_basic_block("entry"))
     m, scalar = LLVMMachine(b, tile.lanes, target), LLVMMachine(b, None, target)
@@ -274,33 +292,33 @@ def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
         for v in range(tile.vectors)
     ]
     begin, zero = b.load(walk[0], typ=I64) if walk else number(0), m.const(dtype, 0)
-    begin = opaque(b, begin) if walk else begin  # or all loads became one, of this round
+    begin = opaque(b, begin) if walk else begin  # else LLVM merges this load with those of the loop
     entry, loop, done = b.block, f.append_basic_block("loop"), f.append_basic_block("done")
     b.branch(loop)
     b.position_at_end(loop)
     k = b.phi(I64)
     k.add_incoming(number(0), entry)
-    along = b.phi(I64) if walk else k  # loaded one round before: LLVM would spill sums for it
+    left_offset = b.phi(I64) if walk else k  # loaded one iteration ahead: else LLVM spills sums
     total = [b.phi(zero.type) for _ in places]
-    line = element_address(b, right, b.load(element_address(b, table, k, i64), typ=I64), unit)
-    across = [
-        load_vector(m, element_address(b, line, number(v * tile.lanes), unit), unit, None)
+    right_row = element_address(b, right, b.load(element_address(b, table, k, i64), typ=I64), unit)
+    right_vectors = [
+        load_vector(m, element_address(b, right_row, number(v * tile.lanes), unit), unit, None)
         for v in range(tile.vectors)
     ]
-    column = element_address(b, left, along, unit)
+    column = element_address(b, left, left_offset, unit)
     following: list[Value] = []
     for i in range(height):
-        place = element_address(b, column, b.mul(apart, number(i)), unit)
-        wide = splat(b, load_scalar(scalar, place, unit, None), tile.lanes)
+        place = element_address(b, column, b.mul(row_stride, number(i)), unit)
+        left_value = splat(b, load_scalar(scalar, place, unit, None), tile.lanes)
         following += [
-            fma_step(m, wide, across[v], total[i * tile.vectors + v], item)
+            fma_step(m, left_value, right_vectors[v], total[i * tile.vectors + v], item)
             for v in range(tile.vectors)
         ]
     after = b.add(k, number(1))
     k.add_incoming(after, loop)
     if walk:
-        along.add_incoming(begin, entry)
-        along.add_incoming(b.load(element_address(b, walk[0], after, i64), typ=I64), loop)
+        left_offset.add_incoming(begin, entry)
+        left_offset.add_incoming(b.load(element_address(b, walk[0], after, i64), typ=I64), loop)
     for phi, s in zip(total, following, strict=True):
         phi.add_incoming(zero, entry)
         phi.add_incoming(s, loop)

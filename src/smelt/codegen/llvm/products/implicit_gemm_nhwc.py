@@ -1,8 +1,11 @@
-"""Products over windows with channels last: both operands packed, and register tiles over them.
+"""Emit implicit-GEMM convolution with channels last (NHWC), as an indirect GEMM.
 
-The weights of one block go to panels as wide as the tile, tap by tap; the image's places side by
-side.  A tile takes neighbouring places as its rows: for each tap a table says how far off those lie
-that it reads, for each channel it broadcasts a number of each and multiplies a line of the panel.
+The filter of one block of channels is packed into panels as wide as the register tile, tap by tap;
+the input is packed pixel by pixel.  A tile takes neighbouring output pixels as its rows.  For each
+tap a table holds the offset of the input pixels it reads and that of its weights; for each channel
+the tile broadcasts one number of each pixel and multiplies a row of the panel.
+
+Compare M. Dukhan, "The Indirect Convolution Algorithm", 2019.
 """
 
 from __future__ import annotations
@@ -45,36 +48,39 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 LINES = 16
-"""Summed positions whose weights are packed together: all taps of a panel's columns that they have
-stay in the first cache, since taps that follow each other in memory share its lines."""
+"""Channels whose filter weights are packed together.
+
+All taps of a panel's columns then stay in L1, since consecutive taps share cache lines.
+"""
 
 Value = ir.Value
 Ends: TypeAlias = tuple[Value, Value]
-"""Whether a block is the first one, and whether it is the last."""
+"""Whether a block of channels is the first, and whether the last (i1 each)."""
 Begin: TypeAlias = Callable[[Value, int], None]
-"""What is done before the tiles of a column: so many vectors of weights from it on are packed."""
+"""Emitted before the tiles of a column block: packs that many vectors of weights."""
 
 
 class ImplicitGemmNhwc(Packer):
-    """One product over windows with channels last in the task that `home` is emitting."""
+    """Emits one NHWC convolution of the task that `home` is emitting."""
 
     def __init__(self, home: NestEmitter, nest: Nest, c: NhwcConvPlan) -> None:
         super().__init__(home, c.item)
         self.nest, self.c, self.image = nest, c, c.image
         self.hosted = hosted(home, c.right)
-        """Stencils of which the image is made."""
+        """Depthwise convolutions which produce the input, fused into its packing."""
         self.tap: Value = number(0)
-        """The tap whose weights are packed."""
+        """Index of the tap whose weights are being packed."""
         self.firsts: dict[str, Value] = {}
-        """Where the block of weights begins that is packed piece by piece."""
+        """Beginning of the filter block which is packed piece by piece."""
         self.margins: Margins | None = None
         self.squares: WeightSquares | None = None
 
     def plain(self, nest: Nest) -> Collection[str]:
+        """Return the axes which may be partitioned: the channels of the input."""
         return (self.c.depth,) if nest.packed == "right" else ()
 
     def run(self) -> None:
-        """The whole product of this task into its scratch array."""
+        """Emit the complete convolution of this task, into its scratch array."""
         home, c, b = self.home, self.c, self.b
         self.strides = self.steps(c.packed_axes(), c.packed(home.s.local))
         last = c.columns[-1]
@@ -85,16 +91,16 @@ class ImplicitGemmNhwc(Packer):
         self._table()
         if lies_in_runs(c) is not None:
             self.squares = WeightSquares(home, self.nest.packs[0], c)
-        kept = dict(home.ranges)
+        ranges = dict(home.ranges)
         low, high = home.ranges[c.depth]
         with b.if_then(b.icmp_signed(">=", low, high)):
             self._tiles(number(0), (BIT(1), BIT(1)), lambda *_: None)
 
-        even = self.is_even(c.depth, c.block)  # the loops that pack have no rests
+        has_full_blocks = self.is_even(c.depth, c.block)  # packing loops need no remainder
 
         def block(at: Value) -> None:
             end = b.add(at, number(c.block))
-            if not even:
+            if not has_full_blocks:
                 end = b.select(b.icmp_signed("<", end, high), end, high)
             home.ranges[c.depth] = (at, end)
             self._pack_both()
@@ -113,26 +119,27 @@ class ImplicitGemmNhwc(Packer):
             blocks()
         if c.across:
             turn_back(self)
-        home.ranges = kept
+        home.ranges = ranges
 
     def skips(self) -> bool:
-        """Whether taps that reach no line of the image are left out."""
+        """Return whether taps which reach no row of the image are skipped."""
         c = self.c
-        known = c.ends_lines(self.home.s.local[c.columns[-1].axis])
-        return c.lines is not None and known and self.later is None
+        ends_rows = c.ends_lines(self.home.s.local[c.columns[-1].axis])
+        return c.lines is not None and ends_rows and self.later is None
 
     def is_even(self, axis: str, step: int) -> bool:
-        """Whether each task is known to have whole steps along an axis."""
+        """Return whether every task has a known multiple of `step` positions along an axis."""
         sizes = self.home.s.local[axis], self.home.s.phase.axes[axis]
         return all(isinstance(n, int) and n % step == 0 for n in sizes)
 
     def _pack_both(self) -> None:
+        """Pack the filter and the input of the current block of channels."""
         home, c = self.home, self.c
         left, right = self.nest.packs
         if c.flat:
             home.ranges[c.flat] = number(0), number(c.steps)
         self.firsts = {a: home.ranges[a][0] for a in c.left_order()}
-        kept = dict(home.ranges)
+        ranges = dict(home.ranges)
         if c.flat:
             in_blocks(home, c.n, c.tile.columns, lambda: self.pack(left))
         elif not c.panels and self.squares is None:
@@ -144,11 +151,11 @@ class ImplicitGemmNhwc(Packer):
                     home,
                     c.depth,
                     LINES,
-                    lambda: self._taps(left, c.others, number(0), Scope(home.top)),
+                    lambda: self._pack_taps(left, c.others, number(0), Scope(home.top)),
                 ),
             )
-        home.ranges = dict(kept)
-        if c.few:  # all that the line has from the first place to the last one that is reached
+        home.ranges = dict(ranges)
+        if c.few:  # all elements of the row, from the first pixel reached to the last one
             low, high = home.ranges[c.columns[-1].axis]
             end = self.b.add(high, number(c.columns[-1].margin))
             each = number(c.columns[-1].step if c.image_across else c.pitch)
@@ -160,56 +167,58 @@ class ImplicitGemmNhwc(Packer):
             pack_turned(self, right)
         else:
             self.pack(right)
-        home.ranges = kept
+        home.ranges = ranges
 
-    def _taps(self, left: Nest, rest: tuple[str, ...], done: Value, scope: Scope) -> None:
-        """Packs the weights of every tap, those of the taps `rest` under the ones in `scope`."""
+    def _pack_taps(
+        self, left: Nest, inner_axes: tuple[str, ...], done: Value, scope: Scope
+    ) -> None:
+        """Pack the weights of all taps along `inner_axes`, below the position in `scope`."""
         home, c, b = self.home, self.c, self.b
-        if not rest:
+        if not inner_axes:
             self.tap = done
             if c.turned:
-                self._turn(left, scope)
+                self._pack_transposed(left, scope)
             else:
                 self.pack(left, scope)
             return
-        name, *inner = rest
+        name, *inner = inner_axes
         low, high = home.ranges[name]
         extent = number(c.extents[c.others.index(name)])
         home.loop(
             low,
             high,
             1,
-            lambda at: self._taps(
+            lambda at: self._pack_taps(
                 left, tuple(inner), b.add(b.mul(done, extent), at), Scope(scope, {name: at})
             ),
         )
 
-    def _turn(self, left: Nest, scope: Scope) -> None:
-        """Packs pairs that lie along the sum: squares of them change rows with columns."""
+    def _pack_transposed(self, left: Nest, scope: Scope) -> None:
+        """Pack pairs which are contiguous along the reduction, by tile transposes."""
         b, home, c, lanes = self.b, self.home, self.c, self.c.tile.lanes
         top, m = home.open(left, scope), LLVMMachine(self.b, lanes, self.home.home.target)
         low, high = home.ranges[c.n]
 
         def columns(n: Value) -> None:
-            lines = lines_from(home, top, c.n, n, lanes, b.sub(high, number(1)))
+            row_scopes = lines_from(home, top, c.n, n, lanes, b.sub(high, number(1)))
 
             def put(at: Value, mask: Value | None) -> None:
                 rows: list[Value] = []
-                for line in lines:
-                    inner = Scope(line, {c.depth: at}, lanes=Lanes(c.depth, at, lanes, mask))
+                for row_scope in row_scopes:
+                    inner = Scope(row_scope, {c.depth: at}, lanes=Lanes(c.depth, at, lanes, mask))
                     home.enter(inner, 2)
                     rows.append(home.get(c.left, inner, True))
-                for t, found in enumerate(transpose(b, rows)[: c.block]):
+                for t, column in enumerate(transpose(b, rows)[: c.block]):
                     place = Scope(top, {c.n: n, c.depth: b.add(at, number(t))})
                     to = self.at(LEFT_PART, self.offset(left, place))
-                    store_vector(m, to, found, c.unit, None)
+                    store_vector(m, to, column, c.unit, None)
 
             along(home, home.ranges[c.depth], lanes, put)
 
         home.loop(low, high, lanes, columns)
 
     def offset(self, nest: Nest, scope: Scope) -> Value:
-        """Where a vector goes: weights to panels as wide as the tile."""
+        """Return where a packed vector goes; weights go to panels as wide as the tile."""
         if nest.packed == "right":
             return super().offset(nest, scope)
         b, c = self.b, self.c
@@ -220,65 +229,74 @@ class ImplicitGemmNhwc(Packer):
         return b.add(b.add(panel, b.mul(k, number(c.tile.columns))), inside)
 
     def _table(self) -> None:
-        """For each tap, how far from a row it reads, and how far from the first tap's weights its
-        own lie; for each of few channels of it, and what of a pair counts."""
+        """Store the indirection table.
+
+        An entry holds the offset of a tap's input pixel, that of its weights, and a mask for a pair
+        of channels.  With few channels there is an entry for each channel (or pair) of a tap.
+        """
         b, c = self.b, self.c
         base = self.home.storage.at[c.item, TABLE_PART]
         taps = list(positions(*map(range, c.extents)))
         reached = [
             (self.reach(c.columns, c.others, at), self._weights(j, at)) for j, at in enumerate(taps)
         ]
-        apart = 2 if c.pairs else 1
-        run = c.pairs or c.few or 1
+        channel_stride = 2 if c.pairs else 1
+        per_tap = c.pairs or c.few or 1
         for j, (x, y) in enumerate(reached):
-            for k in range(run):
-                image, weights = b.add(x, number(apart * k)), b.add(y, number(k * c.tile.columns))
-                last = c.ends and k == run - 1
+            for k in range(per_tap):
+                image, weights = (
+                    b.add(x, number(channel_stride * k)),
+                    b.add(y, number(k * c.tile.columns)),
+                )
+                last = c.ends and k == per_tap - 1
                 for i, value in enumerate((image, weights, number(0xFFFF if last else -1))):
-                    place = number(ENTRY * (j * run + k) + i)
+                    place = number(ENTRY * (j * per_tap + k) + i)
                     b.store(value, element_address(b, base, place, i64))
 
     def _weights(self, tap: int, at: tuple[int, ...]) -> Value:
-        """Elements from the first tap's weights to those of another, which is `at`."""
+        """Return elements from the first tap's weights to those of `tap`, at position `at`."""
         b, c, home = self.b, self.c, self.home
         if not c.panels:
             return number(tap * c.block * c.tile.columns)
-        found, (access, _) = number(0), c.weights()
+        total, (access, _) = number(0), c.weights()
         for a, count in zip(c.others, at, strict=True):
             step = home.home.index(coefficient(access.offset, a) or 0)
-            found = b.add(found, b.mul(step, number(count)))
-        return found
+            total = b.add(total, b.mul(step, number(count)))
+        return total
 
     def _panel(self, column: Value, depth: Value) -> Value:
-        """The address of the weights for the columns from one on, in a block that begins there."""
+        """Return the address of the weights for columns from one on, in a channel block."""
         b, c, home = self.b, self.c, self.home
         if self.squares is not None:  # one panel at a time
             return self.at(LEFT_PART, number(0))
         if not c.panels:
             return self.at(LEFT_PART, b.mul(column, number(c.taps * c.block)))
         access, pitch = c.weights()
-        still = dict.fromkeys((*c.others, c.depth, c.n), 0)
-        at = home.index(substitute(access.offset, still), home.top)
+        zeros = dict.fromkeys((*c.others, c.depth, c.n), 0)
+        at = home.index(substitute(access.offset, zeros), home.top)
         column = b.add(home.ranges[c.n][0], column)
         panel = b.mul(b.udiv(column, number(c.tile.columns)), home.home.index(pitch))
         at = b.add(b.add(at, panel), b.mul(depth, number(c.tile.columns)))
         return element_address(b, home.home.buffers[access.buffer], at, c.unit)
 
-    def _following(self, column: Value, last: Value) -> Value:
-        """The address of the weights that are multiplied behind those from a column on: beside the
-        task's last ones lie those of the next block, or of the next task if this is the `last`."""
+    def _next_panel(self, column: Value, last: Value) -> Value:
+        """Return the address of the weights which are multiplied after those of a column block.
+
+        After the task's last columns come those of the next channel block, or those of the next
+        task if this block is the `last`.
+        """
         b, c, home = self.b, self.c, self.home
         (low, high), (start, end) = home.ranges[c.n], home.ranges[c.depth]
-        beside, depth = b.add(column, number(c.tile.columns)), start
-        behind = b.icmp_signed(">=", beside, b.sub(high, low))
-        behind = b.and_(behind, b.not_(last))
-        return self._panel(b.select(behind, number(0), beside), b.select(behind, end, depth))
+        next_column, depth = b.add(column, number(c.tile.columns)), start
+        is_past = b.icmp_signed(">=", next_column, b.sub(high, low))
+        is_past = b.and_(is_past, b.not_(last))
+        return self._panel(b.select(is_past, number(0), next_column), b.select(is_past, end, depth))
 
     def _tiles(self, depth: Value, ends: Ends, begin: Begin) -> None:
-        """Every register tile of the packed blocks; where few columns are left, of one vector."""
+        """Emit every register tile of the packed blocks."""
         b, home, c = self.b, self.home, self.c
         if c.ends_lines(home.s.local[c.columns[-1].axis]):
-            self._lines(depth, ends, begin)
+            self._row_tiles(depth, ends, begin)
             return
         sizes = [b.sub(end, start) for start, end in (home.ranges[k.axis] for k in c.columns)]
         rows = sizes[-1]
@@ -295,18 +313,18 @@ class ImplicitGemmNhwc(Packer):
 
         for_each_tile(home, c.tile, c.fewer, rows, columns, put, begin)
 
-    def _lines(self, depth: Value, ends: Ends, begin: Begin) -> None:
-        """Every register tile, where they end with the lines of the image."""
+    def _row_tiles(self, depth: Value, ends: Ends, begin: Begin) -> None:
+        """Emit every register tile, where tiles end with the rows of the image."""
         b, home, c = self.b, self.home, self.c
         *outer, _ = c.columns
         steps, parts = [self.strides[x.place] for x in c.columns], list(self._parts())
-        even = self.is_even(c.n, c.tile.columns)
+        has_full_tiles = self.is_even(c.n, c.tile.columns)
         tiles = {
             n: [self._function(rows, n) for rows, *_ in parts]
-            for n in (c.tile.vectors, *(() if even else (1,)))
+            for n in (c.tile.vectors, *(() if has_full_tiles else (1,)))
         }
 
-        def lines(column: Value, vectors: int, at: list[Value], share: Share) -> None:
+        def row_loops(column: Value, vectors: int, at: list[Value], share: Share) -> None:
             if len(at) < len(outer):
                 first, last = home.ranges[outer[len(at)].axis]
                 count = b.sub(last, first)
@@ -314,7 +332,7 @@ class ImplicitGemmNhwc(Packer):
                     number(0),
                     count,
                     1,
-                    lambda y: lines(column, vectors, [*at, y], share.among(b, y, count)),
+                    lambda y: row_loops(column, vectors, [*at, y], share.among(b, y, count)),
                 )
                 return
             for tile, (rows, start, end) in zip(tiles[vectors], parts, strict=True):
@@ -329,13 +347,17 @@ class ImplicitGemmNhwc(Packer):
 
         def panel(column: Value, vectors: int) -> None:
             begin(column, vectors)
-            lines(column, vectors, [], WHOLE)
+            row_loops(column, vectors, [], WHOLE)
 
         low, high = home.ranges[c.n]
-        every_width(home, c.tile, b.sub(high, low), panel, even)
+        every_width(home, c.tile, b.sub(high, low), panel, has_full_tiles)
 
     def _parts(self) -> Iterator[tuple[int | Value, Value, Value]]:
-        """Heights of the tiles along a line, and from where to where each of them goes."""
+        """Yield the height of tiles along an image row, and the range which it covers.
+
+        Where the row's length is unknown, tiles have nearly equal, even heights; an odd row begins
+        with a tile of `odd` pixels.
+        """
         b, c, axis = self.b, self.c, self.c.columns[-1].axis
         heights, done = c.heights(self.home.s.local[axis]), 0
         for height in dict.fromkeys(heights):
@@ -345,36 +367,38 @@ class ImplicitGemmNhwc(Packer):
         if heights:
             return
         low, high = self.home.ranges[axis]
-        size, odd = b.sub(high, low), number(c.odd)
-        one = b.select(b.icmp_signed("<", size, odd), number(1), odd)
-        first = b.mul(b.and_(size, number(1)), one)
-        yield one, number(0), first
-        pairs, most = b.lshr(b.sub(size, first), number(1)), number(c.tile.rows // 2)
-        count = b.udiv(b.add(pairs, b.sub(most, number(1))), most)
+        size, odd_height = b.sub(high, low), number(c.odd)
+        first_height = b.select(b.icmp_signed("<", size, odd_height), number(1), odd_height)
+        first = b.mul(b.and_(size, number(1)), first_height)
+        yield first_height, number(0), first
+        pairs, max_pairs = b.lshr(b.sub(size, first), number(1)), number(c.tile.rows // 2)
+        count = b.udiv(b.add(pairs, b.sub(max_pairs, number(1))), max_pairs)
         count = b.select(b.icmp_signed("<", count, number(1)), number(1), count)
         each = b.udiv(pairs, count)
         rows, left = b.mul(each, number(2)), b.sub(pairs, b.mul(each, count))
-        more = b.add(rows, number(2))
-        end = b.add(first, b.mul(left, more))
-        yield more, first, end
+        taller = b.add(rows, number(2))
+        end = b.add(first, b.mul(left, taller))
+        yield taller, first, end
         yield rows, end, size
 
     def _function(self, rows: int | Value, vectors: int) -> Value:
-        """The register tile of so many rows, one of those that there are if that is not known."""
+        """Return the tile function of a height, selected at run time if necessary."""
         b, c, target = self.b, self.c, self.home.home.target
-        short = None if self.later is None else self.later.dtype
+        rounded = None if self.later is None else self.later.dtype
 
-        def of(height: int) -> Value:
+        def of_height(height: int) -> Value:
             tile = replace(c.tile, rows=height, vectors=vectors)
-            return tile_function(b.module, c, tile, target, short)
+            return tile_function(b.module, c, tile, target, rounded)
 
         if isinstance(rows, int):
-            return of(rows)
-        first, *others = c.all_heights
-        found = of(first)
-        for height in others:
-            found = b.select(b.icmp_signed("<", rows, number(height)), found, of(height))
-        return found
+            return of_height(rows)
+        first, *taller = c.all_heights
+        function = of_height(first)
+        for height in taller:
+            function = b.select(
+                b.icmp_signed("<", rows, number(height)), function, of_height(height)
+            )
+        return function
 
     def _tile(
         self,
@@ -386,7 +410,10 @@ class ImplicitGemmNhwc(Packer):
         ends: Ends,
         share: Share,
     ) -> None:
-        """sums[rows, columns] += image[table[tap] + rows, depth] * panel[tap, depth, columns]."""
+        """Call a tile.
+
+        sums[rows, columns] += image[table[tap] + rows, k] * panel[tap, k, columns].
+        """
         b, c = self.b, self.c
         to = b.add(far(b, self.rows, row), column)
         to = element_address(b, self.to, to, c.item.dtype)
@@ -399,7 +426,7 @@ class ImplicitGemmNhwc(Packer):
             taps = self.margins.taps(row[-2])
         args = [to, self.rows[-1], image, panel, table, depth, first, *taps]
         if c.asks:
-            args += part(b, c, self._following(column, last), depth, share)
+            args += part(b, c, self._next_panel(column, last), depth, share)
         if (later := self.later) is not None:
             holds, spot = later.at(b, row, column, last)
             args += [spot.address, spot.apart, holds]

@@ -1,25 +1,24 @@
-"""A deep product: a wide one whose summed positions are taken block by block.
+"""Emit a k-blocked packed GEMM with fused epilogue (GotoBLAS loops).
 
     for each block of k:
-        pack the right operand in panels, and the left one unless its rows are read where they lie
+        pack the right operand in panels, and the left one unless its rows are read in place
         for 12 rows, for 32 columns:  sums += left * right, in registers; in scratch between blocks
-        (of the last block) what reads the sums gets them from the registers
+        (last block) the epilogue takes the sums from registers
 
-Blocks of both operands and the sums stay in L2 together, however many positions are summed; tiles
-ask memory for what the next block packs.  A left operand that lies along its rows is packed in
-strips of a vector's rows, position by position: whole vectors of it are stored as they are read,
-and nothing is turned.
+Blocks of both operands and the sums fit L2 together, however long k is; tiles prefetch what the
+next block packs.  A left operand which is contiguous along its rows (M) is packed in strips of one
+vector of rows, position by position: whole vectors are stored as they are read, without a
+transpose.
 
-Where few instructions start in a cycle, packing counts as much as what it waits for.  There the
-rows of a tile are packed when their turn comes: they are in the first cache then, leave the second
-one to the right operand, and each panel of the tile before asks memory for one of them (products of
-1024 to 2048 take 0.93 of the time).
+On processors which issue few instructions per cycle, packing costs as much as the memory latency it
+hides.  There the rows of a tile are packed just before the tile: they are in L1 then and leave L2
+to the right operand, and each panel of the previous tile prefetches one of them.
 
-A right operand that lies in panels already is read there; all tiles of a panel share in asking for
-the part of it that the next block, or the next task, reads first.
+A prepacked right operand is read in place; all tiles of a panel share in prefetching the part which
+the next block, or the next task, reads first.
 
-There is but one tile.  Where rows or columns are left over, it computes some that nobody asked for,
-from what happens to lie behind the packed ones, and those that are asked for are read from scratch.
+There is only one tile size.  For a remainder of rows or columns it computes extra sums, from
+whatever is stored behind the packed ones; the epilogue then reads the valid sums from scratch.
 """
 
 from __future__ import annotations
@@ -50,81 +49,93 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 TOGETHER = 4
-"""Rows that begin at a multiple of so many lie in one strip."""
+"""Number of consecutive rows, from a multiple of it on, which share a strip."""
 ROWS_AHEAD = 8
-"""Rows by which packing runs behind what it has asked memory for.  These are short: four of them
-are packed before memory has answered.  They are asked into the first cache, since what is packed
-pushes nothing out of it that is needed before (gradients of large heads take 0.96 of the time)."""
+"""Rows between what is packed and what is prefetched into L1.
+
+Four of these short rows are packed before memory answers; packing evicts nothing needed sooner.
+"""
 NARROW_AHEAD = 2
-"""The same where few instructions start in a cycle: what is asked for waits for memory instead of
-what multiplies (measured on a Cascade Lake: 0.99 of the time)."""
+"""Rows between packing and prefetch on processors which issue few instructions."""
 PANEL_AHEAD = 1024
-"""Bytes of a panel between what a tile multiplies and what it asks for into the first cache, where
-it asks for nothing else: all that it reads and adds to lies in the second one."""
+"""Bytes of a panel between what a tile multiplies and what it prefetches into L1.
+
+Used where a tile prefetches nothing else.
+"""
 UNROLLED = 4
-"""Positions that the loop of the tile takes at once: what it counts takes a tenth of the slots for
-instructions otherwise, which the other thread of a core wants too."""
+"""Positions along k per iteration of the tile's loop.
+
+The loop counter takes a tenth of the issue slots otherwise, which hyperthreads share.
+"""
 WHOLE = 32
-"""Positions that blocks begin at a multiple of: lanes of the widest vectors of two bytes each.
-What lies in pieces along the sum (heads) is read by vectors that must not reach from one to the
-next."""
+"""Multiple of positions along k at which blocks begin: lanes of the widest 16-bit vectors.
+
+Vectors must not cross from one segment of k (an attention head) into the next.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Lines of an operand that lie in runs, all of the same length."""
+    """Contiguous runs of an operand, all of the same length, to be prefetched."""
 
     base: Value
     apart: Value
-    """Bytes between runs."""
+    """Bytes between the beginnings of runs."""
     length: Value
     """Bytes of a run."""
     count: Value
-    """Runs: none if no block follows."""
+    """Number of runs; 0 if no block follows."""
 
 
 class KBlockedGemm(TallSkinnyGemm):
-    """One deep product in the task that `home` is emitting."""
+    """Emits one k-blocked product of the task that `home` is emitting."""
 
     def __init__(self, home: NestEmitter, nest: Nest, c: TallSkinnyPlan) -> None:
         super().__init__(home, nest, c)
         self.apart = {c.m: number(self.c.pitch), c.k: number(1)}
-        self.pitch = self._whole(
+        self.pitch = self._round_down(
             self.b.add(self.columns, number(c.tile.columns - 1)), c.tile.columns
         )
         self.later = list[Runs]()
         self.fresh: Value = ir.IntType(1)(0)
         self.final: Value = ir.IntType(1)(0)
-        """Whether the block at hand is the first one, or the last one."""
+        """Whether the current block is the first one (`fresh`), or the last one (`final`)."""
         self.low = self.high = number(0)
-        """The first of all summed positions, and the end of them."""
+        """Range of the reduction over all blocks."""
         self.each = number(c.depth)
-        """Positions of a block."""
+        """Positions per block."""
 
     def run(self) -> None:
-        """All summed positions of this task, block by block: one block at least, for empty sums.
-        Those that share a packed operand take each block one after the other."""
+        """Emit all blocks of k of this task, at least one for empty sums.
+
+        Products which share a packed left operand take turns in each block.
+        """
         home, b, c = self.home, self.b, self.c
-        every = self._sharing()
-        if every[-1].c is not c:
+        products = self._sharing()
+        if products[-1].c is not c:
             return
         low, high = home.ranges[c.k]
         home.prefetch_enabled = False
-        each = self._even(b.sub(high, low))
+        each = self._even_block(b.sub(high, low))
 
         def block(at: Value) -> None:
             end = b.add(at, each)
             end = b.select(b.icmp_signed("<", end, high), end, high)
             home.ranges[c.k] = at, end
-            place = (
+            position = (
                 b.sub(end, at),
                 *(b.icmp_signed("==", *pair) for pair in ((at, low), (end, high))),
             )
-            for one in every:
-                home.products = one
-                one.low, one.high, one.each, one.first = low, high, each, home.ranges[c.m][0]
-                one.depth, one.fresh, one.final = place
-                one._block()
+            for product in products:
+                home.products = product
+                product.low, product.high, product.each, product.first = (
+                    low,
+                    high,
+                    each,
+                    home.ranges[c.m][0],
+                )
+                product.depth, product.fresh, product.final = position
+                product._block()
             home.ranges[c.k] = low, high
 
         once = b.add(low, number(1))
@@ -132,126 +143,146 @@ class KBlockedGemm(TallSkinnyGemm):
         home.prefetch_enabled = True
 
     def _sharing(self) -> list[Self]:
-        """This one and the others that read the same packed left operand, in order."""
+        """Return the products which read the same packed left operand, in order."""
         first = self.c.leader or self.c.item
-        every = [*self._others(), self]
+        products = [*self._kept_products(), self]
         order = [n.product for n in self.home.s.nests]
-        found = [one for one in every if (one.c.leader or one.c.item) is first]
-        return sorted(found, key=lambda one: order.index(one.c))
+        sharing = [product for product in products if (product.c.leader or product.c.item) is first]
+        return sorted(sharing, key=lambda product: order.index(product.c))
 
-    def _even(self, depth: Value) -> Value:
-        """Positions of each block, so that all are about as large: a short last one would read and
-        write all sums for few products, and have to ask in its course for all that a long one
-        packs.  Blocks begin at whole vectors: none is cut where an axis is taken apart."""
-        b, most = self.b, number(self.c.depth)
-        pieces = b.udiv(b.add(depth, b.sub(most, number(1))), most)
-        none = b.icmp_signed("==", pieces, number(0))
-        pieces, depth = (b.select(none, number(1), x) for x in (pieces, depth))
-        each = b.udiv(b.add(depth, b.sub(pieces, number(1))), pieces)
-        each = self._whole(b.add(each, number(WHOLE - 1)), WHOLE)
-        return b.select(b.icmp_signed("<", each, most), each, most)
+    def _even_block(self, depth: Value) -> Value:
+        """Return the block size which makes all blocks about equally large.
 
-    def _later(self) -> Value:
-        """Positions of the block that follows this one, if one does."""
+        A short last block would load and store all sums for few products, and prefetch in its
+        course all that a long one packs.  Blocks begin at multiples of the widest vectors.
+        """
+        b, limit = self.b, number(self.c.depth)
+        pieces = b.udiv(b.add(depth, b.sub(limit, number(1))), limit)
+        is_empty = b.icmp_signed("==", pieces, number(0))
+        pieces, depth = (b.select(is_empty, number(1), x) for x in (pieces, depth))
+        size = b.udiv(b.add(depth, b.sub(pieces, number(1))), pieces)
+        size = self._round_down(b.add(size, number(WHOLE - 1)), WHOLE)
+        return b.select(b.icmp_signed("<", size, limit), size, limit)
+
+    def _next_depth(self) -> Value:
+        """Return the size of the next block of k; 0 if there is none."""
         b = self.b
         left = b.sub(self.high, self.home.ranges[self.c.k][1])
         return b.select(b.icmp_signed("<", left, self.each), left, self.each)
 
     def _block(self) -> None:
-        """One block of summed positions: packs, multiplies, and reads the sums of the last one."""
+        """Emit one block of k: pack, multiply, and the epilogue of the last block."""
         home, b, c = self.home, self.b, self.c
         if not c.panels:
-            self._clear_beyond()
+            self._zero_panel_tail()
             self._pack_right()
-        self._open_left()
+        self._locate_left()
         if not (c.direct or c.by_tiles) and c.leader is None:
             self.pack(self.nest.packs[0])
-        self._foresee()
+        self._locate_next_block()
         if c.panels:
             self.right_top = home.open(self.nest.packs[1], Scope(home.top))
-        self._open_tiles()
+        self._prepare_tiles()
         low, high = home.ranges[c.m]
         end = b.sub(high, b.urem(b.sub(high, low), number(c.tile.rows)))
         if c.by_tiles:
             home.loop(low, high, c.tile.rows, self._packed_tiles)
-            self._open_tiles()
-        elif self._is_spaced():
-            home.loop(low, end, c.tile.rows, lambda row: self._tiles(row, whole=True))
+            self._prepare_tiles()
+        elif self._uses_one_base():
+            home.loop(low, end, c.tile.rows, lambda row: self._tiles(row, one_base=True))
             home.loop(end, high, c.tile.rows, self._tiles)
         else:
             home.loop(low, high, c.tile.rows, self._tiles)
         if c.kept:
             return
         with b.if_then(self.final):
-            home.loop(low, high, 1, lambda row: self._rest(row, b.icmp_signed("<", row, end)))
+            home.loop(
+                low,
+                high,
+                1,
+                lambda row: self._epilogue_remaining(row, b.icmp_signed("<", row, end)),
+            )
 
-    def _open_tiles(self) -> None:
-        """What is known before the loops over tiles."""
+    def _prepare_tiles(self) -> None:
+        """Emit what precedes the loops over tiles."""
         self.top = self.home.open(self.nest, Scope(self.home.top))
-        self._know_steps()
+        self._set_row_strides()
 
     def _packed_tiles(self, row: Value) -> None:
-        """The tiles of some rows, which are packed when their turn comes: they are in the first
-        cache then, and leave the second one to the right operand."""
+        """Emit the tiles of some rows, which are packed just before.
+
+        They are in L1 then, and leave L2 to the right operand.
+        """
         home, b, c = self.home, self.b, self.c
         low, high = home.ranges[c.m]
         end = b.add(row, number(c.tile.rows))
         home.ranges[c.m] = row, b.select(b.icmp_signed("<", end, high), end, high)
         self.pack(self.nest.packs[0])
         home.ranges[c.m] = low, high
-        self._open_tiles()
+        self._prepare_tiles()
         self._tiles(row)
 
-    # ---- what is packed next ---------------------------------------------------------------------
+    # ---- prefetch of the next block --------------------------------------------------------------
 
-    def _foresee(self) -> None:
-        """How the operands lie that the next block packs: packing would wait for both of them.
-        One alone is soon packed, and tiles that read rows where they lie need all registers; a
-        narrow machine has no instructions to spare."""
+    def _locate_next_block(self) -> None:
+        """Locate what the next block packs, for which this block's tiles prefetch.
+
+        Prefetched if both operands are packed, since packing would wait for both.  One operand
+        alone is packed quickly, tiles that read rows in place need all registers, and a narrow
+        machine has no spare issue slots.
+        """
         c, packs = self.c, self.nest.packs
         if c.by_tiles:
-            runs = self._runs(c.left, packs[0], c.m, (self.home.ranges[c.k][0], self.depth))
+            runs = self._prefetch_runs(
+                c.left, packs[0], c.m, (self.home.ranges[c.k][0], self.depth)
+            )
             self.later = [runs] if runs is not None else []
             return
-        none = c.direct or c.panels or c.narrow
-        sides = () if none else ((c.right, packs[1], c.n), (c.left, packs[0], c.m))
-        found = (self._runs(*side) for side in sides[: 2 if c.leader is None else 1])
-        self.later = [runs for runs in found if runs is not None]
+        skips = c.direct or c.panels or c.narrow
+        sides = () if skips else ((c.right, packs[1], c.n), (c.left, packs[0], c.m))
+        candidates = (self._prefetch_runs(*side) for side in sides[: 2 if c.leader is None else 1])
+        self.later = [runs for runs in candidates if runs is not None]
 
-    def _runs(
-        self, item: Item, nest: Nest, across: str, part: tuple[Value, Value] | None = None
+    def _prefetch_runs(
+        self, item: Item, nest: Nest, row_axis: str, part: tuple[Value, Value] | None = None
     ) -> Runs | None:
-        """Where the next block's part of an operand lies, or a part that begins at one summed
-        position and takes so many; None if it is computed or gathered."""
+        """Return the runs of the next block of an operand, or of `part` (first k, count).
+
+        None if it is computed or gathered.
+        """
         b, home, k = self.b, self.home, self.c.k
         access = load_of(item)
         if access is None or access.positions:
             return None
-        steps = {a: coefficient(access.offset, a) for a in (k, across)}
-        along = next((a for a in (across, k) if steps[a] == 1), None)
-        if along is None or any(x is None or axes_of(x) for x in steps.values()):
+        steps = {a: coefficient(access.offset, a) for a in (k, row_axis)}
+        unit_axis = next((a for a in (row_axis, k) if steps[a] == 1), None)
+        if unit_axis is None or any(x is None or axes_of(x) for x in steps.values()):
             return None
         top, dtype = home.open(nest, Scope(home.top)), home.home.dtypes[access.buffer]
-        apart = {a: home.index(x or 0, top) for a, x in steps.items()}
-        (first, last), (start, _) = home.ranges[across], part or home.ranges[k][::-1]
-        at = b.add(b.add(top.offset(access), b.mul(first, apart[across])), b.mul(start, apart[k]))
+        strides = {a: home.index(x or 0, top) for a, x in steps.items()}
+        (first, last), (start, _) = home.ranges[row_axis], part or home.ranges[k][::-1]
+        at = b.add(
+            b.add(top.offset(access), b.mul(first, strides[row_axis])), b.mul(start, strides[k])
+        )
         base = element_address(b, home.home.buffers[access.buffer], at, dtype)
-        length, count = b.sub(last, first), part[1] if part else self._later()
-        if along == k:
+        length, count = b.sub(last, first), part[1] if part else self._next_depth()
+        if unit_axis == k:
             length, count = count, length
-        size, other = number(dtype.itemsize), k if along == across else across
+        size, run_axis = number(dtype.itemsize), k if unit_axis == row_axis else row_axis
         if part is None:
             count = b.select(self.final, number(0), count)
-        return Runs(base, b.mul(apart[other], size), b.mul(length, size), count)
+        return Runs(base, b.mul(strides[run_axis], size), b.mul(length, size), count)
 
     def _rows_ahead(self, count: int) -> int:
-        """A tile's own sums take long enough."""
+        """Return 0: a tile's own sums take long enough for its prefetches."""
         return 0
 
-    def _asked(self, row: Value, column: Value) -> list[tuple[Value, Value]]:
-        """Where the runs begin that a tile of this block asks for, one of each operand, and their
-        bytes: one of the next rows, where these are packed tile by tile."""
-        b, tile, found = self.b, self.c.tile, list[tuple[Value, Value]]()
+    def _prefetch_targets(self, row: Value, column: Value) -> list[tuple[Value, Value]]:
+        """Return address and length of the runs which a tile prefetches, one per operand.
+
+        Where rows are packed tile by tile, one of the next rows.
+        """
+        b, tile, targets = self.b, self.c.tile, list[tuple[Value, Value]]()
         if self.c.by_tiles:
             nth = b.add(b.add(row, number(tile.rows)), b.udiv(column, number(tile.columns)))
             end = b.add(row, number(2 * tile.rows))
@@ -262,17 +293,18 @@ class KBlockedGemm(TallSkinnyGemm):
             nth = b.mul(b.udiv(row, number(tile.rows)), panels)
             nth, end = b.add(nth, b.udiv(column, number(tile.columns))), None
         for runs in self.later:
-            some = b.icmp_signed("<", nth, runs.count)
-            some = some if end is None else b.and_(some, b.icmp_signed("<", nth, end))
-            at = b.mul(b.select(some, nth, number(0)), runs.apart)
+            exists = b.icmp_signed("<", nth, runs.count)
+            exists = exists if end is None else b.and_(exists, b.icmp_signed("<", nth, end))
+            at = b.mul(b.select(exists, nth, number(0)), runs.apart)
             first = b.gep(runs.base, [at], source_etype=ir.IntType(8))
-            found.append((first, b.select(some, runs.length, number(0))))
-        return found
+            targets.append((first, b.select(exists, runs.length, number(0))))
+        return targets
 
     # ---- operands --------------------------------------------------------------------------------
 
-    def _open_left(self) -> None:
-        super()._open_left()
+    def _locate_left(self) -> None:
+        """Locate the left operand and set the strides of its packed form."""
+        super()._locate_left()
         if not self.c.direct:
             self.left_steps = [
                 number(self.c.pitch),
@@ -280,45 +312,49 @@ class KBlockedGemm(TallSkinnyGemm):
             ]
 
     def unit(self, nest: Nest) -> int:
-        """Strips are whole vectors of rows."""
+        """Return the multiple at which packed vectors begin; strips are full vectors of rows."""
         return self.c.tile.lanes if nest.packed == "left" and self.c.across else super().unit(nest)
 
     def put(self, nest: Nest, value: Value, scope: Scope) -> None:
-        """Stores one vector of a packed operand: of a strip a whole one, at its position."""
+        """Store one vector of a packed operand; vectors of a strip whole, at their position."""
         b, c = self.b, self.c
-        there = c.by_tiles and nest.packed == "left" and load_of(c.left) is not None
-        if scope.lanes is not None and scope.lanes.mask is None and not there:
+        is_prefetched = c.by_tiles and nest.packed == "left" and load_of(c.left) is not None
+        if scope.lanes is not None and scope.lanes.mask is None and not is_prefetched:
             ask_ahead(self.home, nest, scope, NARROW_AHEAD if c.narrow else ROWS_AHEAD, near=True)
         if nest.packed == "right" or not c.across:
             super().put(nest, value, scope)
             return
         k, row = (b.sub(scope.axis(a), self.starts[a]) for a in (c.k, c.m))
-        strip = self._whole(row, c.tile.lanes)
+        strip = self._round_down(row, c.tile.lanes)
         at = b.add(b.mul(strip, number(self.c.pitch)), b.mul(k, number(c.tile.lanes)))
         value = splat(b, value, c.tile.lanes)
         store_vector(self.m, self.at(LEFT_PART, at), value, c.item.dtype, None)
 
-    def _is_spaced(self) -> bool:
-        """Whether rows lie a known way apart where whole tiles of them are to be addressed by one
-        register: a narrow machine has no slots for what more registers than there are take."""
-        c, apart = self.c, self.left_steps[0]
-        return c.narrow and c.direct and not c.picked and isinstance(apart, ir.Constant)
+    def _uses_one_base(self) -> bool:
+        """Return whether full tiles address rows from one register at a constant stride.
 
-    def _spaced(self, row: Value, count: int) -> list[Value]:
-        """Where such rows of a whole tile begin."""
-        b, apart = self.b, self.left_steps[0]
-        first = element_address(b, self.base, b.mul(row, apart), self.stored)
+        A narrow machine has no issue slots to reload addresses which do not fit registers.
+        """
+        c, stride = self.c, self.left_steps[0]
+        return c.narrow and c.direct and not c.picked and isinstance(stride, ir.Constant)
+
+    def _strided_starts(self, row: Value, count: int) -> list[Value]:
+        """Return row addresses of a full tile at a constant stride."""
+        b, stride = self.b, self.left_steps[0]
+        first = element_address(b, self.base, b.mul(row, stride), self.stored)
         return [
-            element_address(b, first, b.mul(number(i), apart), self.stored) for i in range(count)
+            element_address(b, first, b.mul(number(i), stride), self.stored) for i in range(count)
         ]
 
     def _starts(self, row: Value, count: int) -> list[Value]:
-        """Where the rows of a tile begin; rows beyond the last one are the last one, or what lies
-        behind it in scratch."""
-        b, c, found = self.b, self.c, list[Value]()
+        """Return row addresses of a tile.
+
+        Rows past the end are clamped to the last row, or read what follows it in scratch.
+        """
+        b, c, addresses = self.b, self.c, list[Value]()
         if c.direct:
             return self._clamped(row, count)
-        if not c.across:  # a known way apart: one address does for all
+        if not c.across:  # a constant stride: one address register serves all rows
             at = number(0) if c.by_tiles else b.mul(b.sub(row, self.first), number(c.pitch))
             first = element_address(b, self.base, at, self.stored)
             return [
@@ -326,114 +362,123 @@ class KBlockedGemm(TallSkinnyGemm):
             ]
         for i in range(0, count, TOGETHER):
             place = b.add(b.sub(row, self.first), number(i))
-            strip = self._whole(place, c.tile.lanes)
+            strip = self._round_down(place, c.tile.lanes)
             at = b.add(b.mul(strip, number(self.c.pitch)), b.sub(place, strip))
-            found += [
+            addresses += [
                 element_address(b, self.base, b.add(at, number(j)), self.stored)
                 for j in range(min(TOGETHER, count - i))
             ]
-        return found
+        return addresses
 
     # ---- the tile --------------------------------------------------------------------------------
 
-    def _tiles(self, row: Value, whole: bool = False) -> None:
-        """All columns of the rows of a tile, panel by panel."""
+    def _tiles(self, row: Value, one_base: bool = False) -> None:
+        """Emit all columns of a tile's rows, panel by panel.
+
+        With `one_base` rows are addressed from one register at a constant stride.
+        """
         b, c, home = self.b, self.c, self.home
-        starts = (self._spaced if whole else self._starts)(row, c.tile.rows)
+        starts = (self._strided_starts if one_base else self._starts)(row, c.tile.rows)
         low, high = home.ranges[c.n]
-        lower = b.icmp_signed("<=", b.add(row, number(c.tile.rows)), home.ranges[c.m][1])
-        read = b.and_(lower, self.final)
+        is_full = b.icmp_signed("<=", b.add(row, number(c.tile.rows)), home.ranges[c.m][1])
+        read = b.and_(is_full, self.final)
         origins = self._origins(row)
 
         def panel(at: Value) -> None:
-            some = self.later or (c.panels and not c.narrow)
-            asked = self._asked(b.sub(row, self.first), b.sub(at, low)) if some else []
-            kept = self._kept(row, at, c.tile.rows, c.tile.vectors)
+            prefetches = self.later or (c.panels and not c.narrow)
+            targets = (
+                self._prefetch_targets(b.sub(row, self.first), b.sub(at, low)) if prefetches else []
+            )
+            sum_places = self._sum_places(row, at, c.tile.rows, c.tile.vectors)
             if not c.narrow:
-                self._ask_beside(row, at, origins)
-            totals = self._total(starts, b.sub(at, low), asked)
-            totals = with_before(self.m, kept, c.item.dtype, totals, self.fresh)
+                self._prefetch_results(row, at, origins)
+            totals = self._total(starts, b.sub(at, low), targets)
+            totals = with_before(self.m, sum_places, c.item.dtype, totals, self.fresh)
             if c.late:
-                self._keep(kept, totals)
+                self._store_sums(sum_places, totals)
                 return
             inside = b.icmp_signed("<=", b.add(at, number(c.tile.columns)), high)
-            with b.if_else(b.and_(read, inside)) as (here, later):
-                with here:
-                    self._read_tile(row, c.tile.rows, at, None, totals)
+            with b.if_else(b.and_(read, inside)) as (in_registers, later):
+                with in_registers:
+                    self._epilogue_full_tile(row, c.tile.rows, at, None, totals)
                 with later:
-                    self._keep(kept, totals)
+                    self._store_sums(sum_places, totals)
 
         home.loop(low, high, c.tile.columns, panel)
 
-    def _ask_beside(self, row: Value, column: Value, origins: Mapping[Access, Value]) -> None:
-        """Has the processor fetch the sums of the next tile of these rows, and in a last block what
-        stands beside the results of this one, and these."""
+    def _prefetch_results(self, row: Value, column: Value, origins: Mapping[Access, Value]) -> None:
+        """Prefetch the sums of the next tile of these rows.
+
+        In the last block also what this tile's epilogue reads and writes.
+        """
         b, tile = self.b, self.c.tile
-        for place in self._kept(row, b.add(column, number(tile.columns)), tile.rows, tile.vectors):
+        for place in self._sum_places(
+            row, b.add(column, number(tile.columns)), tile.rows, tile.vectors
+        ):
             prefetch(b, place, near=True)
         if origins:
             with b.if_then(self.final):
-                for course in self._courses(origins, column, tile.rows, tile.vectors):
-                    course.at_once()
+                for stream in self._prefetch_streams(origins, column, tile.rows, tile.vectors):
+                    stream.at_once()
 
-    def _read_tile(
+    def _epilogue_full_tile(
         self, row: Value, count: int, column: Value, mask: Value | None, totals: list[Value]
     ) -> None:
-        """What reads all sums of a tile, from registers."""
-        self._read_all(row, self._places(row, count), column, mask, totals)
+        """Emit the epilogue of a tile from registers."""
+        self._epilogue_tile(row, self._places(row, count), column, mask, totals)
 
-    def _kept(self, row: Value, column: Value, count: int, vectors: int) -> list[Value]:
-        """Where the sums of a tile are between blocks."""
+    def _sum_places(self, row: Value, column: Value, count: int, vectors: int) -> list[Value]:
+        """Return the scratch addresses of a tile's sums between blocks."""
         b, c = self.b, self.c
-        first = self._sum(row, column)
-        found: list[Value] = []
+        first = self._sum_address(row, column)
+        addresses: list[Value] = []
         for i in range(count):
-            line = element_address(b, first, b.mul(self.pitch, number(i)), c.item.dtype)
-            found += [
-                element_address(b, line, number(v * c.tile.lanes), c.item.dtype)
+            row_address = element_address(b, first, b.mul(self.pitch, number(i)), c.item.dtype)
+            addresses += [
+                element_address(b, row_address, number(v * c.tile.lanes), c.item.dtype)
                 for v in range(vectors)
             ]
-        return found
+        return addresses
 
-    def _keep(self, places: list[Value], totals: list[Value]) -> None:
+    def _store_sums(self, places: list[Value], totals: list[Value]) -> None:
         for place, total in zip(places, totals, strict=True):
             store_vector(self.m, place, total, self.c.item.dtype, None)
 
     def _total(
-        self, starts: list[Value], column: Value, asked: list[tuple[Value, Value]]
+        self, starts: list[Value], column: Value, targets: list[tuple[Value, Value]]
     ) -> list[Value]:
-        """A tile's sums over this block; each round asks for a line of runs."""
+        """Return a tile's sums over this block; each iteration prefetches a cache line of runs."""
         b, c = self.b, self.c
         first = self._first(column)
 
-        def one(k: Value, totals: list[Value], nth: int) -> list[Value]:
+        def step_at(k: Value, totals: list[Value], nth: int) -> list[Value]:
             places = self._panel(k, nth, first, c.tile.vectors)
             for place in places if c.narrow else ():
-                there = b.gep(place, [number(PANEL_AHEAD)], source_etype=ir.IntType(8))
-                prefetch(b, there, near=True)
-            across = [load_vector(self.m, place, c.item.dtype, None) for place in places]
-            return self._multiplied(starts, k, nth, across, totals)
+                ahead = b.gep(place, [number(PANEL_AHEAD)], source_etype=ir.IntType(8))
+                prefetch(b, ahead, near=True)
+            right_vectors = [load_vector(self.m, place, c.item.dtype, None) for place in places]
+            return self._add_products(starts, k, nth, right_vectors, totals)
 
-        def asking(k: Value, totals: list[Value], nth: int) -> list[Value]:
-            for first, length in () if nth else asked:
-                there = b.mul(k, number(LINE // UNROLLED))
-                there = b.select(b.icmp_signed("<", there, length), there, length)
-                prefetch(b, b.gep(first, [there], source_etype=ir.IntType(8)))
-            return one(k, totals, nth)
+        def prefetching_step(k: Value, totals: list[Value], nth: int) -> list[Value]:
+            for first, length in () if nth else targets:
+                ahead = b.mul(k, number(LINE // UNROLLED))
+                ahead = b.select(b.icmp_signed("<", ahead, length), ahead, length)
+                prefetch(b, b.gep(first, [ahead], source_etype=ir.IntType(8)))
+            return step_at(k, totals, nth)
 
-        whole = self._whole(self.depth, UNROLLED)
+        unrolled_end = self._round_down(self.depth, UNROLLED)
         begin = [self.m.const(c.item.dtype, 0)] * (c.tile.rows * c.tile.vectors)
-        begin = rounds(self.b, (number(0), whole), UNROLLED, asking, begin)
-        return rounds(self.b, (whole, self.depth), 1, one, begin)
+        begin = rounds(self.b, (number(0), unrolled_end), UNROLLED, prefetching_step, begin)
+        return rounds(self.b, (unrolled_end, self.depth), 1, step_at, begin)
 
     def _first(self, column: Value) -> Value:
-        """Where a panel of this block begins."""
+        """Return the address of a panel of this block."""
         if not self.c.panels:
-            return self.at(RIGHT_PART, self._packed(number(0), column))
+            return self.at(RIGHT_PART, self._packed_offset(number(0), column))
         return self._panel_at(column, self.home.ranges[self.c.k][0])
 
     def _panel_at(self, column: Value, k: Value) -> Value:
-        """The same of one that lies in panels, from a summed position on."""
+        """Return the address of a prepacked panel, from a position along k."""
         home, b, c = self.home, self.b, self.c
         access = load_of(c.right)
         assert access is not None
@@ -442,12 +487,14 @@ class KBlockedGemm(TallSkinnyGemm):
         return element_address(b, home.home.buffers[access.buffer], at, c.item.dtype)
 
     def _panel_ahead(self, row: Value, column: Value) -> tuple[Value, Value]:
-        """The part of a panel of the next block, or of the next task's first one, that falls to a
-        tile of this one."""
+        """Return a tile's share of the next panel to prefetch: address and bytes.
+
+        It belongs to the next block, or to the first block of the next task.
+        """
         home, b, c = self.home, self.b, self.c
         (first, last), (_, end) = home.ranges[c.m], home.ranges[c.k]
-        beside = b.add(column, b.select(self.final, self.columns, number(0)))
-        begin = self._panel_at(beside, b.select(self.final, self.low, end))
+        next_column = b.add(column, b.select(self.final, self.columns, number(0)))
+        begin = self._panel_at(next_column, b.select(self.final, self.low, end))
         tiles = b.udiv(b.add(b.sub(last, first), number(c.tile.rows - 1)), number(c.tile.rows))
         size = number(c.tile.columns * c.item.dtype.itemsize)
         share = b.udiv(b.mul(self.depth, size), b.mul(tiles, number(LINE)))
@@ -455,34 +502,39 @@ class KBlockedGemm(TallSkinnyGemm):
         part = b.mul(b.udiv(row, number(c.tile.rows)), share)
         return b.gep(begin, [part], source_etype=ir.IntType(8)), share
 
-    def _multiplied(
+    def _add_products(
         self, starts: list[Value], k: Value, nth: int, across: list[Value], totals: list[Value]
     ) -> list[Value]:
-        """The sums with the products of one position added."""
-        found: list[Value] = []
-        for i, start in enumerate(starts):  # broadcasts do not wait in registers for their turn
-            value = self._one(start, k, nth)
-            found += [
+        """Return the sums with the products of one position added."""
+        sums: list[Value] = []
+        for i, start in enumerate(starts):  # broadcast just before use, to keep registers free
+            value = self._broadcast(start, k, nth)
+            sums += [
                 fma_step(self.m, value, x, totals[i * len(across) + v], self.c.item)
                 for v, x in enumerate(across)
             ]
-        return found
+        return sums
 
-    # ---- what reads the sums later ---------------------------------------------------------------
+    # ---- the epilogue from scratch ---------------------------------------------------------------
 
-    def _rest(self, row: Value, whole: Value) -> None:
-        """Reads a row's sums from scratch, as far as its tiles have not done so."""
+    def _epilogue_remaining(self, row: Value, in_full_tile: Value) -> None:
+        """Emit the epilogue of a row from scratch, for columns its tiles have not done.
+
+        `in_full_tile` says whether a full-height tile computed the row (i1).
+        """
         b, c, home, lanes = self.b, self.c, self.home, self.c.tile.lanes
         low, high = home.ranges[c.n]
         first = low
         if not c.late:
-            first = b.select(whole, b.add(low, self._whole(self.columns, c.tile.columns)), low)
-        end = b.add(low, self._whole(self.columns, lanes))
+            first = b.select(
+                in_full_tile, b.add(low, self._round_down(self.columns, c.tile.columns)), low
+            )
+        end = b.add(low, self._round_down(self.columns, lanes))
         (place,) = self._places(row, 1)
 
         def read(at: Value, mask: Value | None) -> None:
-            total = load_vector(self.m, self._sum(row, at), c.item.dtype, None)
-            self._read(place, at, mask, total)
+            total = load_vector(self.m, self._sum_address(row, at), c.item.dtype, None)
+            self._epilogue_vector(place, at, mask, total)
 
         def masked(at: Value) -> None:
             left = opaque(b, b.sub(high, at))

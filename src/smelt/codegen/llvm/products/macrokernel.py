@@ -1,7 +1,7 @@
-"""The register tile of a contraction, run over a block of its operands.
+"""Run register tiles over one packed block of a GEMM (the macrokernel of Goto's algorithm).
 
-acc[rows, vectors] += left[rows, k] * right[k, vectors], in registers for all of the block's k.
-Each operand is either packed or read as it lies: an origin and two steps say where.
+acc[rows, vectors] += left[rows, k] * right[k, vectors], in registers for all k of the block.  Each
+operand is either packed or read in place: an origin and two strides say where.
 """
 
 from __future__ import annotations
@@ -43,29 +43,31 @@ if TYPE_CHECKING:
 Value = ir.Value
 
 SHORT = 4
-"""Panels of a right operand whose rows lie side by side up to which it is not packed: its panels
-take few more pages than packed ones would."""
+"""Right operands whose rows are at most this many panels long are not packed.
+
+Their panels touch few more pages of memory than packed ones would.
+"""
 LINES = 24
-"""Short rows by which tiles run behind what they have asked memory for: as long as L3 takes."""
+"""Short rows between what a tile multiplies and what it prefetches: the latency of L3."""
 
 
 class Macrokernel(Microkernel):
-    """The tiles of one contraction in the task that `home` is emitting, for one block of k."""
+    """Emits the register tiles of one contraction for one block of k."""
 
     def __init__(self, home: NestEmitter, c: Contraction, left: Nest, scope: Scope) -> None:
         self.home, self.b, self.c = home, home.b, c
         self.short: Value | None = None
-        """Whether a right operand is read as it lies that would be packed with longer rows."""
+        """Whether a right operand with short rows is read in place instead of packed (i1)."""
         self.rows = number(1)
         if c.m is not None:
             low, high = home.ranges[c.m]
             self.rows = self.b.sub(high, low)
         self.part = c.m if c.m in seen_axes(home.s.region(c.item)) else None
-        """The axis of the rows, where the block sees a part of it."""
+        """The row axis, where the block covers only a part of it."""
         self.bands = next((x for x in home.bands if x.bands.takes(c)), None)
-        """What bands of rows see of the columns, or of the summed positions."""
+        """Range of columns, or of k, which each band of rows uses (causal masks, windows)."""
         self.joined = may_be_long(c, home.s)
-        """Whether the block's sums are added to those before it at last rather than at first."""
+        """Whether sums of earlier blocks are added after the block's own sums, not before."""
         low, high = home.ranges[c.k]
         self.first, self.depth = number(0), self.b.sub(high, low)
         if c.group is not None:
@@ -76,14 +78,14 @@ class Macrokernel(Microkernel):
         self.base, self.stride = home.direct.place(c)
         self.later = home.direct.last(c)
         dtype = c.unit
-        self.whole: Value | None = None  # whether a left operand of units is multiplied in place
+        self.whole: Value | None = None  # whether a left operand in units is read in place (i1)
         part = home.storage.at.get((c.item, RIGHT_PART))
         self.right = Place(part, number(0), (number(c.tile.columns), number(1)), dtype, True)
         if c.m is not None and c.reads_left():
             self.left = self._open(left, c.left, (c.m, c.k), scope)
             return
         if c.m is not None and c.units:
-            self.left = self._either(self._open(left, c.left, (c.m, c.k), scope))
+            self.left = self._unit_rows(self._open(left, c.left, (c.m, c.k), scope))
             return
         self.left = Place(
             home.storage.at.get((c.item, LEFT_PART)),
@@ -94,27 +96,29 @@ class Macrokernel(Microkernel):
         )
         if c.direct:
             self.left.base = home.storage.at[c.left, 0]
-            before = self._skipped(c.left, c.k)
-            before = self.b.mul(before, number(c.pitch)) if c.down else before
+            offset = self._positions_before(c.left, c.k)
+            offset = self.b.mul(offset, number(c.pitch)) if c.down else offset
             if self.part is not None:
-                rows = self.b.mul(self._skipped(c.left, self.part), number(c.steps[0]))
-                before = self.b.add(before, rows)
-            self.left.origin = before
+                row_offset = self.b.mul(
+                    self._positions_before(c.left, self.part), number(c.steps[0])
+                )
+                offset = self.b.add(offset, row_offset)
+            self.left.origin = offset
 
-    def _skipped(self, item: Item, axis: str) -> Value:
-        """Positions of an axis that an array in scratch has before those that are seen."""
+    def _positions_before(self, item: Item, axis: str) -> Value:
+        """Return how many positions a scratch array has before the range of an axis."""
         return self.b.sub(self.home.ranges[axis][0], self.home.scratch.start(item, axis))
 
     def open_right(self, nest: Nest, scope: Scope) -> None:
-        """Finds the right operand's block where it lies."""
+        """Locate the right operand's block which is read in place."""
         if not self.c.panels:
             self.right = self._open(nest, self.c.right, (self.c.k, self.c.n), scope)
             return
         home, access = self.home, load_of(self.c.right)
         assert access is not None
         top = Scope(home.open(nest, scope), {self.c.k: home.ranges[self.c.k][0]})
-        far = floordiv(panel_step(access, self.c.k, self.c.together) or 0, self.c.together)
-        step = home.index(far, top)
+        line_stride = floordiv(panel_step(access, self.c.k, self.c.together) or 0, self.c.together)
+        step = home.index(line_stride, top)
         self.right = Place(
             home.home.buffers[access.buffer],
             number(0),
@@ -125,180 +129,199 @@ class Macrokernel(Microkernel):
         )
 
     def open_short(self, nest: Nest, scope: Scope) -> Value:
-        """Whether the right operand's rows are short and whole panels wide, and tiles load them
-        well: then they are read where they lie, or else in panels."""
+        """Choose between reading the right operand in place and reading packed panels (i1).
+
+        It is read in place where its rows are short, full panels wide and well aligned for the
+        tiles.
+        """
         b, c, packed = self.b, self.c, self.right
         place = self._open(nest, c.right, (c.k, c.n), scope)
-        if place.dtype != packed.dtype:  # they are converted as they are packed
+        if place.dtype != packed.dtype:  # packing converts it
             return ir.IntType(1)(0)
-        (low, high), apart = self.home.ranges[c.n], place.steps[0]
-        left_over = b.and_(b.sub(high, low), number(c.tile.columns - 1))
-        short = b.icmp_unsigned("<=", apart, number(SHORT * c.tile.columns))
-        short = b.and_(short, b.icmp_signed("==", left_over, number(0)))
+        (low, high), row_stride = self.home.ranges[c.n], place.steps[0]
+        remainder = b.and_(b.sub(high, low), number(c.tile.columns - 1))
+        short = b.icmp_unsigned("<=", row_stride, number(SHORT * c.tile.columns))
+        short = b.and_(short, b.icmp_signed("==", remainder, number(0)))
         first = element_address(b, place.base, place.origin, place.dtype)
-        self.short = b.and_(short, lies_well(self.home, c, (first, apart), self.rows))
-        steps = b.select(self.short, apart, packed.steps[0]), packed.steps[1]
+        self.short = b.and_(short, lies_well(self.home, c, (first, row_stride), self.rows))
+        steps = b.select(self.short, row_stride, packed.steps[0]), packed.steps[1]
         packed.base, packed.steps = b.select(self.short, first, packed.base), steps
-        if self.home.s.region(c.item):  # its blocks are met but a few times
+        if self.home.s.region(c.item):  # a stream reads each block only a few times
             self.far = b.mul(steps[0], number(LINES * place.dtype.itemsize))
         return self.short
 
     def run(self, fresh: Value | None, tile: Tile | None = None, last: Value | None = None) -> None:
-        """The block's products into the result in scratch: added, or where `fresh` stored; by the
-        contraction's tiles, or others."""
+        """Emit the block's products into the result in scratch.
+
+        Sums are added to the array, or stored where `fresh` holds.  `tile` replaces the
+        contraction's own register tile; `last` says whether this is the last block along k.
+        """
         c, b, home = self.c, self.b, self.home
         self.ahead = TileAhead(home, c, (self.left, self.right), (self.rows, self.depth), last)
         self.most, vectors = (tile or c.tile).rows, (tile or c.tile).vectors
-        lanes, wide = c.tile.lanes, c.tile.lanes * vectors
+        lanes, tile_columns = c.tile.lanes, c.tile.lanes * vectors
         low, high = home.ranges[c.n]
         self.fresh, self.last, columns = fresh, last, b.sub(high, low)
         self.column = b.sub(low, home.scratch.start(c.item, c.n))
         if c.group is not None and c.group.matrix and self.bands is None:
-            self._matrices(number(0), self.rows, number(0), columns)
+            self._amx_tiles(number(0), self.rows, number(0), columns)
             return
         if self.right.packed:
-            home.loop(number(0), columns, wide, lambda at: self._heights(at, vectors, None))
+            home.loop(
+                number(0), columns, tile_columns, lambda at: self._column_tiles(at, vectors, None)
+            )
             return
-        # Of columns that a tile has nearly all of, its last vector has a part.
-        rest = b.and_(columns, number(wide - 1))
-        near = b.icmp_signed(">", rest, number(wide - lanes))
-        whole = b.sub(columns, b.select(near, number(0), rest))
+        # If the remainder nearly fills a tile, one tile with a masked last vector covers it.
+        remainder = b.and_(columns, number(tile_columns - 1))
+        is_nearly_full = b.icmp_signed(">", remainder, number(tile_columns - lanes))
+        full_columns = b.sub(columns, b.select(is_nearly_full, number(0), remainder))
 
-        def some(at: Value, vectors: int) -> None:
+        def columns_from(at: Value, vectors: int) -> None:
             left = b.sub(b.sub(columns, at), number((vectors - 1) * lanes))
-            self._heights(at, vectors, first_lanes(b, left, lanes))
+            self._column_tiles(at, vectors, first_lanes(b, left, lanes))
 
-        home.loop(number(0), whole, wide, lambda at: some(at, vectors))
-        home.loop(whole, columns, lanes, lambda at: some(at, 1))
+        home.loop(number(0), full_columns, tile_columns, lambda at: columns_from(at, vectors))
+        home.loop(full_columns, columns, lanes, lambda at: columns_from(at, 1))
 
     def _open(self, nest: Nest, item: Item, axes: tuple[str, str], scope: Scope) -> Place:
-        """The place of an operand that is read where it is."""
+        """Return the layout of an operand which is read in place."""
         b, home, access = self.b, self.home, load_of(item)
         assert access is not None
         top = home.open(nest, scope)
         steps = [home.index(coefficient(access.offset, a) or 0, top) for a in axes]
         origin = top.offset(access)
-        for a, apart in zip(axes, steps, strict=True):
-            origin = b.add(origin, b.mul(home.ranges[a][0], apart))
+        for a, stride in zip(axes, steps, strict=True):
+            origin = b.add(origin, b.mul(home.ranges[a][0], stride))
         return Place(
             home.home.buffers[access.buffer],
             origin,
             (steps[0], steps[1]),
             home.home.dtypes[access.buffer],
             False,
-            later=self._later(access),
+            later=self._next_task_step(access),
         )
 
-    def _either(self, place: Place) -> Place:
-        """The left operand's rows of units: where they lie if they end with a unit in this block,
-        and tiles load them well, or else where they have been packed; counted in bytes."""
+    def _unit_rows(self, place: Place) -> Place:
+        """Return the layout of a left operand in 32-bit units, in bytes.
+
+        It is read in place if the block ends with a complete unit and tiles load the rows well;
+        otherwise packed.
+        """
         b, c = self.b, self.c
-        whole, size, wide = whole_units(self.home, c), place.dtype.itemsize, c.unit.itemsize
-        apart = b.mul(place.steps[0], number(size)), number(c.pitch * wide)
+        in_place, itemsize, unit_bytes = (
+            whole_units(self.home, c),
+            place.dtype.itemsize,
+            c.unit.itemsize,
+        )
+        row_bytes = b.mul(place.steps[0], number(itemsize)), number(c.pitch * unit_bytes)
         if c.group is not None and c.group.matrix:
             first = element_address(b, place.base, place.origin, place.dtype)
-            whole = b.and_(whole, loads_well(b, first, apart[0]))
-        self.whole = whole
+            in_place = b.and_(in_place, loads_well(b, first, row_bytes[0]))
+        self.whole = in_place
         return Place(
-            b.select(whole, place.base, self.home.storage.at[c.item, LEFT_PART]),
-            b.select(whole, b.mul(place.origin, number(size)), number(0)),
-            (b.select(whole, *apart), number(1)),
+            b.select(in_place, place.base, self.home.storage.at[c.item, LEFT_PART]),
+            b.select(in_place, b.mul(place.origin, number(itemsize)), number(0)),
+            (b.select(in_place, *row_bytes), number(1)),
             i8,
             False,
             unit=c.unit,
         )
 
-    def _later(self, access: Access) -> Value | None:
+    def _next_task_step(self, access: Access) -> Value | None:
+        """Return elements from an operand's place to that in the next task, for small products."""
         step = next_task(self.home, access) if self.c.kind == "small" else None
         return None if step is None else self.home.home.index(step)
 
     def sum_columns(self) -> None:
-        """What tiles start from where the left operand was moved: minus the sums of the right one's
-        columns, times what the left one has too much."""
+        """Store the sums from which tiles start where the left operand was offset by packing.
+
+        They are minus the right operand's column sums, times the offset of the left operand.
+        """
         b, c, lanes = self.b, self.c, self.c.tile.lanes
         assert c.group is not None
         m = LLVMMachine(b, lanes, self.home.home.target)
-        zero, one, group = m.const(i32, 0), ones(lanes), c.group
+        zero, unit_ones, group = m.const(i32, 0), ones(lanes), c.group
         shift = m.const(i32, -group.moved)
         with b.goto_entry_block():
             places = [b.alloca(zero.type) for _ in range(c.tile.vectors)]
 
         def panel(column: Value) -> None:
-            line = self._line(column)
+            panel_offset = self._right_offset(column)
             for place in places:
                 b.store(zero, place)
 
             def add(k: Value) -> None:
-                at = b.add(line, b.mul(k, self.right.steps[0]))
+                at = b.add(panel_offset, b.mul(k, self.right.steps[0]))
                 at = element_address(b, self.right.base, at, self.right.dtype)
                 for place, right in zip(
-                    places, self._across(m, at, len(places), None), strict=True
+                    places, self._load_right_row(m, at, len(places), None), strict=True
                 ):
-                    b.store(step(m, group, one, right, b.load(place, typ=zero.type)), place)
+                    b.store(step(m, group, unit_ones, right, b.load(place, typ=zero.type)), place)
 
             self.home.loop(number(0), self.depth, 1, add)
             sums = self.home.storage.at[c.item, SUMS_PART]
             for v, place in enumerate(places):
-                found = m.mul(b.load(place, typ=zero.type), shift)
+                correction = m.mul(b.load(place, typ=zero.type), shift)
                 at = element_address(b, sums, b.add(column, number(v * lanes)), i32)
-                store_vector(m, at, found, i32, None)
+                store_vector(m, at, correction, i32, None)
 
         low, high = self.home.ranges[c.n]
         self.home.loop(number(0), b.sub(high, low), c.tile.columns, panel)
 
     # ---- tiles -----------------------------------------------------------------------------------
 
-    def _heights(self, column: Value, vectors: int, mask: Value | None) -> None:
-        """Tiles down the rows that see the column, each with what it sees of the summed ones."""
+    def _column_tiles(self, column: Value, vectors: int, mask: Value | None) -> None:
+        """Emit the tiles of a column block, for all rows or band by band."""
         b, c, home = self.b, self.c, self.home
         if (bands := self.bands) is None:
-            self._down(number(0), self.rows, column, vectors, mask)
+            self._row_tiles(number(0), self.rows, column, vectors, mask)
             return
         low, high = home.ranges[bands.bands.columns]
         first, depth, fresh = self.first, self.depth, self.fresh
         summed = bands.bands.sums(c)
 
-        def one(rows: tuple[Value, Value], seen: tuple[Value, Value], begins: Value) -> None:
-            start, stop = seen
+        def band(rows: tuple[Value, Value], used_range: tuple[Value, Value], begins: Value) -> None:
+            start, stop = used_range
             if not summed:
-                here, wide = b.add(low, column), number(vectors * c.tile.lanes)
-                some = b.and_(
-                    b.icmp_signed("<", here, stop), b.icmp_signed(">", b.add(here, wide), start)
+                first_column, width = b.add(low, column), number(vectors * c.tile.lanes)
+                used = b.and_(
+                    b.icmp_signed("<", first_column, stop),
+                    b.icmp_signed(">", b.add(first_column, width), start),
                 )
-                with b.if_then(some):
-                    self._down(*rows, column, vectors, mask)
+                with b.if_then(used):
+                    self._row_tiles(*rows, column, vectors, mask)
                 return
             assert fresh is not None
             each = number(c.together)
             self.first = b.sdiv(b.sub(start, low), each)
             self.depth = b.sdiv(b.add(b.sub(stop, low), number(c.together - 1)), each)
             self.fresh = begins
-            with b.if_else(b.icmp_signed("<", start, stop)) as (some, none):
-                with some:
-                    self._down(*rows, column, vectors, mask)
-                with none, b.if_then(fresh):
+            with b.if_else(b.icmp_signed("<", start, stop)) as (used, unused):
+                with used:
+                    self._row_tiles(*rows, column, vectors, mask)
+                with unused, b.if_then(fresh):
                     self._clear(rows, column, vectors)
 
-        bands.over(self.rows, (low, high), summed, one)
+        bands.over(self.rows, (low, high), summed, band)
         self.first, self.depth, self.fresh = first, depth, fresh
 
     def _clear(self, rows: tuple[Value, Value], column: Value, vectors: int) -> None:
-        """Rows that see nothing of the first block begin with zero."""
+        """Store zeros for rows which use nothing of the first block."""
         m, dtype = LLVMMachine(self.b, self.c.tile.lanes, self.home.home.target), self.c.item.dtype
 
-        def line(row: Value) -> None:
-            for place in self._places(1, vectors, row, column):
+        def clear_row(row: Value) -> None:
+            for place in self._sum_places(1, vectors, row, column):
                 store_vector(m, place, m.const(dtype, 0), dtype, None)
 
-        self.home.loop(*rows, 1, line)
+        self.home.loop(*rows, 1, clear_row)
 
-    def _down(
+    def _row_tiles(
         self, done: Value, rows: Value, column: Value, vectors: int, mask: Value | None
     ) -> None:
-        """Tiles down some rows: whole ones, then lower and lower ones for what is left."""
+        """Emit tiles for a range of rows: full ones, then lower ones for the remainder."""
         b = self.b
         if self.c.group is not None and self.c.group.matrix:
-            self._matrices(done, rows, column, b.add(column, number(AMX_COLUMNS)))
+            self._amx_tiles(done, rows, column, b.add(column, number(AMX_COLUMNS)))
             return
         for height in heights(self.most):
             left = b.sub(rows, done)
@@ -307,20 +330,20 @@ class Macrokernel(Microkernel):
                 done,
                 end,
                 height,
-                lambda row, height=height: self._runs(height, vectors, row, column, mask),
+                lambda row, height=height: self._tile_in_runs(height, vectors, row, column, mask),
             )
             done = end
 
-    def _runs(
+    def _tile_in_runs(
         self, height: int, vectors: int, row: Value, column: Value, mask: Value | None
     ) -> None:
-        """A tile over all of the block's summed positions: of a long block run after run."""
+        """Emit a tile over all of the block, in runs if sums are long."""
         if self.c.depth <= RUN * self.c.together or not self.joined:
             self._tile(height, vectors, row, column, mask)
             return
         b, first, depth, fresh, last = self.b, self.first, self.depth, self.fresh, self.last
 
-        def one(at: Value) -> None:
+        def run(at: Value) -> None:
             end = b.add(at, number(RUN))
             more = b.icmp_signed("<", end, depth)
             self.first, self.depth = at, b.select(more, end, depth)
@@ -329,18 +352,18 @@ class Macrokernel(Microkernel):
             self.last = None if last is None else b.and_(last, b.not_(more))
             self._tile(height, vectors, row, column, mask)
 
-        self.home.loop(first, depth, RUN, one)
+        self.home.loop(first, depth, RUN, run)
         self.first, self.depth, self.fresh, self.last = first, depth, fresh, last
 
-    def _matrices(self, done: Value, rows: Value, column: Value, end: Value) -> None:
-        """Tiles of some rows and columns by an instruction that multiplies matrices."""
+    def _amx_tiles(self, done: Value, rows: Value, column: Value, end: Value) -> None:
+        """Emit tiles of some rows and columns by matrix instructions (AMX)."""
         b, c, left, right, unit = self.b, self.c, self.left, self.right, self.c.unit
         assert c.group is not None and c.tile.columns == AMX_COLUMNS
         first, size = b.mul(self.first, right.steps[0]), number(unit.itemsize)
         places, panels = panel_places(
-            self.home, column, end, lambda at: b.mul(b.add(self._line(at), first), size)
+            self.home, column, end, lambda at: b.mul(b.add(self._right_offset(at), first), size)
         )
-        to, start = self._places(1, 1, done, column)[0], self._starts(1, done)[0]
+        to, start = self._sum_places(1, 1, done, column)[0], self._starts(1, done)[0]
         at = element_address(b, start, self.first, left.unit or left.dtype)
         multiply(
             b,
@@ -360,8 +383,8 @@ class Macrokernel(Microkernel):
             ],
         )
 
-    def _line(self, column: Value) -> Value:
-        """Offset of the right operand at k = 0 and a column."""
+    def _right_offset(self, column: Value) -> Value:
+        """Return the offset of the right operand at k = 0 and a column."""
         b, place = self.b, self.right
         if not place.packed:
             return b.add(place.origin, column)
@@ -377,33 +400,35 @@ class Macrokernel(Microkernel):
     def _tile(
         self, height: int, vectors: int, row: Value, column: Value, mask: Value | None
     ) -> None:
-        """sum[rows, vectors] = left[rows, all k] * right[all k, vectors], held in registers."""
+        """Emit sum[rows, vectors] = left[rows, all k] * right[all k, vectors] in registers."""
         b, item, lanes = self.b, self.c.item, self.c.tile.lanes
         m = LLVMMachine(b, lanes, self.home.home.target)
         starts = self._starts(height, row)
         for start in starts:
             self.ask(self.left, start, 2)
-        line = element_address(b, self.right.base, self._line(column), self.right.dtype)
-        places = self._places(height, vectors, row, column)
+        right_row = element_address(
+            b, self.right.base, self._right_offset(column), self.right.dtype
+        )
+        places = self._sum_places(height, vectors, row, column)
         full = height * vectors == self.c.tile.rows * self.c.tile.vectors
         part = self.ahead.tile((row, self.column, column), height, vectors) if full else None
         masks = self._masks(height, vectors, mask)
-        begin = self._begin(m, places, masks, vectors, column)
+        begin = self._initial_sums(m, places, masks, vectors, column)
         rows = self.ahead.rows(starts, self.first) if full else None
         across, asks = (vectors, mask), (rows, part)
-        following = self.multiplied(m, starts, line, begin, across, asks)
+        following = self.multiplied(m, starts, right_row, begin, across, asks)
         if self.joined:
             following = with_before(m, places, item.dtype, following, self.fresh, masks)
         later = self.later and self.later.at(b, [row], b.add(self.column, column), self.last)
         put(m, self.c, Tile(height, vectors, lanes), following, places, masks, later)
 
     def _masks(self, height: int, vectors: int, mask: Value | None) -> Masks:
-        """Which lanes of each vector of the result are stored: all in scratch, which has room."""
+        """Return the store mask of each vector; scratch has room for full vectors."""
         last = mask if self.c.item in self.home.direct.stores else None
         return [*[None] * (vectors - 1), last] * height
 
     def _starts(self, height: int, row: Value) -> list[Value]:
-        """Addresses of the tile's rows in the left operand, or of the first of packed ones."""
+        """Return addresses of the tile's left rows, or of the first packed one."""
         b, place = self.b, self.left
         at = b.add(place.origin, b.mul(row, place.steps[0]))
         first = element_address(b, place.base, opaque(b, at), place.dtype)
@@ -414,20 +439,23 @@ class Macrokernel(Microkernel):
             for i in range(height)
         ]
 
-    def _places(self, height: int, vectors: int, row: Value, column: Value) -> list[Value]:
-        """Addresses of the tile's vectors in the result."""
+    def _sum_places(self, height: int, vectors: int, row: Value, column: Value) -> list[Value]:
+        """Return addresses of the tile's vectors in the result."""
         b, item = self.b, self.c.item
         if self.part is not None:
-            row = b.add(row, self._skipped(item, self.part))
+            row = b.add(row, self._positions_before(item, self.part))
         at = b.add(b.mul(row, self.stride), b.add(self.column, column))
         first = Spot(element_address(b, self.base, at, item.dtype), self.stride, item.dtype)
         return first.places(b, Tile(height, vectors, self.c.tile.lanes))
 
-    def _begin(
+    def _initial_sums(
         self, m: LLVMMachine, places: list[Value], masks: Masks, vectors: int, column: Value
     ) -> list[Value]:
-        """What the tile adds to: zero in a first block, and where blocks are joined afterwards;
-        with what makes up for a left operand that was moved as it was packed."""
+        """Return the initial sums of a tile.
+
+        Zero in the first block and where earlier blocks are added afterwards; plus the correction
+        for a left operand that packing offset (`sum_columns`).
+        """
         b, c = self.b, self.c
         begin = [m.const(c.item.dtype, 0)] * len(places)
         if not self.joined:

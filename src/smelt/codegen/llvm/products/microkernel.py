@@ -1,10 +1,9 @@
-"""The loop of a register tile: the sums after all summed positions of a block.
+"""Emit the inner loop of a GEMM register tile (the microkernel).
 
-Where few instructions start in a cycle, two multiply-adds and what feeds them take all of these:
-what the loop counts, and addresses beyond one for each operand, come on top.  There a whole tile of
-packed panels takes several positions in a round, and asks for its panel a little ahead: one that is
-as large as the first cache is read from the second by every tile (heads over a vocabulary take 0.89
-of the time, of which the loop is four fifths).
+On processors which issue few instructions per cycle, two multiply-adds and their operands take all
+issue slots; the loop counter and additional address registers come on top.  There a full tile over
+packed panels is unrolled along k, and prefetches its panel a little ahead: a panel as large as L1
+is read from L2 by every tile.
 """
 
 from __future__ import annotations
@@ -40,17 +39,19 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 FAR = 8192
-"""Bytes between what few rows multiply of panels and what is asked for: the processor guesses no
-further than to the end of a page."""
+"""Bytes between what few rows multiply of a panel and what they prefetch.
+
+Hardware prefetchers stop at the end of a page.
+"""
 PANEL_FAR = 1024
-"""The same of panels in the second cache, which are asked for into the first."""
+"""Bytes of a panel in L2 between what a tile multiplies and what it prefetches."""
 TOGETHER = 4
-"""Positions that a round takes where few instructions start in a cycle."""
+"""Positions along k per loop iteration, on processors which issue few instructions."""
 
 
 @dataclass
 class Place:
-    """Where an operand lies: element (i, k) or (k, column) at origin + first*a + second*b."""
+    """Layout of an operand: element (a, b) is at origin + a*steps[0] + b*steps[1]."""
 
     base: Any
     origin: Value
@@ -58,14 +59,14 @@ class Place:
     dtype: DType
     packed: bool
     panels: tuple[Access, Scope] | None = None
-    """Of a right operand that lies in panels: where, and what is known there."""
-    unit: DType | None = None  # what is read there, if not an element; k counts units
+    """For a right operand prepacked in panels: its access and scope."""
+    unit: DType | None = None  # type of a unit if k counts units rather than elements
     later: Value | None = None
-    """Elements to the same place in the next task, where that is small and worth asking for."""
+    """Elements to the same place in the next task, if small enough to prefetch."""
 
 
 class Microkernel:
-    """A tile's sums in registers, of operands at known places."""
+    """Keeps a tile's sums in registers while it walks operands at known places."""
 
     home: NestEmitter
     b: ir.IRBuilder
@@ -75,10 +76,10 @@ class Microkernel:
     ahead: TileAhead
     first: Value
     depth: Value
-    """The summed position that the block begins at, and the one behind its last."""
+    """The block's first position along k is `first`; its end is `depth`."""
 
     def asks_far(self) -> Value | None:
-        """Bytes from what a tile multiplies of the right operand to what it asks memory for."""
+        """Return the prefetch distance of the right operand in bytes, or None."""
         b, c, target = self.b, self.c, self.home.home.target
         if c.deep:
             return number(FAR)
@@ -89,50 +90,52 @@ class Microkernel:
         return b.select(fills, number(PANEL_FAR), number(0))
 
     far: Value | None
-    """The same of the block at hand."""
+    """Prefetch distance of the current block in bytes."""
 
     def multiplied(
         self,
         m: LLVMMachine,
         starts: list[Value],
-        line: Value,
+        right_row: Value,
         begin: list[Value],
         across: tuple[int, Value | None],
-        asks: tuple[tuple[Value, Value] | None, Part | None],
+        prefetches: tuple[tuple[Value, Value] | None, Part | None],
     ) -> list[Value]:
-        """What begins as `begin` with all products of a tile: of rows from `starts` on and a line
-        of the right operand, so many vectors `across` of which the last one may be masked.  Asks
-        for the rows and the part of a panel that follow."""
-        b, (rows, part) = self.b, asks
+        """Return the sums `begin` after all products of a tile.
+
+        `starts` are the rows' addresses in the left operand, `right_row` is the right operand's
+        first row.  `across` is the number of vectors and the last one's mask.  `prefetches` are the
+        rows which follow (address and step) and a part of the next panel.
+        """
+        b, (rows, part) = self.b, prefetches
         height = len(begin) // across[0]
 
-        def one(k: Value, totals: list[Value], nth: int) -> list[Value]:
+        def step_at(k: Value, totals: list[Value], nth: int) -> list[Value]:
             self.ahead.panel(part, k)
-            vectors = self._across(m, self._line_at(line, k, nth), *across)
+            vectors = self._load_right_row(m, self._right_row_at(right_row, k, nth), *across)
             return self._step(m, self._rows_at(starts, k, nth, height), vectors, totals)
 
         if rows or part or not self._is_dense(len(begin)):
-            return self._one_by_one(begin, rows, one)
+            return self._simple_loop(begin, rows, step_at)
         count = b.sub(self.depth, self.first)
-        whole = b.sub(self.depth, b.and_(count, number(TOGETHER - 1)))
-        found = rounds(b, (self.first, whole), TOGETHER, one, begin)
-        return rounds(b, (whole, self.depth), 1, one, found)
+        unrolled_end = b.sub(self.depth, b.and_(count, number(TOGETHER - 1)))
+        sums = rounds(b, (self.first, unrolled_end), TOGETHER, step_at, begin)
+        return rounds(b, (unrolled_end, self.depth), 1, step_at, sums)
 
     def _is_dense(self, vectors: int) -> bool:
-        """Whether a tile of so many vectors of sums takes all slots for instructions, and steps
-        along the sum are known."""
+        """Return whether a tile of so many accumulators fills all issue slots."""
         c, target = self.c, self.home.home.target
         full = vectors == c.tile.rows * c.tile.vectors and c.kind == "packed"
         steps = self.right.steps[0], self.left.steps[1]
         return full and target.starts_few and all(isinstance(x, ir.Constant) for x in steps)
 
-    def _one_by_one(
+    def _simple_loop(
         self,
         begin: list[Value],
         rows: tuple[Value, Value] | None,
-        one: Callable[[Value, list[Value], int], list[Value]],
+        step_at: Callable[[Value, list[Value], int], list[Value]],
     ) -> list[Value]:
-        """The loop that takes a position in each round, of which there is one at least."""
+        """Emit the loop with one position per iteration; the range must not be empty."""
         b = self.b
         before = b.block
         loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
@@ -141,10 +144,10 @@ class Microkernel:
         k = counted(b, self.first, number(1), before)
         totals = [b.phi(x.type) for x in begin]
         if rows is not None:
-            (asked := b.phi(rows[0].type)).add_incoming(rows[0], before)
-            prefetch(b, asked)
-            asked.add_incoming(b.gep(asked, [rows[1]], source_etype=ir.IntType(8)), loop)
-        following = one(k, [*totals], 0)
+            (address := b.phi(rows[0].type)).add_incoming(rows[0], before)
+            prefetch(b, address)
+            address.add_incoming(b.gep(address, [rows[1]], source_etype=ir.IntType(8)), loop)
+        following = step_at(k, [*totals], 0)
         after = count_on(b, k)
         for phi, first, value in zip(totals, begin, following, strict=True):
             phi.add_incoming(first, before)
@@ -154,24 +157,27 @@ class Microkernel:
         return following
 
     def ask(self, place: Place, address: Value, lines: int) -> None:
-        """Has the processor fetch what the next task reads where this one reads an address."""
+        """Prefetch what the next task reads at the counterpart of an address."""
         if place.later is None:
             return
-        there = element_address(self.b, address, place.later, place.dtype)
-        for line in range(lines):
-            prefetch(self.b, element_address(self.b, there, number(line * LINE), i8))
+        next_address = element_address(self.b, address, place.later, place.dtype)
+        for nth_line in range(lines):
+            prefetch(self.b, element_address(self.b, next_address, number(nth_line * LINE), i8))
 
-    def _line_at(self, line: Value, k: Value, nth: int) -> Value:
-        """The right operand's line at the nth position after the kth: it begins at 0."""
+    def _right_row_at(self, first_row: Value, k: Value, nth: int) -> Value:
+        """Return the address of the right operand's row at position k + nth.
+
+        `first_row` is the row at k = 0.
+        """
         b, place = self.b, self.right
-        at = stepped(b, line, k, place.steps[0], memory_type(place.dtype))
-        far = b.mul(number(nth), place.steps[0])
-        return element_address(b, at, far, place.dtype) if nth else at
+        at = stepped(b, first_row, k, place.steps[0], memory_type(place.dtype))
+        offset = b.mul(number(nth), place.steps[0])
+        return element_address(b, at, offset, place.dtype) if nth else at
 
-    def _across(
+    def _load_right_row(
         self, m: LLVMMachine, first: Value, vectors: int, mask: Value | None
     ) -> list[Value]:
-        """One line of the right operand, from its address on."""
+        """Load one row of the right operand, from its address."""
         b, place = self.b, self.right
         self.ask(place, first, vectors)
         if self.far is not None:
@@ -186,38 +192,38 @@ class Microkernel:
         ]
 
     def _rows_at(self, starts: list[Value], k: Value, nth: int, height: int) -> list[Value]:
-        """Where a tile's rows are at the nth position after the kth."""
+        """Return addresses of a tile's rows at position k + nth."""
         b, place = self.b, self.left
         unit = place.unit or place.dtype
         if place.packed:
             at = element_address(b, starts[0], times(b, k, place.steps[1]), unit)
             rows = (number(i * self.c.steps[0]) for i in range(height))
-            found = [element_address(b, at, row, unit) for row in rows]
+            addresses = [element_address(b, at, row, unit) for row in rows]
         else:
-            apart = place.steps[0], memory_type(place.dtype)
-            found = abreast(b, starts, apart, k, place.steps[1], memory_type(unit))
-        far = b.mul(number(nth), place.steps[1])
-        return [element_address(b, at, far, unit) for at in found] if nth else found
+            row_stride = place.steps[0], memory_type(place.dtype)
+            addresses = abreast(b, starts, row_stride, k, place.steps[1], memory_type(unit))
+        offset = b.mul(number(nth), place.steps[1])
+        return [element_address(b, at, offset, unit) for at in addresses] if nth else addresses
 
     def _step(
         self, m: LLVMMachine, rows: list[Value], across: list[Value], totals: list[Value]
     ) -> list[Value]:
-        """The sums after one more summed position."""
+        """Return the sums after one more position along k."""
         b, place = self.b, self.left
         scalar = LLVMMachine(b, None, self.home.home.target)
-        found: list[Value] = []
+        sums: list[Value] = []
         for i, at in enumerate(rows):
-            one = load_scalar(scalar, at, place.unit or place.dtype, None)
-            one = splat(b, one, self.c.tile.lanes)
-            for v, line in enumerate(across):
+            value = load_scalar(scalar, at, place.unit or place.dtype, None)
+            value = splat(b, value, self.c.tile.lanes)
+            for v, right in enumerate(across):
                 total = totals[i * len(across) + v]
                 more = (
-                    fma_step(m, one, line, total, self.c.item)
+                    fma_step(m, value, right, total, self.c.item)
                     if self.c.group is None
-                    else step(m, self.c.group, one, line, total)
+                    else step(m, self.c.group, value, right, total)
                 )
-                found.append(more)
-        return found
+                sums.append(more)
+        return sums
 
 
 __all__ = ["Microkernel", "Place"]

@@ -1,9 +1,7 @@
-"""The register tile of products over windows with channels last, as functions of their own.
+"""Emit microkernels of NHWC convolutions as separate functions, which have all registers.
 
-There they have all registers:
-
-    function = tile_function(module, c, tile, target, short)
-    b.call_at(function, tile_type(c, short), args)         of any of a product's tiles
+function = tile_function(module, c, tile, target, short)
+b.call_at(function, tile_type(c, short), args)         calls any tile of a product
 """
 
 from __future__ import annotations
@@ -27,18 +25,17 @@ from smelt.types.dtype import DType, i64
 Value = ir.Value
 BIT, I32 = ir.IntType(1), ir.IntType(32)
 ENTRY = 3
-"""Numbers that a table has for each of its positions."""
+"""Words per entry of the indirection table: input offset, weight offset, pair mask."""
 PTR = ir.PointerType()
 TILE = [PTR, I64, PTR, PTR, PTR, I64, BIT, I64, I64]
 LAST = [PTR, I64, BIT]
-"""Where the last sums go and how far apart, and whether these are they."""
+"""Arguments for rounded final sums: address, row stride, and whether to use them."""
 
 
 def tile_function(
     module: ir.Module, c: NhwcConvPlan, tile: Tile, target: Target, short: DType | None
 ) -> ir.Function:
-    """The register tile as a function of its own, where nothing else is kept in registers; its last
-    sums may be stored as a `short` type."""
+    """Return the function of a register tile; its final sums may be stored as `short`."""
     name = f"upright.{c.unit}.{c.item.dtype}.{tile.rows}x{tile.columns}.{c.taps}x{c.block}.{c.few}"
     name += f".{c.pitch}" + (f".{c.pairs}.{c.ends}" if c.pairs else "") + ".asks" * c.asks
     name += f".{short}" if short is not None else ""
@@ -48,14 +45,17 @@ def tile_function(
 
 
 def tile_type(c: NhwcConvPlan, short: DType | None) -> ir.FunctionType:
-    """The type of all of a product's register tiles."""
+    """Return the function type which all tiles of a product share."""
     args = [*TILE, *(PART if c.asks else ()), *(LAST if short is not None else ())]
     return ir.FunctionType(ir.VoidType(), args)
 
 
 class _Tile:
-    """sums[i, v] += image[table[t, 0] + i*pitch + k] * panel[table[t, 1] + k*columns + v] for all
-    taps t and k < depth."""
+    """Emits the tile of an indirect GEMM.
+
+    sums[i, v] += image[table[t, 0] + i*pitch + k] * panel[table[t, 1] + k*columns + v], over all
+    taps t and all k < depth.
+    """
 
     def __init__(self, f: ir.Function, c: NhwcConvPlan, tile: Tile, target: Target) -> None:
         self.f, self.c, self.tile = f, c, tile
@@ -64,7 +64,7 @@ class _Tile:
         self.scalar = LLVMMachine(self.b, None, target)
 
     def fill(self, short: DType | None) -> None:
-        """The function's body."""
+        """Emit the function's body."""
         b, f, dtype = self.b, self.f, self.c.item.dtype
         to, stride, image, panel, table, depth, fresh, low, high, *spot = f.args
         if self.c.asks:
@@ -73,7 +73,7 @@ class _Tile:
         zero = self.m.const(dtype, 0)
         if self.c.asks and self.c.lines is not None:
             for left in ((number(0), low), (high, number(self.c.steps))):
-                rounds(b, left, 1, lambda t, *_: self._ask_of(table, t, depth), [])
+                rounds(b, left, 1, lambda t, *_: self._prefetch_tap(table, t, depth), [])
         entry = b.block
         taps, done = f.append_basic_block("taps"), f.append_basic_block("done")
         b.cbranch(b.icmp_signed("<", low, high), taps, done)
@@ -81,39 +81,39 @@ class _Tile:
         tap = b.phi(I64)
         before = [b.phi(zero.type) for _ in places]
         entries = element_address(b, table, b.mul(tap, number(ENTRY)), i64)
-        line, weights, counts = (
+        input_address, weights, counts = (
             b.load(element_address(b, entries, number(k), i64), typ=I64) for k in range(ENTRY)
         )
-        if self.c.ends:  # LLVM would compute with scalars and broadcast what comes out
+        if self.c.ends:  # else LLVM masks scalars, then broadcasts the result
             kind = ir.VectorType(I32, self.tile.lanes)
             counts = splat(b, b.trunc(counts, I32), self.tile.lanes)
             self.counts = b.asm(ir.FunctionType(kind, [kind]), "", "=v,0", [counts], False)
-        line = element_address(b, image, line, self.c.image)
+        input_address = element_address(b, image, input_address, self.c.image)
         if self.c.asks:
             self.asked = element_address(b, self.ask, weights, self.c.unit)
         weights = element_address(b, panel, weights, self.c.unit)
         if self.c.few:
-            ended = self._step(line, weights, number(0), before)
+            totals = self._step(input_address, weights, number(0), before)
         else:
-            ended = self._channels(line, weights, depth, before)
+            totals = self._channels(input_address, weights, depth, before)
         later = b.add(tap, number(1))
         b.cbranch(b.icmp_signed("<", later, high), taps, done)
         end = b.block
         for block, value in ((entry, low), (end, later)):
             tap.add_incoming(value, block)
         b.position_at_end(done)
-        sums = [b.phi(x.type) for x in ended]
-        for value, *phis in zip(ended, before, sums, strict=True):
+        sums = [b.phi(x.type) for x in totals]
+        for value, *phis in zip(totals, before, sums, strict=True):
             for phi in phis:
                 phi.add_incoming(zero, entry)
                 phi.add_incoming(value, end)
-        ended = with_before(self.m, places, dtype, [*sums], fresh)
+        totals = with_before(self.m, places, dtype, [*sums], fresh)
         last = None if short is None else (spot[2], Spot(spot[0], spot[1], short))
-        put(self.m, self.c, self.tile, ended, places, last=last)
+        put(self.m, self.c, self.tile, totals, places, last=last)
         b.ret_void()
 
-    def _ask_of(self, table: Value, tap: Value, depth: Value) -> list[Value]:
-        """Asks for what falls to the tile of a tap that it leaves out."""
+    def _prefetch_tap(self, table: Value, tap: Value, depth: Value) -> list[Value]:
+        """Prefetch this tile's share of a tap which it skips."""
         b = self.b
         place = element_address(b, table, b.add(b.mul(tap, number(ENTRY)), number(1)), i64)
         begin = element_address(b, self.ask, b.load(place, typ=I64), self.c.unit)
@@ -121,9 +121,9 @@ class _Tile:
         return []
 
     def _channels(
-        self, line: Value, weights: Value, depth: Value, before: Sequence[Value]
+        self, input_address: Value, weights: Value, depth: Value, before: Sequence[Value]
     ) -> list[Value]:
-        """The sums after all channels of one tap."""
+        """Return the sums after all channels of one tap."""
         b, f = self.b, self.f
         taps, loop, next_ = b.block, f.append_basic_block("loop"), f.append_basic_block("next")
         b.cbranch(b.icmp_signed("<", number(0), depth), loop, next_)
@@ -132,33 +132,35 @@ class _Tile:
         sums = [b.phi(x.type) for x in before]
         if self.c.asks:
             ask(b, self.asked, self.rate, k)
-        following = self._step(line, panel, k, sums)
-        beside = element_address(b, panel, number(self.c.tile.columns), self.c.unit)
+        following = self._step(input_address, panel, k, sums)
+        next_row = element_address(b, panel, number(self.c.tile.columns), self.c.unit)
         after = b.add(k, number(1))
         b.cbranch(b.icmp_signed("<", after, depth), loop, next_)
         b.position_at_end(next_)
-        ended = [b.phi(x.type) for x in before]
+        totals = [b.phi(x.type) for x in before]
         k.add_incoming(number(0), taps)
         k.add_incoming(after, loop)
         panel.add_incoming(weights, taps)
-        panel.add_incoming(beside, loop)
-        for first, total, new, last in zip(before, sums, following, ended, strict=True):
+        panel.add_incoming(next_row, loop)
+        for first, total, new, last in zip(before, sums, following, totals, strict=True):
             total.add_incoming(first, taps)
             total.add_incoming(new, loop)
             last.add_incoming(first, taps)
             last.add_incoming(new, loop)
-        return [*ended]
+        return [*totals]
 
     def _broadcast(self, place: Value) -> Value:
-        """A number of the image in all lanes, or a pair of which perhaps one counts."""
+        """Broadcast an input number, or a pair of which one may be masked."""
         b, c, lanes = self.b, self.c, self.tile.lanes
         if not c.pairs:
             return splat(b, load_scalar(self.scalar, place, c.unit, None), lanes)
         pair = splat(b, b.load(place, align=c.image.itemsize, typ=I32), lanes)
         return b.and_(pair, self.counts) if c.ends else pair
 
-    def _step(self, line: Value, weights: Value, k: Value, sums: Sequence[Value]) -> list[Value]:
-        """The sums after one more channel, the kth, whose weights lie at an address."""
+    def _step(
+        self, input_address: Value, weights: Value, k: Value, sums: Sequence[Value]
+    ) -> list[Value]:
+        """Return the sums after channel k, whose weights are at an address."""
         b, c, tile, dtype = self.b, self.c, self.tile, self.c.unit
         across = [
             load_vector(
@@ -166,15 +168,15 @@ class _Tile:
             )
             for v in range(tile.vectors)
         ]
-        first, found = element_address(b, line, k, c.image), list[Value]()
+        first, totals = element_address(b, input_address, k, c.image), list[Value]()
         for i in range(tile.rows):
             place = element_address(b, first, number(i * c.pitch), c.image)
-            one = self._broadcast(place)
-            found += [
-                fma_step(self.m, one, across[v], sums[i * tile.vectors + v], c.item)
+            value = self._broadcast(place)
+            totals += [
+                fma_step(self.m, value, across[v], sums[i * tile.vectors + v], c.item)
                 for v in range(tile.vectors)
             ]
-        return found
+        return totals
 
 
 __all__ = ["BIT", "ENTRY", "tile_function", "tile_type"]

@@ -1,5 +1,6 @@
-"""Lines of a product's right operand side by side, and the way along them: for whoever packs such
-lines (`smelt.codegen.llvm.products.pack_vnni`) or multiplies them at once
+"""Walk several rows of a right operand side by side.
+
+Used for packing rows (`smelt.codegen.llvm.products.pack_vnni`) and for multiplying them in place
 (`smelt.codegen.llvm.products.gemv`).
 """
 
@@ -21,16 +22,15 @@ Value = ir.Value
 def lines_from(
     home: NestEmitter, top: Scope, axis: str, at: Value, count: int, last: Value | None
 ) -> list[Scope]:
-    """The places of `count` lines from a position on; those beyond the `last` one, if there may be
-    such, are again the last one."""
-    b, found = home.b, list[Scope]()
+    """Return scopes of `count` consecutive rows; rows past `last`, if given, repeat the last."""
+    b, scopes = home.b, list[Scope]()
     for r in range(count):
-        line = b.add(at, number(r)) if r else at
+        row = b.add(at, number(r)) if r else at
         if last is not None and r:
-            line = b.select(b.icmp_signed("<", line, last), line, last)
-        found.append(Scope(top, {axis: line}))
-        home.enter(found[-1], 1)
-    return found
+            row = b.select(b.icmp_signed("<", row, last), row, last)
+        scopes.append(Scope(top, {axis: row}))
+        home.enter(scopes[-1], 1)
+    return scopes
 
 
 def along(
@@ -39,7 +39,7 @@ def along(
     wide: int,
     put: Callable[[Value, Value | None], None],
 ) -> None:
-    """Whole steps of `wide` elements, then a masked one: position and mask."""
+    """Emit `put(position, mask)` for full vectors of `wide` elements, then a masked one."""
     b, (low, high) = home.b, span
     middle = b.add(low, b.and_(b.sub(high, low), number(-wide)))
     home.loop(low, middle, wide, lambda at: put(at, None))
@@ -49,7 +49,7 @@ def along(
 def masked_along(
     home: NestEmitter, span: tuple[Value, Value], wide: int, put: Callable[[Value, Value], None]
 ) -> None:
-    """Steps of `wide` elements, all of them masked."""
+    """Emit `put(position, mask)` for vectors of `wide` elements, all of them masked."""
     b, (low, high) = home.b, span
 
     def masked(at: Value) -> None:

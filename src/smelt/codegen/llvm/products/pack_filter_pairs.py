@@ -1,13 +1,13 @@
-"""Packs pairs of weights that lie as far apart as a window has taps.
+"""Pack filter weights in channel pairs, for dot-product instructions tap by tap.
 
-Weights w[m,c,u,v] of pairs of channels, tap by tap, are two runs in memory and one in scratch:
+Weights w[m,c,u,v] of a pair of channels are two runs in memory and one in scratch:
 
     memory   w[m,c,..]    a0 a1 a2 .. a8   w[m,c + 1,..]    b0 b1 b2 .. b8
     scratch               a0 b0 a1 b1 .. a8 b8
 
-Each run is read as a vector; those are stored whole, and what one has beyond its run is overwritten
-by the next pair's.  A row's part of a block is too short for the processor to foresee the next
-row's, so that is asked for.
+Each run is loaded as a vector; vectors are stored whole, and what one has past its run is
+overwritten by the next pair.  A row's part of a block is too short for hardware prefetchers to
+continue in the next row, so that is prefetched.
 """
 
 from __future__ import annotations
@@ -37,21 +37,25 @@ BIT = ir.IntType(1)
 
 
 def lies_by_taps(c: ConvPlan) -> tuple[Access, Access] | None:
-    """The loads of the left operand's pairs, if each is two runs of taps one behind the other."""
+    """Return the loads of the left operand's pairs, if both are contiguous runs of taps."""
     if not c.apart_taps or c.left.kind != "unit" or len(c.left.args) != 2:
         return None
-    one, other = (x.payload for x in c.left.args)
-    if not isinstance(one, Access) or not isinstance(other, Access) or one.positions:
+    first_load, second_load = (x.payload for x in c.left.args)
+    if (
+        not isinstance(first_load, Access)
+        or not isinstance(second_load, Access)
+        or first_load.positions
+    ):
         return None
-    plain = not one.limits and sub(other.offset, one.offset) == c.taps
-    plain &= len(other.limits) <= 1  # where there is no second channel
-    steps = [coefficient(one.offset, a) for a in (c.m, c.depth, c.flat)]
+    plain = not first_load.limits and sub(second_load.offset, first_load.offset) == c.taps
+    plain &= len(second_load.limits) <= 1  # its bound: the last channel may have no partner
+    steps = [coefficient(first_load.offset, a) for a in (c.m, c.depth, c.flat)]
     lies = steps[0] is not None and not axes_of(steps[0]) and steps[1:] == [2 * c.taps, 1]
-    return (one, other) if plain and lies else None
+    return (first_load, second_load) if plain and lies else None
 
 
 class TapsPacker:
-    """One block of such an operand in the task that `home` is emitting."""
+    """Packs one block of such a filter in the task that `home` is emitting."""
 
     def __init__(
         self, home: NestEmitter, nest: Nest, c: ConvPlan, loads: tuple[Access, Access]
@@ -63,41 +67,44 @@ class TapsPacker:
         self.dtype = home.home.dtypes[self.access.buffer]
 
     def run(self) -> None:
-        """Packs the block row by row."""
+        """Pack the block row by row."""
         b, c, home = self.b, self.c, self.home
         first, last = home.ranges[c.m]
         low, high = home.ranges[c.depth]
-        apart = home.index(coefficient(self.access.offset, c.m) or 0, self.top)
-        ahead = b.mul(apart, number(PACKED_AHEAD))
-        still = dict.fromkeys((c.m, c.depth, c.flat), 0)
-        origin = home.index(substitute(self.access.offset, still), self.top)
+        row_stride = home.index(coefficient(self.access.offset, c.m) or 0, self.top)
+        prefetch_distance = b.mul(row_stride, number(PACKED_AHEAD))
+        zeros = dict.fromkeys((c.m, c.depth, c.flat), 0)
+        origin = home.index(substitute(self.access.offset, zeros), self.top)
         origin = b.add(origin, b.mul(low, number(2 * c.taps)))
-        whole = high
+        pairs_end = high
         for _, extent in self.ends:
             pairs = home.index(floordiv(extent, 2), self.top)
-            whole = b.select(b.icmp_signed("<", pairs, high), pairs, high)
+            pairs_end = b.select(b.icmp_signed("<", pairs, high), pairs, high)
 
         def row(m: Value) -> None:
             start = element_address(
-                b, home.home.buffers[self.access.buffer], b.add(origin, b.mul(m, apart)), self.dtype
+                b,
+                home.home.buffers[self.access.buffer],
+                b.add(origin, b.mul(m, row_stride)),
+                self.dtype,
             )
             to = b.mul(b.sub(m, first), number(PITCH))
             to = element_address(b, home.storage.at[c.item, LEFT_PART], to, i32)
 
-            def pair(k: Value, alone: bool) -> None:
+            def pair(k: Value, is_single: bool) -> None:
                 k = b.sub(k, low)
                 at = element_address(b, start, b.mul(k, number(2 * c.taps)), self.dtype)
-                prefetch(b, element_address(b, at, ahead, self.dtype))
-                self._pair(at, element_address(b, to, b.mul(k, number(c.taps)), i32), alone)
+                prefetch(b, element_address(b, at, prefetch_distance, self.dtype))
+                self._pair(at, element_address(b, to, b.mul(k, number(c.taps)), i32), is_single)
 
-            home.loop(low, whole, 1, lambda k: pair(k, False))
-            if whole is not high:
-                home.loop(whole, high, 1, lambda k: pair(k, True))
+            home.loop(low, pairs_end, 1, lambda k: pair(k, False))
+            if pairs_end is not high:
+                home.loop(pairs_end, high, 1, lambda k: pair(k, True))
 
         home.loop(first, last, 1, row)
 
-    def _pair(self, at: Value, to: Value, alone: bool) -> None:
-        """All taps of a pair, or of a channel that has none beside it."""
+    def _pair(self, at: Value, to: Value, is_single: bool) -> None:
+        """Pack all taps of a pair, or of a last channel without partner."""
         b, m, taps, lanes = self.b, self.machine, self.c.taps, self.c.tile.lanes
         for j in range(0, taps, lanes):
             mask = ir.Constant(ir.VectorType(BIT, lanes), [j + i < taps for i in range(lanes)])
@@ -105,9 +112,9 @@ class TapsPacker:
                 load_vector(
                     m, element_address(b, at, number(j + run), self.dtype), self.dtype, mask
                 )
-                for run in ((0,) if alone else (0, taps))
+                for run in ((0,) if is_single else (0, taps))
             ]
-            runs += [m.const(self.c.item.dtype, 0)] * alone
+            runs += [m.const(self.c.item.dtype, 0)] * is_single
             place = element_address(b, to, number(j), i32)
             store_vector(m, place, paired(m, runs), i32, None)
 

@@ -1,15 +1,15 @@
-"""Packs weights whose taps lie behind one another in memory, a square of them at a time.
+"""Pack filters stored as OIHW into panels, by register transposes.
 
-Weights w[m,c,u,v] lie as one run for each m, all taps of a channel and then those of the next one.
-Tiles read panels where what lies side by side is m:
+Weights w[m,c,u,v] are one contiguous run for each m: all taps of a channel, then those of the next.
+Tiles read panels in which m is contiguous:
 
     memory    w[m]     c0t0 c0t1 .. c0t8 c1t0 ..      as many runs as a vector has lanes
     scratch   t0       c0: m m m .., c1: m m m .., ..      then t1, and so on
 
-Whole vectors are read of neighbouring runs and turned in registers.  A table says to which line of
-the panel each position of a run belongs.  There is one panel at a time, which is packed before its
-tiles, so that these find it in a near cache, as those who pack do.  Runs are too short for the
-processor to foresee the next ones, so these are asked for: of the next panel before these tiles.
+Full vectors of neighbouring runs are read and transposed in registers.  A table holds the panel row
+of each position of a run.  One panel at a time is packed, just before its tiles, so that it is
+still in a near cache.  Runs are too short for hardware prefetchers, so those of the next panel are
+prefetched before these tiles.
 """
 
 from __future__ import annotations
@@ -40,12 +40,15 @@ if TYPE_CHECKING:
 Value = ir.Value
 PTR = ir.PointerType()
 PACK_TYPE = ir.FunctionType(ir.VoidType(), [PTR, PTR, I64, I64, I64, PTR, PTR])
-"""The panel's vector of columns, the first run, elements between runs, how many runs there are,
-positions of each, the table, and the first run that is packed after these."""
+"""Type of the packing function.
+
+Arguments: the panel's vector of columns, the first run, elements between runs, number of runs,
+positions of each, the table, and the first run which is packed next.
+"""
 
 
 class WeightSquares:
-    """The weights of one product on their way to panels, one after the other."""
+    """Packs the weights of one product, panel by panel."""
 
     def __init__(self, home: NestEmitter, nest: Nest, c: NhwcConvPlan) -> None:
         self.home, self.b, self.c = home, home.b, c
@@ -53,27 +56,28 @@ class WeightSquares:
         assert access is not None
         self.dtype, self.base = home.home.dtypes[access.buffer], home.home.buffers[access.buffer]
         top = home.open(nest, Scope(home.top))
-        still = dict.fromkeys((c.n, c.depth, *c.others), 0)
-        self.origin = home.index(substitute(access.offset, still), top)
+        zeros = dict.fromkeys((c.n, c.depth, *c.others), 0)
+        self.origin = home.index(substitute(access.offset, zeros), top)
         self.apart = home.index(coefficient(access.offset, c.n) or 0, top)
         self._fill_table([coefficient(access.offset, a) for a in c.others])
 
     def _fill_table(self, steps: Sequence[object]) -> None:
-        """For each position of a run, how far behind the panel's first element its line begins."""
+        """Store the panel offset of each position of a run."""
         b, c = self.b, self.c
         taps = [0] * c.taps
         for tap in range(c.taps):
-            place, rest = 0, tap
+            offset, index = 0, tap
             for step, extent in zip(steps[::-1], c.extents[::-1], strict=True):
-                position, rest = rest % extent, rest // extent
-                place += position * step if isinstance(step, int) else 0  # of an extent of 1
-            taps[place] = tap
+                position, index = index % extent, index // extent
+                # An axis without stride has extent 1.
+                offset += position * step if isinstance(step, int) else 0
+            taps[offset] = tap
 
         def channel(k: Value) -> None:
-            first, line = b.mul(k, number(c.taps)), b.mul(k, number(c.tile.columns))
-            for place, tap in enumerate(taps):
-                to = element_address(b, self._table(), b.add(first, number(place)), i64)
-                b.store(b.add(line, number(tap * c.block * c.tile.columns)), to)
+            first, panel_row = b.mul(k, number(c.taps)), b.mul(k, number(c.tile.columns))
+            for offset, tap in enumerate(taps):
+                to = element_address(b, self._table(), b.add(first, number(offset)), i64)
+                b.store(b.add(panel_row, number(tap * c.block * c.tile.columns)), to)
 
         self.home.loop(number(0), number(c.block), 1, channel)
 
@@ -81,13 +85,13 @@ class WeightSquares:
         return self.home.storage.at[self.c.item, RUNS_PART]
 
     def pack(self, column: Value, vectors: int) -> None:
-        """Packs the panel of a task's columns from one on, in the block of channels at hand."""
+        """Pack the panel of the task's columns from one on, for the current channel block."""
         b, c, home, lanes = self.b, self.c, self.home, self.c.tile.lanes
         (first, last), (low, high) = home.ranges[c.n], home.ranges[c.depth]
         length = b.mul(b.sub(high, low), number(c.taps))
         n, after = b.add(first, column), b.add(first, b.add(column, number(vectors * lanes)))
-        behind = b.icmp_signed(">=", after, last)
-        later = self._run(b.select(behind, first, after), b.select(behind, high, low))
+        is_last = b.icmp_signed(">=", after, last)
+        later = self._run(b.select(is_last, first, after), b.select(is_last, high, low))
         function = pack_function(b.module, c, self.dtype, home.home.target)
         for v in range(vectors):
             begin, panel = self._run(n, low), home.storage.at[c.item, LEFT_PART]
@@ -99,14 +103,14 @@ class WeightSquares:
             b.call(function, args)
 
     def _run(self, n: Value, k: Value) -> Value:
-        """The address of the run of a column, from a channel on."""
+        """Return the address of a column's run, from a channel on."""
         b = self.b
         at = b.add(self.origin, b.add(b.mul(n, self.apart), b.mul(k, number(self.c.taps))))
         return element_address(b, self.base, at, self.dtype)
 
 
 def pack_function(module: ir.Module, c: NhwcConvPlan, dtype: DType, target: Target) -> ir.Function:
-    """The function that packs a vector's runs: each product of a module has the same ones."""
+    """Return the function which packs a vector's runs, shared within a module."""
     types = [dtype]
     item = c.left
     while item.kind == "cast":
@@ -123,42 +127,42 @@ class _Pack:
         self.m = LLVMMachine(self.b, c.tile.lanes, target)
 
     def fill(self) -> None:
-        """The function's body."""
+        """Emit the function's body."""
         b, lanes = self.b, self.c.tile.lanes
-        _, first, apart, rows, length, *_ = self.f.args
+        _, first, run_stride, rows, length, *_ = self.f.args
         last = b.sub(rows, number(1))
         begins: list[Value] = [first]
-        for i in range(1, lanes):  # those beyond the last one are that again
+        for i in range(1, lanes):  # runs past the end repeat the last one
             row = b.select(b.icmp_signed("<", last, number(i)), last, number(i))
-            begins.append(element_address(b, first, b.mul(row, apart), self.dtype))
+            begins.append(element_address(b, first, b.mul(row, run_stride), self.dtype))
         side = number(lanes)
         end = b.sub(length, side)
 
-        def square(nth: Value, *_: object) -> list[Value]:
+        def tile(nth: Value, *_: object) -> list[Value]:
             at = b.mul(nth, side)
             at = b.select(b.icmp_signed("<", at, end), at, end)
-            self._square(begins, at, None)  # the last one has some of the one before it again
+            self._transpose_tile(begins, at, None)  # the last tile overlaps the one before
             return []
 
         with b.if_else(b.icmp_signed(">=", length, side)) as (then, otherwise):
             with then:
                 count = b.udiv(b.add(length, number(lanes - 1)), side)
-                rounds(b, (number(0), count), 1, square, [])
+                rounds(b, (number(0), count), 1, tile, [])
             with otherwise:
                 mask = b.icmp_signed("<", iota(lanes), splat(b, length, lanes))
-                self._square(begins, number(0), mask)
+                self._transpose_tile(begins, number(0), mask)
         b.ret_void()
 
-    def _square(self, begins: Sequence[Value], at: Value, mask: Value | None) -> None:
-        """As many positions of as many runs."""
-        b, c, (to, _, apart, _, _, table, later) = self.b, self.c, self.f.args
-        lines: list[Value] = []
+    def _transpose_tile(self, begins: Sequence[Value], at: Value, mask: Value | None) -> None:
+        """Transpose as many positions of the runs as there are runs."""
+        b, c, (to, _, run_stride, _, _, table, later) = self.b, self.c, self.f.args
+        rows: list[Value] = []
         for i, begin in enumerate(begins):
-            found = load_vector(self.m, element_address(b, begin, at, self.dtype), self.dtype, mask)
-            ahead = b.add(at, b.mul(apart, number(i)))
-            prefetch(b, element_address(b, later, ahead, self.dtype))
-            lines.append(converted(self.m, found, c.left))
-        for k, column in enumerate(transpose(b, lines)):
+            raw = load_vector(self.m, element_address(b, begin, at, self.dtype), self.dtype, mask)
+            prefetch_offset = b.add(at, b.mul(run_stride, number(i)))
+            prefetch(b, element_address(b, later, prefetch_offset, self.dtype))
+            rows.append(converted(self.m, raw, c.left))
+        for k, column in enumerate(transpose(b, rows)):
             entry = element_address(b, table, b.add(at, number(k)), i64)
             place = element_address(b, to, b.load(entry, typ=I64), c.unit)
             store_vector(self.m, place, column, c.unit, None)

@@ -1,15 +1,15 @@
-"""Short lines of an image are packed by a few vectors each, under masks that all lines share.
+"""Pack short image rows with few masked vectors, whose masks all rows share.
 
-What a line of 28 has beyond its margins is two vectors.  Where they begin and which of their lanes
-are inside is the same for line after line, so it is found once, and the loop over lines does
-nothing but load and store.  Vectors are stored whole: what one has beyond the end of its line is
-overwritten by the next line.
+A row of 28 pixels plus padding is two vectors.  Where they begin, and which of their lanes are
+inside the image, is the same for every row; so masks are hoisted, and the loop over rows only loads
+and stores.  Vectors are stored whole: what one has past the end of its row is overwritten by the
+next row.
 
     masks       0 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1   1 1 1 1 1 1 1 1 1 1 1 0 - - - -
-    line n      . x x x x x x x x x x x x x x x x x x x x x x x x x x .
-    line n+1                                                            . x x x x x x x x x x
+    row n       . x x x x x x x x x x x x x x x x x x x x x x x x x x .
+    row n+1                                                             . x x x x x x x x x x
 
-Lines that lie outside of the image themselves have loops of their own, before and behind.
+Rows outside the image have loops of their own, before and after.
 """
 
 from __future__ import annotations
@@ -38,35 +38,37 @@ if TYPE_CHECKING:
 Value = ir.Value
 I1 = ir.IntType(1)
 VECTORS = (1, 2, 4)
-"""Vectors of a line for which there are loops: with more of them tests are a small part."""
+"""Vectors per row for which loops are emitted; with more, tests are a small part."""
 KINDS = ("const", "index", "load", "apply", "cast", "unit")
-"""What is packed by them: all of it is had lane by lane, whatever the others are."""
+"""Kinds of items which are computed lane by lane, whatever the other lanes hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Tests:
-    """The limits of what is packed: those that its lines alone decide about, and the others."""
+    """Bounds of what is packed: those which depend on the row alone, and the others."""
 
     rows: tuple[Limit, ...]
     others: tuple[Limit, ...]
     alike: bool
-    """Whether all that is tested has the same limits along the lines' axis."""
+    """Whether all bounded accesses have the same bounds along the row axis."""
 
 
 def each_length(home: NestEmitter, nest: Nest, run: Callable[[int], None]) -> None:
-    """Emits a nest that packs lines of an image by `run`, for each number of vectors that its lines
-    may fit in; 0 for lines of any length."""
+    """Emit a packing nest by `run(vectors)`, for each number of vectors a row may need.
+
+    `vectors` is 0 for rows of any length.
+    """
     if _tests(home, nest) is None:
         run(0)
         return
-    b, lanes, line = home.b, home.s.lanes, nest.order[-1]
-    low, high = home.ranges[line]
-    most = home.s.phase.axes[line]
-    if isinstance(most, int) and 0 < most <= VECTORS[-1] * lanes:
-        run(-(-most // lanes))
+    b, lanes, row_axis = home.b, home.s.lanes, nest.order[-1]
+    low, high = home.ranges[row_axis]
+    longest = home.s.phase.axes[row_axis]
+    if isinstance(longest, int) and 0 < longest <= VECTORS[-1] * lanes:
+        run(-(-longest // lanes))
         return
 
-    def upto(counts: tuple[int, ...]) -> None:
+    def try_counts(counts: tuple[int, ...]) -> None:
         if not counts:
             run(0)
             return
@@ -75,31 +77,33 @@ def each_length(home: NestEmitter, nest: Nest, run: Callable[[int], None]) -> No
             with short:
                 run(counts[0])
             with long:
-                upto(counts[1:])
+                try_counts(counts[1:])
 
-    upto(VECTORS)
+    try_counts(VECTORS)
 
 
 def packs_lines(home: NestEmitter, scope: Scope, depth: int) -> bool:
-    """Emits the loop over lines of a nest that packs short ones, if this is where they begin;
-    whether it did."""
+    """Emit the loop over short rows if it begins here; return whether it does."""
     packer = home.products
     if not isinstance(packer, Packer) or not packer.vectors:
         return False
     tests = _tests(home, home.nest) if depth == len(home.nest.order) - 2 else None
     if tests is None:
         return False
-    _lines(home, scope, depth, packer.vectors, tests)
+    _emit_loops(home, scope, depth, packer.vectors, tests)
     return True
 
 
 def _tests(home: NestEmitter, nest: Nest) -> _Tests | None:
-    """The limits of a nest, if none moves along its lines and across them, and all it computes may
-    be had in vectors that are stored whole."""
+    """Return the bounds of a nest which can be packed with shared masks, else None.
+
+    No bound may move along rows and across them, and everything it computes must be possible in
+    full vectors.
+    """
     if len(nest.order) < 2 or not nest.once or nest.packed != "right" or nest.turned:
         return None
-    row, line = nest.order[-2:]
-    if home.bands or nest.vector != line:
+    row, pixel = nest.order[-2:]
+    if home.bands or nest.vector != pixel:
         return None
     if any(i.kind not in KINDS or i in home.s.kept for i in nest.items):
         return None
@@ -107,40 +111,42 @@ def _tests(home: NestEmitter, nest: Nest) -> _Tests | None:
     pairs = dict.fromkeys(p for a in loads for p in a.limits if p not in home.assumed)
     rows: list[Limit] = []
     for e, n in pairs:
-        if any(x.kind == "value" for x in atoms(e)) or {row, line} & {*axes_of(n)}:
+        if any(x.kind == "value" for x in atoms(e)) or {row, pixel} & {*axes_of(n)}:
             return None
         if row in axes_of(e):
-            if line in axes_of(e) or not goes_on(e, row):
+            if pixel in axes_of(e) or not goes_on(e, row):
                 return None
             rows.append((e, n))
     alike = all({*rows} <= {*a.limits} for a in loads)
     return _Tests(tuple(rows), tuple(p for p in pairs if p not in rows), alike)
 
 
-def _lines(home: NestEmitter, scope: Scope, depth: int, count: int, tests: _Tests) -> None:
-    """The loops over lines of so many vectors."""
-    b, (row, line), lanes = home.b, home.nest.order[-2:], home.s.lanes
-    low, high = home.ranges[line]
+def _emit_loops(home: NestEmitter, scope: Scope, depth: int, count: int, tests: _Tests) -> None:
+    """Emit the loops over rows of `count` vectors."""
+    b, (row, pixel), lanes = home.b, home.nest.order[-2:], home.s.lanes
+    low, high = home.ranges[pixel]
     m = LLVMMachine(b, lanes, home.home.target)
     vectors: list[Lanes] = []
     for k in range(count):
         at = b.add(low, number(k * lanes))
         mask = b.icmp_signed("<", iota(lanes), splat(b, b.sub(high, at), lanes))
-        own = Lanes(line, at, lanes, unlike(m, mask))
-        place = Scope(scope, {line: at}, lanes=own)
-        found = {pair: tested(home, *pair, place) for pair in tests.others}
-        known = {p: Inside(unlike(m, test.mask), test.some) for p, test in found.items()}
-        vectors.append(replace(own, inside=known))
+        lanes_at = Lanes(pixel, at, lanes, unlike(m, mask))
+        place = Scope(scope, {pixel: at}, lanes=lanes_at)
+        tests_by_limit = {pair: tested(home, *pair, place) for pair in tests.others}
+        tests_done = {
+            p: Inside(unlike(m, test.mask), test.some) for p, test in tests_by_limit.items()
+        }
+        vectors.append(replace(lanes_at, inside=tests_done))
 
-    def through(start: Value, end: Value, given: dict[Limit, Inside]) -> None:
+    def emit_rows(start: Value, end: Value, row_limits: dict[Limit, Inside]) -> None:
         def inside(position: Value) -> None:
             inner = Scope(scope, {row: position})
             home.enter(inner, depth + 1)
             if count > 1:
-                _ask(home, Scope(inner, {line: low}), count)
-            for own in vectors:
-                own = replace(own, inside={**own.inside, **given})
-                place = Scope(inner, {line: own.base}, lanes=own)
+                _prefetch(home, Scope(inner, {pixel: low}), count)
+            for lanes_at in vectors:
+                lanes_at = replace(lanes_at, inside={**lanes_at.inside, **row_limits})
+                place = Scope(inner, {pixel: lanes_at.base}, lanes=lanes_at)
                 home.enter(place, depth + 2)
                 home.body(place)
 
@@ -148,47 +154,49 @@ def _lines(home: NestEmitter, scope: Scope, depth: int, count: int, tests: _Test
 
     first, last = home.ranges[row]
     if not tests.rows:
-        through(first, last, {})
+        emit_rows(first, last, {})
     else:
-        _around(home, scope, tests, through)
+        _emit_inside_and_outside(home, scope, tests, emit_rows)
 
 
 AHEAD = 2
-"""Positions of the outermost axis by which packing runs behind what it has asked memory for."""
+"""Positions of the outermost axis between what is packed and what is prefetched."""
 
 
-def _ask(home: NestEmitter, scope: Scope, vectors: int) -> None:
-    """Has the processor fetch what a line is packed of a little later: the lines of one channel are
-    too few for it to foresee those of the next."""
+def _prefetch(home: NestEmitter, scope: Scope, vectors: int) -> None:
+    """Prefetch what a row is packed from a little later.
+
+    The rows of one channel are too few for hardware prefetchers to continue in the next channel.
+    """
     home.enter(scope, len(home.nest.order))
     for access in dict.fromkeys(accesses_of(home.items)):
         ask_later(home, access, home.nest.order[0], AHEAD, scope, vectors * home.s.lanes)
 
 
-def _around(
+def _emit_inside_and_outside(
     home: NestEmitter,
     scope: Scope,
     tests: _Tests,
-    through: Callable[[Value, Value, dict[Limit, Inside]], None],
+    emit_rows: Callable[[Value, Value, dict[Limit, Inside]], None],
 ) -> None:
-    """Lines that are inside, and those around them."""
+    """Emit rows inside the image, and those outside before and after."""
     b, row, lanes = home.b, home.nest.order[-2], home.s.lanes
     low, high = home.ranges[row]
     gaps = (g for e, n in tests.rows for g in (e, sub(sub(n, 1), e)))
     first, last = narrowed(home, scope, gaps, row)
     first = b.select(b.icmp_signed("<", first, high), first, high)
     last = b.select(b.icmp_signed("<", last, first), first, last)
-    none = Inside(ir.Constant(ir.VectorType(I1, lanes), None), I1(0))
-    outside = dict.fromkeys(tests.rows, none) if tests.alike else {}
+    nothing_inside = Inside(ir.Constant(ir.VectorType(I1, lanes), None), I1(0))
+    outside = dict.fromkeys(tests.rows, nothing_inside) if tests.alike else {}
 
     def side(k: Value) -> None:
         before = b.icmp_signed("==", k, number(0))
-        through(b.select(before, low, last), b.select(before, first, high), outside)
+        emit_rows(b.select(before, low, last), b.select(before, first, high), outside)
         with b.if_then(before):
-            known = home.assumed
-            home.assumed = known | {*tests.rows}
-            through(first, last, {})
-            home.assumed = known
+            assumed = home.assumed
+            home.assumed = assumed | {*tests.rows}
+            emit_rows(first, last, {})
+            home.assumed = assumed
 
     home.loop(number(0), number(2), 1, side)
 

@@ -1,9 +1,9 @@
-"""Packs the right operand of a product whose factors go in groups:
-`smelt.codegen.llvm.instructions.dot_product`.
+"""Pack a right operand in groups for dot-product instructions (VNNI, bf16, AMX).
 
-Where the operand's rows lie along the columns of the result, the lines of a group are read side by
-side and their elements interleaved.  Where they lie along the summed axis, a group is contiguous
-already: squares of units are transposed in registers.  The operand may be computed as it is read.
+See `smelt.codegen.llvm.instructions.dot_product`.  If the operand's rows are contiguous along the
+columns of the result, the rows of a group are read side by side and interleaved.  If they are
+contiguous along the reduction axis, a group is contiguous already, and tiles of units are
+transposed in registers.  The operand may be computed as it is read.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ Value = ir.Value
 
 
 def panel_units(home: NestEmitter, c: Contraction) -> Value:
-    """Units along the sum from one panel in scratch to the next: as many as there is room for, or
-    those of the block at hand for matrices, whose panels then are one run of memory."""
+    """Return units along k from one panel in scratch to the next.
+
+    That is the capacity of a panel; for matrix instructions the units of the current block, so that
+    panels are one contiguous run.
+    """
     if c.group is None or not c.group.matrix:
         return number(c.packed_units)
     low, high = home.ranges[c.k]
@@ -40,7 +43,7 @@ def panel_units(home: NestEmitter, c: Contraction) -> Value:
 
 
 class GroupPacker:
-    """One block of a right operand into panels of units."""
+    """Packs one block of a right operand into panels of 32-bit units."""
 
     def __init__(self, home: NestEmitter, c: Contraction, right: Nest, scope: Scope) -> None:
         assert c.group is not None
@@ -54,7 +57,7 @@ class GroupPacker:
         self.units = panel_units(home, c)
 
     def run(self) -> None:
-        """Packs the block, whole groups: what is beyond the last summed position is 0."""
+        """Emit the packing of complete groups; 0 past the last position of the reduction."""
         if self.c.along == self.c.k:
             self.home.loop(*self.n, self.lanes, self._columns)
             return
@@ -63,16 +66,16 @@ class GroupPacker:
         self.home.loop(low, middle, count, lambda k: self._rows(k, False))
         self.home.loop(middle, high, count, lambda k: self._rows(k, True))
 
-    def _bits(self, line: Scope, axis: str, at: Value, mask: Value | None) -> Value:
-        """A vector of packed factors on a line; 0 outside of the mask."""
-        inner = Scope(line, {axis: at}, lanes=Lanes(axis, at, self.wide, mask))
+    def _bits(self, row_scope: Scope, axis: str, at: Value, mask: Value | None) -> Value:
+        """Return a vector of packed factors on a row; 0 outside the mask."""
+        inner = Scope(row_scope, {axis: at}, lanes=Lanes(axis, at, self.wide, mask))
         self.home.enter(inner, 2)
         m = LLVMMachine(self.b, self.wide, self.home.home.target)
         bits = narrow(m, self.home.get(self.c.right, inner, True), self.c.right, self.group)
         return bits if mask is None else self.b.select(mask, bits, ir.Constant(bits.type, None))
 
     def _store(self, k: Value, column: Value, value: Value) -> None:
-        """One vector of units: k is the unit's first position, both absolute."""
+        """Store one vector of units at the absolute position of its first factor and column."""
         b, columns = self.b, self.c.tile.columns
         row = b.udiv(b.sub(k, self.k[0]), number(self.group.count))
         column = b.sub(column, self.n[0])
@@ -83,20 +86,20 @@ class GroupPacker:
         store_vector(self.machine, place, value, i32, None)
 
     def _rows(self, k: Value, ends: bool) -> None:
-        """One group of lines along n; with `ends` there may be fewer lines, and it is the last."""
+        """Emit a group of rows along n; with `ends` there may be fewer."""
         b, count = self.b, self.group.count
         last = b.sub(self.k[1], number(1)) if ends else None
-        lines = lines_from(self.home, self.top, self.c.k, k, count, last)
-        here = [b.icmp_signed("<", b.add(k, number(r)), self.k[1]) for r in range(count * ends)]
+        row_scopes = lines_from(self.home, self.top, self.c.k, k, count, last)
+        exists = [b.icmp_signed("<", b.add(k, number(r)), self.k[1]) for r in range(count * ends)]
 
         def put(at: Value, mask: Value | None) -> None:
             rows: list[Value] = []
-            for r, line in enumerate(lines):
-                bits = self._bits(line, self.c.n, at, mask)
+            for r, row_scope in enumerate(row_scopes):
+                bits = self._bits(row_scope, self.c.n, at, mask)
                 zero = ir.Constant(bits.type, None)
-                rows.append(b.select(here[r], bits, zero) if r and ends else bits)
-            for j, found in enumerate(interleaved(b, rows)):
-                self._store(k, b.add(at, number(j * self.lanes)), found)
+                rows.append(b.select(exists[r], bits, zero) if r and ends else bits)
+            for j, units_at in enumerate(interleaved(b, rows)):
+                self._store(k, b.add(at, number(j * self.lanes)), units_at)
 
         if ends:
             masked_along(self.home, self.n, self.wide, put)
@@ -104,15 +107,15 @@ class GroupPacker:
             along(self.home, self.n, self.wide, put)
 
     def _columns(self, n: Value) -> None:
-        """As many lines along k as a vector has units."""
+        """Emit as many rows along k as a vector has units, transposed."""
         b = self.b
         last = b.sub(self.n[1], number(1))
-        lines = lines_from(self.home, self.top, self.c.n, n, self.lanes, last)
+        row_scopes = lines_from(self.home, self.top, self.c.n, n, self.lanes, last)
 
         def put(at: Value, mask: Value | None) -> None:
-            rows = [units(b, self._bits(line, self.c.k, at, mask)) for line in lines]
-            for t, found in enumerate(transpose(b, rows)):
-                self._store(b.add(at, number(t * self.group.count)), n, found)
+            rows = [units(b, self._bits(row_scope, self.c.k, at, mask)) for row_scope in row_scopes]
+            for t, column in enumerate(transpose(b, rows)):
+                self._store(b.add(at, number(t * self.group.count)), n, column)
 
         along(self.home, self.k, self.wide, put)
 

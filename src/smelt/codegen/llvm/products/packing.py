@@ -1,9 +1,9 @@
-"""Operands of products over windows on their way to scratch memory, nest by nest.
+"""Pack operands of convolutions and tall-skinny products into scratch.
 
-Both operands are packed by ordinary nests, which may compute or turn what they pack; each element
-goes to a place that is linear in its axes:
+Both operands are packed by ordinary loop nests, which may compute or transpose what they pack.  The
+address of a packed element is linear in the axes of the nest:
 
-    packer.pack(nest)    runs the nest; every vector of it comes back to `put`
+    packer.pack(nest)    emits the nest; its body hands every vector to `put`
 """
 
 from __future__ import annotations
@@ -36,37 +36,40 @@ class Packer:
     def __init__(self, home: NestEmitter, item: Item) -> None:
         self.home, self.b, self.item = home, home.b, item
         self.element = item.args[0].dtype
-        """The type as which packed operands lie in scratch."""
+        """Element type of packed operands in scratch."""
         self.image = self.element
-        """That of the right one."""
+        """Element type of the packed right operand."""
         self.starts: dict[str, Value] = {}
         self.apart: dict[str, Value] = {}
-        """Elements between neighbours of the packed left operand."""
+        """Strides of the packed left operand, in elements."""
         self.strides: dict[str, Value] = {}
-        """The same of the right one."""
+        """Strides of the packed right operand, in elements."""
         self.parted = False
-        """Whether the operand that is packed now is packed part by part."""
+        """Whether the operand being packed is packed segment by segment."""
         self.vectors = 0
-        """Vectors that a line fits in which is packed now, where they are stored whole: what they
-        have beyond it is overwritten by the next line."""
+        """Vectors per row, where rows are stored in full vectors without masks.
+
+        What a vector has past the end of its row is overwritten by the next row.
+        """
 
     def steps(
         self, order: tuple[str, ...], extents: Iterable[Index], even: int = 0, unit: int = 1
     ) -> dict[str, Value]:
-        """Elements between neighbours along each axis of a dense array; along the first `even` axes
-        they are multiples of a unit, which is a power of two."""
-        b, found = self.b, dict[str, Value]()
+        """Return the strides of a dense array with axes `order`, in elements.
+
+        Strides of the first `even` axes are rounded up to multiples of `unit`, a power of two.
+        """
+        b, strides = self.b, dict[str, Value]()
         step: Value = number(1)
         for a, n in zip(order[::-1], [self.home.home.index(n) for n in extents][::-1], strict=True):
-            if len(order) - len(found) == even:
+            if len(order) - len(strides) == even:
                 step = b.and_(b.add(step, number(unit - 1)), number(-unit))
-            found[a], step = step, b.mul(step, n)
-        return found
+            strides[a], step = step, b.mul(step, n)
+        return strides
 
     def reach(self, columns: Sequence[Slid], over: Sequence[str], at: Sequence[int]) -> Value:
-        """How far from a result the right operand is read for one of the summed positions, `at`
-        along `over`."""
-        b, found = self.b, number(0)
+        """Return the right operand's offset from an output, `at` positions along `over`."""
+        b, total = self.b, number(0)
         slid = {c.tap: c for c in columns if c.tap}
         for a, k in zip(over, at, strict=True):
             steps = [(a, k)]
@@ -74,11 +77,11 @@ class Packer:
                 steps = [(slid[a].place, slid[a].quotient(k))]
                 steps += [(slid[a].rest, slid[a].remainder(k))] if slid[a].rest else []
             for name, count in steps:
-                found = b.add(found, b.mul(self.strides[name], number(count)))
-        return found
+                total = b.add(total, b.mul(self.strides[name], number(count)))
+        return total
 
     def widen(self, columns: Sequence[Slid]) -> None:
-        """Sets the ranges of places: those of the task's results, and the margins."""
+        """Set the ranges of input positions: those of the task's outputs plus the halo."""
         ranges = self.home.ranges
         for c in columns:
             low, high = ranges[c.axis]
@@ -87,9 +90,11 @@ class Packer:
     def pack(
         self, nest: Nest, scope: Scope | None = None, starts: dict[str, Value] | None = None
     ) -> None:
-        """Runs the nest that packs an operand, part by part where it is joined of parts; squares of
-        it where that is turned.  What is packed begins at `starts`, if that is not where the ranges
-        of the nest's axes do."""
+        """Emit the nest which packs an operand.
+
+        Concatenations are packed segment by segment, transposed operands tile by tile.  Packed
+        positions are counted from `starts`, by default the beginning of the axes' ranges.
+        """
         self.starts = starts or {a: self.home.ranges[a][0] for a in nest.order}
         inner = scope or Scope(self.home.top)
         plain = self.plain(nest)
@@ -98,11 +103,11 @@ class Packer:
         in_stretches(self.home, axes, lambda: self._pack(nest, inner))
 
     def plain(self, nest: Nest) -> Collection[str]:
-        """The axes of a nest that are walked within their extents, so that parts may be cut off."""
+        """Return the axes of a nest which may be partitioned into segments."""
         return ()
 
     def unit(self, nest: Nest) -> int:
-        """What vectors that a nest packs have to begin at multiples of."""
+        """Return the multiple at which vectors of a packing nest must begin."""
         return 1
 
     def _pack(self, nest: Nest, scope: Scope) -> None:
@@ -112,7 +117,7 @@ class Packer:
             self.home.run(nest, scope)
 
     def put(self, nest: Nest, value: Value, scope: Scope) -> None:
-        """Stores one vector of a packed operand at its place."""
+        """Store one vector of a packed operand; called from the body of the packing nest."""
         b, home, part = self.b, self.home, RIGHT_PART if nest.packed == "right" else LEFT_PART
         lanes = scope.lanes.count if scope.lanes is not None else None
         value = splat(b, value, lanes) if lanes else value
@@ -125,14 +130,14 @@ class Packer:
         )
 
     def offset(self, nest: Nest, scope: Scope) -> Value:
-        """Where the vector at a scope goes, in elements."""
-        b, found = self.b, number(0)
+        """Return the packed position of the vector at a scope, in elements."""
+        b, total = self.b, number(0)
         steps = self.strides if nest.packed == "right" else self.apart
         for a in nest.order:
-            found = b.add(found, b.mul(b.sub(scope.axis(a), self.starts[a]), steps[a]))
-        return found
+            total = b.add(total, b.mul(b.sub(scope.axis(a), self.starts[a]), steps[a]))
+        return total
 
     def at(self, part: int, offset: Value) -> Value:
-        """The address of an element in a part of the product's scratch memory."""
+        """Return the address of an element in a part of the product's scratch memory."""
         dtype = {0: self.item.dtype, RIGHT_PART: self.image}.get(part, self.element)
         return element_address(self.b, self.home.storage.at[self.item, part], offset, dtype)

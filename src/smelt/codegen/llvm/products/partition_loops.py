@@ -1,18 +1,17 @@
-"""Operands of products that are joined of parts are packed part by part.
+"""Partition packing nests of concatenated operands at the select boundaries.
 
     dot(select(k < n, a[m,k], b[m, k - n]), w[k,j] over k)
 
-Where a selection by position has one answer for a stretch of a packed axis, all of that stretch is
-packed by loops of its own: nothing is selected, and no other part is read.  Packing writes each
-element to a place of its own, so stretches may begin anywhere, however few positions they have:
+Where a select by position has a constant condition over a segment of a packed axis, that segment is
+packed by loops of its own: nothing is selected, and no other part is read.  Each element has its
+own packed position, so segments may begin anywhere, however short they are:
 
     k           0 ... n ........... 2n
     a alone     [a a a]
     b alone           [b b b b][b b b]
 
-What is packed in panels or turned squares is stored in whole vectors that must not begin anywhere.
-There the vectors in which a condition flips are packed by loops that select, but know all answers
-that both sides have in common.
+Panels and transposed tiles are stored in full, aligned vectors.  There the vectors in which a
+condition flips are packed by loops which select, specialised to the conditions both sides share.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ if TYPE_CHECKING:
 Value = ir.Value
 
 MOST_PARTS = 31
-"""Borders at which loops that begin anywhere are cut: each part has little code of its own."""
+"""Maximum number of cuts of loops which may begin anywhere; each segment adds code."""
 MOST_ITEMS = 400
-"""Values of a body beyond which it takes long to find what each of its parts needs."""
+"""Maximum size of a body: finding what each segment needs takes long beyond."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretched:
-    """An axis that is packed in stretches; `unit`: what vectors of it begin at multiples of."""
+    """An axis which is packed in segments; vectors begin at multiples of `unit`."""
 
     name: str
     pieces: Sequence[Piece]
@@ -52,29 +51,33 @@ class Stretched:
 
 
 def stretched(home: NestEmitter, nest: Nest, unit: int) -> list[Stretched]:
-    """The axes of a packing nest that are worth cutting, outer to inner.  Vectors of what is packed
-    have to begin at multiples of `unit`, a power of 2."""
+    """Return the axes of a packing nest which are worth partitioning, outermost first.
+
+    Packed vectors must begin at multiples of `unit`, a power of two.
+    """
     lanes = home.s.lanes
-    whole = turned_side(lanes) if nest.turned else max(unit, lanes * nest.wide)
+    alignment = turned_side(lanes) if nest.turned else max(unit, lanes * nest.wide)
     if home.bands or home.taken or any(i.kind in ("scan", "branch", "peek") for i in nest.items):
         return []
     if not any(i.kind == "load" for i in nest.items) or len(nest.items) > MOST_ITEMS:
         return []
-    given: Facts = ()
-    found: list[Stretched] = []
+    facts: Facts = ()
+    segmented: list[Stretched] = []
     for name in nest.order:
         if name in home.s.phase.places:
             continue
-        free = not nest.turned and (name != nest.vector or (unit == 1 and _is_even(nest, name)))
-        most = MOST_PARTS if free else MOST_CUTS
-        cut = found_pieces(nest, name, home.s.phase.axes[name], given, most)
+        is_unaligned = not nest.turned and (
+            name != nest.vector or (unit == 1 and _is_even(nest, name))
+        )
+        max_cuts = MOST_PARTS if is_unaligned else MOST_CUTS
+        cut = found_pieces(nest, name, home.s.phase.axes[name], facts, max_cuts)
         if cut and not any(axes_of(p.last) for p in cut if p.last is not None):
-            found.append(Stretched(name, cut, 1 if free else whole))
-    return found
+            segmented.append(Stretched(name, cut, 1 if is_unaligned else alignment))
+    return segmented
 
 
 def _is_even(nest: Nest, name: str) -> bool:
-    """Whether all that depends on an axis goes on along it by one step, wherever vectors begin."""
+    """Return whether everything is affine along an axis, wherever vectors begin."""
     indices = [a.offset for a in accesses_of(nest.items)]
     indices += [e for a in accesses_of(nest.items) for pair in a.limits for e in pair]
     indices += [
@@ -84,7 +87,7 @@ def _is_even(nest: Nest, name: str) -> bool:
 
 
 def in_stretches(home: NestEmitter, axes: Sequence[Stretched], run: Callable[[], None]) -> None:
-    """Emits `run`, the loops of a packing nest, for each stretch of some of its axes."""
+    """Emit `run`, the loops of a packing nest, for each segment of some axes."""
     if not axes:
         run()
         return
@@ -93,7 +96,7 @@ def in_stretches(home: NestEmitter, axes: Sequence[Stretched], run: Callable[[],
     begin = low
 
     def part(end: Value, piece: Piece | None) -> None:
-        """One stretch up to `end`, or what lies between two of them."""
+        """Emit one segment up to `end`, or what is between two segments."""
         taken, assumed = home.taken, home.assumed
         home.ranges[axis.name] = begin, end
         with b.if_then(b.icmp_signed("<", begin, end)):
@@ -104,7 +107,7 @@ def in_stretches(home: NestEmitter, axes: Sequence[Stretched], run: Callable[[],
         home.ranges[axis.name] = low, high
 
     def within(at: Value) -> Value:
-        """A position, not before where the last stretch ended nor behind the end."""
+        """Clamp a position between the end of the last segment and that of the range."""
         at = b.select(b.icmp_signed("<", at, high), at, high)
         return b.select(b.icmp_signed("<", at, begin), begin, at)
 
@@ -118,18 +121,20 @@ def in_stretches(home: NestEmitter, axes: Sequence[Stretched], run: Callable[[],
         begin = end
         if axis.unit > 1:
             end = within(b.add(low, b.and_(b.add(cut, number(axis.unit - 1)), number(-axis.unit))))
-            part(end, _either(piece, after, axis.unit))
+            part(end, _common_facts(piece, after, axis.unit))
             begin = end
 
 
-def _either(one: Piece, other: Piece, unit: int) -> Piece | None:
-    """What is known in the vectors in which a piece ends and the next one begins; None where that
-    may be shorter than what vectors begin at multiples of, so that they reach behind it."""
-    assert one.last is not None
-    if other.last is not None and not nonnegative(sub(sub(other.last, one.last), unit - 1)):
+def _common_facts(first: Piece, second: Piece, unit: int) -> Piece | None:
+    """Return the facts which hold in vectors where one piece ends and the next begins.
+
+    None where the next piece may be shorter than a vector, so that vectors reach past it.
+    """
+    assert first.last is not None
+    if second.last is not None and not nonnegative(sub(sub(second.last, first.last), unit - 1)):
         return None
-    both = {c: a for c, a in one.taken.items() if other.taken.get(c) is a}
-    return Piece(None, (), both, one.limits & other.limits)
+    both = {c: a for c, a in first.taken.items() if second.taken.get(c) is a}
+    return Piece(None, (), both, first.limits & second.limits)
 
 
 __all__ = ["Stretched", "in_stretches", "stretched"]

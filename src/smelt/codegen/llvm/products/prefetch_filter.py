@@ -1,15 +1,14 @@
-"""The weights that follow, for which the tiles of a product over windows ask memory.
+"""Prefetch the next filter panel of an NHWC convolution, shared among the tiles.
 
-A panel is several runs, one for each tap, of which each is as long as a block of the sum is deep:
-too short for the processor to foresee.  The first tile would wait for memory while those after it,
-which multiply the same panel, leave it idle.  So each of them asks for its share of every run of
-the panel that follows:
+A panel is one run per tap, each as long as a block of channels: too short for hardware prefetchers.
+The first tile would wait for memory which the others, multiplying the same panel, leave idle.  So
+each tile prefetches its share of every run of the next panel:
 
     share = Share(row, rows, height)               of a tile among all rows, or
-    share = WHOLE.among(b, y, count)               of a line among so many
-    args = part(b, c, panel, depth, share)         where it begins, and its lines for each position
+    share = WHOLE.among(b, y, count)               of an image row among so many
+    args = part(b, c, panel, depth, share)         where it begins, and lines per position
     ask(b, begin, rate, k)                         in the tile, for each k of a tap
-    ask_at_once(b, begin, rate, depth)             for all of a tap that is left out
+    ask_at_once(b, begin, rate, depth)             for all of a tap which is skipped
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ from smelt.dataclass import dataclass
 
 Value = ir.Value
 FRACTION = 16
-"""Bits behind the point of how many lines are asked for with each summed position."""
+"""Fraction bits of the number of lines per position."""
 PART = (ir.PointerType(), I64)
-"""The arguments of a tile that say what it asks for."""
+"""Types of a tile's prefetch arguments."""
 I8 = ir.IntType(8)
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The part of a tile: that of so many pieces from the nth one on, of all that there are."""
+    """The share of a tile: `own` pieces from the nth on, of all `pieces`."""
 
     nth: Value
     pieces: Value
     own: int = 1
 
     def among(self, b: ir.IRBuilder, nth: Value, count: Value) -> Share:
-        """The part of one of so many lines that share this one."""
+        """Return the share of the nth of `count` image rows which divide this one."""
         return Share(b.add(b.mul(self.nth, count), nth), b.mul(self.pieces, count))
 
 
@@ -47,8 +46,10 @@ WHOLE = Share(number(0), number(1))
 
 
 def part(b: ir.IRBuilder, c: NhwcConvPlan, panel: Value, depth: Value, share: Share) -> list[Value]:
-    """Where a tile's part of a run begins, relative to the first tap's, and the lines of it that
-    fall to each position."""
+    """Return a tile's share of each run: address in the first, and rate.
+
+    The rate is in lines per position, fixed point.
+    """
     lines = max(c.tile.columns * c.unit.itemsize // LINE, 1)
     rate = b.udiv(number(lines << FRACTION), share.pieces)
     before = b.lshr(b.mul(b.mul(rate, share.nth), depth), number(FRACTION))
@@ -57,20 +58,20 @@ def part(b: ir.IRBuilder, c: NhwcConvPlan, panel: Value, depth: Value, share: Sh
 
 
 def ask(b: ir.IRBuilder, begin: Value, rate: Value, k: Value) -> None:
-    """Asks for the line that falls to a position."""
+    """Prefetch the line which falls to a position."""
     line = b.lshr(b.mul(k, rate), number(FRACTION))
     prefetch(b, b.gep(begin, [b.mul(line, number(LINE))], source_etype=I8))
 
 
 def ask_at_once(b: ir.IRBuilder, begin: Value, rate: Value, depth: Value) -> None:
-    """Asks for all lines that fall to so many positions."""
+    """Prefetch all lines which fall to `depth` positions."""
     count = b.lshr(b.add(b.mul(depth, rate), number((1 << FRACTION) - 1)), number(FRACTION))
 
-    def one(k: Value, _: list[Value], __: int) -> list[Value]:
+    def prefetch_line(k: Value, _: list[Value], __: int) -> list[Value]:
         prefetch(b, b.gep(begin, [b.mul(k, number(LINE))], source_etype=I8))
         return []
 
-    rounds(b, (number(0), count), 1, one, [])
+    rounds(b, (number(0), count), 1, prefetch_line, [])
 
 
 __all__ = ["PART", "WHOLE", "Share", "ask", "ask_at_once", "part"]

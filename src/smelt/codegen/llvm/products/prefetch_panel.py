@@ -1,12 +1,12 @@
-"""What tiles ask memory for where a right operand lies in panels: the panel that follows.
+"""Prefetch the next panel of a prepacked right operand, shared among the tiles.
 
-A panel is a run of memory as long as a block of the sum is deep, which the first tile of a column
-would read no faster than L3 gives it while the others find it in L2.  So all tiles of a panel ask
-for the next one, each for its part:
+A panel is contiguous and as long as a block of k.  The first tile of a column would read it at the
+speed of L3, while the others find it in L2.  So all tiles of a panel prefetch the next one, each
+its share:
 
     panel = PanelAhead(home, c, right, (rows, depth), last)
-    begin = panel.begin(row, column, height)    of a tile: where its part begins
-    panel.ask(begin, k)                         for each k: a line
+    begin = panel.begin(row, column, height)    per tile: its share
+    panel.ask(begin, k)                         per k: a cache line
 """
 
 from __future__ import annotations
@@ -27,15 +27,20 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 Part = tuple[Value, Value, Value]
-"""Of a tile: the next panel, and in fractions of lines how many the tiles above have asked for and
-how many each position does."""
+"""A tile's share: the next panel, lines prefetched by the tiles above, lines per position.
+
+Both counts are fixed point.
+"""
 FRACTION = 16
-"""Bits behind the point of how many lines are asked for with each summed position."""
+"""Fraction bits of the number of lines per position."""
 
 
 class PanelAhead:
-    """The asks of one contraction's tiles, of so many rows and summed positions in the block at
-    hand, which is the `last` one along the sum or not."""
+    """Prefetches of one contraction's tiles.
+
+    `block` is the block's number of rows and of positions along k, `last` whether it is the last
+    one along k.
+    """
 
     def __init__(
         self,
@@ -49,7 +54,7 @@ class PanelAhead:
         (self.rows, self.depth), self.last = block, last
 
     def begin(self, row: Value, column: Value, height: int) -> Part:
-        """What falls to a tile."""
+        """Return the share of a tile."""
         b, c = self.b, self.c
         lines = -(-c.tile.columns * c.unit.itemsize // LINE)
         tiles, nth = (b.udiv(x, number(height)) for x in (self.rows, row))
@@ -57,23 +62,26 @@ class PanelAhead:
         return self._next(column), b.mul(b.mul(nth, self.depth), rate), rate
 
     def ask(self, begin: Part, k: Value) -> None:
-        """Asks for the line that falls to a position."""
+        """Prefetch the line which falls to a position."""
         b, (panel, before, rate) = self.b, begin
         line = b.lshr(b.add(before, times(b, k, rate)), number(FRACTION))
         prefetch(b, b.gep(panel, [b.mul(line, number(LINE))], source_etype=ir.IntType(8)))
 
     def _next(self, column: Value) -> Value:
-        """The panel beside the one of a column; behind the last one that of the first column in the
-        next block, or that of the next task's columns."""
+        """Return the address of the panel which follows that of a column.
+
+        After the last column comes the first panel of the next block, or of the next task's
+        columns.
+        """
         b, home, c = self.b, self.home, self.c
         assert self.right.panels is not None
         access, top = self.right.panels
         (low, high), (start, end) = home.ranges[c.n], home.ranges[c.k]
-        beside, k = b.add(b.add(low, column), number(c.tile.columns)), start
+        next_column, k = b.add(b.add(low, column), number(c.tile.columns)), start
         if self.last is not None and c.n in home.s.block:
-            behind = b.and_(b.icmp_signed(">=", beside, high), b.not_(self.last))
-            beside, k = b.select(behind, low, beside), b.select(behind, end, start)
-        at = home.index(access.offset, Scope(top, {c.n: beside, c.k: k}))
+            is_past = b.and_(b.icmp_signed(">=", next_column, high), b.not_(self.last))
+            next_column, k = b.select(is_past, low, next_column), b.select(is_past, end, start)
+        at = home.index(access.offset, Scope(top, {c.n: next_column, c.k: k}))
         at = at if c.together == 1 else b.udiv(at, number(c.together))
         return element_address(b, self.right.base, at, c.unit)
 

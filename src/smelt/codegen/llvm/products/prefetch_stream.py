@@ -1,13 +1,12 @@
-"""Lines of rows that a tile asks memory for in its course.
+"""Prefetch cache lines of several rows at a limited rate, during a tile.
 
-What is read beside a tile's sums, and the lines of what is made of them, are two lines of each of a
-dozen rows.  Asked for all at once they take all places that the first cache has for lines under
-way, and the tile waits for memory before it has begun: asked for one by one, what is added to 512 x
-3072 sums of 768 positions costs 0 to 5 % of the whole less.
+The epilogue of a tile reads and writes two cache lines of each of a dozen rows.  Prefetched at once
+they would occupy all line fill buffers of L1, and the tile would stall before it begins; so they
+are spread over the tile's loop.
 
     course = PrefetchStream(b, first, step, (12, 2), near=False, written=False)
-    course.begin(depth)              before a loop over so many summed positions
-    ask_in_course(b, [course], k)    in it
+    course.begin(depth)              before a loop over so many positions along k
+    ask_in_course(b, [course], k)    within it
     course.at_once()                 instead
 """
 
@@ -23,13 +22,13 @@ from smelt.codegen.llvm.instructions.indexing import number
 
 Value = ir.Value
 FRACTION = 16
-"""Bits of what is asked for at each position that are less than a line."""
+"""Fraction bits of the number of lines per position."""
 EVERY = 16
-"""Positions of which one asks: asking at each took 6 % of the time of sums that are long."""
+"""Positions per prefetch: prefetching at each would slow long sums."""
 
 
 def ask_in_course(b: ir.IRBuilder, courses: Sequence[PrefetchStream], k: Value) -> None:
-    """Asks for the lines that fall to a position, if it is one of those that ask."""
+    """Prefetch the lines which fall to position k, once every `EVERY` positions."""
     if not courses:
         return
     with b.if_then(b.icmp_signed("==", b.and_(k, number(EVERY - 1)), number(0))):
@@ -38,8 +37,11 @@ def ask_in_course(b: ir.IRBuilder, courses: Sequence[PrefetchStream], k: Value) 
 
 
 class PrefetchStream:
-    """Lines from an address on: of so many rows, a step of bytes apart, so many in each; to be read
-    or `written`, in the first cache (`near`) or in the second."""
+    """Cache lines of some rows to prefetch, from an address on.
+
+    `step` is in bytes between rows, `shape` the numbers of rows and of lines per row.  `near`
+    prefetches into L1 rather than L2, `written` for writing.
+    """
 
     def __init__(
         self,
@@ -55,8 +57,10 @@ class PrefetchStream:
         (self.rows, self.lines), self.near, self.written = shape, near, written
 
     def begin(self, depth: Value) -> None:
-        """Fixes how much of a line falls to each of so many positions; asks for all lines now where
-        there are too few positions."""
+        """Set the rate for a loop over `depth` positions.
+
+        If there are too few positions, prefetch all lines now.
+        """
         b, count = self.b, self.rows * self.lines
         least = number(count * EVERY)
         short = b.icmp_signed("<", depth, least)
@@ -65,18 +69,18 @@ class PrefetchStream:
         self.rate = b.udiv(number(count << FRACTION), b.select(short, least, depth))
 
     def ask(self, k: Value) -> None:
-        """Asks for the line that falls to a position."""
+        """Prefetch the line which falls to a position."""
         b = self.b
         nth = b.lshr(times(b, k, self.rate), number(FRACTION))
-        self._ask(b.udiv(nth, number(self.lines)), b.urem(nth, number(self.lines)))
+        self._prefetch_line(b.udiv(nth, number(self.lines)), b.urem(nth, number(self.lines)))
 
     def at_once(self) -> None:
-        """Asks for all of them."""
+        """Prefetch all lines."""
         for row in range(self.rows):
             for line in range(self.lines):
-                self._ask(number(row), number(line))
+                self._prefetch_line(number(row), number(line))
 
-    def _ask(self, row: Value, line: Value) -> None:
+    def _prefetch_line(self, row: Value, line: Value) -> None:
         b = self.b
         at = b.add(b.mul(row, self.step), b.mul(line, number(LINE)))
         address = b.gep(self.first, [at], source_etype=ir.IntType(8))

@@ -1,14 +1,12 @@
-"""What a register tile asks memory for: the rows of the next tile, and the lines of a result.
+"""Prefetch from within register tiles: rows of the next tile, and lines of an output.
 
-Where several nests of a task work on a block of rows, multiply-adds keep the processor busy and
-leave memory idle; the nest that stores a result waits for each of its lines instead.  So tiles ask
-for both: a product of 64 columns reads its rows in 0.75 of the time, and storing what is made of
-the sums, a third of the time of such a kernel, takes an eighth of it.
+Where several nests of a task work on a block of rows, multiply-adds leave memory idle, and the nest
+which stores an output then waits for each of its cache lines.  So tiles prefetch both.
 
     ahead = TileAhead(home, c, (left, right), (rows, depth), last)
-    part = ahead.tile(place, height, vectors)   of a tile: the lines that are stored in its place
-    ahead.panel(part, k)                        for each k: a part of the panel that follows
-    ahead.rows(starts, k)                       where to ask for a part of the rows that follow
+    part = ahead.tile(place, height, vectors)   per tile: prefetches its output lines
+    ahead.panel(part, k)                        per k: a part of the next panel
+    ahead.rows(starts, k)                       address and step for the rows which follow
 """
 
 from __future__ import annotations
@@ -32,8 +30,11 @@ Value = ir.Value
 
 
 class TileAhead:
-    """The asks of one contraction's tiles: where its operands lie, and how many rows and summed
-    positions the block at hand has, which is the `last` one or not."""
+    """Prefetches of one contraction's tiles.
+
+    `operands` are their layouts, `block` the number of rows and of positions along k, `last`
+    whether the block is the last one along k.
+    """
 
     def __init__(
         self,
@@ -47,52 +48,54 @@ class TileAhead:
         self.home, self.b, self.c, self.left, self.last = home, home.b, c, left, last
         region = home.s.region(c.item)
         self.moves: Value | None = None
-        """All bits where asking moves on with k: not where rows are no neighbours in memory, which
-        the processor foresees better."""
+        """All ones where the prefetched address advances with k, else 0.
+
+        It does not where rows are not adjacent in memory: hardware prefetchers do better there.
+        """
         if region is None and c.kind == "packed" and not left.packed and left.unit is None:
             neighbours = self.b.icmp_signed("==", left.steps[0], depth)
             self.moves = self.b.select(neighbours, number(-1), number(0))
         store = None if region or home.home.streaming else _store(home, c)
         self.result = None if store is None else self._result(store)
-        """The address where a tile's first sum goes once all is done, elements between rows, and
-        what one takes."""
+        """Output address of the block's first sum, elements between rows, element size."""
         self.panels = None
         if right.panels is not None and not c.deep:
             self.panels = PanelAhead(home, c, right, block, last)
 
     def tile(self, place: tuple[Value, Value, Value], height: int, vectors: int) -> Part | None:
-        """Asks for the lines that a tile's results take; what falls to it of the next panel.  Its
-        place is a row, the block's first column among the result's, and a column of the block."""
+        """Prefetch the output lines of a tile; return its share of the next panel.
+
+        `place` is a row, the block's first column in the result, and a column of the block.
+        """
         row, first, column = place
         self.results(row, self.b.add(first, column), height, vectors)
         return None if self.panels is None else self.panels.begin(row, column, height)
 
     def panel(self, part: Part | None, k: Value) -> None:
-        """Asks for a part of the panel that follows: for all of it in the course of k."""
+        """Prefetch a part of the next panel: all of it in the course of k."""
         if self.panels is not None and part is not None:
             self.panels.ask(part, k)
 
     def rows(self, starts: list[Value], k: Value) -> tuple[Value, Value] | None:
-        """Where to ask for the rows that follow a tile's, which begin at `starts`, for all of them
-        in the course of k: the address at one k, and bytes to the next one's."""
+        """Return address at k, and bytes per k, to prefetch the rows which follow `starts`."""
         if self.moves is None:
             return None
         b, itemsize = self.b, self.left.dtype.itemsize
         step = b.and_(number(len(starts) * itemsize), self.moves)
-        ahead = b.add(b.mul(k, step), b.mul(self.left.steps[0], number(itemsize)))
-        return b.gep(starts[-1], [ahead], source_etype=ir.IntType(8)), step
+        offset = b.add(b.mul(k, step), b.mul(self.left.steps[0], number(itemsize)))
+        return b.gep(starts[-1], [offset], source_etype=ir.IntType(8)), step
 
     def results(self, row: Value, column: Value, height: int, vectors: int) -> None:
-        """Asks for the lines that what is made of a tile's sums will take."""
+        """Prefetch for writing the output lines of a tile."""
         if self.result is None or self.last is None:
             return
-        b, (base, apart, itemsize) = self.b, self.result
+        b, (base, row_stride, itemsize) = self.b, self.result
         with b.if_then(self.last):
-            at = opaque(b, b.mul(b.add(b.mul(row, apart), column), number(itemsize)))
+            at = opaque(b, b.mul(b.add(b.mul(row, row_stride), column), number(itemsize)))
             for i in range(height):
                 for v in range(vectors):
-                    beyond = number(v * self.c.tile.lanes * itemsize)
-                    line = b.add(b.add(at, b.mul(apart, number(i * itemsize))), beyond)
+                    vector_offset = number(v * self.c.tile.lanes * itemsize)
+                    line = b.add(b.add(at, b.mul(row_stride, number(i * itemsize))), vector_offset)
                     address = b.gep(base, [line], source_etype=ir.IntType(8))
                     prefetch(b, address, near=True, written=True)
 
@@ -100,17 +103,19 @@ class TileAhead:
         home, b, c, access = self.home, self.b, self.c, store.access
         assert c.m is not None
         offset = substitute(access.offset, {c.m: 0, c.n: 0})
-        apart = home.index(coefficient(access.offset, c.m) or 0, home.top)
-        first = b.mul(home.scratch.start(c.item, c.m), apart)
+        row_stride = home.index(coefficient(access.offset, c.m) or 0, home.top)
+        first = b.mul(home.scratch.start(c.item, c.m), row_stride)
         first = b.add(b.add(home.index(offset, home.top), first), home.scratch.start(c.item, c.n))
         dtype = home.home.dtypes[access.buffer]
         base = element_address(b, home.home.buffers[access.buffer], first, dtype)
-        return base, apart, dtype.itemsize
+        return base, row_stride, dtype.itemsize
 
 
 def _store(home: NestEmitter, c: Contraction) -> StoreItem | None:
-    """What stores along the columns of a product something that is made of each sum alone, or of
-    those of products before it."""
+    """Return a store along the columns of a value computed elementwise, or None.
+
+    Values which need a later product are left to that product.
+    """
     if c.m is None or c.item in home.direct.stores:
         return None
     later = [i for i in home.s.products if i.number > c.item.number]
@@ -121,22 +126,22 @@ def _store(home: NestEmitter, c: Contraction) -> StoreItem | None:
         if not plain or columns != 1 or rows is None or not _is_made_of(store.value, c.item):
             continue
         if not c.item.axes.issuperset(axes_of(offset)):
-            continue  # of a sum are made several results, along an axis that it does not have
+            continue  # each sum is broadcast along an axis it does not have
         if not any(_is_made_of(store.value, i) for i in later):
             return store
     return None
 
 
 def _is_made_of(value: Item, item: Item) -> bool:
-    """Whether a value is an item, or computed from it place by place."""
+    """Return whether a value is an item, or computed elementwise from it."""
     pending, seen = [value], {value}
     while pending:
-        one = pending.pop()
-        if one is item:
+        current = pending.pop()
+        if current is item:
             return True
-        if one.kind in ("apply", "cast"):
-            pending += [x for x in one.args if x not in seen]
-            seen.update(one.args)
+        if current.kind in ("apply", "cast"):
+            pending += [x for x in current.args if x not in seen]
+            seen.update(current.args)
     return False
 
 

@@ -1,13 +1,13 @@
-"""Taps that reach no line of an image, which a product over windows leaves out.
+"""Skip convolution taps which only read padding rows, checking for infinities and NaN.
 
-Above and below an image are zeros.  Of lines of 7 they are a tenth of what is multiplied, and add
-nothing, unless they meet a weight that is infinite or no number.  Such a weight shows in results
-whose windows lie inside, so a task looks at the results of one such line when all is summed; where
-they are not finite, it begins again and leaves nothing out.
+Rows above and below an image are zeros.  For images of 7 rows they are a tenth of the products, and
+add nothing unless they meet a weight which is infinite or NaN.  Such a weight shows in outputs
+whose windows are inside the image, so the task checks the outputs of one such row when all is
+summed.  If they are not finite, it starts again and skips nothing.
 
     margins = Margins(home, c)
-    margins.around(run, to, rows)        run(): all of a task's sums
-    low, high = margins.taps(y)          in it: the taps of a line
+    margins.around(run, to, rows)        run(): all sums of a task
+    low, high = margins.taps(y)          within it: the taps of an output row
 """
 
 from __future__ import annotations
@@ -30,57 +30,58 @@ BIT = ir.IntType(1)
 
 
 class Margins:
-    """The lines of an image that a product's windows reach, in the task at hand."""
+    """The rows of an image which a product's windows reach, in the current task."""
 
     def __init__(self, home: NestEmitter, c: NhwcConvPlan) -> None:
         assert c.lines is not None
         self.home, self.b, self.c, b = home, home.b, c, home.b
         self.column = c.columns[-2]
         self.inner = c.steps // self.column.taps
-        """Turns of a tile's loop for each tap of a line."""
+        """Loop iterations of a tile for each vertical tap."""
         start, count = home.home.index(c.lines.start), home.home.index(c.lines.count)
         low, high = home.ranges[self.column.axis]
         step, reach = number(self.column.step), (self.column.taps - 1) * self.column.dilation
         before = b.sub(number(0), b.add(b.mul(low, step), start))
         self.before, self.behind = before, b.add(before, count)
-        """Places from the first window of the task to the image's first line, and behind its
-        last."""
-        self.line = self._times(before, self.column.step)
-        """The first line of results above whose windows no tap is outside."""
+        """Rows from the task's first window to the image's first row, and to its end."""
+        self.line = self._steps_to(before, self.column.step)
+        """The first output row whose window starts inside the image."""
         end = b.add(b.mul(self.line, step), number(reach))
         inside = b.icmp_signed("<", end, self.behind)
         self.some = b.and_(inside, b.icmp_signed("<", self.line, b.sub(high, low)))
         self.whole: Value = BIT(0)
-        """Whether nothing is left out."""
+        """Whether nothing is skipped (i1)."""
 
     def around(self, run: Callable[[], None], to: Value, rows: Sequence[Value]) -> None:
-        """Runs the sums, which go to an address, and once more where they are not finite."""
+        """Emit `run`, which stores sums at `to`, and repeat it where they are not finite."""
         b = self.b
-        before, again, done = b.block, b.append_basic_block("again"), b.append_basic_block("summed")
-        b.branch(again)
-        b.position_at_end(again)
-        known = b.phi(BIT)
-        known.add_incoming(BIT(0), before)
-        self.whole = b.or_(known, b.not_(self.some))
+        before, retry, done = b.block, b.append_basic_block("again"), b.append_basic_block("summed")
+        b.branch(retry)
+        b.position_at_end(retry)
+        repeats = b.phi(BIT)
+        repeats.add_incoming(BIT(0), before)
+        self.whole = b.or_(repeats, b.not_(self.some))
         run()
-        where = element_address(b, to, b.mul(self.line, rows[-2]), self.c.item.dtype)
+        checked_row = element_address(b, to, b.mul(self.line, rows[-2]), self.c.item.dtype)
         summed = b.block
         with b.if_then(b.not_(self.whole)):
-            found, looked = self._is_odd(where), b.block
-        odd = b.phi(BIT)
-        odd.add_incoming(BIT(0), summed)
-        odd.add_incoming(found, looked)
-        known.add_incoming(BIT(1), b.block)
-        b.cbranch(odd, again, done)
+            not_finite, checked = self._is_not_finite(checked_row), b.block
+        must_repeat = b.phi(BIT)
+        must_repeat.add_incoming(BIT(0), summed)
+        must_repeat.add_incoming(not_finite, checked)
+        repeats.add_incoming(BIT(1), b.block)
+        b.cbranch(must_repeat, retry, done)
         b.position_at_end(done)
 
     def taps(self, y: Value) -> tuple[Value, Value]:
-        """The first of a tile's turns in a line of the task's results, and the one behind its
-        last."""
+        """Return the range of a tile's loop iterations for an output row of the task."""
         b, c = self.b, self.column
-        moved = b.mul(y, number(c.step))
+        first_row = b.mul(y, number(c.step))
         low, high = (
-            b.mul(self._least(self._times(b.sub(x, moved), c.dilation), c.taps), number(self.inner))
+            b.mul(
+                self._least(self._steps_to(b.sub(x, first_row), c.dilation), c.taps),
+                number(self.inner),
+            )
             for x in (self.before, self.behind)
         )
         return (
@@ -88,31 +89,31 @@ class Margins:
             b.select(self.whole, number(self.c.steps), high),
         )
 
-    def _least(self, n: Value, most: int) -> Value:
-        return self.b.select(self.b.icmp_signed("<", n, number(most)), n, number(most))
+    def _least(self, n: Value, limit: int) -> Value:
+        return self.b.select(self.b.icmp_signed("<", n, number(limit)), n, number(limit))
 
-    def _times(self, n: Value, by: int) -> Value:
-        """How many steps reach so far, 0 where that is behind."""
+    def _steps_to(self, n: Value, by: int) -> Value:
+        """Return how many steps reach a distance, rounded up; 0 if it is negative."""
         b = self.b
         n = b.select(b.icmp_signed("<", n, number(0)), number(0), n)
         return n if by == 1 else b.udiv(b.add(n, number(by - 1)), number(by))
 
-    def _is_odd(self, where: Value) -> Value:
-        """Whether one of the results of a place is not finite."""
+    def _is_not_finite(self, row: Value) -> Value:
+        """Return whether an output of a pixel is not finite (i1)."""
         b, home, dtype, lanes = self.b, self.home, self.c.item.dtype, self.c.tile.lanes
         m = LLVMMachine(b, lanes, home.home.target)
         zero = m.const(dtype, 0)
         low, high = home.ranges[self.c.n]
         columns = b.sub(high, low)
 
-        def one(k: Value, sums: list[Value], _: int) -> list[Value]:
+        def add_vector(k: Value, sums: list[Value], _: int) -> list[Value]:
             at = b.mul(k, number(lanes))
             mask = b.icmp_signed("<", iota(lanes), splat(b, b.sub(columns, at), lanes))
-            found = load_vector(m, element_address(b, where, at, dtype), dtype, mask)
-            return [m.add(sums[0], m.mul(found, zero))]
+            outputs = load_vector(m, element_address(b, row, at, dtype), dtype, mask)
+            return [m.add(sums[0], m.mul(outputs, zero))]
 
         count = b.udiv(b.add(columns, number(lanes - 1)), number(lanes))
-        (total,) = rounds(b, (number(0), count), 1, one, [zero])
+        (total,) = rounds(b, (number(0), count), 1, add_vector, [zero])
         return any_lane(b, b.fcmp_unordered("uno", total, total))
 
 

@@ -1,19 +1,18 @@
-"""A product of few rows: a wide one that has no time to pack what it multiplies but a few times.
+"""Emit a small-M GEMM which packs the right operand on first use.
 
-    for each block of summed positions:
-        copy the left operand's
+    for each block of k:
+        copy the left operand's block
         for 32 columns:
-            for the first 12 rows:   for each line k of the right operand: packs it, multiplies it
-            for other rows:          multiplies the packed panel
-            all of them:             ask memory for lines of the next block
+            for the first 12 rows:   for each k of the right operand: pack its row, multiply it
+            for other rows:          multiply the packed panel
+            all of them:             prefetch rows of the next block
 
-With 64 rows a panel is multiplied six times, and packing it by itself takes as long as two of them:
-lines of 32 columns lie far apart, and the processor foresees none of them.  So tiles ask for the
-next block's lines meanwhile, row by row, as they lie: into the first cache, from which most fall
-into the second before they are read, since processors go on from such lines where they do not from
-those asked into the second one (gradients of large heads take 0.96 of the time).  A panel stays in
-the first cache, and the sums of a block in the second.  Where the right operand is computed, or
-lies along the summed axis, it is packed before, as for a wide product.
+With 64 rows a panel is multiplied only six times, and packing it separately would cost as much as
+two of these: rows of 32 columns are far apart, and hardware prefetchers follow none of them.  So
+tiles prefetch the next block's rows meanwhile, in memory order, into L1.  Most are evicted to L2
+before they are read; prefetching into L2 directly is worse, since processors do not continue
+streams from there.  A panel stays in L1, the sums of a block in L2.  A right operand which is
+computed, or contiguous along k, is packed first, as in `k_blocked`.
 """
 
 from __future__ import annotations
@@ -44,115 +43,114 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 UNROLLED = 4
-"""Positions that the loop of a whole tile takes at once."""
+"""Positions along k per iteration of a full tile's loop."""
 FRACTION = 16
-"""Bits behind the point of how many lines of a cache are asked for in a round of it, and of 1 over
-how many a row has."""
+"""Fraction bits of fixed-point numbers: lines prefetched per iteration, 1 / groups per row."""
 TOGETHER = 4
-"""Lines that are asked for together: neighbours, which memory gives sooner than others."""
+"""Neighbouring cache lines prefetched together, which memory delivers faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """A block of a right operand that lies in rows, from the task's first column on."""
+    """A block of a right operand stored in rows, from the task's first column."""
 
     base: Value
     later: Value
-    """Where what is asked for begins."""
+    """Address from which to prefetch."""
     apart: Value
-    """Elements between its rows."""
+    """Elements between rows."""
     dtype: DType
     across: Value
-    """Groups of neighbouring lines of a cache in each of its rows."""
+    """Groups of neighbouring cache lines per row."""
     inverse: Value
-    """1 over that."""
+    """1 / `across`, fixed point."""
     rate: Value
-    """Groups to ask for in each round of a whole tile."""
+    """Groups to prefetch per iteration of a full tile, fixed point."""
 
 
 class SmallMGemm(KBlockedGemm):
-    """One product of few rows in the task that `home` is emitting."""
+    """Emits one small-M product of the task that `home` is emitting."""
 
     def __init__(self, home: NestEmitter, nest: Nest, c: TallSkinnyPlan) -> None:
         super().__init__(home, nest, c)
         self.lines: Lines | None = None
         self.whole = number(0)
-        """Columns that tiles pack as they multiply them first, panel by panel in the same place."""
+        """Columns which tiles pack on first use, panel by panel in the same buffer."""
         self.packing: Value | None = None
-        """Of a whole tile: whether it is the first one, which packs what it multiplies."""
+        """For a full tile: whether it is the first one, which packs what it multiplies."""
         self.tiles = number(0)
-        """How many whole tiles the rows have."""
+        """Number of full-height tiles."""
         self.before: Value | None = None
-        """Of a whole tile: how many rounds those before it had."""
+        """For a full tile: loop iterations of the tiles before it."""
 
     def _block(self) -> None:
-        """One block of summed positions."""
+        """Emit one block of k."""
         home, b, c = self.home, self.b, self.c
         low, high = home.ranges[c.m]
         self.tiles = b.udiv(b.sub(self._ends(low, high)[0], low), number(c.tile.rows))
-        self.lines = self._lie()
+        self.lines = self._locate_rows()
         self._pack_right()
-        self._open_left()
+        self._locate_left()
         if c.leader is None:
             self.pack(self.nest.packs[0])
         self.top = home.open(self.nest, Scope(home.top))
-        self._know_steps()
+        self._set_row_strides()
         self._results(low, high)
 
     # ---- rows ------------------------------------------------------------------------------------
 
     def _results(self, low: Value, high: Value) -> None:
-        """Panel by panel, all rows of each; then columns beside whole panels."""
+        """Emit panel by panel, all rows of each; then the columns past the full panels."""
         b, c, home = self.b, self.c, self.home
         full, ends = c.heights[0], self._ends(low, high)
 
         def tile(row: Value, size: int, at: Value) -> None:
             self.before = self.packing = None
             if size == full and self.lines is not None:
-                self.before = self._rounds(at, b.udiv(b.sub(row, low), number(full)))
+                self.before = self._iterations_before(at, b.udiv(b.sub(row, low), number(full)))
                 self.packing = b.icmp_signed("==", row, low)
             self._tile(row, size)(at, c.tile.vectors, None)
 
         def panel(at: Value) -> None:
-            self._aim(at)
+            self._select_range(at)
             for size, (start, end) in zip(c.heights, pairwise((low, *ends)), strict=True):
                 home.loop(start, end, size, lambda row, size=size: tile(row, size, at))
-            self._read_left(at)
+            self._epilogue_split_panel(at)
 
-        (begin, _), wide = home.ranges[c.n], c.tile.columns
-        many = b.add(begin, self._whole(self.columns, wide))
-        home.loop(begin, many, wide, panel)
+        (begin, _), panel_columns = home.ranges[c.n], c.tile.columns
+        panels_end = b.add(begin, self._round_down(self.columns, panel_columns))
+        home.loop(begin, panels_end, panel_columns, panel)
         self.before = self.packing = None
-        self._aim(many)
-        self._beside(low, ends[2])
+        self._select_range(panels_end)
+        self._edge_columns(low, ends[2])
         home.loop(ends[2], high, 1, lambda row: self._rows(row, 1, "rest"))
-        self._read_left(many)
+        self._epilogue_split_panel(panels_end)
         if c.late and not c.kept:
             with b.if_then(self.final):
-                home.loop(low, high, 1, self._late)
+                home.loop(low, high, 1, self._epilogue_row)
 
-    def _aim(self, column: Value) -> None:
-        """Asks in which range the columns of a panel lie, for all tiles of them."""
-        some = self.into.groups and not self.c.late
-        self.aimed = self.into.aimed(column, self._end(column), self.top) if some else None
+    def _select_range(self, column: Value) -> None:
+        """Select the output range of a panel's columns, once for all its tiles."""
+        has_ranges = self.into.groups and not self.c.late
+        self.aimed = self.into.aimed(column, self._end(column), self.top) if has_ranges else None
 
     def _end(self, column: Value) -> Value:
-        """Where a panel ends."""
+        """Return the end of a panel, clamped to the task's columns."""
         b, high = self.b, self.home.ranges[self.c.n][1]
         end = b.add(column, number(self.c.tile.columns))
         return b.select(b.icmp_signed("<", end, high), end, high)
 
-    def _read_left(self, column: Value) -> None:
-        """Reads the sums of a panel that lies in several ranges, from scratch, vector by vector."""
+    def _epilogue_split_panel(self, column: Value) -> None:
+        """Emit the epilogue of a panel which spans several output ranges, from scratch."""
         b, c, home, aimed = self.b, self.c, self.home, self.aimed
         if aimed is None:
             return
         self.aimed, (low, high), end = None, home.ranges[c.m], self._end(column)
 
         def vector(row: Value, at: Value) -> None:
-            total = load_vector(self.m, self._sum(row, at), c.item.dtype, None)
+            total = load_vector(self.m, self._sum_address(row, at), c.item.dtype, None)
             mask = first_lanes(b, opaque(b, b.sub(end, at)), c.tile.lanes)
-            self._read(self._places(row, 1)[0], at, mask, total)
+            self._epilogue_vector(self._places(row, 1)[0], at, mask, total)
 
         with b.if_then(b.and_(self.final, b.not_(aimed.inside))):
             home.loop(
@@ -163,39 +161,42 @@ class SmallMGemm(KBlockedGemm):
             )
 
     def _ends(self, low: Value, high: Value) -> list[Value]:
-        """Where the tiles of each height end.  Of low ones each reads a whole panel as well: four
-        rows that are left over and a high tile's are two of eight."""
+        """Return the row at which tiles of each height end.
+
+        Low tiles read a complete panel as well, so a small remainder joins the last full tile, and
+        both become tiles of the second height (12 + 4 rows are 8 + 8).
+        """
         b, rows = self.b, self.b.sub(high, low)
         full, half, quarter, _ = self.c.heights
         left = b.urem(rows, number(full))
-        odd = b.and_(
+        joins = b.and_(
             b.icmp_signed(">=", left, number(quarter)), b.icmp_signed("<", left, number(half))
         )
-        odd = b.and_(odd, b.icmp_signed(">=", rows, number(2 * full)))
-        left = b.select(odd, b.add(left, number(full)), left)
+        joins = b.and_(joins, b.icmp_signed(">=", rows, number(2 * full)))
+        left = b.select(joins, b.add(left, number(full)), left)
         return [
             b.sub(high, x)
             for x in (left, b.urem(left, number(half)), b.urem(left, number(quarter)), number(0))
         ]
 
     def _tile(self, row: Value, count: int) -> Any:
-        """What adds this block's sums of some columns of some rows, and reads the last one's."""
+        """Return a callback which adds this block's sums of some columns of some rows."""
         b, c, dtype = self.b, self.c, self.c.item.dtype
         starts = self._starts(row, count)
 
         def columns(at: Value, vectors: int, mask: Value | None) -> None:
-            kept = self._kept(row, at, count, vectors)
+            sum_places = self._sum_places(row, at, count, vectors)
             totals = self._sums(starts, b.sub(at, self.column), vectors, mask)
-            totals = with_before(self.m, kept, dtype, totals, self.fresh)
+            totals = with_before(self.m, sum_places, dtype, totals, self.fresh)
             if c.late:
-                self._keep(kept, totals)
+                self._store_sums(sum_places, totals)
                 return
             read = self.final if self.aimed is None else b.and_(self.final, self.aimed.inside)
             with b.if_else(read) as (last, earlier):
                 with last:
-                    self._read_tile(row, count, at, mask, totals)
+                    self._epilogue_full_tile(row, count, at, mask, totals)
                 with earlier:
-                    self._keep(kept, totals)
+                    self._store_sums(sum_places, totals)
 
         return columns
 
@@ -212,57 +213,65 @@ class SmallMGemm(KBlockedGemm):
     # ---- the right operand -----------------------------------------------------------------------
 
     def _pack_right(self) -> None:
-        """What tiles do not pack: columns beside whole panels, or everything."""
+        """Pack what tiles do not: the columns past the full panels, or everything."""
         b, c, home = self.b, self.c, self.home
         columns = home.ranges[c.n]
         self.whole = number(0)
         if self.lines is not None:
-            some = b.icmp_signed("<", number(0), self.tiles)
-            self.whole = b.select(some, self._whole(self.columns, c.tile.columns), number(0))
+            has_full_tiles = b.icmp_signed("<", number(0), self.tiles)
+            self.whole = b.select(
+                has_full_tiles, self._round_down(self.columns, c.tile.columns), number(0)
+            )
         home.ranges[c.n] = b.add(columns[0], self.whole), columns[1]
         super()._pack_right()
         home.ranges[c.n] = columns
 
-    def _packed(self, k: Value, column: Value) -> Value:
-        """Where an element is packed: before the columns that were packed before lies the panel
-        that is multiplied now."""
+    def _packed_offset(self, k: Value, column: Value) -> Value:
+        """Return the packed position of an element.
+
+        The panel currently multiplied comes first, then the columns packed before the tiles.
+        """
         b = self.b
         if self.lines is None:
-            return super()._packed(k, column)
+            return super()._packed_offset(k, column)
         now = b.icmp_signed("<", column, self.whole)
         at = b.add(b.sub(column, self.whole), number(self.c.tile.columns))
         inside = b.and_(column, number(self.c.tile.columns - 1))
-        return super()._packed(k, b.select(now, inside, at))
+        return super()._packed_offset(k, b.select(now, inside, at))
 
-    def _lie(self) -> Lines | None:
-        """How the right operand lies in rows; None if it does not.  What is asked for is the next
-        block, or the first one of the next columns."""
+    def _locate_rows(self) -> Lines | None:
+        """Locate the right operand's rows and plan their prefetch.
+
+        None if it is not stored in rows.
+
+        Prefetched are the rows of the next block, or of the next task's columns.
+        """
         b, c, home = self.b, self.c, self.home
-        access, apart = load_of(c.right), c.lines()
-        if access is None or apart is None:
+        access, stride = load_of(c.right), c.lines()
+        if access is None or stride is None:
             return None
         top, dtype = home.open(self.nest.packs[1], Scope(home.top)), home.home.dtypes[access.buffer]
-        step, buffer = home.index(apart, top), home.home.buffers[access.buffer]
+        step, buffer = home.index(stride, top), home.home.buffers[access.buffer]
         (_, end), (low, high) = home.ranges[c.n], home.ranges[c.k]
         across = b.add(
             b.udiv(b.mul(self.columns, number(dtype.itemsize)), number(TOGETHER * LINE)), number(1)
         )
         panels = b.udiv(self.columns, number(c.tile.columns))
-        rounds = b.mul(b.mul(panels, self.tiles), b.udiv(self.depth, number(UNROLLED)))
-        rounds = b.select(b.icmp_signed("<", rounds, number(1)), number(1), rounds)
-        asked = b.select(self.final, self.each, self._later())
-        groups = b.shl(b.mul(across, asked), number(FRACTION))
+        iterations = b.mul(b.mul(panels, self.tiles), b.udiv(self.depth, number(UNROLLED)))
+        iterations = b.select(b.icmp_signed("<", iterations, number(1)), number(1), iterations)
+        depth = b.select(self.final, self.each, self._next_depth())
+        groups = b.shl(b.mul(across, depth), number(FRACTION))
         more = b.icmp_signed("<", end, home.home.index(home.s.phase.axes[c.n]))
-        asking = b.or_(b.not_(self.final), more)
-        rate = b.select(asking, b.add(b.udiv(groups, rounds), number(1)), number(0))
+        has_next = b.or_(b.not_(self.final), more)
+        rate = b.select(has_next, b.add(b.udiv(groups, iterations), number(1)), number(0))
         origin = top.offset(access)
-        here = b.add(origin, b.add(b.mul(low, step), self.column))
+        offset = b.add(origin, b.add(b.mul(low, step), self.column))
         later = b.select(
             self.final, b.add(b.mul(self.low, step), end), b.add(b.mul(high, step), self.column)
         )
-        later = b.select(asking, b.add(origin, later), here)
+        later = b.select(has_next, b.add(origin, later), offset)
         inverse = b.add(b.udiv(number(1 << FRACTION), across), number(1))
-        base, next_ = (element_address(b, buffer, at, dtype) for at in (here, later))
+        base, next_ = (element_address(b, buffer, at, dtype) for at in (offset, later))
         return Lines(base, next_, step, dtype, across, inverse, rate)
 
     # ---- the tile --------------------------------------------------------------------------------
@@ -270,40 +279,43 @@ class SmallMGemm(KBlockedGemm):
     def _sums(
         self, starts: list[Value], column: Value, vectors: int, mask: Value | None
     ) -> list[Value]:
-        """The sums of a tile; what reads them is the same whether they are packed meanwhile."""
-        b, panel = self.b, (self.at(RIGHT_PART, self._packed(number(0), column)), vectors)
+        """Return the sums of a tile, by the packing or the plain loop."""
+        b, panel = self.b, (self.at(RIGHT_PART, self._packed_offset(number(0), column)), vectors)
         if self.packing is None:
-            return self._positions(starts, panel, mask, None)
+            return self._accumulate(starts, panel, mask, None)
         ways = list[tuple[ir.Block, list[Value]]]()
         with b.if_else(self.packing) as branches:
             for packed, branch in zip((column, None), branches, strict=True):
                 with branch:
-                    totals = self._positions(starts, panel, mask, packed)
+                    totals = self._accumulate(starts, panel, mask, packed)
                     ways.append((b.block, totals))
-        found: list[Value] = []
-        for one in zip(*(totals for _, totals in ways), strict=True):
-            met = b.phi(one[0].type)
-            for (block, _), total in zip(ways, one, strict=True):
-                met.add_incoming(total, block)
-            found.append(met)
-        return found
+        merged: list[Value] = []
+        for values in zip(*(totals for _, totals in ways), strict=True):
+            phi = b.phi(values[0].type)
+            for (block, _), total in zip(ways, values, strict=True):
+                phi.add_incoming(total, block)
+            merged.append(phi)
+        return merged
 
-    def _positions(
+    def _accumulate(
         self,
         starts: list[Value],
         panel: tuple[Value, int],
         mask: Value | None,
         packed: Value | None,
     ) -> list[Value]:
-        """The sums of a tile over this block, multiplied by so many vectors of a packed panel; or
-        by columns from `packed` on, which become one."""
+        """Return the sums of a tile over this block.
+
+        `panel` is the packed panel and its vectors.  With `packed`, the column to pack from, rows
+        are read in place and packed on the way.
+        """
         c = self.c
-        # Stores keep LLVM from a good order of several positions.
+        # Packing stores would keep LLVM from interleaving unrolled positions.
         step = UNROLLED if self.before is not None and packed is None else 1
 
-        def one(k: Value, totals: list[Value], nth: int) -> list[Value]:
+        def step_at(k: Value, totals: list[Value], nth: int) -> list[Value]:
             if nth == 0:
-                self._fetch(k, step)
+                self._prefetch_next_block(k, step)
             places = self._panel(k, nth, *panel)
             if packed is None:
                 across = [
@@ -311,55 +323,55 @@ class SmallMGemm(KBlockedGemm):
                     for v, at in enumerate(places)
                 ]
             else:
-                across = self._read_line(k, packed, panel[1])  # one position in a round
-            found = self._multiplied(starts, k, nth, across, totals)
+                across = self._load_row_in_place(k, packed, panel[1])  # not unrolled
+            sums = self._add_products(starts, k, nth, across, totals)
             if packed is not None:
                 for at, x in zip(places, across, strict=True):
                     store_vector(self.m, at, x, c.item.dtype, None)
-            return found
+            return sums
 
-        done = self._whole(self.depth, step)
+        done = self._round_down(self.depth, step)
         zeros = [self.m.const(c.item.dtype, 0)] * (len(starts) * panel[1])
-        begin = rounds(self.b, (number(0), done), step, one, zeros)
-        return rounds(self.b, (done, self.depth), 1, one, begin) if step > 1 else begin
+        begin = rounds(self.b, (number(0), done), step, step_at, zeros)
+        return rounds(self.b, (done, self.depth), 1, step_at, begin) if step > 1 else begin
 
-    def _read_line(self, k: Value, column: Value, vectors: int) -> list[Value]:
-        """Some vectors of a line of the right operand, from where it lies."""
-        b, lines, found = self.b, self.lines, list[Value]()
-        assert lines is not None
-        at = b.add(times(b, k, lines.apart), column)
+    def _load_row_in_place(self, k: Value, column: Value, vectors: int) -> list[Value]:
+        """Load some vectors of the right operand's row in place."""
+        b, rows, vectors_read = self.b, self.lines, list[Value]()
+        assert rows is not None
+        at = b.add(times(b, k, rows.apart), column)
         for v in range(vectors):
-            there = b.add(at, number(v * self.c.tile.lanes))
-            address = element_address(b, lines.base, there, lines.dtype)
-            value = load_vector(self.m, address, lines.dtype, None)
-            found.append(converted(self.m, value, self.c.right))
-        return found
+            vector_offset = b.add(at, number(v * self.c.tile.lanes))
+            address = element_address(b, rows.base, vector_offset, rows.dtype)
+            value = load_vector(self.m, address, rows.dtype, None)
+            vectors_read.append(converted(self.m, value, self.c.right))
+        return vectors_read
 
-    # ---- what is asked for -----------------------------------------------------------------------
+    # ---- prefetch --------------------------------------------------------------------------------
 
-    def _rounds(self, column: Value, nth: Value) -> Value:
-        """How many rounds whole tiles have before the nth one of a panel."""
+    def _iterations_before(self, column: Value, nth: Value) -> Value:
+        """Return how many loop iterations full tiles have before the nth tile of a panel."""
         b = self.b
         panel = b.udiv(b.sub(column, self.column), number(self.c.tile.columns))
         tiles = b.add(b.mul(panel, self.tiles), nth)
         return b.mul(tiles, b.udiv(self.depth, number(UNROLLED)))
 
-    def _fetch(self, k: Value, step: int) -> None:
-        """Asks for what falls to so many positions of the next block."""
+    def _prefetch_next_block(self, k: Value, step: int) -> None:
+        """Prefetch the share of the next block which falls to `step` positions."""
         if self.before is None or self.lines is None:
             return
-        b, lines = self.b, self.lines
-        nth = b.mul(b.add(self.before, b.udiv(k, number(UNROLLED))), lines.rate)
+        b, rows = self.b, self.lines
+        nth = b.mul(b.add(self.before, b.udiv(k, number(UNROLLED))), rows.rate)
         nth = b.lshr(nth, number(FRACTION))
-        row = b.lshr(b.mul(nth, lines.inverse), number(FRACTION))
-        at = b.mul(b.sub(nth, b.mul(row, lines.across)), number(TOGETHER * LINE))
+        row = b.lshr(b.mul(nth, rows.inverse), number(FRACTION))
+        at = b.mul(b.sub(nth, b.mul(row, rows.across)), number(TOGETHER * LINE))
         if step == 1:
             at = b.add(at, b.mul(b.and_(k, number(TOGETHER - 1)), number(LINE)))
-        start = element_address(b, lines.later, b.mul(row, lines.apart), lines.dtype)
+        start = element_address(b, rows.later, b.mul(row, rows.apart), rows.dtype)
         for line in range(min(step, TOGETHER)):
-            there = b.add(at, number(line * LINE)) if line else at
-            there = b.gep(start, [there], source_etype=ir.IntType(8))
-            prefetch(b, there, near=True)
+            address = b.add(at, number(line * LINE)) if line else at
+            address = b.gep(start, [address], source_etype=ir.IntType(8))
+            prefetch(b, address, near=True)
 
 
 __all__ = ["SmallMGemm"]

@@ -1,18 +1,18 @@
-"""A product of few rows whose right operand lies along the sum: its rows and columns change places.
+"""Emit a small-M GEMM for a right operand stored along k, with swapped operands.
 
-Weights of layers lie so: packing them in panels, which turns them, takes as long as a third of what
-few rows multiply.  So they are not packed.  Vectors run along the rows of the result instead, of
-which there are few, and elements of the right operand are fetched from where they lie:
+Weights of layers are stored so (N x K).  Packing them into panels, which transposes them, would
+cost a third of the products with few rows.  Instead C^T is computed: vectors run along the few rows
+of the result, and elements of the right operand are broadcast from where they are stored:
 
     pack the left operand in panels: of 32 rows, position by position
     for 48 columns:
         for 12 of them, for 32 rows:   sums[column] += right[column, k] * panel[k, rows]
-                                       turned in registers, to scratch memory
-        for each row:                  reads its 48 sums
+                                       transposed in registers, to scratch
+        for each row:                  epilogue of its 48 sums
 
-The lines of the next 12 columns are asked for meanwhile: each is read once, to its end.  Columns of
-other types are converted just before they are multiplied, and stay in the first cache.  Where fewer
-columns are left, the last one stands for the others: nobody reads their sums.
+The right operand's rows for the next 12 columns are prefetched meanwhile; each is read once, to its
+end.  Rows of other types are converted just before they are multiplied, and stay in L1.  A
+remainder of columns repeats the last one; the extra sums are not used.
 """
 
 from __future__ import annotations
@@ -46,74 +46,79 @@ Value = ir.Value
 
 
 class SmallMSwappedGemm(TallSkinnyGemm):
-    """One such product in the task that `home` is emitting: `m` is the axis of its columns, `n`
-    that of its rows, and its left operand is the one that lies along the sum."""
+    """Emits one small-M product with swapped operands, in the task of `home`.
+
+    `m` is the axis of the result's columns, `n` that of its rows; the left operand is the one
+    stored along k.
+    """
 
     def __init__(self, home: NestEmitter, nest: Nest, c: TallSkinnyPlan) -> None:
         super().__init__(home, nest, c)
         self.rate = number(0)
         self.beneath = list[Self]()
-        """The other products, whose sums what reads those of this one reads as well."""
+        """Other products whose sums the same epilogue reads."""
         self.start = number(0)
-        """The first column of those that are read together."""
+        """First column of the current column block."""
 
     def run(self) -> None:
-        """All columns of this task, some at a time, of all products that are taken together."""
+        """Emit all columns of this task, some at a time, for all products emitted together."""
         home, b, c = self.home, self.b, self.c
         if c.kept:
             return
-        self.beneath = self._others()
-        every = [*self.beneath, self]
+        self.beneath = self._kept_products()
+        products = [*self.beneath, self]
         low, high = home.ranges[c.m]
-        for one in every:
-            one._open()
+        for product in products:
+            product._prepare()
         home.prefetch_enabled = False
 
-        def some(at: Value) -> None:
+        def column_block(at: Value) -> None:
             end = b.add(at, number(TURNED_COLUMNS))
             end = b.select(b.icmp_signed("<", end, high), end, high)
-            for one in every:
-                home.products, one.start = one, at
-                home.loop(at, end, c.tile.rows, partial(one._columns, end))
-            self._read_rows(at, end)
+            for product in products:
+                home.products, product.start = product, at
+                home.loop(at, end, c.tile.rows, partial(product._columns, end))
+            self._epilogue_rows(at, end)
 
-        home.loop(low, high, TURNED_COLUMNS, some)
+        home.loop(low, high, TURNED_COLUMNS, column_block)
         home.prefetch_enabled = True
 
-    def _open(self) -> None:
-        """What stands before all columns."""
+    def _prepare(self) -> None:
+        """Emit what precedes all columns."""
         self.home.products = self
         if self.c.leader is None:
-            self._clear_beyond()
+            self._zero_panel_tail()
             self._pack_right()
-        self._open_left()
-        self.rate = self._lines_asked()
+        self._locate_left()
+        self.rate = self._prefetch_rate()
 
-    def _lines_asked(self) -> Value:
-        """How many pairs of lines of the next columns a round of a tile asks for, so that they are
-        all asked for while those at hand are multiplied."""
+    def _prefetch_rate(self) -> Value:
+        """Return how many pairs of cache lines an iteration of a tile prefetches, fixed point.
+
+        At this rate the next columns are fetched while the current ones are multiplied.
+        """
         b, c = self.b, self.c
         size = number(c.item.dtype.itemsize)
-        lines = b.add(b.udiv(b.mul(self.depth, size), number(LINE)), number(1))
-        pairs = b.mul(lines, number(-(-c.tile.rows // TOGETHER) << FRACTION))
+        cache_lines = b.add(b.udiv(b.mul(self.depth, size), number(LINE)), number(1))
+        pairs = b.mul(cache_lines, number(-(-c.tile.rows // TOGETHER) << FRACTION))
         panels = b.add(b.udiv(self.columns, number(c.tile.columns)), number(1))
-        rounds = b.mul(panels, b.add(b.udiv(self.depth, number(UNROLLED)), number(1)))
-        return b.udiv(pairs, rounds)
+        iterations = b.mul(panels, b.add(b.udiv(self.depth, number(UNROLLED)), number(1)))
+        return b.udiv(pairs, iterations)
 
     # ---- tiles -----------------------------------------------------------------------------------
 
     def _columns(self, end: Value, row: Value) -> None:
-        """All rows of the columns of a tile: converts these, if need be, and multiplies them."""
+        """Emit all rows for the columns of a tile: convert these if needed, and multiply."""
         b, c, home = self.b, self.c, self.home
-        kept, next_ = home.ranges[c.m], b.add(row, number(c.tile.rows))
+        all_columns, next_ = home.ranges[c.m], b.add(row, number(c.tile.rows))
         home.ranges[c.m] = row, b.select(b.icmp_signed("<", next_, end), next_, end)
         self.first = row
         self._pack_left()
-        home.ranges[c.m] = kept
+        home.ranges[c.m] = all_columns
         every_width(home, c.tile, self.columns, lambda at, n: self._tile_at(row, at, n))
 
     def _tile_at(self, row: Value, at: Value, vectors: int) -> None:
-        """The sums of a tile: of each row the columns one after the other."""
+        """Call the tile function; its sums are stored row by row."""
         b, c = self.b, self.c
         size, (_, end) = number(self.stored.itemsize), self.home.ranges[c.m]
         panels = b.udiv(at, number(c.tile.columns))
@@ -122,51 +127,53 @@ class SmallMSwappedGemm(TallSkinnyGemm):
         b.call(
             function,
             [
-                self._sum(at, row),
+                self._sum_address(at, row),
                 self._panel_of(at),
-                self._there(row),
+                self._column_address(row),
                 b.mul(self.left_steps[0], size),
                 b.sub(end, row),
                 self.depth,
-                self._there(b.add(row, number(c.tile.rows))),
+                self._column_address(b.add(row, number(c.tile.rows))),
                 b.mul(before, self.rate),
                 self.rate,
             ],
         )
 
     def _panel_of(self, row: Value) -> Value:
-        """Where a panel of rows is packed."""
-        at, item = self._packed(number(0), row), self.c.leader or self.c.item
+        """Return the address of a packed panel of rows."""
+        at, item = self._packed_offset(number(0), row), self.c.leader or self.c.item
         return element_address(self.b, self.home.storage.at[item, RIGHT_PART], at, item.dtype)
 
-    def _there(self, row: Value) -> Value:
-        """Where a column's elements begin, as they lie or as they have been converted."""
+    def _column_address(self, row: Value) -> Value:
+        """Return the address of a column's elements, in place or converted."""
         b, nth = self.b, row if self.c.direct else self.b.sub(row, self.first)
         return element_address(b, self.base, b.mul(nth, self.left_steps[0]), self.stored)
 
     # ---- what reads the sums ---------------------------------------------------------------------
 
-    def _sum(self, row: Value, column: Value) -> Value:
-        """Address of a sum in scratch: of a row of the task's, counted from its first one."""
+    def _sum_address(self, row: Value, column: Value) -> Value:
+        """Return the address of a sum in scratch; `row` counts from the task's first."""
         b = self.b
         at = b.add(b.mul(row, number(TURNED_PITCH)), b.sub(column, self.start))
         return self.at(SUMS_PART, at)
 
-    def _read_rows(self, low: Value, high: Value) -> None:
-        """What reads the sums of some columns, row by row."""
+    def _epilogue_rows(self, low: Value, high: Value) -> None:
+        """Emit the epilogue of some columns, row by row."""
         b, c, home, lanes = self.b, self.c, self.home, self.c.tile.lanes
         self.top = home.open(self.nest, Scope(home.top))
         first, last = home.ranges[c.n]
 
-        def line(row: Value) -> None:
+        def epilogue_row(row: Value) -> None:
             place = Scope(self.top, {c.n: row})
             home.enter(place, 1)
 
             def read(at: Value, mask: Value | None) -> None:
                 inner = Scope(place, {c.m: at}, lanes=Lanes(c.m, at, lanes, mask))
-                for one in (*self.beneath, self):
-                    there = one._sum(b.sub(row, first), at)
-                    inner.values[one.c.item] = load_vector(self.m, there, one.c.item.dtype, None)
+                for product in (*self.beneath, self):
+                    address = product._sum_address(b.sub(row, first), at)
+                    inner.values[product.c.item] = load_vector(
+                        self.m, address, product.c.item.dtype, None
+                    )
                 home.enter(inner, 2)
                 home.body(inner)
 
@@ -174,7 +181,7 @@ class SmallMSwappedGemm(TallSkinnyGemm):
                 b, home, b.sub(high, low), lanes, lambda at, mask: read(b.add(low, at), mask)
             )
 
-        home.loop(first, last, 1, line)
+        home.loop(first, last, 1, epilogue_row)
 
 
 __all__ = ["SmallMSwappedGemm"]

@@ -1,13 +1,13 @@
-"""Tiles whose columns go to ranges: which range they lie in is asked once, not vector by vector.
+"""Select the output range of a tile's columns once, rather than vector by vector.
 
-Where results are ranges of a product's columns, nearly every tile lies in one of them.  Its rows
-then begin at one address and lie one distance apart, chosen by comparing where its columns begin
-and end; vectors are stored there as if there were one result.  Of a tile that lies in several, or
-in none, the sums go to the stack, and a loop over its vectors asks for each range.
+Where outputs are ranges of a product's columns, nearly every tile is inside one of them.  Its rows
+then have one address and one stride, chosen by comparing the tile's first and last column; vectors
+are stored as if there were one output.  For a tile which spans several ranges, or none, sums go to
+the stack, and a loop over its vectors selects the range of each.
 
-    into = IntoRanges(home, c.n, rows_apart)    the ranges of the nest that is open
-    aimed = into.aimed(column, end, top)        whether columns lie in one of them, and in which
-    into.in_one(aimed, row, count, line)        emits what reads the sums of a tile that does
+    into = IntoRanges(home, c.n, rows_apart)    the ranges of the open nest
+    aimed = into.aimed(column, end, top)        whether columns are in one range, and which
+    into.in_one(aimed, row, count, line)        emits the epilogue of a tile which is
 """
 
 from __future__ import annotations
@@ -35,32 +35,34 @@ Ranges = list[tuple[StoreItem, Range]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Aimed:
-    """Where some columns go."""
+    """The output range selected for some columns."""
 
     inside: Value
-    """Whether they lie in one range of each value, and touch no other of it."""
+    """Whether they are inside one range of each value, and overlap no other (i1)."""
     aims: list[Aim]
-    """For each value its range then, from row 0 on."""
+    """For each value its selected range, from row 0 on."""
 
 
 class IntoRanges:
-    """The stores of ranges of the nest that `home` has open, along the columns of a product whose
-    rows lie so far apart in each result."""
+    """The range stores of the open nest along a product's columns.
+
+    `apart` is the row stride of each output.
+    """
 
     def __init__(self, home: NestEmitter, axis: str, apart: Mapping[Access, Value]) -> None:
         self.home, self.axis, self.apart = home, axis, apart
-        found: dict[tuple[Item, str], Ranges] = {}
+        by_value: dict[tuple[Item, str], Ranges] = {}
         for s in home.nest.stores:
             within = stored_range(s)
-            if within is not None and within.axis == axis and self._lies_along(s):
+            if within is not None and within.axis == axis and self._rows_are_contiguous(s):
                 dtype = home.home.dtypes[s.access.buffer]
-                found.setdefault((s.value, dtype.name), []).append((s, within))
-        self.groups = [group for group in found.values() if len(group) > 1]
-        """Ranges of one value each: all that goes to results of one type."""
+                by_value.setdefault((s.value, dtype.name), []).append((s, within))
+        self.groups = [group for group in by_value.values() if len(group) > 1]
+        """Ranges of one value each, with outputs of one type."""
         self.ends = {within: ends(home, within) for group in self.groups for _, within in group}
 
-    def _lies_along(self, store: StoreItem) -> bool:
-        """Whether rows of a result are lines of memory, as far apart as one number says."""
+    def _rows_are_contiguous(self, store: StoreItem) -> bool:
+        """Return whether rows of an output are contiguous, at a uniform stride."""
         access = store.access
         return (
             access in self.apart
@@ -70,21 +72,21 @@ class IntoRanges:
 
     @property
     def accesses(self) -> set[Access]:
-        """What needs no address of its own where a tile lies in one range."""
+        """Return accesses which need no address of their own in a tile inside one range."""
         return {s.access for group in self.groups for s, _ in group}
 
     def inside(self, low: Value, high: Value) -> Value:
-        """Whether columns lie in one range of each value and touch no other of it."""
-        b, found = self.home.b, ir.IntType(1)(1)
+        """Return whether columns are inside one range of each value and overlap no other (i1)."""
+        b, inside_all = self.home.b, ir.IntType(1)(1)
         for group in self.groups:
             once, clear = ir.IntType(1)(0), ir.IntType(1)(1)
             for _, within in group:
-                here = self._holds(within, low, high)
-                beside = self._misses(within, low, high)
-                clear = b.and_(clear, b.or_(beside, b.and_(here, b.not_(once))))
-                once = b.or_(once, here)
-            found = b.and_(found, b.and_(once, clear))
-        return found
+                is_inside = self._holds(within, low, high)
+                is_apart = self._misses(within, low, high)
+                clear = b.and_(clear, b.or_(is_apart, b.and_(is_inside, b.not_(once))))
+                once = b.or_(once, is_inside)
+            inside_all = b.and_(inside_all, b.and_(once, clear))
+        return inside_all
 
     def _holds(self, within: Range, low: Value, high: Value) -> Value:
         b, (first, stop) = self.home.b, self.ends[within]
@@ -97,29 +99,30 @@ class IntoRanges:
         return before if stop is None else b.or_(before, b.icmp_signed("<=", stop, low))
 
     def aimed(self, low: Value, high: Value, top: Scope) -> Aimed:
-        """Where columns go if they lie in one range of each value; `top` is what is known before
-        all rows."""
-        aims = [self._aim(group, low, high, top) for group in self.groups]
+        """Return the output ranges of columns; `top` is the scope before all rows."""
+        aims = [self._select_range(group, low, high, top) for group in self.groups]
         return Aimed(self.inside(low, high), aims)
 
-    def _aim(self, group: Ranges, low: Value, high: Value, top: Scope) -> Aim:
-        b, found = self.home.b, list[tuple[Value, Value]]()
+    def _select_range(self, group: Ranges, low: Value, high: Value, top: Scope) -> Aim:
+        b, outputs = self.home.b, list[tuple[Value, Value]]()
         dtype = self.home.home.dtypes[group[0][0].access.buffer]
         for store, _ in group:
             base = self.home.home.buffers[store.access.buffer]
             first = element_address(b, base, top.offset(store.access), dtype)
-            found.append((first, self.apart[store.access]))
-        first, apart = found[0]
-        for (_, within), (other, far) in zip(group[1:], found[1:], strict=True):
-            here = self._holds(within, low, high)
-            first, apart = b.select(here, other, first), b.select(here, far, apart)
-        return Aim([store for store, _ in group], first, apart, dtype)
+            outputs.append((first, self.apart[store.access]))
+        first, stride = outputs[0]
+        for (_, within), (other_first, other_stride) in zip(group[1:], outputs[1:], strict=True):
+            in_range = self._holds(within, low, high)
+            first, stride = (
+                b.select(in_range, other_first, first),
+                b.select(in_range, other_stride, stride),
+            )
+        return Aim([store for store, _ in group], first, stride, dtype)
 
     def in_one(self, aimed: Aimed, row: Value, count: int, run: Callable[[int], None]) -> None:
-        """Emits by `run` what reads the sums of each of `count` rows, from one on, of columns that
-        lie in one range of each value."""
-        home, b, kept = self.home, self.home.b, self.home.accesses
-        home.accesses = [a for a in kept if a not in self.accesses]
+        """Emit `run(i)`, the epilogue of each of `count` rows, for columns inside one range."""
+        home, b, accesses = self.home, self.home.b, self.home.accesses
+        home.accesses = [a for a in accesses if a not in self.accesses]
         firsts = [
             element_address(b, aim.line, b.mul(row, aim.apart), aim.dtype) for aim in aimed.aims
         ]
@@ -129,7 +132,7 @@ class IntoRanges:
                 for aim, x in zip(aimed.aims, firsts, strict=True)
             ]
             run(i)
-        home.aims, home.accesses = [], kept
+        home.aims, home.accesses = [], accesses
 
 
 __all__ = ["Aimed", "IntoRanges"]

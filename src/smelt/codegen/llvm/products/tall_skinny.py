@@ -1,10 +1,9 @@
-"""A tall product: some rows at once under a tile, and what reads its sums on the spot.
+"""Emit a tall-skinny GEMM whose epilogue reads the sums from registers.
 
-The sums of a tile stay in registers: for each of its rows they are known to the nest that reads
-them, which computes and stores what follows.  Where that is long, it is not written out for every
-row: the sums of some rows go to scratch first.  Where less than a whole tile of rows is left, they
-are taken by lower tiles, one by one in the end: nothing is computed twice, since results may
-overwrite operands.
+A register tile computes some rows at a time.  The nest which reads its sums (the epilogue) takes
+them from registers and stores what follows.  A long epilogue is not unrolled for every row: the
+sums of some rows are staged in scratch first.  A row remainder goes to lower tiles, down to single
+rows: nothing is computed twice, since outputs may overwrite operands.
 """
 
 from __future__ import annotations
@@ -43,68 +42,71 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 AHEAD = 8192
-"""Bytes between what is read of long rows and what is asked for."""
+"""Bytes between what is read of long rows and what is prefetched."""
 
 
 def last_of(mask: Value | None, nth: int, vectors: int) -> Value | None:
-    """The mask of the nth of some vectors: all of them but the last one are whole."""
+    """Return the mask of the nth vector: only the last may be partial."""
     return mask if nth == vectors - 1 else None
 
 
 class TallSkinnyGemm(TallPacker):
-    """One tall product in the task that `home` is emitting."""
+    """Emits one tall-skinny product of the task that `home` is emitting."""
 
     def run(self) -> None:
-        """All rows of this task, some at a time.  Those whose sums another one reads wait for it:
-        it takes the same rows of all, so that these are near and sums stay in the first cache."""
+        """Emit all rows of this task, some at a time.
+
+        Products whose sums the epilogue of another product reads are emitted with it: it takes the
+        same rows of all of them, so that operands and sums stay in L1.
+        """
         home, c = self.home, self.c
         if c.kept:
             return
-        every = [*self._others(), self]
-        for one in every:
-            one._open()
+        products = [*self._kept_products(), self]
+        for product in products:
+            product._prepare()
         home.prefetch_enabled = False
 
-        def some() -> None:
-            for one in every:
-                one._some(*home.ranges[c.m])
+        def row_block() -> None:
+            for product in products:
+                product._row_block(*home.ranges[c.m])
 
-        in_blocks(home, c.m, c.staged, some)
+        in_blocks(home, c.m, c.staged, row_block)
         home.prefetch_enabled = True
 
-    def _others(self) -> list[Self]:
-        """The other products, whose sums are kept for what reads those of this one."""
-        kept = ((n, n.product) for n in self.home.s.nests if n is not self.nest)
-        return [type(self)(self.home, n, c) for n, c in kept if isinstance(c, TallSkinnyPlan)]
+    def _kept_products(self) -> list[Self]:
+        """Return the other products, whose sums are kept for this product's epilogue."""
+        others = ((n, n.product) for n in self.home.s.nests if n is not self.nest)
+        return [type(self)(self.home, n, c) for n, c in others if isinstance(c, TallSkinnyPlan)]
 
-    def _open(self) -> None:
-        """What stands before all rows."""
+    def _prepare(self) -> None:
+        """Emit what precedes all rows: pack the right operand and locate the left one."""
         self.home.products = self
         self._pack_right()
-        self._open_left()
+        self._locate_left()
 
-    def _some(self, low: Value, high: Value) -> None:
-        """Some rows: their sums, and what reads these."""
+    def _row_block(self, low: Value, high: Value) -> None:
+        """Emit a block of rows: sums and epilogue."""
         home, b, c = self.home, self.b, self.c
         home.products, self.first = self, low
         self._pack_left()
         self.top = home.open(self.nest, Scope(home.top))
-        self._know_steps()
+        self._set_row_strides()
         if not c.dense:
             self._results(low, high)
             return
-        even = b.icmp_signed("==", b.urem(self.columns, number(c.tile.lanes)), number(0))
-        with b.if_else(even) as (lines, parts):
-            with lines:
+        aligned = b.icmp_signed("==", b.urem(self.columns, number(c.tile.lanes)), number(0))
+        with b.if_else(aligned) as (full_rows, staged_rows):
+            with full_rows:
                 self._results(low, high)
-            with parts:
+            with staged_rows:
                 self.staged = True
                 self._results(low, high)
-                self._copy(low, high)
+                self._copy_staged(low, high)
                 self.staged = False
 
-    def _know_steps(self) -> None:
-        """How far apart the places of neighbouring rows are."""
+    def _set_row_strides(self) -> None:
+        """Compute the row strides of what the epilogue reads and writes."""
         home = self.home
         steps = {a: coefficient(a.offset, self.c.m) for a in home.accesses if not a.positions}
         self.rows_apart = {a: home.index(s, self.top) for a, s in steps.items() if s is not None}
@@ -112,22 +114,22 @@ class TallSkinnyGemm(TallPacker):
         stores = dict.fromkeys(s.access for s in self.nest.stores if s.where is None)
         self.into = IntoRanges(home, self.c.n, self.rows_apart)
         self.aimed: Aimed | None = None
-        """Where columns of a tile go, where that is asked for several tiles at once."""
+        """Output ranges of a tile's columns, where several tiles share the selection."""
         self.beside, self.results = (
             [
                 a
-                for a in found
+                for a in accesses
                 if isinstance(a, Access)
                 and a in self.rows_apart
                 and coefficient(a.offset, self.c.n) == 1
             ]
-            for found in (loads, stores)
+            for accesses in (loads, stores)
         )
 
     # ---- rows ------------------------------------------------------------------------------------
 
     def _results(self, low: Value, high: Value) -> None:
-        """Whole tiles of rows, then lower ones; then what reads them, if that comes later."""
+        """Emit full tiles of rows, then lower ones; then a deferred epilogue."""
         b, c, loop, done = self.b, self.c, self.home.loop, low
         part = "whole" if c.wide else ""
         for size in c.heights[:-1]:
@@ -135,23 +137,25 @@ class TallSkinnyGemm(TallPacker):
             loop(done, end, size, lambda row, size=size: self._rows(row, size, part))
             done = end
         if part:
-            self._beside(low, done)
+            self._edge_columns(low, done)
         loop(done, high, 1, lambda row: self._rows(row, 1))
         if self.c.late and not self.c.kept:
-            loop(low, high, 1, self._late)
+            loop(low, high, 1, self._epilogue_row)
 
-    def _beside(self, low: Value, high: Value) -> None:
-        """Columns beside whole panels: tiles as high as others and lower ones."""
+    def _edge_columns(self, low: Value, high: Value) -> None:
+        """Emit the columns past the full panels, by full and by lower tiles."""
         done, (full, *_, lower, _) = low, self.c.heights
         for size in (full, lower):
             end = self.b.sub(high, self.b.urem(self.b.sub(high, done), number(size)))
             self.home.loop(done, end, size, lambda row, size=size: self._rows(row, size, "rest"))
             done = end
 
-    def _copy(self, low: Value, high: Value) -> None:
-        """Rows of results from scratch to where they belong.  They were stored whole vector by
-        whole vector, one over the end of the other: stores of a few lanes take several times as
-        long."""
+    def _copy_staged(self, low: Value, high: Value) -> None:
+        """Copy rows of results from scratch to their destination.
+
+        They were stored there in full vectors, each over the end of the one before: stores of a few
+        lanes are several times slower.
+        """
         b, home, c = self.b, self.home, self.c
         count = b.mul(b.sub(high, low), self.columns)
         place = Scope(self.top, {c.m: low})
@@ -163,14 +167,14 @@ class TallSkinnyGemm(TallPacker):
             copied(b, home, home.storage.at[c.item, STAGED_PART + j], to, count, dtype)
 
     def _rows(self, row: Value, count: int, part: Literal["", "whole", "rest"] = "") -> None:
-        """All columns of some rows; or whole panels of them, or what is beside these."""
+        """Emit all columns of some rows, or the full panels, or the rest."""
         self._across(self._tile(row, count), self.c.tile.vectors, part)
 
     def _tile(self, row: Value, count: int) -> Any:
-        """What computes and stores some columns of some rows."""
+        """Return a callback which emits some columns of some rows."""
         b, c = self.b, self.c
         if c.picked:
-            starts = [self._picked(b.add(row, number(i)) if i else row) for i in range(count)]
+            starts = [self._gathered_row(b.add(row, number(i)) if i else row) for i in range(count)]
         else:
             at = b.mul(row if c.direct else b.sub(row, self.first), self.left_steps[0])
             first = element_address(b, self.base, at, self.stored)
@@ -183,64 +187,69 @@ class TallSkinnyGemm(TallPacker):
         lanes = c.tile.lanes
 
         def columns(at: Value, vectors: int, mask: Value | None) -> None:
-            courses = self._courses(origins, at, count, vectors)
-            for course in courses:
+            streams = self._prefetch_streams(origins, at, count, vectors)
+            for stream in streams:
                 if c.wide:
-                    course.begin(self.depth)
+                    stream.begin(self.depth)
                 else:
-                    course.at_once()
-            self.courses = courses if c.wide else []
+                    stream.at_once()
+            self.courses = streams if c.wide else []
             if c.picked and count == c.heights[0]:
-                self._ask_picked(b.add(row, number(count)), at)
+                self._prefetch_gathered(b.add(row, number(count)), at)
             totals = self._sums(starts, b.sub(at, self.column), vectors, mask)
             if not c.late:
-                self._read_all(row, places, at, mask, totals)
+                self._epilogue_tile(row, places, at, mask, totals)
                 return
             for j, total in enumerate(totals):
                 i, v = divmod(j, vectors)
-                here = b.add(at, number(v * lanes)) if v else at
-                to = self._sum(b.add(row, number(i)), here)
+                vector_column = b.add(at, number(v * lanes)) if v else at
+                to = self._sum_address(b.add(row, number(i)), vector_column)
                 store_vector(self.m, to, total, c.item.dtype, None)
 
         return columns
 
     def _origins(self, row: Value) -> dict[Access, Value]:
-        """Where what is read beside the sums of a row begins, in elements."""
-        fills = self.c.wide and not self.c.deep  # the first cache, with a panel over all of k
-        asked = [*self.beside, *(() if fills else self.results)]
-        place = self._places(row, 1)[0] if asked else None
-        return {a: place.offset(a) for a in asked} if place else {}
+        """Return the first element of a row for each access of the epilogue to prefetch."""
+        fills = self.c.wide and not self.c.deep  # L1, with a panel over all of k
+        accesses = [*self.beside, *(() if fills else self.results)]
+        place = self._places(row, 1)[0] if accesses else None
+        return {a: place.offset(a) for a in accesses} if place else {}
 
-    def _courses(
+    def _prefetch_streams(
         self, origins: Mapping[Access, Value], column: Value, count: int, vectors: int
     ) -> list[PrefetchStream]:
-        """What the processor is to fetch that is read beside a tile's sums, and the lines of what
-        is made of them: runs as short as a tile tell it nothing of those."""
-        b, home, found = self.b, self.home, list[PrefetchStream]()
+        """Return prefetch streams for what the epilogue of a tile reads and writes.
+
+        Rows as short as a tile do not train hardware prefetchers.
+        """
+        b, home, streams = self.b, self.home, list[PrefetchStream]()
         for access, origin in origins.items():
             dtype, step = home.home.dtypes[access.buffer], self.rows_apart[access]
             base, written = home.home.buffers[access.buffer], access in self.results
-            ahead = 0 if written else self._rows_ahead(count)
-            at = b.add(b.add(origin, column), b.mul(number(ahead), step))
+            rows_ahead = 0 if written else self._rows_ahead(count)
+            at = b.add(b.add(origin, column), b.mul(number(rows_ahead), step))
             first = element_address(b, base, at, dtype)
-            lines = -(-vectors * self.c.tile.lanes * dtype.itemsize // LINE)
+            cache_lines = -(-vectors * self.c.tile.lanes * dtype.itemsize // LINE)
             step = b.mul(step, number(dtype.itemsize))
-            shape = count, lines
-            found.append(PrefetchStream(b, first, step, shape, near=not ahead, written=written))
-        return found
+            shape = count, cache_lines
+            streams.append(
+                PrefetchStream(b, first, step, shape, near=not rows_ahead, written=written)
+            )
+        return streams
 
     def _rows_ahead(self, count: int) -> int:
-        """How far it is to the rows for which a tile asks: those of the next one, or its own where
-        they are read later."""
+        """Return how many rows ahead a tile prefetches what its epilogue reads."""
         return 0 if self.c.late else count
 
-    def _ask_picked(self, row: Value, column: Value) -> None:
-        """Has the processor fetch one of the rows from this one on, another for each panel: the
-        processor does not know where they lie."""
+    def _prefetch_gathered(self, row: Value, column: Value) -> None:
+        """Prefetch one of the next gathered rows, another for each panel.
+
+        Hardware prefetchers cannot predict their addresses.
+        """
         b, c, home = self.b, self.c, self.home
         nth = b.udiv(b.sub(column, self.column), number(c.tile.columns))
         row, last = b.add(row, nth), b.sub(home.ranges[c.m][1], number(1))
-        first = self._picked(b.select(b.icmp_signed("<", row, last), row, last))
+        first = self._gathered_row(b.select(b.icmp_signed("<", row, last), row, last))
         home.loop(
             number(0),
             self.depth,
@@ -249,7 +258,7 @@ class TallSkinnyGemm(TallPacker):
         )
 
     def _places(self, row: Value, count: int) -> list[Scope]:
-        """The scopes of some rows."""
+        """Return the scopes of consecutive rows."""
         b, home, c = self.b, self.home, self.c
         places = [Scope(self.top, {c.m: b.add(row, number(i))}) for i in range(count)]
         home.enter(places[0], 1)
@@ -262,61 +271,72 @@ class TallSkinnyGemm(TallPacker):
         return places
 
     def _across(self, put: Any, vectors: int, part: Literal["", "whole", "rest"] = "") -> None:
-        """`put(column, vectors, mask)` for all columns, so many vectors at once where there are:
-        first for what is less than a vector, which may be stored over the begin of the next row.
-        Of `part` "whole" only where there are so many, of "rest" the others: at once too where
-        they take as many vectors.  A mask is that of the last vector."""
+        """Emit `put(column, vectors, mask)` for all columns, several vectors at once.
+
+        The masked remainder comes first, since it may be stored over the beginning of the next row.
+        `part` "whole" emits only full panels, "rest" only the other columns: at once if they need
+        as many vectors.  A mask applies to the last vector.
+        """
         b, home, c = self.b, self.home, self.c
-        (low, high), lanes, wide = home.ranges[c.n], c.tile.lanes, c.tile.lanes * vectors
+        (low, high), lanes, panel_columns = home.ranges[c.n], c.tile.lanes, c.tile.lanes * vectors
         size = b.sub(high, low)
-        whole, many = b.add(low, self._whole(size, lanes)), b.add(low, self._whole(size, wide))
+        vectors_end, panels_end = (
+            b.add(low, self._round_down(size, lanes)),
+            b.add(low, self._round_down(size, panel_columns)),
+        )
 
         def masked(at: Value) -> None:
             left = opaque(b, b.sub(high, at))
             put(at, 1, b.icmp_signed("<", iota(lanes), splat(b, left, lanes)))
 
         if part == "rest":
-            self._beside_panels(put, many, vectors, lambda: home.loop(many, high, lanes, masked))
+            self._edge_panel(
+                put, panels_end, vectors, lambda: home.loop(panels_end, high, lanes, masked)
+            )
             return
         if not part:
-            home.loop(whole, high, lanes, masked)
-        home.loop(low, many, wide, lambda at: put(at, vectors, None))
-        if wide > lanes and not part:
-            home.loop(many, whole, lanes, lambda at: put(at, 1, None))
+            home.loop(vectors_end, high, lanes, masked)
+        home.loop(low, panels_end, panel_columns, lambda at: put(at, vectors, None))
+        if panel_columns > lanes and not part:
+            home.loop(panels_end, vectors_end, lanes, lambda at: put(at, 1, None))
 
-    def _beside_panels(
-        self, put: Any, many: Value, vectors: int, single: Callable[[], None]
+    def _edge_panel(
+        self, put: Any, panels_end: Value, vectors: int, single: Callable[[], None]
     ) -> None:
-        """`put` for columns beside whole panels, where they take as many vectors; or else `single`,
-        by which these are done one by one.  Neither is emitted that no task needs."""
+        """Emit `put` for the columns past full panels if they fill all vectors, otherwise `single`.
+
+        A case which no task has is not emitted.
+        """
         b, lanes = self.b, self.c.tile.lanes
-        full, rests = (vectors - 1) * lanes, self._rests(vectors * lanes)
-        near = vectors > 1 and (not rests or max(rests) > full)
-        few = not near or not rests or any(0 < n <= full for n in rests)
-        left = opaque(b, b.sub(b.sub(self.home.ranges[self.c.n][1], many), number(full)))
-        some = b.icmp_signed(">", left, number(0))
-        if near and few:
-            with b.if_else(some) as (most, fewer):
-                with most:
-                    put(many, vectors, first_lanes(b, left, lanes))
-                with fewer:
+        full, rests = (vectors - 1) * lanes, self._edge_widths(vectors * lanes)
+        may_be_wide = vectors > 1 and (not rests or max(rests) > full)
+        may_be_narrow = not may_be_wide or not rests or any(0 < n <= full for n in rests)
+        left = opaque(b, b.sub(b.sub(self.home.ranges[self.c.n][1], panels_end), number(full)))
+        is_wide = b.icmp_signed(">", left, number(0))
+        if may_be_wide and may_be_narrow:
+            with b.if_else(is_wide) as (wide, narrow):
+                with wide:
+                    put(panels_end, vectors, first_lanes(b, left, lanes))
+                with narrow:
                     single()
-        elif near:
-            with b.if_then(some):
-                put(many, vectors, first_lanes(b, left, lanes))
+        elif may_be_wide:
+            with b.if_then(is_wide):
+                put(panels_end, vectors, first_lanes(b, left, lanes))
         elif not rests or max(rests):
             single()
 
-    def _rests(self, wide: int) -> set[int]:
-        """Columns that a task may have beside whole panels; none where that is not known."""
-        total, local = (found[self.c.n] for found in (self.home.s.phase.axes, self.home.s.local))
+    def _edge_widths(self, panel_columns: int) -> set[int]:
+        """Return the possible numbers of columns past full panels; empty if unknown."""
+        total, local = (
+            extents[self.c.n] for extents in (self.home.s.phase.axes, self.home.s.local)
+        )
         if self.home.bands or not isinstance(total, int) or not isinstance(local, int) or not local:
             return set()
-        return {min(local, total) % wide, total % local % wide}
+        return {min(local, total) % panel_columns, total % local % panel_columns}
 
-    # ---- what reads the sums ---------------------------------------------------------------------
+    # ---- the epilogue ---------------------------------------------------------------------
 
-    def _read_all(
+    def _epilogue_tile(
         self,
         row: Value,
         places: list[Scope],
@@ -324,34 +344,34 @@ class TallSkinnyGemm(TallPacker):
         mask: Value | None,
         totals: list[Value],
     ) -> None:
-        """Computes and stores what reads the sums of a tile from a row on, from registers."""
+        """Emit the epilogue of a tile from a row on, reading its sums from registers."""
         b, home, lanes, vectors = self.b, self.home, self.c.tile.lanes, len(totals) // len(places)
 
-        def line(i: int) -> None:
+        def row_epilogue(i: int) -> None:
             for v, total in enumerate(totals[i * vectors : (i + 1) * vectors]):
                 at = b.add(column, number(v * lanes)) if v else column
-                self._read(places[i], at, last_of(mask, v, vectors), total)
+                self._epilogue_vector(places[i], at, last_of(mask, v, vectors), total)
 
         if self.aimed is not None:
-            self.into.in_one(self.aimed, row, len(places), line)
+            self.into.in_one(self.aimed, row, len(places), row_epilogue)
             return
         if not self.into.groups or len(totals) == 1:
             for i in range(len(places)):
-                line(i)
+                row_epilogue(i)
             return
         end, high = b.add(column, number(vectors * lanes)), home.ranges[self.c.n][1]
         end = end if mask is None else b.select(b.icmp_signed("<", end, high), end, high)
         aimed = self.into.aimed(column, end, self.top)
-        with b.if_else(aimed.inside) as (one, several):
-            with one:
-                self.into.in_one(aimed, row, len(places), line)
-            with several:
-                self._read_apart(row, len(places), (column, end), totals)
+        with b.if_else(aimed.inside) as (in_one_range, in_several):
+            with in_one_range:
+                self.into.in_one(aimed, row, len(places), row_epilogue)
+            with in_several:
+                self._epilogue_by_vector(row, len(places), (column, end), totals)
 
-    def _read_apart(
+    def _epilogue_by_vector(
         self, row: Value, count: int, columns: tuple[Value, Value], totals: list[Value]
     ) -> None:
-        """The same vector by vector, of a tile that lies in several ranges."""
+        """Emit the epilogue vector by vector, for a tile which spans several output ranges."""
         b, home, lanes, dtype = self.b, self.home, self.c.tile.lanes, self.c.item.dtype
         vectors, (low, high) = len(totals) // count, columns
         with b.goto_entry_block():
@@ -364,7 +384,7 @@ class TallSkinnyGemm(TallPacker):
             total = b.load(element_address(b, room, nth, dtype), typ=totals[0].type)
             (place,) = self._places(i, 1)
             mask = first_lanes(b, opaque(b, b.sub(high, at)), lanes)
-            self._read(place, at, mask, total)
+            self._epilogue_vector(place, at, mask, total)
 
         home.loop(
             row,
@@ -373,37 +393,41 @@ class TallSkinnyGemm(TallPacker):
             lambda i: home.loop(low, high, lanes, lambda at: vector(i, at)),
         )
 
-    def _sum(self, row: Value, column: Value) -> Value:
-        """Address of a sum in scratch."""
-        return self._sum_of(self.item, row, column)
+    def _sum_address(self, row: Value, column: Value) -> Value:
+        """Return the address of a sum in scratch."""
+        return self._sum_address_of(self.item, row, column)
 
-    def _sum_of(self, item: Item, row: Value, column: Value) -> Value:
-        """The same of one of the products that are taken together."""
+    def _sum_address_of(self, item: Item, row: Value, column: Value) -> Value:
+        """Return the address of a sum of one of the products emitted together."""
         b, low = self.b, self.home.ranges[self.c.n][0]
         at = b.add(b.mul(b.sub(row, self.first), self.pitch), b.sub(column, low))
         return element_address(b, self.home.storage.at[item, SUMS_PART], at, item.dtype)
 
-    def _late(self, row: Value) -> None:
-        """What reads the sums of a row, from scratch."""
+    def _epilogue_row(self, row: Value) -> None:
+        """Emit the epilogue of a row from sums in scratch."""
         (place,), c, b = self._places(row, 1), self.c, self.b
 
         def columns(at: Value, vectors: int, mask: Value | None) -> None:
             for v in range(vectors):
-                here = b.add(at, number(v * c.tile.lanes)) if v else at
-                total = load_vector(self.m, self._sum(row, here), c.item.dtype, None)
-                self._read(place, here, last_of(mask, v, vectors), total)
+                vector_column = b.add(at, number(v * c.tile.lanes)) if v else at
+                total = load_vector(
+                    self.m, self._sum_address(row, vector_column), c.item.dtype, None
+                )
+                self._epilogue_vector(place, vector_column, last_of(mask, v, vectors), total)
 
-        # What is read after long sums need not be written out more than once.
+        # After long sums the epilogue need not be unrolled.
         self._across(columns, 1 if c.wide else c.tile.vectors)
 
-    def _read(self, place: Scope, column: Value, mask: Value | None, total: Value) -> None:
-        """Computes and stores what reads one vector of sums."""
+    def _epilogue_vector(
+        self, place: Scope, column: Value, mask: Value | None, total: Value
+    ) -> None:
+        """Emit the epilogue of one vector of sums."""
         home, b, c = self.home, self.b, self.c
         inner = Scope(place, {c.n: column}, lanes=Lanes(c.n, column, c.tile.lanes, mask))
         inner.values[c.item] = total
         for item, _ in c.others:
-            kept = self._sum_of(item, inner.axis(c.m), column)
-            inner.values[item] = load_vector(self.m, kept, item.dtype, None)
+            address = self._sum_address_of(item, inner.axis(c.m), column)
+            inner.values[item] = load_vector(self.m, address, item.dtype, None)
         home.enter(inner, 2)
         if not self.staged:
             home.body(inner)
@@ -420,40 +444,40 @@ class TallSkinnyGemm(TallPacker):
     def _sums(
         self, starts: list[Value], column: Value, vectors: int, mask: Value | None
     ) -> list[Value]:
-        """The sums of some rows and vectors of columns over all of k."""
+        """Return the sums of some rows and vectors of columns over all of k."""
         c = self.c
-        line = self.at(RIGHT_PART, self._packed(number(0), column))
+        right_row = self.at(RIGHT_PART, self._packed_offset(number(0), column))
 
-        def one(k: Value, totals: list[Value], nth: int) -> list[Value]:
-            across = self._line(k, nth, line, column, vectors, mask)
+        def step_at(k: Value, totals: list[Value], nth: int) -> list[Value]:
+            across = self._load_row(k, nth, right_row, column, vectors, mask)
             if nth == 0:
-                self._ask(starts, k, column)
+                self._prefetch_rows(starts, k, column)
                 ask_in_course(self.b, self.courses, k)
-            found: list[Value] = []
+            sums: list[Value] = []
             for i, at in enumerate(self._rows_at(starts, k)):
-                # Broadcasts do not wait in registers for their turn.
+                # Broadcast just before use, to keep registers free.
                 value = splat(self.b, load_scalar(self.scalar, at, self.stored, None), c.tile.lanes)
-                found += [
+                sums += [
                     fma_step(self.m, value, x, totals[i * vectors + v], c.item)
                     for v, x in enumerate(across)
                 ]
-            return found
+            return sums
 
         zeros = [self.m.const(c.item.dtype, 0)] * (len(starts) * vectors)
         if not c.wide or is_short(self.home.s.local[c.k], c.item.dtype):
-            return rounds(self.b, (number(0), self.depth), 1, one, zeros)
+            return rounds(self.b, (number(0), self.depth), 1, step_at, zeros)
         return in_runs(
             self.m,
             c.item.dtype,
             (number(0), self.depth),
             len(zeros),
-            lambda run: rounds(self.b, run, 1, one, zeros),
+            lambda run: rounds(self.b, run, 1, step_at, zeros),
         )
 
-    def _line(
+    def _load_row(
         self, k: Value, nth: int, first: Value, column: Value, vectors: int, mask: Value | None
     ) -> list[Value]:
-        """Some vectors of one line of the right operand: of the nth after the kth."""
+        """Load some vectors of the right operand's row at position k + nth."""
         places = self._panel(k, nth, first, vectors)
         return [
             load_vector(self.m, place, self.c.item.dtype, last_of(mask, v, vectors))
@@ -461,41 +485,47 @@ class TallSkinnyGemm(TallPacker):
         ]
 
     def _panel(self, k: Value, nth: int, first: Value, vectors: int) -> list[Value]:
-        """Where they are packed, `first` being the place of the first line."""
+        """Return addresses of vectors in the packed row at k + nth.
+
+        `first` is the row at k = 0.
+        """
         c = self.c
         step = number(c.tile.columns) if c.wide else self.pitch
         b, dtype = self.b, c.item.dtype
-        line = stepped(b, first, k, step, memory_type(dtype))
-        line = element_address(b, line, b.mul(number(nth), step), dtype) if nth else line
-        return [element_address(b, line, number(v * c.tile.lanes), dtype) for v in range(vectors)]
+        row_address = stepped(b, first, k, step, memory_type(dtype))
+        row_address = (
+            element_address(b, row_address, b.mul(number(nth), step), dtype) if nth else row_address
+        )
+        return [
+            element_address(b, row_address, number(v * c.tile.lanes), dtype) for v in range(vectors)
+        ]
 
-    def _on(self, first: Value, k: Value, nth: int, step: Value, dtype: DType) -> Value:
-        """An address `k + nth` steps on, of which only `k` differs from round to round."""
+    def _advance(self, first: Value, k: Value, nth: int, step: Value, dtype: DType) -> Value:
+        """Return the address `k + nth` steps on; only `k` changes between iterations."""
         b = self.b
         at = element_address(b, first, times(b, k, step), dtype)
         return element_address(b, at, b.mul(number(nth), step), dtype) if nth else at
 
-    def _ask(self, starts: list[Value], k: Value, column: Value) -> None:
-        """Has the processor fetch what later tiles read: a tile's rows are too many and too short
-        for it to guess."""
+    def _prefetch_rows(self, starts: list[Value], k: Value, column: Value) -> None:
+        """Prefetch rows of later tiles: too many and too short for hardware prefetchers."""
         b = self.b
         if self.along == self.c.k and len(starts) > 1:
-            ahead = number(AHEAD // self.stored.itemsize)
-            if self.c.wide:  # the next rows, while the tiles of these use theirs
-                ahead = b.mul(self.left_steps[0], number(len(starts)))
+            distance = number(AHEAD // self.stored.itemsize)
+            if self.c.wide:  # the next rows, in the course of this row block's tiles
+                distance = b.mul(self.left_steps[0], number(len(starts)))
             at = stepped(b, starts[0], k, number(len(starts)), memory_type(self.stored))
-            prefetch(b, element_address(b, at, ahead, self.stored), near=not self.c.wide)
+            prefetch(b, element_address(b, at, distance, self.stored), near=not self.c.wide)
 
     def _rows_at(self, starts: list[Value], k: Value) -> list[Value]:
-        """Where a tile's rows are at a position."""
+        """Return the addresses of a tile's rows at a position."""
         step, kind = self.left_steps[1], memory_type(self.stored)
-        if self.c.picked:  # anywhere
-            return [self._on(start, k, 0, step, self.stored) for start in starts]
+        if self.c.picked:  # at unrelated addresses
+            return [self._advance(start, k, 0, step, self.stored) for start in starts]
         return abreast(self.b, starts, (self.left_steps[0], kind), k, step, kind)
 
-    def _one(self, start: Value, k: Value, nth: int) -> Value:
-        """An element of the left operand in all lanes: of its row the nth after the kth."""
-        at = self._on(start, k, nth, self.left_steps[1], self.stored)
+    def _broadcast(self, start: Value, k: Value, nth: int) -> Value:
+        """Broadcast an element of the left operand: of its row, at k + nth."""
+        at = self._advance(start, k, nth, self.left_steps[1], self.stored)
         return splat(self.b, load_scalar(self.scalar, at, self.stored, None), self.c.tile.lanes)
 
 

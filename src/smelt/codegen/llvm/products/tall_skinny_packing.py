@@ -1,7 +1,7 @@
-"""Operands of a tall product: what of them is packed, and where the rest lies.
+"""Pack the operands of a tall-skinny product, or locate them in place.
 
-The left operand is multiplied where it lies, or else some rows of it are packed first; the right
-one is packed once in a task, line by line or in panels as wide as a tile.
+The left operand is multiplied in place, or some rows of it are packed at a time.  The right operand
+is packed once per task: row by row, or in panels as wide as a tile.
 """
 
 from __future__ import annotations
@@ -46,17 +46,21 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 BELOW = 16
-"""Summed positions that are packed for one vector of columns after another, where each tests what
-lies outside: their lines stay in the first cache from vector to vector."""
+"""Positions along k packed for one vector of columns after another, where each tests bounds.
+
+Their rows stay in L1 from vector to vector.
+"""
 
 
 PANELS_AHEAD = 4
-"""Panels by which packing what lies in lines runs behind what it has asked memory for: places of
-more channels than the processor can foresee are read side by side."""
+"""Panels between what is packed of image rows and what is prefetched.
+
+More channels are read side by side than hardware prefetchers follow.
+"""
 
 
 class TallPacker(Packer):
-    """Packs the operands of one tall product in the task that `home` is emitting."""
+    """Packs the operands of one tall-skinny product in the task that `home` is emitting."""
 
     def __init__(self, home: NestEmitter, nest: Nest, c: TallSkinnyPlan) -> None:
         super().__init__(home, c.item)
@@ -64,30 +68,32 @@ class TallPacker(Packer):
         self.m = LLVMMachine(self.b, c.tile.lanes, home.home.target)
         self.scalar = LLVMMachine(self.b, None, home.home.target)
         self.first, self.staged = number(0), False
-        """Of the rows at hand; and whether they are stored by way of scratch."""
+        """First of the current rows; `staged` says whether outputs are staged in scratch."""
         self.top = home.top
         self.rows_apart: dict[Access, Value] = {}
         self.beside: list[Access] = []
-        """What is read beside the sums, element by element."""
+        """Accesses of the epilogue which read one element per sum."""
         self.courses: list[PrefetchStream] = []
-        """What the tile at hand asks for in its course."""
+        """Prefetch streams which the current tile advances."""
         self.left_steps: list[Value] = []
         low, high = home.ranges[c.k]
         self.depth = self.b.sub(high, low)
         self.column, high = home.ranges[c.n]
         self.columns = self.b.sub(high, self.column)
-        self.pitch = self._whole(self.b.add(self.columns, number(c.tile.lanes - 1)), c.tile.lanes)
-        """Elements between packed lines of the right operand, and between rows of sums."""
+        self.pitch = self._round_down(
+            self.b.add(self.columns, number(c.tile.lanes - 1)), c.tile.lanes
+        )
+        """Elements between packed rows of the right operand, and between rows of sums."""
         self.strides = {c.k: self.pitch, c.n: number(1)}
         self.apart = {c.m: self.depth, c.k: number(1)}
 
-    def _whole(self, count: Value, step: int) -> Value:
+    def _round_down(self, count: Value, step: int) -> Value:
         return self.b.and_(count, number(-step))
 
     # ---- the left operand ------------------------------------------------------------------------
 
-    def _open_left(self) -> None:
-        """Finds where the left operand lies, and how far apart its rows and positions are."""
+    def _locate_left(self) -> None:
+        """Locate the left operand, and compute its strides along rows and k."""
         home, b, c = self.home, self.b, self.c
         self.along, self.stored = "", c.item.dtype
         if not c.direct:
@@ -105,8 +111,8 @@ class TallPacker(Packer):
         origin = b.add(top.offset(access), b.mul(home.ranges[c.k][0], self.left_steps[1]))
         self.base = element_address(b, home.home.buffers[access.buffer], origin, self.stored)
 
-    def _picked(self, row: Value) -> Value:
-        """Where a row of the left operand begins that lies at a computed position."""
+    def _gathered_row(self, row: Value) -> Value:
+        """Return the address of a gathered row of the left operand."""
         home, c, access = self.home, self.c, self.c.left.payload
         assert isinstance(access, Access)
         place = Scope(home.top, {c.m: row, c.k: home.ranges[c.k][0]})
@@ -114,7 +120,7 @@ class TallPacker(Packer):
         return element_address(self.b, home.home.buffers[access.buffer], at, self.stored)
 
     def _pack_left(self) -> None:
-        """Some rows of the left operand, unless they are multiplied where they lie."""
+        """Pack some rows of the left operand, unless they are multiplied in place."""
         c, nest = self.c, self.nest.packs[0]
         if c.direct:
             return
@@ -130,7 +136,7 @@ class TallPacker(Packer):
             self._convert(nest, access)
 
     def _convert(self, nest: Nest, access: Access) -> None:
-        """The same where they are converted only, and follow one another without gaps."""
+        """Pack rows which are only converted, and contiguous one after the other."""
         home, b, c = self.home, self.b, self.c
         low, high = home.ranges[c.m]
         top = home.open(nest, Scope(home.top))
@@ -139,24 +145,24 @@ class TallPacker(Packer):
         base = element_address(b, home.home.buffers[access.buffer], origin, dtype)
 
         def put(at: Value, mask: Value | None) -> None:
-            found = load_vector(self.m, element_address(b, base, at, dtype), dtype, mask)
-            found = converted(self.m, found, c.left)
-            store_vector(self.m, self.at(LEFT_PART, at), found, c.item.dtype, None)
+            value = load_vector(self.m, element_address(b, base, at, dtype), dtype, mask)
+            value = converted(self.m, value, c.left)
+            store_vector(self.m, self.at(LEFT_PART, at), value, c.item.dtype, None)
 
         each_vector(b, home, b.mul(b.sub(high, low), self.depth), c.tile.lanes, put)
 
     def _pack_right(self) -> None:
-        """All of the right operand: of one that is turned each panel from its begin to its end."""
+        """Pack all of the right operand; a transposed one panel by panel."""
         nest, c, home = self.nest.packs[1], self.c, self.home
         self.starts = {a: home.ranges[a][0] for a in nest.order}
         if not nest.turned:
             self.pack(nest)
             return
         axes = stretched(home, nest, c.tile.columns)
-        in_stretches(home, axes, lambda: self._turn_right(nest))
+        in_stretches(home, axes, lambda: self._transpose_right(nest))
 
     def _pack(self, nest: Nest, scope: Scope) -> None:
-        """Runs the nest; where vectors come before the summed positions, all of these for each."""
+        """Emit the nest; where its outer axis is the vector axis, in blocks of k."""
         if nest.order[0] == nest.vector:
             top = self.home.open(nest, scope)
             below = nest.order[1]
@@ -172,53 +178,58 @@ class TallPacker(Packer):
             super()._pack(nest, scope)
 
     def _by_columns(self, top: Scope) -> None:
-        """Vectors of columns, of which it is found out once what lies outside: where places of many
-        lines are columns, as many vectors at once as a tile has."""
+        """Pack vectors of columns, with all positions of the block for each.
+
+        Bounds are tested once per vector.  Where columns are pixels of several image rows, as many
+        vectors are packed at once as a tile has.
+        """
         home, b, lanes = self.home, self.b, self.home.s.lanes
         column, k = home.nest.order
         low, high = home.ranges[column]
-        whole, later = b.add(low, self._whole(b.sub(high, low), lanes)), fresh(home)
-        lines = any(of_lines(e, column) for a in accesses_of(home.items) for e, _ in a.limits)
+        vectors_end, prefetched = b.add(low, self._round_down(b.sub(high, low), lanes)), fresh(home)
+        spans_rows = any(of_lines(e, column) for a in accesses_of(home.items) for e, _ in a.limits)
 
-        last = farthest(accesses_of(home.items), column) if lines else []
+        last_accesses = farthest(accesses_of(home.items), column) if spans_rows else []
 
         def vector(at: Value, mask: Value | None, count: int = lanes) -> None:
             outer = Scope(top, {column: at}, lanes=Lanes(column, at, count, mask))
             home.enter(outer, 1)
-            known = known_limits(home, outer)
+            limits = known_limits(home, outer)
             home.held = hold(home, k)
-            here = Lanes(column, at, count, mask, inside=known)
+            vector_lanes = Lanes(column, at, count, mask, inside=limits)
 
             def inside(position: Value) -> None:
-                inner = Scope(outer, {k: position}, lanes=here)
+                inner = Scope(outer, {k: position}, lanes=vector_lanes)
                 home.enter(inner, 2)
                 home.body(inner)
-                for access, far in later:
-                    self._ask_for(access, b.add(inner.offset(access), home.index(far, top)))
-                for access in last:
+                for access, distance in prefetched:
+                    self._prefetch_element(
+                        access, b.add(inner.offset(access), home.index(distance, top))
+                    )
+                for access in last_accesses:
                     for nth in range(count // lanes):
-                        far = number(PANELS_AHEAD * count + nth * lanes)
-                        self._ask_for(access, b.add(inner.offset(access), far))
+                        distance = number(PANELS_AHEAD * count + nth * lanes)
+                        self._prefetch_element(access, b.add(inner.offset(access), distance))
 
-            within_lines(home, column, known, lambda: home.loop(*home.ranges[k], 1, inside))
+            within_lines(home, column, limits, lambda: home.loop(*home.ranges[k], 1, inside))
             home.held = {}
 
         done = low
-        if lines and self.c.tile.vectors > 1:
-            wide = self.c.tile.columns
-            done = b.add(low, self._whole(b.sub(high, low), wide))
-            home.loop(low, done, wide, lambda at: vector(at, None, wide))
-        home.loop(done, whole, lanes, lambda at: vector(at, None))
-        home.loop(whole, high, lanes, lambda at: vector(at, rest_mask(home, high, at, lanes)))
+        if spans_rows and self.c.tile.vectors > 1:
+            tile_columns = self.c.tile.columns
+            done = b.add(low, self._round_down(b.sub(high, low), tile_columns))
+            home.loop(low, done, tile_columns, lambda at: vector(at, None, tile_columns))
+        home.loop(done, vectors_end, lanes, lambda at: vector(at, None))
+        home.loop(vectors_end, high, lanes, lambda at: vector(at, rest_mask(home, high, at, lanes)))
 
-    def _ask_for(self, access: Access, at: Value) -> None:
-        """Has the processor fetch the line of an element."""
+    def _prefetch_element(self, access: Access, at: Value) -> None:
+        """Prefetch the cache line of an element."""
         home = self.home
         buffer, dtype = home.home.buffers[access.buffer], home.home.dtypes[access.buffer]
         prefetch(self.b, element_address(self.b, buffer, at, dtype))
 
-    def _turn_right(self, nest: Nest) -> None:
-        """A stretch of a right operand that is turned."""
+    def _transpose_right(self, nest: Nest) -> None:
+        """Pack a segment of a right operand which is transposed."""
         c, home = self.c, self.home
         items = needed(nest, home.taken) if home.taken else nest.items
         if len(items) == 1 and items[0] in nest.turned:
@@ -226,44 +237,51 @@ class TallPacker(Packer):
 
             def put(k: Value, column: Value, value: Value) -> None:
                 at = (self.b.sub(x, self.starts[a]) for x, a in ((k, c.k), (column, c.n)))
-                store_vector(m, self.at(RIGHT_PART, self._packed(*at)), value, c.item.dtype, None)
+                store_vector(
+                    m, self.at(RIGHT_PART, self._packed_offset(*at)), value, c.item.dtype, None
+                )
 
             turned(home, items[0], home.open(nest, Scope(home.top)), put)
             return
 
         in_squares(home, (c.n, c.k), lambda: home.run(nest, Scope(home.top)))
 
-    def _clear_beyond(self) -> None:
-        """The lanes without a column of the right operand's last panel."""
+    def _zero_panel_tail(self) -> None:
+        """Clear the lanes past the last column in the right operand's last panel."""
         panels = self.at(RIGHT_PART, number(0)), self.c.item.dtype
         clear_beyond(self.home, panels, self.c.tile, self.columns, self.depth, self.depth)
 
     def plain(self, nest: Nest) -> Collection[str]:
+        """Return the axes of a nest which may be partitioned: all unless it transposes."""
         return () if nest.turned else nest.order
 
     def unit(self, nest: Nest) -> int:
+        """Return the multiple at which vectors of a packing nest must begin."""
         return self.c.tile.columns if nest.packed == "right" and self.c.wide else 1
 
     def offset(self, nest: Nest, scope: Scope) -> Value:
-        """Where the vector at a scope goes, in elements."""
+        """Return the packed position of the vector at a scope, in elements."""
         c, b = self.c, self.b
         if not c.wide or nest.packed != "right":
             return super().offset(nest, scope)
         k, column = scope.axis(c.k), scope.axis(c.n)
-        return self._packed(b.sub(k, self.starts[c.k]), b.sub(column, self.column))
+        return self._packed_offset(b.sub(k, self.starts[c.k]), b.sub(column, self.column))
 
-    def _packed(self, k: Value, column: Value) -> Value:
-        """Where an element of the right operand is packed."""
-        b, wide = self.b, self.c.tile.columns
+    def _packed_offset(self, k: Value, column: Value) -> Value:
+        """Return the packed position of an element of the right operand."""
+        b, panel_columns = self.b, self.c.tile.columns
         if not self.c.wide:
             return b.add(b.mul(k, self.pitch), column)
-        panel = b.mul(self._whole(column, wide), self.depth)
-        inside = b.and_(column, number(wide - 1))
-        return b.add(b.add(panel, b.mul(k, number(wide))), inside)
+        panel = b.mul(self._round_down(column, panel_columns), self.depth)
+        inside = b.and_(column, number(panel_columns - 1))
+        return b.add(b.add(panel, b.mul(k, number(panel_columns))), inside)
 
     def put(self, nest: Nest, value: Value, scope: Scope) -> None:
-        """Stores one vector of a packed operand: of the left one a whole vector, over whose end the
-        next row is stored, unless parts of all rows come one after another."""
+        """Store one vector of a packed operand.
+
+        Vectors of the left operand are stored whole, over the beginning of the next row; unless all
+        rows are packed segment by segment.
+        """
         if nest.packed == "right" or scope.lanes is None or self.parted:
             super().put(nest, value, scope)
             return
@@ -273,39 +291,38 @@ class TallPacker(Packer):
         store_vector(m, to, splat(self.b, value, lanes), self.item.dtype, None)
 
     def _clamped(self, row: Value, count: int) -> list[Value]:
-        """Where the rows of a tile begin that follow one another; those beyond the last one are the
-        last one."""
+        """Return row addresses of a tile, clamped to the last row."""
         b, c = self.b, self.c
         last = b.sub(self.home.ranges[c.m][1], number(1))
-        found: list[Value] = []
+        addresses: list[Value] = []
         for i in range(count):
             at = b.add(row, number(i)) if i else row
             at = b.select(b.icmp_signed("<", at, last), at, last)
             if c.picked:
-                found.append(self._picked(at))
+                addresses.append(self._gathered_row(at))
                 continue
             at = b.mul(at if c.direct else b.sub(at, self.first), self.left_steps[0])
-            found.append(element_address(b, self.base, at, self.stored))
-        return found
+            addresses.append(element_address(b, self.base, at, self.stored))
+        return addresses
 
 
-def farthest(read: Sequence[Access], along: str) -> list[Access]:
-    """Of what is read along an axis of each array, that which lies farthest on."""
-    found = dict[str, Access]()
-    for access in read:
-        if coefficient(access.offset, along) == 1:
-            other = found.setdefault(access.buffer, access)
-            if nonnegative(sub(access.offset, other.offset)):
-                found[access.buffer] = access
-    return [*found.values()]
+def farthest(accesses: Sequence[Access], axis: str) -> list[Access]:
+    """Return the access with the largest offset along an axis, for each buffer."""
+    by_buffer = dict[str, Access]()
+    for access in accesses:
+        if coefficient(access.offset, axis) == 1:
+            best = by_buffer.setdefault(access.buffer, access)
+            if nonnegative(sub(access.offset, best.offset)):
+                by_buffer[access.buffer] = access
+    return [*by_buffer.values()]
 
 
 def converted(m: LLVMMachine, value: Value, item: Item) -> Value:
-    """What was loaded for an item, as the type to which this converts it."""
-    chain = [item]
-    while chain[-1].kind == "cast":
-        chain.append(chain[-1].args[0])
-    for outer, inner in zip(chain[-2::-1], chain[:0:-1], strict=True):
+    """Apply the casts between a load and `item` to a loaded value."""
+    casts = [item]
+    while casts[-1].kind == "cast":
+        casts.append(casts[-1].args[0])
+    for outer, inner in zip(casts[-2::-1], casts[:0:-1], strict=True):
         value = cast(m, value, inner.dtype, outer.dtype)
     return value
 

@@ -1,12 +1,13 @@
-"""Register tiles as functions of their own, and the loops that call them for all of a block.
+"""Strip-mine blocks into register tiles, and outline tiles as functions.
 
-Among the loops that pack, constants of those would be kept in the registers of a tile's sums:
+Within the packing loops LLVM would keep those loops' constants in the registers which the tile
+needs for its sums; a separate noinline function has all registers:
 
     function = outline_function(module, "tile.f32.12x32", TILE_TYPE, fill)   # fill(function), once
     for_each_tile(home, tile, fewer, rows, columns, lambda tile, row, column: ...)
-    every_width(home, tile, columns, lambda column, vectors: ...)       # what stands above others
-    rounds(b, (low, high), step, lambda k, sums, nth: ..., begin)       # a tile's own loop
-    in_blocks(home, axis, size, inside)                                 # around them
+    every_width(home, tile, columns, lambda column, vectors: ...)       # tiles one below the other
+    rounds(b, (low, high), step, lambda k, sums, nth: ..., begin)       # the loop over k of a tile
+    in_blocks(home, axis, size, inside)                                 # the loops around them
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 FEW = 2
-"""Tiles one below the other up to which loading what two lines hold costs less than packing it."""
+"""Tiles below each other up to which packing unaligned rows does not pay."""
 
 
 def blocks(
@@ -38,7 +39,10 @@ def blocks(
     *,
     at_multiples: bool = False,
 ) -> None:
-    """`inside(begin, end)` for blocks of so many positions, or for those that end at multiples."""
+    """Emit `inside(begin, end)` for consecutive blocks of a range.
+
+    With `at_multiples` blocks end at multiples of the size, so that the first may be shorter.
+    """
     b, (low, high) = home.b, span
     step = number(size) if isinstance(size, int) else size
 
@@ -48,9 +52,9 @@ def blocks(
         inside(start, b.select(b.icmp_signed("<", end, high), end, high))
 
     first = low
-    if at_multiples:  # of no positions no block begins before them
-        some = b.icmp_signed("<", low, high)
-        first = b.select(some, b.sub(low, b.srem(low, step)), low)
+    if at_multiples:  # an empty range must not begin before itself
+        has_any = b.icmp_signed("<", low, high)
+        first = b.select(has_any, b.sub(low, b.srem(low, step)), low)
     home.loop(first, high, size, block)
 
 
@@ -62,19 +66,19 @@ def in_blocks(
     *,
     at_multiples: bool = False,
 ) -> None:
-    """Runs `inside` with the range of an axis cut to `blocks`."""
-    kept = home.ranges[axis]
+    """Emit `inside` for each block of an axis, whose range is narrowed to it."""
+    full_range = home.ranges[axis]
 
-    def block(*part: Value) -> None:
+    def narrowed(*part: Value) -> None:
         home.ranges[axis] = part[0], part[1]
         inside()
-        home.ranges[axis] = kept
+        home.ranges[axis] = full_range
 
-    blocks(home, kept, size, block, at_multiples=at_multiples)
+    blocks(home, full_range, size, narrowed, at_multiples=at_multiples)
 
 
 def in_squares(home: NestEmitter, axes: Sequence[str], inside: Callable[[], None]) -> None:
-    """Runs `inside` with the ranges of two axes cut to what is turned at once."""
+    """Emit `inside` for each transpose tile of two axes, with narrowed ranges."""
     side, (first, second) = turned_side(home.s.lanes), axes
     in_blocks(home, first, side, lambda: in_blocks(home, second, side, inside))
 
@@ -82,16 +86,16 @@ def in_squares(home: NestEmitter, axes: Sequence[str], inside: Callable[[], None
 def outline_function(
     module: ir.Module, name: str, kind: ir.FunctionType, fill: Callable[[ir.Function], None]
 ) -> ir.Function:
-    """The function of a name, written by `fill` where the module has none yet."""
-    found = module.globals.get(name)
-    if found is None:
-        found = ir.Function(module, kind, name)
-        found.linkage = "internal"
+    """Return the internal noinline function `name`, emitted by `fill` if the module has none."""
+    function = module.globals.get(name)
+    if function is None:
+        function = ir.Function(module, kind, name)
+        function.linkage = "internal"
         for attribute in ("noinline", "nounwind"):
-            found.attributes.add(attribute)
-        found.args[0].add_attribute("noalias")
-        fill(found)
-    return found
+            function.attributes.add(attribute)
+        function.args[0].add_attribute("noalias")
+        fill(function)
+    return function
 
 
 def for_each_tile(
@@ -103,20 +107,22 @@ def for_each_tile(
     put: Callable[[Tile, Value, Value], None],
     begin: Callable[[Value, int], None] | None = None,
 ) -> None:
-    """`put(tile, row, column)` for every tile of a block: whole ones, then those of `fewer` rows;
-    where few columns are left, of one vector.  Before those of a column, `begin(column, vectors)`.
+    """Emit `put(tile, row, column)` for every register tile of a block.
+
+    Full tiles come first, then those of `fewer` rows; a narrow column remainder gets tiles of one
+    vector.  `begin(column, vectors)` is emitted before the tiles of each column block.
     """
     b = home.b
-    whole = full_tile_rows(b, rows, tile.rows, fewer)
+    full_rows = full_tile_rows(b, rows, tile.rows, fewer)
 
-    def line(column: Value, vectors: int) -> None:
+    def column_tiles(column: Value, vectors: int) -> None:
         if begin is not None:
             begin(column, vectors)
-        for height, start, end in ((tile.rows, number(0), whole), (fewer, whole, rows)):
-            low = replace(tile, rows=height, vectors=vectors)
-            home.loop(start, end, height, lambda row, low=low: put(low, row, column))
+        for height, start, end in ((tile.rows, number(0), full_rows), (fewer, full_rows, rows)):
+            sized = replace(tile, rows=height, vectors=vectors)
+            home.loop(start, end, height, lambda row, sized=sized: put(sized, row, column))
 
-    every_width(home, tile, columns, line)
+    every_width(home, tile, columns, column_tiles)
 
 
 def every_width(
@@ -126,53 +132,60 @@ def every_width(
     line: Callable[[Value, int], None],
     even: bool = False,
 ) -> None:
-    """`line(column, vectors)` for every column that a tile begins at, and vectors of each: where
-    few columns are left, one, if columns are not known to be `even`."""
+    """Emit `line(column, vectors)` for every column block of a register tile.
+
+    A remainder which fits one vector gets `vectors` = 1; with `even` there is known to be none.
+    """
     b = home.b
     if even:
         home.loop(number(0), columns, tile.columns, lambda at: line(at, tile.vectors))
         return
-    over = b.srem(columns, number(tile.columns))
-    few = b.icmp_signed("<=", over, number(tile.lanes))
-    wide = b.select(few, b.sub(columns, over), columns)
-    home.loop(number(0), wide, tile.columns, lambda at: line(at, tile.vectors))
-    home.loop(wide, columns, tile.columns, lambda at: line(at, 1))
+    remainder = b.srem(columns, number(tile.columns))
+    is_narrow = b.icmp_signed("<=", remainder, number(tile.lanes))
+    full_columns = b.select(is_narrow, b.sub(columns, remainder), columns)
+    home.loop(number(0), full_columns, tile.columns, lambda at: line(at, tile.vectors))
+    home.loop(full_columns, columns, tile.columns, lambda at: line(at, 1))
 
 
 def heights(full: int) -> tuple[int, ...]:
-    """Heights of tiles that together fit any number of rows, from whole ones to single rows."""
+    """Return tile heights, largest first, which together cover any number of rows."""
     return (full, *(h for h in (4, 2, 1) if 2 * h <= full))
 
 
 def full_tile_rows(b: ir.IRBuilder, rows: Value, high: int, low: int) -> Value:
-    """Rows that whole tiles take: two lower ones do the last of these with the few rows that would
-    be left, and a whole one more what is nearly whole."""
-    over = b.srem(rows, number(high))
-    whole, none = b.sub(rows, over), b.icmp_signed("==", over, number(0))
-    few = b.icmp_signed("<=", over, number(2 * low - high))
-    few = b.and_(b.and_(few, b.not_(none)), b.icmp_signed(">", whole, number(0)))
-    many = b.icmp_signed(">", over, number(low))
-    whole = b.select(few, b.sub(whole, number(high)), whole)
-    return b.select(many, b.add(whole, number(high)), whole)
+    """Return how many rows full-height tiles cover.
+
+    If the remainder is small, one full tile less, so that two short tiles cover it and the
+    remainder; if the remainder is nearly a full tile, round up.
+    """
+    remainder = b.srem(rows, number(high))
+    full, is_exact = b.sub(rows, remainder), b.icmp_signed("==", remainder, number(0))
+    is_small = b.icmp_signed("<=", remainder, number(2 * low - high))
+    is_small = b.and_(b.and_(is_small, b.not_(is_exact)), b.icmp_signed(">", full, number(0)))
+    is_large = b.icmp_signed(">", remainder, number(low))
+    full = b.select(is_small, b.sub(full, number(high)), full)
+    return b.select(is_large, b.add(full, number(high)), full)
 
 
 def lies_well(home: NestEmitter, c: Contraction, lines: tuple[Value, Value], rows: Value) -> Value:
-    """Whether tiles of so many rows had better read short lines of a right operand where they lie
-    than packed ones: from what address on, and elements apart.  Where vectors lie in two lines of
-    the cache each tile loads them twice; a stream's blocks are packed once for all rows, if these
-    are more than packing costs."""
+    """Return whether tiles should read short rows of the right operand in place (i1).
+
+    `lines` is the first row's address and the elements between rows.  Vectors which cross cache
+    lines are loaded twice by every tile, so a stream's block is packed once for all rows if there
+    are more rows than packing costs.
+    """
     b, size = home.b, c.unit.itemsize
     if home.s.region(c.item) is None:
         return ir.IntType(1)(1)
-    whole = lie_in_lines(b, lines[0], b.mul(lines[1], number(size)), c.tile.lanes * size)
-    return b.or_(whole, b.icmp_signed("<=", rows, number(FEW * c.tile.rows)))
+    aligned = lie_in_lines(b, lines[0], b.mul(lines[1], number(size)), c.tile.lanes * size)
+    return b.or_(aligned, b.icmp_signed("<=", rows, number(FEW * c.tile.rows)))
 
 
 def whole_units(home: NestEmitter, c: Contraction) -> Value:
-    """Whether the block of k at hand ends with a whole unit."""
+    """Return whether the current block of k ends with a complete 32-bit unit (i1)."""
     low, high = home.ranges[c.k]
-    part = home.b.urem(home.b.sub(high, low), number(c.together))
-    return home.b.icmp_signed("==", part, number(0))
+    remainder = home.b.urem(home.b.sub(high, low), number(c.together))
+    return home.b.icmp_signed("==", remainder, number(0))
 
 
 def rounds(
@@ -182,17 +195,20 @@ def rounds(
     one: Callable[[Value, list[Value], int], list[Value]],
     begin: list[Value],
 ) -> list[Value]:
-    """What begins as `begin` after `one(k, sums, nth)` for all k of a span, so many in each round:
-    the nth after the kth."""
+    """Emit a reduction loop over k with accumulators in phi nodes; return the final accumulators.
+
+    `one(k, sums, nth)` returns the accumulators after position k + nth; the body is unrolled by
+    `step`.  The range must be a multiple of `step`, and may be empty.
+    """
     (low, high), before = span, b.block
-    ahead, loop = b.append_basic_block("ahead"), b.append_basic_block("tile")
+    preheader, loop = b.append_basic_block("ahead"), b.append_basic_block("tile")
     done = b.append_basic_block("tiled")
-    b.cbranch(b.icmp_signed("<", low, high), ahead, done)
-    b.position_at_end(ahead)
-    low = opaque(b, low)  # a block that stays: there LLVM fills registers, or else in each round
+    b.cbranch(b.icmp_signed("<", low, high), preheader, done)
+    b.position_at_end(preheader)
+    low = opaque(b, low)  # keeps the preheader: LLVM hoists constants there
     b.branch(loop)
     b.position_at_end(loop)
-    k = counted(b, low, number(step), ahead)
+    k = counted(b, low, number(step), preheader)
     totals = [b.phi(x.type) for x in begin]
     following: list[Value] = [*totals]
     for nth in range(step):
@@ -200,12 +216,12 @@ def rounds(
     after, end = count_on(b, k), b.block
     b.cbranch(b.icmp_signed("<", after, high), loop, done)
     b.position_at_end(done)
-    found: list[Value] = []
+    results: list[Value] = []
     for first, total, value in zip(begin, totals, following, strict=True):
-        total.add_incoming(first, ahead)
+        total.add_incoming(first, preheader)
         total.add_incoming(value, end)
         last = b.phi(first.type)
         last.add_incoming(first, before)
         last.add_incoming(value, end)
-        found.append(last)
-    return found
+        results.append(last)
+    return results

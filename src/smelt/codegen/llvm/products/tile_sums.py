@@ -1,11 +1,11 @@
-"""Where the sums of a register tile go: rows of vectors that stand a number of elements apart.
+"""Store the sums of a register tile: rows of vectors at a given row stride.
 
     spot = Spot(address, apart, dtype)
     spot.places(b, tile)                              addresses of all of a tile's vectors
     put(m, tile, totals, spot, masks, last)           stores them there, or where the last ones go
 
-Sums of a block of summed positions wait in scratch for those of the next one.  Those of the last
-block may go where results are stored instead, rounded to the type of these.
+Partial sums of a block of k wait in scratch for the next block.  Sums of the last block may be
+stored in the output instead, rounded to its type.
 """
 
 from __future__ import annotations
@@ -28,28 +28,31 @@ Value = ir.Value
 
 @dataclass
 class Spot:
-    """Where a tile's first sum goes, elements from row to row, and the type of what is there."""
+    """Destination of a tile: address of the first sum, elements between rows, element type."""
 
     address: Value
     apart: Value
     dtype: DType
 
     def places(self, b: ir.IRBuilder, tile: Tile) -> list[Value]:
-        """The addresses of a tile's vectors, row by row."""
-        found: list[Value] = []
+        """Return the addresses of a tile's vectors, row by row."""
+        addresses: list[Value] = []
         for i in range(tile.rows):
-            line = element_address(b, self.address, b.mul(self.apart, number(i)), self.dtype)
-            found += [
-                element_address(b, line, number(v * tile.lanes), self.dtype)
+            row_address = element_address(b, self.address, b.mul(self.apart, number(i)), self.dtype)
+            addresses += [
+                element_address(b, row_address, number(v * tile.lanes), self.dtype)
                 for v in range(tile.vectors)
             ]
-        return found
+        return addresses
 
 
 @dataclass
 class Last:
-    """Where the sums of a product's last block go that are rounded as they are stored: the first
-    one of a task, elements from one row to the next along each of their axes, and whether so."""
+    """Destination of final sums which are rounded as they are stored.
+
+    `base` is the address of the task's first output, `apart` its strides along the row axes in
+    elements, and `holds` whether this destination is used (i1).
+    """
 
     base: Value
     apart: list[Value]
@@ -59,7 +62,10 @@ class Last:
     def at(
         self, b: ir.IRBuilder, row: Sequence[Value], column: Value, last: Value | None
     ) -> tuple[Value, Spot]:
-        """Whether a tile's sums go there, and where its first one does; the block is the `last`."""
+        """Return whether a tile's sums go to the output (i1), and its destination there.
+
+        `last` says whether this is the last block of k.
+        """
         assert last is not None
         place = b.add(far(b, self.apart, row), column)
         spot = Spot(element_address(b, self.base, place, self.dtype), self.apart[-1], self.dtype)
@@ -67,11 +73,11 @@ class Last:
 
 
 def far(b: ir.IRBuilder, steps: Sequence[Value], row: Sequence[Value]) -> Value:
-    """How far off a row is, with a step along each of its axes."""
-    found = number(0)
+    """Return the offset of a row, given its index and stride along each axis."""
+    total = number(0)
     for step, at in zip(steps[-len(row) :], row, strict=True):
-        found = b.add(found, b.mul(at, step))
-    return found
+        total = b.add(total, b.mul(at, step))
+    return total
 
 
 def put(
@@ -83,8 +89,9 @@ def put(
     masks: Masks = (),
     last: tuple[Value, Spot] | None = None,
 ) -> None:
-    """Stores a tile's sums of a product at its places in scratch; or, where the first of `last`
-    holds, at its spot."""
+    """Store a tile's sums at `places` in scratch, or at their final spot.
+
+    `last` is the condition of the latter, and the spot."""
     b = m.builder
 
     def store(places: Sequence[Value], values: Sequence[Value], dtype: DType) -> None:
@@ -95,13 +102,13 @@ def put(
         store(places, totals, c.item.dtype)
         return
     holds, spot = last
-    with b.if_else(holds) as (there, here):
-        with there:
-            if spot.dtype == bf16 and c.unit == i32:  # products of pairs flush subnormals too
+    with b.if_else(holds) as (to_output, to_scratch):
+        with to_output:
+            if spot.dtype == bf16 and c.unit == i32:  # pair products flush subnormals as well
                 store(spot.places(b, tile), [m.to_bfloat(x) for x in totals], i16)
             else:
                 store(spot.places(b, tile), totals, spot.dtype)
-        with here:
+        with to_scratch:
             store(places, totals, c.item.dtype)
 
 

@@ -1,9 +1,9 @@
-"""The register tile of a product whose rows and columns have changed places, as a function.
+"""Emit the microkernel of a GEMM with swapped operands, which stores transposed sums.
 
     sums[r, column] = sum over k of lines[column, k] * panel[k, r]       12 columns, 16 or 32 rows r
 
-Its sums take nearly all registers.  Within the loops around it LLVM keeps there what those use, and
-the sums in memory instead: half of the speed where it knows how far apart the lines are.
+It is a separate function because its sums take nearly all registers: within the surrounding loops
+LLVM would keep their values in registers, and spill the sums.
 """
 
 from __future__ import annotations
@@ -31,23 +31,29 @@ from smelt.target import Target
 
 Value = ir.Value
 UNROLLED = 2
-"""Positions that the loop of a tile takes at once."""
+"""Positions along k per loop iteration."""
 TOGETHER = 2
-"""Lines of a cache that each round of it asks for, of neighbouring columns."""
+"""Cache lines prefetched per iteration, of neighbouring columns."""
 FRACTION = 16
-"""Bits behind the point of how many are asked for in a round."""
+"""Fraction bits of the prefetch rate."""
 
 PTR = ir.PointerType()
 TILE_TYPE = ir.FunctionType(ir.VoidType(), [PTR, PTR, PTR, I64, I64, I64, PTR, I64, I64])
-"""Where the sums go, the panel, the first line, bytes between lines, how many there are, summed
-positions; the first line to ask for, where this tile's part of them begins, and what a round asks
-for, as fractions of pairs of lines of a cache."""
+"""Type of the tile function.
+
+Arguments: sums, panel, first line, bytes between lines, number of lines, positions along k; the
+first line to prefetch, where this tile's share begins, and the prefetch rate per iteration, both in
+pairs of cache lines (fixed point).
+"""
 
 
 def tile_function(
     module: ir.Module, c: TallSkinnyPlan, vectors: int, target: Target
 ) -> ir.Function:
-    """The tile of so many vectors of rows; it asks for other lines where these are in memory."""
+    """Return the function of a tile with so many vectors of rows.
+
+    It prefetches later lines where they are read in place.
+    """
     name = f"turned.{c.item.dtype}.{c.tile.rows}x{vectors}.{'asks' if c.direct else 'packed'}"
     return outline_function(module, name, TILE_TYPE, lambda f: _Tile(f, c, vectors, target).fill())
 
@@ -60,7 +66,7 @@ class _Tile:
         self.scalar = LLVMMachine(self.b, None, target)
 
     def fill(self) -> None:
-        """The function's body."""
+        """Emit the function's body."""
         b, c, dtype, starts = self.b, self.c, self.c.item.dtype, self._starts()
         zeros = [self.m.const(dtype, 0)] * (c.tile.rows * self.vectors)
 
@@ -77,66 +83,68 @@ class _Tile:
                 b, (done, span[1]), 1, lambda k, sums, _: self._step(starts, k, 0, sums), sums
             )
 
-        whole, count = (number(0), self.f.args[5]), len(zeros)
-        self._store(in_runs(self.m, dtype, whole, count, run) if dtype.is_float else run(whole))
+        full_span, count = (number(0), self.f.args[5]), len(zeros)
+        self._store(
+            in_runs(self.m, dtype, full_span, count, run) if dtype.is_float else run(full_span)
+        )
         b.ret_void()
 
     def _starts(self) -> list[Value]:
-        """Where lines begin; the last one stands for those behind it."""
-        b, (_, _, first, apart, count, *_) = self.b, self.f.args
-        last, found = b.sub(count, number(1)), list[Value]([first])
+        """Return the addresses of lines; those past the end repeat the last one."""
+        b, (_, _, first, line_bytes, count, *_) = self.b, self.f.args
+        last, addresses = b.sub(count, number(1)), list[Value]([first])
         for i in range(1, self.c.tile.rows):
             inside = b.icmp_signed("<", number(i), last)
-            at = b.mul(b.select(inside, number(i), last), apart)
-            found.append(b.gep(first, [at], source_etype=ir.IntType(8)))
-        return found
+            at = b.mul(b.select(inside, number(i), last), line_bytes)
+            addresses.append(b.gep(first, [at], source_etype=ir.IntType(8)))
+        return addresses
 
     def _step(self, starts: list[Value], k: Value, nth: int, sums: list[Value]) -> list[Value]:
-        """The sums with the products of the nth position after the kth."""
-        b, dtype, lanes, found = self.b, self.c.item.dtype, self.c.tile.lanes, list[Value]()
+        """Return the sums with the products of position k + nth."""
+        b, dtype, lanes, following = self.b, self.c.item.dtype, self.c.tile.lanes, list[Value]()
         if nth == 0 and self.c.direct:
-            self._ask(k)
+            self._prefetch(k)
         step = number(self.c.tile.columns)
-        line = stepped(b, self.f.args[1], k, step, memory_type(dtype))
+        panel_row = stepped(b, self.f.args[1], k, step, memory_type(dtype))
         across = [
-            load_vector(self.m, element_address(b, line, number(at), dtype), dtype, None)
+            load_vector(self.m, element_address(b, panel_row, number(at), dtype), dtype, None)
             for v in range(self.vectors)
             for at in [nth * self.c.tile.columns + v * lanes]
         ]
-        for i, start in enumerate(starts):  # broadcasts do not wait in registers for their turn
+        for i, start in enumerate(starts):  # broadcast just before use, to keep registers free
             at = element_address(b, element_address(b, start, k, dtype), number(nth), dtype)
-            one = splat(b, load_scalar(self.scalar, at, dtype, None), lanes)
-            found += [
-                fma_step(self.m, one, x, sums[i * self.vectors + v], self.c.item)
+            value = splat(b, load_scalar(self.scalar, at, dtype, None), lanes)
+            following += [
+                fma_step(self.m, value, x, sums[i * self.vectors + v], self.c.item)
                 for v, x in enumerate(across)
             ]
-        return found
+        return following
 
-    def _ask(self, k: Value) -> None:
-        """Asks for some lines of the next columns."""
-        b, (apart, later, before, rate) = self.b, (self.f.args[3], *self.f.args[6:])
+    def _prefetch(self, k: Value) -> None:
+        """Prefetch some lines of the next columns."""
+        b, (line_bytes, later, before, rate) = self.b, (self.f.args[3], *self.f.args[6:])
         pairs = -(-self.c.tile.rows // TOGETHER)
         nth = b.add(before, b.mul(b.udiv(k, number(UNROLLED)), rate))
         nth = b.lshr(nth, number(FRACTION))
-        line = b.udiv(nth, number(pairs))
-        column = b.mul(b.sub(nth, b.mul(line, number(pairs))), number(TOGETHER))
-        at = b.add(b.mul(column, apart), b.mul(line, number(LINE)))
+        nth_line = b.udiv(nth, number(pairs))
+        column = b.mul(b.sub(nth, b.mul(nth_line, number(pairs))), number(TOGETHER))
+        at = b.add(b.mul(column, line_bytes), b.mul(nth_line, number(LINE)))
         for _ in range(TOGETHER):
             prefetch(b, b.gep(later, [at], source_etype=ir.IntType(8)))
-            at = b.add(at, apart)
+            at = b.add(at, line_bytes)
 
     def _store(self, sums: list[Value]) -> None:
-        """The sums of each row side by side."""
+        """Store the sums transposed, so that those of a row are contiguous."""
         b, lanes, dtype = self.b, self.c.tile.lanes, self.c.item.dtype
-        nothing = ir.Constant(sums[0].type, ir.Undefined)
+        undefined = ir.Constant(sums[0].type, ir.Undefined)
         for v in range(self.vectors):
-            mine = sums[v :: self.vectors]
-            mine += [nothing] * (-len(mine) % lanes)
-            for first in range(0, len(mine), lanes):
-                for lane, line in enumerate(transpose(b, mine[first : first + lanes])):
+            columns = sums[v :: self.vectors]
+            columns += [undefined] * (-len(columns) % lanes)
+            for first in range(0, len(columns), lanes):
+                for lane, row in enumerate(transpose(b, columns[first : first + lanes])):
                     at = number((v * lanes + lane) * TURNED_PITCH + first)
                     store_vector(
-                        self.m, element_address(b, self.f.args[0], at, dtype), line, dtype, None
+                        self.m, element_address(b, self.f.args[0], at, dtype), row, dtype, None
                     )
 
 

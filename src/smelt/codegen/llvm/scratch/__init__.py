@@ -1,1 +1,1 @@
-"""Scratch memory: what is kept between nests, and how registers get there and back."""
+"""Scratch memory: values kept between nests, packed operands, transposes through registers."""

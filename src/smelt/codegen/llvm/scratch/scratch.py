@@ -1,4 +1,4 @@
-"""Registers to and from scratch memory: kept values, states of folds, what streams carry."""
+"""Move registers to and from scratch: kept values, reduction states, stream states."""
 
 from __future__ import annotations
 
@@ -39,29 +39,29 @@ class ScratchEmitter:
         self.task, self.storage = home.home, home.storage
 
     def start(self, owner: Item | Carried, axis: str) -> Value:
-        """The first position along an axis that a scratch array has."""
+        """Return the first position along an axis which a scratch array has."""
         starts = self.home.starts
         around = [r for r in chain(self.storage.region(owner)) if (r, axis) in starts]
         return starts[around[-1] if around else None, axis]
 
     def slot(self, item: Item | Carried, axes: tuple[str, ...], scope: Scope) -> Value:
-        """Offset in elements of the current position in a scratch array over local axes."""
+        """Return the element offset of the current position in a scratch array."""
         offset: Value = number(0)
         for a in axes:
             extent = self.task.index(self.storage.extent(item, a))
-            here = self.b.sub(scope.axis(a), self.start(item, a))
-            offset = self.b.add(self.b.mul(offset, extent), here)
+            position = self.b.sub(scope.axis(a), self.start(item, a))
+            offset = self.b.add(self.b.mul(offset, extent), position)
         return offset
 
     def reload(self, item: Item, scope: Scope) -> Value:
-        """The register of a kept item."""
+        """Return the register of a kept item."""
         axes = self.home.s.kept[item]
         if self.storage.in_parts(item):
             return self.home.folds.finished(item, scope)
         return self.fetch((item, 0), axes, scope)
 
     def fetch(self, key: Key, axes: tuple[str, ...], scope: Scope) -> Value:
-        """A register from a scratch array (a vector where its last axis is the vector axis)."""
+        """Load from a scratch array: a vector where its last axis is the vector axis."""
         dtype = self.storage.arrays[key][1]
         memory = dtype.compute
         address = element_address(
@@ -77,38 +77,40 @@ class ScratchEmitter:
         return gather(m, self.storage.at[key], offsets, memory, scope.lanes.mask)
 
     def peek(self, item: Item, scope: Scope) -> Value:
-        """The register of a value that is held for many places, at one of them."""
+        """Load one position of a value which was computed for a window (compute_at)."""
         assert isinstance(item.payload, Peek)
-        (held,), at = item.args, dict(item.payload.at)
-        axes = self.home.s.kept[held]
-        memory = held.dtype.compute
+        (source,), at = item.args, dict(item.payload.at)
+        axes = self.home.s.kept[source]
+        memory = source.dtype.compute
         lanes = scope.lanes if scope.lanes is not None and scope.lanes.axis in item.axes else None
-        offset, apart = number(0), list[Value]()
+        offset, lane_steps = number(0), list[Value]()
         step: Index | None = 0
         for a in axes:
-            extent = self.task.index(self.storage.extent(held, a))
-            here = self.home.index(at[a], scope) if a in at else scope.axis(a)
-            offset = self.b.add(self.b.mul(offset, extent), self.b.sub(here, self.start(held, a)))
+            extent = self.task.index(self.storage.extent(source, a))
+            position = self.home.index(at[a], scope) if a in at else scope.axis(a)
+            offset = self.b.add(
+                self.b.mul(offset, extent), self.b.sub(position, self.start(source, a))
+            )
             if lanes is not None:
                 step = coefficient(at[a], lanes.axis) if a in at else int(a == lanes.axis)
                 assert step is not None
-                apart = [self.b.mul(s, extent) for s in apart]
-                apart += [] if step == 0 else [self.task.index(step)]
-        base, m = self.storage.at[held, 0], self.home.machine(scope, lanes is not None)
+                lane_steps = [self.b.mul(s, extent) for s in lane_steps]
+                lane_steps += [] if step == 0 else [self.task.index(step)]
+        base, m = self.storage.at[source, 0], self.home.machine(scope, lanes is not None)
         if lanes is None:
             return load_scalar(m, element_address(self.b, base, offset, memory), memory, None)
         if isinstance(step, int) and 0 < step <= FARTHEST_STEP:
             address = element_address(self.b, base, offset, memory)
             return load_strided(m, address, step, memory, lanes.mask)
-        far: Value = number(0)
-        for s in apart:
-            far = self.b.add(far, s)
-        steps = self.b.mul(splat(self.b, far, lanes.count), iota(lanes.count))
+        stride: Value = number(0)
+        for s in lane_steps:
+            stride = self.b.add(stride, s)
+        steps = self.b.mul(splat(self.b, stride, lanes.count), iota(lanes.count))
         offsets = self.b.add(splat(self.b, offset, lanes.count), steps)
         return gather(m, base, offsets, memory, lanes.mask)
 
     def keep(self, key: Key, axes: tuple[str, ...], value: Value, scope: Scope) -> None:
-        """The register into a scratch array."""
+        """Store a register in a scratch array."""
         memory = self.storage.arrays[key][1].compute
         address = element_address(
             self.b, self.storage.at[key], self.slot(key[0], axes, scope), memory
@@ -133,7 +135,7 @@ class ScratchEmitter:
             )
 
     def _scratch_offsets(self, key: Key, axes: tuple[str, ...], scope: Scope) -> Value:
-        """Lane offsets in a scratch array whose last axis is not the vector axis."""
+        """Return lane offsets in an array whose last axis is not the vector axis."""
         assert scope.lanes is not None
         step: Value = number(1)
         for a in axes[axes.index(scope.lanes.axis) + 1 :]:
@@ -148,24 +150,24 @@ class ScratchEmitter:
 def copied(
     b: ir.IRBuilder, home: NestEmitter, source: Value, to: Value, count: Value, dtype: DType
 ) -> None:
-    """Copies elements from scratch to memory."""
+    """Copy elements from scratch to memory."""
     lanes = home.home.target.vector_bytes // dtype.itemsize
     m = LLVMMachine(b, lanes, home.home.target)
 
     def put(at: Value, mask: Value | None) -> None:
-        found = load_vector(m, element_address(b, source, at, dtype), dtype, mask)
-        store_vector(m, element_address(b, to, at, dtype), found, dtype, mask)
+        value = load_vector(m, element_address(b, source, at, dtype), dtype, mask)
+        store_vector(m, element_address(b, to, at, dtype), value, dtype, mask)
 
     each_vector(b, home, count, lanes, put)
 
 
 def each_vector(b: ir.IRBuilder, home: NestEmitter, count: Value, lanes: int, put: Any) -> None:
-    """`put(position, mask)` for all vectors of an array: without a mask but for the last one."""
-    whole = b.and_(count, number(-lanes))
+    """Emit `put(position, mask)` for all vectors of an array; only the last one is masked."""
+    vectors_end = b.and_(count, number(-lanes))
 
     def masked(at: Value) -> None:
         left = opaque(b, b.sub(count, at))
         put(at, b.icmp_signed("<", iota(lanes), splat(b, left, lanes)))
 
-    home.loop(number(0), whole, lanes, lambda at: put(at, None))
-    home.loop(whole, count, lanes, masked)
+    home.loop(number(0), vectors_end, lanes, lambda at: put(at, None))
+    home.loop(vectors_end, count, lanes, masked)

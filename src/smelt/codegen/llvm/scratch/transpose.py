@@ -1,13 +1,13 @@
-"""Tiles of arrays that are walked across their rows, turned through registers.
+"""Transpose tiles of arrays through registers, so that loops read them without gathers.
 
-A load that is contiguous along axis u while the loop's vectors run along v would gather.  Instead a
-tile of 64 x 64 elements is copied to scratch with u and v exchanged: vectors are read along u,
-square blocks of them are transposed in registers (Eklundh's butterfly), and vectors along v are
-written.  The loops then read whole rows of the turned tile.
+A load which is contiguous along axis u while the loop's vectors run along v would gather.  Instead
+a tile of 64 x 64 elements is copied to scratch with u and v exchanged: vectors are read along u,
+squares of them are transposed in registers (J. O. Eklundh's butterfly, 1972), and vectors along v
+are stored.  The loops then read rows of the transposed tile.
 
-Squares are read a few elements of many rows at a time, which no processor foresees.  So as many
-lines are asked for as are read: of the next tile and in the order of memory, row by row, or where
-rows of a stream's block are walked along, of the rows that follow some squares later.
+Squares are read a few elements of many rows at a time, which hardware prefetchers do not follow.
+So as many cache lines are prefetched as are read: of the next tile in memory order, row by row; or
+where rows of a stream's block are walked along, of rows some squares later.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ if TYPE_CHECKING:
 Value = ir.Value
 Put = Callable[[Value, Value, Value], None]
 AHEAD = 4
-"""Squares by which turning runs behind what it has asked memory for, where rows of a stream's block
-are walked along, which are met but a few times: as long as the last cache takes."""
+"""Squares between what is transposed and what is prefetched, where a stream's rows are walked.
+
+These are read only a few times; the distance covers the latency of L3.
+"""
 
 
 def turn(home: NestEmitter, item: Item, scope: Scope) -> None:
-    """Fills the turned tile of a load for the current block."""
+    """Fill the transposed tile of a load for the current block."""
     b, (u, v) = home.b, home.nest.order[-2:]
     place = home.storage.at[item, TURNED_PART]
     m = LLVMMachine(b, home.s.lanes, home.home.target)
@@ -57,7 +59,7 @@ def turn(home: NestEmitter, item: Item, scope: Scope) -> None:
 
 
 def turned_pitch(home: NestEmitter, item: Item) -> Value:
-    """Elements from one row of a turned tile to the next."""
+    """Return elements from one row of a transposed tile to the next."""
     pitch = home.storage.pitches[item] if home.nest.strips else turned_side(home.s.lanes)
     return home.home.index(pitch)
 
@@ -69,17 +71,20 @@ def turned(
     put: Put,
     *,
     across: bool = False,
-    whole: bool = False,
+    full_squares: bool = False,
 ) -> None:
-    """Gives `put` all columns of the current block of a load: position along u, first position
-    along v, and a vector along v; the last ones may reach beyond the block, unless it is `whole`
-    squares.  Rows are walked along or, with `across`, a few elements of all of them at a time."""
+    """Emit `put(row, first, column)` for all transposed vectors of the current block of a load.
+
+    Arguments are a position along u, the first position along v, and a vector along v.  The last
+    vectors may reach past the block, unless it has `full_squares` only.  Rows are walked along or,
+    with `across`, a few elements of all of them at a time.
+    """
     b, side = home.b, home.s.lanes
     (u_low, u_high), (v_low, v_high) = (home.ranges[a] for a in home.nest.order[-2:])
     squares = _Squares(home, item, scope)
     streamed = home.s.phase.segments[home.nest.time] is not None
-    read = squares.whole if whole else squares.either
-    if not whole and across and home.home.target.isa == "avx512" and not squares.limits:
+    read = squares.whole if full_squares else squares.either
+    if not full_squares and across and home.home.target.isa == "avx512" and not squares.limits:
         read = squares.masked
 
     def block(u0: Value, v0: Value) -> None:
@@ -90,9 +95,9 @@ def turned(
 
     step = max(LINE // squares.dtype.itemsize, side)
 
-    def line(u1: Value, v0: Value) -> None:
-        """All squares of some rows that share cache lines, before those lines are gone."""
-        _ask(home, item, scope, (u1, v0), step)
+    def row_squares(u1: Value, v0: Value) -> None:
+        """Emit all squares of rows which share cache lines, before those lines are evicted."""
+        _prefetch_next_tile(home, item, scope, (u1, v0), step)
         if step == side:
             block(u1, v0)
             return
@@ -102,7 +107,10 @@ def turned(
 
     if across:
         home.loop(
-            u_low, u_high, step, lambda u1: home.loop(v_low, v_high, side, lambda v0: line(u1, v0))
+            u_low,
+            u_high,
+            step,
+            lambda u1: home.loop(v_low, v_high, side, lambda v0: row_squares(u1, v0)),
         )
     else:
         home.loop(
@@ -111,7 +119,7 @@ def turned(
 
 
 class _Squares:
-    """Reads squares of the current block of a load: as many rows along u as a vector has lanes."""
+    """Reads squares of the current block of a load."""
 
     def __init__(self, home: NestEmitter, item: Item, scope: Scope) -> None:
         access = item.payload
@@ -120,144 +128,161 @@ class _Squares:
         self.side = home.s.lanes
         self.dtype, self.base = home.home.dtypes[access.buffer], home.home.buffers[access.buffer]
         self.m = LLVMMachine(self.b, self.side, home.home.target)
-        self.moved = _moves(home, access, scope)
+        self.moved = _offset_function(home, access, scope)
         self.limits = [pair for pair in access.limits if pair not in home.assumed]
         self.other = self.m.const(item.dtype, access.other)
-        """What is read outside of the limits."""
+        """The value read out of bounds."""
 
     def whole(self, u0: Value, v0: Value) -> list[Value]:
-        """The rows of a square that is in the block, and in its array."""
+        """Load a square which is inside the block and the array."""
         start = self._start(u0)
         return [self._load(start, self.b.add(v0, number(k)), None) for k in range(self.side)]
 
     def masked(self, u0: Value, v0: Value) -> list[Value]:
-        """The rows of any square; lanes beyond the block are 0."""
+        """Load any square; lanes past the block are 0."""
         b, home, side = self.b, self.home, self.side
         u, v = home.nest.order[-2:]
         u_high, v_high = home.ranges[u][1], home.ranges[v][1]
         inside = b.icmp_signed("<", iota(side), splat(b, b.sub(u_high, u0), side))
-        found: list[Value] = []
+        rows: list[Value] = []
         start = self._start(u0)
         for k in range(side):
             at = b.add(v0, number(k))
             mask = b.and_(inside, splat(b, b.icmp_signed("<", at, v_high), side))
-            here = Scope(self.scope, {u: u0, v: at}, lanes=Lanes(u, u0, side, None))
-            test = inside_limits(home, self.access, here, True) if self.limits else None
-            found.append(self._load(start, at, mask, test))
-        return found
+            place = Scope(self.scope, {u: u0, v: at}, lanes=Lanes(u, u0, side, None))
+            test = inside_limits(home, self.access, place, True) if self.limits else None
+            rows.append(self._load(start, at, mask, test))
+        return rows
 
     def either(self, u0: Value, v0: Value) -> list[Value]:
-        """Without masks where the whole square is there, without loads where none of it is."""
+        """Load a square without masks where it is inside; nothing where it is outside."""
         b, home, side = self.b, self.home, self.side
         u, v = home.nest.order[-2:]
         ends = [b.add(at, number(side)) for at in (u0, v0)]
         u_whole, v_whole = (
             b.icmp_signed("<=", end, home.ranges[a][1]) for end, a in zip(ends, (u, v), strict=True)
         )
-        whole = b.and_(u_whole, v_whole)
+        inside = b.and_(u_whole, v_whole)
         if not self.limits:
-            return _one_of(b, whole, lambda: self.whole(u0, v0), lambda: self.masked(u0, v0))
+            return _branch_values(
+                b, inside, lambda: self.whole(u0, v0), lambda: self.masked(u0, v0)
+            )
         corners = [
             Scope(self.scope, {u: x, v: y})
             for x in (u0, b.add(u0, number(side - 1)))
             for y in (v0, b.add(v0, number(side - 1)))
         ]
-        within, some = _square_limits(home, self.limits, corners)
-        return _one_of(
+        within, may_be_inside = _square_limits(home, self.limits, corners)
+        return _branch_values(
             b,
-            b.and_(whole, within),
+            b.and_(inside, within),
             lambda: self.whole(u0, v0),
-            lambda: _one_of(b, some, lambda: self.masked(u0, v0), lambda: [self.other] * side),
+            lambda: _branch_values(
+                b, may_be_inside, lambda: self.masked(u0, v0), lambda: [self.other] * side
+            ),
         )
 
     def ask(self, u0: Value, v0: Value) -> None:
-        """Asks memory for the lines of a square.  LLVM would keep what it knows of their addresses
-        in registers that tiles need."""
+        """Prefetch the cache lines of a square.
+
+        Addresses are opaque: LLVM would keep parts of them in registers which tiles need.
+        """
         b, stride = self.b, coefficient(self.access.offset, self.home.nest.order[-1])
         if stride is None:
-            return  # they lie anywhere
-        apart = opaque(b, self.home.index(stride, self.scope))
-        line = opaque(b, b.add(self._start(u0), b.mul(v0, apart)))
+            return  # no constant stride
+        row_stride = opaque(b, self.home.index(stride, self.scope))
+        offset = opaque(b, b.add(self._start(u0), b.mul(v0, row_stride)))
         for _ in range(self.side):
-            prefetch(b, element_address(b, self.base, line, self.dtype), near=True)
-            line = b.add(line, apart)
+            prefetch(b, element_address(b, self.base, offset, self.dtype), near=True)
+            offset = b.add(offset, row_stride)
 
     def _start(self, u0: Value) -> Value:
-        """Where rows begin, but for their position along v."""
+        """Return the offset of rows, without their position along v."""
         return self.b.add(self.scope.offset(self.access), self.moved(0, u0))
 
     def _load(
         self, start: Value, at: Value, mask: Value | None, test: Inside | None = None
     ) -> Value:
-        """One row: the lanes of the mask that pass the test."""
+        """Load a row: the lanes of the mask which pass the bounds test."""
         b = self.b
         address = element_address(b, self.base, b.add(start, self.moved(1, at)), self.dtype)
         if test is None:
             return load_vector(self.m, address, self.dtype, mask)
         address = b.select(test.some, address, self.base)
-        own = test.mask if mask is None else b.and_(mask, test.mask)
-        found = load_vector(self.m, address, self.dtype, own)
-        return found if self.access.gives_zero else self.m.select(test.mask, found, self.other)
+        lanes_read = test.mask if mask is None else b.and_(mask, test.mask)
+        loaded = load_vector(self.m, address, self.dtype, lanes_read)
+        return loaded if self.access.gives_zero else self.m.select(test.mask, loaded, self.other)
 
 
 def _square_limits(
     home: NestEmitter, limits: Sequence[tuple[Index, Index]], corners: Sequence[Scope]
 ) -> tuple[Value, Value]:
-    """Whether all of a square is inside, and whether any of it may be; what is tested is linear
-    (`is_turnable`), so it is extreme at corners."""
+    """Return whether all of a square is in bounds, and whether any may be.
+
+    Bounds are linear (`is_turnable`), so they are extreme at the corners.
+    """
     b = home.b
-    whole: Value = ir.Constant(ir.IntType(1), 1)
-    some: Value = whole
+    all_inside: Value = ir.Constant(ir.IntType(1), 1)
+    any_inside: Value = all_inside
     for e, n in limits:
-        low, *others = (home.index(e, corner) for corner in corners)
+        low, *rest = (home.index(e, corner) for corner in corners)
         high, end = low, home.index(n, corners[0])
-        for x in others:
+        for x in rest:
             low = b.select(b.icmp_signed("<", x, low), x, low)
             high = b.select(b.icmp_signed(">", x, high), x, high)
         begins, ends = (b.icmp_signed(">=", x, number(0)) for x in (low, high))
-        whole = b.and_(whole, b.and_(begins, b.icmp_signed("<", high, end)))
-        some = b.and_(some, b.and_(ends, b.icmp_signed("<", low, end)))
-    return whole, some
+        all_inside = b.and_(all_inside, b.and_(begins, b.icmp_signed("<", high, end)))
+        any_inside = b.and_(any_inside, b.and_(ends, b.icmp_signed("<", low, end)))
+    return all_inside, any_inside
 
 
-def _moves(home: NestEmitter, access: Access, scope: Scope) -> Callable[[int, Value], Value]:
-    """How far into its array a position of u (0) or v (1) takes an access: along u it may go on by
-    one in runs of whole squares alone, along v as it likes."""
+def _offset_function(
+    home: NestEmitter, access: Access, scope: Scope
+) -> Callable[[int, Value], Value]:
+    """Return a function from a position along u (0) or v (1) to an offset.
+
+    Along u the offset must be contiguous within squares only, along v it is arbitrary.
+    """
     b, axes = home.b, home.nest.order[-2:]
     terms, steps = home.groups[access][-2:], [coefficient(access.offset, a) for a in axes]
     stride = home.index(steps[1] or 0, scope)
 
-    def moved(which: int, at: Value) -> Value:
+    def offset(which: int, at: Value) -> Value:
         if steps[which] is None:
             return home.index(terms[which], Scope(scope, {axes[which]: at}))
         return b.mul(at, stride) if which else at
 
-    return moved
+    return offset
 
 
-def _one_of(
+def _branch_values(
     b: ir.IRBuilder, condition: Value, yes: Callable[[], list[Value]], no: Callable[[], list[Value]]
 ) -> list[Value]:
-    """The values of one of two branches."""
+    """Return the values of one of two branches."""
     with b.if_else(condition) as (then, otherwise):
         with then:
             first, from_first = yes(), b.block
         with otherwise:
             second, from_second = no(), b.block
-    found = [b.phi(x.type) for x in first]
-    for phi, x, y in zip(found, first, second, strict=True):
+    phis = [b.phi(x.type) for x in first]
+    for phi, x, y in zip(phis, first, second, strict=True):
         phi.add_incoming(x, from_first)
         phi.add_incoming(y, from_second)
-    return [*found]
+    return [*phis]
 
 
-def _ask(home: NestEmitter, item: Item, scope: Scope, at: tuple[Value, Value], step: int) -> None:
-    """Asks for as many lines of the next task's tile, which goes on along u, as are read at a
-    position of u and v, `step` elements of as many rows as there are lanes."""
+def _prefetch_next_tile(
+    home: NestEmitter, item: Item, scope: Scope, at: tuple[Value, Value], step: int
+) -> None:
+    """Prefetch the share of the next task's tile, which continues along u, at a position.
+
+    The share is as many lines as are read there: `step` elements of as many rows as there are
+    lanes.
+    """
     access = item.payload
     assert isinstance(access, Access)
     if any(coefficient(access.offset, a) is None for a in home.nest.order[-2:]):
-        return  # lines of the next tile lie anywhere
+        return  # no constant stride to the next tile
     b, lanes = home.b, home.s.lanes
     side, dtype = turned_side(lanes), home.home.dtypes[access.buffer]
     if home.nest.strips:  # the next strip
@@ -265,8 +290,8 @@ def _ask(home: NestEmitter, item: Item, scope: Scope, at: tuple[Value, Value], s
     lines, each = (n * dtype.itemsize // LINE for n in (side, lanes * step))
     (u_low, _), (v_low, v_high) = (home.ranges[a] for a in home.nest.order[-2:])
     u, v = b.udiv(b.sub(at[0], u_low), number(step)), b.udiv(b.sub(at[1], v_low), number(lanes))
-    across = b.udiv(b.add(b.sub(v_high, v_low), number(lanes - 1)), number(lanes))
-    first = b.mul(b.add(b.mul(u, across), v), number(each))
+    squares_per_row = b.udiv(b.add(b.sub(v_high, v_low), number(lanes - 1)), number(lanes))
+    first = b.mul(b.add(b.mul(u, squares_per_row), v), number(each))
     stride = home.index(coefficient(access.offset, home.nest.order[-1]) or 0, scope)
     start = b.add(scope.offset(access), b.add(u_low, number(side)))
     run = min(each, lines)  # of one row
@@ -275,29 +300,29 @@ def _ask(home: NestEmitter, item: Item, scope: Scope, at: tuple[Value, Value], s
         row = b.add(v_low, b.udiv(line, number(lines)))
         place = b.add(start, b.mul(row, stride))
         address = element_address(b, home.home.buffers[access.buffer], place, dtype)
-        here = b.mul(b.urem(line, number(lines)), number(LINE))
+        in_row = b.mul(b.urem(line, number(lines)), number(LINE))
         for nth in range(run):
-            to = b.add(here, number(nth * LINE))
+            to = b.add(in_row, number(nth * LINE))
             prefetch(b, b.gep(address, [to], source_etype=ir.IntType(8)))
 
 
 PART = 16
-"""Bytes of the parts of a register inside of which instructions take lanes in turns."""
+"""Bytes of the register parts within which shuffle instructions work."""
 _SIZES = {ir.HalfType: 2, ir.BFloatType: 2, ir.FloatType: 4, ir.DoubleType: 8}
 
 
 def transpose(b: ir.IRBuilder, rows: list[Value], halves: int = 1) -> list[Value]:
-    """The columns of a square of lanes, or of two squares side by side."""
+    """Transpose a square of lanes in registers, or two squares side by side."""
     kind, side = rows[0].type, len(rows)
     assert isinstance(kind, ir.VectorType)
     element = kind.element
-    whole = isinstance(element, ir.IntType)
-    size = max(element.width // 8, 1) if whole else _SIZES[type(element)]
-    part = min(PART // size, side)
-    stages, order = butterfly(side, part)
+    is_integer = isinstance(element, ir.IntType)
+    size = max(element.width // 8, 1) if is_integer else _SIZES[type(element)]
+    part_lanes = min(PART // size, side)
+    stages, order = butterfly(side, part_lanes)
     rows = [*rows]
     for step, masks in stages:
-        if step == part:
+        if step == part_lanes:
             rows = [_fenced(b, row) for row in rows]
         low, high = (
             ir.Constant(ir.VectorType(ir.IntType(32), len(m)), [*m])
@@ -312,7 +337,7 @@ def transpose(b: ir.IRBuilder, rows: list[Value], halves: int = 1) -> list[Value
 
 
 def beside(mask: tuple[int, ...], count: int) -> tuple[int, ...]:
-    """The lanes that a stage takes where each register has rows of so many squares.
+    """Return a stage's shuffle mask for registers which hold rows of `count` squares.
 
     >>> beside((0, 2), 2)
     (0, 4, 2, 6)
@@ -326,13 +351,14 @@ Masks = tuple[tuple[int, ...], tuple[int, ...]]
 
 @cache
 def butterfly(side: int, part: int) -> tuple[tuple[tuple[int, Masks], ...], tuple[int, ...]]:
-    """The stages of a transposition: how far apart rows are that are paired, and which lanes of
-    both the one and the other take; then the row in which each column ends.
+    """Return the stages of a transposition, and the row in which each column ends.
 
-    Inside of parts of a register, lanes of both rows come in turns, then pairs of lanes; at last
-    whole parts.  Each is one instruction, whose operands are constants that no register holds."""
+    A stage is the distance of paired rows, and which lanes of both each of them takes.  Within
+    parts of a register, single lanes of both rows alternate, then pairs of lanes; last come whole
+    parts.  Each is one instruction with an immediate operand.
+    """
     stages: list[tuple[int, Masks]] = []
-    found = [[(k, j) for j in range(side)] for k in range(side)]
+    elements = [[(k, j) for j in range(side)] for k in range(side)]
     step = 1
     while step < side:
         if step < part:
@@ -355,16 +381,19 @@ def butterfly(side: int, part: int) -> tuple[tuple[tuple[int, Masks], ...], tupl
         stages.append((step, masks))
         for k in range(side):
             if not k & step:
-                both = found[k] + found[k + step]
-                found[k], found[k + step] = ([both[x] for x in m] for m in masks)
+                both = elements[k] + elements[k + step]
+                elements[k], elements[k + step] = ([both[x] for x in m] for m in masks)
         step *= 2
-    column = {lanes[0][1]: k for k, lanes in enumerate(found)}
+    column = {lanes[0][1]: k for k, lanes in enumerate(elements)}
     return tuple(stages), tuple(column[j] for j in range(side))
 
 
 def _fenced(b: ir.IRBuilder, row: Value) -> Value:
-    """The same vector, of which LLVM does not see how it was made: it would weigh all shuffles of a
-    square against one another, which took it a third of a product's compilation."""
+    """Return a vector whose origin LLVM does not see.
+
+    It would weigh all shuffles of a square against each other, a third of a product's compilation
+    time.
+    """
     kind = row.type
     if isinstance(kind.element, ir.IntType):
         return row

@@ -1,9 +1,8 @@
-"""What a nest makes of turned arrays: from their tiles, or square by square past the caches.
+"""Emit nests over transposed arrays: from staging tiles, or directly with streaming stores.
 
-Where what is stored outgrows the caches, little is computed of one turned array, and a vector is a
-line of memory, no tile lies in between: a square is read, transposed, and each of its columns goes
-on at once through what the nest computes.  Writing the tile and reading it again took a quarter of
-the time of 64 MiB that are only turned.
+Where the output exceeds the caches, little is computed of a single transposed array, and a vector
+fills a cache line, no staging tile is needed: a square is read, transposed, and each of its columns
+goes through the nest's body at once and is stored non-temporally.
 """
 
 from __future__ import annotations
@@ -29,13 +28,15 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 MOST_WORK = 16
-"""Instructions for a vector, at most: they are written out for each column of a square."""
+"""Maximum instructions per vector: the body is unrolled for each column of a square."""
 
 
 def in_squares(home: NestEmitter, scope: Scope, loops: Callable[[], None]) -> None:
-    """What is inside all loops but the last two, which `loops` emits: they read tiles that are
-    turned before.  Where it pays there is another version, by squares, for blocks of whole squares
-    of which whole lines are stored."""
+    """Emit the last two loops of a nest, which `loops` emits on transposed tiles.
+
+    Where it pays there is a second version, square by square, for blocks of complete squares whose
+    stores are aligned cache lines.
+    """
 
     def by_tiles() -> None:
         for item in filter(home.here.__contains__, home.nest.turned):
@@ -50,10 +51,13 @@ def in_squares(home: NestEmitter, scope: Scope, loops: Callable[[], None]) -> No
         return
     b, (item,) = home.b, home.nest.turned
     parts = [b.sub(high, low) for low, high in (home.ranges[a] for a in home.nest.order[-2:])]
-    odd = [b.and_(n, number(home.s.lanes - 1)) for n in parts]
-    odd += [b.and_(n, number(LINE - 1)) for n in _places(home, scope)]
-    with b.if_else(b.icmp_signed("==", reduce(b.or_, odd), number(0))) as (whole, otherwise):
-        with whole:
+    remainders = [b.and_(n, number(home.s.lanes - 1)) for n in parts]
+    remainders += [b.and_(n, number(LINE - 1)) for n in _places(home, scope)]
+    with b.if_else(b.icmp_signed("==", reduce(b.or_, remainders), number(0))) as (
+        direct,
+        otherwise,
+    ):
+        with direct:
             home.bypass = True
             turned(
                 home,
@@ -61,7 +65,7 @@ def in_squares(home: NestEmitter, scope: Scope, loops: Callable[[], None]) -> No
                 scope,
                 lambda *column: _column(home, scope, *column),
                 across=True,
-                whole=True,
+                full_squares=True,
             )
             home.bypass = False
         with otherwise:
@@ -69,40 +73,46 @@ def in_squares(home: NestEmitter, scope: Scope, loops: Callable[[], None]) -> No
 
 
 def _is_plain(home: NestEmitter) -> bool:
-    """Whether little is computed of one turned array, and what becomes of it is stored in whole
-    lines past the caches."""
+    """Return whether the direct version pays.
+
+    Little is computed of one transposed array, and the outputs are stored non-temporally in full
+    cache lines.
+    """
     nest, lanes = home.nest, home.s.lanes
     if len(nest.turned) != 1 or not home.home.streaming or nest.stages or nest.folds or nest.saves:
         return False
     access = nest.turned[0].payload
     inner = [i for i in home.items if nest.vector in i.axes]
     work = sum(SCALARS[i.payload].cost if isinstance(i.payload, str) else 1 for i in inner)
-    lines = all(
+    # Stores are checked at two rows, which determine the alignment of all.
+    full_lines = all(
         s.where is None
         and home.step(s.access, nest.vector or "") == 1
-        and home.step(s.access, nest.order[-2]) is not None  # two rows tell where all lie
+        and home.step(s.access, nest.order[-2]) is not None
         and home.home.dtypes[s.access.buffer].itemsize * lanes == LINE
         for s in nest.stores
     )
-    return lines and isinstance(access, Access) and not access.limits and work <= MOST_WORK
+    return full_lines and isinstance(access, Access) and not access.limits and work <= MOST_WORK
 
 
 def _places(home: NestEmitter, scope: Scope) -> list[Value]:
-    """Addresses that are multiples of a line if all vectors of all stores are lines: those of the
-    first vectors of two rows."""
+    """Return addresses which are line-aligned if all vectors of all stores are.
+
+    They are those of the first vectors of two rows.
+    """
     b, axes = home.b, home.nest.order[-2:]
     u, v = (home.ranges[a][0] for a in axes)
-    found: list[Value] = []
+    addresses: list[Value] = []
     for access in (s.access for s in home.nest.stores):
         base, dtype = home.home.buffers[access.buffer], home.home.dtypes[access.buffer]
         for row in (u, b.add(u, number(1))):
             at = home.index(access.offset, Scope(scope, {axes[0]: row, axes[1]: v}))
-            found.append(b.ptrtoint(element_address(b, base, at, dtype), I64))
-    return found
+            addresses.append(b.ptrtoint(element_address(b, base, at, dtype), I64))
+    return addresses
 
 
 def _column(home: NestEmitter, scope: Scope, row: Value, first: Value, column: Value) -> None:
-    """What the nest makes of one column."""
+    """Emit the nest's body for one column."""
     depth, (u, v) = len(home.nest.order), home.nest.order[-2:]
     outer = Scope(scope, {u: row})
     home.enter(outer, depth - 1)
@@ -113,7 +123,7 @@ def _column(home: NestEmitter, scope: Scope, row: Value, first: Value, column: V
 
 
 def turned_row(home: NestEmitter, item: Item, scope: Scope) -> Value:
-    """The vector of a turned tile at the current position."""
+    """Load the vector of a transposed tile at the current position."""
     b = home.b
     u, v = home.nest.order[-2:]
     row = b.mul(b.sub(scope.axis(u), home.ranges[u][0]), turned_pitch(home, item))

@@ -1,4 +1,8 @@
-"""Scratch memory of a schedule: values kept between nests, and results of folds with axes."""
+"""Lay out the scratch workspace of a schedule, per thread.
+
+It holds values kept between nests, accumulators of reductions with axes, states of streams, packed
+operands and tables of products, and transposed tiles.
+"""
 
 from __future__ import annotations
 
@@ -45,41 +49,47 @@ TURNED_PART = 200
 LEFT_PART, RIGHT_PART, TABLE_PART, SUMS_PART, RUNS_PART = 300, 301, 302, 303, 304
 STAGED_PART = 400
 STAMP = 64
-"""Bytes at the beginning that say how everything lies, where operands are cleared for it."""
+"""Bytes at the beginning which identify the layout, where operands are cleared for it."""
 PAD = 512
-"""Bytes after each array, so that a whole wide vector may be stored at its end."""
+"""Bytes after each array, so that full vectors may be stored at its end."""
 HELD = 8
-"""Blocks of an operand at most whose panels are held for all that a stream multiplies by them,
-2 MiB of float32: from the last cache they come sooner than they are packed again."""
+"""Maximum number of blocks of an operand kept packed for all iterations of a stream.
+
+These are 2 MiB of float32: L3 delivers them faster than they are packed again.
+"""
 
 
 def may_be_long(c: Contraction, s: Schedule) -> bool:
-    """Whether a product may sum so many positions at once that they are added in several runs."""
+    """Return whether a product's sums may be long enough to need runs."""
     extent = product(s.span(s.region(c.item), a) for a in (*c.outer, c.k))
-    most = RUN if s.region(c.item) is None else 2 * RUN  # of a stream's block not more
-    return c.item.dtype.is_float and not (isinstance(extent, int) and extent <= most)
+    limit = RUN if s.region(c.item) is None else 2 * RUN  # a stream's block never has more
+    return c.item.dtype.is_float and not (isinstance(extent, int) and extent <= limit)
 
 
 def lines_apart(c: Contraction, s: Schedule) -> bool:
-    """Whether runs of a thin product's lines are summed on their own in an array of theirs: they
-    lie along n, and each of them is added to all sums."""
+    """Return whether runs of a skinny product's rows have an array of their own.
+
+    They are contiguous along n, and each of them is added to all sums.
+    """
     return c.thin and c.along == c.n and may_be_long(c, s)
 
 
 def visits_beside(c: Contraction, operand: Item, s: Schedule) -> list[Visit]:
-    """The visits that meet one and the same operand of a product again and again: those that begin
-    once it is known, if none of them moves along it."""
-    known = chain(s.region(operand))
-    inner = [r for r in chain(s.region(c.item)) if r not in known]
+    """Return the stream iterations which multiply the same operand again and again.
+
+    These are the ones which begin after it is computed; none if one of them moves along it.
+    """
+    operand_regions = chain(s.region(operand))
+    inner = [r for r in chain(s.region(c.item)) if r not in operand_regions]
     visits = [v for r in inner for v in r.visits]
     packed = {c.k, c.n if operand is c.right else c.m}
     moves = [*visits, *(v for r in inner for v in r.sees)]
-    moved = not packed.isdisjoint(v.axis for v in moves)
-    return [] if moved or c.outer or any(r.is_inner for r in inner) else visits
+    is_moved = not packed.isdisjoint(v.axis for v in moves)
+    return [] if is_moved or c.outer or any(r.is_inner for r in inner) else visits
 
 
 def blocks_held(c: Contraction, s: Schedule) -> Index:
-    """Blocks of a right operand that there is room for."""
+    """Return the number of blocks of a right operand for which there is room."""
     if c.group is not None or not visits_beside(c, c.right, s):
         return 1
     spans = (s.span(s.region(c.item), c.k), c.depth), (s.span(s.region(c.item), c.n), COLUMNS)
@@ -88,12 +98,12 @@ def blocks_held(c: Contraction, s: Schedule) -> Index:
 
 
 class Storage:
-    """Places of the arrays in a thread's scratch slab."""
+    """Offsets and addresses of the arrays in a thread's scratch memory."""
 
     def __init__(self, s: Schedule) -> None:
         self.s = s
         self.operands: dict[Key, Index] = {}
-        """Bytes of arrays that are multiplied beyond what was packed (see `zero_pad.py`)."""
+        """Bytes of arrays which tiles read past what was packed (see `zero_pad.py`)."""
         self.arrays: dict[Key, tuple[Index, DType]] = {}
         self.at: dict[Key, Value] = {}
         self.clears = any(
@@ -102,7 +112,7 @@ class Storage:
         )
         self.nbytes: Index = STAMP if self.clears else 0
         self.shared = {item: other for other, item in _successors(s)}
-        """Arrays that another one takes over, with the item that does."""
+        """Arrays whose memory another array takes over, with the item which does."""
         for item, axes in s.kept.items():
             owner = self.shared.get(item, item)
             for part, dtype in enumerate(self.parts(item)):
@@ -126,19 +136,20 @@ class Storage:
             self._reserve((item, STAGE_PART), STRIP, item.dtype)
         for c in s.products.values():
             if isinstance(c, ConvPlan):
-                self._reserve_windowed(c)
+                self._reserve_conv_nchw(c)
                 continue
             if isinstance(c, DepthwisePlan):
-                self._reserve_stencil(c)
+                self._reserve_depthwise(c)
                 continue
             if isinstance(c, NhwcConvPlan):
-                self._reserve_upright(c)
+                self._reserve_conv_nhwc(c)
                 continue
             if isinstance(c, TallSkinnyPlan):
-                self._reserve_tall(c)
+                self._reserve_tall_skinny(c)
                 continue
             if not c.direct and not c.reads_left():
-                rows = add(self.rows(c), s.lanes - 1)  # turned squares may reach beyond the last
+                # Transposed tiles may reach past the last row.
+                rows = add(self.rows(c), s.lanes - 1)
                 self._reserve((c.item, LEFT_PART), mul(rows, c.pitch), c.unit)
             if lines_apart(c, s):
                 rows = mul(self.rows(c), self.extent(c.item, c.n))
@@ -150,7 +161,7 @@ class Storage:
                 self._reserve((c.item, SUMS_PART), COLUMNS, i32)
 
     def _reserve_tiles(self) -> None:
-        """What is turned before nests read it: squares, or strips of rows."""
+        """Reserve memory for transposed tiles, or strips of rows."""
         s = self.s
         packs = [pack for nest in s.nests for pack in nest.packs]
         for item in (i for nest in (*s.nests, *packs) for i in nest.turned):
@@ -158,7 +169,7 @@ class Storage:
             count = maximum(turned_side(s.lanes) ** 2, strip)
             self._reserve((item, TURNED_PART), count, item.dtype)
 
-    def _reserve_windowed(self, c: ConvPlan) -> None:
+    def _reserve_conv_nchw(self, c: ConvPlan) -> None:
         rows = self.extent(c.item, c.m)
         self._reserve((c.item, LEFT_PART), mul(rows, PITCH), c.unit)
         if c.reads_left(self.s.phase.axes[c.m], self.s.local[c.m]):
@@ -167,51 +178,51 @@ class Storage:
         tables = 3 * WINDOWED_DEPTH + 1 if c.dealt else WINDOWED_DEPTH
         self._reserve((c.item, TABLE_PART), tables, i64)
 
-    def _reserve_stencil(self, c: DepthwisePlan) -> None:
-        wide = self.extent(c.item, c.lane) if c.shared else 1
-        self._reserve((c.item, LEFT_PART), mul(product(c.extents), wide), c.item.dtype)
+    def _reserve_depthwise(self, c: DepthwisePlan) -> None:
+        channels = self.extent(c.item, c.lane) if c.shared else 1
+        self._reserve((c.item, LEFT_PART), mul(product(c.extents), channels), c.item.dtype)
         self._reserve((c.item, RIGHT_PART), c.room(self.s.local), c.item.dtype)
         self._reserve((c.item, TABLE_PART), 4 * len(c.taps), i64)
         if c.lines is not None:
             self._reserve((c.item, SUMS_PART), c.sums(self.s.local), c.item.dtype)
 
-    def _reserve_tall(self, c: TallSkinnyPlan) -> None:
+    def _reserve_tall_skinny(self, c: TallSkinnyPlan) -> None:
         if c.deep or c.turned:
-            (self._reserve_deep if c.deep else self._reserve_turned)(c)
+            (self._reserve_k_blocked if c.deep else self._reserve_swapped)(c)
             return
         size = c.item.dtype.itemsize
-        beyond = c.tile.lanes * c.tile.columns  # turned squares may reach so far
-        panel = WIDE_PANEL // size + beyond if c.wide else TALL_DEPTH * TALL_COLUMNS
+        overhang = c.tile.lanes * c.tile.columns  # transposed tiles may reach so far
+        panel = WIDE_PANEL // size + overhang if c.wide else TALL_DEPTH * TALL_COLUMNS
         self._reserve((c.item, RIGHT_PART), panel, c.item.dtype)
         if not c.direct:
             self._reserve((c.item, LEFT_PART), c.staged * TALL_DEPTH, c.item.dtype)
         if c.late:
-            wide = add(self.s.local[c.n], c.tile.columns) if c.wide else TALL_COLUMNS
-            self._reserve((c.item, SUMS_PART), mul(c.staged, wide), c.item.dtype)
+            columns = add(self.s.local[c.n], c.tile.columns) if c.wide else TALL_COLUMNS
+            self._reserve((c.item, SUMS_PART), mul(c.staged, columns), c.item.dtype)
         for j, s in enumerate(self.s.phase.stores if c.dense else ()):
             self._reserve((c.item, STAGED_PART + j), c.staged * TALL_COLUMNS, s.value.dtype)
 
-    def _reserve_deep(self, c: TallSkinnyPlan) -> None:
-        beyond = c.tile.lanes * c.tile.columns
+    def _reserve_k_blocked(self, c: TallSkinnyPlan) -> None:
+        overhang = c.tile.lanes * c.tile.columns
         rows, columns = add(self.s.local[c.m], c.tile.lanes - 1), self.s.local[c.n]
         columns = add(columns, c.tile.columns - 1)
         if not c.panels:
-            self._reserve((c.item, RIGHT_PART), add(mul(columns, c.depth), beyond), c.item.dtype)
+            self._reserve((c.item, RIGHT_PART), add(mul(columns, c.depth), overhang), c.item.dtype)
         if not c.direct and c.leader is None:
             packed = c.tile.rows + 1 if c.by_tiles else rows
             self._reserve((c.item, LEFT_PART), mul(packed, c.pitch), c.item.dtype)
         self._reserve((c.item, SUMS_PART), mul(rows, columns), c.item.dtype)
 
-    def _reserve_turned(self, c: TallSkinnyPlan) -> None:
+    def _reserve_swapped(self, c: TallSkinnyPlan) -> None:
         depth, rows = self.s.local[c.k], add(self.s.local[c.n], c.tile.columns - 1)
-        beyond = c.tile.lanes * c.tile.columns  # turned squares may reach so far
+        overhang = c.tile.lanes * c.tile.columns  # transposed tiles may reach so far
         if c.leader is None:
-            self._reserve((c.item, RIGHT_PART), add(mul(rows, depth), beyond), c.item.dtype)
+            self._reserve((c.item, RIGHT_PART), add(mul(rows, depth), overhang), c.item.dtype)
         if not c.direct:
-            self._reserve((c.item, LEFT_PART), add(mul(c.tile.rows, depth), beyond), c.item.dtype)
+            self._reserve((c.item, LEFT_PART), add(mul(c.tile.rows, depth), overhang), c.item.dtype)
         self._reserve((c.item, SUMS_PART), mul(rows, TURNED_PITCH), c.item.dtype)
 
-    def _reserve_upright(self, c: NhwcConvPlan) -> None:
+    def _reserve_conv_nhwc(self, c: NhwcConvPlan) -> None:
         left, right = c.room(self.s.local)
         if lies_in_runs(c) is not None:  # one panel at a time
             left = c.taps * c.block * c.tile.columns
@@ -225,7 +236,7 @@ class Storage:
             self._reserve((c.item, SUMS_PART), sums, c.item.dtype)
 
     def extent(self, owner: Item | Carried, axis: str) -> Index:
-        """Positions that an array has along an axis: whole register tiles for products."""
+        """Return an array's extent along an axis; products have room for full register tiles."""
         if isinstance(owner, Carried):
             return self.s.span(owner.region, axis)
         c = self.s.products.get(owner)
@@ -241,7 +252,7 @@ class Storage:
         owner = self.shared.get(owner, owner)
         for other in self.s.blocked:
             if owner is other.left and (other.direct or other.held):
-                c = other  # whole tiles, and rows as far apart as said
+                c = other  # full tiles, at the operand's row stride
                 if axis == c.left_axes[-1]:
                     return c.direct or c.held
                 if not c.down:
@@ -252,20 +263,20 @@ class Storage:
         return mul(floordiv(add(span, step - 1), step), step)
 
     def rows(self, c: Contraction) -> Index:
-        """Rows that a product has in scratch."""
+        """Return how many rows of a product are in scratch."""
         return 1 if c.m is None else self.extent(c.item, c.m)
 
     def region(self, owner: Item | Carried) -> Region | None:
-        """Where an array is filled."""
+        """Return the region in which an array is filled."""
         return owner.region if isinstance(owner, Carried) else self.s.region(owner)
 
     def state_axes(self, state: Carried) -> tuple[str, ...]:
-        """The local axes of a state, the one that vectors run along last."""
-        still = still_axes(state.region)
-        own = [a for a in self.s.local if a in state.axes and a not in still]
+        """Return the local axes of a state, the vector axis last."""
+        fixed_axes = still_axes(state.region)
+        local_axes = [a for a in self.s.local if a in state.axes and a not in fixed_axes]
         homes = [n for n in self.s.nests if any(x.state is state for x in n.settings)]
         vector = homes[0].vector if homes else None
-        return tuple(sorted(own, key=lambda a: a == vector))
+        return tuple(sorted(local_axes, key=lambda a: a == vector))
 
     def _reserve(self, key: Key, count: Index, dtype: DType) -> None:
         if key in self.arrays:
@@ -277,7 +288,7 @@ class Storage:
         self.nbytes = add(self.nbytes, mul(floordiv(need, 64), 64))
 
     def fold(self, item: Item) -> Accumulator:
-        """The accumulator of a fold or scan item."""
+        """Return the accumulator of a reduction or scan item."""
         assert isinstance(item.payload, Folding)
         folding = item.payload
         in_order = len(folding.over) == 1 or self._is_in_order(item, folding.over)
@@ -292,78 +303,88 @@ class Storage:
         )
 
     def _is_in_order(self, item: Item, over: tuple[str, ...]) -> bool:
-        """Whether loops meet the elements of a fold in the order in which places are counted."""
+        """Return whether loops meet the elements of a reduction in the order of positions."""
         home = next(n for n in self.s.nests if item in n.folds)
         return tuple(a for a in home.order if a in over) == over
 
     def in_parts(self, item: Item) -> bool:
-        """Whether an array holds accumulator states rather than finished values."""
+        """Return whether an array holds accumulator states rather than finished values."""
         if item.kind != "fold":
             return False
         home = next(n for n in self.s.nests if item in n.folds)
         return not home.in_registers(item)
 
     def parts(self, item: Item) -> tuple[DType, ...]:
-        """Types of the arrays that a kept item needs."""
+        """Return the types of the arrays which a kept item needs."""
         return self.fold(item).parts if self.in_parts(item) else (item.dtype,)
 
     def place(self, b: ir.IRBuilder, scratch: Value, index: Callable[[Index], Value]) -> None:
-        """Emits the addresses of all arrays, each from the one before it.
+        """Emit the addresses of all arrays, each from the one before it.
 
-        LLVM does not know what an address is made of, or it would compute all of that again in
-        loops: sizes of blocks with their quotients, in that of a tile.
+        They are opaque to LLVM, which would otherwise recompute them in loops from sizes of blocks
+        and their quotients.
         """
         last: Index = 0
-        found: dict[Index, Value] = {last: index(last)}
+        offsets: dict[Index, Value] = {last: index(last)}
         for key, (offset, _) in self.arrays.items():
             if isinstance(offset, int):
-                found[offset] = index(offset)
-            elif offset not in found:
-                found[offset] = opaque(b, b.add(found[last], index(sub(offset, last))))
+                offsets[offset] = index(offset)
+            elif offset not in offsets:
+                offsets[offset] = opaque(b, b.add(offsets[last], index(sub(offset, last))))
                 last = offset
-            self.at[key] = b.gep(scratch, [found[offset]], source_etype=ir.IntType(8))
+            self.at[key] = b.gep(scratch, [offsets[offset]], source_etype=ir.IntType(8))
 
 
 def _successors(s: Schedule) -> Iterator[tuple[Item, Item]]:
-    """Left operands that are multiplied where they lie, each with what they may take the place of:
-    nobody reads its elements but who computes the operand's, and whoever came before.  That may be
-    a value on the way from a product, and then what it takes the place of itself: three arrays
-    would be twice as many lines as the nearest caches hold."""
-    taken = set[Item]()
+    """Yield left operands which are multiplied in place, with the arrays whose memory they reuse.
+
+    The replaced array is read only by the nest which computes the operand, or by earlier ones.  It
+    may be an intermediate value of a product, and then also what that replaced: three arrays would
+    take twice as many cache lines as the nearest caches hold.
+    """
+    assigned = set[Item]()
     for c in s.blocked:
-        item: Item | None = c.left if (c.direct or c.held) and c.left not in taken else None
-        taken.add(c.left)
+        item: Item | None = c.left if (c.direct or c.held) and c.left not in assigned else None
+        assigned.add(c.left)
         while item is not None:
-            item = _place_of(s, c, item, taken)
+            item = _replaced_array(s, c, item, assigned)
             if item is not None:
-                taken.add(item)
+                assigned.add(item)
                 yield c.left, item
 
 
-def _place_of(s: Schedule, c: Contraction, item: Item, taken: set[Item]) -> Item | None:
-    """What the nest that computes an array of a product's left operand reads the last: a product
-    of the same rows and columns, or what another nest computes for each of them.  Of several the
-    one that is read the latest, which leaves the others to what is computed before."""
+def _replaced_array(s: Schedule, c: Contraction, item: Item, assigned: set[Item]) -> Item | None:
+    """Return the array whose memory a product's left operand takes over, or None.
+
+    The nest which computes the operand must be its last reader; it is a product of the same rows
+    and columns, or what another nest computes for each of them.  Of several, the one which is read
+    last, which leaves the others to values computed earlier.
+    """
     homes = [k for k, n in enumerate(s.nests) if item in n.saves and not n.packed]
     if len(homes) != 1 or item in s.products:
         return None
     products = {o.item for o in s.blocked if o.axes == c.left_axes}
     multiplied = {x for o in s.blocked for x in (o.left, o.right)}
-    found: dict[Item, int] = {}
+    last_uses: dict[Item, int] = {}
     for other, axes in s.kept.items():
-        alike = other.dtype == item.dtype and other.time == c.item.time and other not in taken
+        is_compatible = (
+            other.dtype == item.dtype and other.time == c.item.time and other not in assigned
+        )
         plain = axes == s.kept[item] and other.kind in ("apply", "branch", "cast")
         plain &= other not in multiplied
-        if alike and (other in products or plain) and _last_reader(s, other) == homes[0]:
-            used = _last_use(s.nests[homes[0]], other)
-            if used is not None and used <= item.number:
-                found[other] = used
-    return max(found, key=lambda x: found[x], default=None)
+        if is_compatible and (other in products or plain) and _last_reader(s, other) == homes[0]:
+            last_use = _last_use(s.nests[homes[0]], other)
+            if last_use is not None and last_use <= item.number:
+                last_uses[other] = last_use
+    return max(last_uses, key=lambda x: last_uses[x], default=None)
 
 
 def _last_use(nest: Nest, item: Item) -> int | None:
-    """The number of the last value that a nest computes from elements of an item; None if it looks
-    at them after that.  In stages it stores a strip of one value before it computes the next."""
+    """Return the number of the last value a nest computes from elements of an item.
+
+    None if the nest reads them after that.  In stages it stores a strip of one value before it
+    computes the next.
+    """
     late = reads(replace(nest, items=[]), item)
     return None if late else max(i.number for i in nest.items if item in i.args)
 
@@ -373,7 +394,7 @@ def _last_reader(s: Schedule, item: Item) -> int:
 
 
 def reads(nest: Nest, item: Item) -> bool:
-    """Whether a nest looks at elements of a kept item."""
+    """Return whether a nest reads elements of a kept item."""
     roots = [*nest.saves, *nest.fixed, *(x.value for x in nest.settings)]
     roots += [x for s in nest.stores for x in (s.value, s.where) if x is not None]
     used = (a for i in (*nest.items, *nest.folds) for a in i.args)
@@ -381,10 +402,10 @@ def reads(nest: Nest, item: Item) -> bool:
 
 
 def scan_state_axes(s: Schedule, item: Item) -> tuple[str, ...]:
-    """Axes of a scan's running state: those of its value but the one that it runs along."""
+    """Return the axes of a scan's running state: its value's but the scanned one."""
     assert isinstance(item.payload, Folding)
-    none = {item.payload.over[0]} | still_axes(s.region(item))
-    return tuple(a for a in s.phase.axes if a in item.axes and a in s.local and a not in none)
+    excluded = {item.payload.over[0]} | still_axes(s.region(item))
+    return tuple(a for a in s.phase.axes if a in item.axes and a in s.local and a not in excluded)
 
 
 def _register_bytes(dtype: DType) -> int:

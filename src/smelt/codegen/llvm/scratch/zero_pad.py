@@ -1,13 +1,12 @@
-"""Scratch memory that is multiplied in vain begins as zeros.
+"""Clear scratch which register tiles read past the packed operands.
 
-Register tiles reach beyond the last row or column of packed operands, and between the lines of
-images; the sums of what lies there are never read.  What lies there was left by another kernel:
-tables of small integers, and other numbers of its own, are subnormal as floating-point numbers,
-with which processors take a hundred times as long.  So a kernel whose scratch is laid out otherwise
-than that of the one before, in the same thread, clears its operands first.  The first word of
-scratch says how it is laid out; a kernel that does not keep it writes something else there, or has
-no scratch.  Where all that is multiplied in vain are lanes of one panel, these are cleared instead,
-in every block (`clear_beyond`).
+Tiles reach past the last row or column of packed operands, and between the rows of images; the sums
+of what is stored there are never used.  But it was left by another kernel: tables of small
+integers, for instance, are subnormal as floating-point numbers, which processors multiply a hundred
+times slower.  So a kernel whose scratch layout differs from that of the previous kernel in the same
+thread clears its operands first.  The first word of scratch identifies the layout; a kernel without
+such operands writes something else there, or has no scratch.  Where only lanes of one panel are
+concerned, these are cleared in every block instead (`clear_beyond`).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 Value = ir.Value
 BIT, BYTE = ir.IntType(1), ir.IntType(8)
 ODD = 0x9E3779B97F4A7C15
-"""A multiplier that mixes all bits of a word (D. Knuth, TAOCP 6.4, the golden ratio's)."""
+"""Multiplier which mixes all bits of a word (D. Knuth, TAOCP 6.4, golden ratio)."""
 
 
 def clear_beyond(
@@ -41,14 +40,17 @@ def clear_beyond(
     units: Value,
     lines: Value,
 ) -> None:
-    """Emits that the lanes without a column are cleared of the last one of `panels`, which are as
-    wide as a tile and have so many units and `lines`: less than all of what may have been left."""
+    """Emit clearing of the lanes past the last column, in the last of some panels.
+
+    `panels` are the address and element type; each is as wide as a tile and has room for `units`
+    positions, of which `lines` are cleared.
+    """
     b, (base, dtype) = home.b, panels
     m = LLVMMachine(b, tile.lanes, home.home.target)
     last = b.and_(columns, number(tile.columns - 1))
     start, begin = b.and_(last, number(-tile.lanes)), b.mul(b.sub(columns, last), units)
 
-    def line(k: Value) -> None:
+    def clear_row(k: Value) -> None:
         row = b.add(begin, b.mul(k, number(tile.columns)))
 
         def put(at: Value) -> None:
@@ -58,27 +60,29 @@ def clear_beyond(
         home.loop(start, number(tile.columns), tile.lanes, put)
 
     with b.if_then(b.icmp_signed("!=", last, number(0))):
-        home.loop(number(0), lines, 1, line)
+        home.loop(number(0), lines, 1, clear_row)
 
 
 def clear(
     b: ir.IRBuilder, storage: Storage, scratch: Value, entry: IndexEmitter, sizes: Iterable[Value]
 ) -> None:
-    """Emits that operands are cleared, if the last kernel of this thread had another layout; the
-    layout follows from the storage and a call's sizes."""
+    """Emit clearing of the operands, if the thread's last kernel had another layout.
+
+    The layout is identified by the storage and a call's sizes.
+    """
     if not storage.operands:
         return
     layout = _layout(b, storage, sizes)
     places = [(storage.at[key], entry.emit(nbytes)) for key, nbytes in storage.operands.items()]
-    other = b.icmp_signed("!=", b.load(scratch, typ=I64), layout)
-    with b.if_then(other):
+    is_other = b.icmp_signed("!=", b.load(scratch, typ=I64), layout)
+    with b.if_then(is_other):
         b.store(layout, scratch)
         for at, nbytes in places:
             intrinsic(b, "llvm.memset.p0.i64", ir.VoidType(), [at, BYTE(0), nbytes, BIT(0)])
 
 
 def _layout(b: ir.IRBuilder, storage: Storage, sizes: Iterable[Value]) -> Value:
-    """A word for where everything lies and of what type it is."""
+    """Return a word which identifies the offsets and types of all arrays."""
     arrays = [
         (part, str(offset), dtype.name) for (_, part), (offset, dtype) in storage.arrays.items()
     ]
