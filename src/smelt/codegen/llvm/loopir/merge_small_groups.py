@@ -36,8 +36,8 @@ def join_groups(phase: Phase, dots: list[Item], stored: str | None, most: int) -
     (group, *more) = groups
     if more or group is None or not {group, stored} <= {*phase.grid}:
         return False
-    folds = [i.payload.over for i in phase.items if isinstance(i.payload, Folding)]
-    if any({group, stored} & {*over} for over in folds):
+    reductions = [i.payload.over for i in phase.items if isinstance(i.payload, Folding)]
+    if any({group, stored} & {*over} for over in reductions):
         return False
     extent = mul(phase.axes[group], each)
     position = axis(stored, extent)

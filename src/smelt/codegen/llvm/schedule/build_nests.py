@@ -313,9 +313,8 @@ class _Planner:
         for item in reversed(self.phase.items):
             repeats = item.kind == "scan" or (scalar and gathers(item, self.vector))
             extra_axes = reach[item] - self._domain(item)
-            if not self.products and picks(
-                item, self.vector
-            ):  # in maps: if there certainly are several rows
+            if not self.products and picks(item, self.vector):
+                # In maps: if there certainly are several rows.
                 repeats |= any(
                     n != 1 and (isinstance(n, int) or not scalar)
                     for n in map(self.local.get, extra_axes)
@@ -381,14 +380,14 @@ class _Planner:
         accumulator is in registers; of two such reductions, one must end all axes of the other.
         """
         v = self._choose_vector(nest)
-        chain: list[set[str]] = []
+        nested: list[set[str]] = []
         other = Nest(nest.level, nest.order, None, time=nest.time)
         for fold in nest.folds:
             over = ended_by(fold)
-            if v in over and not all(over <= o or o <= over for o in chain):
+            if v in over and not all(over <= o or o <= over for o in nested):
                 other.folds.append(fold)
             elif v in over:
-                chain.append(over)
+                nested.append(over)
         if not other.folds:
             return [nest]
         nest.folds = [f for f in nest.folds if f not in other.folds]

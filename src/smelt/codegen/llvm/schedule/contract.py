@@ -337,7 +337,8 @@ def _plan(
     barred = fixed | {a for guide, _ in phase.guides() for a in guide.axes}
     m, n = (_blocked_axis(x, y, over, phase, barred) for x, y in ((left, right), (right, left)))
     two_sided = m is not None and n is not None
-    fewer = False  # than with the other roles: tasks that a packed operand serves
+    # Whether a packed operand serves fewer tasks than with the other roles.
+    fewer = False
     if m is not None and n is not None and stored not in (m, n) and not _is_few(m, phase):
         fewer = _serves_other_axes(item, m, n, left) > _serves_other_axes(item, m, n, right)
     swaps = (form == "columns") != fewer or _is_few(n, phase) > _is_few(m, phase)

@@ -330,9 +330,8 @@ class NhwcConvPlan:
         """
         columns = self.extent(self.n, local[self.n], 1)
         overruns = not self.ends_lines(local[self.columns[-1].axis])
-        overrun_rows = (
-            HEIGHTS[-1] if self.hosts else 0
-        )  # the lowest depthwise tiles go past the end of a row
+        # The lowest depthwise tiles go past the end of a row.
+        overrun_rows = HEIGHTS[-1] if self.hosts else 0
         padding = mul(self.tile.rows if overruns else overrun_rows, self.pitch)
         padding = add(padding, 1 if self.ends else self.tile.lanes * self.pitch * self.image_across)
         weights = 0 if self.panels else mul(self.taps * self.block, columns)

@@ -56,17 +56,16 @@ def deep_blocks(
             (PANEL_ROWS, PANEL_COLUMNS) if panels else (ROOMY_ROWS, ROOMY_COLUMNS)
         )
     fitting: Index = max(max_columns // (words * products), tile)
-    if long and not (
-        direct and panels
-    ):  # packed blocks are shared, as long as enough tasks are left
+    if long and not (direct and panels):
+        # Packed blocks are shared, as long as enough tasks are left.
         max_rows = max(max_rows, LONG_ROWS)
-        row_limit = max(LONG_COLUMNS // (words * products), tile)
-        fitting = maximum(fitting, minimum(row_limit, floordiv(positions, tasks * ROWS)))
-    across = mul(tile, ceiling(evenly(columns, ceiling(columns, fitting)), tile))
-    row_limit = max_rows // words // DEEP_EVEN * DEEP_EVEN
-    least = minimum(row_limit, maximum(floordiv(positions, mul(tasks, across)), ROWS))
-    blocks = ceiling(rows, least)
-    return mul(DEEP_EVEN, ceiling(evenly(rows, blocks), DEEP_EVEN)), across
+        limit = max(LONG_COLUMNS // (words * products), tile)
+        fitting = maximum(fitting, minimum(limit, floordiv(positions, tasks * ROWS)))
+    task_columns = mul(tile, ceiling(evenly(columns, ceiling(columns, fitting)), tile))
+    limit = max_rows // words // DEEP_EVEN * DEEP_EVEN
+    task_rows = minimum(limit, maximum(floordiv(positions, mul(tasks, task_columns)), ROWS))
+    blocks = ceiling(rows, task_rows)
+    return mul(DEEP_EVEN, ceiling(evenly(rows, blocks), DEEP_EVEN)), task_columns
 
 
 def few_columns(columns: Index, rows: Index, positions: Index, tasks: int, step: int) -> Index:

@@ -252,7 +252,8 @@ class TallSkinnyPlan:
                 else wide_blocks(m, n, depth, result_positions, size, self.tile.columns)
             )
             return {self.m: rows, self.n: columns}
-        # 16: sizes in expressions are assumed to be at least 1, but the reduction may be empty.
+        # 16 rather than 1, which is optimised away: sizes are assumed to be at least 1, but an
+        # empty reduction has size 0.
         fitting = floordiv(TALL_BYTES // size, maximum(depth, 16))
         return {self.m: minimum(maximum(fitting, TALL_STAGED), TALL_ROWS), self.n: TALL_COLUMNS}
 
@@ -349,9 +350,8 @@ def _plan(
     access, picked = left.payload, _gathers_rows(left, item, (m, n, k), phase)
     direct = picked or _is_strided(left, item, (m, k), phase)
     if form == "few" and (picked or not swapped):
-        direct = picked = (
-            False  # a copy has a constant row pitch, which leaves registers to the tile
-        )
+        # A copy has a constant row pitch, which leaves registers to the tile.
+        direct = picked = False
     if form == "deep" or swapped:
         direct = direct and isinstance(access, Access) and coefficient(access.offset, k) == 1
     copied = form == "deep" and direct and not _fits_cache(left, m, item, rows, target)
@@ -418,7 +418,8 @@ def few_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
         m, n = n, m
         packed_elements = mul(m, _packed_positions(plans, phase))
         k_limits: Limits = ((packed_elements, TURNED_BYTES // first.item.dtype.itemsize),)
-    else:  # for longer sums there would be more blocks than positions in a block
+    else:
+        # For longer sums there would be more blocks than positions in a block.
         k_limits = tuple(dict.fromkeys((phase.axes[c.k], LONG_SUM) for c in plans))
     # Every task recomputes the rows.
     cheap = cost_of(needed(phase, [c.rows for c in plans], ())) <= LONGEST

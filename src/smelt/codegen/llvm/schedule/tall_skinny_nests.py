@@ -61,7 +61,8 @@ def _nest(phase: Phase, c: TallSkinnyPlan) -> Nest:
         and has_strides
         and (is_padded or any(_has_shared_gathers(a.offset, c) for a in loads))
     ):
-        right.order = right.order[::-1]  # bounds are tested and gathers cached once for all k
+        # Bounds are tested and gathers cached once for all k.
+        right.order = right.order[::-1]
     if c.deep:
         outer, inner = left.order
         left.turned = [i for i in left.items if runs_across(i, inner, outer)]
