@@ -211,7 +211,7 @@ def shares(s: Schedule) -> dict[Nest, list[Ask]]:
         return {}
     if len({n.time for n in nests}) > 1:
         return {}
-    orders = {n.order for n in nests}  # with or without the task axis
+    orders = {n.order for n in nests}  # all with the loop over rows, or all without
     if len(orders) > 1 or any(n.product for n in nests) or row in s.phase.cut:
         return {}
     axes = _row_axes(nests[0], task)

@@ -64,9 +64,8 @@ def vectors_of(lanes: int, nest: Nest, extent: int) -> list[tuple[int, int]]:
     """
     paired_lanes = lanes * PAIRED
     paired = nest.pairs and nest.wide % PAIRED == 0 and bool(nest.folds)
-    paired = paired and all(
-        adds_pairs(f, nest) for f in nest.folds
-    )  # other reductions take single vectors
+    # Other reductions take single vectors.
+    paired = paired and all(adds_pairs(f, nest) for f in nest.folds)
     paired_extent = extent - extent % paired_lanes if paired else 0
     vectors = [(first, paired_lanes) for first in range(0, paired_extent, paired_lanes)]
     vectors += [(first, lanes) for first in range(paired_extent, extent, lanes)]

@@ -132,9 +132,8 @@ def _is_partitionable(phase: Phase, nest: Nest, name: str) -> bool:
     if name in visited_axes(phase.segments[nest.time]):
         return False
     accesses = [*accesses_of(nest.items), *(s.access for s in nest.stores)]
-    if any(
-        coefficient(a.offset, name) is None for a in accesses
-    ):  # contiguous only in runs of full vectors
+    if any(coefficient(a.offset, name) is None for a in accesses):
+        # Contiguous only in runs of full vectors.
         return False
     return not any(i.kind in ("scan", "branch", "peek") for i in nest.items)
 
