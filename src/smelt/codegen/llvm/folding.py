@@ -57,46 +57,46 @@ class FoldEmitter:
         self.rows: Rows | None = None
         """The batch of rows whose reductions end together with the current one, if any."""
 
-    def _opens_at(self, fold: Item) -> int:
+    def _opens_at(self, reduction: Item) -> int:
         """Return how many loops are open where a reduction in registers starts."""
         order = self.home.nest.order
-        return max((order.index(a) + 1 for a in fold.axes if a in order), default=0)
+        return max((order.index(a) + 1 for a in reduction.axes if a in order), default=0)
 
-    def _in_registers(self, fold: Item) -> bool:
-        return self.home.nest.in_registers(fold)
+    def _in_registers(self, reduction: Item) -> bool:
+        return self.home.nest.in_registers(reduction)
 
     # ---- around the nest -------------------------------------------------------------------------
 
     def before(self, nest: Nest) -> None:
         """Initialise the scratch accumulators of reductions that cross loops."""
-        for fold in nest.folds:
-            if not self._in_registers(fold):
-                self._initialise_scratch(fold)
+        for reduction in nest.folds:
+            if not self._in_registers(reduction):
+                self._initialise_scratch(reduction)
             elif not nest.order:
-                self._start(fold)
+                self._start(reduction)
 
     def after(self, nest: Nest) -> None:
         """Finish reductions of a nest without loops; others end when their loops close."""
         if not nest.order:
-            for fold in nest.folds:
-                self._finish(fold, self.home.top)
+            for reduction in nest.folds:
+                self._finish(reduction, self.home.top)
 
-    def _initialise_scratch(self, fold: Item) -> None:
+    def _initialise_scratch(self, reduction: Item) -> None:
         """Initialise the accumulators of this task's positions of the outermost axis.
 
         There may be room for many more.
         """
-        home, acc = self.home, self.home.storage.fold(fold)
-        outer, *inner = home.s.kept[fold]
+        home, acc = self.home, self.home.storage.fold(reduction)
+        outer, *inner = home.s.kept[reduction]
         if inner:
-            count = self.b.sub(home.ranges[outer][1], home.scratch.start(fold, outer))
+            count = self.b.sub(home.ranges[outer][1], home.scratch.start(reduction, outer))
         else:
-            count = home.home.index(home.storage.extent(fold, outer))
+            count = home.home.index(home.storage.extent(reduction, outer))
         for a in inner:
-            count = self.b.mul(count, home.home.index(home.storage.extent(fold, a)))
+            count = self.b.mul(count, home.home.index(home.storage.extent(reduction, a)))
         m = LLVMMachine(self.b, home.s.lanes, home.home.target)
         for part, (dtype, value) in enumerate(zip(acc.parts, acc.start(m), strict=True)):
-            put = self._vector_store(m, home.storage.at[fold, part], dtype.compute, value)
+            put = self._vector_store(m, home.storage.at[reduction, part], dtype.compute, value)
             home.loop(number(0), count, home.s.lanes, put)
 
     def _vector_store(
@@ -111,15 +111,15 @@ class FoldEmitter:
 
     def open(self, depth: int) -> None:
         """Before the loop at `depth`: start the reductions whose outermost loop it is."""
-        for fold in self.home.nest.folds:
-            if self._in_registers(fold) and self._opens_at(fold) == depth:
-                self._start(fold)
+        for reduction in self.home.nest.folds:
+            if self._in_registers(reduction) and self._opens_at(reduction) == depth:
+                self._start(reduction)
 
     def close(self, scope: Scope, depth: int) -> None:
         """After that loop: finish them."""
-        for fold in self.home.nest.folds:
-            if self._in_registers(fold) and self._opens_at(fold) == depth:
-                self._finish(fold, scope)
+        for reduction in self.home.nest.folds:
+            if self._in_registers(reduction) and self._opens_at(reduction) == depth:
+                self._finish(reduction, scope)
 
     def rest(self) -> int:
         """Return the lanes of the remainder of a row after the last full unrolled vector.
@@ -137,53 +137,60 @@ class FoldEmitter:
         sums = [f for f in nest.folds if isinstance(f.payload, Folding) and f.payload.row.wide]
         return wide if sums else lanes
 
-    def _widths(self, fold: Item) -> list[int]:
+    def _widths(self, reduction: Item) -> list[int]:
         """Return the numbers of lanes for which a reduction has accumulators."""
         nest = self.home.nest
-        assert isinstance(fold.payload, Folding)
-        if nest.vector is None or nest.vector not in fold.payload.over or self.has_bar(fold):
+        assert isinstance(reduction.payload, Folding)
+        if (
+            nest.vector is None
+            or nest.vector not in reduction.payload.over
+            or self.has_bar(reduction)
+        ):
             return [1]
         if is_straight(self.home.s, nest):
             return [self.home.s.lanes]
         lanes = {self.rest(), self.home.s.lanes * nest.wide}
-        return sorted({self._state_lanes(fold, n) for n in lanes})
+        return sorted({self._state_lanes(reduction, n) for n in lanes})
 
-    def has_bar(self, fold: Item) -> bool:
+    def has_bar(self, reduction: Item) -> bool:
         """Return whether few vectors of an argmax or argmin need more than a comparison.
 
         They are contiguous along the positions, and many follow one another.
         """
-        nest, folding = self.home.nest, fold.payload
-        acc = self.home.storage.fold(fold)
+        nest, folding = self.home.nest, reduction.payload
+        acc = self.home.storage.fold(reduction)
         assert isinstance(folding, Folding)
         if not isinstance(acc, Winner) or not acc.in_order or nest.vector not in folding.over:
             return False
-        if not self._in_registers(fold) or is_straight(self.home.s, nest):
+        if not self._in_registers(reduction) or is_straight(self.home.s, nest):
             return False
         return nest.vector is not None and coefficient(folding.positions, nest.vector) == 1
 
-    def _state_lanes(self, fold: Item, lanes: int) -> int:
+    def _state_lanes(self, reduction: Item, lanes: int) -> int:
         """Return the lanes of a state for elements in `lanes` lanes.
 
         Fewer if vectors are added in pairs first.
         """
-        paired = adds_pairs(fold, self.home.nest) and lanes % (self.home.s.lanes * PAIRED) == 0
+        paired = adds_pairs(reduction, self.home.nest) and lanes % (self.home.s.lanes * PAIRED) == 0
         return lanes // PAIRED if paired else lanes
 
-    def _start(self, fold: Item) -> None:
+    def _start(self, reduction: Item) -> None:
         """Allocate and initialise the accumulators of a reduction in registers."""
-        if known_from(self.home.nest, fold) is not None:
+        if known_from(self.home.nest, reduction) is not None:
             return
-        acc, scalar = self.home.storage.fold(fold), LLVMMachine(self.b, None, self.home.home.target)
-        self.registers[fold] = {}
-        inner = self._opens_at(fold) == len(self.home.nest.order) - 1
+        acc, scalar = (
+            self.home.storage.fold(reduction),
+            LLVMMachine(self.b, None, self.home.home.target),
+        )
+        self.registers[reduction] = {}
+        inner = self._opens_at(reduction) == len(self.home.nest.order) - 1
         if inner and is_straight(self.home.s, self.home.nest):
-            self.fresh.add(fold)
-        elif isinstance(acc, Winner) and self.has_bar(fold):
+            self.fresh.add(reduction)
+        elif isinstance(acc, Winner) and self.has_bar(reduction):
             with self.b.goto_entry_block():
-                self.bars[fold] = self.b.alloca(scalar.register_type(acc.source))
-            self.b.store(acc.start(scalar)[0], self.bars[fold])
-        for lanes in self._widths(fold):
+                self.bars[reduction] = self.b.alloca(scalar.register_type(acc.source))
+            self.b.store(acc.start(scalar)[0], self.bars[reduction])
+        for lanes in self._widths(reduction):
             m = LLVMMachine(self.b, lanes if lanes > 1 else None, self.home.home.target)
             addresses: list[Value] = []
             for dtype, value in zip(acc.parts, acc.start(m), strict=True):
@@ -191,19 +198,19 @@ class FoldEmitter:
                     address = self.b.alloca(m.register_type(dtype))
                 self.b.store(value, address)
                 addresses.append(address)
-            self.registers[fold][lanes] = addresses
+            self.registers[reduction][lanes] = addresses
 
-    def _finish(self, fold: Item, scope: Scope) -> None:
+    def _finish(self, reduction: Item, scope: Scope) -> None:
         """Combine the accumulators of a reduction, and publish its result."""
-        if known_from(self.home.nest, fold) is not None:
+        if known_from(self.home.nest, reduction) is not None:
             return
-        acc, home = self.home.storage.fold(fold), self.home
+        acc, home = self.home.storage.fold(reduction), self.home
         scalar = LLVMMachine(self.b, None, home.home.target)
         total: list[Value] = []
         total_lanes = 0
-        for lanes in sorted(self.registers[fold], reverse=True):
+        for lanes in sorted(self.registers[reduction], reverse=True):
             m = LLVMMachine(self.b, lanes if lanes > 1 else None, home.home.target)
-            addresses = zip(self.registers[fold][lanes], acc.parts, strict=True)
+            addresses = zip(self.registers[reduction][lanes], acc.parts, strict=True)
             state = [self.b.load(p, typ=m.register_type(d)) for p, d in addresses]
             if total:  # the tail is added lane by lane, so that there is one horizontal reduction
                 total = acc.join(m, across(acc, m, total, total_lanes, lanes), state)
@@ -211,11 +218,11 @@ class FoldEmitter:
                 total = state
             total_lanes = lanes
         if self.rows is not None:
-            self.rows.hold(home, fold, total, total_lanes, scope)
+            self.rows.hold(home, reduction, total, total_lanes, scope)
             return
         total = across(acc, scalar, total, total_lanes)
-        self._publish(fold, acc.finish(scalar, total), scope)
-        for other in self.known_by(fold):
+        self._publish(reduction, acc.finish(scalar, total), scope)
+        for other in self.known_by(reduction):
             self._publish(other, total[0], scope)
 
     def of_nothing(self, nest: Nest) -> None:
@@ -224,53 +231,53 @@ class FoldEmitter:
         scalar = LLVMMachine(self.b, None, home.home.target)
 
         def row(at: Value) -> None:
-            for fold in nest.folds:
-                acc = home.storage.fold(fold)
+            for reduction in nest.folds:
+                acc = home.storage.fold(reduction)
                 identity = acc.finish(scalar, acc.start(scalar))
                 home.scratch.keep(
-                    (fold, 0), home.s.kept[fold], identity, Scope(home.top, {rows: at})
+                    (reduction, 0), home.s.kept[reduction], identity, Scope(home.top, {rows: at})
                 )
 
         home.loop(*home.ranges[rows], 1, row)
 
-    def known_by(self, fold: Item) -> list[Item]:
+    def known_by(self, reduction: Item) -> list[Item]:
         """Return the extremes whose value an argmax or argmin provides."""
         nest = self.home.nest
-        return [other for other in nest.folds if known_from(nest, other) is fold]
+        return [other for other in nest.folds if known_from(nest, other) is reduction]
 
-    def _publish(self, fold: Item, result: Value, scope: Scope) -> None:
+    def _publish(self, reduction: Item, result: Value, scope: Scope) -> None:
         """Store a result in scratch, or make it available to the task."""
         home = self.home
-        if fold in home.s.kept:
-            home.scratch.keep((fold, 0), home.s.kept[fold], result, scope)
+        if reduction in home.s.kept:
+            home.scratch.keep((reduction, 0), home.s.kept[reduction], result, scope)
         else:
-            home.top.values[fold] = result
+            home.top.values[reduction] = result
 
     # ---- one step --------------------------------------------------------------------------------
 
-    def step(self, fold: Item, scope: Scope) -> None:
+    def step(self, reduction: Item, scope: Scope) -> None:
         """Accumulate one more element (in every lane) at the innermost position."""
-        assert isinstance(fold.payload, Folding)
-        if known_from(self.home.nest, fold) is not None:
+        assert isinstance(reduction.payload, Folding)
+        if known_from(self.home.nest, reduction) is not None:
             return
-        home, acc = self.home, self.home.storage.fold(fold)
+        home, acc = self.home, self.home.storage.fold(reduction)
         vector = scope.lanes is not None
-        in_registers = self._in_registers(fold)
+        in_registers = self._in_registers(reduction)
         if vector and in_registers and scope.lanes is not None:
-            vector = scope.lanes.axis in fold.payload.over
+            vector = scope.lanes.axis in reduction.payload.over
         m = home.machine(scope, vector)
-        if fold in self.bars:
-            self._step_with_threshold(fold, scope)
+        if reduction in self.bars:
+            self._step_with_threshold(reduction, scope)
             return
-        element, position = self._element(fold, scope, m)
+        element, position = self._element(reduction, scope, m)
         if not in_registers:
-            self._step_in_scratch(fold, m, [(scope, element, position)])
+            self._step_in_scratch(reduction, m, [(scope, element, position)])
             return
         mask = scope.lanes.mask if scope.lanes is not None and vector else None
-        addresses, lanes = self.registers[fold], self._state_lanes(fold, m.lanes or 1)
+        addresses, lanes = self.registers[reduction], self._state_lanes(reduction, m.lanes or 1)
         if lanes != (m.lanes or 1):
             if mask is not None:
-                element, mask = m.select(mask, element, m.const(fold.args[0].dtype, 0)), None
+                element, mask = m.select(mask, element, m.const(reduction.args[0].dtype, 0)), None
             element = pairs_added(m, element, lanes)
             m = LLVMMachine(self.b, lanes, m.target)
         state_lanes = (
@@ -282,13 +289,13 @@ class FoldEmitter:
         ]
         state = (
             acc.start(m)
-            if fold in self.fresh
+            if reduction in self.fresh
             else [
                 self.b.load(p, typ=kind)
                 for p, kind in zip(addresses[state_lanes], kinds, strict=True)
             ]
         )
-        self.fresh.discard(fold)
+        self.fresh.discard(reduction)
         old = state if state_lanes == lanes else first_lanes(m, state, lanes)
         new = acc.step(m, old, element, position)
         if mask is not None:
@@ -298,66 +305,66 @@ class FoldEmitter:
         for address, value in zip(addresses[state_lanes], new, strict=True):
             self.b.store(value, address)
 
-    def _step_with_threshold(self, fold: Item, scope: Scope) -> None:
+    def _step_with_threshold(self, reduction: Item, scope: Scope) -> None:
         """Accumulate one more vector, of which few elements pass the threshold."""
-        b, acc = self.b, self.home.storage.fold(fold)
+        b, acc = self.b, self.home.storage.fold(reduction)
         assert isinstance(acc, Winner)
-        assert isinstance(fold.payload, Folding)
+        assert isinstance(reduction.payload, Folding)
         assert scope.lanes is not None
         m, scalar = self.home.machine(scope, True), self.home.machine(scope, False)
-        element, mask = self.home.get(fold.args[0], scope, True), scope.lanes.mask
-        addresses = [*self.registers[fold][1], self.bars[fold]]
+        element, mask = self.home.get(reduction.args[0], scope, True), scope.lanes.mask
+        addresses = [*self.registers[reduction][1], self.bars[reduction]]
         kinds = [scalar.register_type(d) for d in (*acc.parts, acc.source)]
         *state, bar = (b.load(p, typ=kind) for p, kind in zip(addresses, kinds, strict=True))
         bars = splat_to(b, bar, m.lanes)
         if mask is not None:
             element = m.select(mask, element, bars)
         with b.if_then(m.any(acc.passes(m, element, bars)), likely=False):
-            position = self.home.index(fold.payload.positions, scope)
+            position = self.home.index(reduction.payload.positions, scope)
             state, bar = acc.taken(m, element, position, state)
             for address, value in zip(addresses, [*state, bar], strict=True):
                 b.store(value, address)
 
-    def stack(self, fold: Item, scopes: list[Scope]) -> None:
+    def stack(self, reduction: Item, scopes: list[Scope]) -> None:
         """Accumulate one more element of each row, in order, into states in scratch."""
         m = self.home.machine(scopes[0], True)
-        elements = [(s, *self._element(fold, s, m)) for s in scopes]
-        if self.home.nest.pairs and is_paired(fold):
+        elements = [(s, *self._element(reduction, s, m)) for s in scopes]
+        if self.home.nest.pairs and is_paired(reduction):
             added = rows_added(m, [element for _, element, _ in elements])
             elements = [(scopes[0], element, elements[0][2]) for element in added]
-        self._step_in_scratch(fold, m, elements)
+        self._step_in_scratch(reduction, m, elements)
 
-    def _element(self, fold: Item, scope: Scope, m: LLVMMachine) -> tuple[Value, Value | None]:
+    def _element(self, reduction: Item, scope: Scope, m: LLVMMachine) -> tuple[Value, Value | None]:
         """Return a reduction's element at the innermost position, and its position if needed."""
-        assert isinstance(fold.payload, Folding)
+        assert isinstance(reduction.payload, Folding)
         home, position = self.home, None
-        element = home.get(fold.args[0], scope, m.lanes is not None)
-        if fold.payload.row.positional:
-            position = home.index(fold.payload.positions, scope, lanes=True)
+        element = home.get(reduction.args[0], scope, m.lanes is not None)
+        if reduction.payload.row.positional:
+            position = home.index(reduction.payload.positions, scope, lanes=True)
             if m.lanes is not None:
                 position = splat(self.b, position, m.lanes)
         return element, position
 
     def _step_in_scratch(
-        self, fold: Item, m: LLVMMachine, elements: list[tuple[Scope, Value, Value | None]]
+        self, reduction: Item, m: LLVMMachine, elements: list[tuple[Scope, Value, Value | None]]
     ) -> None:
         """Load a state from scratch, accumulate elements, and store it."""
-        home, acc = self.home, self.home.storage.fold(fold)
-        axes, scope = home.s.kept[fold], elements[0][0]
+        home, acc = self.home, self.home.storage.fold(reduction)
+        axes, scope = home.s.kept[reduction], elements[0][0]
         state = [
-            splat_to(self.b, home.scratch.fetch((fold, k), axes, scope), m.lanes)
+            splat_to(self.b, home.scratch.fetch((reduction, k), axes, scope), m.lanes)
             for k in range(len(acc.parts))
         ]
         for _, element, position in elements:
             state = acc.step(m, state, element, position)
         for k, value in enumerate(state):
-            home.scratch.keep((fold, k), axes, value, scope)
+            home.scratch.keep((reduction, k), axes, value, scope)
 
-    def finished(self, fold: Item, scope: Scope) -> Value:
+    def finished(self, reduction: Item, scope: Scope) -> Value:
         """Return the result of a reduction whose states are in scratch."""
-        home, acc = self.home, self.home.storage.fold(fold)
-        axes = home.s.kept[fold]
-        state = [home.scratch.fetch((fold, k), axes, scope) for k in range(len(acc.parts))]
+        home, acc = self.home, self.home.storage.fold(reduction)
+        axes = home.s.kept[reduction]
+        state = [home.scratch.fetch((reduction, k), axes, scope) for k in range(len(acc.parts))]
         vector = scope.lanes is not None and scope.lanes.axis in axes
         return acc.finish(home.machine(scope, vector), state)
 

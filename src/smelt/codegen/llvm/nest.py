@@ -515,8 +515,8 @@ class NestEmitter:
             if item not in inside:
                 self.get(item, scope, False)
         self.save(scope)
-        for fold in self.nest.folds:
-            self.folds.step(fold, scope)
+        for reduction in self.nest.folds:
+            self.folds.step(reduction, scope)
         for s in interleaved(self, scope):
             self._store(s, scope)
         new = [self.get(x.value, scope, False) for x in self.nest.settings]

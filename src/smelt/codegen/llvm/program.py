@@ -144,8 +144,8 @@ def _split_folds(
         return False
     (block, *more), states = stream.blocks, {s.name: s for s in stream.states}
     updates = {s.state: s for s in stream.body if isinstance(s, k.Update)}
-    folds = {name: block_fold(states[name], updates[name], stream) for name in updates}
-    if more or block.stop or block.size or block.part != split.name or None in folds.values():
+    reductions = {name: block_fold(states[name], updates[name], stream) for name in updates}
+    if more or block.stop or block.size or block.part != split.name or None in reductions.values():
         return False
     first = Phase(f"{kernel.name}.parts", dict(axes), list(grid), lanes=lanes)
     length = maximum(floordiv(add(axes[split.axis], split.parts - 1), split.parts), 1)
@@ -158,9 +158,9 @@ def _split_folds(
         parts.statement(s)
         merged.statement(s)
     for s in stream.body:
-        fold = folds[s.state] if isinstance(s, k.Update) else None
-        if isinstance(s, k.Update) and fold is not None:
-            _store_partial(parts, merged, states[s.state], fold, split, grid)
+        reduction = reductions[s.state] if isinstance(s, k.Update) else None
+        if isinstance(s, k.Update) and reduction is not None:
+            _store_partial(parts, merged, states[s.state], reduction, split, grid)
         else:
             parts.statement(s)
     merged.body(after)
@@ -172,7 +172,7 @@ def _store_partial(
     parts: PhaseBuilder,
     merged: PhaseBuilder,
     state: k.State,
-    fold: k.Reduce | k.Dot,
+    reduction: k.Reduce | k.Dot,
     split: k.Split,
     grid: Sequence[str],
 ) -> None:
@@ -180,20 +180,22 @@ def _store_partial(
 
     state' = state op reduction(..)
     """
-    if isinstance(fold, k.Dot):
-        row, dtype = COMBINES[SUM_OF_PRODUCTS[0]], fold.dtype.compute
-        partial = parts.value(fold)
+    if isinstance(reduction, k.Dot):
+        row, dtype = COMBINES[SUM_OF_PRODUCTS[0]], reduction.dtype.compute
+        partial = parts.value(reduction)
     else:
-        row = COMBINES[fold.combine]
-        dtype = _partial_dtype(fold.dtype) if row.wide else fold.dtype.compute
-        partial = parts.fold(row, parts.value(fold.arg), fold.over, dtype, pairs=fold.dtype != f64)
+        row = COMBINES[reduction.combine]
+        dtype = _partial_dtype(reduction.dtype) if row.wide else reduction.dtype.compute
+        partial = parts.fold(
+            row, parts.value(reduction.arg), reduction.over, dtype, pairs=reduction.dtype != f64
+        )
     order = (*grid, *(a for a in state.axes if a not in grid))
     access = _buffer_of_parts(parts, state.name, order, split, dtype)
     axes = frozenset((split.name, *order))
     parts.phase.stores.append(StoreItem(access, partial, None, axes))
     partials = merged.item("load", access, (), axes, dtype.compute)
     total = merged.fold(row, partials, (split.name,), partials.dtype)
-    merged.names[state.name] = merged.convert(total, fold.dtype.compute)
+    merged.names[state.name] = merged.convert(total, reduction.dtype.compute)
 
 
 def _buffer_of_parts(
@@ -300,9 +302,9 @@ def _independent_reductions(kernel: k.Kernel, rules: Mapping[str, MergeRule]) ->
     combine_of: dict[str, Combine] = {}
     for s in stream.body:
         if isinstance(s, k.Update) and s.state in rules and s.state not in read:
-            fold = block_fold(states[s.state], s, stream)
-            if isinstance(fold, k.Reduce) and rules[s.state].transported == k.Ref(s.state):
-                combine_of[s.state] = COMBINES[fold.combine]
+            reduction = block_fold(states[s.state], s, stream)
+            if isinstance(reduction, k.Reduce) and rules[s.state].transported == k.Ref(s.state):
+                combine_of[s.state] = COMBINES[reduction.combine]
     return combine_of
 
 

@@ -88,8 +88,8 @@ def _is_run(home: NestEmitter, access: Access, *, masked: bool = False) -> bool:
     most of NumPy's arrays, keep L1 too busy for the hardware prefetcher to run far enough ahead.
     """
     nest, s = home.nest, home.s
-    folds = bool(nest.folds) and not nest.stores and not nest.saves
-    if not (folds or masked) or s.products or home.home.shares.get(nest) or not nest.order:
+    reductions = bool(nest.folds) and not nest.stores and not nest.saves
+    if not (reductions or masked) or s.products or home.home.shares.get(nest) or not nest.order:
         return False
     if access.limits or any(a.kind == "value" for a in atoms(access.offset)):
         return False

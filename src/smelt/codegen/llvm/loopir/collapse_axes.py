@@ -130,8 +130,8 @@ def _has_overlapping_windows(phase: Phase, summed: str) -> bool:
 
 def _reduction_axes(phase: Phase) -> frozenset[str]:
     """Return the axes of all reductions and contractions."""
-    folds = [i.payload for i in phase.items if isinstance(i.payload, Folding)]
-    return frozenset(name for f in folds for name in f.over)
+    reductions = [i.payload for i in phase.items if isinstance(i.payload, Folding)]
+    return frozenset(name for f in reductions for name in f.over)
 
 
 def _collapse_pair(phase: Phase, a: str, b: str) -> None:

@@ -102,11 +102,11 @@ def _reduces(item: Item, axis: str) -> bool:
     return is_reduction and axis in item.payload.over  # type: ignore[union-attr]
 
 
-def _is_combinable(fold: Item) -> bool:
+def _is_combinable(reduction: Item) -> bool:
     """Return whether partial results of a reduction can be combined."""
-    assert isinstance(fold.payload, Folding)
-    row = fold.payload.row
-    return not row.positional and not (row.compensated and fold.dtype == f64)
+    assert isinstance(reduction.payload, Folding)
+    row = reduction.payload.row
+    return not row.positional and not (row.compensated and reduction.dtype == f64)
 
 
 def _needs_row_order(phase: Phase, time: int, axis: str, inside: list[Item]) -> bool:
@@ -138,8 +138,8 @@ def _split_segment(phase: Phase, region: Region, axis: str, parts: _SegmentItems
             s.time += 2
         elif s.time == time:
             s.time += 1 if axis in s.state.axes else 2
-    for fold in parts.ended:
-        carried[fold] = _carry(phase, region, fold, time)
+    for reduction in parts.ended:
+        carried[reduction] = _carry(phase, region, reduction, time)
     for item in (i for i in phase.items if i.time > time + 1):
         item.args = tuple(carried.get(a, a) for a in item.args)
     for s in (s for s in phase.settings if s.time > time + 1):
@@ -157,25 +157,25 @@ def _split_segment(phase: Phase, region: Region, axis: str, parts: _SegmentItems
     renumber(phase)
 
 
-def _carry(phase: Phase, region: Region, fold: Item, time: int) -> Item:
+def _carry(phase: Phase, region: Region, reduction: Item, time: int) -> Item:
     """Carry a reduction from row block to row block, and return its final value."""
-    assert isinstance(fold.payload, Folding)
-    row, result = fold.payload.row, fold.dtype
-    if fold.kind == "fold" and row.wide and result.is_float:
-        fold.dtype = f64  # partial sums are not rounded, only the total is
-    state = Carried(f"swath.{fold.number}", fold.axes, fold.dtype, region)
-    first = Item(0, "const", row.identity(fold.dtype), (), frozenset(), fold.dtype, time)
-    old = Item(0, "state", state, (), fold.axes, fold.dtype, time + 1)
-    new = Item(0, "apply", row.scalar, (old, fold), fold.axes, fold.dtype, time + 1)
-    last = Item(0, "state", state, (), fold.axes, fold.dtype, time + 2)
+    assert isinstance(reduction.payload, Folding)
+    row, result = reduction.payload.row, reduction.dtype
+    if reduction.kind == "fold" and row.wide and result.is_float:
+        reduction.dtype = f64  # partial sums are not rounded, only the total is
+    state = Carried(f"swath.{reduction.number}", reduction.axes, reduction.dtype, region)
+    first = Item(0, "const", row.identity(reduction.dtype), (), frozenset(), reduction.dtype, time)
+    old = Item(0, "state", state, (), reduction.axes, reduction.dtype, time + 1)
+    new = Item(0, "apply", row.scalar, (old, reduction), reduction.axes, reduction.dtype, time + 1)
+    last = Item(0, "state", state, (), reduction.axes, reduction.dtype, time + 2)
     phase.settings += [Setting(state, first, time), Setting(state, new, time + 1)]
     phase.items += [first, old, new]
     phase.items.insert(0, last)
-    if result == fold.dtype:
+    if result == reduction.dtype:
         return last
-    rounded = Item(0, "cast", Converting(result), (last,), fold.axes, result, time + 2)
+    rounded = Item(0, "cast", Converting(result), (last,), reduction.axes, result, time + 2)
     phase.items.insert(1, rounded)
-    phase.carried |= {fold, old, new, last}
+    phase.carried |= {reduction, old, new, last}
     return rounded
 
 

@@ -45,18 +45,23 @@ def row_by_row(kernel: k.Kernel, lanes: str | None = None) -> k.Kernel:
         return kernel
     stream = streams[0]
     (block, *more), updates = stream.blocks, [s for s in stream.body if isinstance(s, k.Update)]
-    folds = {u.state: _row_reduction(stream, u, block.axis) for u in updates}
+    reductions = {u.state: _row_reduction(stream, u, block.axis) for u in updates}
     if more or block.stop or (block.size and lanes is None):
         return kernel
-    if None in folds.values():
+    if None in reductions.values():
         return _take_whole_parts(kernel, stream, merges[0])
     if block.size is None and not _has_dependent_reductions(stream, block.axis):
         return kernel
     size = block.size or 1
     steps = tuple(
-        _row_update(s, folds[s.state], size) if isinstance(s, k.Update) else s for s in stream.body
+        _row_update(s, reductions[s.state], size) if isinstance(s, k.Update) else s
+        for s in stream.body
     )
-    wide = {name for name, fold in folds.items() if fold is not None and _needs_float64(fold)}
+    wide = {
+        name
+        for name, reduction in reductions.items()
+        if reduction is not None and _needs_float64(reduction)
+    }
     return _carry_wide(kernel, stream, merges[0], replace(block, size=size), wide, steps)
 
 
@@ -68,11 +73,11 @@ def _take_whole_parts(kernel: k.Kernel, stream: k.Stream, merge: k.Merge) -> k.K
     """
     states = {s.name: s for s in stream.states}
     updates = [s for s in stream.body if isinstance(s, k.Update)]
-    folds = {u.state: block_fold(states[u.state], u, stream) for u in updates}
+    reductions = {u.state: block_fold(states[u.state], u, stream) for u in updates}
     sums = {
         name: f
-        for name, f in folds.items()
-        if None in folds.values()
+        for name, f in reductions.items()
+        if None in reductions.values()
         and isinstance(f, k.Reduce)
         and _needs_float64(f)
         and f.dtype != f64
@@ -115,9 +120,9 @@ def _dtype(state: k.State) -> DType:
     return state.dtype or state.init.dtype
 
 
-def _needs_float64(fold: k.Reduce) -> bool:
+def _needs_float64(reduction: k.Reduce) -> bool:
     """Return whether a reduction is carried in float64, since each of its steps rounds."""
-    return fold.dtype.is_float and COMBINES[fold.combine].wide
+    return reduction.dtype.is_float and COMBINES[reduction.combine].wide
 
 
 def _wide_state(state: k.State) -> k.State:
@@ -127,24 +132,24 @@ def _wide_state(state: k.State) -> k.State:
     return replace(state, name=WIDE.format(state.name), init=k.Const(init.value, f64), dtype=f64)
 
 
-def _row_update(update: k.Update, fold: k.Reduce | None, rows: int) -> k.Update:
+def _row_update(update: k.Update, reduction: k.Reduce | None, rows: int) -> k.Update:
     """Return the update of a state by `rows` rows (0: all of a part)."""
-    assert fold is not None
-    wide = _needs_float64(fold)
+    assert reduction is not None
+    wide = _needs_float64(reduction)
     name = WIDE.format(update.state) if wide else update.state
-    dtype = f64 if wide else fold.dtype
-    value = k.Cast(fold.arg, dtype) if rows == 1 else replace(fold, dtype=dtype)
-    return k.Update(name, k.Apply(COMBINES[fold.combine].scalar, (k.Ref(name), value)))
+    dtype = f64 if wide else reduction.dtype
+    value = k.Cast(reduction.arg, dtype) if rows == 1 else replace(reduction, dtype=dtype)
+    return k.Update(name, k.Apply(COMBINES[reduction.combine].scalar, (k.Ref(name), value)))
 
 
 def _row_reduction(stream: k.Stream, update: k.Update, axis: str) -> k.Reduce | None:
     """Return an update's reduction of rows, or None if it cannot be split by rows."""
     state = next(s for s in stream.states if s.name == update.state)
-    fold = block_fold(state, update, stream)
-    if not isinstance(fold, k.Reduce) or fold.over != (axis,) or fold.dtype == f64:
+    reduction = block_fold(state, update, stream)
+    if not isinstance(reduction, k.Reduce) or reduction.over != (axis,) or reduction.dtype == f64:
         return None
-    plain = isinstance(state.init, k.Const) and not COMBINES[fold.combine].positional
-    return fold if plain else None
+    plain = isinstance(state.init, k.Const) and not COMBINES[reduction.combine].positional
+    return reduction if plain else None
 
 
 def _has_dependent_reductions(stream: k.Stream, axis: str) -> bool:

@@ -177,11 +177,11 @@ def _split_rows_first(kernel: k.Kernel) -> list[k.Kernel] | None:
     if splits(kernel) or any(isinstance(s, k.Stream) for s in kernel.body):
         return None
     lets = _lets(kernel)
-    folds = {n: s.value for n, s in lets.items() if isinstance(s.value, k.Reduce)}
-    group = next(_find_groups(kernel, folds.values(), lets), None)
+    reductions = {n: s.value for n, s in lets.items() if isinstance(s.value, k.Reduce)}
+    group = next(_find_groups(kernel, reductions.values(), lets), None)
     if group is None:
         return None
-    long = {n: f for n, f in folds.items() if {*group.rows} & {*f.over}}
+    long = {n: f for n, f in reductions.items() if {*group.rows} & {*f.over}}
     if any(
         {*f.over} != {group.inner, *group.rows}
         or COMBINES[f.combine].positional
@@ -217,11 +217,11 @@ def _partial_dtype(f: k.Reduce) -> DType:
     return f64 if COMBINES[f.combine].wide and f.dtype.is_float else f.dtype.compute
 
 
-def _find_groups(kernel: k.Kernel, folds: Iterable[k.Reduce], lets: Lets) -> Iterator[_Group]:
+def _find_groups(kernel: k.Kernel, reductions: Iterable[k.Reduce], lets: Lets) -> Iterator[_Group]:
     """Find short reduced axes inside a grid axis, with reduced rows around both."""
     extents = {a.name: a.extent for a in kernel.axes}
     grid = [b.axis for b in kernel.grid if isinstance(b, k.Block)]
-    for f in folds:
+    for f in reductions:
         values = [f.arg, *(s.value for s in _closure([f.arg], lets))]
         for load in (v for x in values for v in visit(x) if isinstance(v, k.Load) and v.index):
             *around, last = load.index
@@ -239,7 +239,7 @@ def _find_groups(kernel: k.Kernel, folds: Iterable[k.Reduce], lets: Lets) -> Ite
 
 
 def _split_prerequisites(
-    kernel: k.Kernel, group: _Group, folds: Iterable[k.Reduce], lets: Lets
+    kernel: k.Kernel, group: _Group, reductions: Iterable[k.Reduce], lets: Lets
 ) -> list[k.Kernel] | None:
     """Split off what the reductions over rows depend on, as a kernel of its own.
 
@@ -247,7 +247,7 @@ def _split_prerequisites(
     """
     env, grid = Env.after(kernel), {b.axis for b in kernel.grid if isinstance(b, k.Block)}
     results: dict[str, Bound] = {}
-    pending, seen = [f.arg for f in folds], set[str]()
+    pending, seen = [f.arg for f in reductions], set[str]()
     while pending:
         for name in (n for n in refs(pending.pop()) if n not in seen):
             seen.add(name)
@@ -301,7 +301,10 @@ def _transfers(
 
 
 def _row_sums_kernel(
-    kernel: k.Kernel, group: _Group, folds: Mapping[str, k.Reduce], params: Mapping[str, k.Param]
+    kernel: k.Kernel,
+    group: _Group,
+    reductions: Mapping[str, k.Reduce],
+    params: Mapping[str, k.Param],
 ) -> k.Kernel:
     """Build the kernel that reduces the rows, in parts of the outermost of their axes."""
     extents = {a.name: a.extent for a in kernel.axes}
@@ -311,14 +314,14 @@ def _row_sums_kernel(
     lets, row, part = _lets(kernel), group.rows[0], f"{group.rows[0]}.part"
     inside: list[k.Statement] = [
         replace(s, value=substitute(s.value, put))
-        for s in _closure([f.arg for f in folds.values()], lets)
+        for s in _closure([f.arg for f in reductions.values()], lets)
     ]
     states: list[k.State] = []
-    for name, f in folds.items():
+    for name, f in reductions.items():
         combine, dtype = COMBINES[f.combine], params[name].dtype
-        fold = k.Reduce(f.combine, substitute(f.arg, put), group.rows, dtype)
+        reduction = k.Reduce(f.combine, substitute(f.arg, put), group.rows, dtype)
         states.append(k.State(name, k.Const(combine.identity(f.dtype), dtype), (), dtype))
-        inside.append(k.Update(name, k.Apply(combine.scalar, (k.Ref(name), fold))))
+        inside.append(k.Update(name, k.Apply(combine.scalar, (k.Ref(name), reduction))))
     others = [b.axis for b in kernel.grid if isinstance(b, k.Block) and b.axis != group.outer]
     at = (*(axis(a, extents[a]) for a in others), column)
     stores = [k.Store(p.name, at, k.Ref(name)) for name, p in params.items()]
@@ -331,14 +334,14 @@ def _row_sums_kernel(
         *(k.Axis(a, extents[a]) for a in group.rows),
     )
     grid = (*(k.Block(a, 1) for a in others), k.Block(group.outer, 1), k.Split(part, row, parts))
-    name = f"{kernel.name}.{next(iter(folds))}"
+    name = f"{kernel.name}.{next(iter(reductions))}"
     sums = replace(
         kernel,
         name=name,
         outputs=tuple(params.values()),
         axes=axes,
         grid=grid,
-        body=(stream, k.Merge(part, tuple(folds)), *stores),
+        body=(stream, k.Merge(part, tuple(reductions)), *stores),
     )
     return _remove_dead(sums)
 
@@ -354,8 +357,8 @@ def _remaining_kernel(kernel: k.Kernel, group: _Group, params: Mapping[str, k.Pa
     for s in kernel.body:
         if isinstance(s, k.Let) and s.name in params and isinstance(f := s.value, k.Reduce):
             p = params[s.name]
-            fold = k.Reduce(f.combine, k.Load(p.name, at), (group.inner,), p.dtype)
-            value = fold if p.dtype == f.dtype.compute else k.Cast(fold, f.dtype.compute)
+            reduction = k.Reduce(f.combine, k.Load(p.name, at), (group.inner,), p.dtype)
+            value = reduction if p.dtype == f.dtype.compute else k.Cast(reduction, f.dtype.compute)
             body.append(replace(s, value=value))
         else:
             body.append(s)

@@ -26,8 +26,8 @@ def as_folds(body: Iterable[k.Statement]) -> tuple[k.Statement, ...]:
     """Replace the plain streams among statements by reductions."""
     result: list[k.Statement] = []
     for s in body:
-        folds = _as_reductions(s) if isinstance(s, k.Stream) else None
-        result += [s] if folds is None else folds
+        reductions = _as_reductions(s) if isinstance(s, k.Stream) else None
+        result += [s] if reductions is None else reductions
     return tuple(result)
 
 
@@ -43,11 +43,11 @@ def _as_reductions(s: k.Stream) -> list[k.Statement] | None:
     unchanged = [k.Let(name, state.init) for name, state in states.items() if name not in updates]
     bindings: list[k.Statement] = [*unchanged, *lets]
     for name, update in updates.items():
-        fold = block_fold(states[name], update, s)
-        if fold is None or _reads_reduction(fold, lets):
+        reduction = block_fold(states[name], update, s)
+        if reduction is None or _reads_reduction(reduction, lets):
             return None
-        axes = tuple(b.axis for b in s.blocks if b.axis not in fold.over)
-        bindings.append(k.Let(name, replace(fold, over=(*fold.over, *axes))))
+        axes = tuple(b.axis for b in s.blocks if b.axis not in reduction.over)
+        bindings.append(k.Let(name, replace(reduction, over=(*reduction.over, *axes))))
     used = {n for x in bindings for v in values_of(x) for n in _names(v)}
     return [x for x in bindings if not isinstance(x, k.Let) or x.name in used or x.name in states]
 
@@ -56,10 +56,12 @@ def _names(v: k.Value) -> set[str]:
     return {x.name for x in visit(v) if isinstance(x, k.Ref)}
 
 
-def _reads_reduction(fold: Fold, lets: list[k.Let]) -> bool:
+def _reads_reduction(reduction: Fold, lets: list[k.Let]) -> bool:
     """Return whether a reduction reads another one, whose results a block keeps in fast memory."""
     bound = {x.name: x.value for x in lets}
-    inside = [fold.arg] if isinstance(fold, k.Reduce) else [fold.left, fold.right]
+    inside = (
+        [reduction.arg] if isinstance(reduction, k.Reduce) else [reduction.left, reduction.right]
+    )
     return any(
         isinstance(v, k.Reduce | k.Dot | k.Scan) for x in inside for v in _values_of(x, bound)
     )
@@ -75,24 +77,26 @@ def block_fold(state: k.State, update: k.Update, stream: k.Stream) -> Fold | Non
         or k.Ref(state.name) not in value.args
     ):
         return None
-    fold = value.args[1 - value.args.index(k.Ref(state.name))]
-    if isinstance(fold, k.Ref) and not fold.next:
-        fold = bound.get(fold.name, fold)
-    if not isinstance(fold, k.Reduce | k.Dot):
+    reduction = value.args[1 - value.args.index(k.Ref(state.name))]
+    if isinstance(reduction, k.Ref) and not reduction.next:
+        reduction = bound.get(reduction.name, reduction)
+    if not isinstance(reduction, k.Reduce | k.Dot):
         return None
-    row = COMBINES[fold.combine if isinstance(fold, k.Reduce) else SUM_OF_PRODUCTS[0]]
-    if row.scalar != value.op or not _starts_at_identity(state, row, fold):
+    row = COMBINES[reduction.combine if isinstance(reduction, k.Reduce) else SUM_OF_PRODUCTS[0]]
+    if row.scalar != value.op or not _starts_at_identity(state, row, reduction):
         return None
     states = {s.state for s in statements((stream,)) if isinstance(s, k.Update)}
     visited = {b.axis for b in stream.blocks}
-    inside = [fold.arg] if isinstance(fold, k.Reduce) else [fold.left, fold.right]
+    inside = (
+        [reduction.arg] if isinstance(reduction, k.Reduce) else [reduction.left, reduction.right]
+    )
     values = [v for x in inside for v in _values_of(x, bound)]
-    return fold if all(_is_block_independent(v, states, visited) for v in values) else None
+    return reduction if all(_is_block_independent(v, states, visited) for v in values) else None
 
 
-def _starts_at_identity(state: k.State, row: Combine, fold: Fold) -> bool:
+def _starts_at_identity(state: k.State, row: Combine, reduction: Fold) -> bool:
     init = state.init
-    return isinstance(init, k.Const) and init == k.Const(row.identity(fold.dtype), init.dtype)
+    return isinstance(init, k.Const) and init == k.Const(row.identity(reduction.dtype), init.dtype)
 
 
 def _values_of(v: k.Value, bound: dict[str, k.Value]) -> Iterator[k.Value]:

@@ -57,12 +57,14 @@ class Rows:
     lanes: dict[Item, int]
     """Lanes that a reduction's vectors keep: as many as rows that become one vector."""
 
-    def hold(self, home: NestEmitter, fold: Item, state: State, lanes: int, scope: Scope) -> None:
+    def hold(
+        self, home: NestEmitter, reduction: Item, state: State, lanes: int, scope: Scope
+    ) -> None:
         """Store the vectors of the current row."""
-        b, acc, scalar = home.b, home.storage.fold(fold), home.machine(scope, False)
+        b, acc, scalar = home.b, home.storage.fold(reduction), home.machine(scope, False)
         row = b.sub(scope.axis(self.axis), self.first)
-        state = across(acc, scalar, state, lanes, self.lanes[fold])
-        for place, value in zip(self.held[fold], state, strict=True):
+        state = across(acc, scalar, state, lanes, self.lanes[reduction])
+        for place, value in zip(self.held[reduction], state, strict=True):
             b.store(value, b.gep(place, [row], source_etype=value.type))
 
 
@@ -74,64 +76,69 @@ def rows_abreast(home: NestEmitter, depth: int) -> dict[Item, int]:
     """
     nest, axis = home.nest, home.nest.order[depth]
     rows_of: dict[Item, int] = {}
-    for fold in nest.folds:
-        assert isinstance(fold.payload, Folding)
-        if known_from(nest, fold) is not None:
+    for reduction in nest.folds:
+        assert isinstance(reduction.payload, Folding)
+        if known_from(nest, reduction) is not None:
             continue
-        if not nest.in_registers(fold) or nest.vector not in fold.payload.over:
+        if not nest.in_registers(reduction) or nest.vector not in reduction.payload.over:
             return {}
-        if home.folds.has_bar(fold):  # no lanes to reduce
+        if home.folds.has_bar(reduction):  # no lanes to reduce
             return {}
-        outer = [a for a in nest.order if a in fold.axes]
-        parts = home.storage.fold(fold).parts
+        outer = [a for a in nest.order if a in reduction.axes]
+        parts = home.storage.fold(reduction).parts
         rows = min(home.s.lanes, home.home.target.vector_bytes // max(d.itemsize for d in parts))
-        if outer[-1:] != [axis] or home.s.kept.get(fold) != (axis,) or bool_ in parts or rows < 2:
+        if (
+            outer[-1:] != [axis]
+            or home.s.kept.get(reduction) != (axis,)
+            or bool_ in parts
+            or rows < 2
+        ):
             return {}
-        many = home.storage.extent(fold, axis)
+        many = home.storage.extent(reduction, axis)
         if not isinstance(many, int) or many < rows:
             return {}
-        rows_of[fold] = rows
+        rows_of[reduction] = rows
     return rows_of
 
 
 def run_abreast(
-    home: NestEmitter, axis: str, folds: dict[Item, int], inside: Callable[[Value], None]
+    home: NestEmitter, axis: str, reductions: dict[Item, int], inside: Callable[[Value], None]
 ) -> None:
     """Emit the loop over rows in batches; `inside` emits one row."""
-    b, (low, high), count = home.b, home.ranges[axis], max(folds.values())
-    addresses = {f: _allocate(home, f, rows, count) for f, rows in folds.items()}
+    b, (low, high), count = home.b, home.ranges[axis], max(reductions.values())
+    addresses = {f: _allocate(home, f, rows, count) for f, rows in reductions.items()}
 
     def run_batch(first: Value) -> None:
         end = b.add(first, number(count))
         end = b.select(b.icmp_signed("<", end, high), end, high)
-        home.folds.rows = Rows(axis, first, addresses, folds)
+        home.folds.rows = Rows(axis, first, addresses, reductions)
         home.loop(first, end, 1, inside)
         home.folds.rows = None
-        for fold, rows in folds.items():
+        for reduction, rows in reductions.items():
             for k in range(0, count, rows):
-                _finish_batch(home, fold, rows, addresses[fold], (first, k))
+                _finish_batch(home, reduction, rows, addresses[reduction], (first, k))
 
     home.loop(low, high, count, run_batch)
 
 
-def _allocate(home: NestEmitter, fold: Item, rows: int, count: int) -> list[Value]:
+def _allocate(home: NestEmitter, reduction: Item, rows: int, count: int) -> list[Value]:
     m = LLVMMachine(home.b, rows, home.home.target)
     with home.b.goto_entry_block():
         return [
             home.b.alloca(m.register_type(d), size=I32(count))
-            for d in home.storage.fold(fold).parts
+            for d in home.storage.fold(reduction).parts
         ]
 
 
 def _finish_batch(
-    home: NestEmitter, fold: Item, rows: int, addresses: list[Value], at: tuple[Value, int]
+    home: NestEmitter, reduction: Item, rows: int, addresses: list[Value], at: tuple[Value, int]
 ) -> None:
     """Reduce and store the results of as many rows as there are lanes.
 
     From the k-th stored row of the batch on.  Lanes past the last row go to memory that nothing
     reads.
     """
-    b, acc, (first, k) = home.b, home.storage.fold(fold), at
+    b, acc, (first, k) = home.b, home.storage.fold(reduction), at
     m = LLVMMachine(b, rows, home.home.target)
     kinds = [m.register_type(d) for d in acc.parts]
     states = [
@@ -142,7 +149,9 @@ def _finish_batch(
         for r in range(rows)
     ]
     total = joined(acc, m, states)
-    results = {fold: acc.finish(m, total)} | dict.fromkeys(home.folds.known_by(fold), total[0])
+    results = {reduction: acc.finish(m, total)} | dict.fromkeys(
+        home.folds.known_by(reduction), total[0]
+    )
     for item, value in results.items():
         memory = item.dtype.compute
         offset = b.add(b.sub(first, home.scratch.start(item, home.s.kept[item][0])), number(k))

@@ -103,12 +103,12 @@ def _vector_operators(nest: Nest) -> list[Item]:
     return [i for i in nest.items if i.kind in ("apply", "cast") and nest.vector in i.axes]
 
 
-def _converts(fold: Item, nest: Nest) -> bool:
+def _converts(reduction: Item, nest: Nest) -> bool:
     """Return whether a reduction along the vectors is in float64, and its elements are not."""
-    assert isinstance(fold.payload, Folding)
-    along = nest.vector in fold.payload.over and nest.in_registers(fold)
-    element = fold.args[0].dtype
-    return along and fold.payload.row.wide and element.is_float and element.bits < 64
+    assert isinstance(reduction.payload, Folding)
+    along = nest.vector in reduction.payload.over and nest.in_registers(reduction)
+    element = reduction.args[0].dtype
+    return along and reduction.payload.row.wide and element.is_float and element.bits < 64
 
 
 def _cost(item: Item) -> float:

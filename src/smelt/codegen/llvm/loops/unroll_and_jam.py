@@ -88,8 +88,8 @@ def _vector_loops(home: NestEmitter, rows: list[Scope], depth: int) -> None:
             ]
             for place in places:
                 home.enter(place, depth + 1)
-            for fold in home.nest.folds:
-                home.folds.stack(fold, places)
+            for reduction in home.nest.folds:
+                home.folds.stack(reduction, places)
 
         return inside
 

@@ -154,8 +154,8 @@ def short_row(phase: Phase) -> str | None:
 
     Vectors run along the rows once the reductions are unrolled.
     """
-    folds = [i.payload for i in phase.items if isinstance(i.payload, Folding)]
-    over = {f.over for f in folds}
+    reductions = [i.payload for i in phase.items if isinstance(i.payload, Folding)]
+    over = {f.over for f in reductions}
     rows = {_row_of(phase, s) for s in phase.stores}
     columns = {tuple(_short_row_axes(phase, s)) for s in phase.stores}
     kinds = {i.kind for i in phase.items}

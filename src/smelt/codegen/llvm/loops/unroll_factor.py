@@ -69,34 +69,36 @@ def _in_runs(nest: Nest, lanes: int) -> bool:
     return any(coefficient(steady(e, v, lanes), v) is not None for e in broken)
 
 
-def known_from(nest: Nest, fold: Item) -> Item | None:
+def known_from(nest: Nest, reduction: Item) -> Item | None:
     """Return the argmax or argmin of a nest whose value the extreme `fold` is, if any."""
-    extreme = fold.payload
+    extreme = reduction.payload
     assert isinstance(extreme, Folding)
-    for other in nest.folds if nest.in_registers(fold) else ():
+    for other in nest.folds if nest.in_registers(reduction) else ():
         positional = other.payload
         assert isinstance(positional, Folding)
-        same = other.args[0] is fold.args[0] and set(positional.over) == set(extreme.over)
+        same = other.args[0] is reduction.args[0] and set(positional.over) == set(extreme.over)
         if same and positional.row.winner == extreme.row.name:
             return other
     return None
 
 
-def _registers(fold: Item, lanes: int) -> int:
+def _registers(reduction: Item, lanes: int) -> int:
     """Return the vector registers of a reduction's state and one step.
 
     A step of an argmax needs none: what wins is moved to the state under a mask.
     """
-    assert isinstance(fold.payload, Folding)
-    folding = fold.payload
-    parts = accumulator(folding.row, fold.args[0].dtype, fold.dtype, plain=folding.plain).parts
+    assert isinstance(reduction.payload, Folding)
+    folding = reduction.payload
+    parts = accumulator(
+        folding.row, reduction.args[0].dtype, reduction.dtype, plain=folding.plain
+    ).parts
     return (1 if folding.row.positional else 2) * max(sum(d.bits for d in parts) * lanes // 512, 1)
 
 
-def adds_pairs(fold: Item, nest: Nest) -> bool:
+def adds_pairs(reduction: Item, nest: Nest) -> bool:
     """Return whether vectors of a reduction are added in pairs before its state takes them."""
-    along = isinstance(fold.payload, Folding) and nest.vector in fold.payload.over
-    return nest.pairs and along and is_paired(fold)
+    along = isinstance(reduction.payload, Folding) and nest.vector in reduction.payload.over
+    return nest.pairs and along and is_paired(reduction)
 
 
 def only_chain(items: list[Item]) -> float:

@@ -116,11 +116,11 @@ class Nest:
     within: Range | None = None
     """The only range of an axis that is walked, so that its stores need no test."""
 
-    def in_registers(self, fold: Item) -> bool:
+    def in_registers(self, reduction: Item) -> bool:
         """Return whether a reduction's result axes are all outside of its reduced axes."""
-        assert isinstance(fold.payload, Folding)
-        reduced_depths = [self.order.index(a) for a in fold.payload.over if a in self.order]
-        result_depths = [self.order.index(a) for a in fold.axes if a in self.order]
+        assert isinstance(reduction.payload, Folding)
+        reduced_depths = [self.order.index(a) for a in reduction.payload.over if a in self.order]
+        result_depths = [self.order.index(a) for a in reduction.axes if a in self.order]
         return not reduced_depths or not result_depths or max(result_depths) < min(reduced_depths)
 
 
@@ -219,8 +219,10 @@ class _Planner:
     def run(self, block: dict[str, Index]) -> Schedule:
         """Build the schedule."""
         self.block = block
-        for fold in (i for i in self.phase.items if i.kind == "fold"):
-            self._nest_for(self.levels[fold] - 1, self._domain(fold)).folds.append(fold)
+        for reduction in (i for i in self.phase.items if i.kind == "fold"):
+            self._nest_for(self.levels[reduction] - 1, self._domain(reduction)).folds.append(
+                reduction
+            )
         for number, item in enumerate(self.products):
             self._add_contraction(number, item)
         for s in self.phase.stores:
@@ -382,10 +384,10 @@ class _Planner:
         v = self._choose_vector(nest)
         nested: list[set[str]] = []
         other = Nest(nest.level, nest.order, None, time=nest.time)
-        for fold in nest.folds:
-            over = ended_by(fold)
+        for reduction in nest.folds:
+            over = ended_by(reduction)
             if v in over and not all(over <= o or o <= over for o in nested):
-                other.folds.append(fold)
+                other.folds.append(reduction)
             elif v in over:
                 nested.append(over)
         if not other.folds:

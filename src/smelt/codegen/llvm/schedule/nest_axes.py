@@ -85,10 +85,10 @@ def carried_axis(nest: Nest, v: str, phase: Phase, across: Mapping[Item, str]) -
     return axes.pop() if len(axes) == 1 and axes <= {*nest.order} - {v} else None
 
 
-def ended_by(fold: Item) -> set[str]:
+def ended_by(reduction: Item) -> set[str]:
     """Return the axes that a reduction reduces."""
-    assert isinstance(fold.payload, Folding)
-    return set(fold.payload.over)
+    assert isinstance(reduction.payload, Folding)
+    return set(reduction.payload.over)
 
 
 def innermost(nest: Nest, v: str | None) -> list[str]:

@@ -41,16 +41,16 @@ def disjoint(phase: Phase) -> list[Phase]:
         return [phase]
     groups: list[tuple[set[Item], list[StoreItem]]] = []
     for s in phase.stores:
-        folds = {i for i in _slice(phase, [s]) if i.kind in FOLDS}
-        overlapping = [g for g in groups if not folds.isdisjoint(g[0])]
+        reductions = {i for i in _slice(phase, [s]) if i.kind in FOLDS}
+        overlapping = [g for g in groups if not reductions.isdisjoint(g[0])]
         groups = [g for g in groups if g not in overlapping]
         groups.append(
             (
-                folds.union(*(g[0] for g in overlapping)),
+                reductions.union(*(g[0] for g in overlapping)),
                 [*(x for g in overlapping for x in g[1]), s],
             )
         )
-    if len(groups) < 2 or not all(folds for folds, _ in groups):
+    if len(groups) < 2 or not all(reductions for reductions, _ in groups):
         return [phase]
     return [_restrict(phase, stores, number) for number, (_, stores) in enumerate(groups)]
 

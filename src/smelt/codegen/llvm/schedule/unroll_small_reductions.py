@@ -68,21 +68,23 @@ NEAREST = 3
 def written_out(phase: Phase) -> Phase:
     """Unroll reductions over small windows into trees of their scalar operator."""
     row = short_row(phase)
-    for fold in [i for i in phase.items if i.kind == "fold"]:
-        if isinstance(fold.payload, Folding) and _is_small_window(phase, fold, fold.payload, row):
-            _unroll(phase, fold, fold.payload)
+    for reduction in [i for i in phase.items if i.kind == "fold"]:
+        if isinstance(reduction.payload, Folding) and _is_small_window(
+            phase, reduction, reduction.payload, row
+        ):
+            _unroll(phase, reduction, reduction.payload)
     renumber(phase)
     return phase
 
 
-def _is_small_window(phase: Phase, fold: Item, folding: Folding, row: str | None) -> bool:
+def _is_small_window(phase: Phase, reduction: Item, folding: Folding, row: str | None) -> bool:
     """Return whether to unroll a reduction.
 
     `row` is the axis of short rows whose columns will be unrolled, if any.
     """
-    over, (arg, *edges) = set(folding.over), fold.args
-    bound = cut_axes(phase.segments[fold.time]) | phase.cut.keys()
-    if edges or over & bound or not _is_reorderable(fold, folding):
+    over, (arg, *edges) = set(folding.over), reduction.args
+    bound = cut_axes(phase.segments[reduction.time]) | phase.cut.keys()
+    if edges or over & bound or not _is_reorderable(reduction, folding):
         return False
     count = 1
     for a in over:
@@ -91,26 +93,28 @@ def _is_small_window(phase: Phase, fold: Item, folding: Folding, row: str | None
     varying = list(reached(arg, over))
     if not 1 <= count <= STEPS or count * len(varying) > MOST or folds(arg, over):
         return False
-    differ = (i for i in varying if i.axes & fold.axes)  # what all results share is not a row
+    differ = (i for i in varying if i.axes & reduction.axes)  # what all results share is not a row
     loads = [i.payload.offset for i in differ if isinstance(i.payload, Access)]
     if any(i.kind == "peek" for i in varying):  # other loads are cheap besides
         return True
     stored_axes = frozenset[str]().union(*(s.axes for s in phase.stores))
-    is_row_reduced = over == {row} or not over & stored_axes or bool(set(fold.axes) - stored_axes)
+    is_row_reduced = (
+        over == {row} or not over & stored_axes or bool(set(reduction.axes) - stored_axes)
+    )
     max_length = SHORT_ROWS if len(loads) == 1 else SHORT_PAIRS
     return bool(loads) and all(
-        _is_window(x, over, set(fold.axes))
+        _is_window(x, over, set(reduction.axes))
         or (is_row_reduced and _are_adjacent_rows(x, phase, folding.over, max_length))
         for x in loads
     )
 
 
-def _is_reorderable(fold: Item, folding: Folding) -> bool:
+def _is_reorderable(reduction: Item, folding: Folding) -> bool:
     """Return whether terms may be combined in any order.
 
     Nothing rounds, or it does so in float64.
     """
-    row, source = folding.row, fold.args[0].dtype
+    row, source = folding.row, reduction.args[0].dtype
     return row.idempotent or (row.wide and (source == f32 or source.is_integer))
 
 
@@ -152,42 +156,52 @@ def _are_adjacent_rows(offset: Index, phase: Phase, over: tuple[str, ...], most:
         length *= n
 
 
-def _unroll(phase: Phase, fold: Item, folding: Folding) -> None:
+def _unroll(phase: Phase, reduction: Item, folding: Folding) -> None:
     """Replace a reduction by a tree of its scalar operator."""
-    (arg,) = fold.args
+    (arg,) = reduction.args
     counts = [n for a in folding.over if isinstance(n := phase.axes[a], int)]
     terms = [
-        Cloner(phase, fold, dict(zip(folding.over, at, strict=True))).of(arg)
+        Cloner(phase, reduction, dict(zip(folding.over, at, strict=True))).of(arg)
         for at in positions(*map(range, counts))
     ]
     row = folding.row
     if row.positional:
-        best = _position_of_best(phase, fold, row, terms)
-        fold.kind, fold.payload, fold.args = "cast", Converting(fold.dtype), (best,)
+        best = _position_of_best(phase, reduction, row, terms)
+        reduction.kind, reduction.payload, reduction.args = (
+            "cast",
+            Converting(reduction.dtype),
+            (best,),
+        )
         return
     if row.idempotent:
-        fold.kind, fold.payload = "apply", row.scalar
-        fold.args = _combine_in_pairs(phase, fold, row.scalar, terms, fold.dtype)
+        reduction.kind, reduction.payload = "apply", row.scalar
+        reduction.args = _combine_in_pairs(phase, reduction, row.scalar, terms, reduction.dtype)
         if len(terms) == 1:
-            fold.args *= 2  # idempotent
+            reduction.args *= 2  # idempotent
         return
-    wide = f64 if arg.dtype == f32 else fold.dtype
+    wide = f64 if arg.dtype == f32 else reduction.dtype
     if wide != arg.dtype:
-        terms = [put_before(phase, fold, "cast", Converting(wide), (t,), wide) for t in terms]
+        terms = [put_before(phase, reduction, "cast", Converting(wide), (t,), wide) for t in terms]
     if len(terms) > 1:
-        pair = _combine_in_pairs(phase, fold, row.scalar, terms, wide)
-        terms = [_apply(phase, fold, row.scalar, pair, wide)]
-    fold.kind, fold.payload, fold.args = "cast", Converting(fold.dtype), tuple(terms)
+        pair = _combine_in_pairs(phase, reduction, row.scalar, terms, wide)
+        terms = [_apply(phase, reduction, row.scalar, pair, wide)]
+    reduction.kind, reduction.payload, reduction.args = (
+        "cast",
+        Converting(reduction.dtype),
+        tuple(terms),
+    )
 
 
-def _position_of_best(phase: Phase, fold: Item, row: Combine, terms: list[Item]) -> Item:
+def _position_of_best(phase: Phase, reduction: Item, row: Combine, terms: list[Item]) -> Item:
     """Return the position of the best term: the first of equals, or the first NaN.
 
     Of two terms, the later one wins if it is better.
     """
-    make = partial(_apply, phase, fold)
+    make = partial(_apply, phase, reduction)
     _, equal, differs = AS_GOOD
-    candidates = [(t, put_before(phase, fold, "const", k, (), i32)) for k, t in enumerate(terms)]
+    candidates = [
+        (t, put_before(phase, reduction, "const", k, (), i32)) for k, t in enumerate(terms)
+    ]
     while len(candidates) > 1:
         pairs: list[tuple[Item, Item]] = []
         for (a, at_a), (b, at_b) in zip(candidates[::2], candidates[1::2], strict=False):
