@@ -241,11 +241,11 @@ class FunctionEmitter:
             low = b.select(b.icmp_signed("<", low, extent), low, extent)
             high = b.add(low, step)
             ranges[axis] = (low, b.select(b.icmp_signed("<", high, extent), high, extent))
-        for place, reach in self.s.phase.places.items():
+        for position_axis, reach in self.s.phase.places.items():
             low, high = ranges[reach.axis]
             first = b.mul(low, number(reach.step))
             last = b.add(b.mul(b.sub(high, number(1)), number(reach.step)), number(reach.length))
-            ranges[place] = first, b.select(b.icmp_signed("<", low, high), last, first)
+            ranges[position_axis] = first, b.select(b.icmp_signed("<", low, high), last, first)
         for g, value in numbers.items():
             if g not in self.s.local:
                 scope.axes[g] = value

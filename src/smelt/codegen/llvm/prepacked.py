@@ -93,10 +93,12 @@ def _packing_kernel(kernel: k.Kernel, panel: Panel, name: str, title: str) -> k.
     shape = panelled_shape(source.shape, panel)
     axes = tuple(k.Axis(f"p{d}", n) for d, n in enumerate(shape))
     *others, panels, along, inside = (a.index for a in axes)
-    index, rest = list[Index](), iter(others)
+    index, other_indices = list[Index](), iter(others)
     for d in range(len(source.shape)):
         column = add(mul(panels, panel.width), inside)
-        index.append(column if d == panel.across else along if d == panel.along else next(rest))
+        index.append(
+            column if d == panel.across else along if d == panel.along else next(other_indices)
+        )
     zero = k.Const(0.0 if source.dtype.is_float else 0, source.dtype.compute)
     panels_param = k.Param(name, source.dtype, shape)
     store = k.Store(name, tuple(a.index for a in axes), k.Load(source.name, tuple(index), zero))

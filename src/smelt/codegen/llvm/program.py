@@ -85,8 +85,8 @@ def _add_phases(kernel: k.Kernel, out: Program) -> None:
     if splits(kernel) and not _split_folds(kernel, out, axes, grid, lanes):
         _split_stream(kernel, out, axes, grid, lanes)
     elif not splits(kernel):
-        taken = frozenset(_blocked_axes(kernel))
-        phase = Phase(kernel.name, axes, grid, lanes=_lanes_axis(kernel), taken=taken)
+        blocked = frozenset(_blocked_axes(kernel))
+        phase = Phase(kernel.name, axes, grid, lanes=_lanes_axis(kernel), taken=blocked)
         PhaseBuilder(kernel, phase, out).body(kernel.body)
         out.phases.append(prune(phase))
 
@@ -248,11 +248,11 @@ def _split_stream(
         final = parts.names[name]
         order = tuple(a for a in axes if a in final.axes and a != split.name)
         access = _buffer_of_parts(parts, name, order, split, final.dtype)
-        spread = frozenset((*order, split.name))
+        part_axes = frozenset((*order, split.name))
         now = len(first.segments) - 1
-        first.stores.append(StoreItem(access, final, None, spread, now))
+        first.stores.append(StoreItem(access, final, None, part_axes, now))
         if name in independent:
-            partials[name] = merged.item("load", access, (), spread, final.dtype)
+            partials[name] = merged.item("load", access, (), part_axes, final.dtype)
             continue
         earliest = Access(access.buffer, _at_first_part(access.offset, split))
         starts.append(
@@ -261,7 +261,7 @@ def _split_stream(
                 merged.item("load", earliest, (), order, final.dtype),
             )
         )
-        states[name] = starts[-1][0], merged.item("load", access, (), spread, final.dtype)
+        states[name] = starts[-1][0], merged.item("load", access, (), part_axes, final.dtype)
     merged.names |= {
         name: merged.fold(independent[name], x, (split.name,), x.dtype)
         for name, x in partials.items()
@@ -277,8 +277,8 @@ def _split_stream(
             sides.append(merged.value(rule.transported))
         merged.names |= merged.old
         dtype = SCALARS[rule.op].result(*(s.dtype for s in sides))
-        joined = merged.item("apply", rule.op, tuple(sides), _axes_of(sides), dtype)
-        merged.update(name, joined)
+        combined = merged.item("apply", rule.op, tuple(sides), _axes_of(sides), dtype)
+        merged.update(name, combined)
     if starts:
         merged.close()
     merged.names |= {state.name: merged.read(state) for state, _ in starts}

@@ -144,17 +144,19 @@ def _select_offset(
     result: Value | None = None
     lane_at: dict[int, int] = {}
     for v in range(step):
-        places = [i * step + tooth - v * lanes for i in range(lanes)]
-        wanted_at = {i: place for i, place in enumerate(places) if 0 <= place < lanes}
-        if not wanted_at:
+        element_numbers = [i * step + tooth - v * lanes for i in range(lanes)]
+        element_at = {
+            i: element for i, element in enumerate(element_numbers) if 0 <= element < lanes
+        }
+        if not element_at:
             continue
         piece = _load_piece(m, address, v, step, teeth, dtype, mask, far)
         if result is None:
-            result, lane_at = piece, wanted_at
+            result, lane_at = piece, element_at
             continue
-        picks = [lane_at[i] if i in lane_at else lanes + wanted_at.get(i, 0) for i in range(lanes)]
+        picks = [lane_at[i] if i in lane_at else lanes + element_at.get(i, 0) for i in range(lanes)]
         result = b.shuffle_vector(result, piece, lane_numbers(picks))
-        lane_at = {i: i for i in (*lane_at, *wanted_at)}
+        lane_at = {i: i for i in (*lane_at, *element_at)}
     assert result is not None
     order = [lane_at[i] for i in range(lanes)]
     return (
@@ -185,8 +187,8 @@ def _load_piece(
         return b.load(at, align=dtype.itemsize, typ=kind)
     no_lanes = ir.Constant(ir.VectorType(I1, lanes), None)
     all_lanes = ir.Constant(ir.VectorType(I1, lanes), [1] * lanes)
-    places = range(v * lanes, (v + 1) * lanes)
-    mask_lanes = [p // step if p % step in teeth else lanes for p in places]
+    element_numbers = range(v * lanes, (v + 1) * lanes)
+    mask_lanes = [p // step if p % step in teeth else lanes for p in element_numbers]
     part = b.shuffle_vector(all_lanes if mask is None else mask, no_lanes, lane_numbers(mask_lanes))
     part = part if mask is None else unlike(m, part)
     if mask is None and far:  # in a main loop

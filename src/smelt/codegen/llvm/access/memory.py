@@ -110,16 +110,16 @@ def lanes_between(m: LLVMMachine, base: Value, step: int, limit: Value, lanes: i
     b = m.builder
     bits = 16 if m.target.isa == "avx512" else 32
     kind = ir.VectorType(ir.IntType(bits), lanes)
-    far = 1 << 14
+    most = 1 << 14
     steps = ir.Constant(kind, [i * step for i in range(lanes)])
 
-    def near(e: Value) -> Value:
-        for sign, edge in (("<", -far), (">", far)):
+    def clamp(e: Value) -> Value:
+        for sign, edge in (("<", -most), (">", most)):
             e = b.select(b.icmp_signed(sign, e, I64(edge)), I64(edge), e)
         return splat(b, b.trunc(e, ir.IntType(bits)), lanes)
 
-    low = b.icmp_signed(">=", steps, near(b.sub(I64(0), base)))
-    return b.and_(low, b.icmp_signed("<", steps, near(b.sub(limit, base))))
+    low = b.icmp_signed(">=", steps, clamp(b.sub(I64(0), base)))
+    return b.and_(low, b.icmp_signed("<", steps, clamp(b.sub(limit, base))))
 
 
 def load_scalar(m: LLVMMachine, address: Value, dtype: DType, condition: Value | None) -> Value:
@@ -222,15 +222,16 @@ def _interleave(b: ir.IRBuilder, raw: Sequence[Value], lanes: int, width: int) -
 def _interleave_one(b: ir.IRBuilder, raw: Sequence[Value], lanes: int, width: int, v: int) -> Value:
     """Return the v-th interleaved vector, column by column."""
     step = len(raw)
-    places = [divmod(v * width + i, step) for i in range(width)]
-    picks = [row + lanes if column == 1 else row for row, column in places]
+    row_and_column = [divmod(v * width + i, step) for i in range(width)]
+    picks = [row + lanes if column == 1 else row for row, column in row_and_column]
     vector = b.shuffle_vector(raw[0], raw[1], lane_numbers(picks))
     for c, other in enumerate(raw[2:], 2):
         first = v * width // step
-        near = [min(first + i, lanes - 1) for i in range(width)]
-        moved = b.shuffle_vector(other, other, lane_numbers(near))
+        nearest = [min(first + i, lanes - 1) for i in range(width)]
+        moved = b.shuffle_vector(other, other, lane_numbers(nearest))
         picks = [
-            width + row - first if column == c else i for i, (row, column) in enumerate(places)
+            width + row - first if column == c else i
+            for i, (row, column) in enumerate(row_and_column)
         ]
         vector = b.shuffle_vector(vector, moved, lane_numbers(picks))
     return vector

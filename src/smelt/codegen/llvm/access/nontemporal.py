@@ -64,7 +64,7 @@ def align_peel(
 ) -> Value:
     """Emit a loop over unrolled vectors of `step`, peeled to cache line alignment; return its end.
 
-    `reach` is the range and `loops` are the loop over unrolled vectors and the one over single
+    `bounds` are its ends and `loops` are the loop over unrolled vectors and the one over single
     vectors, with or without a mask of their end.  The non-temporal version begins at the next line
     if all stores are equally far from it; the second loop does what is before.
     """
@@ -132,8 +132,8 @@ def prefetch_for_write(home: NestEmitter, address: Value, dtype: DType, lanes: i
     No cache has the lines of a large result, and stores across lines wait for two of them.
     """
     for k in range(0, lanes * dtype.itemsize, LINE):
-        there = home.b.gep(address, [number(RUN_AHEAD + k)], source_etype=ir.IntType(8))
-        prefetch(home.b, there, near=True, written=True)
+        later = home.b.gep(address, [number(RUN_AHEAD + k)], source_etype=ir.IntType(8))
+        prefetch(home.b, later, near=True, written=True)
 
 
 def _addresses(

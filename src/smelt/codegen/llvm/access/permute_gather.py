@@ -65,8 +65,8 @@ def lane_index(home: NestEmitter, e: Index, scope: Scope) -> Value | None:
     if period is None or scope.lanes is None:
         return None
     b, count = home.b, scope.lanes.count
-    base, rest = _base_and_offset(home, period, scope, 0)
-    offsets = _table_row(b, period.table(period.period + count - 1), rest, count)
+    base, phase = _base_and_offset(home, period, scope, 0)
+    offsets = _table_row(b, period.table(period.period + count - 1), phase, count)
     offsets64 = b.sext(offsets, ir.VectorType(I64, count))
     return b.add(splat(b, base, count), offsets64)
 
@@ -147,16 +147,16 @@ def _read_register(
     b = home.b
     assert scope.lanes is not None
     firsts = _starts_of(period, scope.lanes, at)
-    base, rest = _base_and_offset(home, period, scope, at)
+    base, phase = _base_and_offset(home, period, scope, at)
     starts, masks_at = period.windows(lanes, inside_at, firsts)
     table = period.table(period.period + lanes - 1)
-    picks = _table_row(b, table, rest, lanes)
+    picks = _table_row(b, table, phase, lanes)
     if len({starts[r] for r in firsts}) == 1:
         (start,) = {starts[r] for r in firsts}
         first: Value = number(start)
-        picks = _table_row(b, tuple(x - start for x in table), rest, lanes)
+        picks = _table_row(b, tuple(x - start for x in table), phase, lanes)
     else:
-        short = _table_entry(b, starts, rest, I32)
+        short = _table_entry(b, starts, phase, I32)
         picks = b.sub(picks, splat(b, short, lanes))
         first = b.sext(short, I64)
     raw = m.raw_type(dtype).element
@@ -175,7 +175,7 @@ def _read_register(
             order = [min(i, run_length - 1) for i in range(lanes)]
             windows.append(b.shuffle_vector(run, run, lane_numbers(order)))
             continue
-        mask = b.bitcast(_table_entry(b, masks, rest, ir.IntType(lanes)), ir.VectorType(I1, lanes))
+        mask = b.bitcast(_table_entry(b, masks, phase, ir.IntType(lanes)), ir.VectorType(I1, lanes))
         windows.append(
             intrinsic(
                 b,
@@ -191,7 +191,7 @@ def _read_register(
         sum(inside_at[(r + i) % len(inside_at)] << i for i in range(lanes))
         for r in range(len(inside_at))
     ]
-    mask = b.bitcast(_table_entry(b, inside, rest, ir.IntType(lanes)), ir.VectorType(I1, lanes))
+    mask = b.bitcast(_table_entry(b, inside, phase, ir.IntType(lanes)), ir.VectorType(I1, lanes))
     return b.select(mask, permuted_lanes, ir.Constant(kind, None))
 
 
@@ -278,10 +278,10 @@ def _base_and_offset(
     position = (
         b.add(scope.axis(scope.lanes.axis), number(at)) if at else scope.axis(scope.lanes.axis)
     )
-    before = b.mul(b.udiv(position, period), number(index.step))
+    increment = b.mul(b.udiv(position, period), number(index.step))
     firsts = _starts_of(index, scope.lanes, at)
-    rest = b.urem(position, period) if len(firsts) > 1 else number(min(firsts))
-    return b.add(home.index(index.first, scope), before), rest
+    phase = b.urem(position, period) if len(firsts) > 1 else number(min(firsts))
+    return b.add(home.index(index.first, scope), increment), phase
 
 
 def _periodic_mask(home: NestEmitter, truths: list[bool], scope: Scope) -> Value:
@@ -300,8 +300,8 @@ def _table_entry(b: ir.IRBuilder, values: list[int], at: Value, kind: Any) -> Va
         return kind(values[0])
     if isinstance(at, ir.Constant):
         return kind(values[at.constant])
-    place = b.gep(table(b, tuple(values), kind), [at], source_etype=kind)
-    return b.load(place, typ=kind, align=max(kind.width // 8, 1))
+    address = b.gep(table(b, tuple(values), kind), [at], source_etype=kind)
+    return b.load(address, typ=kind, align=max(kind.width // 8, 1))
 
 
 def _table_row(b: ir.IRBuilder, values: tuple[int, ...], at: Value, lanes: int) -> Value:
@@ -309,8 +309,8 @@ def _table_row(b: ir.IRBuilder, values: tuple[int, ...], at: Value, lanes: int) 
     if isinstance(at, ir.Constant):
         constants = values[at.constant : at.constant + lanes]
         return ir.Constant(ir.VectorType(I32, lanes), list(constants))
-    place = b.gep(table(b, values, I32), [at], source_etype=I32)
-    return b.load(place, typ=ir.VectorType(I32, lanes), align=4)
+    address = b.gep(table(b, values, I32), [at], source_etype=I32)
+    return b.load(address, typ=ir.VectorType(I32, lanes), align=4)
 
 
 __all__ = ["can_pick", "lane_index", "lane_limits", "lane_test", "permuted", "picked"]

@@ -50,8 +50,8 @@ def prefetch_ahead(
         if _is_run(home, access):
             _fetch_lines(home, address, dtype, lanes, RUN_AHEAD)
         return
-    far = home.far.get(step) or home.home.index(step)
-    _fetch_lines(home, element_address(home.b, address, far, dtype), dtype, lanes)
+    distance = home.far.get(step) or home.home.index(step)
+    _fetch_lines(home, element_address(home.b, address, distance, dtype), dtype, lanes)
 
 
 def prefetch_masked(
@@ -175,13 +175,13 @@ def fresh(home: NestEmitter) -> list[tuple[Access, Index]]:
     loads: list[tuple[Access, Index]] = []
     for access in accesses_of(home.items):
         step = next_task(home, access)
-        later = add(access.offset, step or 0)
-        distances = (sub(later, e) for a, e in offsets if a.buffer == access.buffer)
+        next_offset = add(access.offset, step or 0)
+        distances = (sub(next_offset, e) for a, e in offsets if a.buffer == access.buffer)
         if step is not None and not any(
             isinstance(n, int) and abs(n) < home.s.lanes for n in distances
         ):
             loads.append((access, step))
-            offsets.append((access, later))
+            offsets.append((access, next_offset))
     return loads
 
 
@@ -357,6 +357,6 @@ def ask_later(
     if offset is None or step is None or step == 0:
         return
     dtype, base = home.home.dtypes[access.buffer], home.home.buffers[access.buffer]
-    later = b.add(offset, b.mul(home.index(step, scope), number(positions)))
+    next_offset = b.add(offset, b.mul(home.index(step, scope), number(positions)))
     for k in range(0, lanes, max(LINE // dtype.itemsize, 1)):
-        prefetch(b, element_address(b, base, b.add(later, number(k)), dtype), near=near)
+        prefetch(b, element_address(b, base, b.add(next_offset, number(k)), dtype), near=near)

@@ -162,8 +162,8 @@ def _test(home: NestEmitter, e: Index, n: Index, scope: Scope, vector: bool) -> 
     if step is not None:
         base, limit = home.index(e, scope), home.index(n, scope)
         mask = lanes_between(home.machine(scope, True), base, step, limit, lanes.count)
-        far = b.add(base, number(step * (lanes.count - 1)))
-        low, high = (base, far) if step >= 0 else (far, base)
+        last = b.add(base, number(step * (lanes.count - 1)))
+        low, high = (base, last) if step >= 0 else (last, base)
         some = b.and_(b.icmp_signed("<", low, limit), b.icmp_signed(">=", high, number(0)))
         return Inside(mask, some)
     mask = lane_limits(home, e, n, scope)
@@ -174,8 +174,8 @@ def _test(home: NestEmitter, e: Index, n: Index, scope: Scope, vector: bool) -> 
     if not nonnegative(e):
         test = b.and_(test, b.icmp_signed(">=", at, ir.Constant(at.type, None)))
     # Positions within rows: some are in bounds, unless a whole row is padding.
-    places = any(a.kind == "%" and lanes.axis in axes_of(a.args[0]) for a in atoms(e))
-    return Inside(test, ir.IntType(1)(1) if places else any_lane(b, test))
+    has_row_positions = any(a.kind == "%" and lanes.axis in axes_of(a.args[0]) for a in atoms(e))
+    return Inside(test, ir.IntType(1)(1) if has_row_positions else any_lane(b, test))
 
 
 def _lane_step(home: NestEmitter, e: Index, axis: str) -> int | None:

@@ -111,8 +111,8 @@ def _worth(step: Index | None, write: bool) -> float:
     """
     if step in (0, 1):
         return 2.0 * int(step == 1)
-    near = isinstance(step, int) and abs(step) <= FARTHEST_STEP and not write
-    return 1.0 if near else -1.0
+    is_small = isinstance(step, int) and abs(step) <= FARTHEST_STEP and not write
+    return 1.0 if is_small else -1.0
 
 
 def _left_out(phase: Phase, among: set[str]) -> set[str]:
@@ -128,8 +128,8 @@ def _left_out(phase: Phase, among: set[str]) -> set[str]:
         a
         for i in phase.items
         if isinstance(i.payload, Access) and i.axes & longer
-        for place in i.args
-        for a in place.axes
+        for argument in i.args
+        for a in argument.axes
     }
     return {a for a in short if a in picked or any(a not in axes for axes in axes_of_longer)}
 

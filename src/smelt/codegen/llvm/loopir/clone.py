@@ -89,13 +89,13 @@ class Cloner:
         Sums of floats are carried in float64, as in the loop.
         """
         (arg,) = scan.args
-        wide = f64 if row.wide and scan.dtype.is_float else scan.dtype
-        places = [{**self.at, along: k} for k in range(last + 1)]
+        dtype = f64 if row.wide and scan.dtype.is_float else scan.dtype
+        positions = [{**self.at, along: k} for k in range(last + 1)]
         total, *terms = [
-            self._cast(Cloner(self.phase, self.user, at).of(arg), wide) for at in places
+            self._cast(Cloner(self.phase, self.user, at).of(arg), dtype) for at in positions
         ]
         for term in terms:
-            total = put_before(self.phase, self.user, "apply", row.scalar, (total, term), wide)
+            total = put_before(self.phase, self.user, "apply", row.scalar, (total, term), dtype)
         return self._cast(total, scan.dtype)
 
     def _cast(self, item: Item, dtype: DType) -> Item:
@@ -161,9 +161,9 @@ def reached(root: Item, axes: set[str]) -> Iterator[Item]:
         item = pending.pop()
         if item.axes & axes:
             yield item
-            fresh = [a for a in item.args if a not in seen]
-            seen.update(fresh)
-            pending += fresh
+            new_args = [a for a in item.args if a not in seen]
+            seen.update(new_args)
+            pending += new_args
 
 
 def folds(root: Item, axes: set[str]) -> bool:

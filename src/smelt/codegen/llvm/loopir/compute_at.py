@@ -60,8 +60,8 @@ def _window_pairs(phase: Phase, dot: Item, over: tuple[str, ...]) -> list[Pair]:
     """Return the axes of a contraction along which the windows of a reduction slide over it."""
     pairs: list[Pair] = []
     for tap in (a for a in over if a in dot.axes):
-        taken = {name for name, *_ in pairs}
-        for name in (a for a in phase.axes if a in dot.axes and a not in (*over, *taken)):
+        used = {name for name, *_ in pairs}
+        for name in (a for a in phase.axes if a in dot.axes and a not in (*over, *used)):
             steps = _window_steps(phase, dot, name, tap)
             if steps is not None:
                 pairs.append((name, tap, *steps))
@@ -101,12 +101,12 @@ def _read_through_windows(phase: Phase, dot: Item, pairs: list[Pair]) -> None:
         assert isinstance(taps, int)
         reach = Reach(name, step, (taps - 1) * dilation + 1)
         extent_of_positions = add(mul(sub(extent, 1), step), reach.length)
-        place = fresh(phase, f"{name}.near", extent_of_positions)
-        phase.places[place] = reach
-        here = axis(place, extent_of_positions)
-        at |= {name: 0, tap: here} if dilation == 1 else {name: here, tap: 0}
-        there = add(mul(axis(name, extent), step), mul(axis(tap, taps), dilation))
-        peeks.append((place, there))
+        name_of_axis = fresh(phase, f"{name}.near", extent_of_positions)
+        phase.places[name_of_axis] = reach
+        position = axis(name_of_axis, extent_of_positions)
+        at |= {name: 0, tap: position} if dilation == 1 else {name: position, tap: 0}
+        read_position = add(mul(axis(name, extent), step), mul(axis(tap, taps), dilation))
+        peeks.append((name_of_axis, read_position))
     moved = Cloner(phase, dot, at).of(dot)
     window_reads = Item(0, "peek", Peek(tuple(peeks)), (moved,), dot.axes, dot.dtype, dot.time)
     phase.items.insert(phase.items.index(dot), window_reads)

@@ -167,36 +167,36 @@ def placed(phase: Phase, user: Item, operand: Item, columns: list[Slid]) -> Item
         if not c.tap:
             continue
         extent = phase.axes[c.axis]
-        place = fresh(phase, f"{c.axis}.at", add(extent, c.margin))
-        at[c.axis] = axis(place, add(extent, c.margin))
+        position_axis = fresh(phase, f"{c.axis}.at", add(extent, c.margin))
+        at[c.axis] = axis(position_axis, add(extent, c.margin))
         at[c.tap] = 0
-        rest = NO_AXIS
+        remainder_axis = NO_AXIS
         if c.step > 1:
-            rest = fresh(phase, f"{c.axis}.by", c.step)
-            at[c.tap] = axis(rest, c.step)
+            remainder_axis = fresh(phase, f"{c.axis}.by", c.step)
+            at[c.tap] = axis(remainder_axis, c.step)
             last = add(mul(sub(extent, 1), c.step), (c.taps - 1) * c.dilation + 1)
             position = add(mul(at[c.axis], c.step), at[c.tap])
             limits[c.axis] = (position, last)
-        columns[k] = Slid(c.axis, place, c.tap, c.step, c.dilation, rest, c.taps)
+        columns[k] = Slid(c.axis, position_axis, c.tap, c.step, c.dilation, remainder_axis, c.taps)
     if not at:
         return operand
     return Cloner(phase, user, at, limits).of(operand)
 
 
 def in_lines(
-    phase: Phase, user: Item, operand: Item, c: Slid, depth: str, few: int
+    phase: Phase, user: Item, operand: Item, c: Slid, depth: str, channels: int
 ) -> tuple[Item, str, Slid]:
-    """Clone an operand with one axis over a whole row: `few` channels for each position.
+    """Clone an operand with one axis over a whole row: `channels` for each position.
 
         x[y,at - 1,d], inside 0 <= at - 1 < w    is    x[y,q//3 - 1,q%3], inside 0 <= q - 3 < w*3
 
     Returns the operand, the new axis, and what replaces the column: its own axis counts positions.
     """
-    extent = mul(add(phase.axes[c.axis], c.margin), c.step * few)
+    extent = mul(add(phase.axes[c.axis], c.margin), c.step * channels)
     name = fresh(phase, f"{c.axis}.in", extent)
     q = axis(name, extent)
-    position = floordiv(q, few)
-    at: dict[str, Index] = {depth: mod(q, few), c.axis: 0}
+    position = floordiv(q, channels)
+    at: dict[str, Index] = {depth: mod(q, channels), c.axis: 0}
     if c.tap:
         at[c.tap] = 0
     at[c.tap if c.step > 1 else c.axis] = position
@@ -208,10 +208,10 @@ def in_lines(
     clone = cloner.of(operand)
     for item in cloner.known.values():
         if isinstance(item.payload, Access):
-            checks = tuple(_row_check(pair, q, name, few) for pair in item.payload.limits)
+            checks = tuple(_row_check(pair, q, name, channels) for pair in item.payload.limits)
             item.payload = replace(item.payload, limits=checks)
-    rest = f"{c.axis}.by" if c.step > 1 else NO_AXIS
-    return clone, name, Slid(c.axis, c.axis, c.tap, c.step, c.dilation, rest, c.taps)
+    remainder_axis = f"{c.axis}.by" if c.step > 1 else NO_AXIS
+    return clone, name, Slid(c.axis, c.axis, c.tap, c.step, c.dilation, remainder_axis, c.taps)
 
 
 def along_lines(phase: Phase, user: Item, operand: Item, c: Slid) -> tuple[Item, str, Slid]:
@@ -229,11 +229,13 @@ def along_lines(phase: Phase, user: Item, operand: Item, c: Slid) -> tuple[Item,
         last = add(mul(sub(phase.axes[c.axis], 1), c.step), (c.taps - 1) * c.dilation + 1)
         limits[c.axis] = (axis(name, extent), last)
     clone = Cloner(phase, user, at, limits).of(operand)
-    rest = f"{c.axis}.by" if c.step > 1 else NO_AXIS
-    return clone, name, Slid(c.axis, c.axis, c.tap, c.step, c.dilation, rest, c.taps)
+    remainder_axis = f"{c.axis}.by" if c.step > 1 else NO_AXIS
+    return clone, name, Slid(c.axis, c.axis, c.tap, c.step, c.dilation, remainder_axis, c.taps)
 
 
-def _row_check(pair: tuple[Index, Index], q: Index, name: str, few: int) -> tuple[Index, Index]:
+def _row_check(
+    pair: tuple[Index, Index], q: Index, name: str, channels: int
+) -> tuple[Index, Index]:
     """Rewrite a bounds check of positions to one of elements of a row.
 
     From 0 <= q//few + c < n to 0 <= q + c*few < n*few, if the check has that form.
@@ -242,10 +244,10 @@ def _row_check(pair: tuple[Index, Index], q: Index, name: str, few: int) -> tupl
     if name not in axes_of(e):
         return pair
     position = axis(name, 1 << 40)
-    c = sub(substitute(e, {name: mul(few, position)}), position)
-    if name in axes_of(c) or add(floordiv(q, few), c) != e:
+    c = sub(substitute(e, {name: mul(channels, position)}), position)
+    if name in axes_of(c) or add(floordiv(q, channels), c) != e:
         return pair
-    return add(q, mul(c, few)), mul(n, few)
+    return add(q, mul(c, channels)), mul(n, channels)
 
 
 def flattened(phase: Phase, user: Item, operand: Item, summed: Sequence[str]) -> tuple[Item, str]:
@@ -258,10 +260,10 @@ def flattened(phase: Phase, user: Item, operand: Item, summed: Sequence[str]) ->
     extent = product(phase.axes[a] for a in summed)
     name = fresh(phase, "k", extent)
     at: dict[str, Index] = {}
-    rest: Index = axis(name, extent)
+    quotient: Index = axis(name, extent)
     for a in summed[:0:-1]:
-        at[a], rest = mod(rest, phase.axes[a]), floordiv(rest, phase.axes[a])
-    at[summed[0]] = rest
+        at[a], quotient = mod(quotient, phase.axes[a]), floordiv(quotient, phase.axes[a])
+    at[summed[0]] = quotient
     return Cloner(phase, user, at).of(operand), name
 
 

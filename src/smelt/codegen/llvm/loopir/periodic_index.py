@@ -58,18 +58,19 @@ class Pattern:
         return frozenset((start + x) % self.period for x in range(0, self.period * step, step))
 
     def windows(
-        self, lanes: int, held: Sequence[bool], firsts: Collection[int] | None = None
+        self, lanes: int, is_read: Sequence[bool], firsts: Collection[int] | None = None
     ) -> tuple[list[int], list[int]]:
         """Return the memory window that a vector reads, for each position where it may begin.
 
         The offset of the window (as the table counts), and the elements that are read in it, as a
-        bit mask.  Lanes at positions that are not `held` read nothing, nor does any lane for a
+        bit mask.  Lanes at positions that are not `is_read` read nothing, nor does any lane for a
         start that is not among `firsts`.
         """
         table, n = self.table(self.period + lanes - 1), self.period
         firsts = range(n) if firsts is None else firsts
         read = [
-            {table[x] for x in range(r, r + lanes) if held[x % n] and r in firsts} for r in range(n)
+            {table[x] for x in range(r, r + lanes) if is_read[x % n] and r in firsts}
+            for r in range(n)
         ]
         least = min((min(offsets) for offsets in read if offsets), default=0)
         starts = [min(offsets, default=least) for offsets in read]
@@ -82,12 +83,12 @@ class Pattern:
     def span(
         self,
         lanes: int,
-        held: Sequence[bool] | None = None,
+        is_read: Sequence[bool] | None = None,
         firsts: Collection[int] | None = None,
     ) -> int:
         """Return the most elements from the first to the last one that a vector reads."""
-        held = [True] * self.period if held is None else held
-        return max(bits.bit_length() for bits in self.windows(lanes, held, firsts)[1])
+        is_read = [True] * self.period if is_read is None else is_read
+        return max(bits.bit_length() for bits in self.windows(lanes, is_read, firsts)[1])
 
     @staticmethod
     def _vectors(read: list[set[int]], starts: list[int], lanes: int) -> int:
@@ -102,7 +103,7 @@ class Pattern:
 def pattern(e: Index, axis: str) -> Pattern | None:
     """Return how an index repeats along an axis, or None if it does not."""
     first: Index = 0
-    rest: Index = 0
+    periodic: Index = 0
     for m, c in terms_of(e):
         term = Expr(((m, c),)) if m else c
         if axis not in axes_of(term):
@@ -112,19 +113,19 @@ def pattern(e: Index, axis: str) -> Pattern | None:
         ):
             return None
         else:
-            rest = add(rest, term)
-    period = _period(rest)
+            periodic = add(periodic, term)
+    period = _period(periodic)
     if period is None or period > LONGEST:
         return None
-    values = [substitute(rest, {axis: x}) for x in range(period + 1)]
+    values = [substitute(periodic, {axis: x}) for x in range(period + 1)]
     numbers = [x for x in values if isinstance(x, int)]
     if len(numbers) != len(values):
         return None
     start, end = numbers[0], numbers[-1]
-    places = tuple(x - start for x in numbers[:-1])
-    if max(abs(x) for x in (end - start, *places)) > FARTHEST:
+    offsets = tuple(x - start for x in numbers[:-1])
+    if max(abs(x) for x in (end - start, *offsets)) > FARTHEST:
         return None
-    return Pattern(period, end - start, add(first, start), places)
+    return Pattern(period, end - start, add(first, start), offsets)
 
 
 def _period(e: Index) -> int | None:

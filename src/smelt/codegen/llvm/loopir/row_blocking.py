@@ -69,8 +69,8 @@ def _classify(phase: Phase, region: Region, axis: str) -> _SegmentItems | None:
     times = [t for t, r in enumerate(phase.segments) if r is region]
     extent = phase.axes[axis]
     regions = chain(region)
-    taken = {v.axis for r in regions for v in r.visits}
-    barred = {*phase.grid, *phase.cut, *phase.places, *taken}
+    visited = {v.axis for r in regions for v in r.visits}
+    barred = {*phase.grid, *phase.cut, *phase.places, *visited}
     if len(times) != 1 or any(r is not None and r.parent is region for r in phase.segments):
         return None
     if axis in barred or (isinstance(extent, int) and extent <= SWATH):

@@ -224,14 +224,14 @@ def _find_groups(kernel: k.Kernel, reductions: Iterable[k.Reduce], lets: Lets) -
     for f in reductions:
         values = [f.arg, *(s.value for s in _closure([f.arg], lets))]
         for load in (v for x in values for v in visit(x) if isinstance(v, k.Load) and v.index):
-            *around, last = load.index
+            *outer_indices, last = load.index
             inner = [a for a in f.over if coefficient(last, a) == 1]
-            rows = [a for e in around for a in axes_of(e) if a in f.over]
+            rows = [a for e in outer_indices for a in axes_of(e) if a in f.over]
             each = extents[inner[0]] if len(inner) == 1 else None
             if not isinstance(each, int) or not 1 < each < LEAST_LANES:
                 continue
-            many = product(extents[a] for a in dict.fromkeys(rows))
-            if isinstance(many, int) and many < LEAST_ROWS:
+            row_count = product(extents[a] for a in dict.fromkeys(rows))
+            if isinstance(row_count, int) and row_count < LEAST_ROWS:
                 continue
             outer = [a for a in grid if coefficient(last, a) == each and extents[a] != 1]
             if len(outer) == 1 and {*axes_of(last)} == {outer[0], inner[0]}:
@@ -277,12 +277,12 @@ def _split_prerequisites(
     means = replace(
         kernel, name=f"{kernel.name}.{next(iter(results))}", outputs=tuple(params), body=body
     )
-    rest = replace(
+    remainder = replace(
         kernel,
         inputs=(*kernel.inputs, *params),
         body=(*after, *(s for s in kernel.body if not isinstance(s, k.Let) or s.name not in names)),
     )
-    return [_remove_dead(means), _remove_dead(rest)]
+    return [_remove_dead(means), _remove_dead(remainder)]
 
 
 def _transfers(

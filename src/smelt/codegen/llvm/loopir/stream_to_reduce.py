@@ -106,9 +106,9 @@ def _values_of(v: k.Value, bound: dict[str, k.Value]) -> Iterator[k.Value]:
     while pending:
         value = pending.pop()
         yield from visit(value)
-        fresh = {n for n in refs(value) if n in bound} - seen
-        seen |= fresh
-        pending += [bound[n] for n in sorted(fresh)]
+        new_names = {n for n in refs(value) if n in bound} - seen
+        seen |= new_names
+        pending += [bound[n] for n in sorted(new_names)]
 
 
 def _is_block_independent(v: k.Value, states: set[str], visited: set[str]) -> bool:

@@ -64,8 +64,8 @@ class Rows:
         b, acc, scalar = home.b, home.storage.fold(reduction), home.machine(scope, False)
         row = b.sub(scope.axis(self.axis), self.first)
         state = across(acc, scalar, state, lanes, self.lanes[reduction])
-        for place, value in zip(self.held[reduction], state, strict=True):
-            b.store(value, b.gep(place, [row], source_etype=value.type))
+        for address, value in zip(self.held[reduction], state, strict=True):
+            b.store(value, b.gep(address, [row], source_etype=value.type))
 
 
 def rows_abreast(home: NestEmitter, depth: int) -> dict[Item, int]:
@@ -94,8 +94,8 @@ def rows_abreast(home: NestEmitter, depth: int) -> dict[Item, int]:
             or rows < 2
         ):
             return {}
-        many = home.storage.extent(reduction, axis)
-        if not isinstance(many, int) or many < rows:
+        row_count = home.storage.extent(reduction, axis)
+        if not isinstance(row_count, int) or row_count < rows:
             return {}
         rows_of[reduction] = rows
     return rows_of

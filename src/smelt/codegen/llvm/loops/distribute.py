@@ -316,14 +316,14 @@ def _shares(home: NestEmitter, accesses: Sequence[Access]) -> list[list[Share]]:
     No more stages share an access than it has cache lines in an unrolled vector: with many accesses
     each stage has some of them, and its loop stays as short as it was cut.
     """
-    many, wide = len(home.nest.stages), home.s.lanes * home.nest.wide
-    shares: list[list[Share]] = [[] for _ in range(many)]
+    stage_count, wide = len(home.nest.stages), home.s.lanes * home.nest.wide
+    shares: list[list[Share]] = [[] for _ in range(stage_count)]
     at = 0
     for access in accesses:
         lines = wide * home.home.dtypes[access.buffer].itemsize // LINE
-        parts = min(many, max(lines, 1))
+        parts = min(stage_count, max(lines, 1))
         for part in range(parts):
-            shares[(at + part) % many].append(Share(access, part, parts))
+            shares[(at + part) % stage_count].append(Share(access, part, parts))
         at += parts
     return shares
 

@@ -71,9 +71,9 @@ def vectors_of(lanes: int, nest: Nest, extent: int) -> list[tuple[int, int]]:
     vectors += [(first, lanes) for first in range(paired_extent, extent, lanes)]
     if paired_extent == extent:
         return vectors
-    first, rest = vectors[-1][0], extent - vectors[-1][0]
+    first, remainder = vectors[-1][0], extent - vectors[-1][0]
     if not nest.folds:
-        vectors[-1] = first, min(1 << (rest - 1).bit_length(), lanes)
+        vectors[-1] = first, min(1 << (remainder - 1).bit_length(), lanes)
     return vectors
 
 

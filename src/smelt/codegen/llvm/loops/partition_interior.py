@@ -228,15 +228,15 @@ def narrowed(
     for gap in gaps:
         step = coefficient(gap, name)
         assert isinstance(step, int) and step
-        rest = home.index(substitute(gap, {name: 0}), scope)
+        offset = home.index(substitute(gap, {name: 0}), scope)
         if step > 0:
-            begin = b.sub(number(0), rest)
+            begin = b.sub(number(0), offset)
             if step > 1:
                 begin = b.sdiv(b.add(begin, number(step - 1)), number(step))
             first = b.select(b.icmp_signed("<", first, begin), begin, first)
         else:
-            reach = rest if step == -1 else b.sdiv(rest, number(-step))
-            end = b.select(b.icmp_signed("<", rest, number(0)), low, b.add(reach, number(1)))
+            last_gap = offset if step == -1 else b.sdiv(offset, number(-step))
+            end = b.select(b.icmp_signed("<", offset, number(0)), low, b.add(last_gap, number(1)))
             last = b.select(b.icmp_signed("<", end, last), end, last)
     return first, last
 

@@ -134,8 +134,8 @@ def _flip(gap: Index, name: str) -> tuple[bool, Index] | None:
     step = coefficient(gap, name)
     if step not in (1, -1):
         return None
-    rest = substitute(gap, {name: 0})
-    return (True, mul(rest, -1)) if step == 1 else (False, add(rest, 1))
+    offset = substitute(gap, {name: 0})
+    return (True, mul(offset, -1)) if step == 1 else (False, add(offset, 1))
 
 
 class _Flips:

@@ -82,14 +82,14 @@ def _vector_loops(home: NestEmitter, rows: list[Scope], depth: int) -> None:
             mask = None
             if masked:
                 mask = b.icmp_signed("<", iota(lanes), splat(b, b.sub(high, position), lanes))
-            places = [
+            scopes = [
                 Scope(row, {name: position}, lanes=Lanes(name, position, lanes, mask))
                 for row in rows
             ]
-            for place in places:
-                home.enter(place, depth + 1)
+            for scope in scopes:
+                home.enter(scope, depth + 1)
             for reduction in home.nest.folds:
-                home.folds.stack(reduction, places)
+                home.folds.stack(reduction, scopes)
 
         return inside
 

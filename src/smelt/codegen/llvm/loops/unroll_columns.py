@@ -311,9 +311,9 @@ def _dependencies_at(root: Item, at: Mapping[str, Index]) -> Iterator[Item]:
         item = pending.pop()
         if item.axes & at.keys():
             yield item
-            fresh = [a for a in (side(a, at) for a in item.args) if a not in seen]
-            seen.update(fresh)
-            pending += fresh
+            new_args = [a for a in (side(a, at) for a in item.args) if a not in seen]
+            seen.update(new_args)
+            pending += new_args
 
 
 def interleaved(home: NestEmitter, scope: Scope) -> Sequence[StoreItem]:

@@ -70,7 +70,7 @@ def _in_runs(nest: Nest, lanes: int) -> bool:
 
 
 def known_from(nest: Nest, reduction: Item) -> Item | None:
-    """Return the argmax or argmin of a nest whose value the extreme `fold` is, if any."""
+    """Return the argmax or argmin of a nest whose value the extreme `reduction` is, if any."""
     extreme = reduction.payload
     assert isinstance(extreme, Folding)
     for other in nest.folds if nest.in_registers(reduction) else ():

@@ -20,7 +20,7 @@ Value = ir.Value
 
 def left_over(
     home: NestEmitter,
-    rest: tuple[Value, Value],
+    bounds: tuple[Value, Value],
     at: Callable[..., Callable[[Value], None]],
     singly: bool,
 ) -> None:
@@ -31,13 +31,13 @@ def left_over(
     end, at multiples of a number.
     """
     b, nest, lanes = home.b, home.nest, home.s.lanes
-    middle, high = rest
+    middle, high = bounds
     step, axis = home.folds.rest(), nest.vector or ""
     alignment = home.apart(axis, lanes)
 
     def run_half_or_full(position: Value) -> None:
-        few = b.icmp_signed("<=", b.sub(high, position), number(step // 2))
-        with b.if_else(few) as (half, full_end):
+        fits_half = b.icmp_signed("<=", b.sub(high, position), number(step // 2))
+        with b.if_else(fits_half) as (half, full_end):
             with half:
                 at(step // 2, True, alignment)(position)
             with full_end:

@@ -304,17 +304,17 @@ class _Planner:
         - Loads with irregular lanes (`x[k//8]`), which would be repeated for each row.
         """
         separate = set[Item]()
-        reach: dict[Item, set[str]] = {i: set(self._domain(i)) for i in self.phase.items}
+        reader_axes: dict[Item, set[str]] = {i: set(self._domain(i)) for i in self.phase.items}
         for s in self.phase.stores:
             roots = [self.phase.positions[n] for n in s.access.positions]
             for item in (*roots, s.value, *([s.where] if s.where else [])):
-                reach[item] |= s.axes & self._local_axes(s.time)
+                reader_axes[item] |= s.axes & self._local_axes(s.time)
         for setting in self.phase.settings:
-            reach[setting.value] |= setting.state.axes & self._local_axes(setting.time)
+            reader_axes[setting.value] |= setting.state.axes & self._local_axes(setting.time)
         scalar = not self.phase.regions() and all(i.kind not in FOLDS for i in self.phase.items)
         for item in reversed(self.phase.items):
             repeats = item.kind == "scan" or (scalar and gathers(item, self.vector))
-            extra_axes = reach[item] - self._domain(item)
+            extra_axes = reader_axes[item] - self._domain(item)
             if not self.products and picks(item, self.vector):
                 # In maps: if there certainly are several rows.
                 repeats |= any(
@@ -325,12 +325,12 @@ class _Planner:
                 separate.add(item)
             inner = item.kind == "fold" or item in separate
             for a in item.args:
-                reach[a] |= (
+                reader_axes[a] |= (
                     {"packed"}
                     if item.kind == "dot"
                     else self._domain(item)
                     if inner
-                    else reach[item]
+                    else reader_axes[item]
                 )
         return separate
 
@@ -408,11 +408,11 @@ class _Planner:
             else self._product_axis(domain) or vector_axis(self.phase, set(domain))
         )
         if self.products and v is not None:
-            across = {i: lane_of(c) for i, c in self.products.items()}
+            lane_axes = {i: lane_of(c) for i, c in self.products.items()}
             v = (
                 lines_axis(nest, v)
                 or results_axis(nest, v)
-                or carried_axis(nest, v, self.phase, across)
+                or carried_axis(nest, v, self.phase, lane_axes)
                 or v
             )
         serial = serial_axes(nest)
@@ -495,7 +495,7 @@ class _Planner:
         """Return the cycles for one vector of an item, from memory and finished reductions.
 
         Operands without all of `wide` axes that cost more than `limit` count as materialised.
-        `known` caches results: the number of paths grows exponentially along chains of items that
+        `costs` caches results: the number of paths grows exponentially along chains of items that
         are read twice.
         """
         cost = costs.get(item)
@@ -536,16 +536,21 @@ class _Planner:
         if not domain:
             return
         v, serial = self._choose_vector(nest), serial_axes(nest)
-        rest, ended = [a for a in domain if a != v], innermost(nest, v)
+        other_axes, ended = [a for a in domain if a != v], innermost(nest, v)
         nest.vector = v
         nest.order = (
-            *(a for a in rest if a not in ended and a not in serial),
-            *(a for a in rest if a in serial and a not in ended),
+            *(a for a in other_axes if a not in ended and a not in serial),
+            *(a for a in other_axes if a in serial and a not in ended),
             *(a for a in ended if a != v),
             *((v,) if v is not None else ()),
         )
-        if self.across in rest and v == self.vector and v is not None and not (ended or serial):
-            nest.order = (*(a for a in rest if a != self.across), self.across or "", v)
+        if (
+            self.across in other_axes
+            and v == self.vector
+            and v is not None
+            and not (ended or serial)
+        ):
+            nest.order = (*(a for a in other_axes if a != self.across), self.across or "", v)
             nest.turned = [i for i in nest.items if turned_axis(i, self.phase, v) == self.across]
         elif self.products:
             nest.turned = across_strips(nest, {*self.kept}, self.local, self.lanes)

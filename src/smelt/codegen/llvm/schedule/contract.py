@@ -185,8 +185,8 @@ class Contraction:
         """Return whether tiles read the right operand in place."""
         axes = (self.k, self.n)
         plain = self.kind == "small" and self.group is None
-        lies = plain and lies_open(self.right, self.item.dtype, axes, axes[1:])
-        return self.panels or lies
+        in_place = plain and lies_open(self.right, self.item.dtype, axes, axes[1:])
+        return self.panels or in_place
 
     def masks_columns(self) -> bool:
         """Return whether tiles mask columns past the end."""
@@ -195,8 +195,8 @@ class Contraction:
     def is_whole(self, positions: Index) -> bool:
         """Return whether so many reduced positions are a single block of which nothing is
         packed."""
-        few = not isinstance(positions, int) or positions <= SMALL_DEPTH
-        return few and self.kind == "small" and self.masks_columns() and self.reads_left()
+        is_short = not isinstance(positions, int) or positions <= SMALL_DEPTH
+        return is_short and self.kind == "small" and self.masks_columns() and self.reads_left()
 
     def lies_in_rows(self) -> bool:
         """Return whether the right operand has contiguous rows, which are not packed if short."""
@@ -259,20 +259,20 @@ def forms(phase: Phase, products: Iterable[Contraction]) -> Iterator[tuple[Form,
         if all(c.panels for c in packed):
             yield "rows", tuple(dict.fromkeys((phase.axes[c.axes[0]], THIN) for c in packed))
         return
-    few = {a: SMALL for c in packed for a in c.axes} | {c.k: SMALL_DEPTH for c in packed}
+    small_limits = {a: SMALL for c in packed for a in c.axes} | {c.k: SMALL_DEPTH for c in packed}
     sides: list[tuple[Form, dict[str, int]]] = [
-        ("small", few),
+        ("small", small_limits),
         ("rows", {c.axes[0]: _gemv_rows(c.group) for c in packed}),
         ("columns", {c.n: _gemv_rows(c.group) for c in packed}),
     ]
     for form, axes in sides:
         limits = tuple((phase.axes[a], n) for a, n in axes.items())
-        never = any(isinstance(n, int) and n > most for n, most in limits)
-        never |= form != "small" and any(
+        is_impossible = any(isinstance(n, int) and n > most for n, most in limits)
+        is_impossible |= form != "small" and any(
             _serves_other_axes(c.item, c.m, c.n, c.right if form == "rows" else c.left)
             for c in packed
         )
-        if not never and not (form == "small" and any(c.outer or c.group for c in packed)):
+        if not is_impossible and not (form == "small" and any(c.outer or c.group for c in packed)):
             yield form, tuple(dict.fromkeys(limits))
 
 
@@ -342,7 +342,7 @@ def _plan(
     if m is not None and n is not None and stored not in (m, n) and not _is_few(m, phase):
         fewer = _serves_other_axes(item, m, n, left) > _serves_other_axes(item, m, n, right)
     swaps = (form == "columns") != fewer or _is_few(n, phase) > _is_few(m, phase)
-    across = {i: c.n for i, c in before.items()}
+    lane_axes = {i: c.n for i, c in before.items()}
     tile, down = tile_of(target, _lanes(item.dtype, target)), 0
     if (
         m is not None
@@ -350,8 +350,8 @@ def _plan(
         and not (swaps or form)
         and group_of(item, left, right, phase.dtypes, target) is None
     ):
-        down = _m_contiguous_pitch(left, item, m, across, tile, phase)
-    if n is None or (two_sided and not down and (swaps or scatters(left, right, m, across))):
+        down = _m_contiguous_pitch(left, item, m, lane_axes, tile, phase)
+    if n is None or (two_sided and not down and (swaps or scatters(left, right, m, lane_axes))):
         left, right, m, n = right, left, n, m
     if n is None or not set(over) <= left.axes & right.axes:
         return None
@@ -434,14 +434,14 @@ def _stream_pitch(
 
 
 def _m_contiguous_pitch(
-    left: Item, item: Item, m: str, across: Mapping[Item, str], tile: Tile, phase: Phase
+    left: Item, item: Item, m: str, lane_axes: Mapping[Item, str], tile: Tile, phase: Phase
 ) -> int:
     """Return the pitch along m of a left operand that is computed in vectors along m.
 
     Packing it in rows would scatter these vectors, so a tile reads neighbouring rows from one
     vector for each k.  0 if it is packed.
     """
-    if left.kind == "load" or not lies_along(left, m, across):
+    if left.kind == "load" or not lies_along(left, m, lane_axes):
         return 0
     assert isinstance(item.payload, Folding)
     (k, *more) = item.payload.over
@@ -520,9 +520,9 @@ def _blocked_axis(
         a for a in phase.axes if a in x.axes - barred and a not in other.axes and a not in over
     ]
     inner = [a for a in candidates if a not in phase.grid]
-    taken = [a for a in candidates if a in phase.taken and phase.regions()]
-    many = [a for a in candidates if not _is_few(a, phase)]
-    return (inner or taken or many or candidates or [None])[-1]
+    blocked = [a for a in candidates if a in phase.taken and phase.regions()]
+    long = [a for a in candidates if not _is_few(a, phase)]
+    return (inner or blocked or long or candidates or [None])[-1]
 
 
 def stored_axis(

@@ -357,16 +357,16 @@ class NhwcConvPlan:
         """Return the task blocks: grid axis -> positions."""
         max_positions = window_columns(self.item.dtype.itemsize)
         blocks: dict[str, Index] = {self.n: minimum(phase.axes[self.n], CHANNELS)}
-        taken: Index = 1
+        positions: Index = 1
         for c in self.columns[:-3:-1]:
-            rows = maximum(floordiv(max_positions, maximum(taken, 1)), 1)
+            rows = maximum(floordiv(max_positions, maximum(positions, 1)), 1)
             extent = phase.axes[c.axis]
             pieces = maximum(ceiling(extent, rows), 1)
             if self.hosts and c is not self.columns[-1]:
-                few = floordiv(mul(extent, maximum(taken, 1)), HOSTED_PLACES)
-                pieces = maximum(pieces, minimum(few, HOSTED_TASKS))
+                fused_pieces = floordiv(mul(extent, maximum(positions, 1)), HOSTED_PLACES)
+                pieces = maximum(pieces, minimum(fused_pieces, HOSTED_TASKS))
             blocks[c.axis] = ceiling(extent, pieces)
-            taken = mul(taken, add(blocks[c.axis], c.margin))
+            positions = mul(positions, add(blocks[c.axis], c.margin))
         for c in self.columns[:-2]:
             blocks[c.axis] = self._images_per_task(phase.axes, c.axis, IMAGES * max_positions)
         return {a: n for a, n in blocks.items() if a in phase.grid}

@@ -221,12 +221,12 @@ class ConvPlan:
         *outer, inner = (c.axis for c in self.columns)
         pieces = ceiling(phase.axes[inner], max_columns)
         blocks[inner] = ceiling(phase.axes[inner], maximum(pieces, 1)) if outer else max_columns
-        taken = self.pitch(blocks[inner])
+        positions = self.pitch(blocks[inner])
         for a in reversed(outer):
-            rows = maximum(floordiv(max_columns, taken), 1)
+            rows = maximum(floordiv(max_columns, positions), 1)
             pieces = ceiling(phase.axes[a], rows)
             blocks[a] = ceiling(phase.axes[a], pieces)
-            taken = mul(taken, blocks[a])
+            positions = mul(positions, blocks[a])
         return {a: n for a, n in blocks.items() if a in phase.grid}
 
 
@@ -432,7 +432,7 @@ class WindowPlan:
         self.item.args = (left, right)
         renumber(self.phase)
         access = load_of(left)
-        lies = (
+        is_contiguous = (
             access is not None
             and not taps
             and lies_open(left, left.dtype, (self.m, flat), (flat,))
@@ -449,8 +449,8 @@ class WindowPlan:
             extents,
             flat,
             tile,
-            lies,
-            None if lies else dealt,
+            is_contiguous,
+            None if is_contiguous else dealt,
         )
 
     def _left_strides(self, summed: Sequence[str], tile: Tile) -> Dealt | None:

@@ -308,9 +308,12 @@ class _DepthwiseWindows:
 
     def rewritten(self, target: Target, form: Form) -> DepthwisePlan:
         """Return the plan; items of its operands are added to the phase."""
-        across, lines = turnable(self.phase, self.left, self.right, self.columns) or ("", None)
+        transpose_axis, lines = turnable(self.phase, self.left, self.right, self.columns) or (
+            "",
+            None,
+        )
         if form == TURNED and lines is not None:
-            self.columns.append(Slid(across, across))
+            self.columns.append(Slid(transpose_axis, transpose_axis))
         else:
             lines = None
         extents = tuple(_constant_or_many(self.phase.axes[a]) for a in self.over)
@@ -327,7 +330,7 @@ class _DepthwiseWindows:
             mixing_axis, group = NO_AXIS, 1
         # Permuted lanes read the input so often that it is packed contiguously.
         may_read_in_place = lines is None and mixing_axis == NO_AXIS and self.is_whole(target)
-        lies = lying(self.phase, right, self.columns) if may_read_in_place else None
+        in_place = lying(self.phase, right, self.columns) if may_read_in_place else None
         right = placed(self.phase, self.item, right, self.columns)
         self.item.args = (left, right)
         renumber(self.phase)
@@ -343,9 +346,9 @@ class _DepthwiseWindows:
             extents,
             flat,
             Tile(rows, 1, lanes),
-            across,
+            transpose_axis,
             lines,
-            lies,
+            in_place,
             mixing_axis,
             group,
         )

@@ -61,9 +61,9 @@ def _dependencies_except(root: Item, last: Item) -> set[Item]:
     pending, seen = [root], {root}
     while pending:
         item = pending.pop()
-        fresh = [a for a in item.args if a not in seen and a is not last]
-        seen.update(fresh)
-        pending += fresh
+        new_args = [a for a in item.args if a not in seen and a is not last]
+        seen.update(new_args)
+        pending += new_args
     return seen
 
 

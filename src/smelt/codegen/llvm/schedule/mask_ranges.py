@@ -103,9 +103,9 @@ def _dependencies(item: Item | None) -> set[Item]:
     pending = [] if item is None else [item]
     seen = set(pending)
     while pending:
-        fresh = [a for a in pending.pop().args if a not in seen]
-        seen.update(fresh)
-        pending += fresh
+        new_args = [a for a in pending.pop().args if a not in seen]
+        seen.update(new_args)
+        pending += new_args
     return seen
 
 
@@ -260,8 +260,8 @@ class BandEmitter:
                 start = _min(b, start, self._load_bound(part, groups.fine, 0, exact=True))
                 stop = _max(b, stop, self._load_bound(part, groups.fine, 1, exact=True))
             start = b.add(low, b.and_(b.sub(start, low), number(-groups.group)))
-            far = b.add(b.sub(stop, low), number(groups.group - 1))
-            stop = _min(b, b.add(low, b.and_(far, number(-groups.group))), high)
+            covering = b.add(b.sub(stop, low), number(groups.group - 1))
+            stop = _min(b, b.add(low, b.and_(covering, number(-groups.group))), high)
             self._store_range(k, groups.size, start, stop)
 
         count = _count(b, ranges[groups.rows], groups.fine)

@@ -45,8 +45,8 @@ def _is_contiguous(loads: Sequence[Index], stored: Sequence[Index], a: str) -> b
     steps = [coefficient(x, a) for x in loads]
     if not all(coefficient(x, a) == 1 for x in stored):
         return False
-    near = all(isinstance(n, int) and 0 < n <= FARTHEST_STEP for n in steps)
-    return near and (bool(stored) or set(steps) == {1})
+    has_short_strides = all(isinstance(n, int) and 0 < n <= FARTHEST_STEP for n in steps)
+    return has_short_strides and (bool(stored) or set(steps) == {1})
 
 
 def results_axis(nest: Nest, v: str) -> str | None:
@@ -71,17 +71,17 @@ def results_axis(nest: Nest, v: str) -> str | None:
     )
 
 
-def carried_axis(nest: Nest, v: str, phase: Phase, across: Mapping[Item, str]) -> str | None:
+def carried_axis(nest: Nest, v: str, phase: Phase, lane_axes: Mapping[Item, str]) -> str | None:
     """Return the vector axis of the contractions that a nest's states accumulate.
 
-    None unless it is one axis other than `v`.  `across` maps each contraction to the vector axis of
+    None unless it is one axis other than `v`.  `lane_axes` maps each contraction to the vector axis of
     its result.
     """
     states = [x.state for x in nest.settings]
     if nest.stores or nest.folds or nest.saves or not states:
         return None
     values = [x.value for x in phase.settings if x.state in states]
-    axes = {across[i] for value in values for i in (value, *value.args) if i in across}
+    axes = {lane_axes[i] for value in values for i in (value, *value.args) if i in lane_axes}
     return axes.pop() if len(axes) == 1 and axes <= {*nest.order} - {v} else None
 
 

@@ -13,27 +13,27 @@ from smelt.codegen.llvm.loopir.items import Item
 __all__ = ["lies_along", "scatters"]
 
 
-def scatters(left: Item, right: Item, rows: str | None, across: Mapping[Item, str]) -> bool:
+def scatters(left: Item, right: Item, rows: str | None, lane_axes: Mapping[Item, str]) -> bool:
     """Return whether packing the left operand in rows would scatter every vector of it.
 
     And the right one, a plain load, packs as easily on either side.  Such a left operand depends on
-    an earlier contraction whose vectors run along `rows`; `across` maps each contraction to its
+    an earlier contraction whose vectors run along `rows`; `lane_axes` maps each contraction to its
     vector axis.  Swapping the operands transposes the result instead, which is the smaller one
     where a stream keeps it.
     """
     plain = right.kind == "load" and left.kind != "load"
-    return plain and lies_along(left, rows, across)
+    return plain and lies_along(left, rows, lane_axes)
 
 
-def lies_along(item: Item, axis: str | None, across: Mapping[Item, str]) -> bool:
+def lies_along(item: Item, axis: str | None, lane_axes: Mapping[Item, str]) -> bool:
     """Return whether a value is computed in vectors along an axis, as the contraction it depends
     on."""
     pending, seen = [item], {item}
     while pending:
         item = pending.pop()
-        if item in across:
-            return across[item] == axis
-        fresh = [a for a in item.args if a not in seen]
-        pending += fresh
-        seen.update(fresh)
+        if item in lane_axes:
+            return lane_axes[item] == axis
+        new_args = [a for a in item.args if a not in seen]
+        pending += new_args
+        seen.update(new_args)
     return False

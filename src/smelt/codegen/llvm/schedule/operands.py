@@ -38,9 +38,9 @@ def runs_along(x: Item, axes: tuple[str, ...]) -> str:
     pending, seen = [x], {x}
     while pending:
         item = pending.pop()
-        fresh = [a for a in item.args if a not in seen]
-        pending += fresh
-        seen.update(fresh)
+        new_args = [a for a in item.args if a not in seen]
+        pending += new_args
+        seen.update(new_args)
         if isinstance(item.payload, Access):
             for a in axes:
                 if _is_unit_stride(item.payload.offset, a):
@@ -102,11 +102,11 @@ def shares_lines(steps: Sequence[Index | None], counts: Sequence[Index], line: i
     first; `line` is in elements.  Strides of powers of two map what is walked meanwhile to few
     cache sets.
     """
-    near = [k for k, n in enumerate(steps) if isinstance(n, int) and 0 < abs(n) < line]
-    if not near or near[0] == 0:
-        return bool(near)
+    near_axes = [k for k, n in enumerate(steps) if isinstance(n, int) and 0 < abs(n) < line]
+    if not near_axes or near_axes[0] == 0:
+        return bool(near_axes)
     offsets = [0]
-    for k in (0, *range(near[0] + 1, len(steps))):
+    for k in (0, *range(near_axes[0] + 1, len(steps))):
         step, count = steps[k], counts[k]
         if not isinstance(step, int) or not isinstance(count, int):
             return True

@@ -500,8 +500,8 @@ def panel_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
 def _one_pass_limits(plans: Collection[TallSkinnyPlan], phase: Phase) -> Limits:
     """Return the limits for reduced positions, and rows times these, of one pass."""
     (first, *_), m = plans, phase.axes[next(iter(plans)).m]
-    across = (mul(m, phase.axes[c.k]) for c in plans if not (c.direct or c.copied))
-    return (first.summed(phase), WIDE_DEPTH), *((e, WIDE_ACROSS) for e in dict.fromkeys(across))
+    elements = (mul(m, phase.axes[c.k]) for c in plans if not (c.direct or c.copied))
+    return (first.summed(phase), WIDE_DEPTH), *((e, WIDE_ACROSS) for e in dict.fromkeys(elements))
 
 
 def _are_left_in_place(plans: Collection[TallSkinnyPlan], phase: Phase) -> bool:

@@ -37,8 +37,8 @@ def _schedule(phase: Phase, products: tuple[TallSkinnyPlan, ...]) -> Schedule | 
     last = products[-1]
     nests[-1].stores, nests[-1].items = phase.stores, readers(phase, [c.item for c in products])
     block = last.blocks(phase)
-    taken = {last.m, last.n, *(c.k for c in products)}
-    local = {a: block.get(a, n) for a, n in phase.axes.items() if a in taken}
+    local_axes = {last.m, last.n, *(c.k for c in products)}
+    local = {a: block.get(a, n) for a, n in phase.axes.items() if a in local_axes}
     return Schedule(phase, last.tile.lanes, {c.item: c for c in products}, block, local, nests, {})
 
 

@@ -79,12 +79,12 @@ def task_blocks(phase: Phase, products: Products, vector: str | None, target: Ta
             if a in grid and a is not None:
                 block[a] = minimum(n, block[a]) if a in block and a != vector else n
     plain = block and not (products or phase.regions() or phase.places)
-    across = across_axis(phase, vector) if plain else None
-    if vector is not None and across is not None:
+    transpose_axis = across_axis(phase, vector) if plain else None
+    if vector is not None and transpose_axis is not None:
         side = turned_side(lanes_of(phase, target))
-        block = {across: side, vector: side}
+        block = {transpose_axis: side, vector: side}
         # Neighbouring tasks read neighbouring runs of the same rows.
-        phase.grid = [*(a for a in phase.grid if a != across), across]
+        phase.grid = [*(a for a in phase.grid if a != transpose_axis), transpose_axis]
     elif vector is not None and plain and not has_reductions:
         for outer in [a for a in phase.grid if a in grid and a != vector][-1:]:
             block[outer] = _rows_per_task(phase, vector, outer)
@@ -97,7 +97,7 @@ def task_blocks(phase: Phase, products: Products, vector: str | None, target: Ta
         rows = frozenset([a for a in phase.grid if a in grid][-1:])
         row_length = product(n for a, n in phase.axes.items() if a not in phase.grid)
         block |= dict.fromkeys(rows, rows_together(row_length))
-    return Cut(block, _max_extents(phase, products, block), across, rows)
+    return Cut(block, _max_extents(phase, products, block), transpose_axis, rows)
 
 
 def _max_extents(phase: Phase, products: Products, block: dict[str, Index]) -> dict[str, Index]:

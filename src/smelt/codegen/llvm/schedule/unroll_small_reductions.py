@@ -125,8 +125,8 @@ def _is_window(offset: Index, over: set[str], result_axes: set[str]) -> bool:
     where these are contiguous.
     """
     steps = [coefficient(offset, a) for a in result_axes]
-    near = any(isinstance(s, int) and 1 <= s <= NEAREST for s in steps)
-    if near and any(coefficient(offset, a) == 1 for a in over):
+    has_near_results = any(isinstance(s, int) and 1 <= s <= NEAREST for s in steps)
+    if has_near_results and any(coefficient(offset, a) == 1 for a in over):
         return True
     between = [coefficient(offset, a) for a in over]
     return 1 in steps and all(
@@ -281,12 +281,21 @@ def _is_slim(
     stored = frozenset[str]().union(*(s.axes for s in phase.stores))
     after = (i.payload for i in readers(phase, [dot]) if i.kind == "apply")
     is_costly = sum(SCALARS[op].cost for op in after if isinstance(op, str)) > LONGEST
-    for (few, many), rows in zip((unshared_axes, unshared_axes[::-1]), dot.args[::-1], strict=True):
-        max_columns = TINY if few.isdisjoint(stored) else SLIM
-        columns = prod(n if isinstance(n := phase.axes[a], int) else max_columns + 1 for a in few)
-        constant = [n for a in many if isinstance(n := phase.axes[a], int)]
-        has_many_rows = len(constant) < len(many) or prod(constant) >= ROWS
-        if columns <= max_columns and many and has_many_rows and (is_costly or rows.kind != "load"):
+    for (column_axes, row_axes), rows in zip(
+        (unshared_axes, unshared_axes[::-1]), dot.args[::-1], strict=True
+    ):
+        max_columns = TINY if column_axes.isdisjoint(stored) else SLIM
+        columns = prod(
+            n if isinstance(n := phase.axes[a], int) else max_columns + 1 for a in column_axes
+        )
+        constant = [n for a in row_axes if isinstance(n := phase.axes[a], int)]
+        has_many_rows = len(constant) < len(row_axes) or prod(constant) >= ROWS
+        if (
+            columns <= max_columns
+            and row_axes
+            and has_many_rows
+            and (is_costly or rows.kind != "load")
+        ):
             return True
     return False
 
