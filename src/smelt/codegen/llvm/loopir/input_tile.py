@@ -238,7 +238,7 @@ def _row_check(
 ) -> tuple[Index, Index]:
     """Rewrite a bounds check of positions to one of elements of a row.
 
-    From 0 <= q//few + c < n to 0 <= q + c*few < n*few, if the check has that form.
+    From 0 <= q//channels + c < n to 0 <= q + c*channels < n*channels, if the check has that form.
     """
     e, n = pair
     if name not in axes_of(e):

@@ -5,7 +5,7 @@ If the weights have an axis that no window slides along (the channels of a depth
 vectors may run along that one: the input is transposed in registers while it is packed, and the
 results are transposed back.
 
-    x[c,y,x] for 16 c   ->   places[y,x,c]   ->   sums[y,x,c]   ->   out[c,y,x]
+    x[c,y,x] for 16 c   ->   packed[y,x,c]   ->   sums[y,x,c]   ->   out[c,y,x]
 
 The operand must be a plain load, or widened from a half type.  Padding is zero-filled before, so
 that what is transposed is in bounds.

@@ -63,7 +63,8 @@ Gathering their elements costs less than as many nearly empty vectors.
 def shares_dear(phase: Phase) -> bool:
     """Return whether columns of short rows share a costly value.
 
-    A run over all of them (`flatten`) would compute it again in each lane.
+    A collapsed run over all of them (`smelt.codegen.llvm.loops.collapse_short_rows`) would compute
+    it again in each lane.
     """
     short = {a for s in phase.stores for a in _short_row_axes(phase, s)}
     if short:

@@ -74,8 +74,8 @@ def results_axis(nest: Nest, v: str) -> str | None:
 def carried_axis(nest: Nest, v: str, phase: Phase, lane_axes: Mapping[Item, str]) -> str | None:
     """Return the vector axis of the contractions that a nest's states accumulate.
 
-    None unless it is one axis other than `v`.  `lane_axes` maps each contraction to the vector axis of
-    its result.
+    None unless it is one axis other than `v`.  `lane_axes` maps each contraction to the vector axis
+    of its result.
     """
     states = [x.state for x in nest.settings]
     if nest.stores or nest.folds or nest.saves or not states:

@@ -49,10 +49,10 @@ def fold_columns(phase: Phase, target: Target) -> int:
 def streamed_rows(phase: Phase, products: Iterable[object], target: Target) -> int:
     """Return the rows of a task for which a stream packs its operands anew.
 
-    As many as L2 holds a block of, if that is multiplied in place.  Under a mask they are taken in
-    bands; without bands there are fewer, and fewer still if the stream also starts at a
-    row-dependent position, because all rows together see more than each of them.  Half as many if
-    the bounds are computed by a reduction over the columns.
+    As many as L2 holds a block of, if that is multiplied in place.  If the stream's bounds depend
+    on the rows and there are no row groups, fewer, and fewer still if both its start and its stop
+    do, because all rows together see more than each of them.  Half as many if the bounds are
+    computed by a reduction over the columns.
     """
     blocked = [c for c in products if isinstance(c, Contraction)]
     bytes_of_row = max((c.direct * c.item.dtype.itemsize for c in blocked), default=0)
