@@ -251,7 +251,7 @@ class _Planner:
     def _run_order(self, key: tuple[int, object]) -> tuple[int, int]:
         """Return the sort key of a nest: its level, then nests that update states.
 
-        States with more axes are updated first, because nests with fewer axes are read by them.
+        States with more axes are updated first, because their updates read states with fewer axes.
         """
         nest = self.groups[key]
         return key[0], len(self.phase.axes) - len(nest.order) if nest.settings else -1
