@@ -32,7 +32,7 @@ FEW_TERMS = 4
 def build(
     kernel: Kernel, target: Target, opt_level: int = 2, *, streaming: bool = False, form: Form = ""
 ) -> Built:
-    """Compile a kernel in one of its forms, for sizes within its limits.
+    """Compile a kernel in one of its code variants, for sizes within its limits.
 
     `streaming`: its results exceed every cache, and are written by non-temporal stores.
 
@@ -45,7 +45,7 @@ def build(
 def build_all(
     requests: Sequence[tuple[Kernel, Form]], target: Target, opt_level: int = 2
 ) -> list[tuple[Built, float]]:
-    """Compile kernels in forms, and return the seconds that each took.
+    """Compile kernels in variants, and return the seconds that each took.
 
     LLVM compiles on several cores, while the text of the next kernel is emitted.
     """
@@ -72,7 +72,7 @@ def build_all(
 
 
 def _emit(kernel: Kernel, target: Target, form: Form, *, streaming: bool = False) -> Artifact:
-    """Emit a kernel in a form, after substituting the form's constant sizes."""
+    """Emit a kernel in a variant, after substituting the variant's constant sizes."""
     plain, _, numbers = form.partition("@")
     pairs = (pair.split("=") for pair in numbers.split(",") if pair)
     values = {name: int(n) for name, n in pairs}
@@ -103,7 +103,7 @@ def _package(artifact: Artifact, code: bytes, form: Form) -> Built:
 
 
 def forms(kernel: Kernel, target: Target, sizes: Mapping[str, int] | None = None) -> Forms:
-    """Return the forms of a kernel besides the usual one, with the limits on sizes of each.
+    """Return the variants of a kernel besides the usual one, with the limits on sizes of each.
 
     In some of them short sizes are constants, those of a first call (`sizes`).  If its short sizes
     change, a program keeps to the code for all sizes, or to that for constant rows if only the
@@ -112,14 +112,14 @@ def forms(kernel: Kernel, target: Target, sizes: Mapping[str, int] | None = None
     usual = forms_of(kernel, target) if _has_contractions(kernel) else ()
     short = short_sizes(kernel, sizes or {})
     inner = {a: n for a, n in short.items() if a in innermost(kernel)}
-    forms_by_name = dict(_constant_size_forms(kernel, target, short))
-    for form, limits in _constant_size_forms(kernel, target, inner) if inner != short else ():
-        forms_by_name.setdefault(form, limits)
-    return (*forms_by_name.items(), *usual)
+    variants = dict(_constant_size_variants(kernel, target, short))
+    for form, limits in _constant_size_variants(kernel, target, inner) if inner != short else ():
+        variants.setdefault(form, limits)
+    return (*variants.items(), *usual)
 
 
-def _constant_size_forms(kernel: Kernel, target: Target, short: dict[str, int]) -> Forms:
-    """Return forms in which short sizes are constants, if the code depends on them."""
+def _constant_size_variants(kernel: Kernel, target: Target, short: dict[str, int]) -> Forms:
+    """Return variants in which short sizes are constants, if the code depends on them."""
     if short:
         relevant = walked(kernel, short)
         short = {a: n for a, n in short.items() if a in relevant}
@@ -131,11 +131,11 @@ def _constant_size_forms(kernel: Kernel, target: Target, short: dict[str, int]) 
         return ()
     exactly = tuple(x for a, n in short.items() for x in ((size(a), n), (mul(size(a), -1), -n)))
     numbers = "@" + ",".join(f"{a}={n}" for a, n in short.items())
-    inner_forms = (
+    inner_variants = (
         *(forms_of(specialised, target) if _has_contractions(specialised) else ()),
         ("", ()),
     )
-    return tuple((form + numbers, (*limits, *exactly)) for form, limits in inner_forms)
+    return tuple((form + numbers, (*limits, *exactly)) for form, limits in inner_variants)
 
 
 def _keeps_symbolic_sizes(kernel: Kernel, target: Target) -> bool:

@@ -59,12 +59,15 @@ class Artifact:
 
 
 _Numbered = dict[tuple[Form, int], Limits]
-"""Limits of forms, each with a number: one form may serve several ranges of sizes."""
+"""Limits of variants, each with a number: one variant may serve several ranges of sizes."""
 
 
 def forms_of(kernel: Kernel, target: Target) -> Forms:
-    """Return the forms that serve a kernel better than the usual one, best first, with limits."""
-    forms_by_phase: list[_Numbered] = []
+    """Return the variants that serve a kernel better than the usual one, best first.
+
+    With the limits on sizes of each.
+    """
+    variants_by_phase: list[_Numbered] = []
     for phase in program(kernel).phases:
         # From the phase before it is scheduled, which changes it.
         subphases = disjoint(phase)
@@ -83,20 +86,20 @@ def forms_of(kernel: Kernel, target: Target) -> Forms:
                 *turned_forms(s.phase, plans),
             )
             near = near_forms(s.phase, s.blocked, usual) if few else ()
-            forms_by_phase.append(
+            variants_by_phase.append(
                 short | panels | _numbered(near, 1) | few | _numbered(usual) | wide
             )
-    numbered_forms = _without_numbers(_common(forms_by_phase))
+    numbered_variants = _without_numbers(_common(variants_by_phase))
     limits = (
         ()
-        if not forms_by_phase or any(form == "deep" for form, _ in numbered_forms)
+        if not variants_by_phase or any(form == "deep" for form, _ in numbered_variants)
         else (packed_limits(kernel, target))
     )
-    return (*numbered_forms, ("packed", limits)) if limits else numbered_forms
+    return (*numbered_variants, ("packed", limits)) if limits else numbered_variants
 
 
 def _common(parts: Sequence[_Numbered]) -> _Numbered:
-    """Return the forms that all parts of a kernel have, with the limits of all of them."""
+    """Return the variants that all parts of a kernel have, with the limits of all of them."""
     return {
         key: tuple(dict.fromkeys(n for f in parts for n in f[key]))
         for key in (parts[0] if parts else ())
@@ -105,14 +108,14 @@ def _common(parts: Sequence[_Numbered]) -> _Numbered:
 
 
 def _without_numbers(numbered: _Numbered) -> Forms:
-    """Return forms without their numbers."""
+    """Return variants without their numbers."""
     return tuple((form, limits) for (form, _), limits in numbered.items())
 
 
-def _numbered(forms_with_limits: Iterable[tuple[Form, Limits]], first: int = 0) -> _Numbered:
-    """Return forms with their limits, numbered from `first` on by occurrence."""
+def _numbered(variants_with_limits: Iterable[tuple[Form, Limits]], first: int = 0) -> _Numbered:
+    """Return variants with their limits, numbered from `first` on by occurrence."""
     counts, numbered = Counter[Form](), dict[tuple[Form, int], Limits]()
-    for form, limits in forms_with_limits:
+    for form, limits in variants_with_limits:
         numbered[form, first + counts[form]] = limits
         counts[form] += 1
     return numbered

@@ -6,7 +6,7 @@
 A task that reduces full rows of a GEMM's result takes few rows, since their sums stay in cache, and
 packs all of the right operand for them.  Here a phase before packs it for all tasks of all threads;
 the code that follows is that for a prepacked constant operand.  The panels are memory that the
-caller provides for the call, so their size is limited; the form "packed" is for sizes within the
+caller provides for the call, so their size is limited; the variant "packed" is for sizes within the
 limit.
 """
 
@@ -28,7 +28,7 @@ from smelt.types.expr import Index, add, mul, product, sub
 
 
 def packed_limits(kernel: k.Kernel, target: Target) -> Limits:
-    """Return the sizes for which the form pays.
+    """Return the sizes for which the variant pays.
 
     Enough rows, full panels, and operands that are neither so small that they are read in place nor
     larger than the limit.

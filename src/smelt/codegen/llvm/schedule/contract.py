@@ -1,4 +1,4 @@
-"""Plan the contractions of a phase: which are blocked GEMMs, along which axes, and what is packed.
+"""Plan the contractions of a phase: which are blocked GEMMs, and which operands are packed.
 
 A usable contraction sums left[m, k] * right[k, n] for one axis m that only the left operand has and
 one axis n that only the right one has; all other shared axes are fixed in a task.  Its result is a
@@ -7,8 +7,8 @@ fuses; its operands are packed by ordinary nests, so that every prologue fuses.
 
 With few rows (or no m at all: a vector) the contraction is *thin*, a GEMV or skinny GEMM: its right
 operand is read in place, once, at memory bandwidth.  The number of rows is known at the call only,
-so a kernel has a *form* (code variant) for thin contractions beside the usual one.  Contractions
-that fit no plan become reductions of products.
+so a kernel has a code variant for thin contractions besides the usual one.  Contractions that fit
+no plan become reductions of products.
 
 Tile and block sizes: Low et al., "Analytical Modeling Is Enough for High-Performance BLIS", 2016;
 the loops are those of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication",
