@@ -23,6 +23,7 @@ from smelt.types.expr import Atom, Expr, Index, add, atoms, floordiv, mul, produ
 Value = ir.Value
 PTR = ir.PointerType()
 KERNEL = ir.FunctionType(ir.VoidType(), [PTR, I64, I64, PTR])
+"""Type of a kernel function: arguments, first task, task after the last, scratch memory."""
 
 
 @dataclass(frozen=True, slots=True)

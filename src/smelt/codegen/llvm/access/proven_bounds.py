@@ -153,6 +153,11 @@ def _scalar_test(home: NestEmitter, e: Index, n: Index, scope: Scope) -> Value:
 
 
 def _test(home: NestEmitter, e: Index, n: Index, scope: Scope, vector: bool) -> Inside:
+    """Emit the lanes in which an index is in 0 .. n-1.
+
+    By comparing lane numbers if the index has a small stride, by a table if it is periodic, else in
+    all lanes.
+    """
     b, lanes = home.b, scope.lanes if vector else None
     varies = lanes is not None and (lanes.axis in axes_of(e) or home.vector_position(e))
     if lanes is None or not varies:

@@ -32,6 +32,7 @@ from smelt.types.expr import Expr, Index, substitute
 from smelt.types.expr import value as value_of
 
 FOLDS = ("fold", "dot", "scan")
+"""Kinds of items that reduce or scan."""
 HELD = (*FOLDS, "state", "edge")
 """Kinds of items that exist at their own positions only, so that they cannot be computed at another
 one."""
@@ -110,6 +111,7 @@ class Cloner:
         return substitute(substitute(e, self.at), self.names, "value")
 
     def _payload(self, item: Item) -> Payload:
+        """Return an item's payload with axes and computed positions replaced."""
         payload = item.payload
         if isinstance(payload, Access):
             limits = [(self._substitute(e), self._substitute(n)) for e, n in payload.limits]

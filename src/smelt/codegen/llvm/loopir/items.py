@@ -34,6 +34,16 @@ Kind = Literal[
     "peek",
     "unit",
 ]
+"""Kinds of values, with their payloads.
+
+- const: a constant.  index: an index expression as a number.
+- load: an `Access`.  apply: a scalar operator, by name.  cast: a `Converting`.
+- branch: a selection whose condition is uniform in a block.
+- fold, dot, scan: a reduction, a contraction, a scan, with a `Folding`.
+- position: a computed position, with a `Clamping`.
+- state: the current value of a `Carried` state.  edge: an `Edge` of the current block.
+- peek: a `Peek`, by a window.  unit: a pair of short numbers in 32 bits.
+"""
 
 
 class Item:

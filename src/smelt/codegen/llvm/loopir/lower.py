@@ -375,6 +375,7 @@ class PhaseBuilder:
     # ---- streams ---------------------------------------------------------------------------------
 
     def _stream(self, s: k.Stream) -> None:
+        """Lower a stream: initial states, its body as a region, and final states."""
         parts = {e.name: e.parts for e in self.kernel.grid if isinstance(e, k.Split)}
         visits = [
             self._visit(b, None if b.part is None else (b.part, parts[b.part])) for b in s.blocks

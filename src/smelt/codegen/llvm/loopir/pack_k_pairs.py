@@ -45,6 +45,7 @@ def units_of(
 def _pack(
     phase: Phase, user: Item, operands: Sequence[Item], names: tuple[str, str], short: DType
 ) -> list[Item]:
+    """Pack operands in pairs; `names` are the axis and the axis of pairs."""
     (name, along), extent = names, phase.axes[names[0]]
     at = mul(2, axis(along, phase.axes[along]))
     ends = {} if mod(extent, 2) == 0 else {name: (add(at, 1), extent)}

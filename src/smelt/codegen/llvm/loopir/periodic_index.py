@@ -28,6 +28,7 @@ from smelt.types.expr import Atom, Expr, Index, add, atoms, axes_of, substitute,
 __all__ = ["LONGEST", "Pattern", "pattern"]
 
 _KINDS = ("axis", "//", "%")
+"""Kinds of atoms in a periodic term."""
 LONGEST = 64
 """Longest period: a table has one entry for each position of it, and those of a vector."""
 FARTHEST = 1 << 22

@@ -32,6 +32,7 @@ def as_folds(body: Iterable[k.Statement]) -> tuple[k.Statement, ...]:
 
 
 def _as_reductions(s: k.Stream) -> list[k.Statement] | None:
+    """Return a stream's statements as reductions, or None if it has to stay."""
     cut = any(e is not None for b in s.blocks for e in (b.start, b.stop, b.part))
     if cut or s.where is not None or s.sees or not s.states:
         return None
