@@ -289,7 +289,7 @@ def near_forms(
             yield form, (*limits, *dict.fromkeys(operands))
 
 
-def _stays_in_cache(
+def _in_cache(
     item: Item, right: Item, axes: tuple[str | None, str, str], phase: Phase, target: Target
 ) -> bool:
     """Return whether a small-M contraction is always small, and its right operand stays in L1.
@@ -337,8 +337,7 @@ def _plan(
     barred = fixed | {a for guide, _ in phase.guides() for a in guide.axes}
     m, n = (_blocked_axis(x, y, over, phase, barred) for x, y in ((left, right), (right, left)))
     two_sided = m is not None and n is not None
-    # Whether a packed operand serves fewer tasks than with the other roles.
-    fewer = False
+    fewer = False  # tasks served by a packed operand than with swapped roles
     if m is not None and n is not None and stored not in (m, n) and not _is_few(m, phase):
         fewer = _serves_other_axes(item, m, n, left) > _serves_other_axes(item, m, n, right)
     swaps = (form == "columns") != fewer or _is_few(n, phase) > _is_few(m, phase)
@@ -364,17 +363,15 @@ def _plan(
     group = group_of(item, left, right, phase.dtypes, target, matrices=True)
     direct = pitch if group is None else 0
     panels = m is not None and lies_in_panels(right, item, group, (k, n), tile.columns, phase)
-    in_cache = (
-        group is None
-        and form in ("", "small")
-        and _stays_in_cache(item, right, (m, n, k), phase, target)
+    cached = (
+        group is None and form in ("", "small") and _in_cache(item, right, (m, n, k), phase, target)
     )
-    few_rows = _is_few(m, phase, _gemv_rows(group)) and not in_cache
+    few_rows = _is_few(m, phase, _gemv_rows(group)) and not cached
     if not panels and (form in ("rows", "columns") or (few_rows and not shared)):
         return _gemv(item, left, right, m, n, ranked, phase, target)
     if m is None or item.dtype.kind == "bool" or item.dtype.bits < 32:
         return None
-    access, kind = load_of(left), "small" if in_cache or form in ("small", "rows") else "packed"
+    access, kind = load_of(left), "small" if cached or form in ("small", "rows") else "packed"
     converts = access is not None and phase.dtypes[access.buffer] != item.dtype
     plan = Contraction(
         item,
