@@ -1,1 +1,1 @@
-"""Code generation: a Kernel becomes machine code."""
+"""Code generation: from a kernel to machine code."""

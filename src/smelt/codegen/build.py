@@ -1,4 +1,4 @@
-"""Kernel -> machine code with its calling facts (`smelt.kernel.artifact.Built`)."""
+"""Compile a kernel to machine code with its calling facts (`smelt.kernel.artifact.Built`)."""
 
 from __future__ import annotations
 
@@ -24,160 +24,183 @@ from smelt.target import Target
 from smelt.types.expr import Index, mul, product, size, sizes_of
 
 MOST_THREADS = 8
-"""Threads that LLVM works on at once: each holds a module, and one writes the text for all."""
+"""Most threads that LLVM compiles on at once: each has a module, and one emits the text for all."""
 FEW_TERMS = 4
-"""Products of a sum up to which sizes as numbers serve it: whole vectors hold its factors."""
+"""Most products of a sum for which constant sizes pay: full vectors hold its factors."""
 
 
 def build(
     kernel: Kernel, target: Target, opt_level: int = 2, *, streaming: bool = False, form: Form = ""
 ) -> Built:
-    """Compiles a kernel; with `streaming`, for results that no cache would hold; in one of its
-    forms, for sizes that the form is for.
+    """Compile a kernel in one of its code variants, for sizes within its limits.
+
+    `streaming`: its results exceed every cache, and are written by non-temporal stores.
 
     Raises UnsupportedError for what the back end cannot run.
     """
-    made = _emitted(kernel, target, form, streaming=streaming)
-    return _built(made, object_code(made.llvm, target, opt_level), form)
+    artifact = _emit(kernel, target, form, streaming=streaming)
+    return _package(artifact, object_code(artifact.llvm, target, opt_level), form)
 
 
 def build_all(
-    wanted: Sequence[tuple[Kernel, Form]], target: Target, opt_level: int = 2
+    requests: Sequence[tuple[Kernel, Form]], target: Target, opt_level: int = 2
 ) -> list[tuple[Built, float]]:
-    """Compiles kernels in forms, and tells the seconds that each took: LLVM works on some, one on
-    each core, while the text of the next is written."""
-    begun: list[tuple[Artifact, Form, float, Callable[[], tuple[bytes, float]]]] = []
-    threads = min(len(wanted), target.cores, MOST_THREADS)
-    with beside(max(threads, 1)) if len(wanted) > 1 else nullcontext(partial) as call:
-        for kernel, form in wanted:
+    """Compile kernels in variants, and return the seconds that each took.
+
+    LLVM compiles on several cores, while the text of the next kernel is emitted.
+    """
+    pending: list[tuple[Artifact, Form, float, Callable[[], tuple[bytes, float]]]] = []
+    threads = min(len(requests), target.cores, MOST_THREADS)
+    with beside(max(threads, 1)) if len(requests) > 1 else nullcontext(partial) as call:
+        for kernel, form in requests:
             start = perf_counter()
-            made = _emitted(kernel, target, form)
+            artifact = _emit(kernel, target, form)
             seconds = perf_counter() - start
-            begun.append((made, form, seconds, call(_timed, made.llvm, target, opt_level)))
-        found: list[tuple[Built, float]] = []
-        for made, form, seconds, code_of in begun:
-            code, more = code_of()
-            found.append((_built(made, code, form), seconds + more))
-    return found
+            pending.append(
+                (
+                    artifact,
+                    form,
+                    seconds,
+                    call(_timed_object_code, artifact.llvm, target, opt_level),
+                )
+            )
+        results: list[tuple[Built, float]] = []
+        for artifact, form, seconds, code_of in pending:
+            code, llvm_seconds = code_of()
+            results.append((_package(artifact, code, form), seconds + llvm_seconds))
+    return results
 
 
-def _emitted(kernel: Kernel, target: Target, form: Form, *, streaming: bool = False) -> Artifact:
-    """What a kernel becomes in a form, whose sizes that are numbers are put in first."""
+def _emit(kernel: Kernel, target: Target, form: Form, *, streaming: bool = False) -> Artifact:
+    """Emit a kernel in a variant, after substituting the variant's constant sizes."""
     plain, _, numbers = form.partition("@")
     pairs = (pair.split("=") for pair in numbers.split(",") if pair)
-    told = {name: int(n) for name, n in pairs}
+    values = {name: int(n) for name, n in pairs}
     return emit(
-        with_sizes(kernel, told) if told else kernel, target, streaming=streaming, form=plain
+        with_sizes(kernel, values) if values else kernel, target, streaming=streaming, form=plain
     )
 
 
-def _timed(text: str, target: Target, opt_level: int) -> tuple[bytes, float]:
-    """Machine code, and the seconds that LLVM took."""
+def _timed_object_code(text: str, target: Target, opt_level: int) -> tuple[bytes, float]:
+    """Return machine code, and the seconds that LLVM took."""
     start = perf_counter()
     return object_code(text, target, opt_level), perf_counter() - start
 
 
-def _built(made: Artifact, code: bytes, form: Form) -> Built:
-    functions = tuple(Function(e.symbol, e.tasks, e.scratch, e.cycles) for e in made.entries)
+def _package(artifact: Artifact, code: bytes, form: Form) -> Built:
+    """Combine machine code with the calling facts of a kernel."""
+    functions = tuple(Function(e.symbol, e.tasks, e.scratch, e.cycles) for e in artifact.entries)
     return Built(
         code,
-        made.buffers,
-        made.sizes,
-        made.strides,
-        made.partials,
+        artifact.buffers,
+        artifact.sizes,
+        artifact.strides,
+        artifact.partials,
         functions,
-        made.llvm.count("\n"),
+        artifact.llvm.count("\n"),
         form,
     )
 
 
 def forms(kernel: Kernel, target: Target, sizes: Mapping[str, int] | None = None) -> Forms:
-    """The forms that a kernel has beside the usual one, with the sizes that decide.
+    """Return the variants of a kernel besides the usual one, with the limits on sizes of each.
 
-    Short sizes are numbers in some of them, those that they are at a first call, whose `sizes` are
-    told: a program whose short sizes change keeps to the code for all, or to that for rows of as
-    many where only what is around them changes, as the width of images of three channels."""
-    usual = forms_of(kernel, target) if _has_products(kernel) else ()
+    In some of them short sizes are constants, those of a first call (`sizes`).  If its short sizes
+    change, a program keeps to the code for all sizes, or to that for constant rows if only the
+    sizes around them change, as the width of images with three channels.
+    """
+    usual = forms_of(kernel, target) if _has_contractions(kernel) else ()
     short = short_sizes(kernel, sizes or {})
     inner = {a: n for a, n in short.items() if a in innermost(kernel)}
-    found = dict(_with_numbers(kernel, target, short))
-    for form, limits in _with_numbers(kernel, target, inner) if inner != short else ():
-        found.setdefault(form, limits)
-    return (*found.items(), *usual)
+    variants = dict(_constant_size_variants(kernel, target, short))
+    for form, limits in _constant_size_variants(kernel, target, inner) if inner != short else ():
+        variants.setdefault(form, limits)
+    return (*variants.items(), *usual)
 
 
-def _with_numbers(kernel: Kernel, target: Target, short: dict[str, int]) -> Forms:
-    """Forms in which short sizes are numbers, those of them that code would know."""
+def _constant_size_variants(kernel: Kernel, target: Target, short: dict[str, int]) -> Forms:
+    """Return variants in which short sizes are constants, if the code depends on them."""
     if short:
-        kept = walked(kernel, short)
-        short = {a: n for a, n in short.items() if a in kept}
-    told = with_sizes(kernel, short)
-    if short and _has_products(told) and _is_far(told, target):
-        short = {a: n for a, n in short.items() if a not in _of_products(kernel)}
-        told = with_sizes(kernel, short)
+        relevant = walked(kernel, short)
+        short = {a: n for a, n in short.items() if a in relevant}
+    specialised = with_sizes(kernel, short)
+    if short and _has_contractions(specialised) and _keeps_symbolic_sizes(specialised, target):
+        short = {a: n for a, n in short.items() if a not in _contraction_sizes(kernel)}
+        specialised = with_sizes(kernel, short)
     if not short:
         return ()
     exactly = tuple(x for a, n in short.items() for x in ((size(a), n), (mul(size(a), -1), -n)))
     numbers = "@" + ",".join(f"{a}={n}" for a, n in short.items())
-    more = (*(forms_of(told, target) if _has_products(told) else ()), ("", ()))
-    return tuple((form + numbers, (*limits, *exactly)) for form, limits in more)
+    inner_variants = (
+        *(forms_of(specialised, target) if _has_contractions(specialised) else ()),
+        ("", ()),
+    )
+    return tuple((form + numbers, (*limits, *exactly)) for form, limits in inner_variants)
 
 
-def _is_far(kernel: Kernel, target: Target) -> bool:
-    """Whether products are left when short ones are written out that are packed for tiles, which
-    know all sizes: those of more than a few terms, and batches of small ones; but for small ones
-    alone, all of known sizes, whose tiles address what they read and store by numbers: that takes
-    0.6 to 0.8 of the time of 16 x 16 x 16."""
+def _keeps_symbolic_sizes(kernel: Kernel, target: Target) -> bool:
+    """Return whether sizes of contractions should stay symbolic.
+
+    That is if contractions remain, after short ones are unrolled, whose tiles serve all sizes
+    equally well: those of more than a few terms, and batches of small ones.  Not if all are small
+    and of constant sizes: their tiles then address what they read and store by constants, which is
+    faster.
+    """
     phases = program(kernel).phases
     for phase in phases:
         short_products(phase)
-    if all(_is_thin(phase, i) for phase in phases for i in phase.items if i.kind == "dot"):
+    if all(
+        _is_small_and_long(phase, i) for phase in phases for i in phase.items if i.kind == "dot"
+    ):
         return False
-    found = [(c, phase.axes[c.k]) for phase in phases for c in contractions(phase, target).values()]
-    return not (found and all(c.is_whole(positions) for c, positions in found))
+    plans = [(c, phase.axes[c.k]) for phase in phases for c in contractions(phase, target).values()]
+    return not (plans and all(c.is_whole(positions) for c, positions in plans))
 
 
-def _of_products(kernel: Kernel) -> set[str]:
-    """The sizes of the axes that products have."""
+def _contraction_sizes(kernel: Kernel) -> set[str]:
+    """Return the sizes that the axes of contractions depend on."""
     phases = program(kernel).phases
-    found: set[str] = set()
+    sizes: set[str] = set()
     for phase in phases:
         for dot in (i for i in phase.items if i.kind == "dot"):
             assert isinstance(dot.payload, Folding)
             for a in {*dot.payload.over}.union(*(x.axes for x in dot.args)):
-                found |= {*sizes_of(phase.axes[a])}
-    return found
+                sizes |= {*sizes_of(phase.axes[a])}
+    return sizes
 
 
-def _is_thin(phase: Phase, dot: Item) -> bool:
-    """Whether few terms are summed for each of many rows."""
+def _is_small_and_long(phase: Phase, dot: Item) -> bool:
+    """Return whether few terms are summed for each of many rows."""
     assert isinstance(dot.payload, Folding)
     terms = product(phase.axes[a] for a in dot.payload.over)
-    own = {*dot.args[0].axes ^ dot.args[1].axes}
-    long = any(not isinstance(phase.axes[a], int) for a in own)
-    return isinstance(terms, int) and terms <= FEW_TERMS and long
+    unshared_axes = {*dot.args[0].axes ^ dot.args[1].axes}
+    is_long = any(not isinstance(phase.axes[a], int) for a in unshared_axes)
+    return isinstance(terms, int) and terms <= FEW_TERMS and is_long
 
 
 def panels(
     kernel: Kernel, target: Target, constant: frozenset[str]
 ) -> tuple[tuple[Panel, Index], ...]:
-    """The parameters among `constant` that the kernel would rather read packed, how, and by how
-    many rows each is multiplied."""
-    return panels_of(kernel, target, constant) if _has_products(kernel) and constant else ()
+    """Return the parameters among `constant` to prepack, and how.
+
+    With each the number of rows that are multiplied with it.
+    """
+    return panels_of(kernel, target, constant) if _has_contractions(kernel) and constant else ()
 
 
-def _has_products(kernel: Kernel) -> bool:
+def _has_contractions(kernel: Kernel) -> bool:
+    """Return whether a kernel has contractions."""
     roots = (root for s in statements(kernel) for root in values_of(s))
     return any(isinstance(v, Dot) for root in roots for v in visit(root))
 
 
 def llvm_text(kernel: Kernel, target: Target) -> str:
-    """The LLVM module of a kernel, before LLVM's optimisations."""
+    """Return the LLVM module of a kernel, before LLVM's optimisations."""
     return emit(kernel, target).llvm
 
 
 def asm_text(kernel: Kernel, target: Target, opt_level: int = 2) -> str:
-    """The assembly of a kernel."""
+    """Return the assembly of a kernel."""
     return assembly(emit(kernel, target).llvm, target, opt_level)
 
 

@@ -1,4 +1,4 @@
-"""One phase as one LLVM function: arguments, the loop over tasks, and the nests in it."""
+"""Emit one phase as one LLVM function: arguments, the loop over tasks, and its nests."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from smelt.types.expr import Atom, Expr, Index, add, atoms, floordiv, mul, produ
 Value = ir.Value
 PTR = ir.PointerType()
 KERNEL = ir.FunctionType(ir.VoidType(), [PTR, I64, I64, PTR])
+"""Type of a kernel function: arguments, first task, task after the last, scratch memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Words:
 
 
 def words_of(program: Program, schedules: Iterable[Schedule]) -> Words:
-    """Every buffer, and every size that some phase reads."""
+    """Return every buffer, and every size that some phase reads."""
     sizes: dict[str, None] = {}
     for s in schedules:
         for e in _indices(s):
@@ -43,6 +44,7 @@ def words_of(program: Program, schedules: Iterable[Schedule]) -> Words:
 
 
 def _indices(s: Schedule) -> Iterable[Index]:
+    """Yield the index expressions of a schedule."""
     yield from s.phase.axes.values()
     yield from (length for _, length in s.phase.cut.values())
     for item in s.phase.items:
@@ -58,7 +60,7 @@ def _indices(s: Schedule) -> Iterable[Index]:
 
 
 def grid_counts(s: Schedule) -> list[tuple[str, Index]]:
-    """Blocks along each grid axis, outer to inner."""
+    """Return the number of blocks along each grid axis, outer to inner."""
     counts: list[tuple[str, Index]] = []
     for g in s.phase.grid:
         extent = s.phase.axes[g]
@@ -69,7 +71,7 @@ def grid_counts(s: Schedule) -> list[tuple[str, Index]]:
 
 
 def task_count(s: Schedule) -> Index:
-    """Tasks of the linearised grid."""
+    """Return the number of tasks of the linearised grid."""
     return product(n for _, n in grid_counts(s))
 
 
@@ -96,14 +98,14 @@ class FunctionEmitter:
         self.sizes: dict[str, Value] = {}
         self.storage = Storage(s)
         self.entry = IndexEmitter(self.b, self._size)
-        """What stands before all tasks."""
+        """Index expressions that are computed before the loop over tasks."""
         self.behind = streaming and is_behind(s)
         """Whether rows are stored while the next ones are computed."""
         self.turns: Turns | None = None
         self.shares = shares(s)
 
     def emit(self) -> ir.Function:
-        """The whole function."""
+        """Emit the function."""
         self._arguments()
         first, last = self.function.args[1], self.function.args[2]
         counts = [(g, self.entry.emit(n)) for g, n in grid_counts(self.s)]
@@ -120,38 +122,40 @@ class FunctionEmitter:
         return mul(self.storage.nbytes, 2) if self.behind else self.storage.nbytes
 
     def index(self, e: Index) -> Value:
-        """An expression over sizes alone, inside a task."""
+        """Emit an expression over sizes alone, inside a task."""
         return IndexEmitter(self.b, self._size, self.entry.found).emit(e)
 
     def _size(self, atom: Atom) -> Value:
         return self.sizes[atom.name]
 
     def _arguments(self) -> None:
+        """Load the arguments: addresses of buffers, and sizes."""
         args = self.function.args[0]
         for k, name in enumerate(self.words.buffers):
-            place = self.b.gep(args, [number(k)], source_etype=I64)
-            self.buffers[name] = self.b.load(place, typ=PTR, name=name)
+            address = self.b.gep(args, [number(k)], source_etype=I64)
+            self.buffers[name] = self.b.load(address, typ=PTR, name=name)
         for alias, name in self.s.phase.aliases.items():
             self.buffers[alias], self.dtypes[alias] = self.buffers[name], self.s.phase.dtypes[alias]
         for k, name in enumerate(self.words.sizes):
-            place = self.b.gep(args, [number(len(self.words.buffers) + k)], source_etype=I64)
-            self.sizes[name] = self.b.load(place, typ=I64, name=name)
+            address = self.b.gep(args, [number(len(self.words.buffers) + k)], source_etype=I64)
+            self.sizes[name] = self.b.load(address, typ=I64, name=name)
 
     def _decode(self, task: Value, counts: list[tuple[str, Value]]) -> list[Value]:
-        """Block numbers of a task, outer to inner."""
-        found: list[Value] = []
-        for place, (_, count) in enumerate(reversed(counts)):
-            if place == len(counts) - 1:
-                found.append(task)
+        """Return the block numbers of a task, outer to inner."""
+        numbers: list[Value] = []
+        for dim, (_, count) in enumerate(reversed(counts)):
+            if dim == len(counts) - 1:
+                numbers.append(task)
             else:
                 safe = self.b.select(self.b.icmp_signed(">", count, number(0)), count, number(1))
-                found.append(self.b.urem(task, safe))
+                numbers.append(self.b.urem(task, safe))
                 task = self.b.udiv(task, safe)
-        return found[::-1]
+        return numbers[::-1]
 
     def _task_loop(
         self, first: Value, last: Value, counts: list[tuple[str, Value]], start: list[Value]
     ) -> None:
+        """Emit the loop over tasks from `first` to `last`."""
         b, function = self.b, self.function
         body, done = (function.append_basic_block(n) for n in ("task", "done"))
         stride = self.entry.emit(self.storage.nbytes) if self.behind else number(0)
@@ -191,7 +195,7 @@ class FunctionEmitter:
         b.ret_void()
 
     def _fence(self) -> None:
-        """Stores past the caches become visible before the task counts as done."""
+        """Emit the fence after which non-temporal stores are visible."""
         if self.target.triple.startswith(("x86_64", "i686")):
             kind = ir.FunctionType(ir.VoidType(), [])
             name = "llvm.x86.sse.sfence"
@@ -201,22 +205,22 @@ class FunctionEmitter:
             self.b.fence("seq_cst")
 
     def _advance(self, numbers: Sequence[Value], counts: list[tuple[str, Value]]) -> list[Value]:
-        """Block numbers of the next task: an odometer."""
+        """Return the block numbers of the next task: an odometer."""
         b = self.b
-        found: list[Value] = []
+        following: list[Value] = []
         carry: Value = number(1)
-        for place in range(len(counts) - 1, -1, -1):
-            up = b.add(numbers[place], carry)
-            if place == 0:
-                found.append(up)
+        for dim in range(len(counts) - 1, -1, -1):
+            up = b.add(numbers[dim], carry)
+            if dim == 0:
+                following.append(up)
                 break
-            full = b.icmp_signed(">=", up, counts[place][1])
-            found.append(b.select(full, number(0), up))
+            full = b.icmp_signed(">=", up, counts[dim][1])
+            following.append(b.select(full, number(0), up))
             carry = b.select(full, number(1), number(0))
-        return found[::-1]
+        return following[::-1]
 
     def _nests(self, blocks: Sequence[Value]) -> NestEmitter:
-        """What one task does, whose numbers of blocks are given."""
+        """Return the nest emitter of a task, given its block numbers."""
         b, numbers = self.b, dict(zip(self.s.phase.grid, blocks, strict=True))
         scope = Scope()
         ranges: dict[str, tuple[Value, Value]] = {}
@@ -238,11 +242,11 @@ class FunctionEmitter:
             low = b.select(b.icmp_signed("<", low, extent), low, extent)
             high = b.add(low, step)
             ranges[axis] = (low, b.select(b.icmp_signed("<", high, extent), high, extent))
-        for place, reach in self.s.phase.places.items():
+        for position_axis, reach in self.s.phase.places.items():
             low, high = ranges[reach.axis]
             first = b.mul(low, number(reach.step))
             last = b.add(b.mul(b.sub(high, number(1)), number(reach.step)), number(reach.length))
-            ranges[place] = first, b.select(b.icmp_signed("<", low, high), last, first)
+            ranges[position_axis] = first, b.select(b.icmp_signed("<", low, high), last, first)
         for g, value in numbers.items():
             if g not in self.s.local:
                 scope.axes[g] = value

@@ -1,4 +1,4 @@
-"""Kernel -> Artifact: the module's text, and what a caller must know to run it."""
+"""Emit the module of a kernel, and what a caller must know to run it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ from smelt.types.expr import Expr, Index, sizes_of
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One function of an artifact: its symbol, its number of tasks, its scratch bytes, and the
-    cycles of arithmetic and memory traffic that one core spends on all tasks."""
+    """A function of an artifact: its symbol, number of tasks, scratch bytes, and cycles.
+
+    `cycles` is the estimated time of one core on all tasks, arithmetic and memory traffic.
+    """
 
     symbol: str
     tasks: Index
@@ -40,11 +42,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A compiled kernel's text and its calling facts.
+    """The LLVM module of a kernel and its calling facts.
 
-    `buffers` and `sizes` give the order of the argument words; `strides` tells which sizes are
-    strides of a parameter's dimension; `partials` are buffers that the caller provides beside the
-    kernel's parameters: (name, bytes).  Entries run one after another."""
+    `buffers` and `sizes` are in the order of the arguments; `strides` has the sizes that are
+    strides: (size, parameter, dimension); `partials` are buffers that the caller provides besides
+    the kernel's parameters: (name, bytes).  Entries run one after another.
+    """
 
     name: str
     llvm: str
@@ -56,84 +59,91 @@ class Artifact:
 
 
 _Numbered = dict[tuple[Form, int], Limits]
-"""Forms with their limits, each with a number: one may serve several ranges of sizes."""
+"""Limits of variants, each with a number: one variant may serve several ranges of sizes."""
 
 
 def forms_of(kernel: Kernel, target: Target) -> Forms:
-    """The forms that serve a kernel better than the usual one, best first, with their limits."""
-    found: list[_Numbered] = []
+    """Return the variants that serve a kernel better than the usual one, best first.
+
+    With the limits on sizes of each.
+    """
+    variants_by_phase: list[_Numbered] = []
     for phase in program(kernel).phases:
-        # Of the phase as it is before it is scheduled.
-        parts = disjoint(phase)
-        short = _of_all([_numbered(tall_forms(p, target)) for p in parts])
-        few = _of_all([_numbered(few_forms(p, target)) for p in parts])
-        panels = _of_all([_numbered(panel_forms(p, target), 1) for p in parts])
-        wide = _of_all([_numbered(wide_forms(p, target)) for p in parts])
+        # From the phase before it is scheduled, which changes it.
+        subphases = disjoint(phase)
+        short = _common([_numbered(tall_forms(p, target)) for p in subphases])
+        few = _common([_numbered(few_forms(p, target)) for p in subphases])
+        panels = _common([_numbered(panel_forms(p, target), 1) for p in subphases])
+        wide = _common([_numbered(wide_forms(p, target)) for p in subphases])
         s = schedule(phase, target)
         if any(c.panels for c in s.blocked):
             short, panels, few = {}, {}, {}
         if s.products:
-            made = s.products.values()
+            plans = s.products.values()
             usual = (
                 *forms(s.phase, s.blocked),
-                *line_forms(s.phase, made),
-                *turned_forms(s.phase, made),
+                *line_forms(s.phase, plans),
+                *turned_forms(s.phase, plans),
             )
             near = near_forms(s.phase, s.blocked, usual) if few else ()
-            found.append(short | panels | _numbered(near, 1) | few | _numbered(usual) | wide)
-    served = _plain(_of_all(found))
+            variants_by_phase.append(
+                short | panels | _numbered(near, 1) | few | _numbered(usual) | wide
+            )
+    numbered_variants = _without_numbers(_common(variants_by_phase))
     limits = (
         ()
-        if not found or any(form == "deep" for form, _ in served)
+        if not variants_by_phase or any(form == "deep" for form, _ in numbered_variants)
         else (packed_limits(kernel, target))
     )
-    return (*served, ("packed", limits)) if limits else served
+    return (*numbered_variants, ("packed", limits)) if limits else numbered_variants
 
 
-def _of_all(found: Sequence[_Numbered]) -> _Numbered:
-    """The forms that all parts of a kernel have, with the limits of all of them."""
+def _common(parts: Sequence[_Numbered]) -> _Numbered:
+    """Return the variants that all parts of a kernel have, with the limits of all of them."""
     return {
-        key: tuple(dict.fromkeys(n for f in found for n in f[key]))
-        for key in (found[0] if found else ())
-        if all(key in f for f in found)
+        key: tuple(dict.fromkeys(n for f in parts for n in f[key]))
+        for key in (parts[0] if parts else ())
+        if all(key in f for f in parts)
     }
 
 
-def _plain(found: _Numbered) -> Forms:
-    """Forms without their numbers."""
-    return tuple((form, limits) for (form, _), limits in found.items())
+def _without_numbers(numbered: _Numbered) -> Forms:
+    """Return variants without their numbers."""
+    return tuple((form, limits) for (form, _), limits in numbered.items())
 
 
-def _numbered(given: Iterable[tuple[Form, Limits]], first: int = 0) -> _Numbered:
-    """Forms with their limits, numbered from `first` on: one that stands there again serves other
-    sizes."""
-    counts, found = Counter[Form](), dict[tuple[Form, int], Limits]()
-    for form, limits in given:
-        found[form, first + counts[form]] = limits
+def _numbered(variants_with_limits: Iterable[tuple[Form, Limits]], first: int = 0) -> _Numbered:
+    """Return variants with their limits, numbered from `first` on by occurrence."""
+    counts, numbered = Counter[Form](), dict[tuple[Form, int], Limits]()
+    for form, limits in variants_with_limits:
+        numbered[form, first + counts[form]] = limits
         counts[form] += 1
-    return found
+    return numbered
 
 
 def walked(kernel: Kernel, names: Collection[str]) -> set[str]:
-    """Those of some sizes that the code for all sizes asks for: what loops go along, rows are apart
-    by, and places are compared with.  Where rows follow one another without gaps, and nobody looks
-    for their ends, their length is not among them."""
-    found: set[str] = set()
+    """Return those of some sizes that the code for all sizes depends on.
+
+    Extents of loops, strides of rows, and limits of comparisons.  If rows are contiguous and
+    nothing tests for their ends, their length is not among them.
+    """
+    sizes: set[str] = set()
     for phase in program(kernel).phases:
         accesses = [i.payload for i in phase.items if isinstance(i.payload, Access)]
         accesses += [s.access for s in phase.stores]
-        asked = [i.payload for i in phase.items if isinstance(i.payload, Expr)]
-        asked += [e for x in accesses for e in (x.offset, *chain.from_iterable(x.limits))]
-        found |= {a for e in asked for a in sizes_of(e) if a in names}
+        indices = [i.payload for i in phase.items if isinstance(i.payload, Expr)]
+        indices += [e for x in accesses for e in (x.offset, *chain.from_iterable(x.limits))]
+        sizes |= {a for e in indices for a in sizes_of(e) if a in names}
         for n in phase.axes.values():
-            found |= {*sizes_of(n)} if {*sizes_of(n)} <= {*names} else set()
-    return found
+            sizes |= {*sizes_of(n)} if {*sizes_of(n)} <= {*names} else set()
+    return sizes
 
 
 def emit(kernel: Kernel, target: Target, *, streaming: bool = False, form: Form = "") -> Artifact:
-    """The artifact of a kernel; with `streaming`, whole lines are stored past the caches.
+    """Emit the artifact of a kernel; with `streaming`, by non-temporal stores of full lines.
 
-    Raises UnsupportedError for what this back end cannot run."""
+    Raises UnsupportedError for what this back end cannot run.
+    """
     packed = form == "packed"
     source, form = (packed_program(kernel, target), "") if packed else (program(kernel), form)
     schedules = [s for p in source.phases for s in scheduled(p, target, form)]

@@ -1,4 +1,8 @@
-"""One loop nest: loops from outer to inner, each value at the outermost loop where it is fixed."""
+"""Emit one loop nest, each value at the outermost loop where it is invariant.
+
+The loops of a nest are emitted by the transformations of `smelt.codegen.llvm.loops`; contractions
+by the drivers of `smelt.codegen.llvm.products`.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +98,7 @@ Value = ir.Value
 
 
 class NestEmitter:
-    """Emits the nests of one task in order; fixed values are shared between them."""
+    """Emits the nests of one task in order; loop-free values are shared between them."""
 
     def __init__(
         self,
@@ -110,35 +114,35 @@ class NestEmitter:
         self.bypass, self.claims, self.prefetch_enabled = False, False, True
         self.tree: Tree | None = None
         self.together = 1
-        """Rows that are read together where code is emitted now."""
+        """Rows that are read together in the code that is being emitted."""
         self.far: dict[Index, Value] = {}
-        """How far away their loads ask for what comes next."""
+        """Distances in elements of the prefetches of these rows, by their expression."""
         self.assumed: frozenset[Limit] = frozenset()
-        """Limits that are known to hold where code is emitted now."""
+        """Bounds checks that are proven for the code that is being emitted."""
         self.here: frozenset[Item] = frozenset()
         self.items: list[Item] = []
         self.saves: list[Item] = []
         self.held: dict[Item, Held] = {}
-        """Loads whose vectors several rows of the loops that are emitted share."""
+        """Loads whose gathers are cached across rows of the current loops."""
         self.taken: dict[Item, bool] = {}
-        """Conditions of whole blocks whose answer is known in the version that is emitted."""
+        """Conditions whose answer is known in the version that is being emitted."""
         self.starts: dict[tuple[Region | None, str], Value] = {
             (None, axis): low for axis, (low, _) in ranges.items()
         }
         self.steps: dict[Visit, tuple[Value, Value]] = {}
-        """Where the present block of a visit is, and where the first one was."""
+        """Start of the current block of a visit, and of its first block."""
         self.bands = [BandEmitter(self, bands) for bands in bands_of(self.s)]
         self.scratch = ScratchEmitter(self)
         self.folds = FoldEmitter(self)
         self.aims: Sequence[Aim] = ()
-        """Where stores of ranges go in the tile that is emitted."""
+        """Destinations of range stores in the tile that is being emitted."""
         self.direct = Direct(self)
         self.products: BlockedGemm | Driver = BlockedGemm(self)
 
     # ---- loops -----------------------------------------------------------------------------------
 
     def run(self, nest: Nest, scope: Scope | None = None) -> None:
-        """All of one nest, inside the loops of `scope`."""
+        """Emit one nest, inside the loops of `scope`."""
         if isinstance(nest.product, Contraction):
             self.products = BlockedGemm(self)
             self.products.run(nest, nest.product)
@@ -148,33 +152,36 @@ class NestEmitter:
             self.products.run()
             return
         if nest.within is not None:
-            part = partial(in_range, self, nest.within, lambda: self._versions(nest, scope))
-            self.direct.unless(nest, part)
+            emit_range = partial(
+                in_range, self, nest.within, lambda: self._run_versions(nest, scope)
+            )
+            self.direct.unless(nest, emit_range)
             return
-        found = copied(nest, self.s.phase)
-        if found is None:
-            run = partial(run_on, self, nest, lambda: self._versions(nest, scope))
+        copied_arrays = copied(nest, self.s.phase)
+        if copied_arrays is None:
+            run = partial(run_on, self, nest, lambda: self._run_versions(nest, scope))
             self.direct.unless(nest, lambda: for_each_band(self.bands, nest, run))
             return
-        source, into = (self.b.ptrtoint(self.home.buffers[n], I64) for n in found)
-        with self.b.if_then(self.b.icmp_signed("!=", source, into)):
-            for_each_band(self.bands, nest, lambda: self._versions(nest, scope))
+        source, destination = (self.b.ptrtoint(self.home.buffers[n], I64) for n in copied_arrays)
+        with self.b.if_then(self.b.icmp_signed("!=", source, destination)):
+            for_each_band(self.bands, nest, lambda: self._run_versions(nest, scope))
 
-    def _versions(self, nest: Nest, scope: Scope | None) -> None:
+    def _run_versions(self, nest: Nest, scope: Scope | None) -> None:
+        """Emit a nest in versions by a uniform condition, if it has one."""
         question = None if nest.turned else question_of(nest)
         if question is None:
-            in_strips(self, nest, lambda: self._nest(nest, scope))
+            in_strips(self, nest, lambda: self._run_nest(nest, scope))
         else:
             inside = Scope(scope or self.top)
-            answered(self, question, inside, lambda: self._nest(nest, inside))
+            answered(self, question, inside, lambda: self._run_nest(nest, inside))
 
-    def _nest(self, nest: Nest, scope: Scope | None) -> None:
+    def _run_nest(self, nest: Nest, scope: Scope | None) -> None:
         top = self.open(nest, scope)
-        self._loops(top, 0)
+        self._run_loops(top, 0)
         self.folds.after(nest)
 
     def open(self, nest: Nest, scope: Scope | None = None) -> Scope:
-        """What is fixed before the loops of a nest, which is the current one from here."""
+        """Make a nest the current one, and emit what is invariant in its loops."""
         self.nest, self.saves = nest, nest.saves
         self.items = needed(nest, self.taken) if self.taken else nest.items
         self.here = frozenset(self.items)
@@ -190,14 +197,15 @@ class NestEmitter:
         return top
 
     def combs_now(self) -> InterleavedLoads:
-        """The combs of the loads that are read where code is emitted now."""
+        """Return the groups of interleaved loads in the code that is being emitted."""
         return combs_of(self.items, lambda a: self.step(a, self.nest.vector or ""))
 
     def accesses_now(self) -> list[Access]:
+        """Return the accesses of the code that is being emitted."""
         return [*accesses_of(self.items), *(s.access for s in self.nest.stores)]
 
     def _depth_of(self, atom: Atom) -> int:
-        """Loops that must be open before a variable is known."""
+        """Return how many loops must be open before a variable is available."""
         order = self.nest.order
         if atom.kind == "axis":
             return order.index(atom.name) + 1 if atom.name in order else 0
@@ -206,32 +214,37 @@ class NestEmitter:
         return 0
 
     def depth(self, item: Item) -> int:
+        """Return how many loops must be open before an item is available."""
         order = self.nest.order
         depth = max((order.index(a) + 1 for a in item.axes if a in order), default=0)
-        if item.kind == "scan":  # its state moves with its axis
+        if item.kind == "scan":  # its state changes with its axis
             return len(order)
         return depth
 
-    def _loops(self, scope: Scope, depth: int, ready: bool = False) -> None:
+    def _run_loops(self, scope: Scope, depth: int, ready: bool = False) -> None:
+        """Emit the loops of a nest from `depth` on.
+
+        `ready`: loads of the two innermost loops have been transposed.
+        """
         order = self.nest.order
-        if in_branches(self, scope, depth, lambda inside: self._loops(inside, depth)):
+        if in_branches(self, scope, depth, lambda inside: self._run_loops(inside, depth)):
             return
         if depth == len(order):
             self.body(scope)
             return
         name = order[depth]
         if depth == len(order) - 2 and self.nest.turned and not ready:
-            in_squares(self, scope, lambda: self._loops(scope, depth, ready=True))
+            in_squares(self, scope, lambda: self._run_loops(scope, depth, ready=True))
             return
         self.folds.open(depth)
         if name == self.nest.vector:
-            each_row(self, order[:depth], scope, partial(self._vector_loops, scope, depth))
+            each_row(self, order[:depth], scope, partial(self._run_vectors, scope, depth))
         else:
 
             def inside(position: Value) -> None:
                 inner = Scope(scope, {name: position})
                 self.enter(inner, depth + 1)
-                self._loops(inner, depth + 1)
+                self._run_loops(inner, depth + 1)
 
             if packs_lines(self, scope, depth) or run_stacked(self, scope, depth, inside):
                 pass
@@ -241,18 +254,19 @@ class NestEmitter:
                 self.loop(*self.ranges[name], 1, inside)
         self.folds.close(scope, depth)
 
-    def _vector_loops(self, scope: Scope, depth: int, facts: Facts, few: bool = False) -> None:
-        """A main loop over whole wide vectors, then masked ones; masked ones alone for `few`."""
+    def _run_vectors(self, scope: Scope, depth: int, facts: Facts, few: bool = False) -> None:
+        """Emit a loop over full unrolled vectors, then masked ones; for `few`, masked ones
+        alone."""
         b, name, wide = self.b, self.nest.order[depth], self.s.lanes * self.nest.wide
         low, high = self.ranges[name]
         ahead, behind = RowPrefetch(self, scope), PipelinedStoreRow(self, scope)
 
         def at(
-            count: int, masked: bool, apart: int = 1, end: Value = high
+            count: int, masked: bool, alignment: int = 1, end: Value = high
         ) -> Callable[[Value], None]:
             def inside(position: Value) -> None:
                 mask = rest_mask(self, end, position, count) if masked else None
-                lanes = Lanes(name, position, count, mask, apart)
+                lanes = Lanes(name, position, count, mask, alignment)
                 inner = Scope(scope, {name: position}, lanes=lanes)
                 self.enter(inner, depth + 1)
                 self.body(inner)
@@ -270,11 +284,11 @@ class NestEmitter:
                 at(count, True)(number(first))
             return
 
-        def walk(low: Value, middle: Value, apart: int) -> None:
+        def walk(low: Value, middle: Value, alignment: int) -> None:
             if self.nest.stages:
                 run_stages(self, low, middle, (scope, depth), ahead, behind)
             else:
-                self.loop(low, middle, wide, at(wide, False, self.apart(name, apart)))
+                self.loop(low, middle, wide, at(wide, False, self.apart(name, alignment)))
 
         def singly(low: Value, end: Value, masked: bool) -> None:
             self.loop(low, end, self.s.lanes, at(self.s.lanes, masked, 1, end))
@@ -283,15 +297,17 @@ class NestEmitter:
         if not few and power_of_two(wide):
             if in_parts(self, scope, facts, at, lambda a, z: walk(a, z, self.s.lanes)):
                 return
-            loops = partial(walk, apart=wide), singly
+            loops = partial(walk, alignment=wide), singly
             middle = align_peel(self, (low, high), wide, loops, scope)
         left_over(self, (middle, high), at, behind.turns is not None)
 
     def apart(self, name: str, step: int) -> int:
-        """What all positions of a loop along an axis are multiples of, that goes on by `step` from
-        where the task's part of the axis begins."""
-        given = self.ranges[name][0] is self.starts[None, name]
-        if not given or name in self.s.phase.places:
+        """Return a number that divides all positions of a loop along an axis.
+
+        The loop goes on by `step` from where the task's part of the axis begins.
+        """
+        starts_at_task = self.ranges[name][0] is self.starts[None, name]
+        if not starts_at_task or name in self.s.phase.places:
             return 1
         block = self.s.block.get(name, self.s.phase.cut.get(name, ("", 0))[1])
         return gcd(step, block) if isinstance(block, int) else 1
@@ -317,7 +333,10 @@ class NestEmitter:
         b.position_at_end(done)
 
     def enter(self, scope: Scope, depth: int) -> None:
-        """What is fixed when `depth` loops are open; accesses do the rest lane by lane."""
+        """Emit what is invariant when `depth` loops are open.
+
+        Accesses that are irregular along lanes do the rest lane by lane.
+        """
         for access in self.accesses:
             if access in scope.offsets:
                 continue
@@ -326,8 +345,8 @@ class NestEmitter:
             term = 0 if irregular else self.groups[access][depth]
             if term == 0 and above is not None:
                 continue
-            found = self.index(term, scope)
-            scope.offsets[access] = found if above is None else self.b.add(above, found)
+            offset = self.index(term, scope)
+            scope.offsets[access] = offset if above is None else self.b.add(above, offset)
         for item in self.items:
             if self.depth(item) == depth and scope.value(item) is None:
                 scope.values[item] = self._compute(item, scope)
@@ -335,9 +354,9 @@ class NestEmitter:
     # ---- index values ----------------------------------------------------------------------------
 
     def index(self, e: Index, scope: Scope, *, lanes: bool = False) -> Value:
-        """An index expression here; with `lanes`, the vector axis is a vector."""
-        if lanes and (known := lane_index(self, e, scope)) is not None:
-            return known
+        """Emit an index expression; with `lanes`, as a vector along the vector axis."""
+        if lanes and (lane_values := lane_index(self, e, scope)) is not None:
+            return lane_values
 
         def leaf(atom: Atom) -> Value:
             if atom.kind == "size":
@@ -346,54 +365,58 @@ class NestEmitter:
                 return self.get(self.s.phase.positions[atom.name], scope, False)
             return scope.axis(atom.name)
 
-        found = scope.lanes if lanes else None
-        along = Along(found.axis, found.count) if found else None
+        lanes_here = scope.lanes if lanes else None
+        along = Along(lanes_here.axis, lanes_here.count) if lanes_here else None
         return IndexEmitter(self.b, leaf, self.home.entry.found, along).emit(e)
 
     def vector_position(self, e: Index) -> bool:
-        """Whether `e` reads a computed position that differs between lanes."""
+        """Return whether `e` reads a computed position that differs between lanes."""
         v = self.nest.vector
         names = [a.name for a in atoms(e) if a.kind == "value"]
         return any(v in self.s.phase.positions[n].axes for n in names)
 
     def step(self, access: Access, axis: str) -> Index | None:
-        """Elements between neighbouring lanes, or None where that is not one number."""
+        """Return the elements between neighbouring lanes, or None if that is not one number."""
         if self.vector_position(access.offset):
             return None
-        found = coefficient(access.offset, axis)
+        stride = coefficient(access.offset, axis)
         region = self.s.phase.segments[self.nest.time]
-        moved = {*self.s.phase.cut, *cut_axes(region), *self.s.phase.places}
+        partial_axes = {*self.s.phase.cut, *cut_axes(region), *self.s.phase.places}
         wide = self.s.lanes * self.nest.wide
         if (
-            found is None
-            and axis not in moved
+            stride is None
+            and axis not in partial_axes
             and multiple_of(self.s.block.get(axis, 0)) % wide == 0
         ):
             return coefficient(steady(access.offset, axis, wide), axis)
-        return found
+        return stride
 
     # ---- values ----------------------------------------------------------------------------------
 
     def machine(self, scope: Scope, vector: bool) -> LLVMMachine:
-        """The machine for registers of this place."""
+        """Return the machine for scalar or vector registers in a scope."""
         lanes = scope.lanes.count if vector and scope.lanes is not None else None
         return LLVMMachine(self.b, lanes, self.home.target)
 
     def is_vector(self, item: Item, scope: Scope) -> bool:
-        """Whether the item differs between lanes here."""
+        """Return whether the item differs between lanes."""
         return scope.lanes is not None and (scope.lanes.axis in item.axes)
 
     def get(self, item: Item, scope: Scope, vector: bool) -> Value:
-        """The register of an item: known, kept in scratch, or computed here; splat if asked."""
-        found = scope.value(item)
-        if found is None:
-            found = self._compute(item, scope)
-            scope.values[item] = found
+        """Return the register of an item: available, in scratch, or computed here.
+
+        Broadcast if `vector`.
+        """
+        register = scope.value(item)
+        if register is None:
+            register = self._compute(item, scope)
+            scope.values[item] = register
         if vector and scope.lanes is not None:
-            return splat(self.b, found, scope.lanes.count)
-        return found
+            return splat(self.b, register, scope.lanes.count)
+        return register
 
     def _compute(self, item: Item, scope: Scope) -> Value:
+        """Emit the computation of an item."""
         if item in self.s.kept and item not in self.here:
             return self.scratch.reload(item, scope)
         vector = self.is_vector(item, scope)
@@ -403,8 +426,8 @@ class NestEmitter:
             return m.const(item.dtype, item.payload)
         if item.kind == "index":
             assert isinstance(item.payload, (int, Expr))
-            found = self.index(item.payload, scope, lanes=vector)
-            return cast(m, found, i64, item.dtype)
+            value = self.index(item.payload, scope, lanes=vector)
+            return cast(m, value, i64, item.dtype)
         if item.kind == "load":
             return self._load(item, scope, m)
         if isinstance(item.payload, Carried):
@@ -418,8 +441,8 @@ class NestEmitter:
             return self.folds.scan(item, scope, m)
         if self.taken and is_choice(item) and item.args[0] in self.taken:
             return self.get(item.args[1 if self.taken[item.args[0]] else 2], scope, vector)
-        if vector and (found := compared(self, item, scope)) is not None:
-            return found
+        if vector and (value := compared(self, item, scope)) is not None:
+            return value
         args = [self.get(a, scope, vector) for a in item.args]
         if item.kind in ("apply", "branch"):
             assert isinstance(item.payload, str)
@@ -428,13 +451,14 @@ class NestEmitter:
             return cast(m, args[0], item.args[0].dtype, item.payload.dtype)
         if item.kind == "unit":
             return read_units(self, item, scope, m) or paired(m, args)
-        to = item.payload
-        assert isinstance(to, Clamping), item.kind
-        return args[0] if to.inside else clamped(self, m, args[0], to, scope)
+        clamp = item.payload
+        assert isinstance(clamp, Clamping), item.kind
+        return args[0] if clamp.inside else clamped(self, m, args[0], clamp, scope)
 
     # ---- memory ----------------------------------------------------------------------------------
 
     def _load(self, item: Item, scope: Scope, m: LLVMMachine) -> Value:
+        """Emit a load: transposed, scalar, from a gather cache, or of all lanes."""
         access = item.payload
         assert isinstance(access, Access)
         dtype, base = self.home.dtypes[access.buffer], self.home.buffers[access.buffer]
@@ -443,19 +467,19 @@ class NestEmitter:
             return turned_row(self, item, scope)
         inside = inside_limits(self, access, scope, vector)
         if not vector or scope.lanes is None:
-            # A condition of the whole block is asked before its nest is open.
+            # A uniform condition of a block is evaluated before its nest is open.
             at = scope.offset(access) or self.index(access.offset, scope)
             address = element_address(self.b, base, at, dtype)
-            found = load_scalar(m, address, dtype, inside and inside.mask)
+            value = load_scalar(m, address, dtype, inside and inside.mask)
         elif item in self.held:
             return read_held(
                 self, item, scope, m, lambda: read_lanes(self, access, scope, m, dtype, None)
             )
         else:
-            found = read_lanes(self, access, scope, m, dtype, inside)
+            value = read_lanes(self, access, scope, m, dtype, inside)
         if inside is not None and not access.gives_zero:
-            found = m.select(inside.mask, found, m.const(item.dtype, access.other))
-        return found
+            value = m.select(inside.mask, value, m.const(item.dtype, access.other))
+        return value
 
     def _store(self, s: StoreItem, scope: Scope) -> None:
         vector = scope.lanes is not None
@@ -465,7 +489,7 @@ class NestEmitter:
             self.put(s, value, where, scope)
 
     def put(self, s: StoreItem, value: Value, where: Value | None, scope: Scope) -> None:
-        """Writes a value, or its lanes, where a condition holds."""
+        """Store a value, or its lanes, where a condition holds."""
         dtype, base = self.home.dtypes[s.access.buffer], self.home.buffers[s.access.buffer]
         m = self.machine(scope, scope.lanes is not None)
         if scope.lanes is None:
@@ -482,16 +506,17 @@ class NestEmitter:
         else:
             scatter(m, base, lane_offsets(self, s.access, step, scope), value, dtype, mask)
 
-    # ---- the innermost place ---------------------------------------------------------------------
+    # ---- the innermost body ----------------------------------------------------------------------
 
     def body(self, scope: Scope) -> None:
+        """Emit the innermost body: values, saves, reductions, stores, and updates of states."""
         inside = of_single_ranges(self, scope)
         for item in self.items:
             if item not in inside:
                 self.get(item, scope, False)
         self.save(scope)
-        for fold in self.nest.folds:
-            self.folds.step(fold, scope)
+        for reduction in self.nest.folds:
+            self.folds.step(reduction, scope)
         for s in interleaved(self, scope):
             self._store(s, scope)
         new = [self.get(x.value, scope, False) for x in self.nest.settings]
@@ -503,7 +528,7 @@ class NestEmitter:
             self.top.values[item] = self.get(item, scope, False)
 
     def save(self, scope: Scope) -> None:
-        """Keeps what later nests ask for."""
+        """Store what later nests need."""
         for item in self.saves:
             value = self.get(item, scope, False)
             if self.nest.packed:

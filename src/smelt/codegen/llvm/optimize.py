@@ -1,4 +1,4 @@
-"""LLVM's part: from a module's text to object code, and to assembly for people."""
+"""Run LLVM: from a module's text to object code, or to assembly for people."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from smelt.llvm import alone, llvm, machine_code, newpassmanagers, run_passes
 from smelt.target import Target
 
 _TANGLED = 3_400_000
-"""Characters of a module times its variables beyond which instructions are combined before common
-values are looked for.  All sums of a tile begin as one value; telling those of four products apart
-in loop after loop took NewGVN 3.7 of 3.9 seconds, of which combining first leaves 0.02."""
+"""Characters times stack variables of a module beyond which instructions are combined first.
+
+All accumulators of a tile begin as one value; NewGVN takes quadratic time to distinguish those of
+several contractions in loop after loop, of which combining first leaves almost nothing.
+"""
 _LOOPED = 100_000_000
-"""The same for one function's loops, for common values are looked for in one function at a time.
-Below it combining takes twice the time of what it spares: functions of tiles, with a hundred loops
-and 150,000 characters, take a tenth less without."""
+"""Characters times phis of one function beyond which instructions are combined first.
+
+NewGVN runs on one function at a time.  Below, combining takes longer than what it saves.
+"""
 
 
 @cache
 def _initialise(native: bool) -> None:
-    """Registers this machine's target, or all of them to compile for another."""
+    """Register this machine's target, or all of them to compile for another."""
     if native:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
@@ -32,7 +35,7 @@ def _initialise(native: bool) -> None:
 
 
 _IDLE: dict[tuple[str, str, str, int], list[Any]] = {}
-"""Target machines that no thread is using: those of threads that have ended are not made anew."""
+"""Target machines that no thread is using: those of threads that have ended are reused."""
 
 
 def _made(triple: str, cpu: str, features: str, opt_level: int) -> Any:
@@ -46,9 +49,11 @@ def _made(triple: str, cpu: str, features: str, opt_level: int) -> Any:
 
 @contextmanager
 def borrowed(target: Target, opt_level: int = 2) -> Generator[Any]:
-    """LLVM's target machine, which no other thread uses meanwhile: LLVM keeps what it finds out in
-    it.  Threads that compile come and go with what they compile, and each machine takes
-    milliseconds to make and to find its way."""
+    """Lend LLVM's target machine, which no other thread uses meanwhile.
+
+    LLVM caches results in it.  Threads that compile come and go, and creating a machine takes
+    milliseconds.
+    """
     key = target.triple, target.cpu, target.feature_string, opt_level
     with alone():
         idle = _IDLE.setdefault(key, [])
@@ -60,7 +65,7 @@ def borrowed(target: Target, opt_level: int = 2) -> Generator[Any]:
 
 
 def is_tangled(text: str) -> bool:
-    """Whether common values of a module take longer to find than instructions to combine."""
+    """Return whether finding common values takes longer than combining instructions first."""
     if len(text) * text.count(" = alloca ") > _TANGLED:
         return True
     if len(text) * text.count(" = phi ") <= _LOOPED:
@@ -70,13 +75,12 @@ def is_tangled(text: str) -> bool:
 
 
 def optimise(text: str, target: Target, machine: Any) -> Any:
-    """The parsed module, in a context of its own, its variables in registers and common values
-    shared.
+    """Parse a module in a context of its own, and optimise it.
 
-    Vectors are explicit and values stand in the outermost loop already, so LLVM's full pipeline
-    finds nothing more; it would take ten times as long.  What numbers decide is folded, and what
-    then has no use and no way to it goes, before common values are looked for: NewGVN told sums and
-    places apart in loops that never run, which took it up to nine tenths of all that LLVM did.
+    Vectors are explicit and values are in the outermost loop already, so LLVM's full pipeline finds
+    nothing more and would take ten times as long.  Variables become registers and common values are
+    shared.  Before that, constants are propagated and dead code is removed, because NewGVN would
+    spend most of its time on loops that never run.
     """
     module = llvm.parse_assembly(text, llvm.create_context())
     module.triple = target.triple
@@ -97,12 +101,15 @@ def optimise(text: str, target: Target, machine: Any) -> Any:
 
 
 def object_code(text: str, target: Target, opt_level: int = 2) -> bytes:
-    """Machine code of a module.  Raises RuntimeError with LLVM's message for bad text."""
+    """Compile a module to machine code.
+
+    Raises RuntimeError with LLVM's message for invalid text.
+    """
     with borrowed(target, opt_level) as machine:
         return machine_code(machine, optimise(text, target, machine))
 
 
 def assembly(text: str, target: Target, opt_level: int = 2) -> str:
-    """The same as assembler text."""
+    """Compile a module to assembler text."""
     with borrowed(target, opt_level) as machine:
         return str(machine.emit_assembly(optimise(text, target, machine)))

@@ -1,8 +1,8 @@
-"""Which operands of a kernel's products are worth being packed ahead: those that tasks would pack.
+"""Choose the operands of a kernel's contractions that are worth prepacking.
 
-A product's inner loop reads its right operand in panels as wide as the register tile, one over
-windows with channels last its weights.  Where that operand is one array, as it lies, the same in
-every call, it may as well lie in panels already.
+A GEMM's inner loop reads its right operand in panels as wide as the register tile, a channels-last
+convolution its weights.  If that operand is one array, in place, and the same in every call, it may
+be stored in panels in the first place.
 """
 
 from __future__ import annotations
@@ -29,41 +29,45 @@ from smelt.types.expr import Index, axes_of, mul
 def panels_of(
     kernel: Kernel, target: Target, constant: frozenset[str], *, open_sizes: bool = False
 ) -> tuple[tuple[Panel, Index], ...]:
-    """How to pack parameters among `constant`, for a kernel that then packs none of them itself;
-    with each the rows that are multiplied with it in a call.  With `open_sizes`, of shapes that are
-    not known as well: the caller sees to it that they fill panels."""
-    found: dict[str, tuple[Panel, Index]] = {}
+    """Return how to prepack parameters among `constant` that tasks would pack otherwise.
+
+    With each the rows that are multiplied with it in a call.  With `open_sizes`, also for symbolic
+    shapes: the caller ensures that they fill panels.
+    """
+    panel_of: dict[str, tuple[Panel, Index]] = {}
     for c in _candidates(kernel, target):
         panel = _panel(kernel, c, constant, open_sizes=open_sizes)
-        if panel is not None and panel.param not in found and _helps(kernel, panel, target):
-            found[panel.param] = panel, _rows(kernel, c)
-    return tuple(found.values())
+        if panel is not None and panel.param not in panel_of and _helps(kernel, panel, target):
+            panel_of[panel.param] = panel, _rows(kernel, c)
+    return tuple(panel_of.values())
 
 
 _Panelled = Contraction | NhwcConvPlan
-"""Products whose inner loop reads an operand in panels."""
+"""Plans whose inner loop reads an operand in panels."""
 
 
 def _operand(c: _Panelled) -> Item:
-    """The operand that is read in panels."""
+    """Return the operand that is read in panels."""
     return c.left if isinstance(c, NhwcConvPlan) else c.right
 
 
 def _rows(kernel: Kernel, c: _Panelled) -> Index:
-    """Rows that are multiplied with the operand, in all tasks.  An axis that the code has taken
-    apart at a size counts once, whole."""
+    """Return the rows that are multiplied with the operand, in all tasks.
+
+    An axis that the code has split counts once, as a whole.
+    """
     access = load_of(_operand(c))
     assert access is not None
-    own = {
+    operand_axes = {
         a for x in loads(kernel) if x.param == access.buffer for e in x.index for a in axes_of(e)
     }
-    found: Index = 1
-    rows = sorted(c.item.axes - {c.n}) if isinstance(c, NhwcConvPlan) else (c.m, *c.outer)
-    names = (a.partition(".")[0] for a in rows if a is not None)
+    rows: Index = 1
+    axes = sorted(c.item.axes - {c.n}) if isinstance(c, NhwcConvPlan) else (c.m, *c.outer)
+    names = (a.partition(".")[0] for a in axes if a is not None)
     for a in dict.fromkeys(names):
-        if a not in own:
-            found = mul(found, kernel.axis(a).extent)
-    return found
+        if a not in operand_axes:
+            rows = mul(rows, kernel.axis(a).extent)
+    return rows
 
 
 def _products(kernel: Kernel, target: Target) -> Iterator[_Panelled]:
@@ -71,40 +75,45 @@ def _products(kernel: Kernel, target: Target) -> Iterator[_Panelled]:
         yield from _panelled(schedule(phase, target))
 
 
-def _panelled(found: Schedule) -> Iterator[_Panelled]:
-    return (c for c in found.products.values() if isinstance(c, _Panelled))
+def _panelled(phase_schedule: Schedule) -> Iterator[_Panelled]:
+    return (c for c in phase_schedule.products.values() if isinstance(c, _Panelled))
 
 
 def _candidates(kernel: Kernel, target: Target) -> Iterator[_Panelled]:
-    """The products of a kernel; those whose columns two axes walk (heads, and what each is) as they
-    would be if their right operand lay in panels along the last one."""
+    """Yield the plans of a kernel's contractions.
+
+    If several axes walk their columns (heads, and channels of each), as they would be if their
+    right operand were in panels along the last one.
+    """
     for number, phase in enumerate(program(kernel).phases):
-        found = schedule(phase, target)
-        if found.products and all(isinstance(p, ConvPlan) for p in found.products.values()):
+        phase_schedule = schedule(phase, target)
+        if phase_schedule.products and all(
+            isinstance(p, ConvPlan) for p in phase_schedule.products.values()
+        ):
             upright = schedule(program(kernel).phases[number], target, UPRIGHT)
             yield from _panelled(upright)
-        if found.blocked or not _walked_by_two(found):
-            yield from _panelled(found)
-        else:  # the schedule has rewritten the phase
+        if phase_schedule.blocked or not _has_plain_columns(phase_schedule):
+            yield from _panelled(phase_schedule)
+        else:  # planned anew, since the schedule has rewritten the phase
             yield from contractions(program(kernel).phases[number], target).values()
 
 
-def _walked_by_two(found: Schedule) -> bool:
-    """Whether all products have columns on several axes, none of which a window slides along."""
-    return bool(found.products) and all(
+def _has_plain_columns(phase_schedule: Schedule) -> bool:
+    """Return whether all plans have columns on several axes, but no windows."""
+    return bool(phase_schedule.products) and all(
         isinstance(p, ConvPlan | NhwcConvPlan) and not any(c.tap for c in p.columns)
-        for p in found.products.values()
+        for p in phase_schedule.products.values()
     )
 
 
 def _panel(
     kernel: Kernel, c: _Panelled, constant: frozenset[str], *, open_sizes: bool
 ) -> Panel | None:
-    """How the operand of a product is to be packed, if it can be."""
+    """Return how the operand of a contraction is to be packed, or None."""
     access, operand = load_of(_operand(c)), _operand(c)
     packs = isinstance(c, NhwcConvPlan) or c.kind == "packed"
     if open_sizes and isinstance(c, NhwcConvPlan) and lies_in_runs(c) is not None:
-        return None  # a task that packs squares soon has what its tiles read, and has it near
+        return None  # a task that packs transposed filters quickly has its panels in cache
     if not packs or c.panels or access is None or access.buffer not in constant:
         return None
     group, together = (None, 1) if isinstance(c, NhwcConvPlan) else (c.group, c.together)
@@ -118,33 +127,36 @@ def _panel(
     if across is None or along is None or across == along:
         return None
     shape = kernel.param(access.buffer).shape
-    wide, deep = shape[across], shape[along]
+    columns, depth = shape[across], shape[along]
     if open_sizes and not all(isinstance(d, int) for d in shape):
         return Panel(access.buffer, across, along, c.tile.columns, together)
-    if not isinstance(wide, int) or not isinstance(deep, int) or wide < c.tile.columns:
+    if not isinstance(columns, int) or not isinstance(depth, int) or columns < c.tile.columns:
         return None
     if not all(isinstance(d, int) for d in shape):
         return None
     small = (
-        wide <= SMALL and deep <= SMALL_DEPTH and group is None and not isinstance(c, NhwcConvPlan)
+        columns <= SMALL
+        and depth <= SMALL_DEPTH
+        and group is None
+        and not isinstance(c, NhwcConvPlan)
     )
     return None if small else Panel(access.buffer, across, along, c.tile.columns, together)
 
 
 def _dimension(index: tuple[Index, ...], axis: str) -> int | None:
-    """The one dimension that an axis walks along."""
-    found = [a for a, e in enumerate(index) if axis in axes_of(e)]
-    return found[0] if len(found) == 1 else None
+    """Return the only dimension that an axis walks along."""
+    dims = [a for a, e in enumerate(index) if axis in axes_of(e)]
+    return dims[0] if len(dims) == 1 else None
 
 
 def _helps(kernel: Kernel, panel: Panel, target: Target) -> bool:
-    """Whether the products that read the parameter would read its panels as they lie."""
-    found = [
+    """Return whether all contractions that read the parameter would read its panels in place."""
+    plans = [
         c
         for c in _products(read_panels(kernel, panel), target)
         if (access := load_of(_operand(c))) and access.buffer == panel.param
     ]
-    return bool(found) and all(c.panels for c in found)
+    return bool(plans) and all(c.panels for c in plans)
 
 
 __all__ = ["panels_of"]

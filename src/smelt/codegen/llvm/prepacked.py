@@ -1,13 +1,13 @@
-"""Right operands that are packed once in a call, before a kernel's own tasks.
+"""Pack the right operands of a kernel once in a call, in a phase of their own.
 
     kernel k0(x: f32[m,k], w: f32[k,n], ..)       w in panels:  p[j, k, i] = w[k, 32*j + i]
                                                   k0 reads p where it read w
 
-A task that folds whole rows of a product takes few rows, since their sums stay in cache, and packs
-all of the right operand for them.  Here a phase before that one packs it for all tasks of all
-threads: the code that follows is that of an operand which has been constant, and packed long ago.
-The panels are memory that the caller provides for the call, so there is a limit to them; the form
-"packed" is for sizes within it.
+A task that reduces full rows of a GEMM's result takes few rows, since their sums stay in cache, and
+packs all of the right operand for them.  Here a phase before packs it for all tasks of all threads;
+the code that follows is that for a prepacked constant operand.  The panels are memory that the
+caller provides for the call, so their size is limited; the variant "packed" is for sizes within the
+limit.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ from smelt.types.expr import Index, add, mul, product, sub
 
 
 def packed_limits(kernel: k.Kernel, target: Target) -> Limits:
-    """Where the form pays: as many rows as packing takes, panels that are full, and operands that
-    are neither so small that they are read as they lie nor larger than the limit."""
+    """Return the sizes for which the variant pays.
+
+    Enough rows, full panels, and operands that are neither so small that they are read in place nor
+    larger than the limit.
+    """
     limits: list[tuple[Index, int]] = []
     for panel, rows in _panels(kernel, target):
         shape = kernel.param(panel.param).shape
@@ -44,24 +47,26 @@ def packed_limits(kernel: k.Kernel, target: Target) -> Limits:
 
 
 def packed_program(kernel: k.Kernel, target: Target) -> Program:
-    """The kernel with its operands packed by phases of their own, which come first."""
-    plain, changed, phases, partials = program(kernel), kernel, [], list[Buffer]()
+    """Lower a kernel with its operands packed by phases of their own, which come first."""
+    original, changed, phases, partials = program(kernel), kernel, [], list[Buffer]()
     for number, (panel, _) in enumerate(_panels(kernel, target)):
         name = f"{panel.param}.panels"
-        pack = _packing(kernel, panel, name, f"{kernel.name}.pack{number}")
-        (made,) = pack.outputs
-        changed = _renamed(read_panels(changed, panel), panel.param, name)
+        pack = _packing_kernel(kernel, panel, name, f"{kernel.name}.pack{number}")
+        (panels_param,) = pack.outputs
+        changed = _rename_param(read_panels(changed, panel), panel.param, name)
         phases += program(pack).phases
-        nbytes = mul(product(made.shape), made.dtype.itemsize)
-        partials.append(Buffer(name, made.dtype, True, nbytes))
+        nbytes = mul(product(panels_param.shape), panels_param.dtype.itemsize)
+        partials.append(Buffer(name, panels_param.dtype, True, nbytes))
     phases += program(changed).phases
-    buffers = [*plain.buffers, *partials]
-    return Program(kernel.name, buffers, plain.strides, phases, partials)
+    buffers = [*original.buffers, *partials]
+    return Program(kernel.name, buffers, original.strides, phases, partials)
 
 
 def _panels(kernel: k.Kernel, target: Target) -> Iterator[tuple[Panel, Index]]:
-    """The operands that can be packed so, with the rows that are multiplied by each: not of a
-    stream, which meets its operands block by block, nor of short numbers in groups."""
+    """Yield the operands to pack, with the rows that are multiplied with each.
+
+    Not those of a stream, which meets its operands block by block, nor short numbers in groups.
+    """
     if splits(kernel) or any(isinstance(s, k.Stream) for s in kernel.body):
         return
     names = frozenset(p.name for p in kernel.inputs)
@@ -70,8 +75,8 @@ def _panels(kernel: k.Kernel, target: Target) -> Iterator[tuple[Panel, Index]]:
             yield panel, rows
 
 
-def _renamed(kernel: k.Kernel, old: str, new: str) -> k.Kernel:
-    """The kernel with a parameter under another name."""
+def _rename_param(kernel: k.Kernel, old: str, new: str) -> k.Kernel:
+    """Rename a parameter of a kernel."""
     inputs = tuple(replace(p, name=new) if p.name == old else p for p in kernel.inputs)
     return replace(
         map_values(
@@ -82,21 +87,23 @@ def _renamed(kernel: k.Kernel, old: str, new: str) -> k.Kernel:
     )
 
 
-def _packing(kernel: k.Kernel, panel: Panel, name: str, title: str) -> k.Kernel:
-    """The kernel that packs an operand: 0 beyond its last column."""
+def _packing_kernel(kernel: k.Kernel, panel: Panel, name: str, title: str) -> k.Kernel:
+    """Return the kernel that packs an operand, with zeros after its last column."""
     source = kernel.param(panel.param)
     shape = panelled_shape(source.shape, panel)
     axes = tuple(k.Axis(f"p{d}", n) for d, n in enumerate(shape))
     *others, panels, along, inside = (a.index for a in axes)
-    index, rest = list[Index](), iter(others)
+    index, other_indices = list[Index](), iter(others)
     for d in range(len(source.shape)):
-        whole = add(mul(panels, panel.width), inside)
-        index.append(whole if d == panel.across else along if d == panel.along else next(rest))
+        column = add(mul(panels, panel.width), inside)
+        index.append(
+            column if d == panel.across else along if d == panel.along else next(other_indices)
+        )
     zero = k.Const(0.0 if source.dtype.is_float else 0, source.dtype.compute)
-    made = k.Param(name, source.dtype, shape)
+    panels_param = k.Param(name, source.dtype, shape)
     store = k.Store(name, tuple(a.index for a in axes), k.Load(source.name, tuple(index), zero))
     grid = tuple(k.Block(a.name, 1) for a in axes)
-    return k.Kernel(title, (source,), (made,), axes, grid, (store,), facts=kernel.facts)
+    return k.Kernel(title, (source,), (panels_param,), axes, grid, (store,), facts=kernel.facts)
 
 
 __all__ = ["packed_limits", "packed_program"]

@@ -1,9 +1,10 @@
-"""Kernel -> Program: a flat graph of values with flat memory offsets, the form that is scheduled.
+"""Lower a kernel to a program: phases of items with flat memory offsets, ready to be scheduled.
 
-`flat.py` makes the items; here it is decided what runs: a stream that only folds is a fold over the
-whole axis, other streams are regions of a phase, and streams over the parts of a split axis become
-two phases: one that leaves the states of each part in a buffer, one that merges them in order.
-Neighbouring axes that every access walks as one are collapsed into one.
+`smelt.codegen.llvm.loopir.lower` builds the items; this module decides what runs.  A stream that
+only reduces is a reduction over the whole axis, other streams are regions of a phase, and streams
+over the parts of a split axis become two phases: one that stores the states of each part in a
+buffer, one that merges them in order (split-K, flash decoding).  Then the phases are rewritten, for
+example by collapsing adjacent axes.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from smelt.types.expr import Index, add, axis, floordiv, maximum, mul, product
 
 
 def program(kernel: k.Kernel) -> Program:
-    """The scheduled form's input.  Raises UnsupportedError for what this back end cannot run."""
+    """Lower a kernel.  Raises UnsupportedError for what this back end cannot run."""
     if any(isinstance(entry, k.Each) for entry in kernel.grid):
         raise UnsupportedError(
             f"the CPU back end has no lowering for the families of {kernel.name}"
@@ -59,13 +60,15 @@ def program(kernel: k.Kernel) -> Program:
         if s is None
     ]
     out = Program(kernel.name, buffers, strides, [], [])
-    own = {b.name for b in buffers}
+    parameter_names = {b.name for b in buffers}
     for piece in in_turn(kernel):
-        held = [
-            Buffer(p.name, p.dtype, True, _nbytes(p)) for p in piece.outputs if p.name not in own
+        intermediates = [
+            Buffer(p.name, p.dtype, True, _nbytes(p))
+            for p in piece.outputs
+            if p.name not in parameter_names
         ]
-        out.partials += held
-        out.buffers += held
+        out.partials += intermediates
+        out.buffers += intermediates
         _add_phases(piece, out)
     out.phases = [
         prune(in_swaths(written_out(over_lines(peeking(collapse(refine(p))))))) for p in out.phases
@@ -74,34 +77,33 @@ def program(kernel: k.Kernel) -> Program:
 
 
 def _add_phases(kernel: k.Kernel, out: Program) -> None:
-    """The phases of a kernel that is done in one go."""
-    lanes = _taken_together(kernel)
+    """Add the phases of a kernel that needs no further splitting."""
+    lanes = _split_lanes_axis(kernel)
     kernel = row_by_row(kernel, lanes)
     axes = {a.name: a.extent for a in kernel.axes}
     grid = [b.axis for b in kernel.grid if isinstance(b, k.Block)]
     if splits(kernel) and not _split_folds(kernel, out, axes, grid, lanes):
         _split_stream(kernel, out, axes, grid, lanes)
     elif not splits(kernel):
-        taken = frozenset(_taken(kernel))
-        phase = Phase(kernel.name, axes, grid, lanes=_lanes_axis(kernel), taken=taken)
+        blocked = frozenset(_blocked_axes(kernel))
+        phase = Phase(kernel.name, axes, grid, lanes=_lanes_axis(kernel), taken=blocked)
         PhaseBuilder(kernel, phase, out).body(kernel.body)
         out.phases.append(prune(phase))
 
 
-def _taken(kernel: k.Kernel) -> Iterator[str]:
-    """The grid axes that are taken in blocks."""
+def _blocked_axes(kernel: k.Kernel) -> Iterator[str]:
+    """Return the grid axes that are taken in blocks."""
     return (b.axis for b in kernel.grid if isinstance(b, k.Block) and b.size not in (None, 1))
 
 
 def _lanes_axis(kernel: k.Kernel) -> str | None:
-    """A grid axis that is taken in blocks although others lie further in: lanes run along it."""
+    """Return a grid axis for vectors: taken in blocks although others are further in."""
     inner = kernel.axes[-1].name if kernel.axes else None
-    return next((name for name in _taken(kernel) if name != inner), None)
+    return next((name for name in _blocked_axes(kernel) if name != inner), None)
 
 
-def _taken_together(kernel: k.Kernel) -> str | None:
-    """A split axis of which some positions are taken at once, where no product asks for that: lanes
-    run along it."""
+def _split_lanes_axis(kernel: k.Kernel) -> str | None:
+    """Return a split axis for vectors: taken in blocks, but for no contraction."""
     streams = [s for s in kernel.body if isinstance(s, k.Stream)]
     if any(isinstance(v, k.Dot) for s in statements(streams) for v in _parts_of(s)):
         return None
@@ -120,8 +122,8 @@ def _nbytes(p: k.Param) -> Index:
 # ---- parts ---------------------------------------------------------------------------------------
 
 
-def _around(kernel: k.Kernel) -> tuple[list[k.Statement], list[k.Statement]]:
-    """What all parts agree on, and what follows the merge."""
+def _before_and_after(kernel: k.Kernel) -> tuple[list[k.Statement], list[k.Statement]]:
+    """Return the statements before the streams, and those after the merge."""
     body = list(kernel.body)
     first = next((n for n, s in enumerate(body) if isinstance(s, k.Stream)), len(body))
     merge = next((n for n, s in enumerate(body) if isinstance(s, k.Merge)), len(body))
@@ -131,17 +133,19 @@ def _around(kernel: k.Kernel) -> tuple[list[k.Statement], list[k.Statement]]:
 def _split_folds(
     kernel: k.Kernel, out: Program, axes: dict[str, Index], grid: list[str], lanes: str | None
 ) -> bool:
-    """One phase that folds each part into a partial result, one that merges the parts; False if
-    the states are more than folds."""
+    """Add a phase that reduces each part, and one that merges the partial results.
+
+    False if the states are more than reductions.
+    """
     (split,) = splits(kernel)
-    before, after = _around(kernel)
+    before, after = _before_and_after(kernel)
     middle = [s for s in kernel.body if not any(s is o for o in (*before, *after))]
     if len(middle) != 2 or not isinstance(stream := middle[0], k.Stream):
         return False
     (block, *more), states = stream.blocks, {s.name: s for s in stream.states}
     updates = {s.state: s for s in stream.body if isinstance(s, k.Update)}
-    folds = {name: block_fold(states[name], updates[name], stream) for name in updates}
-    if more or block.stop or block.size or block.part != split.name or None in folds.values():
+    reductions = {name: block_fold(states[name], updates[name], stream) for name in updates}
+    if more or block.stop or block.size or block.part != split.name or None in reductions.values():
         return False
     first = Phase(f"{kernel.name}.parts", dict(axes), list(grid), lanes=lanes)
     length = maximum(floordiv(add(axes[split.axis], split.parts - 1), split.parts), 1)
@@ -154,9 +158,9 @@ def _split_folds(
         parts.statement(s)
         merged.statement(s)
     for s in stream.body:
-        fold = folds[s.state] if isinstance(s, k.Update) else None
-        if isinstance(s, k.Update) and fold is not None:
-            _partial(parts, merged, states[s.state], fold, split, grid)
+        reduction = reductions[s.state] if isinstance(s, k.Update) else None
+        if isinstance(s, k.Update) and reduction is not None:
+            _store_partial(parts, merged, states[s.state], reduction, split, grid)
         else:
             parts.statement(s)
     merged.body(after)
@@ -164,35 +168,40 @@ def _split_folds(
     return True
 
 
-def _partial(
+def _store_partial(
     parts: PhaseBuilder,
     merged: PhaseBuilder,
     state: k.State,
-    fold: k.Reduce | k.Dot,
+    reduction: k.Reduce | k.Dot,
     split: k.Split,
     grid: Sequence[str],
 ) -> None:
-    """state' = state op fold(..): the fold goes to memory for each part, and is folded again."""
-    if isinstance(fold, k.Dot):
-        row, dtype = COMBINES[SUM_OF_PRODUCTS[0]], fold.dtype.compute
-        found = parts.value(fold)
+    """Store the reduction of each part, and reduce the parts again in the merge.
+
+    state' = state op reduction(..)
+    """
+    if isinstance(reduction, k.Dot):
+        row, dtype = COMBINES[SUM_OF_PRODUCTS[0]], reduction.dtype.compute
+        partial = parts.value(reduction)
     else:
-        row = COMBINES[fold.combine]
-        dtype = _partial_dtype(fold.dtype) if row.wide else fold.dtype.compute
-        found = parts.fold(row, parts.value(fold.arg), fold.over, dtype, pairs=fold.dtype != f64)
+        row = COMBINES[reduction.combine]
+        dtype = _partial_dtype(reduction.dtype) if row.wide else reduction.dtype.compute
+        partial = parts.fold(
+            row, parts.value(reduction.arg), reduction.over, dtype, pairs=reduction.dtype != f64
+        )
     order = (*grid, *(a for a in state.axes if a not in grid))
     access = _buffer_of_parts(parts, state.name, order, split, dtype)
     axes = frozenset((split.name, *order))
-    parts.phase.stores.append(StoreItem(access, found, None, axes))
-    again = merged.item("load", access, (), axes, dtype.compute)
-    total = merged.fold(row, again, (split.name,), again.dtype)
-    merged.names[state.name] = merged.convert(total, fold.dtype.compute)
+    parts.phase.stores.append(StoreItem(access, partial, None, axes))
+    partials = merged.item("load", access, (), axes, dtype.compute)
+    total = merged.fold(row, partials, (split.name,), partials.dtype)
+    merged.names[state.name] = merged.convert(total, reduction.dtype.compute)
 
 
 def _buffer_of_parts(
     parts: PhaseBuilder, name: str, order: Sequence[str], split: k.Split, dtype: DType
 ) -> Access:
-    """A buffer with a state of every part, and where the present one is."""
+    """Add a buffer with a state of every part, and return the access of the current one."""
     extents = tuple(parts.phase.axes[a] for a in order)
     buffer = Buffer(f"{name}.parts", dtype, True, product((split.parts, *extents, dtype.itemsize)))
     parts.program.partials.append(buffer)
@@ -204,21 +213,24 @@ def _buffer_of_parts(
 
 
 def _partial_dtype(dtype: DType) -> DType:
-    """Partial float results keep double precision.  A part of a sum of doubles leaves behind the
-    error that it carried: each part is rounded once, whatever its length."""
+    """Return the type of partial results: float64 for floats.
+
+    A compensated sum of doubles drops its error term: each part is rounded once, whatever its
+    length.
+    """
     return f64 if dtype.kind == "float" else dtype
 
 
 def _split_stream(
     kernel: k.Kernel, out: Program, axes: dict[str, Index], grid: list[str], lanes: str | None
 ) -> None:
-    """One phase that streams through each part, one that joins the states of the parts in order."""
+    """Add a phase that streams through each part, and one that merges the states in order."""
     (split,) = splits(kernel)
     first = Phase(
         f"{kernel.name}.parts", {**axes, split.name: split.parts}, [*grid, split.name], lanes=lanes
     )
     parts = PhaseBuilder(kernel, first, out)
-    before, after = _around(kernel)
+    before, after = _before_and_after(kernel)
     rules = merge_rules(kernel)
     parts.body(s for s in kernel.body if not any(s is o for o in after))
     if not any(isinstance(s, k.Merge) for s in kernel.body):
@@ -230,33 +242,34 @@ def _split_stream(
     merged.body(s for s in before if not isinstance(s, k.Store))
     states: dict[str, tuple[Carried, Item]] = {}
     starts: list[tuple[Carried, Item]] = []
-    alone = _folded_alone(kernel, rules)
-    folded: dict[str, Item] = {}
+    independent = _independent_reductions(kernel, rules)
+    partials: dict[str, Item] = {}
     for name in rules:
         final = parts.names[name]
         order = tuple(a for a in axes if a in final.axes and a != split.name)
         access = _buffer_of_parts(parts, name, order, split, final.dtype)
-        spread = frozenset((*order, split.name))
+        part_axes = frozenset((*order, split.name))
         now = len(first.segments) - 1
-        first.stores.append(StoreItem(access, final, None, spread, now))
-        if name in alone:
-            folded[name] = merged.item("load", access, (), spread, final.dtype)
+        first.stores.append(StoreItem(access, final, None, part_axes, now))
+        if name in independent:
+            partials[name] = merged.item("load", access, (), part_axes, final.dtype)
             continue
-        earliest = Access(access.buffer, _at_start(access.offset, split))
+        earliest = Access(access.buffer, _at_first_part(access.offset, split))
         starts.append(
             (
                 merged.carried(name, frozenset(order), final.dtype),
                 merged.item("load", earliest, (), order, final.dtype),
             )
         )
-        states[name] = starts[-1][0], merged.item("load", access, (), spread, final.dtype)
+        states[name] = starts[-1][0], merged.item("load", access, (), part_axes, final.dtype)
     merged.names |= {
-        name: merged.fold(alone[name], x, (split.name,), x.dtype) for name, x in folded.items()
+        name: merged.fold(independent[name], x, (split.name,), x.dtype)
+        for name, x in partials.items()
     }
     if starts:
         merged.open((Visit(split.name, 1, first=1),), starts)
     for name, rule in rules.items():
-        if name in alone:
+        if name in independent:
             continue
         sides: list[Item] = []
         for side in (merged.old, {n: other for n, (_, other) in states.items()}):
@@ -264,8 +277,8 @@ def _split_stream(
             sides.append(merged.value(rule.transported))
         merged.names |= merged.old
         dtype = SCALARS[rule.op].result(*(s.dtype for s in sides))
-        joined = merged.item("apply", rule.op, tuple(sides), _axes_of(sides), dtype)
-        merged.update(name, joined)
+        combined = merged.item("apply", rule.op, tuple(sides), _axes_of(sides), dtype)
+        merged.update(name, combined)
     if starts:
         merged.close()
     merged.names |= {state.name: merged.read(state) for state, _ in starts}
@@ -273,27 +286,29 @@ def _split_stream(
     out.phases += [prune(first), prune(second)]
 
 
-def _folded_alone(kernel: k.Kernel, rules: Mapping[str, MergeRule]) -> dict[str, Combine]:
-    """States whose parts are folded like elements, because no other state looks at what they are
-    meanwhile: sums carry their errors along."""
+def _independent_reductions(kernel: k.Kernel, rules: Mapping[str, MergeRule]) -> dict[str, Combine]:
+    """Return the states whose parts are reduced like elements.
+
+    No other state reads them meanwhile, so that sums may be compensated.
+    """
     stream = next(s for s in kernel.body if isinstance(s, k.Stream))
-    known = {s.name: s for s in stream.states}
+    states = {s.name: s for s in stream.states}
     read = {
         v.name
         for name, rule in rules.items()
         for v in visit(rule.transported)
         if isinstance(v, k.Ref) and v.name != name
     }
-    found: dict[str, Combine] = {}
+    combine_of: dict[str, Combine] = {}
     for s in stream.body:
         if isinstance(s, k.Update) and s.state in rules and s.state not in read:
-            fold = block_fold(known[s.state], s, stream)
-            if isinstance(fold, k.Reduce) and rules[s.state].transported == k.Ref(s.state):
-                found[s.state] = COMBINES[fold.combine]
-    return found
+            reduction = block_fold(states[s.state], s, stream)
+            if isinstance(reduction, k.Reduce) and rules[s.state].transported == k.Ref(s.state):
+                combine_of[s.state] = COMBINES[reduction.combine]
+    return combine_of
 
 
-def _at_start(offset: Index, split: k.Split) -> Index:
+def _at_first_part(offset: Index, split: k.Split) -> Index:
     return substitute_index(offset, {split.name: 0})
 
 

@@ -1,7 +1,7 @@
-"""Streams: loops over the blocks of an axis around the nests of a region's segments.
+"""Emit streams: loops over the blocks of an axis around the nests of a region's segments.
 
 Inside a block the axis has the block's range, so that everything else is emitted as if the axis
-were that short; an axis that is held still is an ordinary number there.
+were that short; an axis that is visited one position at a time is a scalar there.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 WHOLE = 64
-"""Positions at a multiple of which what a block sees of an axis starts: vectors, tiles and panels
+"""Alignment in positions of the sub-range that a block sees of an axis: vectors, tiles and panels
 begin there."""
 
 
 def run_segments(home: NestEmitter, region: Region | None = None, at: int = 0) -> int:
-    """Emits the segments of a region from segment `at` on; the first one after the region."""
+    """Emit the segments of a region from segment `at` on; return the first one after the region."""
     segments = home.s.phase.segments
     while at < len(segments):
         inner = segments[at]
@@ -40,7 +40,8 @@ def run_segments(home: NestEmitter, region: Region | None = None, at: int = 0) -
 
 
 def _stream(home: NestEmitter, region: Region, at: int) -> int:
-    """All blocks of a stream whose first segment is `at`; the first segment after it."""
+    """Emit all blocks of a stream whose first segment is `at`; return the first segment after
+    it."""
     outer, ranges, starts = home.top, dict(home.ranges), dict(home.starts)
     after = at
 
@@ -64,7 +65,7 @@ def _stream(home: NestEmitter, region: Region, at: int) -> int:
 
 
 def _narrow(home: NestEmitter, region: Region) -> None:
-    """Cuts axes to what a block sees of them: from a whole group of vectors on."""
+    """Narrow axes to what a block sees of them, from a full group of vectors on."""
     for visit in region.sees:
         first, _ = home.ranges[visit.axis]
         low, stop = _span(home, visit)
@@ -73,7 +74,7 @@ def _narrow(home: NestEmitter, region: Region) -> None:
 
 
 def _visit(home: NestEmitter, region: Region, visit: Visit, inside: Any) -> None:
-    """A loop over the blocks of one axis."""
+    """Emit a loop over the blocks of one axis."""
     b = home.b
     low, stop = _span(home, visit)
     size = b.sub(stop, low) if visit.size is None else number(visit.size)
@@ -81,44 +82,44 @@ def _visit(home: NestEmitter, region: Region, visit: Visit, inside: Any) -> None
     begin = low if aligned else _block_of(home, visit, low)
 
     def block(at: Value) -> None:
-        here = at
+        block_start = at
         if visit.size == 1:
             home.top.axes[visit.axis] = at
-        end = stop if visit.size is None else _lesser(b, b.add(at, size), stop)
-        at = at if aligned else _greater(b, at, low)
+        end = stop if visit.size is None else _min(b, b.add(at, size), stop)
+        at = at if aligned else _max(b, at, low)
         home.ranges[visit.axis] = at, end
         home.starts[region, visit.axis] = at
-        home.steps[visit] = here, begin
-        for found in home.bands:
-            if found.bands.visit is visit:
-                found.tell()
+        home.steps[visit] = block_start, begin
+        for group_emitter in home.bands:
+            if group_emitter.bands.visit is visit:
+                group_emitter.tell()
         inside()
 
     home.loop(begin, stop, size, block)
 
 
 def _first(home: NestEmitter, visit: Visit) -> Value:
-    """Where the first block of an axis begins."""
+    """Return where the first block of an axis begins."""
     low, _ = home.ranges[visit.axis]
     return home.b.add(low, number(visit.first)) if visit.first else low
 
 
 def _block_of(home: NestEmitter, visit: Visit, at: Value) -> Value:
-    """Where the block begins in which a position lies."""
+    """Return the start of the block that contains a position."""
     b = home.b
     return b.sub(at, b.srem(b.sub(at, _first(home, visit)), number(visit.size or 1)))
 
 
 def _span(home: NestEmitter, visit: Visit) -> tuple[Value, Value]:
-    """Where the blocks of an axis begin and end in this task."""
+    """Return where the blocks of an axis begin and end in this task."""
     b = home.b
     _, stop = home.ranges[visit.axis]
     low = _first(home, visit)
     first, last = low, stop
     if visit.start is not None:
-        low = _lesser(b, _greater(b, home.top.value(visit.start), first), last)
+        low = _min(b, _max(b, home.top.value(visit.start), first), last)
     if visit.stop is not None:
-        stop = _lesser(b, _greater(b, home.top.value(visit.stop), low), last)
+        stop = _min(b, _max(b, home.top.value(visit.stop), low), last)
     if visit.part is None:
         return low, stop
     name, count = visit.part
@@ -126,23 +127,23 @@ def _span(home: NestEmitter, visit: Visit) -> tuple[Value, Value]:
     blocks = _ceil(b, b.sub(last, first), unit)
     each = b.mul(_ceil(b, blocks, home.home.index(count)), unit)
     begin = b.add(first, b.mul(home.top.axis(name), each))
-    return _greater(b, low, begin), _lesser(b, b.add(begin, each), stop)
+    return _max(b, low, begin), _min(b, b.add(begin, each), stop)
 
 
 def _ceil(b: Any, a: Value, by: Value) -> Value:
     return b.sdiv(b.add(a, b.sub(by, number(1))), by)
 
 
-def _lesser(b: Any, x: Value, y: Value) -> Value:
+def _min(b: Any, x: Value, y: Value) -> Value:
     return b.select(b.icmp_signed("<", x, y), x, y)
 
 
-def _greater(b: Any, x: Value, y: Value) -> Value:
+def _max(b: Any, x: Value, y: Value) -> Value:
     return b.select(b.icmp_signed(">", x, y), x, y)
 
 
 def edge(home: NestEmitter, e: Edge) -> Value:
-    """A number of the present block of an axis, which may be a single position."""
+    """Return a bound of the current block of an axis, which may be a single position."""
     b, at = home.b, home.top.axis(e.axis)
     low, high = (at, b.add(at, number(1))) if at is not None else home.ranges[e.axis]
     if e.what == "first":

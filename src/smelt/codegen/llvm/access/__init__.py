@@ -1,1 +1,1 @@
-"""How lanes reach memory: vectors, tails, steps, patterns, margins, what is asked for ahead."""
+"""Memory access of vectors: loads and stores, gathers, bounds checks, prefetch, vector axis."""

@@ -1,10 +1,10 @@
-"""Comparisons of positions: a distance that is >= 0 where they hold, and nowhere else.
+"""Comparisons of positions as affine predicates: a gap that is >= 0 exactly where they hold.
 
     j <= i   <=>   i - j >= 0         i - j < 256   <=>   255 - i + j >= 0
 
-Along a vector such a distance grows or falls by 1 from lane to lane, so that one number says from
-which lane on, or up to which lane, it holds: it is compared with the lanes' own numbers, which are
-short, instead of two vectors of positions in 64 bits.
+Along a vector such a gap grows or falls by 1 from lane to lane, so that one number says from or up
+to which lane it holds: this number is compared with the lane numbers, which are short, instead of
+comparing two vectors of 64-bit positions (strength reduction).
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 FAR = 1 << 40
-"""Numbers up to this size: sums of them and of positions never leave 64 bits."""
+"""Largest constant: sums of it and of positions never overflow 64 bits."""
 I32 = ir.IntType(32)
 
 
 def gap_of(item: Item) -> Index | None:
-    """Of a comparison of positions: what is >= 0 where it holds, and nowhere else."""
+    """Return the gap of a comparison of positions: what is >= 0 exactly where it holds."""
     if item.kind != "apply" or item.payload not in GAPS or len(item.args) != 2:
         return None
-    left, right = map(_position, item.args)
+    left, right = map(_affine_index, item.args)
     if left is None or right is None:
         return None
     sign, shift = GAPS[str(item.payload)]
     return add(mul(sub(left, right), sign), shift)
 
 
-def _position(item: Item) -> Index | None:
-    """An integer made of positions by sums alone, as an index expression."""
+def _affine_index(item: Item) -> Index | None:
+    """Return an integer that is an affine function of positions as an index expression, or None."""
     if item.dtype != i64:
         return None
     payload = item.payload
@@ -53,18 +53,20 @@ def _position(item: Item) -> Index | None:
         return payload
     if item.kind != "apply" or not isinstance(payload, str) or not SCALARS[payload].linear:
         return None
-    found: Index = 0
+    total: Index = 0
     for a, k in zip(item.args, SCALARS[payload].linear, strict=True):
-        part = _position(a)
+        part = _affine_index(a)
         if part is None:
             return None
-        found = add(found, mul(part, k))
-    return found
+        total = add(total, mul(part, k))
+    return total
 
 
 def compared(home: NestEmitter, item: Item, scope: Scope) -> Value | None:
-    """For which lanes a comparison of positions holds; None if it is none, or its distance does
-    not go on by 1."""
+    """Emit the lanes for which a comparison of positions holds.
+
+    None if it is no such comparison, or its gap does not change by 1 from lane to lane.
+    """
     gap = gap_of(item)
     if gap is None or scope.lanes is None or home.vector_position(gap):
         return None
@@ -78,8 +80,10 @@ def compared(home: NestEmitter, item: Item, scope: Scope) -> Value | None:
     edge = first if step < 0 else b.sub(number(0), first)
     for sign, end in (("<", -1), (">", lanes)):
         edge = b.select(b.icmp_signed(sign, edge, number(end)), number(end), edge)
-    own = ir.Constant(ir.VectorType(I32, lanes), list(range(lanes)))
-    return b.icmp_signed("<=" if step < 0 else ">=", own, splat(b, b.trunc(edge, I32), lanes))
+    lane_numbers = ir.Constant(ir.VectorType(I32, lanes), list(range(lanes)))
+    return b.icmp_signed(
+        "<=" if step < 0 else ">=", lane_numbers, splat(b, b.trunc(edge, I32), lanes)
+    )
 
 
 __all__ = ["compared", "gap_of"]

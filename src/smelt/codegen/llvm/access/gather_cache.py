@@ -1,13 +1,13 @@
-"""What lies far apart for the lanes of a vector, read once for all rows that have the same of it.
+"""Reuse a gather for consecutive rows that read the same elements.
 
-Scales and zero points of groups of a weight, and numbers that are packed several to a byte along
-the sum, are the same elements for several positions of it.  Where vectors run across the sum their
-lanes are gathered, which takes as long as twenty other instructions; so what was gathered stays,
-and is gathered anew only where it lies elsewhere:
+Scales and zero points of a weight's groups, and numbers that are packed several to a byte along the
+reduction, are the same elements for several reduced positions.  If vectors run across the
+reduction, their lanes are gathered, which takes as long as twenty other instructions; so the
+gathered vector is stored, and gathered again only when its offset changes:
 
     s[j,k//128]    lanes along j, row after row k: gathered once for 128 rows
 
-All lanes are a known way apart, so that two vectors are the same where their first lanes are.
+All lanes have a fixed stride, so that two vectors are equal if their first lanes are.
 
     home.held = hold(home, k)               # before a loop over k, whatever is inside of it
     read_held(home, item, scope, m, read)   # inside
@@ -36,72 +36,75 @@ NOWHERE = -(1 << 62)
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Vectors of one load, by their number of lanes: where they are kept, and their offsets."""
+    """The cached vectors of a load by number of lanes: their addresses and offsets."""
 
     vectors: Mapping[int, tuple[Value, Value]]
     low: Value | None
-    """The position of the first of several; None where there is one."""
+    """The position of the first of several vectors side by side; None if there is one."""
 
 
 def hold(home: NestEmitter, row: str, side: int = 0) -> dict[Item, Held]:
-    """The loads of a nest whose vectors several rows share, of which there are several side by side
-    in a square of a `side`; nothing of them is known yet."""
-    b, found, lanes, v = home.b, dict[Item, Held](), home.s.lanes, home.nest.vector or ""
-    many = {n: max(side // n, 1) for n in {lanes, lanes * home.nest.wide}}
+    """Allocate a cache for each load of a nest whose vectors consecutive rows share.
+
+    Several vectors side by side if the loop is over square tiles of `side`.  All are empty at
+    first.
+    """
+    b, caches, lanes, v = home.b, dict[Item, Held](), home.s.lanes, home.nest.vector or ""
+    vectors_of = {n: max(side // n, 1) for n in {lanes, lanes * home.nest.wide}}
     for item in home.items:
         if item in home.nest.turned or not _is_shared(home, item, row):
             continue
         vectors = dict[int, tuple[Value, Value]]()
-        for count, places in sorted(many.items()):
+        for count, slots in sorted(vectors_of.items()):
             kind = LLVMMachine(b, count, home.home.target).register_type(item.dtype)
             with b.goto_entry_block():
-                place, offset = (b.alloca(t, size=number(places)) for t in (kind, I64))
-            vectors[count] = place, offset
-            for k in range(places):
+                address, offset = (b.alloca(t, size=number(slots)) for t in (kind, I64))
+            vectors[count] = address, offset
+            for k in range(slots):
                 b.store(I64(NOWHERE), _nth(b, offset, number(k), I64))
-        found[item] = Held(vectors, home.ranges[v][0] if side else None)
-    return found
+        caches[item] = Held(vectors, home.ranges[v][0] if side else None)
+    return caches
 
 
 def _is_shared(home: NestEmitter, item: Item, row: str) -> bool:
-    """Whether lanes of a load lie apart, and neighbours among rows have the same ones."""
+    """Return whether a load is strided along lanes and repeated along neighbouring rows."""
     access, v = item.payload, home.nest.vector
     if not isinstance(access, Access) or item.kind != "load" or v is None:
         return False
     dtype = home.home.dtypes[access.buffer]
     return (
         not access.limits
-        and _is_whole(dtype, item.dtype)
+        and _is_unconverted(dtype, item.dtype)
         and v in item.axes
         and is_repeated(access.offset, row)
         and home.step(access, v) not in (None, 0, 1)
     )
 
 
-def _is_whole(stored: DType, dtype: DType) -> bool:
-    """Whether elements are in registers as they are in memory."""
+def _is_unconverted(stored: DType, dtype: DType) -> bool:
+    """Return whether elements are the same in registers and in memory."""
     return stored == dtype == dtype.compute and dtype.kind != "bool"
 
 
 def read_held(
     home: NestEmitter, item: Item, scope: Scope, m: LLVMMachine, read: Callable[[], Value]
 ) -> Value:
-    """A vector of such a load, which is read unless it is there."""
+    """Read a vector of a cached load, by `read` if it is not the cached one."""
     b, access, lanes = home.b, item.payload, scope.lanes
     assert isinstance(access, Access)
     assert lanes is not None
     if lanes.mask is not None or lanes.count not in home.held[item].vectors:
         return read()
-    held, kind = home.held[item], m.register_type(item.dtype)
-    place, offset = held.vectors[lanes.count]
-    if held.low is not None:
-        nth = b.udiv(b.sub(lanes.base, held.low), number(lanes.count))
-        place, offset = _nth(b, place, nth, kind), _nth(b, offset, nth, I64)
-    now = scope.offset(access)
-    with b.if_then(b.icmp_signed("!=", now, b.load(offset, typ=I64))):
-        b.store(read(), place)
-        b.store(now, offset)
-    return b.load(place, typ=kind)
+    cache, kind = home.held[item], m.register_type(item.dtype)
+    address, offset = cache.vectors[lanes.count]
+    if cache.low is not None:
+        nth = b.udiv(b.sub(lanes.base, cache.low), number(lanes.count))
+        address, offset = _nth(b, address, nth, kind), _nth(b, offset, nth, I64)
+    current = scope.offset(access)
+    with b.if_then(b.icmp_signed("!=", current, b.load(offset, typ=I64))):
+        b.store(read(), address)
+        b.store(current, offset)
+    return b.load(address, typ=kind)
 
 
 def _nth(b: ir.IRBuilder, first: Value, nth: Value, kind: ir.Type) -> Value:

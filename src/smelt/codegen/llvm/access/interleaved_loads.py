@@ -1,8 +1,8 @@
-"""Loads in steps: whole vectors are read, from which the lanes pick their elements.
+"""Read small strides as full vectors, out of which lanes are shuffled.
 
-Columns of rows of 3 lie 3 elements apart.  What several loads of a nest read in the same steps,
-less than a step from one another, is one *comb*: its vectors are read once for all of them, and
-where its teeth leave no gap they are plain loads, along which the processor foresees.
+Columns of rows of 3 are 3 elements apart.  Loads of a nest with the same stride and less than a
+stride apart form one group (a "comb"): its vectors are read once for all of them, and if the group
+leaves no gap they are plain loads, which the hardware prefetcher follows.
 
     x[3*n], x[3*n + 1], x[3*n + 2]    are three vectors, of which each takes every third element
 """
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 Value = ir.Value
 I1, I32 = ir.IntType(1), ir.IntType(32)
 LONGEST = 16
-"""Steps up to which combs are read as vectors, where they have a tooth for every second element."""
+"""Largest stride of a group that is read as vectors, if at least every second element is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comb:
-    """Loads in the same steps, with their distances from the first of them, less than a step."""
+    """A group of loads with the same stride, and their distances from the first, below it."""
 
     first: Access
     step: int
@@ -49,22 +49,22 @@ class Comb:
 
 
 def is_dense(step: int, teeth: int) -> bool:
-    """Whether reading all that lies between is less work than asking for elements."""
+    """Return whether reading everything in between is cheaper than gathering."""
     return step <= FARTHEST_STEP or (step <= LONGEST and 2 * teeth >= step)
 
 
 def constant(e: Index) -> int:
-    """What an index has beside its variables."""
+    """Return the constant term of an index."""
     return next((c for m, c in terms_of(e) if not m), 0)
 
 
 InterleavedLoads = Mapping[Access, tuple[Comb, int]]
-"""The comb of each load that belongs to one, and its own tooth."""
+"""The group of each load that belongs to one, and its distance from the first."""
 
 
 def combs_of(items: Iterable[Item], step_of: Callable[[Access], Index | None]) -> InterleavedLoads:
-    """The combs of loads in positive steps, which are read wherever the others are."""
-    lines: dict[tuple[str, int, Index], dict[int, Access]] = {}
+    """Group the loads with positive strides."""
+    members_of: dict[tuple[str, int, Index], dict[int, Access]] = {}
     for item in items:
         access = item.payload
         if item.kind != "load" or not isinstance(access, Access) or access.limits:
@@ -72,56 +72,61 @@ def combs_of(items: Iterable[Item], step_of: Callable[[Access], Index | None]) -
         step = step_of(access)
         if isinstance(step, int) and 1 < step <= LONGEST:
             at = constant(access.offset)
-            rest = sub(access.offset, at)
-            lines.setdefault((access.buffer, step, rest), {})[at] = access
-    found: dict[Access, tuple[Comb, int]] = {}
-    for (_, step, _), members in lines.items():
+            base = sub(access.offset, at)
+            members_of.setdefault((access.buffer, step, base), {})[at] = access
+    comb_of: dict[Access, tuple[Comb, int]] = {}
+    for (_, step, _), members in members_of.items():
         waiting = sorted(members)
         while waiting:
             start = waiting[0]
-            own = [at for at in waiting if at < start + step]
-            waiting = waiting[len(own) :]
-            comb = Comb(members[start], step, tuple(at - start for at in own))
-            found |= {members[at]: (comb, at - start) for at in own}
+            in_group = [at for at in waiting if at < start + step]
+            waiting = waiting[len(in_group) :]
+            comb = Comb(members[start], step, tuple(at - start for at in in_group))
+            comb_of |= {members[at]: (comb, at - start) for at in in_group}
     return {
-        access: known
-        for access, known in found.items()
-        if is_dense(known[0].step, len(known[0].teeth))
+        access: group
+        for access, group in comb_of.items()
+        if is_dense(group[0].step, len(group[0].teeth))
     }
 
 
 def read_comb(
     home: NestEmitter, access: Access, scope: Scope, m: LLVMMachine, dtype: DType
 ) -> Value | None:
-    """What a load that belongs to a comb reads; None for others."""
-    found = home.combs.get(access)
-    if found is None or scope.lanes is None:
+    """Read the elements of a load that belongs to a group; None for others."""
+    group = home.combs.get(access)
+    if group is None or scope.lanes is None:
         return None
-    comb, tooth = found
+    comb, tooth = group
     assert comb.first in home.accesses, "the offset of another place would be read"
     base = home.home.buffers[access.buffer]
     address = element_address(home.b, base, scope.offset(comb.first), dtype)
-    raw = _picked(m, address, comb.step, comb.teeth, tooth, dtype, scope.lanes.mask, RUN_AHEAD)
+    raw = _select_offset(
+        m, address, comb.step, comb.teeth, tooth, dtype, scope.lanes.mask, RUN_AHEAD
+    )
     return m.load_convert(raw, dtype)
 
 
 def load_strided(
     m: LLVMMachine, address: Value, step: int, dtype: DType, mask: Value | None, far: int = 0
 ) -> Value:
-    """Every `step`-th element from an address, or to it where the step is negative: whole vectors,
-    of which nothing else is touched; what lies `far` bytes ahead is asked for."""
+    """Read every `step`-th element from an address on, backwards if negative.
+
+    Full vectors are read, of which nothing else is touched; what is `far` bytes ahead is
+    prefetched.
+    """
     b, lanes = m.builder, m.lanes or 1
     kind = m.raw_type(dtype)
     if step > 0:
-        return m.load_convert(_picked(m, address, step, (0,), 0, dtype, mask, far), dtype)
-    back = lane_numbers(list(range(lanes))[::-1])
+        return m.load_convert(_select_offset(m, address, step, (0,), 0, dtype, mask, far), dtype)
+    reverse = lane_numbers(list(range(lanes))[::-1])
     first = element_address(b, address, I64(step * (lanes - 1)), dtype)
-    turned = None if mask is None else b.shuffle_vector(mask, mask, back)
-    raw = _picked(m, first, -step, (0,), 0, dtype, turned, -far)
-    return m.load_convert(b.shuffle_vector(raw, ir.Constant(kind, ir.Undefined), back), dtype)
+    reversed_mask = None if mask is None else b.shuffle_vector(mask, mask, reverse)
+    raw = _select_offset(m, first, -step, (0,), 0, dtype, reversed_mask, -far)
+    return m.load_convert(b.shuffle_vector(raw, ir.Constant(kind, ir.Undefined), reverse), dtype)
 
 
-def _picked(
+def _select_offset(
     m: LLVMMachine,
     address: Value,
     step: int,
@@ -131,30 +136,37 @@ def _picked(
     mask: Value | None,
     far: int,
 ) -> Value:
-    """One tooth of all lanes, from vectors of which nothing but the teeth is touched."""
+    """Select the elements of all lanes at one distance.
+
+    From vectors of which only the elements of the group are touched.
+    """
     b, lanes = m.builder, m.lanes or 1
-    found: Value | None = None
-    held: dict[int, int] = {}
+    result: Value | None = None
+    lane_at: dict[int, int] = {}
     for v in range(step):
-        places = [i * step + tooth - v * lanes for i in range(lanes)]
-        own = {i: place for i, place in enumerate(places) if 0 <= place < lanes}
-        if not own:
+        element_numbers = [i * step + tooth - v * lanes for i in range(lanes)]
+        element_at = {
+            i: element for i, element in enumerate(element_numbers) if 0 <= element < lanes
+        }
+        if not element_at:
             continue
-        piece = _piece(m, address, v, step, teeth, dtype, mask, far)
-        if found is None:
-            found, held = piece, own
+        piece = _load_piece(m, address, v, step, teeth, dtype, mask, far)
+        if result is None:
+            result, lane_at = piece, element_at
             continue
-        picks = [held[i] if i in held else lanes + own.get(i, 0) for i in range(lanes)]
-        found = b.shuffle_vector(found, piece, lane_numbers(picks))
-        held = {i: i for i in (*held, *own)}
-    assert found is not None
-    order = [held[i] for i in range(lanes)]
+        picks = [lane_at[i] if i in lane_at else lanes + element_at.get(i, 0) for i in range(lanes)]
+        result = b.shuffle_vector(result, piece, lane_numbers(picks))
+        lane_at = {i: i for i in (*lane_at, *element_at)}
+    assert result is not None
+    order = [lane_at[i] for i in range(lanes)]
     return (
-        found if order == [*range(lanes)] else b.shuffle_vector(found, found, lane_numbers(order))
+        result
+        if order == [*range(lanes)]
+        else b.shuffle_vector(result, result, lane_numbers(order))
     )
 
 
-def _piece(
+def _load_piece(
     m: LLVMMachine,
     address: Value,
     v: int,
@@ -164,20 +176,20 @@ def _piece(
     mask: Value | None,
     far: int,
 ) -> Value:
-    """The v-th vector from an address on, of which only teeth are touched.
+    """Load the v-th vector from an address on, of which only the group's elements are touched.
 
-    What masks let through tells AMD's processors nothing of what comes next, so lines `far` away
-    are asked for: 64 MiB of which every third element is summed take 0.6 of the time."""
+    Masked loads do not train AMD's hardware prefetcher, so lines `far` bytes away are prefetched.
+    """
     b, lanes = m.builder, m.lanes or 1
     kind = m.raw_type(dtype)
     at = element_address(b, address, I64(v * lanes), dtype) if v else address
     if mask is None and len(teeth) == step:
         return b.load(at, align=dtype.itemsize, typ=kind)
-    none = ir.Constant(ir.VectorType(I1, lanes), None)
-    every = ir.Constant(ir.VectorType(I1, lanes), [1] * lanes)
-    places = range(v * lanes, (v + 1) * lanes)
-    wanted = [p // step if p % step in teeth else lanes for p in places]
-    part = b.shuffle_vector(every if mask is None else mask, none, lane_numbers(wanted))
+    no_lanes = ir.Constant(ir.VectorType(I1, lanes), None)
+    all_lanes = ir.Constant(ir.VectorType(I1, lanes), [1] * lanes)
+    element_numbers = range(v * lanes, (v + 1) * lanes)
+    mask_lanes = [p // step if p % step in teeth else lanes for p in element_numbers]
+    part = b.shuffle_vector(all_lanes if mask is None else mask, no_lanes, lane_numbers(mask_lanes))
     part = part if mask is None else unlike(m, part)
     if mask is None and far:  # in a main loop
         for k in range(0, lanes * dtype.itemsize, LINE):

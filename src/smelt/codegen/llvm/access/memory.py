@@ -1,4 +1,4 @@
-"""Loads and stores: whole vectors, masked tails, gathers, single elements under a condition."""
+"""Emit loads and stores: full vectors, masked tails, gathers, conditional scalars."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ I32 = ir.IntType(32)
 
 
 def element_address(b: ir.IRBuilder, base: Value, offset: Value, dtype: DType) -> Value:
-    """Address of element `offset` (i64) of an array at `base`."""
+    """Return the address of element `offset` (i64) of an array at `base`."""
     return b.gep(base, [offset], source_etype=memory_type(dtype))
 
 
 def lie_in_lines(b: ir.IRBuilder, first: Value, apart: Value, size: int) -> Value:
-    """Whether vectors of so many bytes, whose rows begin at `first` and so many bytes `apart`, lie
-    in one line of the cache each: those in two are loaded twice."""
+    """Return whether vectors of `size` bytes are within one cache line each.
+
+    Their rows begin at `first` and are `apart` bytes apart.  Vectors across two lines are loaded
+    twice.
+    """
     inside = b.and_(b.or_(b.ptrtoint(first, I64), apart), I64(size - 1))
     return b.icmp_signed("==", inside, I64(0))
 
 
 def intrinsic(b: ir.IRBuilder, name: str, result: ir.Type, args: Sequence[Value]) -> Value:
-    """A call of one of LLVM's own functions."""
+    """Call an LLVM intrinsic, declaring it if needed."""
     module = b.module
     function = module.globals.get(name)
     if function is None:
@@ -40,7 +43,7 @@ def intrinsic(b: ir.IRBuilder, name: str, result: ir.Type, args: Sequence[Value]
 
 
 def load_vector(m: LLVMMachine, address: Value, dtype: DType, mask: Value | None) -> Value:
-    """Consecutive elements as a register; lanes outside the mask give zero."""
+    """Load consecutive elements; lanes outside the mask are zero."""
     b, kind = m.builder, m.raw_type(dtype)
     if mask is None:
         raw = b.load(address, align=dtype.itemsize, typ=kind)
@@ -56,11 +59,11 @@ def load_vector(m: LLVMMachine, address: Value, dtype: DType, mask: Value | None
 
 
 def unlike(m: LLVMMachine, mask: Value) -> Value:
-    """The same mask, which LLVM cannot tell to be.
+    """Return an equal mask that LLVM cannot identify with the original.
 
-    Where a value that is permuted after a masked load is then selected by the same mask, LLVM 22
+    If a value that is permuted after a masked load is then selected by the same mask, LLVM 22
     permutes it in memory instead (x86 with AVX-512).  Such an instruction reads all lanes, those
-    outside of the mask too (Intel's manual, exceptions of type E4NF), and those may be nobody's.
+    outside of the mask too (Intel's manual, exceptions of type E4NF), and those may be unmapped.
     """
     if m.target.isa != "avx512":
         return mask
@@ -70,18 +73,21 @@ def unlike(m: LLVMMachine, mask: Value) -> Value:
 
 
 def any_lane(b: ir.IRBuilder, mask: Value) -> Value:
-    """Whether a mask has a lane.  A masked load that reads nothing still costs hundreds of cycles
-    where its address is not mapped, so one without lanes had better go somewhere else."""
+    """Return whether a mask has a lane.
+
+    A masked load without lanes still costs hundreds of cycles if its address is not mapped, so it
+    should go to another address.
+    """
     return intrinsic(b, f"llvm.vector.reduce.or.{mask.type.intrinsic_name}", I1, [mask])
 
 
 def every_lane(b: ir.IRBuilder, mask: Value) -> Value:
-    """Whether a mask has all lanes."""
+    """Return whether a mask has all lanes."""
     return intrinsic(b, f"llvm.vector.reduce.and.{mask.type.intrinsic_name}", I1, [mask])
 
 
 def gather(m: LLVMMachine, base: Value, offsets: Value, dtype: DType, mask: Value | None) -> Value:
-    """Elements at vector `offsets` as a register; lanes outside the mask give zero."""
+    """Gather elements at vector `offsets`; lanes outside the mask are zero."""
     b, kind = m.builder, m.raw_type(dtype)
     lanes = m.lanes or 1
     pointers = b.gep(splat(b, base, lanes), [offsets], source_etype=memory_type(dtype))
@@ -96,28 +102,28 @@ def gather(m: LLVMMachine, base: Value, offsets: Value, dtype: DType, mask: Valu
 
 
 FARTHEST_STEP = 4
-"""Steps between lanes up to which whole vectors are read and the lanes picked from them."""
+"""Largest stride between lanes that is read as full vectors and shuffled."""
 
 
 def lanes_between(m: LLVMMachine, base: Value, step: int, limit: Value, lanes: int) -> Value:
-    """The lanes i with 0 <= base + i*step < limit, tested in numbers as short as lanes allow."""
+    """Return the lanes i with 0 <= base + i*step < limit, compared in short integers."""
     b = m.builder
     bits = 16 if m.target.isa == "avx512" else 32
     kind = ir.VectorType(ir.IntType(bits), lanes)
-    far = 1 << 14
+    most = 1 << 14
     steps = ir.Constant(kind, [i * step for i in range(lanes)])
 
-    def near(e: Value) -> Value:
-        for sign, edge in (("<", -far), (">", far)):
+    def clamp(e: Value) -> Value:
+        for sign, edge in (("<", -most), (">", most)):
             e = b.select(b.icmp_signed(sign, e, I64(edge)), I64(edge), e)
         return splat(b, b.trunc(e, ir.IntType(bits)), lanes)
 
-    low = b.icmp_signed(">=", steps, near(b.sub(I64(0), base)))
-    return b.and_(low, b.icmp_signed("<", steps, near(b.sub(limit, base))))
+    low = b.icmp_signed(">=", steps, clamp(b.sub(I64(0), base)))
+    return b.and_(low, b.icmp_signed("<", steps, clamp(b.sub(limit, base))))
 
 
 def load_scalar(m: LLVMMachine, address: Value, dtype: DType, condition: Value | None) -> Value:
-    """One element as a register; zero where the condition fails (nothing is read then)."""
+    """Load one element; zero if the condition fails (nothing is read then)."""
     b, kind = m.builder, m.raw_type(dtype)
     if condition is None:
         return m.load_convert(b.load(address, align=dtype.itemsize, typ=kind), dtype)
@@ -132,8 +138,10 @@ def load_scalar(m: LLVMMachine, address: Value, dtype: DType, condition: Value |
 
 
 def prefetch(b: ir.IRBuilder, address: Value, *, near: bool = False, written: bool = False) -> None:
-    """Asks for the line at an address, into the second cache or the first, to be read or `written`;
-    wrong addresses do no harm."""
+    """Prefetch the cache line at an address into L2, or L1 if `near`; for writing if `written`.
+
+    Invalid addresses are harmless.
+    """
     level = I32(3 if near else 2)
     intrinsic(b, "llvm.prefetch.p0", ir.VoidType(), [address, I32(int(written)), level, I32(1)])
 
@@ -147,11 +155,11 @@ def store_vector(
     *,
     bypass: bool = False,
 ) -> None:
-    """Consecutive elements from a register; `bypass` writes whole vectors past the caches."""
+    """Store consecutive elements; with `bypass`, by a non-temporal store of a full vector."""
     b = m.builder
     raw = m.store_convert(value, dtype)
     if isinstance(mask, ir.Constant):
-        _store_first(b, address, raw, dtype, sum(mask.constant))
+        _store_first_lanes(b, address, raw, dtype, sum(mask.constant))
         return
     if mask is not None:
         intrinsic(
@@ -161,8 +169,8 @@ def store_vector(
             [raw, address, I32(dtype.itemsize), mask],
         )
         return
-    whole = min(64, raw.type.count * dtype.itemsize)
-    stored = b.store(raw, address, align=whole if bypass else dtype.itemsize)
+    alignment = min(64, raw.type.count * dtype.itemsize)
+    stored = b.store(raw, address, align=alignment if bypass else dtype.itemsize)
     if bypass:
         stored.set_metadata("nontemporal", b.module.add_metadata([I32(1)]))
 
@@ -175,58 +183,67 @@ def store_interleaved(
     mask: Value | None,
     vector_bytes: int,
 ) -> None:
-    """Rows that follow one another, of one lane of each column: register by register."""
+    """Store rows of one lane of each column, register by register."""
     b, lanes, step = m.builder, m.lanes or 1, len(columns)
-    own = gcd(vector_bytes // dtype.itemsize, lanes)
+    width = gcd(vector_bytes // dtype.itemsize, lanes)
     raw = [m.store_convert(column, dtype) for column in columns]
-    for v, found in enumerate(_interleaved(b, raw, lanes, own)):
-        at = element_address(b, address, I64(v * own), dtype)
+    for v, vector in enumerate(_interleave(b, raw, lanes, width)):
+        at = element_address(b, address, I64(v * width), dtype)
         if mask is None:
-            b.store(found, at, align=dtype.itemsize)
+            b.store(vector, at, align=dtype.itemsize)
             continue
-        rows = [(v * own + i) // step for i in range(own)]
+        rows = [(v * width + i) // step for i in range(width)]
         part = b.shuffle_vector(mask, mask, lane_numbers(rows))
         intrinsic(
             b,
-            f"llvm.masked.store.{found.type.intrinsic_name}.p0",
+            f"llvm.masked.store.{vector.type.intrinsic_name}.p0",
             ir.VoidType(),
-            [found, at, I32(dtype.itemsize), part],
+            [vector, at, I32(dtype.itemsize), part],
         )
 
 
-def _interleaved(b: ir.IRBuilder, raw: Sequence[Value], lanes: int, own: int) -> list[Value]:
-    """One lane of each column after the other, in vectors of `own` lanes: those of every second
-    column and those of the others take turns, as long as their number is even."""
+def _interleave(b: ir.IRBuilder, raw: Sequence[Value], lanes: int, width: int) -> list[Value]:
+    """Interleave columns into vectors of `width` lanes.
+
+    Recursively by even and odd columns, as long as their number is even.
+    """
     step = len(raw)
-    if step > 2 and step % 2 == own % 2 == 0:
-        found: list[Value] = []
-        halves = (_interleaved(b, raw[k::2], lanes, own) for k in (0, 1))
+    if step > 2 and step % 2 == width % 2 == 0:
+        vectors: list[Value] = []
+        halves = (_interleave(b, raw[k::2], lanes, width) for k in (0, 1))
         for even, odd in zip(*halves, strict=True):
-            for first in (0, own // 2):
-                turns = [first + i // 2 + own * (i % 2) for i in range(own)]
-                found.append(b.shuffle_vector(even, odd, lane_numbers(turns)))
-        return found
-    return [_picked(b, raw, lanes, own, v) for v in range(step * lanes // own)]
+            for first in (0, width // 2):
+                lanes_of_pair = [first + i // 2 + width * (i % 2) for i in range(width)]
+                vectors.append(b.shuffle_vector(even, odd, lane_numbers(lanes_of_pair)))
+        return vectors
+    return [_interleave_one(b, raw, lanes, width, v) for v in range(step * lanes // width)]
 
 
-def _picked(b: ir.IRBuilder, raw: Sequence[Value], lanes: int, own: int, v: int) -> Value:
-    """One vector of these, column by column."""
+def _interleave_one(b: ir.IRBuilder, raw: Sequence[Value], lanes: int, width: int, v: int) -> Value:
+    """Return the v-th interleaved vector, column by column."""
     step = len(raw)
-    places = [divmod(v * own + i, step) for i in range(own)]
-    picks = [row + lanes if column == 1 else row for row, column in places]
-    found = b.shuffle_vector(raw[0], raw[1], lane_numbers(picks))
+    row_and_column = [divmod(v * width + i, step) for i in range(width)]
+    picks = [row + lanes if column == 1 else row for row, column in row_and_column]
+    vector = b.shuffle_vector(raw[0], raw[1], lane_numbers(picks))
     for c, other in enumerate(raw[2:], 2):
-        first = v * own // step
-        near = [min(first + i, lanes - 1) for i in range(own)]
-        taken = b.shuffle_vector(other, other, lane_numbers(near))
-        picks = [own + row - first if column == c else i for i, (row, column) in enumerate(places)]
-        found = b.shuffle_vector(found, taken, lane_numbers(picks))
-    return found
+        first = v * width // step
+        nearest = [min(first + i, lanes - 1) for i in range(width)]
+        moved = b.shuffle_vector(other, other, lane_numbers(nearest))
+        picks = [
+            width + row - first if column == c else i
+            for i, (row, column) in enumerate(row_and_column)
+        ]
+        vector = b.shuffle_vector(vector, moved, lane_numbers(picks))
+    return vector
 
 
-def _store_first(b: ir.IRBuilder, address: Value, raw: Value, dtype: DType, count: int) -> None:
-    """The first lanes, in runs of 8, 4, 2 and 1: rows that are stored under masks alone come to
-    memory at half the speed."""
+def _store_first_lanes(
+    b: ir.IRBuilder, address: Value, raw: Value, dtype: DType, count: int
+) -> None:
+    """Store the first lanes in runs of 8, 4, 2 and 1.
+
+    Rows that are stored by masked stores alone reach memory at half the speed.
+    """
     first = 0
     while first < count:
         run = 1 << (count - first).bit_length() - 1
@@ -239,7 +256,7 @@ def _store_first(b: ir.IRBuilder, address: Value, raw: Value, dtype: DType, coun
 def scatter(
     m: LLVMMachine, base: Value, offsets: Value, value: Value, dtype: DType, mask: Value | None
 ) -> None:
-    """Elements to vector `offsets`."""
+    """Scatter elements to vector `offsets`."""
     b, lanes = m.builder, m.lanes or 1
     raw = m.store_convert(value, dtype)
     pointers = b.gep(splat(b, base, lanes), [offsets], source_etype=memory_type(dtype))
@@ -255,7 +272,7 @@ def scatter(
 def store_scalar(
     m: LLVMMachine, address: Value, value: Value, dtype: DType, condition: Value | None
 ) -> None:
-    """One element from a register, where the condition holds."""
+    """Store one element if the condition holds."""
     b = m.builder
     raw = m.store_convert(value, dtype)
     if condition is None:

@@ -1,8 +1,8 @@
-"""Stores past the caches: results too large for them do not push out what is still needed.
+"""Non-temporal stores: results too large for the caches do not evict what is still needed.
 
-Whole aligned lines are written so, and nothing else; that is known when the loop starts.  Where
-results begin within a line, as NumPy's large arrays do, what lies before the next one is written
-apart: maps into such arrays take 0.8 of the time.
+Only full aligned cache lines are stored that way, in a version of the loop chosen at its start.  If
+results begin within a line, as NumPy's large arrays do, a peeled loop stores what is before the
+next one.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 LEAST_TURNS = 8
-"""Turns of a loop from which on it may begin at the next line: what is written apart takes one."""
+"""Fewest iterations of a loop that is peeled to the next cache line: peeling costs one."""
 FEW_VECTORS = 4
-"""Vectors that go through a loop together unless its operators are one long chain."""
+"""Unroll factor of loops unless their operators are one long chain."""
 
 
 def main_loop(
     home: NestEmitter, low: Value, step: int, walk: Callable[[], None], scope: Scope
 ) -> None:
-    """The loop that `walk` emits, over whole vectors from `low` on; where whole lines are stored
-    and it pays, a twin that bypasses the caches."""
-    b, stores = home.b, _streamed(home, step)
+    """Emit the loop `walk` over full vectors from `low` on.
+
+    With a non-temporal version if full cache lines are stored and it pays.
+    """
+    b, stores = home.b, _nontemporal_stores(home, step)
     if not stores:
         walk()
         return
@@ -44,9 +46,9 @@ def main_loop(
         misaligned = b.or_(misaligned, b.and_(address, number(LINE - 1)))
     with b.if_else(b.icmp_signed("==", misaligned, number(0))) as (aligned, otherwise):
         with aligned:
-            _past(home, walk)
+            _run_nontemporal(home, walk)
         with otherwise:
-            _claiming(home, walk)
+            _run_prefetching(home, walk)
 
 
 Loop = Callable[[Value, Value], None]
@@ -55,45 +57,48 @@ Loop = Callable[[Value, Value], None]
 
 def align_peel(
     home: NestEmitter,
-    reach: tuple[Value, Value],
+    bounds: tuple[Value, Value],
     step: int,
     loops: tuple[Loop, Callable[[Value, Value, bool], None]],
     scope: Scope,
 ) -> Value:
-    """The same within a reach, by a loop over whole wide vectors, which are `step` long; where it
-    ends.  The twin begins with the next line where all stores are as far from it: what lies before
-    is left to the second loop, over vectors with or without a mask of their end."""
-    b, stores, (low, high), (walk, singly) = home.b, _streamed(home, step), reach, loops
+    """Emit a loop over unrolled vectors of `step`, peeled to cache line alignment; return its end.
+
+    `bounds` are its ends and `loops` are the loop over unrolled vectors and the one over single
+    vectors, with or without a mask of their end.  The non-temporal version begins at the next line
+    if all stores are equally far from it; the second loop does what is before.
+    """
+    b, stores, (low, high), (walk, singly) = home.b, _nontemporal_stores(home, step), bounds, loops
 
     def whole(start: Value, of: int = step) -> Value:
         return b.add(start, b.and_(b.sub(high, start), number(-of)))
 
-    if not stores or _is_long(home) or not _shifts(home, stores):
+    if not stores or _is_compute_bound(home) or not _can_start_anywhere(home, stores):
         middle = whole(low)
         main_loop(home, low, step, lambda: walk(low, middle), scope)
         return middle
     first, *others = _addresses(home, stores, low, scope)
     size = home.home.dtypes[stores[0].buffer].itemsize
-    missing = b.and_(b.sub(number(0), first), number(LINE - 1))
-    apart: Value = b.and_(first, number(size - 1))
+    lead_bytes = b.and_(b.sub(number(0), first), number(LINE - 1))
+    differ: Value = b.and_(first, number(size - 1))
     for address in others:
-        apart = b.or_(apart, b.and_(b.xor(first, address), number(LINE - 1)))
-    long = b.icmp_signed(">=", b.sub(high, low), number(LEAST_TURNS * step))
-    pays = b.or_(long, b.icmp_signed("==", missing, number(0)))
-    together = b.and_(pays, b.icmp_signed("==", apart, number(0)))
-    with b.if_else(together) as (yes, no):
+        differ = b.or_(differ, b.and_(b.xor(first, address), number(LINE - 1)))
+    is_long = b.icmp_signed(">=", b.sub(high, low), number(LEAST_TURNS * step))
+    pays = b.or_(is_long, b.icmp_signed("==", lead_bytes, number(0)))
+    can_peel = b.and_(pays, b.icmp_signed("==", differ, number(0)))
+    with b.if_else(can_peel) as (yes, no):
         with yes:
-            start = b.add(low, b.lshr(missing, number(size.bit_length() - 1)))
+            start = b.add(low, b.lshr(lead_bytes, number(size.bit_length() - 1)))
             start = b.select(b.icmp_signed("<", start, high), start, high)
             singly(low, start, True)
             middle = whole(start)
             ended = whole(middle, home.s.lanes)
-            _past(home, lambda: walk(start, middle))
-            _past(home, lambda: singly(middle, ended, False))
+            _run_nontemporal(home, lambda: walk(start, middle))
+            _run_nontemporal(home, lambda: singly(middle, ended, False))
             past = b.block
         with no:
             middle = whole(low)
-            _claiming(home, lambda: walk(low, middle))
+            _run_prefetching(home, lambda: walk(low, middle))
             usual = b.block
     end = b.phi(I64)
     end.add_incoming(ended, past)
@@ -101,37 +106,40 @@ def align_peel(
     return end
 
 
-def _past(home: NestEmitter, walk: Callable[[], None]) -> None:
+def _run_nontemporal(home: NestEmitter, walk: Callable[[], None]) -> None:
     home.bypass = True
     walk()
     home.bypass = False
 
 
-def _is_long(home: NestEmitter) -> bool:
-    """Whether a body computes for longer than memory moves: more loops around it cost registers
-    (`atan2` and `pow` take 1.1 times as long)."""
+def _is_compute_bound(home: NestEmitter) -> bool:
+    """Return whether a body computes for longer than memory moves.
+
+    More loops around it would only cost registers.
+    """
     return bool(home.nest.stages) or home.nest.wide > FEW_VECTORS
 
 
-def _claiming(home: NestEmitter, walk: Callable[[], None]) -> None:
-    home.claims = not _is_long(home)
+def _run_prefetching(home: NestEmitter, walk: Callable[[], None]) -> None:
+    home.claims = not _is_compute_bound(home)
     walk()
     home.claims = False
 
 
 def prefetch_for_write(home: NestEmitter, address: Value, dtype: DType, lanes: int) -> None:
-    """Asks for the lines that a store of so many lanes takes a page later: caches have none of a
-    large result, and stores across lines wait for two (softmax of short rows takes 0.8 of the
-    time)."""
+    """Prefetch the cache lines that a store will write one page later.
+
+    No cache has the lines of a large result, and stores across lines wait for two of them.
+    """
     for k in range(0, lanes * dtype.itemsize, LINE):
-        there = home.b.gep(address, [number(RUN_AHEAD + k)], source_etype=ir.IntType(8))
-        prefetch(home.b, there, near=True, written=True)
+        later = home.b.gep(address, [number(RUN_AHEAD + k)], source_etype=ir.IntType(8))
+        prefetch(home.b, later, near=True, written=True)
 
 
 def _addresses(
     home: NestEmitter, stores: list[Access], low: Value, scope: Scope
 ) -> Iterator[Value]:
-    """Where stores begin, as numbers."""
+    """Yield the addresses at which stores begin, as integers."""
     b = home.b
     for access in stores:
         base, dtype = home.home.buffers[access.buffer], home.home.dtypes[access.buffer]
@@ -139,32 +147,34 @@ def _addresses(
         yield b.ptrtoint(element_address(b, base, first, dtype), I64)
 
 
-def _shifts(home: NestEmitter, stores: list[Access]) -> bool:
-    """Whether the loop may begin anywhere: wherever its vectors do, their lanes read whole vectors,
-    tell where they are by one number and are rounded alike; and results that lie equally far from
-    a line's beginning stay so, being of one size."""
+def _can_start_anywhere(home: NestEmitter, stores: list[Access]) -> bool:
+    """Return whether the loop may begin at any position.
+
+    Its loads must be contiguous, its indices affine and its results rounded alike wherever vectors
+    begin; and stores of one element size keep their distance from cache lines.
+    """
     axis = home.nest.vector or ""
     sizes = {home.home.dtypes[a.buffer].itemsize for a in stores}
     steps = [
         None if home.vector_position(a.offset) else coefficient(a.offset, axis)
         for a in home.accesses
     ]
-    asked = [i.payload for i in home.items if i.kind == "index" and isinstance(i.payload, Expr)]
-    asked += [e for a in home.accesses for e, _ in a.limits]
+    indices = [i.payload for i in home.items if i.kind == "index" and isinstance(i.payload, Expr)]
+    indices += [e for a in home.accesses for e, _ in a.limits]
     plain = all(isinstance(step, int) and 0 <= step <= 1 for step in steps)
-    plain &= all(coefficient(e, axis) is not None for e in asked)
+    plain &= all(coefficient(e, axis) is not None for e in indices)
     return plain and len(sizes) == 1 and all(i.kind != "scan" for i in home.items)
 
 
-def _streamed(home: NestEmitter, step: int) -> list[Access]:
-    """Accesses of stores that write whole cache lines here, if this variant bypasses caches."""
-    found = [s.access for s in home.nest.stores if s.where is None]
-    whole = all(
+def _nontemporal_stores(home: NestEmitter, step: int) -> list[Access]:
+    """Return the stores that write full cache lines here, if this variant is non-temporal."""
+    stores = [s.access for s in home.nest.stores if s.where is None]
+    are_full_lines = all(
         step * home.home.dtypes[a.buffer].itemsize % LINE == 0
         and home.step(a, home.nest.vector or "") == 1
-        for a in found
+        for a in stores
     )
-    return found if home.home.streaming and whole and not home.nest.folds else []
+    return stores if home.home.streaming and are_full_lines and not home.nest.folds else []
 
 
 __all__ = ["align_peel", "main_loop", "prefetch_for_write"]

@@ -1,8 +1,8 @@
-"""Lanes whose places repeat: read from tables, and picked from the run of memory that they are in.
+"""Gather lanes with periodic indices by table lookup and permutation (vpermd, vpermt2d).
 
-Lanes that read `b[k%3]` or `x[k//3]` look for few elements that lie together.  Instead of gathering
-them, one vector is read from where the first of them is, or two, and each lane picks its own.  The
-elements that nobody asks for are not touched.
+Lanes that read `b[k%3]` or `x[k//3]` read few elements that are close together.  Instead of
+gathering them, one vector is loaded from the first of them on, or two, and permuted.  Elements that
+no lane reads are not touched.
 """
 
 from __future__ import annotations
@@ -35,23 +35,24 @@ if TYPE_CHECKING:
 Value = ir.Value
 I1, I32 = ir.IntType(1), ir.IntType(32)
 BITS = 512
-"""Of a register from which each lane picks an element as it is told."""
+"""Bits of a register that can be permuted by lane."""
 AHEAD = 1024
-"""Bytes between what is read and what is asked for: loads of some elements are no run that the
-processor foresees."""
+"""Distance of prefetches in bytes: masked loads do not train the hardware prefetcher."""
 MOST = 16
-"""Lanes that pick at once: elements of less than 32 bits are widened before."""
+"""Most lanes permuted at once: elements of less than 32 bits are widened before."""
 KINDS = {16: "si", 8: "di"}
+"""Intrinsic suffixes of a permutation of one register, by lanes."""
 PAIRS = {16: "d", 8: "q"}
+"""Intrinsic suffixes of a permutation of two registers, by lanes."""
 
 
 def can_pick(target: Target, lanes: int) -> bool:
-    """Whether there are instructions with which each of so many lanes picks an element."""
+    """Return whether there are instructions that permute so many lanes freely."""
     return target.isa == "avx512" and lanes in KINDS
 
 
 def pattern_of(home: NestEmitter, e: Index, scope: Scope) -> Pattern | None:
-    """How an index repeats along the lanes, if it does and does not just go on step by step."""
+    """Return how an index repeats along the lanes; None if it does not, or is affine."""
     lanes = scope.lanes
     if lanes is None or lanes.axis not in axes_of(e) or home.vector_position(e):
         return None
@@ -59,90 +60,103 @@ def pattern_of(home: NestEmitter, e: Index, scope: Scope) -> Pattern | None:
 
 
 def lane_index(home: NestEmitter, e: Index, scope: Scope) -> Value | None:
-    """An index in all lanes; None if it does not repeat."""
-    found = pattern_of(home, e, scope)
-    if found is None or scope.lanes is None:
+    """Emit a periodic index in all lanes; None if it is not periodic."""
+    period = pattern_of(home, e, scope)
+    if period is None or scope.lanes is None:
         return None
     b, count = home.b, scope.lanes.count
-    base, rest = _start(home, found, scope, 0)
-    own = _row(b, found.table(found.period + count - 1), rest, count)
-    wide = b.sext(own, ir.VectorType(I64, count))
-    return b.add(splat(b, base, count), wide)
+    base, phase = _base_and_offset(home, period, scope, 0)
+    offsets = _table_row(b, period.table(period.period + count - 1), phase, count)
+    offsets64 = b.sext(offsets, ir.VectorType(I64, count))
+    return b.add(splat(b, base, count), offsets64)
 
 
 def lane_test(home: NestEmitter, gap: Index, scope: Scope) -> Value | None:
-    """In which lanes an index is 0 or more, where that alone repeats."""
-    found = pattern_of(home, gap, scope)
-    if found is None or scope.lanes is None or found.step or not isinstance(found.first, int):
+    """Emit in which lanes a periodic gap is >= 0.
+
+    None if the gap is not purely periodic: it grows from period to period, or depends on other
+    axes.
+    """
+    period = pattern_of(home, gap, scope)
+    if period is None or scope.lanes is None or period.step or not isinstance(period.first, int):
         return None
-    return _bits(home, [x + found.first >= 0 for x in found.places], scope)
+    return _periodic_mask(home, [x + period.first >= 0 for x in period.places], scope)
 
 
 def lane_limits(home: NestEmitter, e: Index, n: Index, scope: Scope) -> Value | None:
-    """In which lanes an index is inside 0 .. n-1, where that alone repeats."""
-    held = inside_places(home, e, n, scope)
-    return None if held is None else _bits(home, held, scope)
+    """Emit in which lanes a periodic index is in 0 .. n-1.
+
+    None if the index is not purely periodic.
+    """
+    inside = inside_places(home, e, n, scope)
+    return None if inside is None else _periodic_mask(home, inside, scope)
 
 
 def inside_places(home: NestEmitter, e: Index, n: Index, scope: Scope) -> list[bool] | None:
-    """The same for each place in the period."""
-    found = pattern_of(home, e, scope)
-    if found is None or found.step or not isinstance(found.first, int) or not isinstance(n, int):
+    """Return for each position in the period whether an index is in 0 .. n-1, or None."""
+    period = pattern_of(home, e, scope)
+    if period is None or period.step or not isinstance(period.first, int) or not isinstance(n, int):
         return None
-    return [0 <= x + found.first < n for x in found.places]
+    return [0 <= x + period.first < n for x in period.places]
 
 
 def picked(
     home: NestEmitter, access: Access, scope: Scope, m: LLVMMachine, dtype: DType
 ) -> Value | None:
-    """The elements of an access in all lanes, zero outside its limits; None where they are not
-    picked."""
+    """Read the elements of an access in all lanes by permutations, zero out of bounds.
+
+    None if the access does not allow it.
+    """
     lanes, native = scope.lanes, BITS // max(dtype.itemsize * 8, BITS // MOST)
     loose = home.groups[access][len(home.nest.order)]  # the part that differs between lanes
-    found = pattern_of(home, loose, scope)
+    period = pattern_of(home, loose, scope)
     if lanes is None or lanes.mask is not None or lanes.count % native:
         return None
-    if found is None or not can_pick(home.home.target, native):
+    if period is None or not can_pick(home.home.target, native):
         return None
-    held = [True] * found.period
+    inside_at = [True] * period.period
     for e, n in access.limits:
         inside = None if (e, n) in home.assumed else inside_places(home, e, n, scope)
-        if (e, n) not in home.assumed and (inside is None or found.period % len(inside)):
+        if (e, n) not in home.assumed and (inside is None or period.period % len(inside)):
             return None
-        held = [a and (inside is None or inside[x % len(inside)]) for x, a in enumerate(held)]
+        inside_at = [
+            a and (inside is None or inside[x % len(inside)]) for x, a in enumerate(inside_at)
+        ]
     parts = range(0, lanes.count, native)
-    starts = [_firsts(found, lanes, at) for at in parts]
-    if any(found.span(native, held, x) > 2 * native for x in starts):
+    starts = [_starts_of(period, lanes, at) for at in parts]
+    if any(period.span(native, inside_at, x) > 2 * native for x in starts):
         return None
-    own = [_picked(home, access, found, held, scope, m, dtype, at, native) for at in parts]
-    return m.load_convert(_joined(home.b, own), dtype)
+    registers = [
+        _read_register(home, access, period, inside_at, scope, m, dtype, at, native) for at in parts
+    ]
+    return m.load_convert(_concatenate(home.b, registers), dtype)
 
 
-def _picked(
+def _read_register(
     home: NestEmitter,
     access: Access,
-    found: Pattern,
-    held: list[bool],
+    period: Pattern,
+    inside_at: list[bool],
     scope: Scope,
     m: LLVMMachine,
     dtype: DType,
     at: int,
     lanes: int,
 ) -> Value:
-    """One register of picked elements: of so many lanes from `at` on."""
+    """Read one register of permuted elements, of `lanes` lanes from `at` on."""
     b = home.b
     assert scope.lanes is not None
-    firsts = _firsts(found, scope.lanes, at)
-    base, rest = _start(home, found, scope, at)
-    starts, wanted = found.windows(lanes, held, firsts)
-    table = found.table(found.period + lanes - 1)
-    picks = _row(b, table, rest, lanes)
+    firsts = _starts_of(period, scope.lanes, at)
+    base, phase = _base_and_offset(home, period, scope, at)
+    starts, masks_at = period.windows(lanes, inside_at, firsts)
+    table = period.table(period.period + lanes - 1)
+    picks = _table_row(b, table, phase, lanes)
     if len({starts[r] for r in firsts}) == 1:
         (start,) = {starts[r] for r in firsts}
         first: Value = number(start)
-        picks = _row(b, tuple(x - start for x in table), rest, lanes)
+        picks = _table_row(b, tuple(x - start for x in table), phase, lanes)
     else:
-        short = _entry(b, starts, rest, I32)
+        short = _table_entry(b, starts, phase, I32)
         picks = b.sub(picks, splat(b, short, lanes))
         first = b.sext(short, I64)
     raw = m.raw_type(dtype).element
@@ -150,18 +164,18 @@ def _picked(
     above = scope.offset(access)
     offset = b.add(base, first) if above is None else b.add(above, b.add(base, first))
     buffer = home.home.buffers[access.buffer]
-    _ask(home, access, found, scope, dtype, at, offset)
+    _prefetch_later(home, access, period, scope, dtype, at, offset)
     windows: list[Value] = []
-    for w in range(1 if all(x < 1 << lanes for x in wanted) else 2):
-        masks = [x >> w * lanes & ((1 << lanes) - 1) for x in wanted]
+    for w in range(1 if all(x < 1 << lanes for x in masks_at) else 2):
+        masks = [x >> w * lanes & ((1 << lanes) - 1) for x in masks_at]
         address = element_address(b, buffer, b.add(offset, number(w * lanes)), dtype)
-        few = _run(masks, firsts)
-        if few:
-            run = b.load(address, align=dtype.itemsize, typ=ir.VectorType(raw, few))
-            order = [min(i, few - 1) for i in range(lanes)]
+        run_length = _run_length(masks, firsts)
+        if run_length:
+            run = b.load(address, align=dtype.itemsize, typ=ir.VectorType(raw, run_length))
+            order = [min(i, run_length - 1) for i in range(lanes)]
             windows.append(b.shuffle_vector(run, run, lane_numbers(order)))
             continue
-        mask = b.bitcast(_entry(b, masks, rest, ir.IntType(lanes)), ir.VectorType(I1, lanes))
+        mask = b.bitcast(_table_entry(b, masks, phase, ir.IntType(lanes)), ir.VectorType(I1, lanes))
         windows.append(
             intrinsic(
                 b,
@@ -170,76 +184,82 @@ def _picked(
                 [address, I32(dtype.itemsize), unlike(m, mask), ir.Constant(kind, None)],
             )
         )
-    own = permuted(b, windows, picks, lanes)
-    if all(held):
-        return own
-    inside = [sum(held[(r + i) % len(held)] << i for i in range(lanes)) for r in range(len(held))]
-    mask = b.bitcast(_entry(b, inside, rest, ir.IntType(lanes)), ir.VectorType(I1, lanes))
-    return b.select(mask, own, ir.Constant(kind, None))
+    permuted_lanes = permuted(b, windows, picks, lanes)
+    if all(inside_at):
+        return permuted_lanes
+    inside = [
+        sum(inside_at[(r + i) % len(inside_at)] << i for i in range(lanes))
+        for r in range(len(inside_at))
+    ]
+    mask = b.bitcast(_table_entry(b, inside, phase, ir.IntType(lanes)), ir.VectorType(I1, lanes))
+    return b.select(mask, permuted_lanes, ir.Constant(kind, None))
 
 
-def _firsts(found: Pattern, lanes: Lanes, at: int) -> frozenset[int]:
-    """The places in a period at which lane `at` can be."""
+def _starts_of(period: Pattern, lanes: Lanes, at: int) -> frozenset[int]:
+    """Return the positions in a period at which lane `at` can be."""
     if isinstance(lanes.base, ir.Constant):
-        return frozenset(((lanes.base.constant + at) % found.period,))
-    return found.firsts(at, lanes.apart)
+        return frozenset(((lanes.base.constant + at) % period.period,))
+    return period.firsts(at, lanes.apart)
 
 
-def _run(masks: list[int], firsts: Collection[int]) -> int:
-    """How many elements are wanted, if it is known which, and they lie together; else 0."""
-    found = {masks[r] for r in firsts}
-    (mask,) = found if len(found) == 1 else (0,)
+def _run_length(masks: list[int], firsts: Collection[int]) -> int:
+    """Return how many elements are read if they are known and contiguous from the first; else 0."""
+    distinct = {masks[r] for r in firsts}
+    (mask,) = distinct if len(distinct) == 1 else (0,)
     return mask.bit_length() if mask & (mask + 1) == 0 else 0
 
 
-def _ask(
+def _prefetch_later(
     home: NestEmitter,
     access: Access,
-    found: Pattern,
+    period: Pattern,
     scope: Scope,
     dtype: DType,
     at: int,
     offset: Value,
 ) -> None:
-    """Has the processor fetch what such registers read later, once for each that a body reads."""
+    """Prefetch what later vectors read, once for each buffer and register of a body."""
     assert scope.lanes is not None
-    whole = abs(found.step) * dtype.itemsize
-    if not whole or (access.buffer, at) in scope.lanes.asked:
+    period_bytes = abs(period.step) * dtype.itemsize
+    if not period_bytes or (access.buffer, at) in scope.lanes.asked:
         return
     scope.lanes.asked.add((access.buffer, at))
     b, buffer = home.b, home.home.buffers[access.buffer]
-    here = element_address(b, buffer, offset, dtype)
-    for k in range(0, max(whole * MOST // found.period, 1), LINE):
-        far = AHEAD + k if found.step > 0 else -AHEAD - k
-        prefetch(b, b.gep(here, [number(far)], source_etype=ir.IntType(8)))
+    address = element_address(b, buffer, offset, dtype)
+    for k in range(0, max(period_bytes * MOST // period.period, 1), LINE):
+        distance = AHEAD + k if period.step > 0 else -AHEAD - k
+        prefetch(b, b.gep(address, [number(distance)], source_etype=ir.IntType(8)))
 
 
 def permuted(b: ir.IRBuilder, windows: list[Value], picks: Value, lanes: int) -> Value:
-    """Each lane's element of one register or two."""
+    """Permute the lanes of one register or two."""
     kind = windows[0].type
     width = BITS // lanes
-    whole = ir.VectorType(ir.IntType(width), lanes)
-    bits = ir.VectorType(ir.IntType(_width(kind.element)), lanes)
+    register = ir.VectorType(ir.IntType(width), lanes)
+    bits = ir.VectorType(ir.IntType(_bit_width(kind.element)), lanes)
     wide = [
-        b.zext(b.bitcast(w, bits), whole) if bits != whole else b.bitcast(w, whole) for w in windows
+        b.zext(b.bitcast(w, bits), register) if bits != register else b.bitcast(w, register)
+        for w in windows
     ]
-    at = picks if width == 32 else b.sext(picks, whole)
+    at = picks if width == 32 else b.sext(picks, register)
     if len(wide) == 1:
-        found = intrinsic(b, f"llvm.x86.avx512.permvar.{KINDS[lanes]}.512", whole, [wide[0], at])
+        result = intrinsic(
+            b, f"llvm.x86.avx512.permvar.{KINDS[lanes]}.512", register, [wide[0], at]
+        )
     else:
         name = f"llvm.x86.avx512.vpermi2var.{PAIRS[lanes]}.512"
-        found = intrinsic(b, name, whole, [wide[0], at, wide[1]])
-    return b.bitcast(b.trunc(found, bits) if bits != whole else found, kind)
+        result = intrinsic(b, name, register, [wide[0], at, wide[1]])
+    return b.bitcast(b.trunc(result, bits) if bits != register else result, kind)
 
 
-def _width(element: ir.Type) -> int:
+def _bit_width(element: ir.Type) -> int:
     if isinstance(element, ir.IntType):
         return element.width
     return 64 if isinstance(element, ir.DoubleType) else 32
 
 
-def _joined(b: ir.IRBuilder, parts: list[Value]) -> Value:
-    """Registers one after another as one vector."""
+def _concatenate(b: ir.IRBuilder, parts: list[Value]) -> Value:
+    """Concatenate registers to one vector."""
     while len(parts) > 1:
         count = parts[0].type.count
         order = ir.Constant(ir.VectorType(I32, 2 * count), list(range(2 * count)))
@@ -249,44 +269,48 @@ def _joined(b: ir.IRBuilder, parts: list[Value]) -> Value:
     return parts[0]
 
 
-def _start(home: NestEmitter, found: Pattern, scope: Scope, at: int) -> tuple[Value, Value]:
-    """What whole periods before lane `at` add up to, and where in a period this lane is."""
+def _base_and_offset(
+    home: NestEmitter, index: Pattern, scope: Scope, at: int
+) -> tuple[Value, Value]:
+    """Return the index at the period of lane `at`, and the lane's position in it."""
     assert scope.lanes is not None
-    b, period = home.b, number(found.period)
-    here = b.add(scope.axis(scope.lanes.axis), number(at)) if at else scope.axis(scope.lanes.axis)
-    before = b.mul(b.udiv(here, period), number(found.step))
-    firsts = _firsts(found, scope.lanes, at)
-    rest = b.urem(here, period) if len(firsts) > 1 else number(min(firsts))
-    return b.add(home.index(found.first, scope), before), rest
+    b, period = home.b, number(index.period)
+    position = (
+        b.add(scope.axis(scope.lanes.axis), number(at)) if at else scope.axis(scope.lanes.axis)
+    )
+    increment = b.mul(b.udiv(position, period), number(index.step))
+    firsts = _starts_of(index, scope.lanes, at)
+    phase = b.urem(position, period) if len(firsts) > 1 else number(min(firsts))
+    return b.add(home.index(index.first, scope), increment), phase
 
 
-def _bits(home: NestEmitter, held: list[bool], scope: Scope) -> Value:
-    """A truth that repeats, as a mask of all lanes."""
+def _periodic_mask(home: NestEmitter, truths: list[bool], scope: Scope) -> Value:
+    """Emit a periodic truth value as a mask of all lanes."""
     assert scope.lanes is not None
-    b, count, period, apart = home.b, scope.lanes.count, len(held), scope.lanes.apart
-    words = [sum(held[(r + i) % period] << i for i in range(count)) for r in range(period)]
+    b, count, period, apart = home.b, scope.lanes.count, len(truths), scope.lanes.apart
+    words = [sum(truths[(r + i) % period] << i for i in range(count)) for r in range(period)]
     firsts = {x % period for x in range(0, period * apart, apart)}
-    here = number(0) if firsts == {0} else b.urem(scope.axis(scope.lanes.axis), number(period))
-    return b.bitcast(_entry(b, words, here, ir.IntType(count)), ir.VectorType(I1, count))
+    offset = number(0) if firsts == {0} else b.urem(scope.axis(scope.lanes.axis), number(period))
+    return b.bitcast(_table_entry(b, words, offset, ir.IntType(count)), ir.VectorType(I1, count))
 
 
-def _entry(b: ir.IRBuilder, values: list[int], at: Value, kind: Any) -> Value:
-    """One of some numbers."""
+def _table_entry(b: ir.IRBuilder, values: list[int], at: Value, kind: Any) -> Value:
+    """Return one of some numbers, from a table unless it is known."""
     if len({*values}) == 1:
         return kind(values[0])
     if isinstance(at, ir.Constant):
         return kind(values[at.constant])
-    place = b.gep(table(b, tuple(values), kind), [at], source_etype=kind)
-    return b.load(place, typ=kind, align=max(kind.width // 8, 1))
+    address = b.gep(table(b, tuple(values), kind), [at], source_etype=kind)
+    return b.load(address, typ=kind, align=max(kind.width // 8, 1))
 
 
-def _row(b: ir.IRBuilder, values: tuple[int, ...], at: Value, lanes: int) -> Value:
-    """So many neighbours among some numbers."""
+def _table_row(b: ir.IRBuilder, values: tuple[int, ...], at: Value, lanes: int) -> Value:
+    """Return `lanes` consecutive numbers of some, from a table unless they are known."""
     if isinstance(at, ir.Constant):
-        own = values[at.constant : at.constant + lanes]
-        return ir.Constant(ir.VectorType(I32, lanes), list(own))
-    place = b.gep(table(b, values, I32), [at], source_etype=I32)
-    return b.load(place, typ=ir.VectorType(I32, lanes), align=4)
+        constants = values[at.constant : at.constant + lanes]
+        return ir.Constant(ir.VectorType(I32, lanes), list(constants))
+    address = b.gep(table(b, values, I32), [at], source_etype=I32)
+    return b.load(address, typ=ir.VectorType(I32, lanes), align=4)
 
 
 __all__ = ["can_pick", "lane_index", "lane_limits", "lane_test", "permuted", "picked"]

@@ -1,12 +1,10 @@
-"""Reading ahead: a task asks for what the next task will read, a block for the next block's.
+"""Software prefetch: a task prefetches what the next task reads, a block what the next block reads.
 
-Where several nests work on a row (find its mean, its variance, write it), only the first of them
-would wait for memory, and memory idle while the others compute.  So every nest asks for a share of
-the next row, the more the longer it computes: a softmax of rows of 16 KiB takes 70 % of the time
-with it, because memory brings a row while exponentials of the one before are found.  It is asked
-into the first cache, however long it is: processors foresee what follows such lines, not what
-follows those asked into the second one (0.82 to 0.87 of the time of softmax, norms and losses).  In
-a stream the last nest that reads an array, which finds it in cache, asks for the next block.
+If several nests work on a row (compute its mean, its variance, write it), only the first of them
+would wait for memory, and memory would idle while the others compute.  So every nest prefetches a
+share of the next row, larger the longer it computes, into L1 however long the row is: hardware
+prefetchers continue from lines that were prefetched to L1, not from those prefetched to L2.  In a
+stream the last nest that reads an array, which finds it in cache, prefetches the next block.
 """
 
 from __future__ import annotations
@@ -32,35 +30,37 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 PACKED_AHEAD = 4
-"""Rows by which packing runs behind what it has asked memory for."""
+"""Rows between what packing reads and what it prefetches."""
 LINE = 64
 """Bytes of a cache line."""
 LEAST_SHARE = 0.4
-"""What a nest must have to spare, beside the one that has most, to ask for anything."""
+"""Least spare time of a nest that prefetches, relative to the nest that has most."""
 LINE_STORED = 4.0
-"""Cycles for which a line that is stored keeps memory busy."""
+"""Cycles for which storing a cache line keeps memory busy."""
 
 
 def prefetch_ahead(
     home: NestEmitter, access: Access, address: Value, dtype: DType, lanes: int
 ) -> None:
-    """Asks for the place that lies one task behind what a load of so many lanes reads here."""
-    if not home.prefetch_enabled:  # many streams run side by side: the processor does better alone
+    """Prefetch what a load of `lanes` lanes will read in the next block, row or page."""
+    if not home.prefetch_enabled:  # many streams at once: the hardware prefetcher does better alone
         return
     step = _next_block(home, access) or _next_run(home, access)
     if step is None:
         if _is_run(home, access):
             _fetch_lines(home, address, dtype, lanes, RUN_AHEAD)
         return
-    far = home.far.get(step) or home.home.index(step)
-    _fetch_lines(home, element_address(home.b, address, far, dtype), dtype, lanes)
+    distance = home.far.get(step) or home.home.index(step)
+    _fetch_lines(home, element_address(home.b, address, distance, dtype), dtype, lanes)
 
 
 def prefetch_masked(
     home: NestEmitter, access: Access, address: Value, dtype: DType, lanes: int
 ) -> None:
-    """The same for a load under a mask, from which AMD's processors foresee nothing: short rows,
-    and the ends of others, that lie one behind the other."""
+    """Prefetch one page ahead of a masked load, for consecutive rows.
+
+    Masked loads do not train AMD's hardware prefetcher: short rows, and the tails of others.
+    """
     if home.prefetch_enabled and _is_run(home, access, masked=True):
         _fetch_lines(home, address, dtype, lanes, RUN_AHEAD)
 
@@ -68,47 +68,53 @@ def prefetch_masked(
 def _fetch_lines(
     home: NestEmitter, address: Value, dtype: DType, lanes: int, behind: int = 0
 ) -> None:
-    """Asks for the lines of so many lanes, so many bytes `behind` an address: into the first cache
-    what is needed that soon."""
+    """Prefetch the cache lines of `lanes` lanes, `behind` bytes after an address.
+
+    Into L1 if `behind` is set, since they are needed soon, else into L2.
+    """
     for k in range(0, lanes * dtype.itemsize, LINE):
-        there = home.b.gep(address, [number(behind + k)], source_etype=ir.IntType(8))
-        prefetch(home.b, there, near=behind > 0)
+        line_address = home.b.gep(address, [number(behind + k)], source_etype=ir.IntType(8))
+        prefetch(home.b, line_address, near=behind > 0)
 
 
 RUN_AHEAD = 4096
-"""Bytes by which a fold asks for what it reads: a page, since no processor foresees beyond one."""
+"""Distance of prefetches in bytes: a page, since no hardware prefetcher crosses one."""
 
 
 def _is_run(home: NestEmitter, access: Access, *, masked: bool = False) -> bool:
-    """Whether a nest that does nothing but fold is the first to read an array, and reads it from
-    one end to the other; of a `masked` load whether any nest does so, row by row.
+    """Return whether a reduction nest is the first to read an array, from end to end.
 
-    Vectors that lie across lines, as in most of NumPy's arrays, keep the first cache too busy to
-    have enough asked of the second one and of memory: 64 MiB are summed in 0.7 of the time."""
+    Of a `masked` load, whether any nest does so, row by row.  Vectors across cache lines, as in
+    most of NumPy's arrays, keep L1 too busy for the hardware prefetcher to run far enough ahead.
+    """
     nest, s = home.nest, home.s
-    folds = bool(nest.folds) and not nest.stores and not nest.saves
-    if not (folds or masked) or s.products or home.home.shares.get(nest) or not nest.order:
+    reductions = bool(nest.folds) and not nest.stores and not nest.saves
+    if not (reductions or masked) or s.products or home.home.shares.get(nest) or not nest.order:
         return False
     if access.limits or any(a.kind == "value" for a in atoms(access.offset)):
         return False
     if next(n for n in s.nests if any(i.payload == access for i in n.items)) is not nest:
-        return False  # what an earlier nest has read lies in a cache
+        return False  # what an earlier nest has read is in cache
     parts = {number for number, _ in s.phase.cut.values()}
-    around = [a for a in s.phase.grid if a not in s.local and a not in parts]
+    outer_axes = [a for a in s.phase.grid if a not in s.local and a not in parts]
     visits = [v for r in chain(s.phase.segments[nest.time]) for v in r.visits]
-    around += [v.axis for v in visits if v.size == 1] + [*nest.order[:-1]]
+    outer_axes += [v.axis for v in visits if v.size == 1] + [*nest.order[:-1]]
     row = s.phase.axes[nest.order[-1]]
-    return coefficient(access.offset, around[-1]) == row if around else not masked
+    return coefficient(access.offset, outer_axes[-1]) == row if outer_axes else not masked
 
 
 RUNS = 4
-"""Rows between what is read and what is asked for, where a task reads a piece of each row; more
-where so many are read together."""
+"""Rows between what is read and what is prefetched, if a task reads a piece of each row.
+
+More if so many are read together.
+"""
 
 
 def _next_run(home: NestEmitter, access: Access) -> Index | None:
-    """Elements from a piece of a row to that of a later row: rows are further apart than what the
-    processor foresees."""
+    """Return the elements from a piece of a row to that of a later row.
+
+    Rows are further apart than the hardware prefetcher follows.
+    """
     order = home.nest.order
     if len(order) < 2 or order[-1] not in home.s.block or home.nest.vector != order[-1]:
         return None
@@ -119,8 +125,10 @@ def _next_run(home: NestEmitter, access: Access) -> Index | None:
 
 
 def know_runs(home: NestEmitter, rows: int) -> None:
-    """Prepares for so many rows that are read together: told no more of how far away it asks, LLVM
-    keeps no address in a register for each of them."""
+    """Prepare prefetches for `rows` rows that are read together.
+
+    Their distances are made opaque, so that LLVM keeps no address register for each row.
+    """
     home.together, home.far = rows, {}
     for access in home.accesses if home.prefetch_enabled else ():
         step = _next_block(home, access) or _next_run(home, access)
@@ -129,14 +137,16 @@ def know_runs(home: NestEmitter, rows: int) -> None:
 
 
 def _next_block(home: NestEmitter, access: Access) -> Index | None:
-    """Elements from what a block of a stream reads to what the next one does, if this nest is not
-    the first and is the last to read it."""
-    around = chain(home.s.phase.segments[home.nest.time])
-    region = next((r for r in around[::-1] if r.visits), None)
+    """Return the elements between what a stream's block and the next one read.
+
+    None unless this nest is the last to read it, but not the first.
+    """
+    regions = chain(home.s.phase.segments[home.nest.time])
+    region = next((r for r in regions[::-1] if r.visits), None)
     if region is None or region.visits[-1].size in (None, 1):
         return None
-    together = [n for n in home.s.nests if n.time == home.nest.time]
-    readers = [n for n in together if any(i.payload == access for i in n.items)]
+    concurrent = [n for n in home.s.nests if n.time == home.nest.time]
+    readers = [n for n in concurrent if any(i.payload == access for i in n.items)]
     if len(readers) < 2 or readers[-1] is not home.nest:
         return None
     step = coefficient(access.offset, region.visits[-1].axis)
@@ -146,7 +156,7 @@ def _next_block(home: NestEmitter, access: Access) -> Index | None:
 
 
 def next_task(home: NestEmitter, access: Access) -> Index | None:
-    """Elements from what one task reads to what the next one does, where that is one number."""
+    """Return the elements between what a task and the next one read, if a number."""
     free = [g for g in home.s.phase.grid if g not in home.s.local]
     if not free:
         return None
@@ -157,17 +167,22 @@ def next_task(home: NestEmitter, access: Access) -> Index | None:
 
 
 def fresh(home: NestEmitter) -> list[tuple[Access, Index]]:
-    """What the next task reads and this one does not: a load of each part, and how far on it is."""
-    read = [(a, a.offset) for a in accesses_of(home.items)]
-    found: list[tuple[Access, Index]] = []
+    """Return the loads of what the next task reads and this one does not, with their distance.
+
+    One load for each part of an array.
+    """
+    offsets = [(a, a.offset) for a in accesses_of(home.items)]
+    loads: list[tuple[Access, Index]] = []
     for access in accesses_of(home.items):
         step = next_task(home, access)
-        later = add(access.offset, step or 0)
-        near = (sub(later, e) for a, e in read if a.buffer == access.buffer)
-        if step is not None and not any(isinstance(n, int) and abs(n) < home.s.lanes for n in near):
-            found.append((access, step))
-            read.append((access, later))
-    return found
+        next_offset = add(access.offset, step or 0)
+        distances = (sub(next_offset, e) for a, e in offsets if a.buffer == access.buffer)
+        if step is not None and not any(
+            isinstance(n, int) and abs(n) < home.s.lanes for n in distances
+        ):
+            loads.append((access, step))
+            offsets.append((access, next_offset))
+    return loads
 
 
 # ---- the next row --------------------------------------------------------------------------------
@@ -175,8 +190,7 @@ def fresh(home: NestEmitter) -> list[tuple[Access, Index]]:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A nest's share of an array's next row: where it begins and how much it is, as parts of the
-    row."""
+    """A nest's share of an array's next row: its begin and size as fractions of the row."""
 
     access: Access
     begin: Fraction
@@ -184,21 +198,21 @@ class Ask:
 
 
 def shares(s: Schedule) -> dict[Nest, list[Ask]]:
-    """Which nest asks for which part of the row that the next task reads.
+    """Assign each nest the parts of the next task's row that it prefetches.
 
-    Only nests that walk one and the same row take part, each for a share of it in proportion to
-    what it computes meanwhile: so that memory is busy from the first nest to the last.
+    Only nests that walk one and the same row take part, each for a share in proportion to what it
+    computes meanwhile, so that memory is busy from the first nest to the last.
     """
     task = _task_axis(s)
-    # What is computed of a row's folds alone is soon done.
+    # Nests over the results of a row's reductions alone take no time.
     nests = [n for n in s.nests if n.order not in ((), (task,))]
     row = nests[0].vector if nests else None
     if len(nests) < 2 or task is None or row is None or row in s.block:
         return {}
     if len({n.time for n in nests}) > 1:
         return {}
-    walked = {n.order for n in nests}  # each for every row, or all where the row is known
-    if len(walked) > 1 or any(n.product for n in nests) or row in s.phase.cut:
+    orders = {n.order for n in nests}  # all with the loop over rows, or all without
+    if len(orders) > 1 or any(n.product for n in nests) or row in s.phase.cut:
         return {}
     axes = _row_axes(nests[0], task)
     if axes[-1:] != (row,) or len(axes) > 2:
@@ -210,64 +224,69 @@ def shares(s: Schedule) -> dict[Nest, list[Ask]]:
         if isinstance(i.payload, Access) and _steps_on(i.payload, task, axes, s)
     )
     begin = Fraction(0)
-    found: dict[Nest, list[Ask]] = {}
+    shares_of: dict[Nest, list[Ask]] = {}
     first, *others = [spare_cycles(n) for n in nests]
-    # The first nest brings the row from the second cache into the first one all the while.
-    for nest, share in zip(nests, _parts([first / 2, *others]), strict=True):
-        found[nest] = [Ask(access, begin, share) for access in rows if share]
+    # The first nest also loads the row from L2 into L1.
+    for nest, share in zip(nests, _eighths([first / 2, *others]), strict=True):
+        shares_of[nest] = [Ask(access, begin, share) for access in rows if share]
         begin += share
-    return found
+    return shares_of
 
 
 def _task_axis(s: Schedule) -> str | None:
-    """The axis along which neighbouring tasks are neighbours: whole rows, one or more to a task."""
+    """Return the axis along which consecutive tasks are neighbours, with full rows."""
     regions = s.phase.regions()
     if regions:
         visits = [v for r in regions for v in r.visits]
         return visits[0].axis if len(visits) == 1 and visits[0].size == 1 else None
-    own = [g for g in s.phase.grid if g not in s.local or g in s.block]
-    return own[-1] if own else None
+    axes = [g for g in s.phase.grid if g not in s.local or g in s.block]
+    return axes[-1] if axes else None
 
 
-def _parts(weights: list[float]) -> list[Fraction]:
-    """Eighths in proportion to weights, without small ones; they add up to 1."""
-    kept = [w if w >= LEAST_SHARE * max(weights) else 0.0 for w in weights]
-    ends = [round(8 * sum(kept[: k + 1]) / sum(kept)) for k in range(len(kept))]
+def _eighths(weights: list[float]) -> list[Fraction]:
+    """Return eighths in proportion to weights, without small ones; they add up to 1."""
+    large = [w if w >= LEAST_SHARE * max(weights) else 0.0 for w in weights]
+    ends = [round(8 * sum(large[: k + 1]) / sum(large)) for k in range(len(large))]
     return [Fraction(b - a, 8) for a, b in zip([0, *ends], ends, strict=False)]
 
 
 def _row_axes(nest: Nest, task: str) -> tuple[str, ...]:
-    """The axes that a nest walks a row along."""
+    """Return the axes along which a nest walks a row."""
     return nest.order[1:] if nest.order[:1] == (task,) else nest.order
 
 
 def _steps_on(access: Access, task: str, axes: tuple[str, ...], s: Schedule) -> bool:
-    """Whether neighbouring tasks read neighbouring rows in one run each."""
+    """Return whether neighbouring tasks read neighbouring contiguous rows."""
     step = coefficient(access.offset, task)
-    plain = step is not None and step != 0 and not any(a.kind == "axis" for a in atoms(step))
-    known = not any(a.kind == "value" for a in atoms(access.offset))
+    is_strided = step is not None and step != 0 and not any(a.kind == "axis" for a in atoms(step))
+    is_static = not any(a.kind == "value" for a in atoms(access.offset))
     steps = [coefficient(access.offset, a) for a in axes]
     return (
-        plain and known and steps == [*(s.phase.axes[a] for a in axes[1:]), 1] and not access.limits
+        is_strided
+        and is_static
+        and steps == [*(s.phase.axes[a] for a in axes[1:]), 1]
+        and not access.limits
     )
 
 
 def spare_cycles(nest: Nest) -> float:
-    """About how long a nest computes for one vector of its row while memory has nothing to do."""
+    """Estimate how long a nest computes for one vector of its row while memory is idle."""
     inner = [i for i in nest.items if nest.vector in i.axes]
     work = sum(SCALARS[i.payload].cost for i in inner if isinstance(i.payload, str))
     return max(work + len(inner) / 2 + 2 * len(nest.folds) - LINE_STORED * len(nest.stores), 1.0)
 
 
 class RowPrefetch:
-    """Emits a nest's asks: addresses before its loop, prefetches in it.  By default they are those
-    of the nest whose loop it is."""
+    """Emits a nest's prefetches of the next row: addresses before its loop, prefetches in it.
+
+    `nest` is the nest whose shares are prefetched, by default the current one.
+    """
 
     def __init__(self, home: NestEmitter, scope: Scope, nest: Nest | None = None) -> None:
         self.home, self.asks = home, home.home.shares.get(nest or home.nest, [])
         self.starts = [self._start(ask, scope) for ask in self.asks]
         self.before: Value = number(0)
-        """Positions of the row that lie before those of its inner axis."""
+        """Elements of the row before those of its inner axis."""
         if self.asks and len(self._axes()) > 1:
             outer, inner = self._axes()
             extent = home.home.index(home.s.phase.axes[inner])
@@ -280,19 +299,19 @@ class RowPrefetch:
 
     def _start(self, ask: Ask, scope: Scope) -> Value:
         home, b, s = self.home, self.home.b, self.home.s
-        own = {Atom("axis", a) for a in self._axes()}
+        row_atoms = {Atom("axis", a) for a in self._axes()}
         dtype, base = home.home.dtypes[ask.access.buffer], home.home.buffers[ask.access.buffer]
         task = _task_axis(s)
         assert task is not None
-        here = depth_terms(ask.access.offset, lambda a: int(a in own), 2)[0]
-        whole = product(s.phase.axes[a] for a in self._axes())
-        skipped = floordiv(mul(whole, ask.begin.numerator), ask.begin.denominator)
+        row_part = depth_terms(ask.access.offset, lambda a: int(a in row_atoms), 2)[0]
+        row_elements = product(s.phase.axes[a] for a in self._axes())
+        skipped = floordiv(mul(row_elements, ask.begin.numerator), ask.begin.denominator)
         step = mul(coefficient(ask.access.offset, task) or 0, s.block.get(task, 1))
-        there = add(add(here, step), skipped)
-        return element_address(b, base, home.index(there, scope), dtype)
+        first = add(add(row_part, step), skipped)
+        return element_address(b, base, home.index(first, scope), dtype)
 
     def emit(self, position: Value) -> None:
-        """Asks for what belongs to one step of the loop, which is at `position` of the row."""
+        """Emit the prefetches of one step of the loop, at `position` of the row."""
         b, step = self.home.b, self.home.s.lanes * self.home.nest.wide
         position = b.add(self.before, position)
         for ask, start in zip(self.asks, self.starts, strict=True):
@@ -303,16 +322,18 @@ class RowPrefetch:
                 number(part.denominator.bit_length() - 1),
             )
             for k in range(0, ceil(step * itemsize * part), LINE):
-                place = b.add(done, number(k))
-                there = b.gep(start, [place], source_etype=ir.IntType(8))
-                prefetch(b, there, near=True)
+                offset = b.add(done, number(k))
+                line_address = b.gep(start, [offset], source_etype=ir.IntType(8))
+                prefetch(b, line_address, near=True)
 
 
 def ask_ahead(
     home: NestEmitter, pack: Nest, scope: Scope, rows: int = PACKED_AHEAD, *, near: bool = False
 ) -> None:
-    """Has the processor fetch what so many rows later of a block that is packed are read here: rows
-    are too short and too far apart for it to guess.  Into the first cache if `near`."""
+    """Prefetch what a packing nest reads `rows` rows later, into L1 if `near`.
+
+    Its rows are too short and too far apart for the hardware prefetcher.
+    """
     assert scope.lanes is not None
     if len(pack.order) < 2:
         return
@@ -331,11 +352,11 @@ def ask_later(
     *,
     near: bool = False,
 ) -> None:
-    """Asks for what so many lanes read so many positions of an axis later."""
-    b, here, step = home.b, scope.offset(access), coefficient(access.offset, axis)
-    if here is None or step is None or step == 0:
+    """Prefetch what `lanes` lanes will read `positions` positions of an axis later."""
+    b, offset, step = home.b, scope.offset(access), coefficient(access.offset, axis)
+    if offset is None or step is None or step == 0:
         return
     dtype, base = home.home.dtypes[access.buffer], home.home.buffers[access.buffer]
-    later = b.add(here, b.mul(home.index(step, scope), number(positions)))
+    next_offset = b.add(offset, b.mul(home.index(step, scope), number(positions)))
     for k in range(0, lanes, max(LINE // dtype.itemsize, 1)):
-        prefetch(b, element_address(b, base, b.add(later, number(k)), dtype), near=near)
+        prefetch(b, element_address(b, base, b.add(next_offset, number(k)), dtype), near=near)

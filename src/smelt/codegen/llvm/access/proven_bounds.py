@@ -1,4 +1,4 @@
-"""Which lanes of an access are inside its array: the tests that margins and joined arrays need."""
+"""Bounds checks of lanes, as padding and concatenations need, unless they are proven."""
 
 from __future__ import annotations
 
@@ -28,53 +28,58 @@ if TYPE_CHECKING:
 Value = ir.Value
 Limit = tuple[Index, Index]
 SEVERAL = 2
-"""Tested loads for which rows that lie inside are worth loops of their own."""
+"""Fewest tested loads for which rows in bounds are worth loops of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """Which lanes of an access are inside: `mask` says which (a bit where there are no lanes),
-    `some` says whether any may be.  A masked load that reads nothing still costs hundreds of cycles
-    where its address is not mapped, so one without lanes had better go somewhere else."""
+    """The lanes of an access that are in bounds.
+
+    `mask` has them (one bit if there are no lanes), `some` is whether there may be any.  A masked
+    load without lanes still costs hundreds of cycles if its address is not mapped, so it should go
+    to another address.
+    """
 
     mask: Value
     some: Value
 
 
 def inside_limits(home: NestEmitter, access: Access, scope: Scope, vector: bool) -> Inside | None:
-    """The lanes of an access whose positions are inside; None where nothing is tested."""
-    found: Inside | None = None
+    """Emit which lanes of an access are in bounds; None if nothing needs a test."""
+    result: Inside | None = None
     for pair in access.limits:
         if pair in home.assumed:
             continue
-        known = scope.lanes.inside.get(pair) if vector and scope.lanes is not None else None
-        test = known or _test(home, *pair, scope, vector)
-        found = (
+        available = scope.lanes.inside.get(pair) if vector and scope.lanes is not None else None
+        test = available or _test(home, *pair, scope, vector)
+        result = (
             test
-            if found is None
-            else Inside(home.b.and_(found.mask, test.mask), home.b.and_(found.some, test.some))
+            if result is None
+            else Inside(home.b.and_(result.mask, test.mask), home.b.and_(result.some, test.some))
         )
-    return found
+    return result
 
 
-def clamped(home: NestEmitter, m: LLVMMachine, found: Value, to: Clamping, scope: Scope) -> Value:
-    """A computed position, moved to the nearest one inside."""
+def clamped(
+    home: NestEmitter, m: LLVMMachine, position: Value, to: Clamping, scope: Scope
+) -> Value:
+    """Clamp a computed position into its extent."""
     limit = home.b.sub(home.index(to.extent, scope), number(1))
     if m.lanes is not None:
         limit = splat(home.b, limit, m.lanes)
-    found = m.select(m.compare("lt", found, limit), found, limit)
-    return m.select(m.compare("gt", found, zero := m.const(i64, 0)), found, zero)
+    position = m.select(m.compare("lt", position, limit), position, limit)
+    return m.select(m.compare("gt", position, zero := m.const(i64, 0)), position, zero)
 
 
 def tested(home: NestEmitter, e: Index, n: Index, scope: Scope) -> Inside:
-    """The lanes in which one index is inside 0 .. n-1, found here for more than one access."""
+    """Emit the lanes in which an index is in 0 .. n-1, for several accesses."""
     return _test(home, e, n, scope, vector=True)
 
 
 def known_limits(home: NestEmitter, scope: Scope) -> dict[Limit, Inside]:
-    """Which lanes are inside, of the limits that no loop within this scope moves."""
+    """Emit the bounds checks that do not depend on loops inside of this scope."""
     inner = {a for a in home.nest.order if scope.axis(a) is None}
-    found = dict.fromkeys(
+    pairs = dict.fromkeys(
         pair
         for access in accesses_of(home.items)
         for pair in access.limits
@@ -82,79 +87,88 @@ def known_limits(home: NestEmitter, scope: Scope) -> dict[Limit, Inside]:
         and not any(map(inner.intersection, map(axes_of, pair)))
         and not any(a.kind == "value" for e in pair for a in atoms(e))
     )
-    return {pair: tested(home, *pair, scope) for pair in found}
+    return {pair: tested(home, *pair, scope) for pair in pairs}
 
 
 def of_lines(e: Index, axis: str) -> bool:
-    """Whether an index tells lines of an axis apart, as i//n does."""
+    """Return whether an index separates rows of an axis, as i//n does."""
     return any(a.kind == "//" and axis in axes_of(a.args[0]) for a in atoms(e))
 
 
 def within_lines(
-    home: NestEmitter, axis: str, known: Mapping[Limit, Inside], body: Callable[[], None]
+    home: NestEmitter, axis: str, tests: Mapping[Limit, Inside], body: Callable[[], None]
 ) -> None:
-    """The body, twice where limits tell lines of an axis apart: for vectors all of whose lanes lie
-    inside of those, and for the few others."""
-    b, before = home.b, home.assumed
-    told = [pair for pair in known if of_lines(pair[0], axis)]
-    if not told:
+    """Emit a body, twice if bounds checks separate rows of an axis.
+
+    Without these checks for vectors all of whose lanes pass them, and with them for the few others.
+    """
+    b, assumed = home.b, home.assumed
+    row_checks = [pair for pair in tests if of_lines(pair[0], axis)]
+    if not row_checks:
         body()
         return
-    mask = known[told[0]].mask
-    for pair in told[1:]:
-        mask = b.and_(mask, known[pair].mask)
+    mask = tests[row_checks[0]].mask
+    for pair in row_checks[1:]:
+        mask = b.and_(mask, tests[pair].mask)
     with b.if_else(every_lane(b, mask)) as (inner, others):
         with inner:
-            home.assumed = before | {*told}
+            home.assumed = assumed | {*row_checks}
             body()
-            home.assumed = before
+            home.assumed = assumed
         with others:
             body()
 
 
 def row_limits(home: NestEmitter, scope: Scope) -> tuple[frozenset[Limit], Value | None]:
-    """The limits that the loop over vectors leaves alone, where several loads are tested against
-    such; and whether all of them hold."""
+    """Emit whether all bounds checks that do not move along the vector axis hold.
+
+    If several loads have such checks.  Returns the checks, and the condition or None.
+    """
     nest = home.nest
     loads = accesses_of(home.items)
-    still = [
-        [p for p in x.limits if _is_still(home, p[0]) and p not in home.assumed] for x in loads
+    fixed_checks = [
+        [p for p in x.limits if _is_fixed(home, p[0]) and p not in home.assumed] for x in loads
     ]
-    enough = 1 if nest.once else SEVERAL
-    if nest.folds or nest.fixed or sum(map(bool, still)) < enough:
+    required = 1 if nest.once else SEVERAL
+    if nest.folds or nest.fixed or sum(map(bool, fixed_checks)) < required:
         return frozenset(), None
-    tests = dict.fromkeys(pair for pairs in still for pair in pairs)
-    whole: Value | None = None
+    tests = dict.fromkeys(pair for pairs in fixed_checks for pair in pairs)
+    all_hold: Value | None = None
     for e, n in tests:
-        test = _bit(home, e, n, scope)
-        whole = test if whole is None else home.b.and_(whole, test)
-    return frozenset(tests), whole
+        test = _scalar_test(home, e, n, scope)
+        all_hold = test if all_hold is None else home.b.and_(all_hold, test)
+    return frozenset(tests), all_hold
 
 
-def _is_still(home: NestEmitter, e: Index) -> bool:
-    """Whether an index has one value for all positions of the vector axis."""
+def _is_fixed(home: NestEmitter, e: Index) -> bool:
+    """Return whether an index has one value for all positions of the vector axis."""
     read = [home.s.phase.positions[a.name] for a in atoms(e) if a.kind == "value"]
     return not read and home.nest.vector not in axes_of(e)
 
 
-def _bit(home: NestEmitter, e: Index, n: Index, scope: Scope) -> Value:
+def _scalar_test(home: NestEmitter, e: Index, n: Index, scope: Scope) -> Value:
     b, at = home.b, home.index(e, scope)
     test = b.icmp_signed("<", at, home.index(n, scope))
     return test if nonnegative(e) else b.and_(test, b.icmp_signed(">=", at, number(0)))
 
 
 def _test(home: NestEmitter, e: Index, n: Index, scope: Scope, vector: bool) -> Inside:
+    """Emit the lanes in which an index is in 0 .. n-1.
+
+    By comparing lane numbers if the index has a small stride, by a table if it is periodic, else in
+    all lanes.
+    """
     b, lanes = home.b, scope.lanes if vector else None
-    along = lanes is not None and (lanes.axis in axes_of(e) or home.vector_position(e))
-    if lanes is None or not along:
-        test = _bit(home, e, n, scope)
+    varies = lanes is not None and (lanes.axis in axes_of(e) or home.vector_position(e))
+    if lanes is None or not varies:
+        test = _scalar_test(home, e, n, scope)
         return Inside(test if lanes is None else splat(b, test, lanes.count), test)
     step = _lane_step(home, e, lanes.axis)
     if step is not None:
         base, limit = home.index(e, scope), home.index(n, scope)
         mask = lanes_between(home.machine(scope, True), base, step, limit, lanes.count)
-        far = b.add(base, number(step * (lanes.count - 1)))
-        low, high = (base, far) if step >= 0 else (far, base)
+        last = b.add(base, number(step * (lanes.count - 1)))
+        low, high = (base, last) if step >= 0 else (last, base)
         some = b.and_(b.icmp_signed("<", low, limit), b.icmp_signed(">=", high, number(0)))
         return Inside(mask, some)
     mask = lane_limits(home, e, n, scope)
@@ -164,13 +178,13 @@ def _test(home: NestEmitter, e: Index, n: Index, scope: Scope, vector: bool) -> 
     test = b.icmp_signed("<", at, splat(b, home.index(n, scope), lanes.count))
     if not nonnegative(e):
         test = b.and_(test, b.icmp_signed(">=", at, ir.Constant(at.type, None)))
-    # Of places in lines some are inside, unless all of a line is margin.
-    places = any(a.kind == "%" and lanes.axis in axes_of(a.args[0]) for a in atoms(e))
-    return Inside(test, ir.IntType(1)(1) if places else any_lane(b, test))
+    # Positions within rows: some are in bounds, unless a whole row is padding.
+    has_row_positions = any(a.kind == "%" and lanes.axis in axes_of(a.args[0]) for a in atoms(e))
+    return Inside(test, ir.IntType(1)(1) if has_row_positions else any_lane(b, test))
 
 
 def _lane_step(home: NestEmitter, e: Index, axis: str) -> int | None:
-    """How much an index grows from lane to lane, if that is one small number."""
+    """Return by how much an index grows from lane to lane, if by a small constant."""
     if home.vector_position(e):
         return None
     step = coefficient(e, axis)

@@ -1,4 +1,4 @@
-"""Which axis vectors run along, and which one some load runs along instead."""
+"""Choose the vector axis of a phase, and the axis along which a load should be transposed."""
 
 from __future__ import annotations
 
@@ -10,37 +10,40 @@ from smelt.types.affine import coefficient
 from smelt.types.expr import Index, atoms, axes_of
 
 TURNABLE = ("const", "index", "load", "apply", "cast", "unit")
-"""What a phase is made of whose loads may be turned (`smelt.codegen.llvm.scratch.transpose`)."""
+"""Kinds of items in a phase whose loads may be transposed
+(`smelt.codegen.llvm.scratch.transpose`)."""
 STORED = 6.0
-"""Loads against which one store counts there: lanes that are stored far apart take ten times as
-long as a tile that is turned."""
+"""Loads that weigh as much as one store there: scattered stores cost more than a transposition."""
 
 
 def candidates(phase: Phase) -> set[str]:
-    """Axes that vectors may run along: those of some value (a fold that is written out leaves none
-    along its axes), but not what numbers parts, nor what a stream holds still, nor what tells where
-    a stream stops."""
+    """Return the axes that vectors may run along.
+
+    Those of some value (an unrolled reduction leaves none along its axes), except axes that number
+    parts, that a stream visits one position at a time, or that bounds of streams depend on.
+    """
     still = {a for r in phase.regions() for a in still_axes(r)}
     used = frozenset[str]().union(*(i.axes for i in phase.items), *(s.axes for s in phase.stores))
     return set(used) - part_numbers(phase) - still - pinned(phase)
 
 
 def pinned(phase: Phase) -> set[str]:
-    """Axes along which tasks take one position, because a stream stops elsewhere in the next."""
+    """Return the axes along which tasks take one position, because bounds of streams depend on
+    them."""
     return {a for guide, _ in phase.guides() for a in guide.axes}
 
 
 def across_axis(phase: Phase, vector: str | None) -> str | None:
-    """A grid axis that some load walks in unit steps while it jumps along the vector axis."""
+    """Return a grid axis along which some load has stride 1 while it is strided along `vector`."""
     for item in phase.items:
-        found = turned_axis(item, phase, vector)
-        if found is not None:
-            return found
+        axis = turned_axis(item, phase, vector)
+        if axis is not None:
+            return axis
     return None
 
 
 def turned_axis(item: Item, phase: Phase, vector: str | None) -> str | None:
-    """A grid axis that a load walks in unit steps while it jumps along the vector axis."""
+    """Return a grid axis along which a load has stride 1 while it is strided along `vector`."""
     access = item.payload
     if vector is None or not isinstance(access, Access) or access.limits:
         return None
@@ -53,7 +56,7 @@ def turned_axis(item: Item, phase: Phase, vector: str | None) -> str | None:
 
 
 def is_turnable(access: Access, axes: tuple[str, str]) -> bool:
-    """Whether the limits of a load, if it has any, are linear along both axes of a square."""
+    """Return whether a load's bounds checks, if any, are affine along both axes of a tile."""
     if any(a.kind == "value" for pair in access.limits for e in pair for a in atoms(e)):
         return False
     return all(
@@ -64,14 +67,14 @@ def is_turnable(access: Access, axes: tuple[str, str]) -> bool:
 
 
 def part_numbers(phase: Phase) -> set[str]:
-    """Axes that number the parts of another one."""
+    """Return the axes that number the parts of another one."""
     visits = [v for r in phase.regions() for v in r.visits]
     parts = {v.part[0] for v in visits if v.part is not None}
     return parts | {number for number, _ in phase.cut.values()}
 
 
 def picks(item: Item, vector: str | None) -> bool:
-    """Whether a load's lanes are neither side by side nor in steps: repeated, or picked."""
+    """Return whether a load's lanes have no fixed stride: repeated, or permuted."""
     access = item.payload
     if not isinstance(access, Access) or vector not in item.axes or access.limits or item.args:
         return False
@@ -79,16 +82,15 @@ def picks(item: Item, vector: str | None) -> bool:
 
 
 def vector_axis(phase: Phase, among: set[str]) -> str | None:
-    """The axis that the kernel asks for, else that along which most memory is walked in unit
-    steps."""
+    """Return the axis that the kernel requires, else the one with most stride-1 accesses."""
     if phase.lanes in among:
         return phase.lanes
     best: tuple[float, str] | None = None
-    few = _left_out(phase, among)
+    excluded = _left_out(phase, among)
     parts = part_numbers(phase)
     stored = STORED if all(i.kind in TURNABLE for i in phase.items) else 1.5
     for a in phase.axes:
-        if a not in among or a in few:
+        if a not in among or a in excluded:
             continue
         score = 0.0
         for access, axes, write in _accesses(phase):
@@ -103,45 +105,51 @@ def vector_axis(phase: Phase, among: set[str]) -> str | None:
 
 
 def _worth(step: Index | None, write: bool) -> float:
-    """How good it is to run along an array in such steps: of short ones whole vectors are read, and
-    the lanes picked from them."""
+    """Return the value of running along an array with a stride.
+
+    Small strides are read as full vectors and shuffled.
+    """
     if step in (0, 1):
         return 2.0 * int(step == 1)
-    near = isinstance(step, int) and abs(step) <= FARTHEST_STEP and not write
-    return 1.0 if near else -1.0
+    is_small = isinstance(step, int) and abs(step) <= FARTHEST_STEP and not write
+    return 1.0 if is_small else -1.0
 
 
 def _left_out(phase: Phase, among: set[str]) -> set[str]:
-    """Axes of a few positions along which something does not vary that is computed for each
-    position of a longer one, where each of its vectors would hold one number, or along which
-    elements are picked."""
-    few = {a for a in among if isinstance(n := phase.axes[a], int) and n <= SHORT_ROW}
-    longer = among - few
-    alone = [i.axes for i in phase.items if i.kind == "apply" and i.axes & longer]
+    """Return short axes that would make bad vector axes, if there is a longer one.
+
+    Something that is computed for each position of the longer axis does not vary along them, so
+    that each of its vectors would hold one number; or elements are gathered along them.
+    """
+    short = {a for a in among if isinstance(n := phase.axes[a], int) and n <= SHORT_ROW}
+    longer = among - short
+    axes_of_longer = [i.axes for i in phase.items if i.kind == "apply" and i.axes & longer]
     picked = {
         a
         for i in phase.items
         if isinstance(i.payload, Access) and i.axes & longer
-        for place in i.args
-        for a in place.axes
+        for argument in i.args
+        for a in argument.axes
     }
-    return {a for a in few if a in picked or any(a not in axes for axes in alone)}
+    return {a for a in short if a in picked or any(a not in axes for axes in axes_of_longer)}
 
 
 def _accesses(phase: Phase) -> list[tuple[Access, frozenset[str], bool]]:
-    found = [(i.payload, i.axes, False) for i in phase.items if isinstance(i.payload, Access)]
-    return found + [(s.access, s.axes, True) for s in phase.stores]
+    loads = [(i.payload, i.axes, False) for i in phase.items if isinstance(i.payload, Access)]
+    return loads + [(s.access, s.axes, True) for s in phase.stores]
 
 
 def lanes_of(phase: Phase, target: Target) -> int:
-    """Lanes of one vector: as many as the widest floating-point (else integer) type allows that is
-    worked with where most work is; a carried sum in double precision does not count beside
-    that."""
+    """Return the lanes of a vector for a phase.
+
+    By the widest floating-point (else integer) type of the values with most axes; sums that are
+    carried in float64 do not count.
+    """
     kinds = ("load", "apply", "cast")
-    found = [i for i in phase.items if i.kind in kinds and i not in phase.carried]
-    most = max((len(i.axes) for i in found), default=0)
-    worked = [i.dtype for i in found if len(i.axes) == most]
-    floats = [d.bits for d in worked if d.is_float]
-    others = [d.bits for d in worked if d.is_integer]
+    values = [i for i in phase.items if i.kind in kinds and i not in phase.carried]
+    most = max((len(i.axes) for i in values), default=0)
+    dtypes = [i.dtype for i in values if len(i.axes) == most]
+    floats = [d.bits for d in dtypes if d.is_float]
+    others = [d.bits for d in dtypes if d.is_integer]
     widest = max(floats or others or [32])
     return max(target.vector_bytes * 8 // max(widest, 8), 2)

@@ -1,4 +1,4 @@
-"""How lanes read memory: in a row, in steps, picked from what lies together, or each by itself."""
+"""Read the lanes of a load: contiguous, strided, permuted, or gathered."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read_lanes(
     dtype: DType,
     inside: Inside | None,
 ) -> Value:
-    """What all lanes read, zero in those that are outside of a limit or masked."""
+    """Read all lanes of an access, zero in those that are out of bounds or masked."""
     lanes = scope.lanes
     assert lanes is not None
     b, base = home.b, home.home.buffers[access.buffer]
@@ -48,31 +48,30 @@ def read_lanes(
         address = element_address(b, base, scope.offset(access), dtype)
         if inside is not None:
             address = b.select(inside.some, address, base)
-        found = load_vector(m, address, dtype, mask)
+        vector = load_vector(m, address, dtype, mask)
         if mask is None:
             prefetch_ahead(home, access, address, dtype, lanes.count)
         elif inside is None:
             prefetch_masked(home, access, address, dtype, lanes.count)
-        return found
-    combed = read_comb(home, access, scope, m, dtype)
-    if combed is not None:
-        return combed
+        return vector
+    grouped = read_comb(home, access, scope, m, dtype)
+    if grouped is not None:
+        return grouped
     if isinstance(step, int) and 0 < abs(step) <= FARTHEST_STEP:
         address = element_address(b, base, scope.offset(access), dtype)
         return load_strided(m, address, step, dtype, mask, RUN_AHEAD)
-    own = picked(home, access, scope, m, dtype) if step is None else None
-    if own is not None:
-        return own
+    permuted_lanes = picked(home, access, scope, m, dtype) if step is None else None
+    if permuted_lanes is not None:
+        return permuted_lanes
     return gather(m, base, lane_offsets(home, access, step, scope), dtype, mask)
 
 
 def read_units(home: NestEmitter, item: Item, scope: Scope, m: LLVMMachine) -> Value | None:
-    """The units of all lanes, where each is a pair of short numbers that lies behind the one of the
-    lane before; None where they do not."""
-    b, lanes, known = home.b, scope.lanes, lying_pair(item)
-    if lanes is None or m.lanes is None or known is None or home.step(known[0], lanes.axis) != 2:
+    """Read pairs of short numbers that are contiguous from lane to lane, or return None."""
+    b, lanes, pair = home.b, scope.lanes, lying_pair(item)
+    if lanes is None or m.lanes is None or pair is None or home.step(pair[0], lanes.axis) != 2:
         return None
-    first, second = known
+    first, second = pair
     dtype, base = home.home.dtypes[first.buffer], home.home.buffers[first.buffer]
     address = element_address(b, base, scope.offset(first), dtype)
     inside = inside_limits(home, first, scope, True)
@@ -84,15 +83,15 @@ def read_units(home: NestEmitter, item: Item, scope: Scope, m: LLVMMachine) -> V
     ends = inside_limits(home, second, scope, True)
     last = both(b, lanes.mask, ends and ends.mask)
     if mask is not None or last is not None:
-        every = ir.Constant(ir.VectorType(ir.IntType(1), lanes.count), [1] * lanes.count)
+        all_lanes = ir.Constant(ir.VectorType(ir.IntType(1), lanes.count), [1] * lanes.count)
         picks = lane_numbers([j // 2 + j % 2 * lanes.count for j in range(2 * lanes.count)])
-        mask = b.shuffle_vector(mask or every, last or every, picks)
+        mask = b.shuffle_vector(mask or all_lanes, last or all_lanes, picks)
     wide = LLVMMachine(b, 2 * lanes.count, m.target)
     return b.bitcast(load_vector(wide, address, i16, mask), m.register_type(i32))
 
 
 def lane_offsets(home: NestEmitter, access: Access, step: Index | None, scope: Scope) -> Value:
-    """Offsets of all lanes of an access that is not contiguous."""
+    """Return the offsets of all lanes of an access that is not contiguous."""
     assert scope.lanes is not None
     lanes = scope.lanes.count
     fixed = splat(home.b, scope.offset(access), lanes)
@@ -104,7 +103,7 @@ def lane_offsets(home: NestEmitter, access: Access, step: Index | None, scope: S
 
 
 def both(b: ir.IRBuilder, first: Value | None, second: Value | None) -> Value | None:
-    """The lanes of two masks, either of which may be all lanes."""
+    """Return the conjunction of two masks, None meaning all lanes."""
     if first is None or second is None:
         return second if first is None else first
     return b.and_(first, second)

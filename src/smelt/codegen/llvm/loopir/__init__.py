@@ -1,1 +1,1 @@
-"""The flat graph that is scheduled: its items, and what turns one graph into an equal one."""
+"""The loop-level IR between kernels and LLVM, and the rewrites of it."""

@@ -1,9 +1,12 @@
-"""Copies of values with axes replaced by index expressions: the same computation at other places.
+"""Clone values with axes replaced by index expressions: the same computation at another position.
 
-A product over windows packs its image along places instead of columns; a short fold is written out
-as its element at each position.
+Used wherever a value is needed at other positions than its own: the image of a convolution is
+packed by input position instead of by (output, tap), and a small reduction is unrolled into one
+clone of its element for each position.
 
-    Cloner(phase, user, {"u": 0}).of(item)      the item at u = 0, just before `user`
+    Cloner(phase, user, {"u": 0}).of(item)      the item at u = 0, inserted before `user`
+
+Also: inserting items, common subexpression elimination and dead code elimination.
 """
 
 from __future__ import annotations
@@ -29,13 +32,18 @@ from smelt.types.expr import Expr, Index, substitute
 from smelt.types.expr import value as value_of
 
 FOLDS = ("fold", "dot", "scan")
+"""Kinds of items that reduce or scan."""
 HELD = (*FOLDS, "state", "edge")
-"""What has a value for each position of its own, so that it cannot be computed at another one."""
+"""Kinds of items that exist at their own positions only, so that they cannot be computed at another
+one."""
 
 
 class Cloner:
-    """Copies of values with axes replaced, added to the phase just before `user`.  `limits` are
-    tests that loads get which vary along an axis."""
+    """Clones values with axes replaced, inserting the clones just before `user`.
+
+    `at` maps axes to what replaces them.  `limits` are bounds checks that are added to cloned loads
+    which vary along an axis: axis -> (index, extent).
+    """
 
     def __init__(
         self,
@@ -49,16 +57,16 @@ class Cloner:
         self.names: dict[str, Index] = {}
 
     def of(self, item: Item) -> Item:
-        """The copy of a value; itself where nothing in it is replaced."""
+        """Return the clone of a value, or the value itself if nothing in it is replaced."""
         if not item.axes & self.at.keys():
             return item
-        found = self.known.get(item)
-        if found is None and isinstance(item.payload, Folding) and item.kind == "scan":
+        clone = self.known.get(item)
+        if clone is None and isinstance(item.payload, Folding) and item.kind == "scan":
             (along,) = item.payload.over
             at = self.at.get(along)
             assert isinstance(at, int), "a running fold has a value for each position of its own"
-            found = self.known[item] = self._running(item, item.payload.row, along, at)
-        if found is None:
+            clone = self.known[item] = self._unroll_scan(item, item.payload.row, along, at)
+        if clone is None:
             args = tuple(self.of(a) for a in item.args)
             payload = self._payload(item)
             axes = frozenset[str]().union(*(a.axes for a in args))
@@ -69,27 +77,29 @@ class Cloner:
                 axes -= {*payload.over}
             for e in indices(payload):
                 axes |= self._axes(e)
-            found = Item(0, item.kind, payload, args, axes, item.dtype, item.time)
+            clone = Item(0, item.kind, payload, args, axes, item.dtype, item.time)
             if isinstance(payload, Clamping):
-                self.phase.positions[payload.name] = found
-            self.phase.items.insert(self.phase.items.index(self.user), found)
-            self.known[item] = found
-        return found
+                self.phase.positions[payload.name] = clone
+            self.phase.items.insert(self.phase.items.index(self.user), clone)
+            self.known[item] = clone
+        return clone
 
-    def _running(self, scan: Item, row: Combine, along: str, last: int) -> Item:
-        """A running fold at a position of its axis: all up to there, one after the other.  Floats
-        are carried in double precision where errors add up."""
+    def _unroll_scan(self, scan: Item, row: Combine, along: str, last: int) -> Item:
+        """Unroll a scan up to position `last` of its axis.
+
+        Sums of floats are carried in float64, as in the loop.
+        """
         (arg,) = scan.args
-        wide = f64 if row.wide and scan.dtype.is_float else scan.dtype
-        places = [{**self.at, along: k} for k in range(last + 1)]
-        first, *more = [
-            self._converted(Cloner(self.phase, self.user, at).of(arg), wide) for at in places
+        dtype = f64 if row.wide and scan.dtype.is_float else scan.dtype
+        positions = [{**self.at, along: k} for k in range(last + 1)]
+        total, *terms = [
+            self._cast(Cloner(self.phase, self.user, at).of(arg), dtype) for at in positions
         ]
-        for term in more:
-            first = put_before(self.phase, self.user, "apply", row.scalar, (first, term), wide)
-        return self._converted(first, scan.dtype)
+        for term in terms:
+            total = put_before(self.phase, self.user, "apply", row.scalar, (total, term), dtype)
+        return self._cast(total, scan.dtype)
 
-    def _converted(self, item: Item, dtype: DType) -> Item:
+    def _cast(self, item: Item, dtype: DType) -> Item:
         if item.dtype == dtype:
             return item
         return put_before(self.phase, self.user, "cast", Converting(dtype), (item,), dtype)
@@ -97,21 +107,24 @@ class Cloner:
     def _axes(self, e: Index) -> frozenset[str]:
         return axes_through((e,), lambda name: self.phase.positions[name].axes)
 
-    def _put(self, e: Index) -> Index:
+    def _substitute(self, e: Index) -> Index:
         return substitute(substitute(e, self.at), self.names, "value")
 
     def _payload(self, item: Item) -> Payload:
+        """Return an item's payload with axes and computed positions replaced."""
         payload = item.payload
         if isinstance(payload, Access):
-            limits = [(self._put(e), self._put(n)) for e, n in payload.limits]
+            limits = [(self._substitute(e), self._substitute(n)) for e, n in payload.limits]
             limits += [pair for a, pair in self.limits.items() if a in item.axes]
-            return Access(payload.buffer, self._put(payload.offset), tuple(limits), payload.other)
+            return Access(
+                payload.buffer, self._substitute(payload.offset), tuple(limits), payload.other
+            )
         if isinstance(payload, Peek):
-            return Peek(tuple((a, self._put(e)) for a, e in payload.at))
+            return Peek(tuple((a, self._substitute(e)) for a, e in payload.at))
         if isinstance(payload, Clamping):
             name = self._position_name(payload)
-            return Clamping(name, self._put(payload.extent), payload.inside)
-        return self._put(payload) if isinstance(payload, Expr) else payload
+            return Clamping(name, self._substitute(payload.extent), payload.inside)
+        return self._substitute(payload) if isinstance(payload, Expr) else payload
 
     def _position_name(self, payload: Clamping) -> str:
         name = f"{payload.name}.at"
@@ -124,17 +137,17 @@ class Cloner:
 def put_before(
     phase: Phase, user: Item, kind: Kind, payload: Payload, args: tuple[Item, ...], dtype: DType
 ) -> Item:
-    """A new item just before `user`."""
+    """Insert a new item just before `user`, and return it."""
     axes = frozenset[str]().union(*(a.axes for a in args))
-    found = Item(0, kind, payload, args, axes, dtype, user.time)
-    phase.items.insert(phase.items.index(user), found)
+    item = Item(0, kind, payload, args, axes, dtype, user.time)
+    phase.items.insert(phase.items.index(user), item)
     if dtype == f64 != user.dtype:
-        phase.carried.add(found)
-    return found
+        phase.carried.add(item)
+    return item
 
 
 def indices(payload: Payload) -> list[Index]:
-    """The index expressions of an item."""
+    """Return the index expressions of an item's payload."""
     if isinstance(payload, Access):
         return [payload.offset, *(e for pair in payload.limits for e in pair)]
     if isinstance(payload, Peek):
@@ -143,60 +156,65 @@ def indices(payload: Payload) -> list[Index]:
 
 
 def reached(root: Item, axes: set[str]) -> Iterator[Item]:
-    """What a value is computed from, as far as it varies along some of these axes."""
+    """Yield the values that `root` is computed from, including itself, which vary along some of
+    `axes`."""
     pending, seen = [root], {root}
     while pending:
         item = pending.pop()
         if item.axes & axes:
             yield item
-            fresh = [a for a in item.args if a not in seen]
-            seen.update(fresh)
-            pending += fresh
+            new_args = [a for a in item.args if a not in seen]
+            seen.update(new_args)
+            pending += new_args
 
 
 def folds(root: Item, axes: set[str]) -> bool:
-    """Whether a fold, or a state that one is carried in, stands between a value and the memory that
-    it reads along some axes."""
+    """Return whether a value depends on a reduction along some axes.
+
+    Scans, states of streams and bounds of blocks count too: none of them can be cloned at other
+    positions.
+    """
     return any(i.kind in HELD for i in reached(root, axes))
 
 
 def join_equal(phase: Phase) -> None:
-    """Makes items one that say the same: what one column computes is what another did."""
-    known: dict[object, Item] = {}
-    one: dict[Item, Item] = {}
+    """Merge equal items (common subexpression elimination)."""
+    canonical: dict[object, Item] = {}
+    replacement: dict[Item, Item] = {}
     for item in phase.items:
-        item.args = tuple(one.get(a, a) for a in item.args)
+        item.args = tuple(replacement.get(a, a) for a in item.args)
         number = item.payload.other if isinstance(item.payload, Access) else item.payload
         exact = repr(number) if isinstance(number, float) else None  # 0.0 is not -0.0
         key = (item.kind, item.payload, exact, item.args, item.dtype, item.time, item.axes)
-        one[item] = known.setdefault(key, item)
+        replacement[item] = canonical.setdefault(key, item)
     phase.stores[:] = [
-        replace(s, value=one[s.value], where=s.where and one[s.where]) for s in phase.stores
+        replace(s, value=replacement[s.value], where=s.where and replacement[s.where])
+        for s in phase.stores
     ]
-    phase.items[:] = [i for i in phase.items if one[i] is i]
+    phase.items[:] = [i for i in phase.items if replacement[i] is i]
 
 
 def renumber(phase: Phase) -> None:
-    """Gives items their places in the phase as numbers."""
+    """Number the items of a phase in order."""
     for number, item in enumerate(phase.items):
         item.number = number
 
 
 def prune(phase: Phase) -> Phase:
-    """Drops items that no root needs, settings of states that nobody reads, and renumbers."""
+    """Remove dead items and updates of states that nothing reads, and renumber."""
     while True:
-        wanted: set[Item] = set()
+        live: set[Item] = set()
         pending = phase.roots()
         while pending:
             item = pending.pop()
-            if item not in wanted:
-                wanted.add(item)
+            if item not in live:
+                live.add(item)
                 pending.extend(item.args)
-        read = {i.payload for i in wanted if i.kind == "state"}
-        kept = [s for s in phase.settings if s.state in read]
-        if len(kept) == len(phase.settings):
+        read = {i.payload for i in live if i.kind == "state"}
+        updates = [s for s in phase.settings if s.state in read]
+        if len(updates) == len(phase.settings):
             break
-        phase.settings = kept
-    phase.items = [i for i in phase.items if i in wanted]
+        phase.settings = updates
+    phase.items = [i for i in phase.items if i in live]
     renumber(phase)
     return phase

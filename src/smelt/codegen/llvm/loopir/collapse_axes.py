@@ -1,4 +1,4 @@
-"""Neighbouring axes that every access walks in one run become one axis; axes of one position go."""
+"""Collapse adjacent axes that every access walks contiguously, and drop axes of extent 1."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from smelt.types.expr import Atom, Expr, Index, axes_of, axis, mul, rebuild
 
 
 def collapse(phase: Phase) -> Phase:
-    """Joins pairs of axes that every access walks in one run; drops axes of extent 1."""
+    """Collapse all pairs of axes that allow it, and drop axes of extent 1."""
     changed = True
     while changed:
         changed = False
@@ -31,14 +31,17 @@ def collapse(phase: Phase) -> Phase:
         names = list(phase.axes)
         for a in names:
             for b in names:
-                if a != b and a in phase.axes and b in phase.axes and _joinable(phase, a, b):
-                    _join(phase, a, b)
+                if a != b and a in phase.axes and b in phase.axes and _can_collapse(phase, a, b):
+                    _collapse_pair(phase, a, b)
                     changed = True
     return phase
 
 
 def is_bound(phase: Phase, name: str) -> bool:
-    """Whether an axis means something to others than accesses: parts, blocks and their edges."""
+    """Return whether an axis is used by more than accesses.
+
+    It numbers parts, a stream visits it, or a value reads the bounds of its block.
+    """
     numbers = {number for number, _ in phase.cut.values()}
     edges = {i.payload.axis for i in phase.items if isinstance(i.payload, Edge)}
     visits = _visits(phase)
@@ -50,39 +53,42 @@ def _visits(phase: Phase) -> list[Visit]:
     return [v for r in phase.regions() for v in r.cuts]
 
 
-def _is_walked_through(phase: Phase, name: str) -> bool:
-    """Whether an axis is bound for one thing alone: streams walk all of it, in blocks.  What is
-    visited may then be runs over it and the axis inside, as long as those of a single row."""
+def _is_streamed_fully(phase: Phase, name: str) -> bool:
+    """Return whether an axis is bound only because streams walk all of it, in blocks.
+
+    Such an axis may be collapsed with the one inside it: the blocks then are runs over both, at
+    least as long as those of a single row.
+    """
     edges = {i.payload.axis for i in phase.items if isinstance(i.payload, Edge)}
-    own = [v for v in _visits(phase) if v.axis == name]
+    visits = [v for v in _visits(phase) if v.axis == name]
     return (
         name not in edges
-        and bool(own)
-        and not any(v.part or v.stop or v.start or v.first or v.size == 1 for v in own)
+        and bool(visits)
+        and not any(v.part or v.stop or v.start or v.first or v.size == 1 for v in visits)
     )
 
 
-def _used(phase: Phase) -> list[tuple[Index, frozenset[str]]]:
-    """Every index expression with the axes of the thing it belongs to."""
-    read = [(i.payload.offset, i.axes) for i in phase.items if isinstance(i.payload, Access)]
-    return read + [(s.access.offset, s.axes) for s in phase.stores]
+def _offsets(phase: Phase) -> list[tuple[Index, frozenset[str]]]:
+    """Return every offset with the axes of its load or store."""
+    loads = [(i.payload.offset, i.axes) for i in phase.items if isinstance(i.payload, Access)]
+    return loads + [(s.access.offset, s.axes) for s in phase.stores]
 
 
-def _joinable(phase: Phase, a: str, b: str) -> bool:
-    """Whether a*extent(b) + b can be one axis."""
+def _can_collapse(phase: Phase, a: str, b: str) -> bool:
+    """Return whether a*extent(b) + b can be one axis."""
     if (a in phase.grid) != (b in phase.grid):
         return False
     if b in phase.cut or is_bound(phase, b):
         return False
-    if is_bound(phase, a) and not _is_walked_through(phase, a):
+    if is_bound(phase, a) and not _is_streamed_fully(phase, a):
         return False
     for item in phase.items:
         if item.kind in ("fold", "dot") and isinstance(item.payload, Folding):
             over = item.payload.over
             if (a in over) != (b in over):
                 return False
-            apart = a in over and over.index(b) != over.index(a) + 1
-            if apart and (item.kind == "fold" or _overlaps(phase, a)):
+            separate = a in over and over.index(b) != over.index(a) + 1
+            if separate and (item.kind == "fold" or _has_overlapping_windows(phase, a)):
                 return False
         elif item.kind == "scan" and isinstance(item.payload, Folding):
             if a in item.payload.over or b in item.payload.over:
@@ -97,7 +103,7 @@ def _joinable(phase: Phase, a: str, b: str) -> bool:
     inner = phase.axes[b]
     if any((a in s.state.axes) != (b in s.state.axes) for s in phase.settings):
         return False
-    for offset, axes in _used(phase):
+    for offset, axes in _offsets(phase):
         ca, cb = coefficient(offset, a), coefficient(offset, b)
         if ca is None or cb is None or ca != mul(cb, inner):
             return False
@@ -106,11 +112,14 @@ def _joinable(phase: Phase, a: str, b: str) -> bool:
     return True
 
 
-def _overlaps(phase: Phase, summed: str) -> bool:
-    """Whether windows along an axis share places of what they read: packed once each (as products
-    over windows are), these are fewer than the elements of all windows."""
-    over = _summed(phase)
-    for offset, axes in _used(phase):
+def _has_overlapping_windows(phase: Phase, summed: str) -> bool:
+    """Return whether windows along a reduced axis overlap in what they read.
+
+    A convolution packs each input position once, which is less than the elements of all windows:
+    such axes are not collapsed.
+    """
+    over = _reduction_axes(phase)
+    for offset, axes in _offsets(phase):
         step = coefficient(offset, summed) if summed in axes else None
         span = mul(step, phase.axes[summed]) if step else 0
         steps = [coefficient(offset, other) for other in axes - over]
@@ -119,20 +128,20 @@ def _overlaps(phase: Phase, summed: str) -> bool:
     return False
 
 
-def _summed(phase: Phase) -> frozenset[str]:
-    """The axes that folds and products run over."""
-    folds = [i.payload for i in phase.items if isinstance(i.payload, Folding)]
-    return frozenset(name for f in folds for name in f.over)
+def _reduction_axes(phase: Phase) -> frozenset[str]:
+    """Return the axes of all reductions and contractions."""
+    reductions = [i.payload for i in phase.items if isinstance(i.payload, Folding)]
+    return frozenset(name for f in reductions for name in f.over)
 
 
-def _join(phase: Phase, a: str, b: str) -> None:
-    """Axis b becomes a*extent(b) + b; axis a goes."""
+def _collapse_pair(phase: Phase, a: str, b: str) -> None:
+    """Replace axis b by a*extent(b) + b, and remove axis a."""
     extent = mul(phase.axes[a], phase.axes[b])
     phase.lanes = b if phase.lanes == a else phase.lanes
     if a in phase.cut:  # parts of so many rows are parts of so many elements
         number, length = phase.cut.pop(a)
         phase.cut[b] = number, mul(length, phase.axes[b])
-    is_row = all(coefficient(offset, b) == 1 for offset, axes in _used(phase) if b in axes)
+    is_row = all(coefficient(offset, b) == 1 for offset, axes in _offsets(phase) if b in axes)
     for visit in _visits(phase):
         if visit.axis == a:
             visit.axis = b
@@ -142,13 +151,14 @@ def _join(phase: Phase, a: str, b: str) -> None:
 
 
 def put_axes(phase: Phase, values: dict[str, Index], drop: tuple[str, ...]) -> None:
-    """Rewrites axes in every item and store, in place (items are this phase's own)."""
+    """Replace axes by expressions in every item and store, in place, and remove the axes of
+    `drop`."""
 
     def put(e: Index) -> Index:
         return rebuild(
             e,
             lambda atom: (
-                values[atom.name] if atom.kind == "axis" and atom.name in values else _same(atom)
+                values[atom.name] if atom.kind == "axis" and atom.name in values else _as_expr(atom)
             ),
         )
 
@@ -160,7 +170,7 @@ def put_axes(phase: Phase, values: dict[str, Index], drop: tuple[str, ...]) -> N
         elif isinstance(item.payload, Folding):
             over = tuple(x for x in item.payload.over if x not in dropped)
             item.payload = replace(item.payload, over=over, positions=put(item.payload.positions))
-            _fold_of_one(item)
+            _drop_empty_reduction(item)
         elif item.kind == "index" and isinstance(item.payload, Expr):
             item.payload = put(item.payload)
     phase.stores = [
@@ -174,8 +184,8 @@ def put_axes(phase: Phase, values: dict[str, Index], drop: tuple[str, ...]) -> N
     phase.grid = [g for g in phase.grid if g not in dropped]
 
 
-def _fold_of_one(item: Item) -> None:
-    """A fold that has lost all its axes is its element, or position 0."""
+def _drop_empty_reduction(item: Item) -> None:
+    """Replace a reduction that has lost all its axes by its element, or by position 0."""
     if not isinstance(item.payload, Folding) or item.payload.over:
         return
     if item.kind == "dot":
@@ -187,5 +197,5 @@ def _fold_of_one(item: Item) -> None:
         item.kind, item.payload = "cast", Converting(item.dtype)
 
 
-def _same(atom: Atom) -> Index:
+def _as_expr(atom: Atom) -> Index:
     return Expr((((atom,), 1),))

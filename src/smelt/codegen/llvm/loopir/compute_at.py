@@ -1,16 +1,17 @@
-"""Peeks: what windows read of a product is computed once for each place, and held by the task.
+"""Compute a contraction once per position for the windows that read it (Halide's `compute_at`).
 
     max over i, j of relu(dot(x, w)[o, 2*p + i, 2*q + j])
 
-A pooling reads a convolution at places which neighbouring windows share.  The product gets axes of
-its places instead of the pairs of p and i, and is blocked along them like any other; a task holds
-the places that its own windows reach in scratch memory, where the windows *peek* at them:
+A pooling reads a convolution at positions that neighbouring windows share.  The contraction gets
+axes of its own positions instead of the pairs (p, i) and (q, j), and is tiled along them like any
+other.  A task keeps the positions that its windows reach in scratch memory, from which the windows
+read ("peek"):
 
     peek(dot(x, w)[o, y, x], y = 2*p + i, x = 2*q + j)
 
-Lines that the windows of two tasks reach are computed by both: tasks take lines enough for these
-to be few.  The test for a pair of axes is that of `smelt.codegen.llvm.loopir.input_tile`: nothing
-changes when p moves by d while i moves back by s.
+Rows that windows of two tasks reach are computed by both; tasks take enough rows for these to be
+few.  A pair of axes forms a window if no index changes when p moves by the dilation while i moves
+back by the step (as in `smelt.codegen.llvm.loopir.input_tile`).
 """
 
 from __future__ import annotations
@@ -25,131 +26,139 @@ from smelt.types.expr import Index, add, axis, mul, sub, substitute
 from smelt.windows import window_steps
 
 Pair: TypeAlias = tuple[str, str, int, int]
-"""An axis of results, the one of its windows, how far apart windows and their elements are."""
+"""Axis of results, axis of the window, step between windows, dilation."""
 
 
 def peeking(phase: Phase) -> Phase:
-    """Products that folds read through windows get axes of places."""
+    """Give contractions that reductions read through windows axes of their own positions."""
     if phase.regions() or phase.cut:
         return phase
     for fold in [i for i in phase.items if i.kind == "fold"]:
         assert isinstance(fold.payload, Folding)
-        for dot in _products(fold.args[0]):
-            pairs = _pairs(phase, dot, fold.payload.over)
-            if pairs and dot not in phase.roots():  # what is stored itself is at its own places
-                _peek(phase, dot, pairs)
+        for dot in _contractions_of(fold.args[0]):
+            pairs = _window_pairs(phase, dot, fold.payload.over)
+            if pairs and dot not in phase.roots():  # a stored result keeps its own positions
+                _read_through_windows(phase, dot, pairs)
     return phase
 
 
-def _products(root: Item) -> list[Item]:
-    """The products that a value is computed from, with scalar operators between alone."""
-    pending, seen, found = [root], {root}, list[Item]()
+def _contractions_of(root: Item) -> list[Item]:
+    """Return the contractions that a value is computed from through scalar operators alone."""
+    pending, seen, dots = [root], {root}, list[Item]()
     while pending:
         item = pending.pop()
         if item.kind == "dot":
-            found.append(item)
+            dots.append(item)
         elif item.kind not in ("fold", "scan", "peek"):
             more = [a for a in dict.fromkeys(item.args) if a not in seen]
             seen.update(more)
             pending += more
-    return found
+    return dots
 
 
-def _pairs(phase: Phase, dot: Item, over: tuple[str, ...]) -> list[Pair]:
-    """The axes of a product along which windows of a fold slide over it."""
-    found: list[Pair] = []
+def _window_pairs(phase: Phase, dot: Item, over: tuple[str, ...]) -> list[Pair]:
+    """Return the axes of a contraction along which the windows of a reduction slide over it."""
+    pairs: list[Pair] = []
     for tap in (a for a in over if a in dot.axes):
-        taken = {name for name, *_ in found}
-        for name in (a for a in phase.axes if a in dot.axes and a not in (*over, *taken)):
-            steps = _steps(phase, dot, name, tap)
+        used = {name for name, *_ in pairs}
+        for name in (a for a in phase.axes if a in dot.axes and a not in (*over, *used)):
+            steps = _window_steps(phase, dot, name, tap)
             if steps is not None:
-                found.append((name, tap, *steps))
+                pairs.append((name, tap, *steps))
                 break
-    return found
+    return pairs
 
 
-def _steps(phase: Phase, dot: Item, name: str, tap: str) -> tuple[int, int] | None:
-    """How far apart the windows of one axis and their elements along another lie, if nothing else
-    tells the two apart."""
+def _window_steps(phase: Phase, dot: Item, name: str, tap: str) -> tuple[int, int] | None:
+    """Return the step and dilation of windows, or None if the axes form none."""
     taps = phase.axes[tap]
     if not isinstance(taps, int):
         return None
-    touched = list(reached(dot, {name, tap}))
-    if any(i.kind in ("scan", "state", "edge", "peek") or _ends(i, name, tap) for i in touched):
+    dependent = list(reached(dot, {name, tap}))
+    if any(
+        i.kind in ("scan", "state", "edge", "peek") or _is_reduced(i, name, tap) for i in dependent
+    ):
         return None
     for step, dilation in window_steps(taps):
         moves = {name: dilation, tap: -step}
         by = {a: add(axis(a, phase.axes[a]), n) for a, n in moves.items()}
-        if all(substitute(e, by) == e for i in touched for e in indices(i.payload)):
+        if all(substitute(e, by) == e for i in dependent for e in indices(i.payload)):
             return step, dilation
     return None
 
 
-def _ends(item: Item, name: str, tap: str) -> bool:
-    """Whether an item folds one of two axes: it moves with the other alone."""
+def _is_reduced(item: Item, name: str, tap: str) -> bool:
+    """Return whether an item reduces one of the two axes."""
     return isinstance(item.payload, Folding) and not {name, tap}.isdisjoint(item.payload.over)
 
 
-def _peek(phase: Phase, dot: Item, pairs: list[Pair]) -> None:
-    """Puts a peek at the product's places in the place of the product."""
+def _read_through_windows(phase: Phase, dot: Item, pairs: list[Pair]) -> None:
+    """Replace the contraction by reads at window positions."""
     at: dict[str, Index] = {}
     peeks: list[tuple[str, Index]] = []
     for name, tap, step, dilation in pairs:
         taps, extent = phase.axes[tap], phase.axes[name]
         assert isinstance(taps, int)
         reach = Reach(name, step, (taps - 1) * dilation + 1)
-        whole = add(mul(sub(extent, 1), step), reach.length)
-        place = fresh(phase, f"{name}.near", whole)
-        phase.places[place] = reach
-        here = axis(place, whole)
-        at |= {name: 0, tap: here} if dilation == 1 else {name: here, tap: 0}
-        there = add(mul(axis(name, extent), step), mul(axis(tap, taps), dilation))
-        peeks.append((place, there))
+        extent_of_positions = add(mul(sub(extent, 1), step), reach.length)
+        name_of_axis = fresh(phase, f"{name}.near", extent_of_positions)
+        phase.places[name_of_axis] = reach
+        position = axis(name_of_axis, extent_of_positions)
+        at |= {name: 0, tap: position} if dilation == 1 else {name: position, tap: 0}
+        read_position = add(mul(axis(name, extent), step), mul(axis(tap, taps), dilation))
+        peeks.append((name_of_axis, read_position))
     moved = Cloner(phase, dot, at).of(dot)
-    found = Item(0, "peek", Peek(tuple(peeks)), (moved,), dot.axes, dot.dtype, dot.time)
-    phase.items.insert(phase.items.index(dot), found)
+    window_reads = Item(0, "peek", Peek(tuple(peeks)), (moved,), dot.axes, dot.dtype, dot.time)
+    phase.items.insert(phase.items.index(dot), window_reads)
     for item in phase.items:
-        item.args = tuple(found if a is dot else a for a in item.args)
+        item.args = tuple(window_reads if a is dot else a for a in item.args)
     phase.items.remove(dot)
     renumber(phase)
 
 
 def finish_sums(phase: Phase) -> None:
-    """Products that are looped over after all are carried in several parts: what windows peek at is
-    their finished value."""
+    """Convert accumulators that windows read to the type of their result.
+
+    Contractions which became plain reductions are accumulated in several parts.
+    """
     for peek in [i for i in phase.items if i.kind == "peek" and i.args[0].kind == "fold"]:
-        (held,) = peek.args
-        whole = Converting(held.dtype)
-        found = Item(0, "cast", whole, (held,), held.axes, held.dtype, held.time)
-        phase.items.insert(phase.items.index(peek), found)
-        peek.args = (found,)
+        (reduction,) = peek.args
+        conversion = Converting(reduction.dtype)
+        result = Item(
+            0, "cast", conversion, (reduction,), reduction.axes, reduction.dtype, reduction.time
+        )
+        phase.items.insert(phase.items.index(peek), result)
+        peek.args = (result,)
     renumber(phase)
 
 
-# ---- how work is cut -----------------------------------------------------------------------------
+# ---- task blocks ---------------------------------------------------------------------------------
 
 
 def place_blocks(phase: Phase, itemsize: int) -> dict[str, Index]:
-    """How the axes whose windows peek are cut into tasks."""
-    most = window_columns(itemsize)
-    found: dict[str, Index] = {}
+    """Return the task blocks of the axes whose windows read contractions: axis -> positions."""
+    max_columns = window_columns(itemsize)
+    blocks: dict[str, Index] = {}
     width: Index = 0
     for reach in reversed(phase.places.values()):
         if reach.axis not in phase.grid:
             continue
-        whole = phase.axes[reach.axis]
-        found[reach.axis] = band_of_windows(whole, reach.step, reach.length, width, most)
-        width = mul(width or 1, covered(found[reach.axis], reach))
-    return found
+        extent = phase.axes[reach.axis]
+        blocks[reach.axis] = band_of_windows(extent, reach.step, reach.length, width, max_columns)
+        width = mul(width or 1, covered(blocks[reach.axis], reach))
+    return blocks
 
 
 def place_rows(phase: Phase) -> int:
-    """Rows of a product over windows that a task takes beside its places: fewer where windows
-    overlap, because then it holds more lines."""
+    """Return the rows (output channels) of a convolution that a task takes besides its window
+    positions.
+
+    Fewer where windows overlap, because the task then keeps more image rows.
+    """
     overlap = any(r.length > r.step for r in phase.places.values())
     return WINDOW_ROWS // 2 if overlap else WINDOW_ROWS
 
 
 def covered(positions: Index, reach: Reach) -> Index:
-    """Places that so many neighbouring windows reach."""
+    """Return how many input positions `positions` neighbouring windows reach."""
     return add(mul(sub(positions, 1), reach.step), reach.length)

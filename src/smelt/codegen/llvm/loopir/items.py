@@ -1,8 +1,9 @@
-"""A kernel ready to be scheduled: values as a flat graph with flat memory offsets.
+"""The loop-level IR: a kernel as phases of SSA values with flat memory offsets.
 
-Each item is one value with the axes it varies along; loads and stores carry one offset in elements.
-A phase is work over a grid, in segments one after another; those of a stream's body (a region) run
-once for every block of the stream.  A program is one phase, or two where a stream is split.
+Each item is one value with the set of axes that it varies along; loads and stores have one offset
+in elements.  A phase is work over a grid of tasks, in segments one after another; the segments of a
+stream's body (a region) run once for every block of the stream.  A program has one phase, or
+several where a stream is split over tasks or a kernel is split.
 """
 
 from __future__ import annotations
@@ -33,11 +34,24 @@ Kind = Literal[
     "peek",
     "unit",
 ]
+"""Kinds of values, with their payloads.
+
+- const: a constant.  index: an index expression as a number.
+- load: an `Access`.  apply: a scalar operator, by name.  cast: a `Converting`.
+- branch: a selection whose condition is uniform in a block.
+- fold, dot, scan: a reduction, a contraction, a scan, with a `Folding`.
+- position: a computed position, with a `Clamping`.
+- state: the current value of a `Carried` state.  edge: an `Edge` of the current block.
+- peek: a `Peek`, by a window.  unit: a pair of short numbers in 32 bits.
+"""
 
 
 class Item:
-    """One value.  `axes` are those that it varies along; `dtype` is its register type; `time` is
-    the first segment of the phase in which it is known."""
+    """An SSA value.
+
+    `axes` are those along which it varies; `dtype` is its register type; `time` is the first
+    segment of the phase in which it can be computed.
+    """
 
     __slots__ = ("args", "axes", "dtype", "kind", "number", "payload", "time")
 
@@ -61,7 +75,11 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where a load or store goes: an offset in elements, and limits that are not proven."""
+    """The memory location of a load or store.
+
+    An offset in elements; `limits` are the bounds checks (index, extent) that are not proven, and
+    `other` is what a load yields where one fails.
+    """
 
     buffer: str
     offset: Index
@@ -70,12 +88,12 @@ class Access:
 
     @property
     def gives_zero(self) -> bool:
-        """Whether positions outside read as 0 (but not -0), as lanes outside a mask do."""
+        """Return whether out-of-bounds loads yield +0, as lanes outside a mask do."""
         return self.other == 0 and math.copysign(1.0, self.other) > 0
 
     @property
     def positions(self) -> list[str]:
-        """Computed positions that are read."""
+        """Return the names of computed positions that the indices read."""
         return [
             a.name
             for e in (self.offset, *(x for p in self.limits for x in p))
@@ -84,42 +102,49 @@ class Access:
         ]
 
     def moved(self, put: Callable[[Index], Index]) -> Access:
-        """The same with other expressions for its axes."""
+        """Return the access with every index expression replaced."""
         limits = tuple((put(e), put(n)) for e, n in self.limits)
         return Access(self.buffer, put(self.offset), limits, self.other)
 
 
 def accesses_of(items: Iterable[Item]) -> list[Access]:
-    """What some items read from memory."""
+    """Return the accesses of the loads among items."""
     return [i.payload for i in items if isinstance(i.payload, Access)]
 
 
 @dataclass(frozen=True, slots=True)
 class Folding:
-    """A fold over axes; `positions` is the row-major position over them, for arg kinds."""
+    """A reduction, scan or contraction over axes.
+
+    `positions` is the row-major position over the axes, for argmax and argmin.
+    """
 
     row: Combine
     over: tuple[str, ...]
     positions: Index
     plain: bool = False
-    """Double precision is more than the result needs: its own errors need not be carried along."""
+    """Float64 accumulators are more precise than the result needs: no compensated sum."""
     pairs: bool = False
-    """The result is rounded to single precision or less, by nobody who would see how it began."""
+    """The result is rounded to float32 or less, so that the first additions may be done in that
+    type."""
     factors: DType | None = None
-    """Of a dot: the type whose products are summed (bfloat16 beside its float32 sums)."""
+    """Of a contraction: the type of its factors (bfloat16 with float32 sums)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Converting:
-    """A conversion: the type written (a half type rounds, then goes on as float32)."""
+    """A type conversion; a half type rounds, and the value continues as float32."""
 
     dtype: DType
 
 
 @dataclass(frozen=True, slots=True)
 class Clamping:
-    """A computed position: its name in index expressions and the extent it is clamped into, unless
-    it is `inside` for sure, as what the part of a stream's body around it has asked."""
+    """A computed position: its name in index expressions and the extent to clamp it into.
+
+    `inside`: it needs no clamp, because the enclosing part of a stream's body runs only where it is
+    in bounds.
+    """
 
     name: str
     extent: Index
@@ -128,7 +153,7 @@ class Clamping:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A number of the present block of an axis: its "first" index, its "last", or its "length"."""
+    """A bound of the current block of an axis: its "first" index, "last" index, or "length"."""
 
     what: Literal["first", "last", "length"]
     axis: str
@@ -136,9 +161,12 @@ class Edge:
 
 @dataclass(eq=False)
 class Visit:
-    """How a region walks an axis: in blocks of `size` (1: held still, None: all at once) from
-    `first` (or `start`) up to `stop`, or through a part (the axis that numbers it, how many there
-    are).  Blocks end at multiples of their size from `first`, wherever the walk starts."""
+    """A region's walk along an axis.
+
+    In blocks of `size` (1: a single position; None: all at once) from `first` (or `start`) up to
+    `stop`.  `part`: only through one part, as (axis that numbers the parts, how many there are).
+    Blocks end at multiples of their size from `first`, wherever the walk starts.
+    """
 
     axis: str
     size: int | None
@@ -150,8 +178,11 @@ class Visit:
 
 @dataclass(eq=False)
 class Region:
-    """The body of a stream, inside `parent`; or that part of a body which runs in the blocks where
-    `where` holds, or `sees` a part of some axes: it visits nothing itself."""
+    """The body of a stream, inside `parent`.
+
+    Or a conditional part of a body: it runs in the blocks where `where` holds, or sees only a
+    sub-range (`sees`) of some axes, and visits nothing itself.
+    """
 
     parent: Region | None
     visits: tuple[Visit, ...]
@@ -160,47 +191,48 @@ class Region:
 
     @property
     def is_inner(self) -> bool:
-        """Whether this is a part of a stream's body."""
+        """Return whether this is a conditional part of a stream's body."""
         return self.where is not None or bool(self.sees)
 
     @property
     def cuts(self) -> tuple[Visit, ...]:
-        """The axes of which there is but a part inside."""
+        """Return the axes of which the region sees only a part."""
         return (*self.visits, *self.sees)
 
 
 def chain(region: Region | None) -> list[Region]:
-    """A region and all around it, outer to inner."""
-    found: list[Region] = []
+    """Return a region and all enclosing ones, outer to inner."""
+    regions: list[Region] = []
     while region is not None:
-        found.insert(0, region)
+        regions.insert(0, region)
         region = region.parent
-    return found
+    return regions
 
 
 def still_axes(region: Region | None) -> set[str]:
-    """The axes that a region and those around it hold still."""
+    """Return the axes of which a region and the enclosing ones visit one position at a time."""
     return {v.axis for r in chain(region) for v in r.visits if v.size == 1}
 
 
 def visited_axes(region: Region | None) -> set[str]:
-    """The axes that a region and those around it visit block by block."""
+    """Return the axes that a region and the enclosing ones visit block by block."""
     return {v.axis for r in chain(region) for v in r.visits}
 
 
 def cut_axes(region: Region | None) -> set[str]:
-    """The axes of which a region and those around it have a part at a time."""
+    """Return the axes of which a region and the enclosing ones see a part at a time."""
     return {v.axis for r in chain(region) for v in r.cuts}
 
 
 def seen_axes(region: Region | None) -> set[str]:
-    """The axes of which a region and those around it see a part."""
+    """Return the axes of which a region and the enclosing ones see a sub-range (`sees`)."""
     return {v.axis for r in chain(region) for v in r.sees}
 
 
 @dataclass(eq=False)
 class Carried:
-    """What a stream carries: one place over `axes`, which stands outside of the stream."""
+    """A state that a stream carries: an array over `axes`, declared in `region` outside the
+    stream."""
 
     name: str
     axes: frozenset[str]
@@ -210,7 +242,7 @@ class Carried:
 
 @dataclass(eq=False)
 class Setting:
-    """The new value of a carried state, at the end of a segment."""
+    """The assignment of a new value to a carried state, at the end of segment `time`."""
 
     state: Carried
     value: Item
@@ -219,16 +251,20 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Peek:
-    """Where a value is read that a task holds for many places: the index along each axis of them
-    (`smelt.codegen.llvm.loopir.compute_at`)."""
+    """A read, by a window, of a value that the task keeps for many positions.
+
+    `at` has the index along each position axis (`smelt.codegen.llvm.loopir.compute_at`).
+    """
 
     at: tuple[tuple[str, Index], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What an axis of places covers: from position `axis`*`step` on, `length` places for each
-    position of another axis."""
+    """The positions that windows reach along a position axis.
+
+    `length` positions from `axis`*`step` on, for each position of the result axis `axis`.
+    """
 
     axis: str
     step: int
@@ -253,7 +289,7 @@ Payload = (
 
 @dataclass(frozen=True, slots=True)
 class StoreItem:
-    """A write of `value` at an access, in the segment `time`."""
+    """A store of `value` to an access, in segment `time`, if `where` holds."""
 
     access: Access
     value: Item
@@ -264,7 +300,7 @@ class StoreItem:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A pointer argument: its name, element type, and whether it is written."""
+    """A pointer argument: its name, element type, whether it is written, and its size in bytes."""
 
     name: str
     dtype: DType
@@ -274,11 +310,13 @@ class Buffer:
 
 @dataclass
 class Phase:
-    """Work over a grid.  `grid` axes are independent; `cut` limits some axes to blocks: axis ->
-    block length, with the block's number as a grid axis of its own.  `segments` tells the region
-    of each segment: one before a stream, one in it, one after it.  `lanes` is the axis that the
-    kernel wants vectors to run along, if it says so, `taken` are grid axes that it takes in
-    blocks."""
+    """Work over a grid of independent tasks.
+
+    `cut` splits axes into parts: axis -> (grid axis that numbers the parts, part length).
+    `segments` has the region of each segment: one before a stream, one in it, one after it.
+    `lanes` is the vector axis that the kernel requires, if any; `taken` are grid axes that the
+    kernel takes in blocks.
+    """
 
     name: str
     axes: dict[str, Index]
@@ -290,24 +328,26 @@ class Phase:
     segments: list[Region | None] = field(default_factory=lambda: [None])
     settings: list[Setting] = field(default_factory=list)
     dtypes: dict[str, DType] = field(default_factory=dict)
-    """Element types of the kernel's arrays, as they lie in memory."""
+    """Element types of the kernel's arrays, as they are stored."""
     aliases: dict[str, str] = field(default_factory=dict)
-    """Second names of arrays, which are read as elements of another type."""
+    """Second names of arrays that are read as elements of another type."""
     lanes: str | None = None
     taken: frozenset[str] = frozenset()
     places: dict[str, Reach] = field(default_factory=dict)
-    """Axes of places that windows of other axes reach: a task's part follows from theirs."""
+    """Position axes that windows of other axes reach: the task's part follows from theirs."""
 
     carried: set[Item] = field(default_factory=set[Item])
-    """What is in double precision because sums are, though all else is narrower."""
+    """Items that are float64 only because accumulators are, while all else is narrower."""
 
     def regions(self) -> list[Region]:
-        """Every region once, outer before inner."""
+        """Return every region once, outer before inner."""
         return [r for r in dict.fromkeys(self.segments) if r is not None]
 
     def guides(self) -> list[tuple[Item, int]]:
-        """Where streams start and stop and what they visit, with the segment at whose end that has
-        to be known."""
+        """Return the conditions and bounds of all streams.
+
+        Each with the segment at whose end it must be computed.
+        """
         return [
             (item, self.segments.index(r) - 1)
             for r in self.regions()
@@ -316,15 +356,15 @@ class Phase:
         ]
 
     def roots(self) -> list[Item]:
-        """The items that somebody outside of the graph of items wants."""
-        found = [s.value for s in self.stores] + [s.where for s in self.stores if s.where]
-        found += [
+        """Return the items that are used outside of the item graph."""
+        roots = [s.value for s in self.stores] + [s.where for s in self.stores if s.where]
+        roots += [
             self.positions[a.name]
             for s in self.stores
             for a in atoms(s.access.offset)
             if a.kind == "value"
         ]
-        return found + [s.value for s in self.settings] + [item for item, _ in self.guides()]
+        return roots + [s.value for s in self.settings] + [item for item, _ in self.guides()]
 
 
 @dataclass

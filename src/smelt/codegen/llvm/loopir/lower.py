@@ -1,8 +1,8 @@
-"""Items of a phase: values as a graph in which equal ones are one, with flat memory offsets.
+"""Lower a kernel's statements to items: value numbering, flat offsets, loop-invariant code motion.
 
-Trees become shared items, index tuples become one offset in elements.  An item is known from the
-first segment on in which all that it depends on is: what a stream's body computes without the
-stream's axes and states is computed once, before the stream.
+Trees become shared items (equal ones once), index tuples become one offset in elements.  Each item
+gets the first segment in which all that it depends on is available, so that what a stream's body
+computes without the stream's axes and states is computed once, before the stream.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from smelt.types.expr import (
 
 
 class PhaseBuilder:
-    """Makes the items of one phase, equal ones once."""
+    """Builds the items of one phase, equal ones once."""
 
     def __init__(self, kernel: k.Kernel, phase: Phase, program: Program) -> None:
         self.kernel, self.phase, self.program = kernel, phase, program
@@ -77,9 +77,10 @@ class PhaseBuilder:
         axes: Iterable[str],
         dtype: DType,
     ) -> Item:
+        """Return the item with these properties, a new one if there is none yet."""
         number = payload.other if isinstance(payload, Access) else payload  # 0.0 is not -0.0
         over = payload.over if isinstance(payload, Folding) else ()
-        time = self._time(kind, (*axes, *over), args)
+        time = self._segment_of(kind, (*axes, *over), args)
         key = (
             kind,
             payload,
@@ -89,43 +90,45 @@ class PhaseBuilder:
             dtype,
             time,
         )
-        found = self.known.get(key)
-        if found is None:
-            found = Item(len(self.phase.items), kind, payload, args, frozenset(axes), dtype, time)
-            self.known[key] = found
-            self.phase.items.append(found)
-        return found
+        item = self.known.get(key)
+        if item is None:
+            item = Item(len(self.phase.items), kind, payload, args, frozenset(axes), dtype, time)
+            self.known[key] = item
+            self.phase.items.append(item)
+        return item
 
-    def _time(self, kind: Kind, axes: Iterable[str], args: tuple[Item, ...]) -> int:
-        """The first segment in which an item is known."""
+    def _segment_of(self, kind: Kind, axes: Iterable[str], args: tuple[Item, ...]) -> int:
+        """Return the first segment in which an item can be computed."""
         if kind in ("state", "edge"):
             return self.now
-        found, used = max((a.time for a in args), default=0), set(axes)
+        segment, all_axes = max((a.time for a in args), default=0), set(axes)
         for region in chain(self.region):
             around = region.parent
-            inside = any(v.axis in used for v in region.cuts)
-            if region.is_inner:  # what every block tells anew is told in those taken up alone
-                inside |= around is not None and found >= self.latest[around]
+            inside = any(v.axis in all_axes for v in region.cuts)
+            if (
+                region.is_inner
+            ):  # conditions of blocks: only in the blocks that run the conditional part
+                inside |= around is not None and segment >= self.latest[around]
             if inside:
-                found = max(found, self.latest[region])
-        return found
+                segment = max(segment, self.latest[region])
+        return segment
 
     @property
     def now(self) -> int:
-        """The present segment."""
+        """The number of the current segment."""
         return len(self.phase.segments) - 1
 
     def index_axes(self, *index: Index) -> frozenset[str]:
-        """Axes of index expressions, through computed positions."""
+        """Return the axes of index expressions, through computed positions."""
         return axes_through(index, lambda name: self.phase.positions[name].axes)
 
     def index_args(self, *index: Index) -> tuple[Item, ...]:
-        """The computed positions that index expressions read."""
+        """Return the computed positions that index expressions read."""
         names = dict.fromkeys(a.name for e in index for a in atoms(e) if a.kind == "value")
         return tuple(self.phase.positions[n] for n in names)
 
     def value(self, value: k.Value) -> Item:
-        """The item of a kernel value."""
+        """Return the item of a kernel value."""
         match value:
             case k.Const(value=number, dtype=dtype):
                 return self.item("const", dtype.rounded(number), (), (), dtype.compute)
@@ -158,26 +161,29 @@ class PhaseBuilder:
             case k.If():
                 return self._if(value)
             case k.Partial(condition=condition):
-                whole = self.value(condition)
-                fails = self.item("apply", SOME_FAIL[1], (whole,), whole.axes, bool_)
-                return self._of_block(SOME_FAIL[0], fails)
+                all_hold = self.value(condition)
+                fails = self.item("apply", SOME_FAIL[1], (all_hold,), all_hold.axes, bool_)
+                return self._reduce_block(SOME_FAIL[0], fails)
             case k.Extreme(arg=arg, largest=largest):
                 return self._extreme(self.value(arg), largest)
 
-    def _of_block(self, combine: str, item: Item) -> Item:
-        """A fold of all that the present block has of an item."""
+    def _reduce_block(self, combine: str, item: Item) -> Item:
+        """Return the reduction of an item over the current block."""
         over = tuple(a for a in self.phase.axes if a in item.axes - self.fixed)
         return self.fold(COMBINES[combine], item, over, item.dtype)
 
     def _extreme(self, item: Item, largest: bool) -> Item:
-        """The least or most of an item in the present block."""
+        """Return the smallest or largest value of an item in the current block."""
         name = bare_axis(item.payload) if isinstance(item.payload, Expr) else None
         if name is None or name in self.fixed or item.dtype != i64:
-            return self._of_block(EXTREMES[largest], item)
+            return self._reduce_block(EXTREMES[largest], item)
         return self.item("edge", Edge("last" if largest else "first", name), (), (), i64)
 
     def _if(self, v: k.If) -> Item:
-        """A selection: what is not chosen may be anything, but loads must not leave their array."""
+        """Lower a selection.
+
+        The side that is not chosen may have any value, but its loads must not leave their array.
+        """
         chosen = v.value
         if (
             isinstance(v.condition, k.Partial)
@@ -186,15 +192,17 @@ class PhaseBuilder:
             and chosen.args[0] == v.condition.condition
             and chosen.args[1] == v.other
         ):
-            return self.value(chosen)  # where the mask cuts nothing, both are the same
+            return self.value(chosen)  # if the mask excludes nothing, both are the same
         outer, self.guarded = self.guarded, True
         args = tuple(self.value(x) for x in (v.condition, v.value, v.other))
         self.guarded = outer
-        whole = args[0].axes <= self.fixed | still_axes(self.region)
-        return self.item("branch" if whole else "apply", CHOICE, args, _axes(args), args[1].dtype)
+        is_uniform = args[0].axes <= self.fixed | still_axes(self.region)
+        return self.item(
+            "branch" if is_uniform else "apply", CHOICE, args, _axes(args), args[1].dtype
+        )
 
     def convert(self, item: Item, dtype: DType) -> Item:
-        """`item` as another type."""
+        """Return `item` converted to a type."""
         if item.dtype == dtype:
             return item
         return self.item("cast", Converting(dtype), (item,), item.axes, dtype.compute)
@@ -202,8 +210,11 @@ class PhaseBuilder:
     def fold(
         self, row: Combine, arg: Item, over: tuple[str, ...], dtype: DType, *, pairs: bool = False
     ) -> Item:
-        """A fold of an item over axes of the phase; a partial result may be of a wider type, and
-        `pairs`: it is rounded to a narrower one in the end."""
+        """Return the reduction of an item over axes of the phase.
+
+        A partial result may have a wider type; with `pairs`, it is rounded to a narrower one in the
+        end.
+        """
         still = still_axes(self.region) | self.fixed
         over = tuple(a for a in over if a not in still)
         if not row.positional:
@@ -221,23 +232,26 @@ class PhaseBuilder:
         return self.item("fold", folding, args, arg.axes - set(over), dtype.compute)
 
     def _positions(self, over: tuple[str, ...]) -> tuple[Index, tuple[Item, ...]]:
-        """The row-major position over axes, in the present block, and the edges that it reads."""
+        """Return the row-major position over axes in the current block.
+
+        Besides, the bounds of blocks that it reads.
+        """
         positions: Index = 0
         edges: list[Item] = []
 
         def edge(what: Literal["first", "length"], name: str, extent: Index) -> Index:
-            found = self.item("edge", Edge(what, name), (), (), i64)
-            edges.append(found)
-            self.phase.positions[f"{name}.{what}.{found.time}"] = found
-            return value(f"{name}.{what}.{found.time}", extent)
+            bound = self.item("edge", Edge(what, name), (), (), i64)
+            edges.append(bound)
+            self.phase.positions[f"{name}.{what}.{bound.time}"] = bound
+            return value(f"{name}.{what}.{bound.time}", extent)
 
         for name in over:
             length = extent = self.phase.axes[name]
-            here: Index = axis(name, extent)
+            position: Index = axis(name, extent)
             if name in visited_axes(self.region):
                 length = edge("length", name, extent)
-                here = sub(here, edge("first", name, extent))
-            positions = add(mul(positions, length), here)
+                position = sub(position, edge("first", name, extent))
+            positions = add(mul(positions, length), position)
         return positions, tuple(edges)
 
     def _dot(self, left: k.Value, right: k.Value, over: tuple[str, ...], dtype: DType) -> Item:
@@ -259,7 +273,7 @@ class PhaseBuilder:
         return self.item("load", access, args, axes, param.dtype.compute)
 
     def access(self, param: k.Param, index: tuple[Index, ...], other: k.Const | None) -> Access:
-        """The flat form of param[index]."""
+        """Return the flat form of param[index], with the bounds checks that are not proven."""
         offset: Index = 0
         if param.strides is None:
             for e, n in zip(index, param.shape, strict=True):
@@ -275,48 +289,49 @@ class PhaseBuilder:
         return Access(param.name, offset, limits, other.dtype.rounded(other.value))
 
     def store(self, s: k.Store) -> None:
-        """Adds a store."""
+        """Add a store."""
         param = self.kernel.param(s.param)
         access = self.access(param, s.index, None)
         where = None if s.where is None else self.value(s.where)
-        found = self.value(s.value)
+        stored = self.value(s.value)
         if s.join:
-            found = self._joined(s, access, found)
-        found = self._unrounded(found, param.dtype)
-        axes = self.index_axes(*s.index) | found.axes | (where.axes if where else frozenset())
+            stored = self._combine_with_stored(s, access, stored)
+        stored = self._before_rounding(stored, param.dtype)
+        axes = self.index_axes(*s.index) | stored.axes | (where.axes if where else frozenset())
         if not s.join:
             axes |= visited_axes(self.region)
-        self.phase.stores.append(StoreItem(access, found, where, axes, self.now))
+        self.phase.stores.append(StoreItem(access, stored, where, axes, self.now))
 
-    def _joined(self, s: k.Store, access: Access, found: Item) -> Item:
-        """A value and what stands where it goes, as this visit finds it."""
+    def _combine_with_stored(self, s: k.Store, access: Access, new: Item) -> Item:
+        """Return a value combined with what is stored at its destination."""
         if s.join == k.LAST:
-            return found
+            return new
         axes = self.index_axes(*s.index)
-        here = Item(
+        old = Item(
             len(self.phase.items),
             "load",
             access,
             self.index_args(access.offset),
             axes,
-            found.dtype,
+            new.dtype,
             self.now,
         )
-        self.phase.items.append(here)  # no other read is this one
-        return self.item("apply", s.join, (here, found), here.axes | found.axes, found.dtype)
+        self.phase.items.append(old)  # never shared with another load: the destination changes
+        return self.item("apply", s.join, (old, new), old.axes | new.axes, new.dtype)
 
-    def _unrounded(self, found: Item, dtype: DType) -> Item:
-        """What a conversion to a half type was made from, where storing rounds to that type."""
-        half = isinstance(found.payload, Converting) and found.payload.dtype == dtype != f32
-        return found.args[0] if half and found.args[0].dtype == found.dtype == f32 else found
+    def _before_rounding(self, item: Item, dtype: DType) -> Item:
+        """Return the argument of a conversion to a half type if storing rounds to that type
+        anyway."""
+        half = isinstance(item.payload, Converting) and item.payload.dtype == dtype != f32
+        return item.args[0] if half and item.args[0].dtype == item.dtype == f32 else item
 
     def body(self, body: Iterable[k.Statement]) -> None:
-        """Adds statements in order."""
+        """Add statements in order."""
         for s in body:
             self.statement(s)
 
     def statement(self, s: k.Statement) -> None:
-        """Adds a statement."""
+        """Add a statement."""
         match s:
             case k.Let(name=name, value=value):
                 self.names[name] = self.value(value)
@@ -334,27 +349,33 @@ class PhaseBuilder:
                 pass
 
     def _is_inside(self, at: Item, extent: Index) -> bool:
-        """Whether the part of a stream's body here is run only where a position is inside, and the
-        position is known no earlier: what reads there must not be computed ahead of the test."""
+        """Return whether the enclosing conditional part runs only where a position is in bounds.
+
+        And the position is not available earlier, so that its loads cannot be hoisted above the
+        test.
+        """
         region = self.region
         if region is None or region.where is None or at.time < self.latest[region.parent]:
             return False
-        passed = {(t.payload, t.args[1]) for t in _tests(region.where) if _same(t.args[0], at)}
-        low = any(op == "ge" and self._is_end(end, extent, 0) for op, end in passed)
-        return low and any(op == "le" and self._is_end(end, extent, 1) for op, end in passed)
+        tests = {
+            (t.payload, t.args[1]) for t in _tests(region.where) if _is_same_value(t.args[0], at)
+        }
+        low = any(op == "ge" and self._is_block_end(end, extent, 0) for op, end in tests)
+        return low and any(op == "le" and self._is_block_end(end, extent, 1) for op, end in tests)
 
-    def _is_end(self, item: Item, extent: Index, last: int) -> bool:
-        """Whether a number is the first or last index of an axis, or of its present block."""
+    def _is_block_end(self, item: Item, extent: Index, last: int) -> bool:
+        """Return whether a value is a bound of an axis, or of its current block."""
         edge = item.payload
         if item.kind == "edge" and isinstance(edge, Edge):
-            whole = self.phase.axes.get(edge.axis)
-            return edge.what == ("last" if last else "first") and whole == extent
+            axis_extent = self.phase.axes.get(edge.axis)
+            return edge.what == ("last" if last else "first") and axis_extent == extent
         end = sub(extent, 1) if last else 0
         return item.kind in ("const", "index") and item.dtype == i64 and edge == end
 
     # ---- streams ---------------------------------------------------------------------------------
 
     def _stream(self, s: k.Stream) -> None:
+        """Lower a stream: initial states, its body as a region, and final states."""
         parts = {e.name: e.parts for e in self.kernel.grid if isinstance(e, k.Split)}
         visits = [
             self._visit(b, None if b.part is None else (b.part, parts[b.part])) for b in s.blocks
@@ -372,39 +393,39 @@ class PhaseBuilder:
         else:
             where = None if s.where is None else self.value(s.where)
             sees = tuple(self._visit(b, None) for b in s.sees)
-            self._within(Region(self.region, (), where, sees), s.body)
+            self._conditional_body(Region(self.region, (), where, sees), s.body)
         self.close()
         self.names, self.old, self.new, self.states = outer
         for carried, _ in starts:
             self.names[carried.name] = self.read(carried)
 
     def _visit(self, b: k.Block, part: tuple[str, Index] | None) -> Visit:
-        """A block with the items of its ends."""
+        """Return a block's visit, with its bounds as items."""
         start, stop = (
             None if e is None else self.convert(self.value(e), i64) for e in (b.start, b.stop)
         )
         return Visit(b.axis, b.size, 0, stop, part, start)
 
-    def _within(self, inner: Region, body: Iterable[k.Statement]) -> None:
-        """The statements of a stream's body, in a region for what it takes up of the blocks."""
+    def _conditional_body(self, inner: Region, body: Iterable[k.Statement]) -> None:
+        """Add the statements of a stream's body in a conditional region."""
         outer = self.region
         self.region = inner
         self._segment()
         self.body(body)
-        self._settle()
+        self._time_updates()
         self.region = outer
         self._segment()
 
     def carried(self, name: str, axes: frozenset[str], dtype: DType) -> Carried:
-        """A state of a stream that stands here."""
+        """Return a state of a stream that is declared here."""
         return Carried(name, axes - still_axes(self.region), dtype, self.region)
 
     def read(self, state: Carried) -> Item:
-        """The present value of a state."""
+        """Return the current value of a state."""
         return self.item("state", state, (), state.axes, state.dtype)
 
     def open(self, visits: tuple[Visit, ...], starts: Sequence[tuple[Carried, Item]]) -> None:
-        """Sets the first values of states and goes into the body of a stream."""
+        """Set the initial values of states and enter the body of a stream."""
         for state, init in starts:
             self.phase.settings.append(Setting(state, init, self.now))
         self.region = Region(self.region, visits)
@@ -414,18 +435,18 @@ class PhaseBuilder:
         self.names |= self.old
 
     def update(self, name: str, new: Item) -> None:
-        """The new value of a state of the innermost stream."""
+        """Set the new value of a state of the innermost stream."""
         self.new[name] = new
         self.phase.settings.append(Setting(self.states[name], new, -1))
 
     def close(self) -> None:
-        """Leaves the body of a stream: now its states move on."""
-        self._settle()
+        """Leave the body of a stream; its states are updated here."""
+        self._time_updates()
         assert self.region is not None
         self.region = self.region.parent
         self._segment()
 
-    def _settle(self) -> None:
+    def _time_updates(self) -> None:
         for setting in self.phase.settings:
             if setting.time < 0 and setting.state in self.states.values():
                 setting.time = self.now
@@ -436,12 +457,12 @@ class PhaseBuilder:
 
 
 def stride_name(param: str, d: int) -> str:
-    """The size symbol that stands for a stride told at the call."""
+    """Return the size symbol for a stride that is only known at the call."""
     return f"{param}__stride{d}"
 
 
 def _tests(item: Item) -> Iterator[Item]:
-    """The comparisons that all hold where an item is true."""
+    """Yield the comparisons whose conjunction an item is."""
     if item.kind == "apply" and item.payload == BOTH:
         for arg in item.args:
             yield from _tests(arg)
@@ -449,12 +470,12 @@ def _tests(item: Item) -> Iterator[Item]:
         yield item
 
 
-def _same(a: Item, b: Item) -> bool:
-    """Whether two items are one value, known in whatever segment."""
+def _is_same_value(a: Item, b: Item) -> bool:
+    """Return whether two items are the same value, whatever their segments."""
     if a is b:
         return True
     alike = (a.kind, a.payload, a.dtype) == (b.kind, b.payload, b.dtype) and a.kind != "state"
-    return alike and len(a.args) == len(b.args) and all(map(_same, a.args, b.args))
+    return alike and len(a.args) == len(b.args) and all(map(_is_same_value, a.args, b.args))
 
 
 def _axes(items: Iterable[Item]) -> frozenset[str]:

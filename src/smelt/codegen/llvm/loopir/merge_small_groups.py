@@ -1,14 +1,15 @@
-"""Small groups of channels that lie last: their axis and that of what each has become one.
+"""Merge the group axis of a channels-last grouped convolution with its output channels.
 
-A convolution in groups has an axis of groups, which image, weights and results share, and one of
-what each group has, which is the weights' own.  Where that one is short and results lie along it, a
-vector is filled by several groups:
+A grouped convolution has an axis of groups, shared by image, weights and results, and an axis of
+output channels per group, which only the weights have.  If the latter is short and results are
+contiguous along it, several groups fill a vector:
 
     out[y, x, g, o] = sum over u, v, c of w[g, o, u, v, c] * x[y + u, x + v, g*C + c]      is
     out[y, x, n]    = sum over u, v, c of w[n, u, v, c] * x[y + u, x + v, n//O*C + c]
 
-which is a stencil, whose image has an element for each lane.  Where a group has as many channels
-as results, lanes may be mixed instead: x[.., n] is read, and lane n takes what n//O*O + c has.
+This is a depthwise convolution whose image has an element for each lane.  If a group has as many
+input as output channels, lanes may be permuted instead: x[.., n] is read, and lane n takes element
+n//O*O + c.
 """
 
 from __future__ import annotations
@@ -23,32 +24,38 @@ from smelt.types.expr import Index, axes_of, axis, floordiv, mod, mul, substitut
 
 
 def join_groups(phase: Phase, dots: list[Item], stored: str | None, most: int) -> bool:
-    """Joins the axis of groups with the `stored` one, where all of some products have both, and
-    `most` positions along the stored one or fewer."""
+    """Merge the group axis of contractions into the `stored` axis.
+
+    All of `dots` must have both axes, and the stored one at most `most` positions.  Returns whether
+    it did.
+    """
     each = phase.axes.get(stored or "")
     if stored is None or phase.places or not isinstance(each, int) or each > most:
         return False
-    groups = {_groups(phase, i, stored, each) for i in dots}
+    groups = {_group_axis(phase, i, stored, each) for i in dots}
     (group, *more) = groups
     if more or group is None or not {group, stored} <= {*phase.grid}:
         return False
-    folds = [i.payload.over for i in phase.items if isinstance(i.payload, Folding)]
-    if any({group, stored} & {*over} for over in folds):
+    reductions = [i.payload.over for i in phase.items if isinstance(i.payload, Folding)]
+    if any({group, stored} & {*over} for over in reductions):
         return False
     extent = mul(phase.axes[group], each)
-    whole = axis(stored, extent)
+    position = axis(stored, extent)
     for item in phase.items:
         if group in item.axes:
             item.axes |= {stored}
-    put_axes(phase, {group: floordiv(whole, each), stored: mod(whole, each)}, drop=(group,))
+    put_axes(phase, {group: floordiv(position, each), stored: mod(position, each)}, drop=(group,))
     phase.axes[stored] = extent
     phase.lanes = stored if phase.lanes == group else phase.lanes
     return True
 
 
-def _groups(phase: Phase, item: Item, stored: str, each: int) -> str | None:
-    """The axis of groups of a product: what it shares with both operands, and what all results have
-    right outside of the stored axis, which only one operand has."""
+def _group_axis(phase: Phase, item: Item, stored: str, each: int) -> str | None:
+    """Return the group axis of a contraction.
+
+    Both operands and the result have it, and all results have it directly outside of the stored
+    axis.
+    """
     first, second = (x.axes for x in item.args)
     if (stored in first) == (stored in second):
         return None
@@ -63,26 +70,29 @@ def _groups(phase: Phase, item: Item, stored: str, each: int) -> str | None:
 
 
 def mixed(phase: Phase, item: Item, n: str, over: Iterable[str]) -> tuple[str, int]:
-    """A summed axis along which an item has, for each position along n, what n's neighbours in a
-    group of so many have: x[.., n//4*4 + c]; and how many."""
+    """Return a reduced axis that permutes lanes along n within groups, and the group size.
+
+    For each position along n, the item has there what n's neighbours in a group read: x[.., n//4*4
+    + c].
+    """
     for a in over:
         each = phase.axes[a]
         if not isinstance(each, int) or folds(item, {a, n}):
             continue
-        turn = mod(axis(n, phase.axes[n]), each)
-        if all(_is_mixed(x, a, n, turn) for x in reached(item, {a, n})):
+        lane_in_group = mod(axis(n, phase.axes[n]), each)
+        if all(_permutes_lanes(x, a, n, lane_in_group) for x in reached(item, {a, n})):
             return a, each
     return "", 1
 
 
-def _is_mixed(x: Item, a: str, n: str, turn: Index) -> bool:
-    """Whether what is read at a in a group is what n reads where that is its turn."""
+def _permutes_lanes(x: Item, a: str, n: str, lane_in_group: Index) -> bool:
+    """Return whether reading at `a` in a group equals reading at the lane of that number."""
     if not isinstance(x.payload, Access):
         return bool(x.args) and not indices(x.payload)
     offset, limits = x.payload.offset, indices(x.payload)[1:]
-    here = coefficient(substitute(offset, {a: turn}), n)
+    stride = coefficient(substitute(offset, {a: lane_in_group}), n)
     fixed = not any({a, n} & {*axes_of(e)} for e in limits) and not x.payload.positions
-    return fixed and here is not None and here == coefficient(offset, a)
+    return fixed and stride is not None and stride == coefficient(offset, a)
 
 
 __all__ = ["join_groups", "mixed"]

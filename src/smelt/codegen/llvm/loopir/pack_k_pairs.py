@@ -1,15 +1,15 @@
-"""Factors of a product by twos: neighbours along a summed axis as one number of 32 bits.
+"""Pack neighbours along a reduced axis in pairs, for dot-product instructions.
 
-Instructions that multiply pairs of short numbers want them side by side.  Where a product's
-operands are packed place by place, and windows slide over them, the summed axis becomes one of
-pairs before anything else is decided; what is packed then are numbers like others:
+Instructions that multiply pairs of short numbers (bf16, int16) want them in one 32-bit lane.  If
+the operands of a convolution are packed by position, the reduced axis becomes one of pairs before
+anything else is decided; packed pairs then are elements like others:
 
     sum over c of a[m,c] * b[c,n]    is    sum over c.2 of the dot products of
                                            unit(a[m, c.2*2], a[m, c.2*2 + 1]) and
                                            unit(b[c.2*2, n], b[c.2*2 + 1, n])
 
-Where a pair lies in memory as it is, its unit is a plain load: a second name of the array, `alias`,
-says that its elements are units.  What is beyond an odd number of positions counts as 0.
+A pair that is contiguous and aligned in memory is a plain load through a second name of the array
+(an alias with 32-bit elements).  An odd last position is paired with 0.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from smelt.types.expr import add, axis, floordiv, mod, mul, sub
 def united(
     phase: Phase, user: Item, operands: tuple[Item, Item], name: str, short: DType
 ) -> tuple[tuple[Item, Item], str]:
-    """Both operands of a product by twos along an axis of theirs, rounded to a `short` type if they
-    were not, and the axis of their units."""
+    """Pack both operands of a contraction in pairs along an axis, and return the axis of pairs.
+
+    They are rounded to the `short` type if they were not.
+    """
     (first, second), along = units_of(phase, user, operands, name, short)
     return (first, second), along
 
@@ -35,61 +37,62 @@ def united(
 def units_of(
     phase: Phase, user: Item, operands: Sequence[Item], name: str, short: DType
 ) -> tuple[list[Item], str]:
-    """The same of any operands."""
+    """Pack operands in pairs along an axis, and return the axis of pairs."""
     along = fresh(phase, f"{name}.2", floordiv(add(phase.axes[name], 1), 2))
-    return _united(phase, user, operands, (name, along), short), along
+    return _pack(phase, user, operands, (name, along), short), along
 
 
-def _united(
+def _pack(
     phase: Phase, user: Item, operands: Sequence[Item], names: tuple[str, str], short: DType
 ) -> list[Item]:
+    """Pack operands in pairs; `names` are the axis and the axis of pairs."""
     (name, along), extent = names, phase.axes[names[0]]
     at = mul(2, axis(along, phase.axes[along]))
     ends = {} if mod(extent, 2) == 0 else {name: (add(at, 1), extent)}
-    found: list[Item] = []
+    units: list[Item] = []
     for x in operands:
         pair = [
             Cloner(phase, user, {name: at}).of(x),
             Cloner(phase, user, {name: add(at, 1)}, ends).of(x),
         ]
-        unit = _lying(phase, user, pair, short)
+        unit = _load_pair(phase, user, pair, short)
         if unit is None:
-            pair = [_rounded(phase, user, y, short) for y in pair]
-            if ends and x.kind != "load":  # what is computed of nothing may be any number
+            pair = [_round(phase, user, y, short) for y in pair]
+            if ends and x.kind != "load":  # a value computed out of bounds may be anything
                 pair += [put_before(phase, user, "index", e, (), i64) for e in ends[name]]
                 pair[2].axes = frozenset({along})
             unit = put_before(phase, user, "unit", 0, tuple(pair), i32)
-        found.append(unit)
-    return found
+        units.append(unit)
+    return units
 
 
-def _rounded(phase: Phase, user: Item, x: Item, short: DType) -> Item:
-    """A number as one of the short type, which loads and conversions give."""
+def _round(phase: Phase, user: Item, x: Item, short: DType) -> Item:
+    """Round a value to the short type, unless it is a load or a conversion to it."""
     payload = x.payload
     if isinstance(payload, Access) or (isinstance(payload, Converting) and payload.dtype == short):
         return x
     return put_before(phase, user, "cast", Converting(short), (x,), x.dtype)
 
 
-def _lying(phase: Phase, user: Item, pair: list[Item], short: DType) -> Item | None:
-    """The load of a unit that lies in memory as it is."""
-    one, other = (x.payload for x in pair)
-    if not isinstance(one, Access) or not isinstance(other, Access) or one.positions:
+def _load_pair(phase: Phase, user: Item, pair: list[Item], short: DType) -> Item | None:
+    """Return a load of a pair that is contiguous and aligned in memory, or None."""
+    first, second = (x.payload for x in pair)
+    if not isinstance(first, Access) or not isinstance(second, Access) or first.positions:
         return None
-    side_by_side = sub(other.offset, one.offset) == 1 and mod(one.offset, 2) == 0
-    if not side_by_side or one.limits != other.limits or phase.dtypes[one.buffer] != short:
+    side_by_side = sub(second.offset, first.offset) == 1 and mod(first.offset, 2) == 0
+    if not side_by_side or first.limits != second.limits or phase.dtypes[first.buffer] != short:
         return None
-    name = f"{one.buffer}.units"
-    phase.aliases[name] = one.buffer
+    name = f"{first.buffer}.units"
+    phase.aliases[name] = first.buffer
     phase.dtypes[name] = i32
-    access = Access(name, floordiv(one.offset, 2), one.limits)
+    access = Access(name, floordiv(first.offset, 2), first.limits)
     unit = put_before(phase, user, "load", access, (), i32)
     unit.axes = pair[0].axes
     return unit
 
 
 def lying_pair(unit: Item) -> tuple[Access, Access] | None:
-    """The loads of a unit's numbers, if they lie side by side in memory."""
+    """Return the two loads of a pair if they are neighbours in memory, else None."""
     if unit.kind != "unit" or len(unit.args) != 2:
         return None
     first, second = (x.payload for x in unit.args)

@@ -1,8 +1,9 @@
-"""Indices that repeat along an axis: what the lanes of a vector see of `k//3` and `k%3`.
+"""Indices that are periodic along an axis, as `k//3` and `k%3` are.
 
-Rows of 3 that are walked as one run need, beside it, their own numbers and places in the row.  Both
-repeat: 3 positions on, `k//3` is 1 more and `k%3` the same.  What the lanes of a vector see follows
-from where it starts within a period, so it is read from a table instead of divided for:
+When rows of 3 are walked as one run, other operands still need the row number and the position in
+the row.  Both repeat: 3 positions on, `k//3` is 1 more and `k%3` the same.  What the lanes of a
+vector see follows from its start within a period, so it is read from a table instead of divided
+for:
 
     k%3     first lane at 0:  0 1 2 0 1 2 ..    at 1:  1 2 0 1 2 0 ..    at 2:  2 0 1 2 0 1 ..
 
@@ -27,74 +28,83 @@ from smelt.types.expr import Atom, Expr, Index, add, atoms, axes_of, substitute,
 __all__ = ["LONGEST", "Pattern", "pattern"]
 
 _KINDS = ("axis", "//", "%")
+"""Kinds of atoms in a periodic term."""
 LONGEST = 64
-"""Positions of a period at most: a table of one has as many entries, and those of a vector."""
+"""Longest period: a table has one entry for each position of it, and those of a vector."""
 FARTHEST = 1 << 22
-"""Of places within a period, and of periods from one another: what a table says has 32 bits."""
+"""Largest offset within a period, and from one period to the next: tables have 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """`first` + `step` for every whole period + what a table says of the place in the period."""
+    """A periodic index: `first` + `step` for every full period + the offset within it."""
 
     period: int
     step: int
     first: Index
-    """Without the axis."""
+    """The part of the index without the axis."""
     places: tuple[int, ...]
-    """Of each place in the period, less the first one's."""
+    """Offset of each position in the period, relative to that of the first."""
 
     def table(self, count: int) -> tuple[int, ...]:
-        """What is added to `first` at the first `count` positions."""
+        """Return what is added to `first` at the first `count` positions."""
         n = self.period
         return tuple(self.places[x % n] + x // n * self.step for x in range(count))
 
     def firsts(self, start: int, step: int) -> frozenset[int]:
-        """The places at which the first of some lanes can be that start there and go on so."""
+        """Return the positions in a period at which a vector can begin.
+
+        The first vector begins at `start`, the others `step` positions apart.
+        """
         return frozenset((start + x) % self.period for x in range(0, self.period * step, step))
 
     def windows(
-        self, lanes: int, held: Sequence[bool], firsts: Collection[int] | None = None
+        self, lanes: int, is_read: Sequence[bool], firsts: Collection[int] | None = None
     ) -> tuple[list[int], list[int]]:
-        """For each place of the first of so many lanes: from where on what they ask for lies (as
-        the table counts), and which elements from there, as bits.  Lanes at places that are not
-        held ask for nothing, nor any where the first one is never (not among `firsts`)."""
+        """Return the memory window that a vector reads, for each position where it may begin.
+
+        The offset of the window (as the table counts), and the elements that are read in it, as a
+        bit mask.  Lanes at positions that are not `is_read` read nothing, nor does any lane for a
+        start that is not among `firsts`.
+        """
         table, n = self.table(self.period + lanes - 1), self.period
         firsts = range(n) if firsts is None else firsts
-        asked = [
-            {table[x] for x in range(r, r + lanes) if held[x % n] and r in firsts} for r in range(n)
+        read = [
+            {table[x] for x in range(r, r + lanes) if is_read[x % n] and r in firsts}
+            for r in range(n)
         ]
-        least = min((min(own) for own in asked if own), default=0)
-        starts = [min(own, default=least) for own in asked]
-        if self._vectors(asked, [least] * n, lanes) <= self._vectors(asked, starts, lanes):
+        least = min((min(offsets) for offsets in read if offsets), default=0)
+        starts = [min(offsets, default=least) for offsets in read]
+        if self._vectors(read, [least] * n, lanes) <= self._vectors(read, starts, lanes):
             starts = [least] * n  # one number for all
         return starts, [
-            sum(1 << x - at for x in own) for own, at in zip(asked, starts, strict=True)
+            sum(1 << x - at for x in offsets) for offsets, at in zip(read, starts, strict=True)
         ]
 
     def span(
         self,
         lanes: int,
-        held: Sequence[bool] | None = None,
+        is_read: Sequence[bool] | None = None,
         firsts: Collection[int] | None = None,
     ) -> int:
-        """Elements from the first to the last one that so many lanes ask for, at most."""
-        held = [True] * self.period if held is None else held
-        return max(bits.bit_length() for bits in self.windows(lanes, held, firsts)[1])
+        """Return the most elements from the first to the last one that a vector reads."""
+        is_read = [True] * self.period if is_read is None else is_read
+        return max(bits.bit_length() for bits in self.windows(lanes, is_read, firsts)[1])
 
     @staticmethod
-    def _vectors(asked: list[set[int]], starts: list[int], lanes: int) -> int:
+    def _vectors(read: list[set[int]], starts: list[int], lanes: int) -> int:
         longest = max(
-            (max(own) - at for own, at in zip(asked, starts, strict=True) if own), default=0
+            (max(offsets) - at for offsets, at in zip(read, starts, strict=True) if offsets),
+            default=0,
         )
         return longest // lanes
 
 
 @lru_cache(maxsize=4096)
 def pattern(e: Index, axis: str) -> Pattern | None:
-    """How an index repeats along an axis by numbers; None if it does not."""
+    """Return how an index repeats along an axis, or None if it does not."""
     first: Index = 0
-    rest: Index = 0
+    periodic: Index = 0
     for m, c in terms_of(e):
         term = Expr(((m, c),)) if m else c
         if axis not in axes_of(term):
@@ -104,38 +114,38 @@ def pattern(e: Index, axis: str) -> Pattern | None:
         ):
             return None
         else:
-            rest = add(rest, term)
-    period = _period(rest)
+            periodic = add(periodic, term)
+    period = _period(periodic)
     if period is None or period > LONGEST:
         return None
-    found = [substitute(rest, {axis: x}) for x in range(period + 1)]
-    numbers = [x for x in found if isinstance(x, int)]
-    if len(numbers) != len(found):
+    values = [substitute(periodic, {axis: x}) for x in range(period + 1)]
+    numbers = [x for x in values if isinstance(x, int)]
+    if len(numbers) != len(values):
         return None
     start, end = numbers[0], numbers[-1]
-    places = tuple(x - start for x in numbers[:-1])
-    if max(abs(x) for x in (end - start, *places)) > FARTHEST:
+    offsets = tuple(x - start for x in numbers[:-1])
+    if max(abs(x) for x in (end - start, *offsets)) > FARTHEST:
         return None
-    return Pattern(period, end - start, add(first, start), places)
+    return Pattern(period, end - start, add(first, start), offsets)
 
 
 def _period(e: Index) -> int | None:
-    """Positions after which an index over one axis is the same but for a number."""
-    found = 1
+    """Return the period of an index over one axis, up to a constant increment."""
+    period = 1
     for m, _ in terms_of(e):
         for atom in m:
-            own = _of_atom(atom)
-            if own is None:
+            factor = _atom_period(atom)
+            if factor is None:
                 return None
-            found = lcm(found, own)
-    return found
+            period = lcm(period, factor)
+    return period
 
 
-def _of_atom(atom: Atom) -> int | None:
+def _atom_period(atom: Atom) -> int | None:
     if atom.kind == "axis":
         return 1
     if atom.kind not in ("//", "%") or not isinstance(divisor := atom.args[1], int):
         return None
     inner = _period(atom.args[0])
-    # Within so many periods, whatever one of them adds, the divisor goes into the sum.
+    # After `divisor` inner periods the argument has grown by a multiple of the divisor.
     return None if inner is None else inner * divisor

@@ -1,9 +1,9 @@
-"""Swaths: the whole rows that a block of a stream has are taken a few at a time.
+"""Block the rows that each block of a stream meets, for the L2 cache.
 
 Where rows of keys are streamed, each block of them meets all rows of queries, and what is computed
-for each pair goes from nest to nest: a product, a difference, an exponential, the products that
-take it.  All pairs of a block at once are more than the nearest caches hold.  So the rows are
-visited inside of the block, and what a block sums over all of them is carried from swath to swath:
+for each pair goes from nest to nest: a contraction, a difference, an exponential, the contractions
+that read it.  All pairs of a block at once exceed the L1 and L2 caches.  So the rows are visited in
+blocks inside of the stream's block, and sums over all rows are carried from row block to row block:
 
     stream l/128                    stream l/128
       s = dot(q[i], k[l])             stream i/192 with sum = 0 [l]
@@ -12,8 +12,9 @@ visited inside of the block, and what a block sums over all of them is carried f
                                         sum' = sum + dot(w, g[i] over i)
                                       y[l] = sum
 
-Nothing may be asked of such a sum before the last swath, and nothing but sums and other commutative
-folds ends the rows.  States along the rows move on swath by swath, as nobody else reads them.
+Nothing may read such a sum before the last row block, and nothing but sums and other commutative
+reductions may reduce the rows.  States along the rows are updated row block by row block, as
+nothing else reads them.
 """
 
 from __future__ import annotations
@@ -40,73 +41,76 @@ from smelt.types.dtype import f64
 
 
 def in_swaths(phase: Phase) -> Phase:
-    """Visits the rows of each stream's products in swaths, where that may be."""
+    """Block the rows of each stream's contractions, where that is legal and pays."""
     for region in phase.regions():
         for axis in list(phase.axes):
-            found = _parts(phase, region, axis)
-            if found is not None:
-                _visit(phase, region, axis, found)
+            parts = _classify(phase, region, axis)
+            if parts is not None:
+                _split_segment(phase, region, axis, parts)
                 break
     return phase
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
-    """What is known of a segment: what varies along the rows, what ends them, what follows."""
+class _SegmentItems:
+    """The items of a segment by their relation to the row axis."""
 
     time: int
     along: set[Item]
+    """What varies along the rows."""
     ended: list[Item]
+    """Reductions of the rows."""
     after: set[Item]
+    """What depends on these reductions."""
 
 
-def _parts(phase: Phase, region: Region, axis: str) -> _Parts | None:
-    """The parts of a region's segment, if its rows may be visited in swaths and products gain."""
+def _classify(phase: Phase, region: Region, axis: str) -> _SegmentItems | None:
+    """Classify the items of a region's segment, or return None if its rows are not blocked."""
     times = [t for t, r in enumerate(phase.segments) if r is region]
     extent = phase.axes[axis]
-    around = chain(region)
-    taken = {v.axis for r in around for v in r.visits}
-    barred = {*phase.grid, *phase.cut, *phase.places, *taken}
+    regions = chain(region)
+    visited = {v.axis for r in regions for v in r.visits}
+    barred = {*phase.grid, *phase.cut, *phase.places, *visited}
     if len(times) != 1 or any(r is not None and r.parent is region for r in phase.segments):
         return None
     if axis in barred or (isinstance(extent, int) and extent <= SWATH):
         return None
     (time,) = times
     inside = [i for i in phase.items if i.time == time]
-    blocks = {v.axis for r in around for v in r.visits if v.size not in (None, 1)}
+    blocks = {v.axis for r in regions for v in r.visits if v.size not in (None, 1)}
     pairs = [i for i in inside if i.kind == "dot" and axis in i.axes and blocks & i.axes]
-    if len(pairs) < 2:  # the second cache holds what one product makes
+    if len(pairs) < 2:  # the L2 cache holds the results of a single contraction
         return None
     along = {i for i in inside if axis in i.axes}
-    ended = [i for i in inside if _ends(i, axis)]
+    ended = [i for i in inside if _reduces(i, axis)]
     after = set[Item]()
     for i in inside:
         if any(a in after or a in ended for a in i.args):
             after.add(i)
     return (
         None
-        if _is_kept_whole(phase, time, axis, inside)
+        if _needs_row_order(phase, time, axis, inside)
         or along & after
-        or not all(_joins(i) for i in ended)
-        else _Parts(time, along, ended, after)
+        or not all(_is_combinable(i) for i in ended)
+        else _SegmentItems(time, along, ended, after)
     )
 
 
-def _ends(item: Item, axis: str) -> bool:
-    """Whether a fold ends an axis that its operands have."""
-    own = isinstance(item.payload, Folding) and item.kind in ("fold", "dot")
-    return own and axis in item.payload.over  # type: ignore[union-attr]
+def _reduces(item: Item, axis: str) -> bool:
+    """Return whether an item is a reduction over an axis."""
+    is_reduction = isinstance(item.payload, Folding) and item.kind in ("fold", "dot")
+    return is_reduction and axis in item.payload.over  # type: ignore[union-attr]
 
 
-def _joins(fold: Item) -> bool:
-    """Whether what parts of the rows are folded to can be joined."""
-    assert isinstance(fold.payload, Folding)
-    row = fold.payload.row
-    return not row.positional and not (row.compensated and fold.dtype == f64)
+def _is_combinable(reduction: Item) -> bool:
+    """Return whether partial results of a reduction can be combined."""
+    assert isinstance(reduction.payload, Folding)
+    row = reduction.payload.row
+    return not row.positional and not (row.compensated and reduction.dtype == f64)
 
 
-def _is_kept_whole(phase: Phase, time: int, axis: str, inside: list[Item]) -> bool:
-    """Whether something asks for the order of rows, or reads what the kernel writes."""
+def _needs_row_order(phase: Phase, time: int, axis: str, inside: list[Item]) -> bool:
+    """Return whether something depends on the order of rows, or reads what the kernel writes."""
     if any(i.kind == "scan" and axis in _over(i) for i in inside):
         return True
     if any(isinstance(i.payload, Edge) and i.payload.axis == axis for i in phase.items):
@@ -119,10 +123,10 @@ def _over(item: Item) -> tuple[str, ...]:
     return item.payload.over if isinstance(item.payload, Folding) else ()
 
 
-def _visit(phase: Phase, region: Region, axis: str, parts: _Parts) -> None:
-    """Makes three segments of one: before the swaths, in them, and after them."""
-    time, swaths = parts.time, Region(region, (Visit(axis, SWATH),))
-    phase.segments[time : time + 1] = [region, swaths, region]
+def _split_segment(phase: Phase, region: Region, axis: str, parts: _SegmentItems) -> None:
+    """Split a segment in three: before the row blocks, in them, and after them."""
+    time, inner = parts.time, Region(region, (Visit(axis, SWATH),))
+    phase.segments[time : time + 1] = [region, inner, region]
     inside, carried = {*parts.along, *parts.ended}, dict[Item, Item]()
     for item in phase.items:
         if item.time > time or item in parts.after:
@@ -134,8 +138,8 @@ def _visit(phase: Phase, region: Region, axis: str, parts: _Parts) -> None:
             s.time += 2
         elif s.time == time:
             s.time += 1 if axis in s.state.axes else 2
-    for fold in parts.ended:
-        carried[fold] = _carry(phase, region, fold, time)
+    for reduction in parts.ended:
+        carried[reduction] = _carry(phase, region, reduction, time)
     for item in (i for i in phase.items if i.time > time + 1):
         item.args = tuple(carried.get(a, a) for a in item.args)
     for s in (s for s in phase.settings if s.time > time + 1):
@@ -153,26 +157,26 @@ def _visit(phase: Phase, region: Region, axis: str, parts: _Parts) -> None:
     renumber(phase)
 
 
-def _carry(phase: Phase, region: Region, fold: Item, time: int) -> Item:
-    """Carries a fold from swath to swath; what it is after the last one."""
-    assert isinstance(fold.payload, Folding)
-    row, result = fold.payload.row, fold.dtype
-    if fold.kind == "fold" and row.wide and result.is_float:
-        fold.dtype = f64  # a part is rounded once, with the whole
-    state = Carried(f"swath.{fold.number}", fold.axes, fold.dtype, region)
-    first = Item(0, "const", row.identity(fold.dtype), (), frozenset(), fold.dtype, time)
-    old = Item(0, "state", state, (), fold.axes, fold.dtype, time + 1)
-    new = Item(0, "apply", row.scalar, (old, fold), fold.axes, fold.dtype, time + 1)
-    last = Item(0, "state", state, (), fold.axes, fold.dtype, time + 2)
+def _carry(phase: Phase, region: Region, reduction: Item, time: int) -> Item:
+    """Carry a reduction from row block to row block, and return its final value."""
+    assert isinstance(reduction.payload, Folding)
+    row, result = reduction.payload.row, reduction.dtype
+    if reduction.kind == "fold" and row.wide and result.is_float:
+        reduction.dtype = f64  # partial sums are not rounded, only the total is
+    state = Carried(f"swath.{reduction.number}", reduction.axes, reduction.dtype, region)
+    first = Item(0, "const", row.identity(reduction.dtype), (), frozenset(), reduction.dtype, time)
+    old = Item(0, "state", state, (), reduction.axes, reduction.dtype, time + 1)
+    new = Item(0, "apply", row.scalar, (old, reduction), reduction.axes, reduction.dtype, time + 1)
+    last = Item(0, "state", state, (), reduction.axes, reduction.dtype, time + 2)
     phase.settings += [Setting(state, first, time), Setting(state, new, time + 1)]
     phase.items += [first, old, new]
     phase.items.insert(0, last)
-    if result == fold.dtype:
+    if result == reduction.dtype:
         return last
-    found = Item(0, "cast", Converting(result), (last,), fold.axes, result, time + 2)
-    phase.items.insert(1, found)
-    phase.carried |= {fold, old, new, last}
-    return found
+    rounded = Item(0, "cast", Converting(result), (last,), reduction.axes, result, time + 2)
+    phase.items.insert(1, rounded)
+    phase.carried |= {reduction, old, new, last}
+    return rounded
 
 
 __all__ = ["in_swaths"]

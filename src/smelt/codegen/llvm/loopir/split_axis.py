@@ -1,11 +1,13 @@
-"""An axis that accesses take apart, as i//s and i%s, becomes two axes.
+"""Split an axis that accesses divide, as i//s and i%s, into two axes.
 
-A grouped norm walks its group in one run, but its gains change every s positions: with i = a*s + b
-the gain is read once for each a, and the run over b is contiguous.  Divisors that are numbers are
-left alone: they are multiples of a vector, where nothing changes between lanes, or short.  So are
-rows of a product along which nothing lies side by side (`x[i%s,i//s,k]`, a sequence before its
-batch): of two axes one would be a product of its own for each position, of s rows, each of which
-packs all of the other operand, where one division a row finds the row.
+A group norm walks its group contiguously, but its gains change every s positions: with i = a*s + b
+the gain is read once for each a, and the loop over b is contiguous.
+
+Constant divisors are left alone: they are multiples of a vector, where nothing changes between
+lanes, or short.  So are rows of a contraction none of whose accesses would be contiguous
+(`x[i%s,i//s,k]`, a sequence before its batch): one of the two axes would make a separate
+contraction for each of its positions, of s rows, each of which packs all of the other operand,
+whereas a division finds the row.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from smelt.types.expr import (
 
 
 def refine(phase: Phase) -> Phase:
-    """Splits every axis that all its quotients allow to split."""
+    """Split every axis that all its quotients allow to split."""
     for name in list(phase.axes):
         step = _divisor(phase, name)
         if step is not None:
@@ -48,7 +50,7 @@ def refine(phase: Phase) -> Phase:
 
 
 def _divisor(phase: Phase, name: str) -> Index | None:
-    """A divisor of the axis in some index that divides its extent without rest."""
+    """Return a symbolic divisor of the axis in some index that divides its extent evenly."""
     if name in phase.cut or is_bound(phase, name):
         return None
     for item in phase.items:
@@ -60,42 +62,43 @@ def _divisor(phase: Phase, name: str) -> Index | None:
             if atom.kind not in ("//", "%") or isinstance(atom.args[1], int):
                 continue
             if bare_axis(atom.args[0]) == name and mod(extent, atom.args[1]) == 0:
-                return None if _has_rows(phase, name, atom.args[1]) else atom.args[1]
+                return None if _splits_contraction_rows(phase, name, atom.args[1]) else atom.args[1]
     return None
 
 
-def _has_rows(phase: Phase, name: str, step: Index) -> bool:
-    """Whether an axis has rows of products, and no access would walk its inner part by ones."""
-    alone = [
+def _splits_contraction_rows(phase: Phase, name: str, step: Index) -> bool:
+    """Return whether an axis has rows of contractions, and its inner part would be contiguous
+    nowhere."""
+    of_one_operand = [
         name in item.args[0].axes ^ item.args[1].axes
         for item in phase.items
         if item.kind == "dot" and name in item.axes
     ]
-    if not alone or not all(alone):
+    if not of_one_operand or not all(of_one_operand):
         return False
     parts = _parts(phase, name, step)
-    return all(coefficient(_put(e, name, parts), f"{name}.1") != 1 for e in _indices(phase))
+    return all(coefficient(_substitute(e, name, parts), f"{name}.1") != 1 for e in _indices(phase))
 
 
 def _indices(phase: Phase) -> list[Index]:
-    found: list[Index] = []
+    indices: list[Index] = []
     for item in phase.items:
         if isinstance(item.payload, Access):
-            found.append(item.payload.offset)
-            found += [e for pair in item.payload.limits for e in pair]
+            indices.append(item.payload.offset)
+            indices += [e for pair in item.payload.limits for e in pair]
         elif isinstance(item.payload, Expr):
-            found.append(item.payload)
-    return found + [s.access.offset for s in phase.stores]
+            indices.append(item.payload)
+    return indices + [s.access.offset for s in phase.stores]
 
 
 def _split(phase: Phase, name: str, step: Index) -> None:
-    """name = outer*step + inner, everywhere."""
+    """Replace an axis by outer*step + inner everywhere."""
     outer, inner = f"{name}.0", f"{name}.1"
     count = floordiv(phase.axes[name], step)
     parts = _parts(phase, name, step)
 
     def put(e: Index) -> Index:
-        return _put(e, name, parts)
+        return _substitute(e, name, parts)
 
     pair = {name: (outer, inner)}
     axes: dict[str, Index] = {}
@@ -130,13 +133,13 @@ def _split(phase: Phase, name: str, step: Index) -> None:
 
 
 def _parts(phase: Phase, name: str, step: Index) -> Index:
-    """The axis as its outer and its inner part."""
+    """Return the axis as an expression of its outer and inner part."""
     count = floordiv(phase.axes[name], step)
     return add(mul(axis(f"{name}.0", count), step), axis(f"{name}.1", step))
 
 
-def _put(e: Index, name: str, parts: Index) -> Index:
-    """An index with the parts of an axis in its place."""
+def _substitute(e: Index, name: str, parts: Index) -> Index:
+    """Substitute the parts of an axis in an index."""
     return rebuild(
         e,
         lambda atom: parts if atom.kind == "axis" and atom.name == name else Expr((((atom,), 1),)),
@@ -144,16 +147,16 @@ def _put(e: Index, name: str, parts: Index) -> Index:
 
 
 def _axes(item: Item) -> frozenset[str]:
-    """The axes that an item varies along, from its operands and its own expressions."""
-    found = frozenset[str]().union(*(a.axes for a in item.args))
+    """Return the axes that an item varies along, from its operands and index expressions."""
+    axes = frozenset[str]().union(*(a.axes for a in item.args))
     payload = item.payload
     if isinstance(payload, Carried):
         return payload.axes
     if isinstance(payload, Access):
-        own = [payload.offset, *(e for e, _ in payload.limits)]
-        return found.union(*(axes_of(e) for e in own))
+        indices = [payload.offset, *(e for e, _ in payload.limits)]
+        return axes.union(*(axes_of(e) for e in indices))
     if isinstance(payload, Expr):
-        return found | set(axes_of(payload))
+        return axes | set(axes_of(payload))
     if isinstance(payload, Folding):
-        return found | set(payload.over) if item.kind == "scan" else found - set(payload.over)
-    return found
+        return axes | set(payload.over) if item.kind == "scan" else axes - set(payload.over)
+    return axes

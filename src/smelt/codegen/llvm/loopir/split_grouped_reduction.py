@@ -1,16 +1,17 @@
-"""Kernels over short rows that lie side by side become several, done in turn over long ones.
+"""Split kernels over short contiguous groups into a sequence of kernels over long rows.
 
-Where groups of a few channels lie last, a kernel with a position of its grid for each group reads a
-few elements of each row.  Two things are done apart then, for rows of all groups at once:
+If groups of a few channels are innermost (a group norm in NHWC), a kernel with a grid position for
+each group would read a few elements of each row.  Two things are separated instead, for rows of all
+groups at once (kernel fission):
 
     s[n,g] = sum(x[n,r,g*8 + c] over r, c)       p[n,k] = sum(x[n,r,k] over r)
                                            is    s[n,g] = sum(p[n,g*8 + c] over c)
 
-    m[n,g] = ...folds...                         m[n,g] = ...folds...
+    m[n,g] = ...reductions...                    m[n,g] = ...reductions...
     y[n,r,g,c] = x[n,r,g,c] - m[n,g]       is    y[n,r,g,c] = x[n,r,g,c] - m[n,g]    a map
 
-The first of each stores what the second reads, in memory that the caller provides; a map's short
-rows are joined in their turn (`smelt.codegen.llvm.loops.collapse_short_rows`).
+The first of each pair stores what the second reads, in memory that the caller provides; short rows
+of a map are collapsed later (`smelt.codegen.llvm.loops.collapse_short_rows`).
 """
 
 from __future__ import annotations
@@ -51,39 +52,48 @@ from smelt.types.expr import (
 __all__ = ["in_turn"]
 
 PLAIN = (k.Const, k.Ref, k.IndexValue, k.Load, k.Apply, k.Cast)
-"""What values are made of that are the same wherever they are computed."""
+"""Values that may be computed in any of the kernels."""
 LEAST_ROWS = 32
-"""Fewer folded rows are a window, and are written out."""
+"""Fewest reduced rows for a split: fewer are a window, which is unrolled."""
 Lets = dict[str, k.Let]
 
 
 def in_turn(kernel: k.Kernel) -> list[k.Kernel]:
-    """The kernels that a kernel is done as, in order; what one stores for another is no parameter
-    of the kernel's own."""
+    """Split a kernel into kernels to run in order, or return it alone.
+
+    Outputs by which they communicate are not among the kernel's own parameters.
+    """
     if not _is_plain(kernel):
         return [kernel]
-    found = _rows_first(kernel) or _maps_apart(kernel)
-    return [kernel] if found is None else [piece for own in found for piece in in_turn(own)]
+    pieces = _split_rows_first(kernel) or _split_map(kernel)
+    return (
+        [kernel]
+        if pieces is None
+        else [piece for kernel_piece in pieces for piece in in_turn(kernel_piece)]
+    )
 
 
 def _is_plain(kernel: k.Kernel) -> bool:
-    """Whether a kernel is scalar operators and folds, on the whole or over parts of an axis, and
-    writes over nothing that it reads: what is done later would find it changed."""
+    """Return whether a kernel has only scalar operators and reductions, over all or parts of an
+    axis.
+
+    And overwrites none of its inputs, which a later kernel would read.
+    """
     if {p.name for p in kernel.inputs} & {p.name for p in kernel.outputs}:
         return False
     allowed = (k.Let, k.Store, k.Update, k.Merge, k.Stream)
     for s in statements(kernel):
         if not isinstance(s, allowed):
             return False
-        if isinstance(s, k.Stream) and (s.where is not None or s.sees or not _is_whole(s)):
+        if isinstance(s, k.Stream) and (s.where is not None or s.sees or not _visits_at_once(s)):
             return False
         if not all(isinstance(v, (*PLAIN, k.Reduce)) for x in values_of(s) for v in visit(x)):
             return False
     return not any(isinstance(e, k.Each) for e in kernel.grid)
 
 
-def _is_whole(s: k.Stream) -> bool:
-    """Whether each part is visited at once."""
+def _visits_at_once(s: k.Stream) -> bool:
+    """Return whether each part is visited at once."""
     return all(b.part and b.size is None and not (b.start or b.stop) for b in s.blocks)
 
 
@@ -92,24 +102,24 @@ def _lets(kernel: k.Kernel) -> Lets:
 
 
 def _closure(values: Iterable[k.Value], lets: Lets, ends: Iterable[str] = ()) -> list[k.Let]:
-    """The named values that some are made of, in order, as far as those at which to end."""
-    found, left = set[str](), set(ends)
+    """Return the bindings that some values depend on, in order, stopping at `ends`."""
+    names, excluded = set[str](), set(ends)
     pending = [n for v in values for n in refs(v)]
     while pending:
         name = pending.pop()
-        if name in lets and name not in found | left:
-            found.add(name)
+        if name in lets and name not in names | excluded:
+            names.add(name)
             pending += refs(lets[name])
-    return [s for name, s in lets.items() if name in found]
+    return [s for name, s in lets.items() if name in names]
 
 
-def _holds_fold(values: Iterable[k.Value]) -> bool:
+def _has_reduction(values: Iterable[k.Value]) -> bool:
     return any(isinstance(v, k.Reduce) for x in values for v in visit(x))
 
 
-def _live(kernel: k.Kernel) -> k.Kernel:
-    """The kernel without what nobody reads any more."""
-    wanted = {
+def _remove_dead(kernel: k.Kernel) -> k.Kernel:
+    """Remove dead bindings, axes and parameters from a kernel."""
+    live = {
         n
         for s in statements(kernel)
         if not isinstance(s, (k.Let, k.Stream))
@@ -117,16 +127,16 @@ def _live(kernel: k.Kernel) -> k.Kernel:
         for n in refs(v)
     }
     lets = _lets(kernel)
-    wanted |= {s.name for s in _closure([k.Ref(n) for n in wanted], lets)}
+    live |= {s.name for s in _closure([k.Ref(n) for n in live], lets)}
 
-    def kept(body: Iterable[k.Statement]) -> tuple[k.Statement, ...]:
+    def live_statements(body: Iterable[k.Statement]) -> tuple[k.Statement, ...]:
         return tuple(
-            replace(s, body=kept(s.body)) if isinstance(s, k.Stream) else s
+            replace(s, body=live_statements(s.body)) if isinstance(s, k.Stream) else s
             for s in body
-            if not isinstance(s, k.Let) or s.name in wanted
+            if not isinstance(s, k.Let) or s.name in live
         )
 
-    kernel = replace(kernel, body=kept(kernel.body))
+    kernel = replace(kernel, body=live_statements(kernel.body))
     used, loaded = (
         axes_used(kernel),
         {
@@ -146,33 +156,36 @@ def _live(kernel: k.Kernel) -> k.Kernel:
     )
 
 
-# ---- folds: rows first ---------------------------------------------------------------------------
+# ---- reductions: rows first ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """An axis of the grid, one of `each` positions inside it, and the folded rows around both."""
+    """A short reduced axis inside of a grid axis, with reduced rows around both."""
 
     outer: str
+    """The grid axis: the groups."""
     inner: str
+    """The reduced axis inside of it: the channels of a group."""
     each: int
+    """Channels of a group."""
     rows: tuple[str, ...]
 
 
-def _rows_first(kernel: k.Kernel) -> list[k.Kernel] | None:
-    """Folds over rows for all columns, then over the columns of each group."""
+def _split_rows_first(kernel: k.Kernel) -> list[k.Kernel] | None:
+    """Split reductions over rows and channels: all rows first, then the channels of each group."""
     if splits(kernel) or any(isinstance(s, k.Stream) for s in kernel.body):
         return None
     lets = _lets(kernel)
-    folds = {n: s.value for n, s in lets.items() if isinstance(s.value, k.Reduce)}
-    group = next(_groups(kernel, folds.values(), lets), None)
+    reductions = {n: s.value for n, s in lets.items() if isinstance(s.value, k.Reduce)}
+    group = next(_find_groups(kernel, reductions.values(), lets), None)
     if group is None:
         return None
-    long = {n: f for n, f in folds.items() if {*group.rows} & {*f.over}}
+    long = {n: f for n, f in reductions.items() if {*group.rows} & {*f.over}}
     if any(
         {*f.over} != {group.inner, *group.rows}
         or COMBINES[f.combine].positional
-        or _holds_fold([f.arg])
+        or _has_reduction([f.arg])
         for f in long.values()
     ):
         return None
@@ -180,126 +193,138 @@ def _rows_first(kernel: k.Kernel) -> list[k.Kernel] | None:
     if any(not env.names[n].axes <= grid for n in long):
         return None
     first = {
-        n: f for n, f in long.items() if not _holds_fold(s.value for s in _closure([f.arg], lets))
+        n: f
+        for n, f in long.items()
+        if not _has_reduction(s.value for s in _closure([f.arg], lets))
     }
     if not first:
-        return _known_before(kernel, group, long.values(), lets)
+        return _split_prerequisites(kernel, group, long.values(), lets)
     others = [b for b in kernel.grid if isinstance(b, k.Block) and b.axis != group.outer]
     extents = {a.name: a.extent for a in kernel.axes}
     columns = mul(extents[group.outer], group.each)
     shape = (*(extents[b.axis] for b in others), columns)
-    held = {n: k.Param(f"{kernel.name}.{n}.rows", _wide(f), shape) for n, f in first.items()}
-    return [_sums(kernel, group, first, held), _rest(kernel, group, held)]
+    partial_sums = {
+        n: k.Param(f"{kernel.name}.{n}.rows", _partial_dtype(f), shape) for n, f in first.items()
+    }
+    return [
+        _row_sums_kernel(kernel, group, first, partial_sums),
+        _remaining_kernel(kernel, group, partial_sums),
+    ]
 
 
-def _wide(f: k.Reduce) -> DType:
-    """What partial results are stored as: sums in double precision."""
+def _partial_dtype(f: k.Reduce) -> DType:
+    """Return the type that partial results are stored as: float64 for sums of floats."""
     return f64 if COMBINES[f.combine].wide and f.dtype.is_float else f.dtype.compute
 
 
-def _groups(kernel: k.Kernel, folds: Iterable[k.Reduce], lets: Lets) -> Iterator[_Group]:
-    """Short folded axes inside of one of the grid, as arrays lie, with folded rows around both."""
+def _find_groups(kernel: k.Kernel, reductions: Iterable[k.Reduce], lets: Lets) -> Iterator[_Group]:
+    """Find short reduced axes inside a grid axis, with reduced rows around both."""
     extents = {a.name: a.extent for a in kernel.axes}
     grid = [b.axis for b in kernel.grid if isinstance(b, k.Block)]
-    for f in folds:
+    for f in reductions:
         values = [f.arg, *(s.value for s in _closure([f.arg], lets))]
         for load in (v for x in values for v in visit(x) if isinstance(v, k.Load) and v.index):
-            *around, last = load.index
+            *outer_indices, last = load.index
             inner = [a for a in f.over if coefficient(last, a) == 1]
-            rows = [a for e in around for a in axes_of(e) if a in f.over]
+            rows = [a for e in outer_indices for a in axes_of(e) if a in f.over]
             each = extents[inner[0]] if len(inner) == 1 else None
             if not isinstance(each, int) or not 1 < each < LEAST_LANES:
                 continue
-            many = product(extents[a] for a in dict.fromkeys(rows))
-            if isinstance(many, int) and many < LEAST_ROWS:
+            row_count = product(extents[a] for a in dict.fromkeys(rows))
+            if isinstance(row_count, int) and row_count < LEAST_ROWS:
                 continue
             outer = [a for a in grid if coefficient(last, a) == each and extents[a] != 1]
             if len(outer) == 1 and {*axes_of(last)} == {outer[0], inner[0]}:
                 yield _Group(outer[0], inner[0], each, tuple(dict.fromkeys(rows)))
 
 
-def _known_before(
-    kernel: k.Kernel, group: _Group, folds: Iterable[k.Reduce], lets: Lets
+def _split_prerequisites(
+    kernel: k.Kernel, group: _Group, reductions: Iterable[k.Reduce], lets: Lets
 ) -> list[k.Kernel] | None:
-    """What folds over rows wait for, a kernel of its own: the means about which squares are summed,
-    say, of each group."""
+    """Split off what the reductions over rows depend on, as a kernel of its own.
+
+    The means about which squares are summed, say, of each group.
+    """
     env, grid = Env.after(kernel), {b.axis for b in kernel.grid if isinstance(b, k.Block)}
-    found: dict[str, Bound] = {}
-    pending, seen = [f.arg for f in folds], set[str]()
+    results: dict[str, Bound] = {}
+    pending, seen = [f.arg for f in reductions], set[str]()
     while pending:
         for name in (n for n in refs(pending.pop()) if n not in seen):
             seen.add(name)
             value = lets[name].value
-            if not _holds_fold([value, *(s.value for s in _closure([value], lets))]):
+            if not _has_reduction([value, *(s.value for s in _closure([value], lets))]):
                 continue
             if env.names[name].axes == grid:
-                found[name] = env.names[name]
-            elif _holds_fold([value]):
+                results[name] = env.names[name]
+            elif _has_reduction([value]):
                 return None
             else:
                 pending.append(value)
-    made = [s for n in found for s in _closure([k.Ref(n)], lets)]
+    bindings = [s for n in results for s in _closure([k.Ref(n)], lets)]
     if (
         any(
             {*v.over} & {*group.rows}
-            for s in made
+            for s in bindings
             for v in visit(s.value)
             if isinstance(v, k.Reduce)
         )
-        or not found
+        or not results
     ):
         return None
-    held, before, after = _between(kernel, found)
+    params, before, after = _transfers(kernel, results)
     names = {s.name for s in after}
-    body = (*_closure([k.Ref(n) for n in found], lets), *before)
+    body = (*_closure([k.Ref(n) for n in results], lets), *before)
     means = replace(
-        kernel, name=f"{kernel.name}.{next(iter(found))}", outputs=tuple(held), body=body
+        kernel, name=f"{kernel.name}.{next(iter(results))}", outputs=tuple(params), body=body
     )
-    rest = replace(
+    remainder = replace(
         kernel,
-        inputs=(*kernel.inputs, *held),
+        inputs=(*kernel.inputs, *params),
         body=(*after, *(s for s in kernel.body if not isinstance(s, k.Let) or s.name not in names)),
     )
-    return [_live(means), _live(rest)]
+    return [_remove_dead(means), _remove_dead(remainder)]
 
 
-def _between(
+def _transfers(
     kernel: k.Kernel, values: Mapping[str, Bound]
 ) -> tuple[list[k.Param], list[k.Store], list[k.Let]]:
-    """Arrays for named values, how they are stored, and how they are read again."""
-    held, before, after = list[k.Param](), list[k.Store](), list[k.Let]()
+    """Return the arrays that pass values between kernels, with the stores and loads of them."""
+    params, stores, loads = list[k.Param](), list[k.Store](), list[k.Let]()
     for name, bound in values.items():
-        along = [a for a in kernel.axes if a.name in bound.axes]
-        p = k.Param(f"{kernel.name}.{name}", bound.dtype, tuple(a.extent for a in along))
-        at = tuple(a.index for a in along)
-        held.append(p)
-        before.append(k.Store(p.name, at, k.Ref(name)))
-        after.append(k.Let(name, k.Load(p.name, at)))
-    return held, before, after
+        axes = [a for a in kernel.axes if a.name in bound.axes]
+        p = k.Param(f"{kernel.name}.{name}", bound.dtype, tuple(a.extent for a in axes))
+        index = tuple(a.index for a in axes)
+        params.append(p)
+        stores.append(k.Store(p.name, index, k.Ref(name)))
+        loads.append(k.Let(name, k.Load(p.name, index)))
+    return params, stores, loads
 
 
-def _sums(
-    kernel: k.Kernel, group: _Group, folds: Mapping[str, k.Reduce], held: Mapping[str, k.Param]
+def _row_sums_kernel(
+    kernel: k.Kernel,
+    group: _Group,
+    reductions: Mapping[str, k.Reduce],
+    params: Mapping[str, k.Param],
 ) -> k.Kernel:
-    """The kernel that folds the rows, in parts of the outermost of their axes."""
+    """Build the kernel that reduces the rows, in parts of the outermost of their axes."""
     extents = {a.name: a.extent for a in kernel.axes}
     columns = mul(extents[group.outer], group.each)
-    here = axis(group.outer, columns)
-    put = {group.outer: floordiv(here, group.each), group.inner: mod(here, group.each)}
+    column = axis(group.outer, columns)
+    put = {group.outer: floordiv(column, group.each), group.inner: mod(column, group.each)}
     lets, row, part = _lets(kernel), group.rows[0], f"{group.rows[0]}.part"
     inside: list[k.Statement] = [
         replace(s, value=substitute(s.value, put))
-        for s in _closure([f.arg for f in folds.values()], lets)
+        for s in _closure([f.arg for f in reductions.values()], lets)
     ]
     states: list[k.State] = []
-    for name, f in folds.items():
-        combine, dtype = COMBINES[f.combine], held[name].dtype
-        fold = k.Reduce(f.combine, substitute(f.arg, put), group.rows, dtype)
+    for name, f in reductions.items():
+        combine, dtype = COMBINES[f.combine], params[name].dtype
+        reduction = k.Reduce(f.combine, substitute(f.arg, put), group.rows, dtype)
         states.append(k.State(name, k.Const(combine.identity(f.dtype), dtype), (), dtype))
-        inside.append(k.Update(name, k.Apply(combine.scalar, (k.Ref(name), fold))))
+        inside.append(k.Update(name, k.Apply(combine.scalar, (k.Ref(name), reduction))))
     others = [b.axis for b in kernel.grid if isinstance(b, k.Block) and b.axis != group.outer]
-    at = (*(axis(a, extents[a]) for a in others), here)
-    stores = [k.Store(p.name, at, k.Ref(name)) for name, p in held.items()]
+    at = (*(axis(a, extents[a]) for a in others), column)
+    stores = [k.Store(p.name, at, k.Ref(name)) for name, p in params.items()]
     rows = floordiv(product(extents[a] for a in group.rows), 4 * PART_ROWS)
     parts = maximum(1, minimum(PARTS, minimum(extents[row], rows)))
     stream = k.Stream((k.Block(row, None, None, part),), tuple(states), tuple(inside))
@@ -309,20 +334,20 @@ def _sums(
         *(k.Axis(a, extents[a]) for a in group.rows),
     )
     grid = (*(k.Block(a, 1) for a in others), k.Block(group.outer, 1), k.Split(part, row, parts))
-    name = f"{kernel.name}.{next(iter(folds))}"
-    made = replace(
+    name = f"{kernel.name}.{next(iter(reductions))}"
+    sums = replace(
         kernel,
         name=name,
-        outputs=tuple(held.values()),
+        outputs=tuple(params.values()),
         axes=axes,
         grid=grid,
-        body=(stream, k.Merge(part, tuple(folds)), *stores),
+        body=(stream, k.Merge(part, tuple(reductions)), *stores),
     )
-    return _live(made)
+    return _remove_dead(sums)
 
 
-def _rest(kernel: k.Kernel, group: _Group, held: Mapping[str, k.Param]) -> k.Kernel:
-    """The kernel that folds the columns of each group, and all that follows."""
+def _remaining_kernel(kernel: k.Kernel, group: _Group, params: Mapping[str, k.Param]) -> k.Kernel:
+    """Build the kernel that reduces the channels of each group, and does all that follows."""
     extents = {a.name: a.extent for a in kernel.axes}
     inner = axis(group.inner, group.each)
     column = add(mul(axis(group.outer, extents[group.outer]), group.each), inner)
@@ -330,67 +355,69 @@ def _rest(kernel: k.Kernel, group: _Group, held: Mapping[str, k.Param]) -> k.Ker
     at = (*(axis(a, extents[a]) for a in others), column)
     body: list[k.Statement] = []
     for s in kernel.body:
-        if isinstance(s, k.Let) and s.name in held and isinstance(f := s.value, k.Reduce):
-            p = held[s.name]
-            fold = k.Reduce(f.combine, k.Load(p.name, at), (group.inner,), p.dtype)
-            value = fold if p.dtype == f.dtype.compute else k.Cast(fold, f.dtype.compute)
+        if isinstance(s, k.Let) and s.name in params and isinstance(f := s.value, k.Reduce):
+            p = params[s.name]
+            reduction = k.Reduce(f.combine, k.Load(p.name, at), (group.inner,), p.dtype)
+            value = reduction if p.dtype == f.dtype.compute else k.Cast(reduction, f.dtype.compute)
             body.append(replace(s, value=value))
         else:
             body.append(s)
-    inputs = (*kernel.inputs, *held.values())
-    return _live(replace(kernel, inputs=inputs, body=tuple(body)))
+    inputs = (*kernel.inputs, *params.values())
+    return _remove_dead(replace(kernel, inputs=inputs, body=tuple(body)))
 
 
-# ---- maps: apart from the folds that they read ---------------------------------------------------
+# ---- maps: split from the reductions that they read ----------------------------------------------
 
 
-def _maps_apart(kernel: k.Kernel) -> list[k.Kernel] | None:
-    """A map over short rows that lie side by side, after the folds that it reads."""
+def _split_map(kernel: k.Kernel) -> list[k.Kernel] | None:
+    """Split off a map over short contiguous rows, to run after the reductions that it reads."""
     lets, env = _lets(kernel), Env.after(kernel)
     for s in (s for s in statements(kernel) if isinstance(s, k.Store)):
-        ends = _held(kernel, s, lets, env)
+        ends = _map_inputs(kernel, s, lets, env)
         if ends:
-            return _apart(kernel, s, lets, {n: env.names[n] for n in ends})
+            return _split_at_store(kernel, s, lets, {n: env.names[n] for n in ends})
     return None
 
 
-def _held(kernel: k.Kernel, s: k.Store, lets: Lets, env: Env) -> list[str]:
-    """What a map reads that depends on folds and not on where its rows are; nothing if it is none,
-    or its rows are long."""
+def _map_inputs(kernel: k.Kernel, s: k.Store, lets: Lets, env: Env) -> list[str]:
+    """Return the values that a map reads which depend on reductions but not on its rows.
+
+    Nothing if it is no map, or if its rows are long.
+    """
     extents = {a.name: a.extent for a in kernel.axes}
-    own = frozenset(a for e in s.index for a in axes_of(e))
+    store_axes = frozenset(a for e in s.index for a in axes_of(e))
     if not _has_short_rows(kernel, s, extents) or s.where is not None or s.join:
         return []
     states = {x.name for st in statements(kernel) if isinstance(st, k.Stream) for x in st.states}
     tasks = {b.axis for b in blocks(kernel)}
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     pending, seen = [s.value], set[str]()
     while pending:
         reader = pending.pop()
-        if _holds_fold([reader]):
+        if _has_reduction([reader]):
             return []
         for name in (n for n in refs(reader) if n not in seen):
             seen.add(name)
             if name in states or name not in lets:
                 return []
-            missing = own - env.names[name].axes
+            missing = store_axes - env.names[name].axes
             value = lets[name].value
-            made = [value, *(x.value for x in _closure([value], lets))]
-            if not _holds_fold(made):
-                if any(n in states for x in made for n in refs(x)):
+            computed_from = [value, *(x.value for x in _closure([value], lets))]
+            if not _has_reduction(computed_from):
+                if any(n in states for x in computed_from for n in refs(x)):
                     return []
                 continue
             if missing & tasks:
                 return []
             if any(not isinstance(n := extents[a], int) or n >= LEAST_LANES for a in missing):
-                found[name] = None
+                names[name] = None
             else:
                 pending.append(value)
-    return [*found]
+    return [*names]
 
 
 def _has_short_rows(kernel: k.Kernel, s: k.Store, extents: Mapping[str, Index]) -> bool:
-    """Whether a store's innermost axis is short, and another one follows it."""
+    """Return whether a store's innermost axis is short, and another one follows it contiguously."""
     offset: Index = 0
     for e, n in zip(s.index, kernel.param(s.param).shape, strict=True):
         offset = add(mul(offset, n), e)
@@ -401,15 +428,18 @@ def _has_short_rows(kernel: k.Kernel, s: k.Store, extents: Mapping[str, Index]) 
     return short and any(n == each and extents[a] != 1 for a, n in steps.items())
 
 
-def _apart(kernel: k.Kernel, s: k.Store, lets: Lets, ends: Mapping[str, Bound]) -> list[k.Kernel]:
-    held, before, loads = _between(kernel, ends)
-    own = {a for e in s.index for a in axes_of(e)}
+def _split_at_store(
+    kernel: k.Kernel, s: k.Store, lets: Lets, ends: Mapping[str, Bound]
+) -> list[k.Kernel]:
+    """Split a kernel before a store: the map that it stores becomes a kernel of its own."""
+    params, stores, loads = _transfers(kernel, ends)
+    store_axes = {a for e in s.index for a in axes_of(e)}
     after = (*loads, *_closure([s.value], lets, ends), s)
-    axes = tuple(a for a in kernel.axes if a.name in own)
+    axes = tuple(a for a in kernel.axes if a.name in store_axes)
     grid = tuple(k.Block(a.name, 2 * BLOCK if a is axes[-1] else 1) for a in axes)
-    made = k.Kernel(
+    map_kernel = k.Kernel(
         kernel.name,
-        (*kernel.inputs, *held),
+        (*kernel.inputs, *params),
         (kernel.param(s.param),),
         axes,
         grid,
@@ -418,15 +448,15 @@ def _apart(kernel: k.Kernel, s: k.Store, lets: Lets, ends: Mapping[str, Bound]) 
     )
 
     def put(body: Iterable[k.Statement]) -> tuple[k.Statement, ...]:
-        found: list[k.Statement] = []
+        copies: list[k.Statement] = []
         for x in body:
-            found += (
-                before
+            copies += (
+                stores
                 if x is s
                 else [replace(x, body=put(x.body)) if isinstance(x, k.Stream) else x]
             )
-        return tuple(found)
+        return tuple(copies)
 
-    name, outputs = f"{kernel.name}.{next(iter(ends))}", (*kernel.outputs, *held)
+    name, outputs = f"{kernel.name}.{next(iter(ends))}", (*kernel.outputs, *params)
     first = replace(kernel, name=name, outputs=outputs, body=put(kernel.body))
-    return [_live(first), _live(made)]
+    return [_remove_dead(first), _remove_dead(map_kernel)]

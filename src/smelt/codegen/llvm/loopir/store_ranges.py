@@ -1,7 +1,7 @@
-"""Stores of a range of an axis: the slices of a product that are results of their own.
+"""Stores to a range of an axis, as of a contraction whose slices are separate results.
 
-`y[i, n - a] = v where (n >= a) & (n < b)` asks every element.  A nest that walks from `a` to `b`
-alone asks nothing, and a task whose columns lie in one range has its tiles write there.
+`y[i, n - a] = v where (n >= a) & (n < b)` tests every element.  A nest that walks from `a` to `b`
+alone tests nothing, and a task whose columns are inside one range lets its tiles write there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from smelt.types.expr import Expr, Index, axes_of, maximum, minimum
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Positions of an axis from `first` up to `stop`, None for its end."""
+    """Positions of an axis from `first` up to `stop` (None: its end)."""
 
     axis: str
     first: Index
@@ -25,7 +25,7 @@ class Range:
 
 
 def stored_range(store: StoreItem) -> Range | None:
-    """The range of one axis where a store writes, if its condition says no more than that."""
+    """Return the range of one axis to which a store's condition is equivalent, or None."""
     if store.where is None:
         return None
     name, first, stop = "", 0, None
@@ -42,7 +42,7 @@ def stored_range(store: StoreItem) -> Range | None:
 
 
 def _tests(item: Item) -> Iterator[Item]:
-    """What a conjunction asks."""
+    """Yield the terms of a conjunction."""
     if item.kind == "apply" and item.payload == BOTH:
         for a in item.args:
             yield from _tests(a)
@@ -51,7 +51,7 @@ def _tests(item: Item) -> Iterator[Item]:
 
 
 def _bound(test: Item) -> tuple[str, bool, Index] | None:
-    """The axis that a test bounds, whether from above, and by which expression over sizes."""
+    """Return the bound that a test sets: axis, whether from above, limit."""
     if test.kind != "apply" or test.payload not in ("lt", "ge"):
         return None
     left, right = (_index(a) for a in test.args)
@@ -66,7 +66,7 @@ def _varies(e: Index) -> bool:
 
 
 def _index(item: Item) -> Index | None:
-    """A position as an expression."""
+    """Return an item as an index expression, if it is one."""
     if item.kind in ("index", "const") and isinstance(item.payload, (int, Expr)):
         return item.payload
     return None

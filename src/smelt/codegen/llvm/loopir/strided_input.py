@@ -1,17 +1,17 @@
-"""Lines that a stencil reads where they lie, and what of them is inside of an array.
+"""The input rows of a depthwise convolution: strides, and which positions are in bounds.
 
-Along a line of 7 results a vector of 16 lanes is half empty, and whatever is done once a line is
-most of the work.  Where the weights have an axis beside those that windows slide over (the channels
-of a depthwise convolution), vectors may run across lines: what is packed changes places with that
-axis in registers, and the results change back.
+Along a row of 7 results a vector of 16 lanes is half empty, and the overhead of each row dominates.
+If the weights have an axis that no window slides along (the channels of a depthwise convolution),
+vectors may run along that one: the input is transposed in registers while it is packed, and the
+results are transposed back.
 
-    x[c,y,x] for 16 c   ->   places[y,x,c]   ->   sums[y,x,c]   ->   out[c,y,x]
+    x[c,y,x] for 16 c   ->   packed[y,x,c]   ->   sums[y,x,c]   ->   out[c,y,x]
 
-The operand must be read as it lies, or widened from a half type.  Margins of it are zeros, which
-are there before, so that what is turned is inside for sure.
+The operand must be a plain load, or widened from a half type.  Padding is zero-filled before, so
+that what is transposed is in bounds.
 
-Where channels lie last, vectors run along them anyway, and nothing is packed at all: each place is
-read where it lies, or zeros instead.
+For channels last, vectors run along the channels anyway, and nothing is packed: each position is
+read in place, or zeros instead.
 """
 
 from __future__ import annotations
@@ -27,53 +27,54 @@ from smelt.types.dtype import bf16, f16
 from smelt.types.expr import Index, axes_of, mul, substitute
 
 TAPS = 16
-"""Summed positions along a line at most."""
+"""Most reduced positions along a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Element at position p along each axis of places, and at c along the vectors' own: `start` +
-    c*`apart` + the sum of p*`steps`."""
+    """Address of the element at position p along each position axis and lane c.
+
+    `start` + c*`apart` + the sum of p*`steps`.
+    """
 
     buffer: str
     start: Index
     apart: Index
     steps: tuple[Index, ...]
     inside: tuple[tuple[tuple[int, Index], ...], ...]
-    """For each axis of places what is asked of p: 0 <= p + low < extent, for pairs of these."""
+    """Bounds checks of each position axis: 0 <= p + low < extent, for pairs (low, extent)."""
 
 
 def turnable(
     phase: Phase, left: Item, right: Item, columns: Sequence[Slid]
 ) -> tuple[str, Lines] | None:
-    """The axis across which vectors may run, and the lines; None where they cannot be turned."""
+    """Return the axis for vectors after a transposition, and the rows; None if impossible."""
     if not all(c.tap for c in columns) or columns[-1].taps > TAPS:
         return None
-    found = _along(phase, right, columns)
-    if found is None:
+    strided = _strided_load(phase, right, columns)
+    if strided is None:
         return None
-    access, steps, inside = found
+    access, steps, inside = strided
     slid = {a for c in columns for a in (c.axis, c.tap)}
-    across = [a for a in phase.grid if a in left.axes & right.axes and a not in slid]
-    apart = [coefficient(access.offset, a) for a in across]
-    if steps[-1] != 1 or not across or apart[-1] in (None, 0, 1):
+    lane_axes = [a for a in phase.grid if a in left.axes & right.axes and a not in slid]
+    strides_across = [coefficient(access.offset, a) for a in lane_axes]
+    if steps[-1] != 1 or not lane_axes or strides_across[-1] in (None, 0, 1):
         return None
-    if axes_of(apart[-1] or 0):
+    if axes_of(strides_across[-1] or 0):
         return None
-    start = substitute(access.offset, dict.fromkeys((*slid, across[-1]), 0))
-    return across[-1], Lines(access.buffer, start, apart[-1] or 0, steps, inside)
+    start = substitute(access.offset, dict.fromkeys((*slid, lane_axes[-1]), 0))
+    return lane_axes[-1], Lines(access.buffer, start, strides_across[-1] or 0, steps, inside)
 
 
 def lying(phase: Phase, right: Item, columns: Sequence[Slid]) -> Lines | None:
-    """The lines of an operand whose vectors lie as they are read, at each place; None where they
-    do not."""
+    """Return the rows of an operand that is contiguous along the vector axis, or None."""
     *slid, n = columns
     if n.tap or not all(c.tap for c in slid):
         return None
-    found = _along(phase, right, slid, n.axis)
-    if found is None:
+    strided = _strided_load(phase, right, slid, n.axis)
+    if strided is None:
         return None
-    access, steps, inside = found
+    access, steps, inside = strided
     moved = {a for c in slid for a in (c.axis, c.tap)}
     start = substitute(access.offset, dict.fromkeys((*moved, n.axis), 0))
     one = coefficient(access.offset, n.axis) == 1
@@ -83,47 +84,58 @@ def lying(phase: Phase, right: Item, columns: Sequence[Slid]) -> Lines | None:
 _Inside: TypeAlias = tuple[tuple[tuple[int, Index], ...], ...]
 
 
-def _along(
+def _strided_load(
     phase: Phase, right: Item, columns: Sequence[Slid], lane: str = NO_AXIS
 ) -> tuple[Access, tuple[Index, ...], _Inside] | None:
-    """How an operand is read that is a plain load: elements between neighbouring places along each
-    axis of them, and what is asked of these; besides, it may vary along one that vectors have."""
+    """Return how a plain load walks each position axis: its access, strides and bounds checks.
+
+    Besides, the operand may vary along the vector axis `lane`.
+    """
     access = right.payload
     if not isinstance(access, Access) or right.args or access.positions:
         return None
     if phase.dtypes[access.buffer] not in (right.dtype, f16, bf16):
         return None
     slid = {a for c in columns for a in (c.axis, c.tap)}
-    if {*axes_of(access.offset)} - slid - {*phase.grid, lane}:  # summed, and nothing slides
+    if (
+        {*axes_of(access.offset)} - slid - {*phase.grid, lane}
+    ):  # reduced, but no window slides along it
         return None
     steps = [coefficient(access.offset, c.tap if c.dilation == 1 else c.axis) for c in columns]
     wide = [(c, coefficient(access.offset, c.axis)) for c in columns]
-    even = all(n == mul(s, c.step) for s, (c, n) in zip(steps, wide, strict=True) if s is not None)
-    known = tuple(s for s in steps if s is not None)
-    inside = _inside(access, columns)
-    if inside is None or not even or len(known) < len(steps) or any(map(axes_of, known)):
+    proportional = all(
+        n == mul(s, c.step) for s, (c, n) in zip(steps, wide, strict=True) if s is not None
+    )
+    strides = tuple(s for s in steps if s is not None)
+    inside = _bounds(access, columns)
+    if (
+        inside is None
+        or not proportional
+        or len(strides) < len(steps)
+        or any(map(axes_of, strides))
+    ):
         return None
-    return access, known, inside
+    return access, strides, inside
 
 
-def _inside(
+def _bounds(
     access: Access, columns: Sequence[Slid]
 ) -> tuple[tuple[tuple[int, Index], ...], ...] | None:
-    """What a load asks of each axis of places, if it asks for nothing else."""
+    """Return the bounds checks of each position axis; None if there are others."""
     if access.limits and not access.gives_zero:
         return None
-    found: list[list[tuple[int, Index]]] = [[] for _ in columns]
+    checks: list[list[tuple[int, Index]]] = [[] for _ in columns]
     for e, n in access.limits:
-        own = [k for k, c in enumerate(columns) if {c.axis, c.tap} & {*axes_of(e)}]
-        if len(own) != 1 or axes_of(n):
+        column_numbers = [k for k, c in enumerate(columns) if {c.axis, c.tap} & {*axes_of(e)}]
+        if len(column_numbers) != 1 or axes_of(n):
             return None
-        c = columns[own[0]]
+        c = columns[column_numbers[0]]
         low = substitute(e, {c.axis: 0, c.tap: 0})
         steps = coefficient(e, c.axis), coefficient(e, c.tap)
         if steps != (c.step, c.dilation) or not isinstance(low, int):
             return None
-        found[own[0]].append((low, n))
-    return tuple(map(tuple, found))
+        checks[column_numbers[0]].append((low, n))
+    return tuple(map(tuple, checks))
 
 
 __all__ = ["Lines", "lying", "turnable"]

@@ -1,1 +1,1 @@
-"""Forms of a row: its strips, pieces and interior, several rows abreast, short rows as one run."""
+"""Loop transformations of a nest: partitioning, unrolling, distribution, versioning, tails."""

@@ -1,17 +1,17 @@
-"""Folds of rows end abreast: the last lanes of several rows are joined at once.
+"""Finish the horizontal reductions of several rows at once.
 
-What a row folds to is spread over the lanes of a vector until its loop ends.  Joined row by row, 16
-lanes take four steps, each with fewer lanes of use than the one before, and of short rows that is
-most of the work.  So the vectors of some rows are held, and halves of two rows at a time become one
-vector, until each lane is a row's result:
+A row's reduction ends in the lanes of a vector.  Reduced row by row, 16 lanes take four steps, each
+with fewer useful lanes than the one before, which for short rows is most of the work.  So the
+vectors of some rows are stored, and halves of two rows at a time become one vector, until each lane
+has a row's result:
 
     a0 a1 a2 a3        a0 a1 b0 b1
     b0 b1 b2 b3   ->   a2 a3 b2 b3   ->   a02 a13 b02 b13        a02 b02 c02 d02
                                           c02 c13 d02 d13   ->   a13 b13 c13 d13   ->   a b c d
 
-A row's lanes meet in the order in which they would meet alone
-(`smelt.codegen.llvm.instructions.reductions.across`), so its result does not depend on the rows
-beside it.
+A row's lanes are combined in the same order as for a single row
+(`smelt.codegen.llvm.instructions.reductions.across`), so its result does not depend on the other
+rows.
 """
 
 from __future__ import annotations
@@ -36,102 +36,123 @@ if TYPE_CHECKING:
 Value = ir.Value
 I32 = ir.IntType(32)
 BLOCK = 16
-"""Bytes within which lanes move cheaply: from there on halves of two vectors are laid side by side
-in each such block, rather than one behind the other."""
+"""Bytes within which lanes move cheaply: 128-bit shuffles.
+
+From there on halves of two vectors are interleaved within each such block, rather than
+concatenated.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows that end together: the first of them, and for each fold where the vectors of its rows
-    are held, part by part."""
+    """A batch of rows whose reductions end together.
+
+    `first` is the first row; `held` has the addresses of each reduction's stored vectors, part by
+    part.
+    """
 
     axis: str
     first: Value
     held: dict[Item, list[Value]]
     lanes: dict[Item, int]
-    """Lanes that a fold's vectors keep, as many as rows that become one vector."""
+    """Lanes that a reduction's vectors keep: as many as rows that become one vector."""
 
-    def hold(self, home: NestEmitter, fold: Item, state: State, lanes: int, scope: Scope) -> None:
-        """Puts the vectors of the present row aside."""
-        b, acc, scalar = home.b, home.storage.fold(fold), home.machine(scope, False)
+    def hold(
+        self, home: NestEmitter, reduction: Item, state: State, lanes: int, scope: Scope
+    ) -> None:
+        """Store the vectors of the current row."""
+        b, acc, scalar = home.b, home.storage.fold(reduction), home.machine(scope, False)
         row = b.sub(scope.axis(self.axis), self.first)
-        state = across(acc, scalar, state, lanes, self.lanes[fold])
-        for place, value in zip(self.held[fold], state, strict=True):
-            b.store(value, b.gep(place, [row], source_etype=value.type))
+        state = across(acc, scalar, state, lanes, self.lanes[reduction])
+        for address, value in zip(self.held[reduction], state, strict=True):
+            b.store(value, b.gep(address, [row], source_etype=value.type))
 
 
 def rows_abreast(home: NestEmitter, depth: int) -> dict[Item, int]:
-    """The folds of a nest whose rows lie along its loop at `depth`, with as many rows as have a
-    lane each of one register; none where some fold ends elsewhere, or rows may be few."""
+    """Return the reductions of a nest to end in batches, with the rows of each.
+
+    `depth` is the loop over rows; as many rows form a batch as a register has lanes.  Empty if some
+    reduction ends elsewhere, or there may be too few rows.
+    """
     nest, axis = home.nest, home.nest.order[depth]
-    found: dict[Item, int] = {}
-    for fold in nest.folds:
-        assert isinstance(fold.payload, Folding)
-        if known_from(nest, fold) is not None:
+    rows_of: dict[Item, int] = {}
+    for reduction in nest.folds:
+        assert isinstance(reduction.payload, Folding)
+        if known_from(nest, reduction) is not None:
             continue
-        if not nest.in_registers(fold) or nest.vector not in fold.payload.over:
+        if not nest.in_registers(reduction) or nest.vector not in reduction.payload.over:
             return {}
-        if home.folds.has_bar(fold):  # it has no lanes to join
+        if home.folds.has_bar(reduction):  # no lanes to reduce
             return {}
-        outer = [a for a in nest.order if a in fold.axes]
-        parts = home.storage.fold(fold).parts
+        outer = [a for a in nest.order if a in reduction.axes]
+        parts = home.storage.fold(reduction).parts
         rows = min(home.s.lanes, home.home.target.vector_bytes // max(d.itemsize for d in parts))
-        if outer[-1:] != [axis] or home.s.kept.get(fold) != (axis,) or bool_ in parts or rows < 2:
+        if (
+            outer[-1:] != [axis]
+            or home.s.kept.get(reduction) != (axis,)
+            or bool_ in parts
+            or rows < 2
+        ):
             return {}
-        many = home.storage.extent(fold, axis)
-        if not isinstance(many, int) or many < rows:
+        row_count = home.storage.extent(reduction, axis)
+        if not isinstance(row_count, int) or row_count < rows:
             return {}
-        found[fold] = rows
-    return found
+        rows_of[reduction] = rows
+    return rows_of
 
 
 def run_abreast(
-    home: NestEmitter, axis: str, folds: dict[Item, int], inside: Callable[[Value], None]
+    home: NestEmitter, axis: str, reductions: dict[Item, int], inside: Callable[[Value], None]
 ) -> None:
-    """The loop over rows, some together: `inside` is a row."""
-    b, (low, high), count = home.b, home.ranges[axis], max(folds.values())
-    held = {f: _places(home, f, rows, count) for f, rows in folds.items()}
+    """Emit the loop over rows in batches; `inside` emits one row."""
+    b, (low, high), count = home.b, home.ranges[axis], max(reductions.values())
+    addresses = {f: _allocate(home, f, rows, count) for f, rows in reductions.items()}
 
-    def together(first: Value) -> None:
+    def run_batch(first: Value) -> None:
         end = b.add(first, number(count))
         end = b.select(b.icmp_signed("<", end, high), end, high)
-        home.folds.rows = Rows(axis, first, held, folds)
+        home.folds.rows = Rows(axis, first, addresses, reductions)
         home.loop(first, end, 1, inside)
         home.folds.rows = None
-        for fold, rows in folds.items():
+        for reduction, rows in reductions.items():
             for k in range(0, count, rows):
-                _end(home, fold, rows, held[fold], (first, k))
+                _finish_batch(home, reduction, rows, addresses[reduction], (first, k))
 
-    home.loop(low, high, count, together)
+    home.loop(low, high, count, run_batch)
 
 
-def _places(home: NestEmitter, fold: Item, rows: int, count: int) -> list[Value]:
+def _allocate(home: NestEmitter, reduction: Item, rows: int, count: int) -> list[Value]:
     m = LLVMMachine(home.b, rows, home.home.target)
     with home.b.goto_entry_block():
         return [
             home.b.alloca(m.register_type(d), size=I32(count))
-            for d in home.storage.fold(fold).parts
+            for d in home.storage.fold(reduction).parts
         ]
 
 
-def _end(
-    home: NestEmitter, fold: Item, rows: int, places: list[Value], at: tuple[Value, int]
+def _finish_batch(
+    home: NestEmitter, reduction: Item, rows: int, addresses: list[Value], at: tuple[Value, int]
 ) -> None:
-    """The results of as many rows as there are lanes, from the k-th held one on, to where they are
-    kept: what lies beyond the last row are places that nobody reads."""
-    b, acc, (first, k) = home.b, home.storage.fold(fold), at
+    """Reduce and store the results of as many rows as there are lanes.
+
+    From the k-th stored row of the batch on.  Lanes past the last row go to memory that nothing
+    reads.
+    """
+    b, acc, (first, k) = home.b, home.storage.fold(reduction), at
     m = LLVMMachine(b, rows, home.home.target)
     kinds = [m.register_type(d) for d in acc.parts]
     states = [
         [
             b.load(b.gep(p, [I64(k + r)], source_etype=kind), typ=kind)
-            for p, kind in zip(places, kinds, strict=True)
+            for p, kind in zip(addresses, kinds, strict=True)
         ]
         for r in range(rows)
     ]
     total = joined(acc, m, states)
-    found = {fold: acc.finish(m, total)} | dict.fromkeys(home.folds.known_by(fold), total[0])
-    for item, value in found.items():
+    results = {reduction: acc.finish(m, total)} | dict.fromkeys(
+        home.folds.known_by(reduction), total[0]
+    )
+    for item, value in results.items():
         memory = item.dtype.compute
         offset = b.add(b.sub(first, home.scratch.start(item, home.s.kept[item][0])), number(k))
         address = element_address(b, home.storage.at[item, 0], offset, memory)
@@ -139,24 +160,24 @@ def _end(
 
 
 def joined(acc: Accumulator, m: LLVMMachine, states: Sequence[State]) -> State:
-    """The results of as many rows as a vector has lanes, one in each."""
+    """Reduce the states of as many rows as a vector has lanes to one vector of results."""
     lanes = width = len(states)
     block = min(BLOCK // max(d.itemsize for d in acc.parts), lanes)
-    found = [states[row] for row in row_order(lanes, block)]
-    while len(found) > 1:
+    vectors = [states[row] for row in row_order(lanes, block)]
+    while len(vectors) > 1:
         starts = _starts(lanes, block, width)
         low = [k + i for k in starts for i in range(width // 2)]
         high = [k + width // 2 for k in low]
-        found = [
-            acc.join(m, _moved(m, two, low), _moved(m, two, high))
-            for two in zip(found[::2], found[1::2], strict=True)
+        vectors = [
+            acc.join(m, _shuffle(m, pair, low), _shuffle(m, pair, high))
+            for pair in zip(vectors[::2], vectors[1::2], strict=True)
         ]
         width //= 2
-    return found[0]
+    return vectors[0]
 
 
 def row_order(lanes: int, block: int) -> list[int]:
-    """The rows in an order in which they come out one lane after the other.
+    """Return the order of rows in which their results come out lane by lane.
 
     >>> row_order(4, 4), row_order(8, 2)
     ([0, 1, 2, 3], [0, 2, 4, 6, 1, 3, 5, 7])
@@ -173,8 +194,8 @@ def row_order(lanes: int, block: int) -> list[int]:
 
 
 def _starts(lanes: int, block: int, width: int) -> list[int]:
-    """Where the rows of two vectors begin, of so many lanes each, in the order in which their
-    halves are laid side by side."""
+    """Return the first lanes of rows in two vectors, in the order in which halves are
+    interleaved."""
     if width > block:
         return [*range(0, 2 * lanes, width)]
     return [
@@ -185,7 +206,7 @@ def _starts(lanes: int, block: int, width: int) -> list[int]:
     ]
 
 
-def _moved(m: LLVMMachine, two: tuple[State, State], lanes: list[int]) -> State:
+def _shuffle(m: LLVMMachine, two: tuple[State, State], lanes: list[int]) -> State:
     return [m.builder.shuffle_vector(a, b, lane_numbers(lanes)) for a, b in zip(*two, strict=True)]
 
 

@@ -1,6 +1,6 @@
-"""Selections by position at one position: which side is taken is known, and nothing else is needed.
+"""Constant-fold selections whose condition is known at given positions.
 
-What was joined is a selection for each part; a column that is written out lies in one of them:
+A concatenation is a selection for each part; an unrolled column is in one of them:
 
     y[n,j] = select(j < 1, a[n], select(j < 2, b[n], c[n]))    at j = 1:    y[n,1] = b[n]
 """
@@ -20,7 +20,7 @@ from smelt.types.expr import Index, substitute
 
 
 def side(item: Item, at: Mapping[str, Index]) -> Item:
-    """What a value is at some positions of axes: itself, or the side that a selection takes."""
+    """Return what a value is at some positions: itself, or the selected side."""
     while item.kind == "apply" and item.payload == CHOICE:
         condition, *sides = item.args
         holds = _truth(condition, at)
@@ -31,11 +31,11 @@ def side(item: Item, at: Mapping[str, Index]) -> Item:
 
 
 def _truth(item: Item, at: Mapping[str, Index]) -> bool | None:
-    """Whether a comparison of positions, or what is made of such, holds; None: not known."""
+    """Return whether a comparison of positions, or a combination, holds; None if unknown."""
     gap = gap_of(item)
     if gap is not None:
-        found = substitute(gap, at)
-        return found >= 0 if isinstance(found, int) else None
+        value = substitute(gap, at)
+        return value >= 0 if isinstance(value, int) else None
     if item.kind != "apply" or not isinstance(item.payload, str):
         return None
     if any(a.dtype != bool_ for a in item.args):

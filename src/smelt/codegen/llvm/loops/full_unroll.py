@@ -1,7 +1,7 @@
-"""Short rows without loops: a row of 24 is a vector of 16 and one of which 8 lanes are masked.
+"""Unroll short rows of constant length completely.
 
-Where a row's length is a number and few vectors hold it, each has its place and its mask as
-constants, and a fold has as many lanes in its last vector as in its first.
+A row of 24 is a vector of 16 and one of which 8 lanes are masked.  Each has a constant position and
+mask then, and a reduction has as many lanes in its last vector as in its first.
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 VECTORS = 8
-"""Vectors of a row up to which each is written out."""
+"""Most vectors of a row to unroll."""
 MOST_ITEMS = 64
-"""Values in all of them at most, beyond which a loop is as fast, and compiled sooner."""
+"""Most values in all of them, beyond which a loop is as fast and compiles sooner."""
 
 
 def is_whole(s: Schedule, axis: str) -> bool:
-    """Whether a task takes all of an axis of known length, though it could take a block."""
+    """Return whether a task takes all of a constant axis, though it could take a block."""
     extent, block = s.phase.axes[axis], s.block.get(axis)
     return isinstance(extent, int) and isinstance(block, int) and extent <= block
 
 
 def is_straight(s: Schedule, nest: Nest, items: Sequence[Item] = ()) -> bool:
-    """Whether a nest's rows are written out as their vectors; those of one without folds where
-    `items` alone are needed."""
+    """Return whether a nest's rows are unrolled completely.
+
+    If it has no reductions, `items` are what the current version needs of it.
+    """
     name = nest.vector
     extent = s.phase.axes[name] if name is not None else None
     if name is None or not isinstance(extent, int) or not 0 < extent <= VECTORS * s.lanes:
@@ -47,7 +49,7 @@ def is_straight(s: Schedule, nest: Nest, items: Sequence[Item] = ()) -> bool:
         return False
     if nest.packed or nest.once or nest.turned or nest.within:
         return False
-    if not nest.folds and extent % (s.lanes * nest.wide) == 0:  # a loop without a rest
+    if not nest.folds and extent % (s.lanes * nest.wide) == 0:  # a loop without remainder
         return False
     items = nest.items if nest.folds or not items else items
     inner = sum(name in i.axes for i in items)
@@ -55,25 +57,28 @@ def is_straight(s: Schedule, nest: Nest, items: Sequence[Item] = ()) -> bool:
 
 
 def vectors_of(lanes: int, nest: Nest, extent: int) -> list[tuple[int, int]]:
-    """Where the vectors of a row begin, and how many lanes each has: the last one of a row that is
-    not folded as few as hold the rest, so that some need no mask.  Four vectors that a sum adds as
-    pairs are one, as they are in a loop."""
-    together = lanes * PAIRED
+    """Return the first lane and the number of lanes of each vector of a row.
+
+    The last one of a row that is not reduced has as few lanes as hold the rest, so that some need
+    no mask.  Four vectors that a sum adds in pairs are one, as in a loop.
+    """
+    paired_lanes = lanes * PAIRED
     paired = nest.pairs and nest.wide % PAIRED == 0 and bool(nest.folds)
-    paired = paired and all(adds_pairs(f, nest) for f in nest.folds)  # others fold single vectors
-    whole = extent - extent % together if paired else 0
-    found = [(first, together) for first in range(0, whole, together)]
-    found += [(first, lanes) for first in range(whole, extent, lanes)]
-    if whole == extent:
-        return found
-    first, rest = found[-1][0], extent - found[-1][0]
+    # Other reductions take single vectors.
+    paired = paired and all(adds_pairs(f, nest) for f in nest.folds)
+    paired_extent = extent - extent % paired_lanes if paired else 0
+    vectors = [(first, paired_lanes) for first in range(0, paired_extent, paired_lanes)]
+    vectors += [(first, lanes) for first in range(paired_extent, extent, lanes)]
+    if paired_extent == extent:
+        return vectors
+    first, remainder = vectors[-1][0], extent - vectors[-1][0]
     if not nest.folds:
-        found[-1] = first, min(1 << (rest - 1).bit_length(), lanes)
-    return found
+        vectors[-1] = first, min(1 << (remainder - 1).bit_length(), lanes)
+    return vectors
 
 
 def rest_mask(home: NestEmitter, high: Value, position: Value, count: int) -> Value | None:
-    """The lanes from a position on that lie before the end of a row: None where all do."""
+    """Return the mask of lanes before the end of a row, or None if all are."""
     b, lanes = home.b, ir.VectorType(ir.IntType(1), count)
     left = b.sub(high, position)
     number = 0

@@ -1,16 +1,16 @@
-"""The interior of a row: where every test of positions has its usual answer.
+"""Partition a row's loop into a guard-free interior and tested ends (index set splitting).
 
-Shifted neighbours, margins and joined arrays are tests of the position along the vector axis, each
-of which flips once.  The answers that hold in the middle of a row hold together from some position
-up to another one, which are computed when the row begins; a loop of its own runs between them, in
-which nothing is tested and no other side is loaded:
+Shifted neighbours, padding and concatenations test the position along the vector axis, and each
+test flips once.  The answers that hold in the middle of a row hold together between two positions,
+which are computed at the start of the row; a loop of its own runs between them, without tests and
+without loads of the other side:
 
-    x[i-2]  ends at 2 <= i                         i  0 1 2 .................... n-2 n-1
-    x[i+1]  ends at i < n - 1                      tested   [untested .........]  tested
+    x[i-2]  tests 2 <= i                           i  0 1 2 .................... n-2 n-1
+    x[i+1]  tests i < n - 1                        tested   [untested .........]  tested
     i < a   is false from a on
 
-Where the positions stand in no order that is known while compiling, or sizes leave nothing between
-them, the tested loop does it all: nothing but speed depends on where they are.
+If the order of these positions is not known at compile time, or sizes leave nothing between them,
+the tested loop does it all: correctness does not depend on where they are.
 """
 
 from __future__ import annotations
@@ -54,21 +54,24 @@ if TYPE_CHECKING:
 Value = ir.Value
 
 LARGE = 1 << 20
-"""What sizes are taken for where it is asked which answer is the usual one."""
+"""Value of all sizes when looking for the usual answer of a test."""
 LOOK = Fraction(1, 4), Fraction(3, 4)
-"""Parts of a row at which a test has one answer, if that is the usual one."""
+"""Relative positions in a row at which a test is evaluated: its answer is usual if they agree."""
 MOST_AXES = 3
-"""Axes that a test moves along at most: it is looked at in as many corners as they have."""
+"""Most axes of a test: it is evaluated in as many corners as they have."""
 FEW = 64
 """Positions at an end of an axis for which tested loops are fast enough."""
 SHORTEST = 4
-"""Vectors of a row from which on it is looked at."""
+"""Fewest vectors of a row that is partitioned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interior:
-    """Where `gaps` are >= 0, which is where the conditions `taken` have their answers and `limits`
-    hold; `edges`: what is around is a few positions at the ends of an axis."""
+    """A range of rows or positions in which tests have their usual answers.
+
+    Where `gaps` are >= 0, the conditions `taken` have their answers and `limits` hold.  `edges`:
+    all that remains is a few positions at the ends of an axis.
+    """
 
     gaps: tuple[Index, ...]
     items: tuple[Item, ...]
@@ -78,46 +81,50 @@ class Interior:
     edges: bool
 
 
-def interior_of(home: NestEmitter, given: Facts = ()) -> Interior | None:
-    """The interior of the rows of the present nest; None where nothing is saved by it, or as much
-    by cutting rows in pieces of which all positions are known
-    (`smelt.codegen.llvm.loops.partition_selects`)."""
+def interior_of(home: NestEmitter, facts: Facts = ()) -> Interior | None:
+    """Return the interior of the current nest's rows, or None if it saves nothing.
+
+    Also None if partitioning rows at known positions saves as much
+    (`smelt.codegen.llvm.loops.partition_selects`).
+    """
     phase, nest = home.s.phase, home.nest
     name = nest.vector
-    if name is None or not _is_plain(phase, nest, name):
+    if name is None or not _is_partitionable(phase, nest, name):
         return None
     extent = phase.axes[name]
     if isinstance(extent, int) and extent < SHORTEST * home.s.lanes:
         return None
-    found = _found(home, lambda e: _is_told(e) and goes_on(e, name))
-    if found is None:
+    interior = _find_interior(home, lambda e: _is_simple(e) and goes_on(e, name))
+    if interior is None:
         return None
-    least = work(found.items, home.assumed | found.limits), len(found.items)
-    for piece in pieces(nest, name, extent, given):
-        own = needed(nest, home.taken | piece.taken)
-        cost = work(own, home.assumed | piece.limits), len(own)
-        if cost < least or (cost == least and not found.edges):
+    interior_cost = work(interior.items, home.assumed | interior.limits), len(interior.items)
+    for piece in pieces(nest, name, extent, facts):
+        live = needed(nest, home.taken | piece.taken)
+        cost = work(live, home.assumed | piece.limits), len(live)
+        if cost < interior_cost or (cost == interior_cost and not interior.edges):
             return None
-    return found
+    return interior
 
 
-def _usual_rows(home: NestEmitter) -> Interior | None:
-    """The rows of the present nest in which tests that do not move along them have their usual
-    answers; None where hardly anything is saved."""
+def _likely_rows(home: NestEmitter) -> Interior | None:
+    """Return the rows in which tests of outer positions have their usual answers.
+
+    None if hardly anything is saved.
+    """
     nest = home.nest
     if nest.turned or nest.settings or nest.fixed or nest.folds or nest.packed:
         return None
     if any(i.kind in ("scan", "branch", "peek") for i in nest.items):
         return None
-    found = _found(home, lambda e: _is_told(e) and nest.vector not in axes_of(e) != ())
-    if found is None:
+    interior = _find_interior(home, lambda e: _is_simple(e) and nest.vector not in axes_of(e) != ())
+    if interior is None:
         return None
-    saved = work(home.items, home.assumed) - work(found.items, home.assumed | found.limits)
-    return found if saved >= SEVERAL else None
+    saved = work(home.items, home.assumed) - work(interior.items, home.assumed | interior.limits)
+    return interior if saved >= SEVERAL else None
 
 
-def _is_plain(phase: Phase, nest: Nest, name: str) -> bool:
-    """Whether rows may be taken in any parts: nothing is carried along them."""
+def _is_partitionable(phase: Phase, nest: Nest, name: str) -> bool:
+    """Return whether rows may be taken in any order of parts: nothing is carried along them."""
     if nest.order[-1:] != (name,) or name in phase.places:
         return False
     if nest.settings or nest.fixed or nest.turned or nest.packed or nest.once:
@@ -125,52 +132,53 @@ def _is_plain(phase: Phase, nest: Nest, name: str) -> bool:
     if name in visited_axes(phase.segments[nest.time]):
         return False
     accesses = [*accesses_of(nest.items), *(s.access for s in nest.stores)]
-    if any(coefficient(a.offset, name) is None for a in accesses):  # runs of so many lanes
+    if any(coefficient(a.offset, name) is None for a in accesses):
+        # Contiguous only in runs of full vectors.
         return False
     return not any(i.kind in ("scan", "branch", "peek") for i in nest.items)
 
 
-def _found(home: NestEmitter, counts: Callable[[Index], bool]) -> Interior | None:
-    """Where the tests that count have their usual answers; None where nothing is saved there."""
+def _find_interior(home: NestEmitter, counts: Callable[[Index], bool]) -> Interior | None:
+    """Return where the tests that count have their usual answers, or None if nothing is saved."""
     nest, gaps = home.nest, dict[Index, None]()
-    taken = {} if nest.stages else _usual(home, counts, gaps)
+    taken = {} if nest.stages else _likely_answers(home, counts, gaps)
     items = needed(nest, home.taken | taken) if taken else home.items
     limits: set[Limit] = set()
     for e, n in dict.fromkeys(p for x in accesses_of(items) for p in x.limits):
-        inner = e, sub(sub(n, 1), e)
-        if (e, n) not in home.assumed and counts(e) and all(map(_answer, inner)):
+        margins = e, sub(sub(n, 1), e)
+        if (e, n) not in home.assumed and counts(e) and all(map(_likely_answer, margins)):
             limits.add((e, n))
-            gaps |= dict.fromkeys(inner)
-    before = work(home.items, home.assumed), len(home.items)
-    if (work(items, home.assumed | limits), len(items)) >= before:
+            gaps |= dict.fromkeys(margins)
+    current_cost = work(home.items, home.assumed), len(home.items)
+    if (work(items, home.assumed | limits), len(items)) >= current_cost:
         return None
     return Interior(tuple(gaps), tuple(items), taken, frozenset(limits), all(map(_is_edge, gaps)))
 
 
-def _usual(
+def _likely_answers(
     home: NestEmitter, counts: Callable[[Index], bool], gaps: dict[Index, None]
 ) -> dict[Item, bool]:
-    """The conditions that have a usual answer, and what is >= 0 where they have it."""
-    asked, known = conditions(home.nest), dict(home.taken)
+    """Return the conditions with a usual answer, and add what is >= 0 there to `gaps`."""
+    tested, answers = conditions(home.nest), dict(home.taken)
     for item in home.items:
-        gap = gap_of(item) if item in asked and item not in known else None
+        gap = gap_of(item) if item in tested and item not in answers else None
         answer = None
         if gap is not None and counts(gap):
-            answer = _answer(gap)
+            answer = _likely_answer(gap)
             if answer is not None:
                 gaps[gap if answer else sub(mul(gap, -1), 1)] = None
-        elif item in asked and item.kind == "apply" and _is_logic(item):
-            answer = combined(str(item.payload), [known.get(a) for a in item.args])
+        elif item in tested and item.kind == "apply" and _is_logic(item):
+            answer = combined(str(item.payload), [answers.get(a) for a in item.args])
         if answer is not None:
-            known[item] = answer
-    return {i: answer for i, answer in known.items() if i not in home.taken}
+            answers[item] = answer
+    return {i: answer for i, answer in answers.items() if i not in home.taken}
 
 
 def has_usual_sides(nest: Nest) -> bool:
-    """Whether selections of a nest have a usual side, which has loops of its own."""
-    asked = conditions(nest)
-    gaps = (gap_of(i) for i in nest.items if i in asked)
-    return any(g is not None and _is_told(g) and _answer(g) is not None for g in gaps)
+    """Return whether selections of a nest have a usual side, which gets loops of its own."""
+    tested = conditions(nest)
+    gaps = (gap_of(i) for i in nest.items if i in tested)
+    return any(g is not None and _is_simple(g) and _likely_answer(g) is not None for g in gaps)
 
 
 def _is_logic(item: Item) -> bool:
@@ -178,27 +186,27 @@ def _is_logic(item: Item) -> bool:
 
 
 def goes_on(e: Index, name: str) -> bool:
-    """Whether an index goes on by one small number along an axis."""
+    """Return whether an index has a small constant stride along an axis."""
     step = coefficient(e, name)
     return isinstance(step, int) and 1 <= abs(step) <= FARTHEST_STEP
 
 
-def _is_told(e: Index) -> bool:
-    """Whether an index is made of few positions, and of sizes."""
+def _is_simple(e: Index) -> bool:
+    """Return whether an index depends on few axes and sizes alone."""
     return len(axes_of(e)) <= MOST_AXES and all(a.kind != "value" for a in atoms(e))
 
 
-def _answer(gap: Index) -> bool | None:
-    """Whether a gap is >= 0 in the middle of the axes it moves along; None if in a part of that."""
+def _likely_answer(gap: Index) -> bool | None:
+    """Return whether a gap is >= 0 in the middle of its axes; None if it varies."""
     sizes = defaultdict[str, int](lambda: LARGE)
     axes = {a.name: evaluate(a.extent, sizes) for a in atoms(gap) if a.kind == "axis"}
     parts = product(*([int(n * part) for part in LOOK] for n in axes.values()))
-    found = {evaluate(gap, sizes, dict(zip(axes, at, strict=True))) >= 0 for at in parts}
-    return found.pop() if len(found) == 1 else None
+    answers = {evaluate(gap, sizes, dict(zip(axes, at, strict=True))) >= 0 for at in parts}
+    return answers.pop() if len(answers) == 1 else None
 
 
 def _is_edge(gap: Index) -> bool:
-    """Whether a gap is below 0 at a few positions next to an end of an axis."""
+    """Return whether a gap is below 0 only next to an end of an axis."""
     sizes = defaultdict[str, int](lambda: LARGE)
     axes = {a.name: a.extent for a in atoms(gap) if a.kind == "axis"}
     ends = (
@@ -214,22 +222,21 @@ def _is_edge(gap: Index) -> bool:
 def narrowed(
     home: NestEmitter, scope: Scope, gaps: Iterable[Index], axis: str = ""
 ) -> tuple[Value, Value]:
-    """The first position of a row, or of another axis, where gaps are >= 0, and what follows the
-    last one."""
+    """Emit the range of a row, or of another axis, in which gaps are >= 0."""
     name, b = axis or home.nest.vector or "", home.b
     low, _ = first, last = home.ranges[name]
     for gap in gaps:
         step = coefficient(gap, name)
         assert isinstance(step, int) and step
-        rest = home.index(substitute(gap, {name: 0}), scope)
+        offset = home.index(substitute(gap, {name: 0}), scope)
         if step > 0:
-            begin = b.sub(number(0), rest)
+            begin = b.sub(number(0), offset)
             if step > 1:
                 begin = b.sdiv(b.add(begin, number(step - 1)), number(step))
             first = b.select(b.icmp_signed("<", first, begin), begin, first)
         else:
-            reach = rest if step == -1 else b.sdiv(rest, number(-step))
-            end = b.select(b.icmp_signed("<", rest, number(0)), low, b.add(reach, number(1)))
+            last_gap = offset if step == -1 else b.sdiv(offset, number(-step))
+            end = b.select(b.icmp_signed("<", offset, number(0)), low, b.add(last_gap, number(1)))
             last = b.select(b.icmp_signed("<", end, last), end, last)
     return first, last
 
@@ -237,77 +244,85 @@ def narrowed(
 def in_parts(
     home: NestEmitter,
     scope: Scope,
-    given: Facts,
+    facts: Facts,
     at: Callable[[int, bool], Callable[[Value], None]],
     walk: Callable[[Value, Value], None],
 ) -> bool:
-    """Emits the loops over vectors of a row: tested ones around its interior, or those of pieces of
-    it; whether it has either.
+    """Emit a row's loops: tested ones around its interior, or those of its pieces.
 
-    `at` gives the body for so many lanes, with or without the mask of the row's end; `walk` emits
-    the loop over wide vectors between two positions."""
+    Returns whether it has either.  `at` returns the body for a number of lanes, with or without the
+    mask of the row's end; `walk` emits the loop over unrolled vectors between two positions.
+    """
     b, lanes = home.b, home.s.lanes
     name, wide, step = home.nest.vector or "", lanes * home.nest.wide, home.folds.rest()
-    found = interior_of(home, given)
-    if found is None:
-        cut = pieces(home.nest, name, home.s.phase.axes[name], given)
-        if cut:
-            by_vectors(home, cut, scope, wide, at)
-        return bool(cut)
+    interior = interior_of(home, facts)
+    if interior is None:
+        row_pieces = pieces(home.nest, name, home.s.phase.axes[name], facts)
+        if row_pieces:
+            by_vectors(home, row_pieces, scope, wide, at)
+        return bool(row_pieces)
     low, high = home.ranges[name]
-    first, last = narrowed(home, scope, found.gaps)
+    first, last = narrowed(home, scope, interior.gaps)
     begin = b.add(low, b.and_(b.add(b.sub(first, low), number(lanes - 1)), number(-lanes)))
-    fits, whole = b.icmp_signed("<=", b.add(begin, number(lanes)), last), b.sub(last, begin)
-    middle = b.select(fits, b.add(begin, b.and_(whole, number(-wide))), high)
-    end = b.select(fits, b.add(begin, b.and_(whole, number(-lanes))), high)
+    fits, length = b.icmp_signed("<=", b.add(begin, number(lanes)), last), b.sub(last, begin)
+    middle = b.select(fits, b.add(begin, b.and_(length, number(-wide))), high)
+    end = b.select(fits, b.add(begin, b.and_(length, number(-lanes))), high)
     begin = b.select(fits, begin, high)
-    single = home.nest.wide > 1 and len(found.items) <= MOST_ITEMS
-    end = end if single else middle
+    has_single_loop = home.nest.wide > 1 and len(interior.items) <= MOST_ITEMS
+    end = end if has_single_loop else middle
 
-    def side(k: Value) -> None:
+    def run_side(k: Value) -> None:
         is_first = b.icmp_signed("==", k, number(0))
         start = b.select(is_first, low, end)
         home.loop(start, b.select(is_first, begin, high), step, at(step, True))
-        with b.if_then(is_first), known(home, Piece(None, (), found.taken, found.limits)):
+        with b.if_then(is_first), known(home, Piece(None, (), interior.taken, interior.limits)):
             main_loop(home, begin, wide, lambda: walk(begin, middle), scope)
-            if single:
+            if has_single_loop:
                 home.loop(middle, end, lanes, at(lanes, False))
 
-    home.loop(number(0), number(2), 1, side)
+    home.loop(number(0), number(2), 1, run_side)
     return True
 
 
 def each_row(
     home: NestEmitter, outer: Sequence[str], scope: Scope, run: Callable[[Facts, bool], None]
 ) -> None:
-    """Emits the loops over vectors of a row: in versions for rows where all tests that do not move
-    along it have their usual answers and for others, or for each stretch of an outer axis that has
-    its own selections, or else for rows that lie inside of what is read, and others.  `run` is told
-    what holds, and whether such rows are few."""
-    usual = _usual_rows(home)
-    for name in reversed(outer if usual is None or not usual.edges else ()):
-        found = pieces(home.nest, name, home.s.phase.axes[name])
-        if found:
-            by_rows(home, name, found, scope, lambda facts: _twins(home, scope, facts, run))
+    """Emit a row's loops in versions by tests that do not move along it.
+
+    Either for rows in which all such tests have their usual answers and for others, or for each
+    piece of an outer axis that has its own selections, or else for rows that are in bounds and for
+    others.  `run` gets the facts that hold, and whether such rows are few.
+    """
+    interior = _likely_rows(home)
+    for name in reversed(outer if interior is None or not interior.edges else ()):
+        outer_pieces = pieces(home.nest, name, home.s.phase.axes[name])
+        if outer_pieces:
+            by_rows(
+                home,
+                name,
+                outer_pieces,
+                scope,
+                lambda facts: _run_bounds_versions(home, scope, facts, run),
+            )
             return
-    if usual is None:
-        _twins(home, scope, (), run)
+    if interior is None:
+        _run_bounds_versions(home, scope, (), run)
         return
     b = home.b
     holds: Value = ir.Constant(ir.IntType(1), 1)
-    for gap in usual.gaps:
+    for gap in interior.gaps:
         holds = b.and_(holds, b.icmp_signed(">=", home.index(gap, scope), number(0)))
     with b.if_else(holds) as (inside, border):
-        with inside, known(home, Piece(None, (), usual.taken, usual.limits)):
-            run(usual.gaps, False)
+        with inside, known(home, Piece(None, (), interior.taken, interior.limits)):
+            run(interior.gaps, False)
         with border:
-            run((), usual.edges)
+            run((), interior.edges)
 
 
-def _twins(
+def _run_bounds_versions(
     home: NestEmitter, scope: Scope, facts: Facts, run: Callable[[Facts, bool], None]
 ) -> None:
-    """Emits a row twice if need be: for rows that lie inside of what is read, and for others."""
+    """Emit a row twice if need be: for rows that are in bounds, and for others."""
     limits, hold = row_limits(home, scope)
     if hold is None:
         run(facts, False)

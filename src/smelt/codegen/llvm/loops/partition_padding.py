@@ -1,9 +1,9 @@
-"""Loops over vectors that test margins only where there are some.
+"""Partition the packing loop of a padded row, with overlapping vectors at the edges.
 
-A line of an image with margins is packed by vectors, of which the first and the last ones reach
-beyond it.  Between them nothing needs a test, wherever that begins:
+A row of an image with padding is packed by vectors, of which the first and the last ones reach past
+its ends.  Between them nothing needs a test, wherever that begins:
 
-    line        . . x x x x x x x x x x x x x x x x x x . .
+    row         . . x x x x x x x x x x x x x x x x x x . .
     tested      [0 0 x x]
     untested        [x x x x][x x x x][x x x x][x x x x]
                                             [x x x x]       may overlap the one before it
@@ -42,10 +42,11 @@ class Span:
 def around(
     home: NestEmitter, scope: Scope, at: Callable[[int, bool], Callable[[Value], None]]
 ) -> bool:
-    """Emits the loops over vectors of a nest, tested ones around others; whether it could.
+    """Emit the loops of a packing nest: tested ones around untested ones.
 
-    `at` gives the body for so many lanes, with or without the mask of a row's end.  What is done
-    twice must not matter, as in packing."""
+    Returns whether it could.  `at` returns the body for a number of lanes, with or without the mask
+    of a row's end.  Some elements are done twice, which is harmless in packing.
+    """
     span, lanes = _span(home, scope), home.s.lanes
     if span is None:
         return False
@@ -54,21 +55,21 @@ def around(
     first, last = (b.select(fits, x, high) for x in (span.first, span.last))
     final = b.sub(last, number(lanes))
     home.loop(low, first, lanes, at(lanes, True))
-    known = home.assumed
-    home.assumed = known | span.limits
+    assumed = home.assumed
+    home.assumed = assumed | span.limits
     home.loop(
         first,
         last,
         lanes,
         lambda x: at(lanes, False)(b.select(b.icmp_signed("<", x, final), x, final)),
     )
-    home.assumed = known
+    home.assumed = assumed
     home.loop(last, high, lanes, at(lanes, True))
     return True
 
 
 def _span(home: NestEmitter, scope: Scope) -> Span | None:
-    """Where nothing needs a test; None where that is everywhere, or not known."""
+    """Return where nothing needs a test; None if that is everywhere, or not known."""
     vector = home.nest.vector or ""
     loads = accesses_of(home.items)
     tests = dict.fromkeys(p for x in loads for p in x.limits if p not in home.assumed)

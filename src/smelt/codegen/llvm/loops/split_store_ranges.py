@@ -1,4 +1,4 @@
-"""Stores in a range of an axis: nests that walk that range alone, vectors that have some of it."""
+"""Store to a range of an axis, by nests that walk it alone or by overlapping vectors."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Aim:
-    """Where stores of ranges go whose columns are known to lie in one of them."""
+    """The destination of range stores whose columns are known to be inside one range."""
 
     stores: Sequence[StoreItem]
     line: ir.Value
-    """The address where column 0 of the present row would be."""
+    """The address of column 0 of the current row."""
     apart: ir.Value
     """Elements between rows."""
     dtype: DType
 
 
 def in_range(home: NestEmitter, within: Range, run: Callable[[], None]) -> None:
-    """Emits by `run` what a nest does between the ends of a range, if the task has any of it."""
-    b, kept = home.b, dict(home.ranges)
-    low, high = kept[within.axis]
+    """Emit a nest by `run` between the ends of a range, if the task overlaps it."""
+    b, ranges = home.b, dict(home.ranges)
+    low, high = ranges[within.axis]
     first, stop = ends(home, within)
     low = b.select(b.icmp_signed("<", low, first), first, low)
     if stop is not None:
@@ -43,37 +43,40 @@ def in_range(home: NestEmitter, within: Range, run: Callable[[], None]) -> None:
     home.ranges[within.axis] = low, high
     with b.if_then(b.icmp_signed("<", low, high)):
         run()
-    home.ranges = kept
+    home.ranges = ranges
 
 
 def stored_in_range(home: NestEmitter, s: StoreItem, scope: Scope) -> bool:
-    """Stores those lanes of a vector that lie in the range of a store, if it has one along them:
-    nothing is done for others than the few vectors that have some."""
+    """Store those lanes of a vector that are inside a store's range.
+
+    Only the few vectors that overlap the range do anything.  Returns whether the store has such a
+    range.
+    """
     for aim in home.aims:
         if any(s is x for x in aim.stores):
             if s is aim.stores[0]:
-                _put(home, aim, home.get(s.value, scope, True), scope)
+                _store_to(home, aim, home.get(s.value, scope, True), scope)
             return True
     b, lanes, within = home.b, scope.lanes, stored_range(s)
     if lanes is None or within is None or within.axis != lanes.axis:
         return False
     first, stop = ends(home, within)
-    some = b.icmp_signed("<", first, b.add(lanes.base, number(lanes.count)))
+    overlaps = b.icmp_signed("<", first, b.add(lanes.base, number(lanes.count)))
     if stop is not None:
-        some = b.and_(some, b.icmp_signed("<", lanes.base, stop))
-    with b.if_then(some):
-        at = iota(lanes.count)
-        mask = b.icmp_signed(">=", at, splat(b, b.sub(first, lanes.base), lanes.count))
+        overlaps = b.and_(overlaps, b.icmp_signed("<", lanes.base, stop))
+    with b.if_then(overlaps):
+        lane_numbers = iota(lanes.count)
+        mask = b.icmp_signed(">=", lane_numbers, splat(b, b.sub(first, lanes.base), lanes.count))
         if stop is not None:
-            low = splat(b, b.sub(stop, lanes.base), lanes.count)
-            mask = b.and_(mask, b.icmp_signed("<", at, low))
-        inner = Scope(scope, lanes=lanes)  # what is computed here is known nowhere else
+            stop_lane = splat(b, b.sub(stop, lanes.base), lanes.count)
+            mask = b.and_(mask, b.icmp_signed("<", lane_numbers, stop_lane))
+        inner = Scope(scope, lanes=lanes)  # values computed here are not available elsewhere
         home.put(s, home.get(s.value, inner, True), mask, inner)
     return True
 
 
 def of_single_ranges(home: NestEmitter, scope: Scope) -> frozenset[Item]:
-    """What nothing but one store of a range asks for: it is computed for vectors that have some."""
+    """Return the items that only one range store needs: computed if a vector overlaps it."""
     lanes, nest = scope.lanes, home.nest
     ranged = [
         s
@@ -85,8 +88,8 @@ def of_single_ranges(home: NestEmitter, scope: Scope) -> frozenset[Item]:
     ]
     if not ranged:
         return frozenset()
-    every = Counter(i for s in nest.stores for i in _behind(home, [s.value]))
-    others = _behind(
+    users = Counter(i for s in nest.stores for i in _dependencies(home, [s.value]))
+    needed_otherwise = _dependencies(
         home,
         [
             *nest.saves,
@@ -94,32 +97,32 @@ def of_single_ranges(home: NestEmitter, scope: Scope) -> frozenset[Item]:
             *(a for f in nest.folds for a in f.args),
             *(setting.value for setting in nest.settings),
             *(s.where for s in nest.stores if s.where is not None and s not in ranged),
-            *(i for i in home.items if i.kind == "scan"),  # what vectors before it add up to
+            *(i for i in home.items if i.kind == "scan"),  # the carry of earlier vectors
         ],
     )
-    alone = [i for s in ranged for i in _behind(home, [s.value]) if every[i] == 1]
-    return frozenset(alone).difference(others)
+    single_use = [i for s in ranged for i in _dependencies(home, [s.value]) if users[i] == 1]
+    return frozenset(single_use).difference(needed_otherwise)
 
 
-def _behind(home: NestEmitter, roots: Iterable[Item]) -> set[Item]:
-    """What values of a nest are made of in it."""
-    found, pending = set[Item](), [*roots]
+def _dependencies(home: NestEmitter, roots: Iterable[Item]) -> set[Item]:
+    """Return what values depend on within the current nest."""
+    items, pending = set[Item](), [*roots]
     while pending:
         item = pending.pop()
-        if item in home.here and item not in found:
-            found.add(item)
+        if item in home.here and item not in items:
+            items.add(item)
             pending += item.args
-    return found
+    return items
 
 
 def ends(home: NestEmitter, within: Range) -> tuple[ir.Value, ir.Value | None]:
-    """Where a range begins and where it stops; None for the axis' end."""
+    """Return where a range begins and where it stops (None: the axis' end)."""
     first = home.home.index(within.first) if within.first != 0 else number(0)
     return first, None if within.stop is None else home.home.index(within.stop)
 
 
-def _put(home: NestEmitter, aim: Aim, value: ir.Value, scope: Scope) -> None:
-    """Stores a vector in the range that its columns lie in."""
+def _store_to(home: NestEmitter, aim: Aim, value: ir.Value, scope: Scope) -> None:
+    """Store a vector whose columns are all inside a range."""
     assert scope.lanes is not None
     address = element_address(home.b, aim.line, scope.lanes.base, aim.dtype)
     if home.claims and scope.lanes.mask is None:

@@ -1,8 +1,8 @@
-"""Folds of columns take some rows at a time.
+"""Unroll and jam the row loop of column reductions.
 
-States of columns lie in scratch, and a row's step reads what the step of the row before has written
-some cycles ago: rows of one vector wait 25 cycles for each other.  So a state is read once, takes
-a step for each of some rows, in their order, and is written once:
+The accumulators of columns are in scratch, and a row's step reads what the previous row's step
+wrote some cycles ago: store-to-load latency.  So a state is read once, takes a step for each of
+some rows, in their order, and is written once:
 
     for n in steps of 8:
       for c in vectors:  s = S[c];  s = s + x[n,c] + x[n+1,c] + .. + x[n+7,c];  S[c] = s
@@ -26,16 +26,15 @@ if TYPE_CHECKING:
 Value = ir.Value
 
 ROWS = 8
-"""Rows that are taken together, where one thing is folded: their code is written out."""
+"""Rows taken together for a single reduction: their code is unrolled."""
 MOST_WORK = 8.0
-"""Cycles a vector of an element beyond which steps wait for elements, not for one another."""
+"""Cycles for one vector of an element beyond which latency does not matter."""
 
 
 def is_stacked(nest: Nest) -> bool:
-    """Whether all that a nest does is to fold rows into states that lie in scratch, by operators
-    that do not hide how long that takes."""
-    others = nest.saves or nest.stores or nest.settings or nest.fixed or nest.turned
-    if others or nest.stages or nest.packed or not nest.folds or len(nest.order) < 2:
+    """Return whether a nest only reduces rows into states in scratch, by cheap operators."""
+    has_other_roots = nest.saves or nest.stores or nest.settings or nest.fixed or nest.turned
+    if has_other_roots or nest.stages or nest.packed or not nest.folds or len(nest.order) < 2:
         return False
     if nest.vector != nest.order[-1] or any(nest.in_registers(f) for f in nest.folds):
         return False
@@ -48,8 +47,10 @@ def is_stacked(nest: Nest) -> bool:
 
 
 def run_stacked(home: NestEmitter, scope: Scope, depth: int, one: Callable[[Value], None]) -> bool:
-    """The loop at `depth` over rows, if those are to be stacked: some together, then the rest by
-    `one`; whether it is."""
+    """Emit the loop at `depth` over rows, some together, then the remainder by `one`.
+
+    Returns whether the nest allows it.
+    """
     if depth != len(home.nest.order) - 2 or not is_stacked(home.nest):
         return False
     b, name = home.b, home.nest.order[depth]
@@ -57,21 +58,21 @@ def run_stacked(home: NestEmitter, scope: Scope, depth: int, one: Callable[[Valu
     count = 1 << max(ROWS // len(home.nest.folds), 2).bit_length() - 1
     middle = b.add(low, b.and_(b.sub(high, low), number(-count)))
 
-    def together(position: Value) -> None:
+    def jammed(position: Value) -> None:
         rows = [Scope(scope, {name: b.add(position, number(k))}) for k in range(count)]
         for row in rows:
             home.enter(row, depth + 1)
         know_runs(home, count)
-        _vectors(home, rows, depth + 1)
+        _vector_loops(home, rows, depth + 1)
         home.together, home.far = 1, {}
 
-    home.loop(low, middle, count, together)
+    home.loop(low, middle, count, jammed)
     home.loop(middle, high, 1, one)
     return True
 
 
-def _vectors(home: NestEmitter, rows: list[Scope], depth: int) -> None:
-    """The loops over vectors of some rows: whole ones, then a masked one."""
+def _vector_loops(home: NestEmitter, rows: list[Scope], depth: int) -> None:
+    """Emit the loops over vectors of some rows: full ones, then a masked one."""
     b, name, lanes = home.b, home.nest.order[depth], home.s.lanes
     low, high = home.ranges[name]
     middle = b.add(low, b.and_(b.sub(high, low), number(-lanes)))
@@ -81,14 +82,14 @@ def _vectors(home: NestEmitter, rows: list[Scope], depth: int) -> None:
             mask = None
             if masked:
                 mask = b.icmp_signed("<", iota(lanes), splat(b, b.sub(high, position), lanes))
-            places = [
+            scopes = [
                 Scope(row, {name: position}, lanes=Lanes(name, position, lanes, mask))
                 for row in rows
             ]
-            for place in places:
-                home.enter(place, depth + 1)
-            for fold in home.nest.folds:
-                home.folds.stack(fold, places)
+            for scope in scopes:
+                home.enter(scope, depth + 1)
+            for reduction in home.nest.folds:
+                home.folds.stack(reduction, scopes)
 
         return inside
 

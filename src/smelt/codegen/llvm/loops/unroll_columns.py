@@ -1,14 +1,15 @@
-"""Short rows of results: each column is a vector of its own, and they are stored side by side.
+"""Unroll the columns of short result rows: a vector for each, stored interleaved.
 
-Where all of a row needs the same (its sum, the coordinates of a point), or its columns are far from
-one another in what is read, a loop over the few columns would compute the same again for each, and
-store it in steps.  Written out, vectors run along the rows, and what is stored is whole vectors:
+If all of a row needs the same value (its sum, the coordinates of a point), or its columns are far
+apart in what is read, a loop over the few columns would recompute it for each, and store with a
+stride.  Unrolled, vectors run along the rows, and full vectors are stored:
 
     y[n,j] = x[j,n]    is    y[3*n] = x[0,n], y[3*n + 1] = x[1,n], y[3*n + 2] = x[2,n]
 
-So are the columns of short rows that are read, where results lie along the rows: y[j,n] = x[n,j];
-and the few rows of a result that have something dear in common.  What was joined along such an axis
-is at each position of it the one part that lies there (`smelt.codegen.llvm.loops.fold_selects`).
+The columns of short rows that are read are unrolled too, if results are contiguous along the rows:
+y[j,n] = x[n,j]; and so are the few rows of a result that have a costly value in common.  A
+concatenation along such an axis is replaced by the one part at each position
+(`smelt.codegen.llvm.loops.fold_selects`).
 """
 
 from __future__ import annotations
@@ -35,56 +36,80 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 FEW_ROWS = 128
-"""Rows below which vectors may not run along them: two vectors of bytes."""
+"""Fewest rows for vectors to run along them: two vectors of bytes."""
 MOST = 200
-"""Items that the columns become at most."""
+"""Most items that the columns become."""
 CHEAP = 5.0
-"""Cycles a vector of what columns have in common up to which a row that is one vector computes it
-again in each lane: a division, but no function."""
+"""Most cycles for one vector of what columns have in common that a one-vector row repeats in each
+lane.
+
+A division, but no function.
+"""
 
 NEARLY_FULL, DEAR = 12, 40.0
-"""Columns beyond which rows that are a vector of their own are nearly full, and cycles of what they
-have in common up to which they stay so: as many as it takes to pick columns out of rows."""
+"""Columns beyond which a row is a nearly full vector of its own.
+
+It remains one if what columns have in common takes up to `DEAR` cycles for one vector: about the
+cost of picking columns out of rows.
+"""
 
 THIN = 8
-"""Rows of so small a part of the lanes are columns also where what is read lies far apart: asking
-for elements is less than as many vectors that are nearly empty, and all else is done at once."""
+"""Rows with so many times fewer columns than lanes are unrolled even if loads are strided.
+
+Gathering their elements costs less than as many nearly empty vectors.
+"""
 
 
 def shares_dear(phase: Phase) -> bool:
-    """Whether columns of short rows have in common what a run of all of them (`flatten`) would
-    compute again in each lane: a function."""
-    short = {a for s in phase.stores for a in _columns(phase, s)}
+    """Return whether columns of short rows share a costly value.
+
+    A collapsed run over all of them (`smelt.codegen.llvm.loops.collapse_short_rows`) would compute
+    it again in each lane.
+    """
+    short = {a for s in phase.stores for a in _short_row_axes(phase, s)}
     if short:
-        return _shared(phase, short) > CHEAP
+        return _shared_cycles(phase, short) > CHEAP
     rows = {_row_of(phase, s) for s in phase.stores}
-    return len(rows) == 1 and None not in rows and bool(_lines(phase))
+    return len(rows) == 1 and None not in rows and bool(_shared_row_axis(phase))
 
 
 def spread(phase: Phase, lanes: int) -> bool:
-    """Writes out the columns of short rows of results; says whether it did."""
+    """Unroll the columns of short result rows; return whether it did."""
     rows = {_row_of(phase, s) for s in phase.stores}
     if len(rows) != 1 or (row := rows.pop()) is None:
         return False
-    columns = [_columns(phase, s) for s in phase.stores]
-    read = [] if any(columns) else _lines(phase) or _read_columns(phase, row)
-    if read:
-        columns = [read] * len(phase.stores)
-    short = dict.fromkeys(a for own in columns for a in own)
-    if any({*short} & s.axes != {*own} for s, own in zip(phase.stores, columns, strict=True)):
+    columns = [_short_row_axes(phase, s) for s in phase.stores]
+    read_axes = [] if any(columns) else _shared_row_axis(phase) or _short_axis_of_loads(phase, row)
+    if read_axes:
+        columns = [read_axes] * len(phase.stores)
+    short = dict.fromkeys(a for axes in columns for a in axes)
+    if any({*short} & s.axes != {*axes} for s, axes in zip(phase.stores, columns, strict=True)):
         return False
     count = prod(n for a in short if isinstance(n := phase.axes[a], int))
     length = phase.axes[row]
-    few = isinstance(length, int) and length < 2 * lanes
-    near = _are_near(phase, row, [*short]) or (THIN * count <= lanes and _is_walked(phase, row))
-    again = CHEAP if count <= NEARLY_FULL else DEAR
-    cheap = _shared(phase, {*short}) <= (again if count <= lanes else 0.0)
-    full = count >= (lanes if read else _filled(phase, row, lanes)) and cheap
-    kept = not all(_runs_short(i, {*short}) for i in phase.items if i.kind == "scan")
-    if not short or few or not near or full or kept or _copies(phase, [*short]) > MOST:
+    is_short = isinstance(length, int) and length < 2 * lanes
+    is_near = _has_near_loads(phase, row, [*short]) or (
+        THIN * count <= lanes and _has_strides(phase, row)
+    )
+    max_shared = CHEAP if count <= NEARLY_FULL else DEAR
+    is_cheap = _shared_cycles(phase, {*short}) <= (max_shared if count <= lanes else 0.0)
+    fills_vectors = (
+        count >= (lanes if read_axes else _min_full_columns(phase, row, lanes)) and is_cheap
+    )
+    blocked = not all(_can_unroll_scan(i, {*short}) for i in phase.items if i.kind == "scan")
+    if (
+        not short
+        or is_short
+        or not is_near
+        or fills_vectors
+        or blocked
+        or _count_items(phase, [*short]) > MOST
+    ):
         return False
     phase.stores[:] = [
-        x for s, own in zip(phase.stores, columns, strict=True) for x in _apart(phase, s, own)
+        x
+        for s, axes in zip(phase.stores, columns, strict=True)
+        for x in _column_stores(phase, s, axes)
     ]
     for a in short:
         del phase.axes[a]
@@ -95,59 +120,71 @@ def spread(phase: Phase, lanes: int) -> bool:
     return True
 
 
-def _filled(phase: Phase, row: str, lanes: int) -> int:
-    """Columns from which on a row is a vector of its own: lanes, or half of them where it is read
-    as it lies, for a comb's teeth are picked out of as many vectors as a row has columns."""
+def _min_full_columns(phase: Phase, row: str, lanes: int) -> int:
+    """Return the columns from which a row is a vector of its own.
+
+    Lanes, or half of them if rows are read in place: their columns are picked out of as many
+    vectors as a row has columns.
+    """
     loads = [i.payload.offset for i in phase.items if isinstance(i.payload, Access)]
     steps = [coefficient(e, row) for e in loads]
-    combs = any(isinstance(s, int) and s > FARTHEST_STEP for s in steps)
-    return lanes // 2 if combs else lanes
+    strided = any(isinstance(s, int) and s > FARTHEST_STEP for s in steps)
+    return lanes // 2 if strided else lanes
 
 
-def _shared(phase: Phase, short: set[str]) -> float:
-    """Cycles a vector of what columns have in common: without bound where each has what all before
-    it fold to."""
+def _shared_cycles(phase: Phase, short: set[str]) -> float:
+    """Return the cycles for one vector of what columns have in common.
+
+    Infinite if each column needs the scan of all before it.
+    """
     if any(i.kind == "scan" for i in phase.items):
         return inf
     common = (i.payload for i in phase.items if i.kind == "apply" and not i.axes & short)
     return sum(SCALARS[op].cost for op in common if isinstance(op, str))
 
 
-def _runs_short(scan: Item, short: set[str]) -> bool:
-    """Whether a running fold runs along columns, and may be written out: sums of doubles, which
-    carry their errors along, are not."""
+def _can_unroll_scan(scan: Item, short: set[str]) -> bool:
+    """Return whether a scan runs along columns and is not compensated (a sum of doubles)."""
     assert isinstance(scan.payload, Folding)
     careful = scan.payload.row.compensated and scan.dtype == f64
     return {*scan.payload.over} <= short and not careful
 
 
 def short_row(phase: Phase) -> str | None:
-    """The axis of short rows which a phase folds and stores, where vectors run along the rows once
-    the folds are written out: nothing else keeps its columns from being spread."""
-    folds = [i.payload for i in phase.items if isinstance(i.payload, Folding)]
-    over = {f.over for f in folds}
+    """Return the axis of short rows which a phase reduces and stores, if it will be unrolled.
+
+    Vectors run along the rows once the reductions are unrolled.
+    """
+    reductions = [i.payload for i in phase.items if isinstance(i.payload, Folding)]
+    over = {f.over for f in reductions}
     rows = {_row_of(phase, s) for s in phase.stores}
-    columns = {tuple(_columns(phase, s)) for s in phase.stores}
+    columns = {tuple(_short_row_axes(phase, s)) for s in phase.stores}
     kinds = {i.kind for i in phase.items}
     if len(rows) != 1 or len(over) != 1 or columns != over or not kinds <= {*MAPS, "fold"}:
         return None
-    (row,), (own,) = rows, over
+    (row,), (reduced_axes,) = rows, over
     plain = not (phase.regions() or phase.cut or phase.places or phase.settings)
-    if len(own) != 1 or row is None or not plain:
+    if len(reduced_axes) != 1 or row is None or not plain:
         return None
-    n, length = phase.axes[own[0]], phase.axes[row]
-    varying = sum(own[0] in i.axes for i in phase.items)
-    few = isinstance(length, int) and length < FEW_ROWS
-    if few or not isinstance(n, int) or n * varying > MOST or not _are_near(phase, row, own):
+    n, length = phase.axes[reduced_axes[0]], phase.axes[row]
+    varying = sum(reduced_axes[0] in i.axes for i in phase.items)
+    is_short = isinstance(length, int) and length < FEW_ROWS
+    if (
+        is_short
+        or not isinstance(n, int)
+        or n * varying > MOST
+        or not _has_near_loads(phase, row, reduced_axes)
+    ):
         return None
-    return own[0]
+    return reduced_axes[0]
 
 
-def _are_near(phase: Phase, row: str, short: Sequence[str]) -> bool:
-    """Whether what is read lies in steps along a row that are short, or dense combs
-    (`smelt.codegen.llvm.access.interleaved_loads`) once the columns of short rows are written
-    out."""
-    combs: dict[tuple[str, int], set[int]] = {}
+def _has_near_loads(phase: Phase, row: str, short: Sequence[str]) -> bool:
+    """Return whether loads have short strides along a row, or form dense interleaved groups.
+
+    Once the columns of short rows are unrolled (`smelt.codegen.llvm.access.interleaved_loads`).
+    """
+    offsets_of: dict[tuple[str, int], set[int]] = {}
     for access in [i.payload for i in phase.items if isinstance(i.payload, Access)]:
         step, *others = (coefficient(access.offset, a) for a in (row, *short))
         if not isinstance(step, int):
@@ -155,46 +192,49 @@ def _are_near(phase: Phase, row: str, short: Sequence[str]) -> bool:
         if abs(step) <= FARTHEST_STEP:
             continue
         counts = [phase.axes[a] for a in short]
-        known = [
+        constant_strides = [
             (k, n)
             for k, n in zip(others, counts, strict=True)
             if isinstance(k, int) and isinstance(n, int)
         ]
-        if step < 0 or access.limits or len(known) < len(counts):
+        if step < 0 or access.limits or len(constant_strides) < len(counts):
             return False
-        teeth = combs.setdefault((access.buffer, step), set())
-        for at in positions(*(range(n) for _, n in known)):
-            here = sum(k * x for (k, _), x in zip(known, at, strict=True))
-            teeth.add((here + constant(access.offset)) % step)
-    return all(is_dense(step, len(teeth)) for (_, step), teeth in combs.items())
+        offsets = offsets_of.setdefault((access.buffer, step), set())
+        for at in positions(*(range(n) for _, n in constant_strides)):
+            offset = sum(k * x for (k, _), x in zip(constant_strides, at, strict=True))
+            offsets.add((offset + constant(access.offset)) % step)
+    return all(is_dense(step, len(offsets)) for (_, step), offsets in offsets_of.items())
 
 
-def _is_walked(phase: Phase, row: str) -> bool:
-    """Whether everything is read in steps along a row, however long."""
+def _has_strides(phase: Phase, row: str) -> bool:
+    """Return whether all loads have a stride along a row, however long."""
     loads = (i.payload.offset for i in phase.items if isinstance(i.payload, Access))
     return all(coefficient(e, row) is not None for e in loads)
 
 
-def _columns(phase: Phase, s: StoreItem) -> list[str]:
-    """The axes of a store's short rows, outer to inner."""
-    found: list[str] = []
+def _short_row_axes(phase: Phase, s: StoreItem) -> list[str]:
+    """Return the axes of a store's short rows, outer to inner."""
+    axes: list[str] = []
     length = 1
     while True:
         following = [
             a
             for a in s.axes
-            if coefficient(s.access.offset, a) == length and a not in found and phase.axes[a] != 1
+            if coefficient(s.access.offset, a) == length and a not in axes and phase.axes[a] != 1
         ]
         n = phase.axes[following[0]] if len(following) == 1 else None
         if not isinstance(n, int) or length * n > WRITTEN_OUT or n == 0:
-            return found
-        found = [*following, *found]
+            return axes
+        axes = [*following, *axes]
         length *= n
 
 
-def _read_columns(phase: Phase, row: str) -> list[str]:
-    """The axis of short rows that are read while results lie along `row`: their columns are the
-    teeth of a comb (`smelt.codegen.llvm.access.interleaved_loads`), which are read together."""
+def _short_axis_of_loads(phase: Phase, row: str) -> list[str]:
+    """Return the axis of short rows that are read while results are contiguous along `row`.
+
+    Their columns are an interleaved group, which is read together
+    (`smelt.codegen.llvm.access.interleaved_loads`).
+    """
     loads = [i.payload.offset for i in phase.items if isinstance(i.payload, Access)]
     for a in phase.grid:
         n = phase.axes[a]
@@ -208,88 +248,87 @@ def _read_columns(phase: Phase, row: str) -> list[str]:
     return []
 
 
-def _lines(phase: Phase) -> list[str]:
-    """The axis of few rows of all results that have something dear in common: computed once for all
-    of them instead of once for each."""
+def _shared_row_axis(phase: Phase) -> list[str]:
+    """Return the axis of few rows of all results that have a costly value in common."""
     common = set(phase.grid).intersection(*(s.axes for s in phase.stores))
     for a in phase.grid:
         n = phase.axes[a]
-        few = a in common and isinstance(n, int) and 1 < n <= WRITTEN_OUT
-        if few and CHEAP < _shared(phase, {a}) < inf:
+        is_few = a in common and isinstance(n, int) and 1 < n <= WRITTEN_OUT
+        if is_few and CHEAP < _shared_cycles(phase, {a}) < inf:
             return [a]
     return []
 
 
 def _row_of(phase: Phase, s: StoreItem) -> str | None:
-    """The axis along which the short rows of a store follow one another."""
-    short = _columns(phase, s)
+    """Return the axis along which the short rows of a store are contiguous."""
+    short = _short_row_axes(phase, s)
     length = prod(n for a in short if isinstance(n := phase.axes[a], int))
-    found = [
+    rows = [
         a
         for a in phase.grid
         if a in s.axes and a not in short and coefficient(s.access.offset, a) == length
     ]
-    return found[0] if len(found) == 1 and not s.where else None
+    return rows[0] if len(rows) == 1 and not s.where else None
 
 
-def _apart(phase: Phase, s: StoreItem, short: Sequence[str]) -> list[StoreItem]:
-    """A store for each column."""
-    found: list[StoreItem] = []
-    for here in _places(phase, short):
-        value = _Column(phase, s.value, here).of(s.value)
-        access = Access(s.access.buffer, substitute(s.access.offset, here))
-        found.append(StoreItem(access, value, None, s.axes - {*short}, s.time))
-    return found
+def _column_stores(phase: Phase, s: StoreItem, short: Sequence[str]) -> list[StoreItem]:
+    """Return a store for each column."""
+    stores: list[StoreItem] = []
+    for position in _all_positions(phase, short):
+        value = _ColumnCloner(phase, s.value, position).of(s.value)
+        access = Access(s.access.buffer, substitute(s.access.offset, position))
+        stores.append(StoreItem(access, value, None, s.axes - {*short}, s.time))
+    return stores
 
 
-class _Column(Cloner):
-    """Copies of what a column needs: of selections by position the side that it takes."""
+class _ColumnCloner(Cloner):
+    """Clones what a column needs: of selections by position the selected side."""
 
     def of(self, item: Item) -> Item:
         return super().of(side(item, self.at))
 
 
-def _places(phase: Phase, short: Sequence[str]) -> list[dict[str, Index]]:
-    """All positions of some axes."""
+def _all_positions(phase: Phase, short: Sequence[str]) -> list[dict[str, Index]]:
+    """Return all positions of some axes."""
     counts = [range(n) for a in short if isinstance(n := phase.axes[a], int)]
     return [dict(zip(short, at, strict=True)) for at in positions(*counts)]
 
 
-def _copies(phase: Phase, short: Sequence[str]) -> int:
-    """Items that the columns become; counted no further than there may be."""
-    found = 0
-    for here in _places(phase, short):
-        found += len({i for s in phase.stores for i in _reached(s.value, here)})
-        if found > MOST:
+def _count_items(phase: Phase, short: Sequence[str]) -> int:
+    """Return how many items the columns become, counting no further than the maximum."""
+    count = 0
+    for position in _all_positions(phase, short):
+        count += len({i for s in phase.stores for i in _dependencies_at(s.value, position)})
+        if count > MOST:
             break
-    return found
+    return count
 
 
-def _reached(root: Item, at: Mapping[str, Index]) -> Iterator[Item]:
-    """What a value is computed from at some positions, as far as it varies along their axes."""
+def _dependencies_at(root: Item, at: Mapping[str, Index]) -> Iterator[Item]:
+    """Yield what a value depends on at some positions, if it varies along their axes."""
     root = side(root, at)
     pending, seen = [root], {root}
     while pending:
         item = pending.pop()
         if item.axes & at.keys():
             yield item
-            fresh = [a for a in (side(a, at) for a in item.args) if a not in seen]
-            seen.update(fresh)
-            pending += fresh
+            new_args = [a for a in (side(a, at) for a in item.args) if a not in seen]
+            seen.update(new_args)
+            pending += new_args
 
 
 def interleaved(home: NestEmitter, scope: Scope) -> Sequence[StoreItem]:
-    """Stores the columns that lie side by side; gives the stores that are left."""
+    """Store the columns that are interleaved in memory; return the remaining stores."""
     lanes, stores = scope.lanes, list(home.nest.stores)
-    left: list[StoreItem] = []
+    remaining: list[StoreItem] = []
     while stores:
         first = stores.pop(0)
         step = coefficient(first.access.offset, lanes.axis) if lanes is not None else None
         group = [first]
         if isinstance(step, int) and 1 < step <= WRITTEN_OUT:
             group += [s for s in stores if s.access.buffer == first.access.buffer]
-        if lanes is None or not isinstance(step, int) or not _side_by_side(group, step):
-            left.append(first)
+        if lanes is None or not isinstance(step, int) or not _are_interleaved(group, step):
+            remaining.append(first)
             continue
         stores = [s for s in stores if s not in group]
         m, dtype = home.machine(scope, True), home.home.dtypes[first.access.buffer]
@@ -298,13 +337,13 @@ def interleaved(home: NestEmitter, scope: Scope) -> Sequence[StoreItem]:
         values = [home.get(s.value, scope, True) for s in group]
         width = home.home.target.vector_bytes
         store_interleaved(m, address, values, dtype, lanes.mask, width)
-    return left
+    return remaining
 
 
-def _side_by_side(group: list[StoreItem], step: int) -> bool:
+def _are_interleaved(group: list[StoreItem], step: int) -> bool:
     first = group[0].access.offset
-    apart = [sub(s.access.offset, first) for s in group]
-    return step > 1 and apart == [*range(step)] and not any(s.where for s in group)
+    distances = [sub(s.access.offset, first) for s in group]
+    return step > 1 and distances == [*range(step)] and not any(s.where for s in group)
 
 
 __all__ = ["interleaved", "shares_dear", "short_row", "spread"]

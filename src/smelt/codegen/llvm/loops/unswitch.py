@@ -1,19 +1,19 @@
-"""Selections by outer positions alone are decided before the rows, by a tree of branches.
+"""Unswitch loops: decide selections by outer positions before the rows, by a tree of branches.
 
-Joined arrays that were joined before, as the halves of a scan by doubling are, end in selections of
-selections, of which each place takes one side:
+Nested concatenations, as of the halves of a scan by doubling, end in selections of selections, of
+which each position takes one side:
 
     y[i,k,j] = select(i % 2 < 1, select(i < 1, a[k,j], b[i - 1,k,j]), c[i//2,k,j])
 
-Tested in the rows, all sides are loaded for every vector, and most of them for nothing.  All rows
-of one `i` take the same sides, so each way through the tests has loops of its own:
+Tested in the rows, all sides are loaded for every vector.  All rows of one `i` take the same sides,
+so each path through the tests has loops of its own:
 
     for i:
         if i % 2 < 1:  if i < 1:  for k: y = a
                        else:      for k: y = b
         else:                     for k: y = c
 
-What a way has tested may answer what it has not asked yet, and proves limits of its loads.
+The tests on a path may answer later ones, and prove its loads in bounds.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.schedule.build_nests import Nest
 
 LEAST_CHOICES = 4
-"""Selections from which on a nest has a tree: fewer are cheap, or have loops of other kinds."""
+"""Fewest selections of a nest for a tree: fewer are cheap, or handled by other transformations."""
 LEAST_ELEMENTS = 256
-"""Elements behind one way at least, which pay for its tests."""
+"""Fewest elements of one path, which pay for its tests."""
 MOST_WAYS = 40
-"""Ways of a tree: each has loops of its own."""
+"""Most paths of a tree: each has loops of its own."""
 MOST_ITEMS = 3
-"""Times as many values as the nest has that all ways may have together."""
+"""Most values of all paths together, as a multiple of the nest's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way through the tests, and what is known there."""
+    """A leaf: one path through the tests, and what is known on it."""
 
     piece: Piece
 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A test, and what follows where it holds and where not."""
+    """A test, and the subtrees where it holds and where it does not."""
 
     asked: Item
     yes: Fork | Way
@@ -65,31 +65,35 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """What is decided within so many loops of a nest."""
+    """A tree of tests inside of `depth` loops of a nest."""
 
     depth: int
     root: Fork | Way
 
 
-class _Growth:
-    """The forks and ways of a nest in the making."""
+class _TreeBuilder:
+    """Builds the tree of a nest, within limits."""
 
-    def __init__(self, home: NestEmitter, told: frozenset[Item]) -> None:
-        """`told`: conditions that are known before the loops that the tree stands around."""
-        self.nest, self.told, self.before = home.nest, told, home.taken
+    def __init__(self, home: NestEmitter, decidable: frozenset[Item]) -> None:
+        """`decidable`: conditions that are known before the loops around which the tree stands."""
+        self.nest, self.told, self.before = home.nest, decidable, home.taken
         self.ways = self.items = 0
 
     def grown(self, taken: dict[Item, bool], facts: Facts) -> Fork | Way | None:
-        """What to ask where some conditions have answers; None where there is too much to ask."""
+        """Return the tree below some answers, or None if it is too large."""
         items = needed(self.nest, self.before | taken)
-        while (choice := self._open(items, taken)) is not None:
-            asked = choice.args[0]
-            answer = _answer(asked, facts)
+        while (choice := self._next_select(items, taken)) is not None:
+            condition = choice.args[0]
+            answer = _proven_answer(condition, facts)
             if answer is None:
-                yes = self.grown({**taken, asked: True}, (*facts, *_facts(asked, facts, True)))
-                no = self.grown({**taken, asked: False}, (*facts, *_facts(asked, facts, False)))
-                return None if yes is None or no is None else Fork(asked, yes, no)
-            taken = {**taken, asked: answer}
+                yes = self.grown(
+                    {**taken, condition: True}, (*facts, *_facts_of(condition, facts, True))
+                )
+                no = self.grown(
+                    {**taken, condition: False}, (*facts, *_facts_of(condition, facts, False))
+                )
+                return None if yes is None or no is None else Fork(condition, yes, no)
+            taken = {**taken, condition: answer}
             items = needed(self.nest, self.before | taken)
         self.ways += 1
         self.items += len(items)
@@ -99,8 +103,8 @@ class _Growth:
         hold: frozenset[Limit] = frozenset(p for p in limits if proves_inside(*p, facts))
         return Way(Piece(None, facts, taken, hold))
 
-    def _open(self, items: Sequence[Item], taken: dict[Item, bool]) -> Item | None:
-        """The last selection, nearest to what is stored, that has no answer yet."""
+    def _next_select(self, items: Sequence[Item], taken: dict[Item, bool]) -> Item | None:
+        """Return the last selection, nearest to the stores, that has no answer yet."""
         return next(
             (
                 i
@@ -111,91 +115,90 @@ class _Growth:
         )
 
 
-def _answer(condition: Item, facts: Facts) -> bool | None:
-    """Whether a condition holds, if facts tell."""
+def _proven_answer(condition: Item, facts: Facts) -> bool | None:
+    """Return whether a condition holds, if the facts decide it."""
     gap = gap_of(condition)
     if gap is not None:
         if nonnegative(gap, facts):
             return True
         return False if nonnegative(_not(gap), facts) else None
-    return combined(str(condition.payload), [_answer(a, facts) for a in condition.args])
+    return combined(str(condition.payload), [_proven_answer(a, facts) for a in condition.args])
 
 
-def _facts(condition: Item, facts: Facts, answer: bool) -> Facts:
-    """What is >= 0 where a condition has an answer that facts did not tell."""
+def _facts_of(condition: Item, facts: Facts, answer: bool) -> Facts:
+    """Return what is >= 0 where an undecided condition has an answer."""
     gap = gap_of(condition)
     if gap is not None:
         return (gap if answer else _not(gap),)
-    told = [_answer(a, facts) for a in condition.args]
-    found: Facts = ()
+    answers = [_proven_answer(a, facts) for a in condition.args]
+    new_facts: Facts = ()
     for k, part in enumerate(condition.args):
-        for holds in (True, False) if told[k] is None else ():
-            other = [*told[:k], not holds, *told[k + 1 :]]
+        for holds in (True, False) if answers[k] is None else ():
+            other = [*answers[:k], not holds, *answers[k + 1 :]]
             if combined(str(condition.payload), other) is (not answer):
-                found += _facts(part, facts, holds)
-    return found
+                new_facts += _facts_of(part, facts, holds)
+    return new_facts
 
 
 def _not(gap: Index) -> Index:
     return sub(mul(gap, -1), 1)
 
 
-def _is_told(condition: Item, vector: str | None) -> bool:
-    """Whether a condition is made of comparisons of positions, none along vectors or computed."""
+def _is_decidable(condition: Item, vector: str | None) -> bool:
+    """Return whether a condition compares positions only, not along vectors or computed."""
     if vector in condition.axes or condition.dtype != bool_:
         return False
     gap = gap_of(condition)
     if gap is not None:
         return all(a.kind != "value" for a in atoms(gap))
     logic = condition.kind == "apply" and all(a.dtype == bool_ for a in condition.args)
-    return logic and all(_is_told(a, vector) for a in condition.args)
+    return logic and all(_is_decidable(a, vector) for a in condition.args)
 
 
-def _is_plain(nest: Nest) -> bool:
-    """Whether loops of a nest may be there several times: nothing is folded or kept in them."""
+def _is_repeatable(nest: Nest) -> bool:
+    """Return whether a nest's loops may be emitted several times: it neither reduces nor keeps."""
     if nest.folds or nest.settings or nest.fixed or nest.saves or nest.turned or nest.stages:
         return False
     return not any(i.kind in ("scan", "branch", "peek") for i in nest.items)
 
 
 def tree_of(home: NestEmitter) -> Tree | None:
-    """The tree of the present nest; None where there is little to decide."""
+    """Return the tree of the current nest, or None if there is little to decide."""
     nest, vector, axes = home.nest, home.nest.vector, home.s.phase.axes
-    if vector is None or not _is_plain(nest):
+    if vector is None or not _is_repeatable(nest):
         return None
-    choices = [i for i in home.items if is_choice(i) and _is_told(i.args[0], vector)]
+    choices = [i for i in home.items if is_choice(i) and _is_decidable(i.args[0], vector)]
     if len(choices) < LEAST_CHOICES or any(pieces(nest, a, axes[a]) for a in nest.order):
         return None
     depth = max(home.depth(i.args[0]) for i in choices)
     inner = [axes[a] for a in nest.order[depth:]]
-    few = all(isinstance(n, int) for n in inner)
-    if few and prod(n for n in inner if isinstance(n, int)) < LEAST_ELEMENTS:
+    all_constant = all(isinstance(n, int) for n in inner)
+    if all_constant and prod(n for n in inner if isinstance(n, int)) < LEAST_ELEMENTS:
         return None
-    found = _Growth(home, frozenset(i.args[0] for i in choices)).grown({}, ())
-    return None if found is None else Tree(depth, found)
+    root = _TreeBuilder(home, frozenset(i.args[0] for i in choices)).grown({}, ())
+    return None if root is None else Tree(depth, root)
 
 
 def in_branches(home: NestEmitter, scope: Scope, depth: int, run: Callable[[Scope], None]) -> bool:
-    """Emits what `run` emits within so many loops for each way, if a tree stands there; whether one
-    does."""
+    """Emit `run` for each path if the tree is at this depth; return whether it is."""
     tree = home.tree
     if tree is None or tree.depth != depth:
         return False
     home.tree = None
-    _branched(home, tree.root, scope, run)
+    _emit_tree(home, tree.root, scope, run)
     home.tree = tree
     return True
 
 
-def _branched(
+def _emit_tree(
     home: NestEmitter, tree: Fork | Way, scope: Scope, run: Callable[[Scope], None]
 ) -> None:
     if isinstance(tree, Fork):
         with home.b.if_else(home.get(tree.asked, scope, False)) as (yes, no):
             with yes:
-                _branched(home, tree.yes, scope, run)
+                _emit_tree(home, tree.yes, scope, run)
             with no:
-                _branched(home, tree.no, scope, run)
+                _emit_tree(home, tree.no, scope, run)
         return
     with known(home, tree.piece):
         run(Scope(scope))

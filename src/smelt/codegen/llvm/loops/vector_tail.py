@@ -1,6 +1,7 @@
-"""What is left of a row behind its last whole wide vector: fewer lanes, masked where they are few.
+"""Emit the remainder of a row after its last full unrolled vector.
 
-Bands see whole groups of columns, of which one may be left; what lanes pick is best without masks.
+Masked vectors, except that unmasked ones come first where row groups process whole column groups,
+or where an access is a permute-gather, which is slow under a mask.
 """
 
 from __future__ import annotations
@@ -19,37 +20,41 @@ Value = ir.Value
 
 def left_over(
     home: NestEmitter,
-    rest: tuple[Value, Value],
+    bounds: tuple[Value, Value],
     at: Callable[..., Callable[[Value], None]],
     singly: bool,
 ) -> None:
-    """The positions of a row between two numbers, the whole vectors among them each for itself
-    where `singly` says so.  Where they are taken at once, for the sake of a
-    sum, half of a wide vector is enough for up to half of its lanes.
+    """Emit the positions of a row between two bounds, full vectors separately if `singly`.
 
-    `at` gives the body for so many lanes, with or without the mask of the row's end, at multiples
-    of a number."""
+    For a sum that a stream continues, the remainder is one unrolled vector, or half of it if that
+    is enough.  `at` returns the body for a number of lanes, with or without the mask of the row's
+    end, at multiples of a number.
+    """
     b, nest, lanes = home.b, home.nest, home.s.lanes
-    middle, high = rest
+    middle, high = bounds
     step, axis = home.folds.rest(), nest.vector or ""
-    apart = home.apart(axis, lanes)
+    alignment = home.apart(axis, lanes)
 
-    def either(position: Value) -> None:
-        few = b.icmp_signed("<=", b.sub(high, position), number(step // 2))
-        with b.if_else(few) as (half, whole):
+    def run_half_or_full(position: Value) -> None:
+        fits_half = b.icmp_signed("<=", b.sub(high, position), number(step // 2))
+        with b.if_else(fits_half) as (half, full_end):
             with half:
-                at(step // 2, True, apart)(position)
-            with whole:
-                at(step, True, apart)(position)
+                at(step // 2, True, alignment)(position)
+            with full_end:
+                at(step, True, alignment)(position)
 
-    one = step == lanes
+    is_single_vector = step == lanes
     groups = [x.bands.group for x in home.bands if nest in x.bands.nests]
-    groups += [step] * (one and (singly or any(home.step(x, axis) is None for x in home.accesses)))
+    groups += [step] * (
+        is_single_vector and (singly or any(home.step(x, axis) is None for x in home.accesses))
+    )
     for group in (n for n in groups if n < lanes * nest.wide):
-        whole = b.add(middle, b.and_(b.sub(high, middle), number(-group)))
-        home.loop(middle, whole, group, at(group, False, apart))
-        middle = whole
-    home.loop(middle, high, step, at(step, True, apart) if one else either)
+        full_end = b.add(middle, b.and_(b.sub(high, middle), number(-group)))
+        home.loop(middle, full_end, group, at(group, False, alignment))
+        middle = full_end
+    home.loop(
+        middle, high, step, at(step, True, alignment) if is_single_vector else run_half_or_full
+    )
 
 
 __all__ = ["left_over"]

@@ -1,9 +1,9 @@
-"""Two versions of a nest: with and without what only some blocks need, such as a mask.
+"""Version a nest by a condition that is uniform in a block, like whether a mask applies.
 
     s = select(n <= m, t, -inf) if last(n) > first(m) else t
 
-The condition is one truth value for all of a block, so it is asked before the loops, not in them:
-each version computes what its answer calls for, and nothing else.
+The condition has one truth value for a whole block, so it is tested before the loops, not in them:
+each version computes what its answer requires, and nothing else.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ Value = ir.Value
 
 
 def question_of(nest: Nest) -> Item | None:
-    """The condition by which a nest has two versions: the first one that something depends on."""
+    """Return the condition by which a nest has two versions: the first one with dependents."""
     if not nest.order:
         return None
     return next((i.args[0] for i in nest.items if i.kind == "branch"), None)
 
 
 def is_choice(item: Item) -> bool:
-    """Whether an item is one of two others, by its first operand."""
+    """Return whether an item selects between two others by its first operand."""
     return item.kind in ("apply", "branch") and item.payload == CHOICE
 
 
 def needed(nest: Nest, taken: dict[Item, bool]) -> list[Item]:
-    """The items of a nest that its roots need where some conditions have an answer."""
-    own, wanted = set(nest.items), set[Item]()
+    """Return the items that a nest's roots need, given the answers of some conditions."""
+    items, live = set(nest.items), set[Item]()
     pending = [a for f in nest.folds for a in f.args] + [*nest.saves, *nest.fixed]
     pending += [x for s in nest.stores for x in (s.value, s.where) if x is not None]
     pending += [s.value for s in nest.settings]
-    named = {n for s in nest.stores for n in s.access.positions}
-    while pending or named:
-        pending += [i for i in own if i.kind == "position" and _name(i) in named]
-        named = set[str]()
+    position_names = {n for s in nest.stores for n in s.access.positions}
+    while pending or position_names:
+        pending += [i for i in items if i.kind == "position" and _name(i) in position_names]
+        position_names = set[str]()
         while pending:
             item = pending.pop()
-            if item in wanted or item not in own:
+            if item in live or item not in items:
                 continue
-            wanted.add(item)
+            live.add(item)
             if is_choice(item) and item.args[0] in taken:
                 pending.append(item.args[1 if taken[item.args[0]] else 2])
             else:
                 pending += item.args
-    return [i for i in nest.items if i in wanted]
+    return [i for i in nest.items if i in live]
 
 
 def _name(item: Item) -> str:
@@ -62,27 +62,27 @@ def _name(item: Item) -> str:
 
 
 def answered(home: NestEmitter, question: Item, scope: Scope, run: Callable[[], None]) -> None:
-    """Runs a nest in two versions.  What becomes known for good in them is what either found."""
+    """Emit a nest in two versions, and merge the values that both make available (phis)."""
     b, top = home.b, home.top
-    known = top.values
-    asked = home.get(question, scope, False)
+    outer_values = top.values
+    condition = home.get(question, scope, False)
     ends: list[tuple[Any, dict[Item, Value]]] = []
 
     def version(answer: bool) -> None:
-        top.values, home.taken = dict(known), {question: answer}
+        top.values, home.taken = dict(outer_values), {question: answer}
         run()
         ends.append((b.block, top.values))
         home.taken = {}
 
-    with b.if_else(asked) as (cut, whole):
-        with cut:
+    with b.if_else(condition) as (if_true, otherwise):
+        with if_true:
             version(True)
-        with whole:
+        with otherwise:
             version(False)
-    top.values = known
-    fresh = [i for i in ends[0][1] if i in ends[1][1] and i not in known]
-    for item in fresh:
+    top.values = outer_values
+    new_items = [i for i in ends[0][1] if i in ends[1][1] and i not in outer_values]
+    for item in new_items:
         phi = b.phi(ends[0][1][item].type)
         for block, values in ends:
             phi.add_incoming(values[item], block)
-        known[item] = phi
+        outer_values[item] = phi

@@ -1,1 +1,1 @@
-"""Decisions before code: tasks, nests, the form of each product, windows, the price."""
+"""Scheduling: tasks, loop nests, the plan of each contraction, and the cost of the whole."""

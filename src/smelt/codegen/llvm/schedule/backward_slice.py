@@ -1,4 +1,4 @@
-"""What values are computed from, and what that costs."""
+"""The backward slice of values, and its cost."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from smelt.ops.scalar import SCALARS
 
 
 def needed(phase: Phase, roots: list[Item], ends: Collection[Item]) -> list[Item]:
-    """What some values are computed from, in order; of `ends` only these."""
-    wanted, pending = set[Item](), list(roots)
+    """Return what some values depend on, in order; the slice stops at `ends`."""
+    slice_items, pending = set[Item](), list(roots)
     while pending:
         item = pending.pop()
-        if item not in wanted:
-            wanted.add(item)
-            named = item.payload.positions if isinstance(item.payload, Access) else ()
-            pending += [phase.positions[name] for name in named]
+        if item not in slice_items:
+            slice_items.add(item)
+            position_names = item.payload.positions if isinstance(item.payload, Access) else ()
+            pending += [phase.positions[name] for name in position_names]
             pending += () if item in ends else item.args
-    return [i for i in phase.items if i in wanted]
+    return [i for i in phase.items if i in slice_items]
 
 
 def cost_of(items: list[Item]) -> float:
-    """Cycles a vector of some operators."""
+    """Return the cycles for one vector of the scalar operators among items."""
     applied = (i.payload for i in items if i.kind == "apply")
     return sum(SCALARS[name].cost for name in applied if isinstance(name, str))
 

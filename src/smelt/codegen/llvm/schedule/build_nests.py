@@ -1,8 +1,9 @@
-"""Schedule of a phase: which loops, over which axes, computing what.
+"""Build the loop nests of a phase: which loops, over which axes, computing what.
 
-A fold is a barrier: what reads its result belongs to a later *level*.  All roots (folds, stores,
-values kept for later) of one level over the same local axes share one loop *nest*.  A value that a
-later nest needs is computed again when that is cheap and kept in scratch memory otherwise.
+A reduction is a barrier: what reads its result belongs to a later *level*.  All roots (reductions,
+stores, values kept for later) of one level over the same local axes share one loop *nest*.  A value
+that a later nest needs is recomputed if that is cheap, and materialised in scratch memory
+otherwise.
 """
 
 from __future__ import annotations
@@ -67,12 +68,13 @@ from smelt.target import Target
 from smelt.types.expr import Index
 
 DEAR = 8.0
-"""The same for operands that are packed: less than an exponential, more than a normalisation."""
+"""Cycles for one vector up to which a packed operand is recomputed: less than an exponential, more
+than a normalisation."""
 CHEAP = 2.4
-"""Cycles a vector up to which computing a value again beats keeping it in L1 or L2: the sum of two
-arrays is had again, that of three is kept."""
+"""Cycles for one vector up to which recomputing a value beats keeping it in L1 or L2: the sum of
+two arrays is recomputed, that of three is kept."""
 ROUNDED = 1.5
-"""Cycles a vector to round to a half type and go on in single precision."""
+"""Cycles for one vector to round to a half type and continue in float32."""
 
 
 @dataclass(eq=False)
@@ -87,48 +89,50 @@ class Nest:
     stores: list[StoreItem] = field(default_factory=list)
     items: list[Item] = field(default_factory=list)
     wide: int = 1
-    """Vectors handled at once in the main loop."""
+    """Unroll factor: vectors handled at once in the main loop."""
     pairs: bool = False
-    """Sums may add some elements in their own type first: nobody cuts their axes in blocks."""
+    """Sums may add some elements in their own type first, since no stream cuts their axes into
+    blocks."""
     turned: list[Item] = field(default_factory=list)
-    """Loads that run along the last but one axis: a tile of each is turned first."""
+    """Loads that are contiguous along the axis before the vector axis: each is transposed tile by
+    tile."""
     product: Contraction | Placed | None = None
-    """Instead of loops of its own: a contraction, with `packs` for its operands."""
+    """A contraction instead of loops, with `packs` for its operands."""
     packs: tuple[Nest, ...] = ()
     packed: str = ""
-    """This nest packs the operand "left" or "right" (its one save)."""
+    """The operand that this nest packs, "left" or "right": its one save."""
     once: bool = False
-    """Nearly every element is packed once: nothing is dear."""
+    """Nearly every element is packed once, so that nothing is worth materialising."""
     settings: list[Setting] = field(default_factory=list)
-    """States that get their new values here, after all else that the segment reads of them."""
+    """Updates of states, after all else that the segment reads of them."""
     fixed: list[Item] = field(default_factory=list)
-    """Values without loops that later segments ask for by name."""
+    """Loop-free values that later segments need: conditions and bounds of streams."""
     time: int = 0
     """The segment that the nest runs in."""
     stages: tuple[Stage, ...] = ()
-    """Loops one after another over strips of the innermost one, where a single body is too long."""
+    """Loops one after another over strips of the innermost one, if a single body is too long."""
     strips: bool = False
-    """Rows are taken in strips, for which all columns of what is turned are turned at once."""
+    """Rows are taken in strips; all columns of a strip of `turned` loads are transposed at once."""
     within: Range | None = None
-    """The range of an axis that is all it walks, so that its stores ask nothing."""
+    """The only range of an axis that is walked, so that its stores need no test."""
 
-    def in_registers(self, fold: Item) -> bool:
-        """Whether a fold's result axes are all outside of the axes that it ends."""
-        assert isinstance(fold.payload, Folding)
-        ended = [self.order.index(a) for a in fold.payload.over if a in self.order]
-        kept = [self.order.index(a) for a in fold.axes if a in self.order]
-        return not ended or not kept or max(kept) < min(ended)
+    def in_registers(self, reduction: Item) -> bool:
+        """Return whether a reduction's result axes are all outside of its reduced axes."""
+        assert isinstance(reduction.payload, Folding)
+        reduced_depths = [self.order.index(a) for a in reduction.payload.over if a in self.order]
+        result_depths = [self.order.index(a) for a in reduction.axes if a in self.order]
+        return not reduced_depths or not result_depths or max(result_depths) < min(reduced_depths)
 
 
 @dataclass
 class Schedule:
-    """Nests in order, what is kept in scratch, and how the grid is cut."""
+    """The nests of a phase in order, what is materialised in scratch, and the task blocks."""
 
     phase: Phase
     lanes: int
     products: Products
     block: dict[str, Index]
-    """Grid axes that tasks take in blocks, and how many positions."""
+    """Grid axes that tasks take in blocks, with the number of positions."""
     local: dict[str, Index]
     nests: list[Nest]
     kept: dict[Item, tuple[str, ...]]
@@ -136,21 +140,21 @@ class Schedule:
 
     @property
     def blocked(self) -> list[Contraction]:
-        """The products that are blocked along one axis of each operand."""
+        """The contractions that are blocked along one axis of each operand."""
         return [c for c in self.products.values() if isinstance(c, Contraction)]
 
     def span(self, region: Region | None, axis: str) -> Index:
-        """Most positions of a local axis that values of a region have at once."""
+        """Return the most positions of a local axis that values of a region have at once."""
         visits = [v for r in chain(region) for v in r.visits if v.axis == axis]
         return visits[-1].size or self.local[axis] if visits else self.local[axis]
 
     def region(self, item: Item) -> Region | None:
-        """Where an item is computed."""
+        """Return the region in which an item is computed."""
         return self.phase.segments[item.time]
 
 
 def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
-    """The loops of a phase."""
+    """Schedule a phase: choose plans of contractions, the vector axis, task blocks, and nests."""
     products: Products = stencils(phase, target, form) or over_stencils(phase, target)
     if not products:
         short_products(phase)
@@ -158,19 +162,19 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
         products = products or contractions(phase, target, form)
         finish_sums(phase)
         if any(isinstance(c, Contraction) and c.m == phase.lanes for c in products.values()):
-            phase.lanes = None  # rows of a product: a block of them is no vector
+            phase.lanes = None  # rows of a contraction: a block of them is not a vector
     scans = any(i.kind == "scan" for i in phase.items)
     if not products and is_map(phase, scans=True):
-        apart = (scans or shares_dear(phase)) and spread(phase, lanes_of(phase, target))
-        if not apart and not scans and not flatten(phase, target):
+        columns_unrolled = (scans or shares_dear(phase)) and spread(phase, lanes_of(phase, target))
+        if not columns_unrolled and not scans and not flatten(phase, target):
             spread(phase, lanes_of(phase, target))
     vector = vector_axis(phase, candidates(phase))
     fit_rows(phase, vector)
     if products and phase.stores:
         stored = {a for s in phase.stores for a in s.axes}
-        # What a stream sums about is a product of one column: its rows are no lines of memory.
-        last = [lane_of(products[i]) for i in sorted(products, key=lambda i: -len(i.axes))]
-        vector = next((n for n in last if n in stored), last[0])
+        # Contractions with most axes first: a matrix-vector product has no contiguous rows.
+        lane_axes = [lane_of(products[i]) for i in sorted(products, key=lambda i: -len(i.axes))]
+        vector = next((n for n in lane_axes if n in stored), lane_axes[0])
     cut = task_blocks(phase, products, vector, target)
     local = {a: n for a, n in phase.axes.items() if a not in phase.grid}
     for a, (_, length) in phase.cut.items():
@@ -178,14 +182,16 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
     local |= cut.held
     local |= {a: covered(local[r.axis], r) for a, r in phase.places.items()}
     local = {a: local[a] for a in phase.axes if a in local}
-    # A vector must not reach into the next packed panel: panels are cut by the lanes of the sums,
-    # which are fewer where sums are wider than what is made of them (int64 rounded to float32).
+    # A vector must not reach into the next packed panel, which has the lanes of the accumulators:
+    # fewer if these are wider than the results (int64 rounded to float32).
     lanes = min([lanes_of(phase, target), *(c.tile.lanes for c in products.values())])
     planner = _Planner(phase, local, vector, lanes, cut.across, products, cut.rows)
     return planner.run(cut.block)
 
 
 class _Planner:
+    """Groups the roots of a phase into nests, and arranges the loops of each."""
+
     def __init__(
         self,
         phase: Phase,
@@ -200,7 +206,7 @@ class _Planner:
         self.across, self.products, self.rows = across, products, rows
         self.kept: dict[Item, tuple[str, ...]] = {}
         self.groups: dict[tuple[int, object], Nest] = {}
-        self.apart = self._apart_items()
+        self.apart = self._separate_items()
         self.direct = {
             c.left: c
             for c in products.values()
@@ -211,46 +217,51 @@ class _Planner:
         self.levels = self._levels()
 
     def run(self, block: dict[str, Index]) -> Schedule:
+        """Build the schedule."""
         self.block = block
-        for fold in (i for i in self.phase.items if i.kind == "fold"):
-            self._group(self.levels[fold] - 1, self._domain(fold)).folds.append(fold)
+        for reduction in (i for i in self.phase.items if i.kind == "fold"):
+            self._nest_for(self.levels[reduction] - 1, self._domain(reduction)).folds.append(
+                reduction
+            )
         for number, item in enumerate(self.products):
-            self._contraction(number, item)
+            self._add_contraction(number, item)
         for s in self.phase.stores:
             level = max(self.first[s.time], *(self.levels[i] for i in (s.value, s.where) if i))
-            domain = s.axes & self._local(s.time)
+            domain = s.axes & self._local_axes(s.time)
             within = stored_range(s) if self.products else None
             if within is not None and within.axis in domain - serial_axes(self.phase):
-                self._group(level, domain, within).stores.append(replace(s, where=None))
+                self._nest_for(level, domain, within).stores.append(replace(s, where=None))
                 continue
-            self._group(level, domain).stores.append(s)
+            self._nest_for(level, domain).stores.append(s)
         for setting in self.phase.settings:
-            domain = setting.state.axes & self._local(setting.time)
-            self._group(self.last[setting.time], domain).settings.append(setting)
+            domain = setting.state.axes & self._local_axes(setting.time)
+            self._nest_for(self.last[setting.time], domain).settings.append(setting)
         for guide, time in self.phase.guides():
-            self._group(self.last[time], frozenset()).fixed.append(guide)
+            self._nest_for(self.last[time], frozenset()).fixed.append(guide)
         for level in range(max(k[0] for k in self.groups), -1, -1):
             for nest in [n for (at, _), n in self.groups.items() if at == level]:
-                self._close(nest)
-        order = sorted(self.groups, key=self._turn)
-        nests = [n for k in order for n in self._apart(self.groups[k])]
+                self._collect_items(nest)
+        order = sorted(self.groups, key=self._run_order)
+        nests = [n for k in order for n in self._split_reductions(self.groups[k])]
         for nest in nests:
             self._arrange(nest)
             keep_to_runs(nest, self.lanes, block)
         return Schedule(self.phase, self.lanes, self.products, block, self.local, nests, self.kept)
 
-    def _turn(self, key: tuple[int, object]) -> tuple[int, int]:
-        """Nests run level by level; those that move states on are a level's last ones, the states
-        with most axes first, because what has fewer axes is read there."""
+    def _run_order(self, key: tuple[int, object]) -> tuple[int, int]:
+        """Return the sort key of a nest: its level, then nests that update states.
+
+        States with more axes are updated first, because their updates read states with fewer axes.
+        """
         nest = self.groups[key]
         return key[0], len(self.phase.axes) - len(nest.order) if nest.settings else -1
 
-    def _local(self, time: int) -> set[str]:
-        """The axes that have several positions at once in a segment."""
+    def _local_axes(self, time: int) -> set[str]:
+        """Return the axes that have several positions at once in a segment."""
         return set(self.local) - still_axes(self.phase.segments[time])
 
-    def _contraction(self, number: int, item: Item) -> None:
-        """A nest that stands for a contraction, and the nests that pack its operands."""
+    def _add_contraction(self, number: int, item: Item) -> None:
+        """Add a nest for a contraction, and the nests that pack its operands."""
         c = self.products[item]
         level, time = self.levels[item] - 1, item.time
         nest = Nest(level, (), None, product=c, time=time)
@@ -265,77 +276,84 @@ class _Planner:
         right.once = not isinstance(c, Contraction)
         nest.packs = (left, right)
         self.groups[level, number] = nest
-        self._keep(item)
+        self._materialise(item)
 
     def _levels(self) -> dict[Item, int]:
-        """The levels of all items; `first` and `last` are those of each segment."""
+        """Compute the levels of all items; `first` and `last` are those of each segment."""
         levels: dict[Item, int] = {}
         for time in range(len(self.phase.segments)):
             low = self.last[-1] + 1 if self.last else 0
             high = low
             for item in (i for i in self.phase.items if i.time == time):
                 used = ((a, item.kind == "dot" and a in self.direct) for a in item.args)
-                below = max((levels[a] + before for a, before in used), default=low)
-                own = item.kind in ("fold", "dot") or item in self.apart
-                own |= item.kind == "peek" and item.args[0].kind != "dot"
-                levels[item] = max(below, low) + own
+                operand_level = max((levels[a] + before for a, before in used), default=low)
+                is_barrier = item.kind in ("fold", "dot") or item in self.apart
+                is_barrier |= item.kind == "peek" and item.args[0].kind != "dot"
+                levels[item] = max(operand_level, low) + is_barrier
                 high = max(high, levels[item])
             self.first.append(low)
             self.last.append(high)
         return levels
 
-    def _apart_items(self) -> set[Item]:
-        """What is computed in nests of its own, once: scans that a contraction packs, block by
-        block, or that something with more axes reads; functions that it reads; loads that gather,
-        in a phase of scalar operators alone, where other loops would gather the same again; those
-        whose lanes are picked (`x[k//8]`), where rows would have them picked again."""
-        found = set[Item]()
-        reach: dict[Item, set[str]] = {i: set(self._domain(i)) for i in self.phase.items}
+    def _separate_items(self) -> set[Item]:
+        """Return the items that get nests of their own, to be computed once.
+
+        - Scans that a contraction packs, block by block, or that something with more axes reads.
+        - Costly values that would be recomputed by loops over axes that they do not have.
+        - Gathers in a phase of scalar operators alone, which other loops would repeat.
+        - Loads with irregular lanes (`x[k//8]`), which would be repeated for each row.
+        """
+        separate = set[Item]()
+        reader_axes: dict[Item, set[str]] = {i: set(self._domain(i)) for i in self.phase.items}
         for s in self.phase.stores:
             roots = [self.phase.positions[n] for n in s.access.positions]
             for item in (*roots, s.value, *([s.where] if s.where else [])):
-                reach[item] |= s.axes & self._local(s.time)
+                reader_axes[item] |= s.axes & self._local_axes(s.time)
         for setting in self.phase.settings:
-            reach[setting.value] |= setting.state.axes & self._local(setting.time)
+            reader_axes[setting.value] |= setting.state.axes & self._local_axes(setting.time)
         scalar = not self.phase.regions() and all(i.kind not in FOLDS for i in self.phase.items)
         for item in reversed(self.phase.items):
-            again = item.kind == "scan" or (scalar and gathers(item, self.vector))
-            beyond = reach[item] - self._domain(item)
-            if not self.products and picks(item, self.vector):  # in maps: for some rows surely
-                again |= any(
+            repeats = item.kind == "scan" or (scalar and gathers(item, self.vector))
+            extra_axes = reader_axes[item] - self._domain(item)
+            if not self.products and picks(item, self.vector):
+                # In maps: if there certainly are several rows.
+                repeats |= any(
                     n != 1 and (isinstance(n, int) or not scalar)
-                    for n in map(self.local.get, beyond)
+                    for n in map(self.local.get, extra_axes)
                 )
-            if beyond and (again or self._is_repeated(item, beyond)):
-                found.add(item)
-            inner = item.kind == "fold" or item in found
+            if extra_axes and (repeats or self._is_costly_to_repeat(item, extra_axes)):
+                separate.add(item)
+            inner = item.kind == "fold" or item in separate
             for a in item.args:
-                reach[a] |= (
+                reader_axes[a] |= (
                     {"packed"}
                     if item.kind == "dot"
                     else self._domain(item)
                     if inner
-                    else reach[item]
+                    else reader_axes[item]
                 )
-        return found
+        return separate
 
-    def _is_repeated(self, item: Item, beyond: set[str]) -> bool:
-        """Whether loops over the axes beyond an item's own would compute what is dear again:
-        vectors run along one of its own, so that no place outside of those loops has it.  Or for
-        row after row of a product alone, where vectors of rows would take no longer than one."""
-        own = self._domain(item)
-        rows = [n for a in own if isinstance(n := self.local[a], int)] if self.products else []
-        filled = self.vector in own or max(rows, default=0) >= self.lanes
+    def _is_costly_to_repeat(self, item: Item, beyond: set[str]) -> bool:
+        """Return whether loops over `beyond` would recompute a costly item.
+
+        The vector axis must be one of the item's own axes, so that no loop outside of `beyond`
+        could hold it.  Or its rows alone fill vectors, as those of a contraction.
+        """
+        domain = self._domain(item)
+        rows = [n for a in domain if isinstance(n := self.local[a], int)] if self.products else []
+        filled = self.vector in domain or max(rows, default=0) >= self.lanes
         outside = any(self.local.get(a, 1) != 1 for a in beyond)
-        return outside and filled and self._is_dear(item, DEAR)
+        return outside and filled and self._is_costly(item, DEAR)
 
     def _domain(self, item: Item) -> frozenset[str]:
-        """Local axes that a fold or a kept value is computed over."""
+        """Return the local axes that a reduction or a materialised value is computed over."""
         over = item.payload.over if isinstance(item.payload, Folding) else ()
         axes = item.axes.union(*(a.axes for a in item.args if item.kind == "fold"), over)
-        return axes & self._local(item.time)
+        return axes & self._local_axes(item.time)
 
-    def _group(self, level: int, domain: frozenset[str], within: Range | None = None) -> Nest:
+    def _nest_for(self, level: int, domain: frozenset[str], within: Range | None = None) -> Nest:
+        """Return the nest of a level over a domain, a new one if there is none."""
         key = (level, domain if within is None else (domain, within))
         if key not in self.groups:
             order = tuple(a for a in self.phase.axes if a in domain)
@@ -343,43 +361,44 @@ class _Planner:
             self.groups[key] = Nest(level, order, None, time=time, within=within)
         return self.groups[key]
 
-    def _close(self, nest: Nest) -> None:
-        """Finds what the nest computes; asks for scratch copies of what is dear."""
+    def _collect_items(self, nest: Nest) -> None:
+        """Collect what a nest computes, and materialise what is costly."""
         for pack in nest.packs:
-            self._close(pack)
-        wanted: set[Item] = set()
+            self._collect_items(pack)
+        items: set[Item] = set()
         roots = [a for f in nest.folds for a in f.args] + list(nest.saves)
         for s in nest.stores:
             roots += [s.value] + ([s.where] if s.where else [])
             roots += [self.phase.positions[n] for n in s.access.positions]
         roots += [setting.value for setting in nest.settings] + nest.fixed
         for item in roots:
-            self._need(item, nest, wanted)
-        nest.items = [i for i in self.phase.items if i in wanted]
+            self._require(item, nest, items)
+        nest.items = [i for i in self.phase.items if i in items]
 
-    def _apart(self, nest: Nest) -> list[Nest]:
-        """The nest, without folds that cannot share its loops: those have nests of their own.
+    def _split_reductions(self, nest: Nest) -> list[Nest]:
+        """Move reductions that cannot share the nest's loops to nests of their own.
 
-        Axes that a fold ends together with the vector axis are innermost, so that its state is in
-        registers; of two such folds, one must end all axes of the other."""
-        v = self._vector_of(nest)
-        chain: list[set[str]] = []
+        Axes that a reduction ends together with the vector axis are innermost, so that its
+        accumulator is in registers; of two such reductions, one must end all axes of the other.
+        """
+        v = self._choose_vector(nest)
+        nested: list[set[str]] = []
         other = Nest(nest.level, nest.order, None, time=nest.time)
-        for fold in nest.folds:
-            over = ended_by(fold)
-            if v in over and not all(over <= o or o <= over for o in chain):
-                other.folds.append(fold)
+        for reduction in nest.folds:
+            over = ended_by(reduction)
+            if v in over and not all(over <= o or o <= over for o in nested):
+                other.folds.append(reduction)
             elif v in over:
-                chain.append(over)
+                nested.append(over)
         if not other.folds:
             return [nest]
         nest.folds = [f for f in nest.folds if f not in other.folds]
         for one in (nest, other):
-            self._close(one)
-        return [*self._apart(nest), *self._apart(other)]
+            self._collect_items(one)
+        return [*self._split_reductions(nest), *self._split_reductions(other)]
 
-    def _vector_of(self, nest: Nest) -> str | None:
-        """The axis of a nest that vectors run along: none that a scan runs along beside others."""
+    def _choose_vector(self, nest: Nest) -> str | None:
+        """Return the vector axis of a nest: never a scan's axis if there are others."""
         domain = nest.order
         if not domain:
             return None
@@ -389,11 +408,11 @@ class _Planner:
             else self._product_axis(domain) or vector_axis(self.phase, set(domain))
         )
         if self.products and v is not None:
-            across = {i: lane_of(c) for i, c in self.products.items()}
+            lane_axes = {i: lane_of(c) for i, c in self.products.items()}
             v = (
                 lines_axis(nest, v)
                 or results_axis(nest, v)
-                or carried_axis(nest, v, self.phase, across)
+                or carried_axis(nest, v, self.phase, lane_axes)
                 or v
             )
         serial = serial_axes(nest)
@@ -401,90 +420,102 @@ class _Planner:
         return v if v not in serial or serial == {v} else others[-1] if others else None
 
     def _product_axis(self, domain: tuple[str, ...]) -> str | None:
-        """The axis along which the result of a contraction lies in scratch."""
-        found = [lane_of(c) for c in self.products.values() if {c.m, lane_of(c)} <= set(domain)]
-        return found[0] if found else None
+        """Return the axis along which the result of a contraction is contiguous in scratch."""
+        lane_axes = [lane_of(c) for c in self.products.values() if {c.m, lane_of(c)} <= set(domain)]
+        return lane_axes[0] if lane_axes else None
 
-    def _need(self, item: Item, nest: Nest, wanted: set[Item]) -> None:
-        if item in wanted:
+    def _require(self, item: Item, nest: Nest, items: set[Item]) -> None:
+        """Add an item and its operands to a nest, unless they are materialised.
+
+        A costly item is materialised by an earlier nest instead.
+        """
+        if item in items:
             return
         if item.kind in ("fold", "dot"):
-            if item.axes & self._local(item.time) and item not in self.kept:
-                self._keep(item)
+            if item.axes & self._local_axes(item.time) and item not in self.kept:
+                self._materialise(item)
             return
         if item.kind == "peek":
-            wanted.add(item)
-            self._hold(item.args[0])
+            items.add(item)
+            self._keep_window_input(item.args[0])
             return
         if item in self.apart and (item not in nest.saves or nest.packed):
             if item not in self.kept:
-                self._keep(item)
-                self._group(self.levels[item] - 1, self._domain(item)).saves.append(item)
+                self._materialise(item)
+                self._nest_for(self.levels[item] - 1, self._domain(item)).saves.append(item)
             return
         if item in self.direct and (item not in nest.saves or nest.packed):
             if item not in self.kept:
-                self._keep(item)
-                self._group(self.levels[item], self._domain(item)).saves.append(item)
+                self._materialise(item)
+                self._nest_for(self.levels[item], self._domain(item)).saves.append(item)
             return
-        late = self.levels[item] < nest.level and bool(item.axes & self._local(item.time))
+        late = self.levels[item] < nest.level and bool(item.axes & self._local_axes(item.time))
         if late and not nest.once and (item not in nest.saves or nest.packed):
-            if item not in self.kept and self._is_dear(item, DEAR if nest.packed else CHEAP):
-                self._keep(item)
-                self._group(self.levels[item], self._domain(item)).saves.append(item)
+            if item not in self.kept and self._is_costly(item, DEAR if nest.packed else CHEAP):
+                self._materialise(item)
+                self._nest_for(self.levels[item], self._domain(item)).saves.append(item)
             if item in self.kept:
                 return
-        wanted.add(item)
+        items.add(item)
         for a in item.args:
-            self._need(a, nest, wanted)
+            self._require(a, nest, items)
 
-    def _hold(self, item: Item) -> None:
-        """Has a value that is peeked at kept: for all places, by a nest before."""
+    def _keep_window_input(self, item: Item) -> None:
+        """Materialise a value that windows read, for all positions, in an earlier nest."""
         if item not in self.kept:
-            self._keep(item)
+            self._materialise(item)
             if item.kind not in ("fold", "dot"):
-                home = self._group(self.levels[item], self._domain(item))
+                home = self._nest_for(self.levels[item], self._domain(item))
                 home.saves.append(item)
                 home.once = True
 
-    def _keep(self, item: Item) -> None:
+    def _materialise(self, item: Item) -> None:
+        """Record the scratch axes of an item, outer to inner."""
         if item in self.products:
             self.kept[item] = self.products[item].axes
             return
         if item in self.direct:
             self.kept[item] = self.direct[item].left_axes
             return
-        held = item.axes & self._local(item.time)
+        axes = item.axes & self._local_axes(item.time)
         self.kept[item] = tuple(
-            sorted((a for a in self.phase.axes if a in held), key=lambda a: a == self.vector)
+            sorted((a for a in self.phase.axes if a in axes), key=lambda a: a == self.vector)
         )
 
-    def _is_dear(self, item: Item, limit: float) -> bool:
-        """Whether an item is dear, even if dear operands along fewer axes are kept instead."""
-        return self._cost(item, item.axes & self._local(item.time), limit, {}) > limit
+    def _is_costly(self, item: Item, limit: float) -> bool:
+        """Return whether an item costs more than a limit to recompute.
+
+        Even if costly operands with fewer axes are materialised.
+        """
+        return self._cost(item, item.axes & self._local_axes(item.time), limit, {}) > limit
 
     def _cost(
-        self, item: Item, wide: frozenset[str], limit: float, known: dict[Item, float]
+        self, item: Item, wide: frozenset[str], limit: float, costs: dict[Item, float]
     ) -> float:
-        """Cycles a vector to compute an item from memory and finished folds; operands without all
-        of `wide` axes count as kept above the limit.  `known` has what was asked before: items that
-        many read are many in a chain, and ways through it twice as many after each."""
-        cost = known.get(item)
+        """Return the cycles for one vector of an item, from memory and finished reductions.
+
+        Operands without all of `wide` axes that cost more than `limit` count as materialised.
+        `costs` caches results: the number of paths grows exponentially along chains of items that
+        are read twice.
+        """
+        cost = costs.get(item)
         if cost is None:
-            cost = known[item] = self._cost_of(item, wide, limit, known)
+            cost = costs[item] = self._cost_of(item, wide, limit, costs)
         return cost
 
     def _cost_of(
-        self, item: Item, wide: frozenset[str], limit: float, known: dict[Item, float]
+        self, item: Item, wide: frozenset[str], limit: float, costs: dict[Item, float]
     ) -> float:
+        """Compute `_cost` of an item that is not in the cache."""
         if item in self.kept or item.kind in ("fold", "dot"):
             return 0.0
-        if not item.axes & self._local(item.time) - self.rows:
+        if not item.axes & self._local_axes(item.time) - self.rows:
             return 0.0
         if item.kind == "scan":
             return float("inf")
-        if all(gathers(item, a) for a in item.axes & self._local(item.time)):
-            return 2 * DEAR if wide <= item.axes else 0.0  # lanes from far apart, however loops run
-        own = (
+        if all(gathers(item, a) for a in item.axes & self._local_axes(item.time)):
+            return 2 * DEAR if wide <= item.axes else 0.0  # a gather, however loops run
+        own_cost = (
             SCALARS[item.payload].cost
             if item.kind == "apply" and isinstance(item.payload, str)
             else 0.5
@@ -493,28 +524,33 @@ class _Planner:
         )
         to = item.payload
         if isinstance(to, Converting) and to.dtype.compute != to.dtype:
-            own = ROUNDED
-        found = own + sum(self._cost(a, wide, limit, known) for a in item.args)
-        return 0.0 if not wide <= item.axes and found > limit else found
+            own_cost = ROUNDED
+        total = own_cost + sum(self._cost(a, wide, limit, costs) for a in item.args)
+        return 0.0 if not wide <= item.axes and total > limit else total
 
     def _arrange(self, nest: Nest) -> None:
-        """Chooses the vector axis, the loop order and how many vectors go together."""
+        """Choose the vector axis, the loop order and the unroll factor of a nest."""
         for pack in nest.packs:
             self._arrange_pack(pack, nest.product)
         domain = nest.order
         if not domain:
             return
-        v, serial = self._vector_of(nest), serial_axes(nest)
-        rest, ended = [a for a in domain if a != v], innermost(nest, v)
+        v, serial = self._choose_vector(nest), serial_axes(nest)
+        other_axes, ended = [a for a in domain if a != v], innermost(nest, v)
         nest.vector = v
         nest.order = (
-            *(a for a in rest if a not in ended and a not in serial),
-            *(a for a in rest if a in serial and a not in ended),
+            *(a for a in other_axes if a not in ended and a not in serial),
+            *(a for a in other_axes if a in serial and a not in ended),
             *(a for a in ended if a != v),
             *((v,) if v is not None else ()),
         )
-        if self.across in rest and v == self.vector and v is not None and not (ended or serial):
-            nest.order = (*(a for a in rest if a != self.across), self.across or "", v)
+        if (
+            self.across in other_axes
+            and v == self.vector
+            and v is not None
+            and not (ended or serial)
+        ):
+            nest.order = (*(a for a in other_axes if a != self.across), self.across or "", v)
             nest.turned = [i for i in nest.items if turned_axis(i, self.phase, v) == self.across]
         elif self.products:
             nest.turned = across_strips(nest, {*self.kept}, self.local, self.lanes)
@@ -529,14 +565,14 @@ class _Planner:
             nest.wide = min(nest.wide, turned_side(self.lanes) // self.lanes)
 
     def _arrange_pack(self, pack: Nest, c: Contraction | Placed | None) -> None:
-        """The order is given; vectors are as wide as the tile, loads across are turned."""
+        """Choose the unroll factor and transposed loads of a packing nest, whose order is fixed."""
         pack.wide = c.together if isinstance(c, Contraction) and c.group else 2
-        own = isinstance(c, Contraction) and (c.thin or c.group is not None)
-        thin = own and pack.packed == "right"
+        in_place = isinstance(c, Contraction) and (c.thin or c.group is not None)
+        thin = in_place and pack.packed == "right"
         if pack.once or len(pack.order) != 2 or thin:
             return
         other, vector = pack.order
-        whole = lanes_of_runs(self.block, other, self.lanes)
-        pack.turned = [i for i in pack.items if runs_across(i, vector, other, whole)]
+        run_lanes = lanes_of_runs(self.block, other, self.lanes)
+        pack.turned = [i for i in pack.items if runs_across(i, vector, other, run_lanes)]
         if pack.turned:
             pack.wide = min(pack.wide, turned_side(self.lanes) // self.lanes)

@@ -1,14 +1,18 @@
-"""Contractions of a phase: which are blocked, along which axes, and which operands are packed.
+"""Plan the contractions of a phase: which are blocked GEMMs, and which operands are packed.
 
 A usable contraction sums left[m, k] * right[k, n] for one axis m that only the left operand has and
-one axis n that only the right one has; whatever else they share is fixed in a task.  Its result is
-a scratch array over (m, n) that later nests read like any kept value, so everything after it fuses;
-its operands are packed by ordinary nests, so everything before it fuses.  Where there are few rows
-(or there is no m at all: a vector) the contraction is *thin*: its right operand is read as it lies,
-once, at the speed of memory.  How many rows there are is known at the call, so a kernel has a
-*form* for thin products beside the usual one.  Other contractions become plain folds of products.
+one axis n that only the right one has; all other shared axes are fixed in a task.  Its result is a
+scratch array over (m, n) that later nests read like any materialised value, so that every epilogue
+fuses; its operands are packed by ordinary nests, so that every prologue fuses.
 
-Tile and block sizes: Low et al., "Analytical Modeling Is Enough for High-Performance BLIS", 2016.
+With few rows (or no m at all: a vector) the contraction is *thin*, a GEMV or skinny GEMM: its right
+operand is read in place, once, at memory bandwidth.  The number of rows is known at the call only,
+so a kernel has a code variant for thin contractions besides the usual one.  Contractions that fit
+no plan become reductions of products.
+
+Tile and block sizes: Low et al., "Analytical Modeling Is Enough for High-Performance BLIS", 2016;
+the loops are those of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication",
+2008.
 """
 
 from __future__ import annotations
@@ -56,17 +60,18 @@ from smelt.types.dtype import DType, i32
 from smelt.types.expr import Index, mul, product
 
 SKEW = 16
-"""Elements between rows of a packed left block beyond its depth, against cache sets that repeat."""
+"""Elements between packed rows of the left operand beyond its depth, against cache set
+conflicts."""
 THIN_SKEW = 528
-"""The same for a thin one, whose rows are all multiplied piece by piece: 256 positions of 16 rows
-fall on different sets of a first cache with 64 of them."""
+"""The skew of a thin contraction, in elements.  All its rows are multiplied piece by piece: 256
+positions of 16 rows fall on different sets of an L1 cache with 64 sets."""
 
 Kind = Literal["packed", "small", "thin"]
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The register tile: `rows` by `vectors` of `lanes` columns."""
+    """The register tile of a microkernel: `rows` by `vectors` of `lanes` columns."""
 
     rows: int
     vectors: int
@@ -79,77 +84,81 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """A usable contraction: item, its operands in order, its axes, and its tile."""
+    """The plan of a contraction: its operands in order, its axes, and its tile."""
 
     item: Item
     left: Item
     right: Item
     m: str | None
-    """None where the left operand has no axis of its own: only thin ones allow that."""
+    """None if the left operand has no axis of its own: only thin contractions allow that."""
     n: str
     outer: tuple[str, ...]
     k: str
     tile: Tile
     kind: Kind = "packed"
     along: str = ""
-    """Of a thin one or one of groups: the axis that vectors of the right operand run along."""
+    """Of a thin or grouped contraction: the axis that vectors of the right operand run along."""
     direct: int = 0
-    """Where others want the left operand too: it lies in scratch, rows this far apart, and is
+    """If others read the left operand too: it is materialised in scratch with this row pitch, and
     multiplied there."""
     down: bool = False
-    """Whether such an operand lies along m rather than along k."""
+    """Whether such an operand is contiguous along m rather than along k."""
     held: int = 0
-    """The same where factors go in groups: it lies in scratch, and is packed from there."""
+    """As `direct`, if factors are grouped: it is materialised with this row pitch, and packed from
+    there."""
     panels: bool = False
-    """Whether the right operand lies in panels as wide as the tile already: at [n//w, k, n%w]."""
+    """Whether the right operand is stored in panels as wide as the tile already: at [n//w, k,
+    n%w]."""
     group: Group | None = None
-    """Where factors are packed in units of several: how."""
+    """The dot-product instruction for which factors are packed in groups, if any."""
     converts: bool = False
-    """Whether the left operand lies in another type, which not every tile is to convert again."""
+    """Whether the left operand is stored in another type, which not every tile is to convert
+    again."""
     units: bool = False
-    """Whether the left operand's rows are such units as they lie, but for a last one in part."""
+    """Whether the left operand's rows hold such groups as they are stored, but for an incomplete
+    last one."""
 
     @property
     def unit(self) -> DType:
-        """The type as which packed operands lie in scratch."""
+        """The element type of packed operands in scratch."""
         return self.item.dtype if self.group is None else i32
 
     @property
     def together(self) -> int:
-        """Summed positions of one step of a tile."""
+        """Reduced positions of one step of a tile."""
         return 1 if self.group is None else self.group.count
 
     @property
     def thin(self) -> bool:
-        """Whether the right operand is read once, in its own order."""
+        """Whether the right operand is read once, in its own order (GEMV)."""
         return self.kind == "thin"
 
     @property
     def depth(self) -> int:
-        """Summed positions for which the left operand is packed at once."""
+        """Reduced positions for which the left operand is packed at once."""
         if self.thin and self.m is None:
             return THIN_LONG * self.together
         return (THIN_DEPTH if self.thin or self.deep else self.packed_units) * self.together
 
     @property
     def packed_units(self) -> int:
-        """Units along the sum that panels in scratch have room for."""
+        """Groups along the reduction that panels in scratch have room for."""
         return MATRIX_DEPTH if self.group is not None and self.group.matrix else DEPTH
 
     @property
     def pitch(self) -> int:
-        """Units between packed rows of the left operand."""
+        """Groups between packed rows of the left operand."""
         skew = THIN_SKEW if self.thin else SKEW
         return self.direct or self.depth // self.together + skew
 
     @property
     def steps(self) -> tuple[int, int]:
-        """Units from one row to the next in the left operand in scratch, and along k."""
+        """Groups between rows of the left operand in scratch, and between positions along k."""
         return (1, self.pitch) if self.down else (self.pitch, 1)
 
     @property
     def left_axes(self) -> tuple[str, ...]:
-        """The left operand's axes in scratch, where that is multiplied as it lies."""
+        """The left operand's axes in scratch, if it is multiplied in place there."""
         axes = (self.k,) if self.m is None else (self.m, self.k)
         return axes[::-1] if self.down else axes
 
@@ -159,78 +168,90 @@ class Contraction:
         return (self.n,) if self.m is None else (self.m, self.n)
 
     def reads_left(self) -> bool:
-        """Whether the left operand is read as it lies: its rows run along k, or it is small."""
+        """Return whether the left operand is read in place.
+
+        It is contiguous along k, or small.
+        """
         axes = (self.m or "", self.k)
         plain = not self.thin and self.group is None and not self.converts
         return plain and lies_open(self.left, self.item.dtype, axes, axes[self.kind != "small" :])
 
     def reads_lines(self) -> bool:
-        """Whether the right operand of a thin product lies in plain lines along n."""
+        """Return whether the right operand of a thin contraction has contiguous rows along n."""
         open_ = lies_open(self.right, self.item.dtype, (self.k, self.n), (self.n,))
         return self.thin and self.along == self.n and self.group is None and open_
 
     def reads_right(self) -> bool:
-        """Whether the right operand is read as it lies by tiles."""
+        """Return whether tiles read the right operand in place."""
         axes = (self.k, self.n)
         plain = self.kind == "small" and self.group is None
-        lies = plain and lies_open(self.right, self.item.dtype, axes, axes[1:])
-        return self.panels or lies
+        in_place = plain and lies_open(self.right, self.item.dtype, axes, axes[1:])
+        return self.panels or in_place
 
     def masks_columns(self) -> bool:
-        """Whether tiles tell apart which of their columns there are."""
+        """Return whether tiles mask columns past the end."""
         return self.reads_right() and not self.panels
 
     def is_whole(self, positions: Index) -> bool:
-        """Whether so many summed positions are one block: few, of which nothing is packed."""
-        few = not isinstance(positions, int) or positions <= SMALL_DEPTH
-        return few and self.kind == "small" and self.masks_columns() and self.reads_left()
+        """Return whether so many reduced positions are a single block of which nothing is
+        packed."""
+        is_short = not isinstance(positions, int) or positions <= SMALL_DEPTH
+        return is_short and self.kind == "small" and self.masks_columns() and self.reads_left()
 
     def lies_in_rows(self) -> bool:
-        """Whether the right operand lies in plain rows, which are not packed if they are short."""
+        """Return whether the right operand has contiguous rows, which are not packed if short."""
         plain = self.kind == "packed" and self.group is None and not (self.panels or self.down)
         return plain and lies_open(self.right, self.item.dtype, (self.k, self.n), (self.n,))
 
     @property
     def deep(self) -> bool:
-        """Whether the few rows at hand are multiplied panel by panel, each one read to its end."""
+        """Whether the few rows at hand are multiplied panel by panel, each read to its end."""
         return self.panels and self.kind == "small"
 
 
 def tile_of(target: Target, lanes: int) -> Tile:
-    """Two vectors wide and as high as the registers allow beside two vectors and a broadcast."""
+    """Return the usual register tile.
+
+    Two vectors wide, and as high as the registers allow besides two vectors and a broadcast.
+    """
     return Tile(12 if target.registers >= 32 else 6 if target.registers >= 16 else 2, 2, lanes)
 
 
-def _open_tile(target: Target, lanes: int) -> Tile:
-    """The same where rows lie apart, so that each takes an address: as high as hides the latency of
-    multiply-adds (two pipes of four cycles), or twice that where there are registers."""
+def _strided_tile(target: Target, lanes: int) -> Tile:
+    """Return the tile for operands in place, where each row takes an address register.
+
+    As high as hides the latency of multiply-adds (two pipes of four cycles), or twice that if there
+    are registers.
+    """
     return Tile(8 if target.registers >= 32 else 4 if target.registers >= 16 else 2, 2, lanes)
 
 
 def short_tiles(target: Target, lanes: int) -> tuple[Tile, ...]:
-    """Tiles as wide as short lines of a thin product's right operand, the narrower one first: their
-    sums take half of the registers."""
+    """Return tiles as wide as short rows of a thin contraction's right operand, the narrower first.
+
+    Their accumulators take half of the registers.
+    """
     sums = target.registers // 2
     return tuple(Tile(sums // vectors, vectors, lanes) for vectors in (sums // 4, sums // 2))
 
 
 def contractions(phase: Phase, target: Target, form: Form = "") -> dict[Item, Contraction]:
-    """The usable contractions of a phase; the others are rewritten as folds of products."""
-    found: dict[Item, Contraction] = {}
+    """Plan the contractions of a phase; others are rewritten as reductions of products."""
+    plans: dict[Item, Contraction] = {}
     for item in [i for i in phase.items if i.kind == "dot"]:
-        made = _usable(item, phase, target, form, found)
-        if made is None:
-            _as_fold(item, phase)
+        plan = _plan(item, phase, target, form, plans)
+        if plan is None:
+            _replace_by_reduction(item, phase)
         else:
-            found[item] = made
-    while (item := _misfit(found, phase)) is not None:
-        del found[item]
-        _as_fold(item, phase)
-    return found
+            plans[item] = plan
+    while (item := _conflicting(plans, phase)) is not None:
+        del plans[item]
+        _replace_by_reduction(item, phase)
+    return plans
 
 
 def forms(phase: Phase, products: Iterable[Contraction]) -> Iterator[tuple[Form, Limits]]:
-    """The forms that serve this phase better, best first, each where its limits hold."""
+    """Yield the variants that serve this phase better, best first, with the limits of each."""
     packed = [c for c in products if not c.thin and c.m is not None]
     if not packed:
         return
@@ -238,66 +259,72 @@ def forms(phase: Phase, products: Iterable[Contraction]) -> Iterator[tuple[Form,
         if all(c.panels for c in packed):
             yield "rows", tuple(dict.fromkeys((phase.axes[c.axes[0]], THIN) for c in packed))
         return
-    few = {a: SMALL for c in packed for a in c.axes} | {c.k: SMALL_DEPTH for c in packed}
+    small_limits = {a: SMALL for c in packed for a in c.axes} | {c.k: SMALL_DEPTH for c in packed}
     sides: list[tuple[Form, dict[str, int]]] = [
-        ("small", few),
-        ("rows", {c.axes[0]: _thin_up_to(c.group) for c in packed}),
-        ("columns", {c.n: _thin_up_to(c.group) for c in packed}),
+        ("small", small_limits),
+        ("rows", {c.axes[0]: _gemv_rows(c.group) for c in packed}),
+        ("columns", {c.n: _gemv_rows(c.group) for c in packed}),
     ]
     for form, axes in sides:
         limits = tuple((phase.axes[a], n) for a, n in axes.items())
-        never = any(isinstance(n, int) and n > most for n, most in limits)
-        never |= form != "small" and any(
-            _is_shared(c.item, c.m, c.n, c.right if form == "rows" else c.left) for c in packed
+        is_impossible = any(isinstance(n, int) and n > most for n, most in limits)
+        is_impossible |= form != "small" and any(
+            _serves_other_axes(c.item, c.m, c.n, c.right if form == "rows" else c.left)
+            for c in packed
         )
-        if not never and not (form == "small" and any(c.outer or c.group for c in packed)):
+        if not is_impossible and not (form == "small" and any(c.outer or c.group for c in packed)):
             yield form, tuple(dict.fromkeys(limits))
 
 
 def near_forms(
     phase: Phase, products: Iterable[Contraction], usual: Iterable[tuple[Form, Limits]]
 ) -> Iterator[tuple[Form, Limits]]:
-    """The form for small products where what they read again stays near: better than any that packs
-    it once, which each of a batch would do anew."""
+    """Yield the variant for small contractions whose right operand stays in L1.
+
+    It beats any that packs the operand once, which each contraction of a batch would repeat.
+    """
     operands = [(mul(phase.axes[c.k], phase.axes[c.n]), NEAR) for c in products if c.m is not None]
     for form, limits in usual:
         if form == "small":
             yield form, (*limits, *dict.fromkeys(operands))
 
 
-def _is_near(
+def _in_cache(
     item: Item, right: Item, axes: tuple[str | None, str, str], phase: Phase, target: Target
 ) -> bool:
-    """Whether a product of few rows is small for all sizes, and its right operand lies in lines
-    that stay in the first cache: tiles that are as high as others meet them sooner than packed rows
-    and sums in scratch do, and so do any of lines of one vector."""
-    (m, n, k), tile = axes, _open_tile(target, _lanes(item.dtype, target))
+    """Return whether a small-M contraction is always small, and its right operand stays in L1.
+
+    Tiles then read its rows in place, sooner than rows are packed and sums go through scratch.
+    """
+    (m, n, k), tile = axes, _strided_tile(target, _lanes(item.dtype, target))
     assert isinstance(item.payload, Folding)
     sizes = [1 if a is None else phase.axes[a] for a in axes]
     rows, columns, depth = (n if isinstance(n, int) else 1 << 40 for n in sizes)
     high = tile.rows if columns > tile.lanes else 2
-    near = columns * depth * item.dtype.itemsize <= target.l1_bytes
-    alone = m is not None and len(item.payload.over) == 1
-    return alone and high <= rows <= THIN and near and lies_open(right, item.dtype, (k, n), (n,))
+    fits = columns * depth * item.dtype.itemsize <= target.l1_bytes
+    is_plain = m is not None and len(item.payload.over) == 1
+    return is_plain and high <= rows <= THIN and fits and lies_open(right, item.dtype, (k, n), (n,))
 
 
-def _is_shared(item: Item, m: str | None, n: str, larger: Item) -> bool:
-    """Whether the larger operand serves further positions: then it had better be packed once than
-    read again for each of them."""
+def _serves_other_axes(item: Item, m: str | None, n: str, larger: Item) -> bool:
+    """Return whether the larger operand serves further positions.
+
+    Then packing it once beats reading it again for each of them.
+    """
     return bool(item.axes - {m, n} - larger.axes)
 
 
-def _misfit(found: dict[Item, Contraction], phase: Phase) -> Item | None:
-    """A contraction over an axis that tasks take in blocks for the sake of another one, or of
-    windows that reach the same places."""
-    blocked = {a for c in found.values() for a in (c.m, c.n) if a in phase.grid}
+def _conflicting(plans: dict[Item, Contraction], phase: Phase) -> Item | None:
+    """Return a contraction over an axis that tasks block for another one, or for windows."""
+    blocked = {a for c in plans.values() for a in (c.m, c.n) if a in phase.grid}
     blocked |= {r.axis for r in phase.places.values() if r.axis in phase.grid}
-    return next((c.item for c in found.values() if c.item.axes & blocked - {c.m, c.n}), None)
+    return next((c.item for c in plans.values() if c.item.axes & blocked - {c.m, c.n}), None)
 
 
-def _usable(
+def _plan(
     item: Item, phase: Phase, target: Target, form: Form, before: Mapping[Item, Contraction]
 ) -> Contraction | None:
+    """Plan one contraction, or return None if it fits no plan."""
     assert isinstance(item.payload, Folding)
     over = item.payload.over
     left, right = item.args
@@ -306,15 +333,15 @@ def _usable(
     stored = stored_axis(phase, over, item.axes)
     if stored in left.axes and stored not in right.axes:
         left, right = right, left
-    still = still_axes(phase.segments[item.time])
-    barred = still | {a for guide, _ in phase.guides() for a in guide.axes}
-    m, n = (_own_axis(x, y, over, phase, barred) for x, y in ((left, right), (right, left)))
-    both = m is not None and n is not None
-    fewer = False  # than it could: tasks that what is packed serves
+    fixed = still_axes(phase.segments[item.time])
+    barred = fixed | {a for guide, _ in phase.guides() for a in guide.axes}
+    m, n = (_blocked_axis(x, y, over, phase, barred) for x, y in ((left, right), (right, left)))
+    two_sided = m is not None and n is not None
+    fewer = False  # tasks served by a packed operand than with swapped roles
     if m is not None and n is not None and stored not in (m, n) and not _is_few(m, phase):
-        fewer = _is_shared(item, m, n, left) > _is_shared(item, m, n, right)
+        fewer = _serves_other_axes(item, m, n, left) > _serves_other_axes(item, m, n, right)
     swaps = (form == "columns") != fewer or _is_few(n, phase) > _is_few(m, phase)
-    across = {i: c.n for i, c in before.items()}
+    lane_axes = {i: c.n for i, c in before.items()}
     tile, down = tile_of(target, _lanes(item.dtype, target)), 0
     if (
         m is not None
@@ -322,31 +349,31 @@ def _usable(
         and not (swaps or form)
         and group_of(item, left, right, phase.dtypes, target) is None
     ):
-        down = _down(left, item, m, across, tile, phase)
-    if n is None or (both and not down and (swaps or scatters(left, right, m, across))):
+        down = _m_contiguous_pitch(left, item, m, lane_axes, tile, phase)
+    if n is None or (two_sided and not down and (swaps or scatters(left, right, m, lane_axes))):
         left, right, m, n = right, left, n, m
     if n is None or not set(over) <= left.axes & right.axes:
         return None
-    if (item.axes - {m, n}) & set(phase.axes) - set(phase.grid) - still:
+    if (item.axes - {m, n}) & set(phase.axes) - set(phase.grid) - fixed:
         return None
     ranked = [a for a in phase.axes if a in over]
-    shared = m is not None and _is_shared(item, m, n, right)
+    shared = m is not None and _serves_other_axes(item, m, n, right)
     k = _longest(ranked, phase)
-    pitch = down or _pitch(left, item, ranked[-1], tile, phase)
+    pitch = down or _stored_pitch(left, item, ranked[-1], tile, phase)
     group = group_of(item, left, right, phase.dtypes, target, matrices=True)
     direct = pitch if group is None else 0
     panels = m is not None and lies_in_panels(right, item, group, (k, n), tile.columns, phase)
-    near = (
-        group is None and form in ("", "small") and _is_near(item, right, (m, n, k), phase, target)
+    cached = (
+        group is None and form in ("", "small") and _in_cache(item, right, (m, n, k), phase, target)
     )
-    few = _is_few(m, phase, _thin_up_to(group)) and not near
-    if not panels and (form in ("rows", "columns") or (few and not shared)):
-        return _thin(item, left, right, m, n, ranked, phase, target)
+    few_rows = _is_few(m, phase, _gemv_rows(group)) and not cached
+    if not panels and (form in ("rows", "columns") or (few_rows and not shared)):
+        return _gemv(item, left, right, m, n, ranked, phase, target)
     if m is None or item.dtype.kind == "bool" or item.dtype.bits < 32:
         return None
-    access, kind = load_of(left), "small" if near or form in ("small", "rows") else "packed"
+    access, kind = load_of(left), "small" if cached or form in ("small", "rows") else "packed"
     converts = access is not None and phase.dtypes[access.buffer] != item.dtype
-    made = Contraction(
+    plan = Contraction(
         item,
         left,
         right,
@@ -365,72 +392,78 @@ def _usable(
     if group is not None:
         units = lies_in_units(left, item, group, (m, k), phase)
         return replace(
-            made,
+            plan,
             group=group,
             along=runs_along(right, (n, k)),
             units=units,
-            tile=_open_tile(target, tile.lanes) if units else tile,
+            tile=_strided_tile(target, tile.lanes) if units else tile,
         )
-    few = made.kind == "small" and made.reads_left()
-    return replace(made, tile=_open_tile(target, tile.lanes)) if few else made
+    few_rows = plan.kind == "small" and plan.reads_left()
+    return replace(plan, tile=_strided_tile(target, tile.lanes)) if few_rows else plan
 
 
-def _pitch(left: Item, item: Item, axis: str, tile: Tile, phase: Phase) -> int:
-    """Elements between rows along an axis of a left operand that is kept for others in blocks of a
-    stream; 0 where it is packed."""
+def _stored_pitch(left: Item, item: Item, axis: str, tile: Tile, phase: Phase) -> int:
+    """Return the row pitch of a left operand that a stream materialises block by block, else 0."""
     assert isinstance(item.payload, Folding)
-    if not _is_wanted(left, item, phase) or len(item.payload.over) > 1:
+    if not _is_shared_value(left, item, phase) or len(item.payload.over) > 1:
         return 0
-    return _pitch_along(left, item, axis, tile, phase)
+    return _stream_pitch(left, item, axis, tile, phase)
 
 
-def _is_wanted(left: Item, item: Item, phase: Phase) -> bool:
-    """Whether others want a product's left operand too."""
+def _is_shared_value(left: Item, item: Item, phase: Phase) -> bool:
+    """Return whether others read a contraction's left operand too."""
     others = any(left in i.args and i is not item for i in phase.items)
     return others or any(s.value is left for s in phase.settings)
 
 
-def _pitch_along(
-    left: Item, item: Item, axis: str, tile: Tile, phase: Phase, whole: int | None = None
+def _stream_pitch(
+    left: Item, item: Item, axis: str, tile: Tile, phase: Phase, extent: int | None = None
 ) -> int:
-    """The same of blocks along an axis, or of `whole` of it where it is in no blocks."""
+    """Return the pitch of a stream's blocks along an axis, or of `extent`.
+
+    `extent` is for an axis without blocks; 0 if it is None.
+    """
     if left.kind != "apply" or left.time != item.time:
         return 0
     visits = {v.axis: v.size for r in chain(phase.segments[item.time]) for v in r.visits}
-    size = visits.get(axis, whole)
+    size = visits.get(axis, extent)
     return 0 if size is None else -(-size // tile.columns) * tile.columns + SKEW
 
 
-def _down(
-    left: Item, item: Item, m: str, across: Mapping[Item, str], tile: Tile, phase: Phase
+def _m_contiguous_pitch(
+    left: Item, item: Item, m: str, lane_axes: Mapping[Item, str], tile: Tile, phase: Phase
 ) -> int:
-    """The same along m, where vectors of the operand lie along that as they are computed, so that
-    packing it in rows would scatter them: a tile takes neighbours from one line for each k."""
-    if left.kind == "load" or not lies_along(left, m, across):
+    """Return the pitch along m of a left operand that is computed in vectors along m.
+
+    Packing it in rows would scatter these vectors, so a tile reads neighbouring rows from one
+    vector for each k.  0 if it is packed.
+    """
+    if left.kind == "load" or not lies_along(left, m, lane_axes):
         return 0
     assert isinstance(item.payload, Folding)
     (k, *more) = item.payload.over
-    alike = left.axes & set(phase.axes) - set(phase.grid) == {m, k}
-    if more or not alike or not _pitch_along(left, item, k, tile, phase):
+    has_both = left.axes & set(phase.axes) - set(phase.grid) == {m, k}
+    if more or not has_both or not _stream_pitch(left, item, k, tile, phase):
         return 0
-    whole = phase.axes[m] if m not in phase.grid and _is_wanted(left, item, phase) else None
-    return _pitch_along(left, item, m, tile, phase, whole if isinstance(whole, int) else None)
+    extent = phase.axes[m] if m not in phase.grid and _is_shared_value(left, item, phase) else None
+    return _stream_pitch(left, item, m, tile, phase, extent if isinstance(extent, int) else None)
 
 
 def _longest(axes: list[str], phase: Phase) -> str:
-    """The last of the longest axes: one whose length is open rather than a window's few taps."""
+    """Return the last of the longest axes: one of symbolic extent rather than a window's few
+    taps."""
     extents = {a: phase.axes[a] for a in axes}
     return max(reversed(axes), key=lambda a: e if isinstance(e := extents[a], int) else 1 << 62)
 
 
 def _is_few(axis: str | None, phase: Phase, most: int = THIN) -> bool:
-    """Whether an axis has few positions for all sizes."""
+    """Return whether an axis has at most `most` positions for all sizes."""
     extent = 1 if axis is None else phase.axes[axis]
     return isinstance(extent, int) and extent <= most
 
 
-def _thin_up_to(group: Group | None) -> int:
-    """Rows up to which the larger operand is not packed."""
+def _gemv_rows(group: Group | None) -> int:
+    """Return up to how many rows the larger operand is not packed."""
     return THIN if group is None or not group.matrix else THIN_MATRIX
 
 
@@ -438,7 +471,7 @@ def _lanes(dtype: DType, target: Target) -> int:
     return target.vector_bytes // dtype.itemsize
 
 
-def _thin(
+def _gemv(
     item: Item,
     left: Item,
     right: Item,
@@ -448,7 +481,7 @@ def _thin(
     phase: Phase,
     target: Target,
 ) -> Contraction | None:
-    """The contraction whose right operand is read in its own order, along n or a summed axis."""
+    """Plan a thin contraction (GEMV): its right operand is read along n or a reduced axis."""
     if item.dtype.kind == "bool" or item.dtype.bits < 32:
         return None
     along = runs_along(right, (n, *over[::-1]))
@@ -456,7 +489,7 @@ def _thin(
     rows = 1 if m is None else 8 if target.registers >= 32 else 4
     group = group_of(item, left, right, phase.dtypes, target)
     if group is not None and group.moved:
-        group = WORDS  # no sums of columns to make up for
+        group = WORDS  # no column sums to correct for
     return Contraction(
         item,
         left,
@@ -472,25 +505,32 @@ def _thin(
     )
 
 
-def _own_axis(
+def _blocked_axis(
     x: Item, other: Item, over: tuple[str, ...], phase: Phase, barred: set[str]
 ) -> str | None:
-    """The axis of one operand alone that is blocked: an inner one rather than a grid one, of which
-    there may be several; rather one that the kernel takes in blocks, then one with many positions.
+    """Return the axis of one operand alone that is blocked.
+
+    An inner one rather than a grid axis, of which there may be several; then one that the kernel
+    takes in blocks; then one with many positions.
     """
-    own = [a for a in phase.axes if a in x.axes - barred and a not in other.axes and a not in over]
-    inner = [a for a in own if a not in phase.grid]
-    taken = [a for a in own if a in phase.taken and phase.regions()]
-    many = [a for a in own if not _is_few(a, phase)]
-    return (inner or taken or many or own or [None])[-1]
+    candidates = [
+        a for a in phase.axes if a in x.axes - barred and a not in other.axes and a not in over
+    ]
+    inner = [a for a in candidates if a not in phase.grid]
+    blocked = [a for a in candidates if a in phase.taken and phase.regions()]
+    long = [a for a in candidates if not _is_few(a, phase)]
+    return (inner or blocked or long or candidates or [None])[-1]
 
 
 def stored_axis(
     phase: Phase, over: tuple[str, ...] = (), axes: frozenset[str] = frozenset()
 ) -> str | None:
-    """The axis along which the largest results are stored in unit steps: those of what is summed
-    `over` some axes rather than an operand, which has these axes; first those along all of `axes`,
-    since other products of a kernel may be stored otherwise."""
+    """Return the stride-1 axis of the largest output.
+
+    Prefer outputs that do not vary along the reduction axes `over` (an output that does is an
+    operand stored on the side), then outputs that have all of `axes`, since other contractions of a
+    kernel may be stored otherwise.
+    """
     ranked = sorted(
         phase.stores, key=lambda s: (not s.axes.isdisjoint(over), not axes <= s.axes, -len(s.axes))
     )
@@ -501,8 +541,8 @@ def stored_axis(
     return None
 
 
-def _as_fold(item: Item, phase: Phase) -> None:
-    """item = fold of a product item that takes a place just before it."""
+def _replace_by_reduction(item: Item, phase: Phase) -> None:
+    """Rewrite a contraction as a reduction of a product item, inserted before it."""
     at = phase.items.index(item)
     axes = item.args[0].axes | item.args[1].axes
     product = Item(at, "apply", SUM_OF_PRODUCTS[1], item.args, axes, item.dtype, item.time)
@@ -515,7 +555,7 @@ def _as_fold(item: Item, phase: Phase) -> None:
 def product_block(
     c: Contraction, phase: Phase, every: list[Contraction], target: Target
 ) -> tuple[Index, Index]:
-    """Rows and columns that one task takes of a contraction among all of the phase's."""
+    """Return the rows and columns of a contraction that one task takes."""
     if c.thin:
         return THIN_ROWS, THIN_COLUMNS if c.along == c.n else THIN_LINES
     free = product(phase.axes[a] for a in phase.axes if a in c.item.axes and a in phase.grid)
@@ -526,12 +566,12 @@ def product_block(
             in_place = any(x.value is c.item for x in phase.stores)
             return grouped_block(phase.axes[c.m], free, target.tasks, in_place=in_place)
         return product_rows(free, c.item.dtype.itemsize, len(every)), COLUMNS
-    folded = {a for i in phase.items if isinstance(i.payload, Folding) for a in i.payload.over}
-    if len(every) > 1 and not any({other.m, other.n} & folded for other in every):
+    reduced = {a for i in phase.items if isinstance(i.payload, Folding) for a in i.payload.over}
+    if len(every) > 1 and not any({other.m, other.n} & reduced for other in every):
         return beside_rows(free, c.item.dtype.itemsize), COLUMNS
     return whole_rows(free, phase.axes[c.n], c.item.dtype.itemsize, len(every)), COLUMNS
 
 
 def packing_axes(c: Contraction) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Loop orders of the nests that pack the left and the right operand."""
+    """Return the loop orders of the nests that pack the left and the right operand."""
     return (c.k,) if c.m is None else (c.m, c.k), (c.k, c.n) if c.along != c.k else (c.n, c.k)

@@ -1,10 +1,10 @@
-"""Products over windows that stand upright though their image or result has its channels first.
+"""Decide which operands of a channels-first convolution are transposed to channels last.
 
-Squares of the image change rows with columns while they are packed, and squares of the sums when
-all are there.  Between them tiles multiply as with channels last, without the margins between lines
-that the other form computes in vain, and with weights that lie in panels, or whose squares are
-turned as well.  Others would be gathered by every task: such products stay as they are, but for
-those of few channels.
+The image is transposed tile by tile while it is packed, and the accumulators when all sums are
+done.  Between them the microkernel runs as for channels last: without the padding columns between
+rows that the channels-first plan computes in vain, and with weights that are prepacked, or
+transposed as well.  If the weights would have to be gathered by every task, the convolution stays
+channels first, except for few input channels.
 """
 
 from __future__ import annotations
@@ -24,46 +24,55 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.schedule.conv_plan import WindowPlan
 
 TURNED = 10
-"""Products that take as long as to turn one element and to store it again."""
+"""Multiply-adds that take as long as transposing one element and storing it again."""
 SAVED = 0.1
-"""What part of its products the usual form takes longer."""
+"""Largest transposition cost, as a share of the multiply-adds, that the channels-last plan makes up
+for."""
 UPRIGHT = "upright"
-"""The form of a phase whose weights are taken to lie in panels, to see whether they had better."""
+"""The variant that assumes prepacked weights, to see whether prepacking would pay."""
 
 
 Sides: TypeAlias = tuple[bool, bool]
-"""Whether squares of an image are turned, and of results."""
+"""Whether the image is transposed, and whether the results are."""
 
 
 def choose_conv_layout(plan: WindowPlan, target: Target, form: str) -> Sides | None:
-    """Whether squares of the image are turned, and of the results, if the only product of a phase
-    had better stand upright so; None if not."""
+    """Return which of image and results to transpose for a channels-last plan.
+
+    None if the convolution stays channels first.  It must be the only contraction of its phase.
+    """
     phase, last = plan.phase, plan.columns[-1]
     if not plan.depth or phase.places or phase.regions() or plan.item.dtype != f32:
         return None
     if not {*plan.others} <= {c.tap for c in plan.columns}:
-        return None  # each tap's places are packed by themselves, taps along the line last
+        return None  # each tap's positions are packed separately, with taps along the row last
     if group_of(plan.item, plan.left, plan.right, phase.dtypes, target) is not None:
         return None
-    deep, wide = phase.axes[plan.depth], phase.axes[plan.m]
-    if not isinstance(deep, int) or not isinstance(wide, int):
+    in_channels, out_channels = phase.axes[plan.depth], phase.axes[plan.m]
+    if not isinstance(in_channels, int) or not isinstance(out_channels, int):
         return None
-    lying = runs_along(plan.right, (last.axis, last.tap or last.axis, plan.depth))
+    image_axis = runs_along(plan.right, (last.axis, last.tap or last.axis, plan.depth))
     stored = stored_axis(phase)
     if stored not in (plan.m, last.axis):
         return None
-    image, result = lying != plan.depth, stored != plan.m
+    image, result = image_axis != plan.depth, stored != plan.m
     over = plan.depth, plan.others
     width = upright_tile(target, target.vector_bytes // 4, odd=False).columns
-    panels = in_panels(plan.left, plan.item, over, plan.m, width, phase)
+    prepacked = in_panels(plan.left, plan.item, over, plan.m, width, phase)
     extents = {a: n for a in plan.others if isinstance(n := phase.axes[a], int)}
-    runs = deep > FEW and run_of(plan.left, plan.m, plan.depth, extents) is not None
-    if not (panels or runs or form == UPRIGHT or 0 < deep <= FEW):
-        return None  # those of colours, and in squares, are soon packed
+    contiguous = in_channels > FEW and run_of(plan.left, plan.m, plan.depth, extents) is not None
+    if not (prepacked or contiguous or form == UPRIGHT or 0 < in_channels <= FEW):
+        return None  # packing strided weights costs too much, unless channels are few
     taps = prod(extents.values())
-    places = prod(c.step for c in plan.columns)
-    turned = deep * places * -(-wide // CHANNELS) * image + wide * result
-    return (image, result) if turned * TURNED < SAVED * deep * wide * taps else None
+    phases = prod(c.step for c in plan.columns)
+    transposed_elements = (
+        in_channels * phases * -(-out_channels // CHANNELS) * image + out_channels * result
+    )
+    return (
+        (image, result)
+        if transposed_elements * TURNED < SAVED * in_channels * out_channels * taps
+        else None
+    )
 
 
 __all__ = ["UPRIGHT", "Sides", "choose_conv_layout"]

@@ -1,18 +1,18 @@
-"""Stencils: sums over windows in which one factor is the same for whole lines of results.
+"""Plan depthwise convolutions: sums over windows whose weights are shared by whole result rows.
 
-out[c, y, x] = sum over u, v of weights[c, u, v] * x[c, y*s + u*d, x*s + v*d]: a depthwise
-convolution in whatever layout.  No axis belongs to the weights alone, so there is no block of rows
-as in a product; what is used again is a line of the operand that windows slide over, by all results
-whose windows reach it.  It is packed once for each place (`smelt.codegen.llvm.loopir.input_tile`),
-margins included, and a column of results is held in registers:
+out[c, y, x] = sum over u, v of weights[c, u, v] * x[c, y*s + u*d, x*s + v*d], in any layout.  No
+axis belongs to the weights alone, so there is no block of rows as in a GEMM; what is reused is an
+input row, by all results whose windows reach it.  The input is packed once for each position
+(`smelt.codegen.llvm.loopir.input_tile`), padding included, and a column of results is accumulated
+in registers (a sliding window):
 
-    for each v:   for each line of the packed operand:   for each u that leads to a result:
-                      results[line - u] += weights[u, v] * places[line, x + v]
+    for each v:   for each row of the packed input:   for each u that leads to a result:
+                      results[row - u] += weights[u, v] * positions[row, x + v]
 
-Vectors run along the axis that results are stored along.  Where that is slid over, a weight fills
-all lanes; where the weights have it too (channels last), they are vectors as well.  Short lines
-fill no vectors, and what is done once a line is most of the work: in a form for them operand and
-results are turned (`smelt.codegen.llvm.loopir.strided_input`), and vectors run across lines there
+Vectors run along the axis that results are contiguous along.  If windows slide along it, a weight
+is broadcast; if the weights have it too (channels last), they are vectors as well.  Short rows do
+not fill vectors, and the overhead of each row dominates: a variant for them transposes input and
+results (`smelt.codegen.llvm.loopir.strided_input`), so that vectors run along the channels there
 too.
 """
 
@@ -44,86 +44,92 @@ from smelt.types.dtype import DType, f32, f64
 from smelt.types.expr import Index, add, axis, floordiv, maximum, minimum, mod, mul, product
 
 HEIGHTS = (14, 7, 4)
-"""Results that are held in registers: independent sums enough to hide the latency of multiply-adds
-(two pipes of four cycles), beside as many weights.  The last one may go beyond what is asked."""
+"""Heights of register tiles: results accumulated at once, besides as many weights.
+
+Enough independent sums to hide the latency of multiply-adds (two pipes of four cycles).  The last
+one may go past the end of the results.
+"""
 TAPS = 32
-"""Summed positions along the axis that is held in registers, at most: they are written out."""
+"""Most reduced positions along the tile's axis, since they are unrolled."""
 MOST = 1024
-"""Summed positions at most."""
+"""Most reduced positions in all."""
 PLACES = 1 << 17
-"""Bytes of the packed operand of one task, more or less: a share of L2."""
+"""Bytes of the packed input of a task, approximately: a share of L2."""
 LINES = 8
-"""Lines that this is enough for, where a task has several."""
+"""Divisor of that room for the tile's axis, if other columns share a task with it."""
 TOGETHER = 4
-"""Vectors of a task where no window slides along them."""
+"""Vectors of a task along a vector axis that no window slides along."""
 RUN_BYTES = 1024
-"""Bytes of them where they are read in place: long runs, and tasks enough for threads."""
+"""Bytes along that axis if the input is read in place: long runs, and enough tasks for all
+threads."""
 TURNED = "turned"
-"""The form in which lines are turned."""
+"""The variant that transposes input and results."""
 GROUP = 16
-"""Channels of a group at most of which several share a vector."""
+"""Most channels of a group for several groups to share a vector."""
 SHORT_LINE = 32
-"""Results of a line up to which that is faster."""
+"""Longest result row for which the transposed variant is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class DepthwisePlan:
-    """A sum over windows: its operands as they are packed, and its axes."""
+    """Plan of a depthwise convolution: its operands as they are packed, and its axes."""
 
     item: Item
     left: Item
     """The weights, along `flat` and perhaps `n`."""
     right: Item
     columns: tuple[Slid, ...]
-    """Axes of results that are packed together, outer to inner; vectors run along the last one."""
+    """Result axes that are packed together, outer to inner; vectors run along the last one."""
     tall: Slid
-    """The one of which several positions are held in registers."""
+    """The column of which several positions are accumulated in registers."""
     over: tuple[str, ...]
-    """The summed axes, in the order of `flat`."""
+    """The reduced axes, in the order of `flat`."""
     extents: tuple[int, ...]
     flat: str
     tile: Tile
     across: str = ""
-    """The axis beside all that windows slide over along which lines may be turned."""
+    """The axis along which vectors may run after a transposition."""
     lines: Lines | None = None
-    """Where the lines lie that are turned: vectors run across them then."""
+    """The input rows that are transposed: vectors run across them then."""
     lies: Lines | None = None
-    """Where the lines lie that are read in place: nothing is packed of them."""
+    """The input rows that are read in place: nothing of them is packed."""
     mixed: str = NO_AXIS
-    """A summed axis whose positions are lanes of one group: tiles mix them."""
+    """A reduced axis over the lanes of a group: tiles permute these."""
     group: int = 1
     """Lanes of such a group."""
     within: int = 0
-    """Lanes at most of the one line that a product has of it while it packs what is made of that;
-    0 where it stands by itself (`smelt.codegen.llvm.schedule.depthwise_separable`)."""
+    """Most lanes of a row if it is computed by a pointwise convolution's packer; else 0.
+
+    See `smelt.codegen.llvm.schedule.depthwise_separable`.
+    """
 
     @property
     def n(self) -> str:
-        """The axis that vectors run along where results are read."""
+        """The vector axis where results are read."""
         return self.columns[-1 if self.lines is None else -2].axis
 
     @property
     def lane(self) -> str:
-        """The axis that vectors of a register tile run along."""
+        """The vector axis of a register tile."""
         return self.columns[-1].axis
 
     @property
     def unit(self) -> DType:
-        """The type as which packed operands lie in scratch."""
+        """The element type of packed operands in scratch."""
         return self.item.dtype
 
     @property
     def m(self) -> None:
-        """No axis is the weights' own."""
+        """None: no axis is the weights' own."""
 
     @property
     def k(self) -> str:
-        """No summed axis is packed by itself."""
+        """No reduced axis is packed by itself."""
         return ""
 
     @property
     def outer(self) -> tuple[str, ...]:
-        """All axes that end here."""
+        """All reduced axes."""
         return self.over
 
     @property
@@ -135,29 +141,31 @@ class DepthwisePlan:
 
     @property
     def taps(self) -> list[list[int]]:
-        """Places in `flat` of all summed positions, one list for each along all axes but the
-        tile's."""
-        tall = self.over.index(self.tall.tap)
-        step = prod(self.extents[tall + 1 :])
-        whole = step * self.extents[tall]
-        first = [k for k in range(prod(self.extents)) if k % whole < step]
+        """Indices in `flat` of all taps.
+
+        One list along the tile's axis for each position of the other reduced axes.
+        """
+        tile_dim = self.over.index(self.tall.tap)
+        step = prod(self.extents[tile_dim + 1 :])
+        span = step * self.extents[tile_dim]
+        first = [k for k in range(prod(self.extents)) if k % span < step]
         return [[k + u * step for u in range(self.tall.taps)] for k in first]
 
     @property
     def shared(self) -> bool:
-        """Whether the weights differ from lane to lane."""
+        """Whether the weights differ between lanes."""
         return self.lane in self.left.axes
 
     def left_order(self) -> tuple[str, ...]:
-        """Loops of the nest that packs the weights."""
+        """Return the loops of the nest that packs the weights."""
         return (self.flat, self.lane) if self.shared else (self.flat,)
 
     def right_order(self) -> tuple[str, ...]:
-        """Loops of the nest that packs the other operand, which are its axes in memory too."""
+        """Return the loops of the nest that packs the input: its axes in scratch too."""
         return packed_order(self.columns, [a for a in self.over if a != self.mixed])
 
     def packed(self, local: dict[str, Index]) -> list[Index]:
-        """Extents of the packed operand along `right_order`."""
+        """Return the extents of the packed input along `right_order`."""
         sizes: dict[str, Index] = dict(zip(self.over, self.extents, strict=True))
         for c in self.columns:
             more = c.margin + (HEIGHTS[-1] - 1 if c is self.tall else 0)
@@ -165,24 +173,28 @@ class DepthwisePlan:
         return [sizes[a] for a in self.right_order()]
 
     def room(self, local: dict[str, Index]) -> Index:
-        """Elements of the packed operand: where lines are turned a square more, for what nobody
-        reads; zeros of a line where they are read in place."""
+        """Return the elements of the packed input.
+
+        A tile more where rows are transposed; one row of zeros where they are read in place.
+        """
         if self.lies is not None:
             return self.extent(self.lane, local[self.lane])
-        more = 0 if self.lines is None else self.tile.lanes * self.tile.lanes
-        return add(product(self.packed(local)), more)
+        transpose_tile = 0 if self.lines is None else self.tile.lanes * self.tile.lanes
+        return add(product(self.packed(local)), transpose_tile)
 
     def sums(self, local: dict[str, Index]) -> Index:
-        """Elements of sums that are turned later: the lowest tiles go beyond the last line, and
-        squares are as high as wide."""
-        places = product(local[c.axis] for c in self.columns[:-1])
-        return mul(add(places, self.tile.lanes + HEIGHTS[-1]), self.tile.lanes)
+        """Return the elements of accumulators that are transposed later.
+
+        The lowest register tiles go past the last row, and transposed tiles are square.
+        """
+        positions = product(local[c.axis] for c in self.columns[:-1])
+        return mul(add(positions, self.tile.lanes + HEIGHTS[-1]), self.tile.lanes)
 
     def extent(self, axis: str, local: Index) -> Index:
-        """Positions in scratch along an axis of the result: room for whole tiles."""
+        """Return the scratch extent along an axis of the result: room for full tiles."""
         if axis == self.lane:
-            most = minimum(local, self.within) if self.within else local
-            return mul(ceiling(most, self.tile.lanes), self.tile.lanes)
+            lanes = minimum(local, self.within) if self.within else local
+            return mul(ceiling(lanes, self.tile.lanes), self.tile.lanes)
         if self.within and axis != self.tall.axis:
             return 1
         if self.lines is not None:
@@ -190,83 +202,96 @@ class DepthwisePlan:
         return add(local, HEIGHTS[-1] - 1) if axis == self.tall.axis else local
 
     def heights(self) -> tuple[int, ...]:
-        """Heights of the register tiles, the highest first."""
+        """Return the heights of the register tiles, the highest first."""
         return tuple(h for h in HEIGHTS if h <= self.tile.rows)
 
     def blocks(self, phase: Phase) -> dict[str, Index]:
-        """How the grid is cut into tasks."""
+        """Return the task blocks: grid axis -> positions."""
         if self.within:
             return {}
         itemsize = self.item.dtype.itemsize
         *others, inner = self.columns
         room = PLACES // itemsize
-        most = window_columns(itemsize) if inner.tap else TOGETHER * self.tile.lanes
+        max_positions = window_columns(itemsize) if inner.tap else TOGETHER * self.tile.lanes
         if self.lines is not None:
-            most = self.tile.lanes
+            max_positions = self.tile.lanes
         if self.lies is not None:
-            return self._in_place(phase, max(RUN_BYTES // itemsize, self.tile.lanes))
-        found: dict[str, Index] = {}
-        taken: Index = 1
+            return self._blocks_in_place(phase, max(RUN_BYTES // itemsize, self.tile.lanes))
+        block_of: dict[str, Index] = {}
+        positions: Index = 1
         for c in (inner, self.tall, *(c for c in others[::-1] if c is not self.tall)):
             if c is not inner:
                 fitting = floordiv(
                     room // (1 if len(others) == 1 or c is not self.tall else LINES),
-                    maximum(taken, 1),
+                    maximum(positions, 1),
                 )
-                most = maximum(fitting, max(self.tile.rows if c is self.tall else 0, 2 * c.taps))
-            whole = phase.axes[c.axis]
-            even = c is not inner or inner.tap
-            found[c.axis] = ceiling(whole, maximum(ceiling(whole, most), 1)) if even else most
+                max_positions = maximum(
+                    fitting, max(self.tile.rows if c is self.tall else 0, 2 * c.taps)
+                )
+            extent = phase.axes[c.axis]
+            is_even = c is not inner or inner.tap
+            block_of[c.axis] = (
+                ceiling(extent, maximum(ceiling(extent, max_positions), 1))
+                if is_even
+                else max_positions
+            )
             if self.lines is not None and c is self.tall:
-                found[c.axis] = whole  # lines that follow one another are one run later
-            taken = mul(taken, add(found[c.axis], c.margin))
-        return {a: n for a, n in found.items() if a in phase.grid}
+                block_of[c.axis] = extent  # consecutive rows are one contiguous run later
+            positions = mul(positions, add(block_of[c.axis], c.margin))
+        return {a: n for a, n in block_of.items() if a in phase.grid}
 
-    def _in_place(self, phase: Phase, most: int) -> dict[str, Index]:
-        """The same where nothing is packed: what a task holds are its results."""
-        found: dict[str, Index] = {self.lane: most}
-        taken = minimum(most, maximum(phase.axes[self.lane], 1))
+    def _blocks_in_place(self, phase: Phase, max_lanes: int) -> dict[str, Index]:
+        """Return the task blocks if nothing is packed: what a task keeps are its results."""
+        block_of: dict[str, Index] = {self.lane: max_lanes}
+        positions = minimum(max_lanes, maximum(phase.axes[self.lane], 1))
         for c in (self.tall, *(c for c in self.columns[-2::-1] if c is not self.tall)):
-            whole = phase.axes[c.axis]
-            least = self.tile.rows if c is self.tall else 1
-            fitting = maximum(floordiv(PLACES // self.item.dtype.itemsize, taken), least)
-            found[c.axis] = ceiling(whole, maximum(ceiling(whole, fitting), 1))
-            taken = maximum(mul(taken, found[c.axis]), 1)
-        return {a: n for a, n in found.items() if a in phase.grid}
+            extent = phase.axes[c.axis]
+            min_positions = self.tile.rows if c is self.tall else 1
+            fitting = maximum(
+                floordiv(PLACES // self.item.dtype.itemsize, positions), min_positions
+            )
+            block_of[c.axis] = ceiling(extent, maximum(ceiling(extent, fitting), 1))
+            positions = maximum(mul(positions, block_of[c.axis]), 1)
+        return {a: n for a, n in block_of.items() if a in phase.grid}
 
 
 def stencils(phase: Phase, target: Target, form: Form = "") -> dict[Item, DepthwisePlan]:
-    """The stencils of a phase, whose operands are rewritten for packing, if all of its products are
-    stencils with the same columns."""
+    """Plan the depthwise convolutions of a phase, and rewrite their operands for packing.
+
+    Empty unless all of its contractions are depthwise convolutions with the same columns.
+    """
     dots = [i for i in phase.items if i.kind == "dot"]
     if phase.cut or phase.regions() or not dots:
         return {}
     lanes = target.vector_bytes // dots[0].dtype.itemsize
-    if can_pick(target, lanes) and all(_in_groups(i, phase) for i in dots):
+    if can_pick(target, lanes) and all(_has_small_groups(i, phase) for i in dots):
         paired = any(group_of(i, i.args[0], i.args[1], phase.dtypes, target) for i in dots)
-        # Pairs of short numbers take as much less time where a group fills a vector.
+        # If pairs are multiplied, groups that fill half a vector are as fast unmerged.
         join_groups(phase, dots, stored_axis(phase), lanes // 2 if paired else lanes)
-    plans = [_plan(i, phase) for i in dots]
-    known = [p for p in plans if p is not None]
-    if len(known) < len(plans) or len({tuple(c.axis for c in p.columns) for p in known}) > 1:
+    plans = [_find_windows(i, phase) for i in dots]
+    windows = [p for p in plans if p is not None]
+    if len(windows) < len(plans) or len({tuple(c.axis for c in p.columns) for p in windows}) > 1:
         return {}
-    return {p.item: p.rewritten(target, form) for p in known}
+    return {p.item: p.rewritten(target, form) for p in windows}
 
 
 def turned_forms(phase: Phase, products: Iterable[object]) -> Iterator[tuple[Form, Limits]]:
-    """The form for lines so short that they are turned, where each of the products can be."""
-    known = [c for c in products if isinstance(c, DepthwisePlan)]
-    if not known or not all(c.across for c in known) or len({c.across for c in known}) > 1:
+    """Yield the transposing variant for short rows, if each convolution allows it."""
+    plans = [c for c in products if isinstance(c, DepthwisePlan)]
+    if not plans or not all(c.across for c in plans) or len({c.across for c in plans}) > 1:
         return
-    line = phase.axes[known[0].n]
-    if not isinstance(line, int) or line <= SHORT_LINE:
-        lanes = known[0].tile.lanes  # of which no more than half are to be empty
-        yield TURNED, ((line, SHORT_LINE), (mul(phase.axes[known[0].across], -1), -lanes // 2))
+    row_length = phase.axes[plans[0].n]
+    if not isinstance(row_length, int) or row_length <= SHORT_LINE:
+        lanes = plans[0].tile.lanes  # no more than half of which may be empty
+        yield (
+            TURNED,
+            ((row_length, SHORT_LINE), (mul(phase.axes[plans[0].across], -1), -lanes // 2)),
+        )
 
 
 @dataclass(slots=True)
-class _Plan:
-    """What has been found out about a contraction before anything is rewritten."""
+class _DepthwiseWindows:
+    """The operands and axes of a depthwise convolution, before anything is rewritten."""
 
     item: Item
     left: Item
@@ -277,32 +302,35 @@ class _Plan:
     over: tuple[str, ...]
 
     def is_whole(self, target: Target) -> bool:
-        """Whether vectors along the lanes are whole, or lanes beyond the last cost nothing."""
+        """Return whether vectors are full, or partial ones cost nothing (AVX-512)."""
         lanes = target.vector_bytes // self.item.dtype.itemsize
         return target.isa == "avx512" or mod(self.phase.axes[self.columns[-1].axis], lanes) == 0
 
     def rewritten(self, target: Target, form: Form) -> DepthwisePlan:
-        """The stencil; its operands' items are added to the phase."""
-        across, lines = turnable(self.phase, self.left, self.right, self.columns) or ("", None)
+        """Return the plan; items of its operands are added to the phase."""
+        transpose_axis, lines = turnable(self.phase, self.left, self.right, self.columns) or (
+            "",
+            None,
+        )
         if form == TURNED and lines is not None:
-            self.columns.append(Slid(across, across))
+            self.columns.append(Slid(transpose_axis, transpose_axis))
         else:
             lines = None
-        extents = tuple(_number(self.phase.axes[a]) for a in self.over)
+        extents = tuple(_constant_or_many(self.phase.axes[a]) for a in self.over)
         left, flat = flattened(self.phase, self.item, self.left, self.over)
         n, lanes = self.columns[-1].axis, target.vector_bytes // self.item.dtype.itemsize
-        inner, group = NO_AXIS, 1
+        mixing_axis, group = NO_AXIS, 1
         if can_pick(target, lanes) and n in self.left.axes and lines is None:
-            inner, group = mixed(self.phase, self.right, n, self.over)
+            mixing_axis, group = mixed(self.phase, self.right, n, self.over)
         right = self.right
-        if inner and lanes % group == 0:
-            turn = mod(axis(n, self.phase.axes[n]), group)
-            right = Cloner(self.phase, self.item, {inner: turn}).of(right)
+        if mixing_axis and lanes % group == 0:
+            lane_in_group = mod(axis(n, self.phase.axes[n]), group)
+            right = Cloner(self.phase, self.item, {mixing_axis: lane_in_group}).of(right)
         else:
-            inner, group = NO_AXIS, 1
-        # What lanes take by turns is read so often that it had better lie side by side.
-        once = lines is None and inner == NO_AXIS and self.is_whole(target)
-        lies = lying(self.phase, right, self.columns) if once else None
+            mixing_axis, group = NO_AXIS, 1
+        # Permuted lanes read the input so often that it is packed contiguously.
+        may_read_in_place = lines is None and mixing_axis == NO_AXIS and self.is_whole(target)
+        in_place = lying(self.phase, right, self.columns) if may_read_in_place else None
         right = placed(self.phase, self.item, right, self.columns)
         self.item.args = (left, right)
         renumber(self.phase)
@@ -318,59 +346,66 @@ class _Plan:
             extents,
             flat,
             Tile(rows, 1, lanes),
-            across,
+            transpose_axis,
             lines,
-            lies,
-            inner,
+            in_place,
+            mixing_axis,
             group,
         )
 
 
-def stencil_of(item: Item, phase: Phase, target: Target, n: str) -> _Plan | None:
-    """How a contraction is a stencil whose vectors run along `n` over lines that are read where
-    they lie, if it is one."""
-    found = _plan(item, phase, n)
-    if found is None or not found.is_whole(target) or found.columns[-1].axis != n:
+def stencil_of(item: Item, phase: Phase, target: Target, n: str) -> _DepthwiseWindows | None:
+    """Plan a depthwise convolution whose vectors run along `n` over rows in place, or return
+    None."""
+    windows = _find_windows(item, phase, n)
+    if windows is None or not windows.is_whole(target) or windows.columns[-1].axis != n:
         return None
-    plain = mixed(phase, found.right, n, found.over) == (NO_AXIS, 1)
-    return found if plain and lying(phase, found.right, found.columns) is not None else None
+    unmixed = mixed(phase, windows.right, n, windows.over) == (NO_AXIS, 1)
+    return windows if unmixed and lying(phase, windows.right, windows.columns) is not None else None
 
 
-def _over(item: Item, phase: Phase) -> list[str]:
-    """The summed axes of a contraction that may be a stencil; none if it is none for sure."""
+def _reduced_axes(item: Item, phase: Phase) -> list[str]:
+    """Return the reduced axes of a possible depthwise convolution; empty if it is none."""
     assert isinstance(item.payload, Folding)
     over = [a for a in phase.axes if a in item.payload.over]
     usual = item.dtype in (f32, f64) and not any(a in phase.grid for a in over)
-    return over if usual and 0 < prod(_number(phase.axes[a]) for a in over) <= MOST else []
+    return (
+        over if usual and 0 < prod(_constant_or_many(phase.axes[a]) for a in over) <= MOST else []
+    )
 
 
-def _in_groups(item: Item, phase: Phase) -> bool:
-    """Whether windows slide over an operand of a product, which has few numbers at each place."""
-    over = _over(item, phase)
+def _has_small_groups(item: Item, phase: Phase) -> bool:
+    """Return whether windows slide over an operand that has few channels at each position."""
+    over = _reduced_axes(item, phase)
     if any(folds(x, {*x.axes}) for x in item.args):
         return False
     slid = {sliding(a, x, over, phase).tap for x in item.args for a in item.axes} - {NO_AXIS}
-    return bool(slid) and prod(_number(phase.axes[a]) for a in over if a not in slid) <= GROUP
+    return (
+        bool(slid)
+        and prod(_constant_or_many(phase.axes[a]) for a in over if a not in slid) <= GROUP
+    )
 
 
-def _plan(item: Item, phase: Phase, n: str | None = None) -> _Plan | None:
-    """How a contraction could be a stencil, or None; its vectors run along `n`, or else as results
-    are stored."""
-    over = _over(item, phase)
-    n = n or stored_axis(phase, tuple(over))  # others may be of the weights, along what ends here
+def _find_windows(item: Item, phase: Phase, n: str | None = None) -> _DepthwiseWindows | None:
+    """Find how a contraction is a depthwise convolution, or return None.
+
+    Its vectors run along `n`, or else along the axis that results are contiguous along.
+    """
+    over = _reduced_axes(item, phase)
+    n = n or stored_axis(phase, tuple(over))  # stores of weights may have reduced axes
     for left, right in (item.args, item.args[::-1]) if over and n else ():
-        made = _sided(item, left, right, over, phase, n)
-        if made is not None:
-            return made
+        windows = _plan_for_sides(item, left, right, over, phase, n)
+        if windows is not None:
+            return windows
     return None
 
 
-def _sided(
+def _plan_for_sides(
     item: Item, left: Item, right: Item, over: list[str], phase: Phase, n: str | None
-) -> _Plan | None:
-    """The plan for one choice of sides: the right operand is the one that is slid over."""
-    own = left.axes - {*over}
-    if not own <= right.axes or not {*over} <= left.axes & right.axes:
+) -> _DepthwiseWindows | None:
+    """Find the windows for one choice of operands: they slide over the right one."""
+    weight_axes = left.axes - {*over}
+    if not weight_axes <= right.axes or not {*over} <= left.axes & right.axes:
         return None
     free = [a for a in phase.axes if a in right.axes - left.axes and a not in over]
     slid = [c for c in (sliding(a, right, over, phase) for a in free) if c.tap]
@@ -388,10 +423,10 @@ def _sided(
         return None
     if folds(left, {*over}):
         return None
-    return _Plan(item, left, right, phase, columns, tall[-1], tuple(over))
+    return _DepthwiseWindows(item, left, right, phase, columns, tall[-1], tuple(over))
 
 
-def _number(e: Index) -> int:
+def _constant_or_many(e: Index) -> int:
     return e if isinstance(e, int) else MOST + 1
 
 

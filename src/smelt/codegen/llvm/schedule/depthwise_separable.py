@@ -1,11 +1,10 @@
-"""Products whose image is made of stencils: these are computed line by line while it is packed.
+"""Fuse depthwise convolutions into the packer of the pointwise (1x1) convolution that reads them.
 
-A 1x1 convolution after a depthwise one reads each of its results once for every block of weights,
-after a norm and an activation.  With channels last the depthwise part is a stencil that reads lines
-where they lie; of a task it has one line of results at a time, in the nearest cache, and what the
-product packs is made of that:
+The pointwise convolution reads each depthwise result once for every block of weights, after a norm
+and an activation.  With channels last the depthwise part reads its input in place; a task has one
+row of its results at a time, in L1, and packs the pointwise convolution's image from it:
 
-    for each line y:   sums[x, c] = stencil(y)      image[y, x, c] = f(sums[x, c])
+    for each row y:    sums[x, c] = depthwise(y)      image[y, x, c] = f(sums[x, c])
     then tiles:        out[y, x, m] += image[y, x, c] * weights[c, m]
 """
 
@@ -23,8 +22,11 @@ from smelt.target import Target
 
 
 def over_stencils(phase: Phase, target: Target) -> dict[Item, DepthwisePlan | NhwcConvPlan]:
-    """The last product of a phase and the stencils that all others are, if its image alone reads
-    them, one line of results after another."""
+    """Plan the last contraction of a phase with depthwise ones fused into its packer.
+
+    All other contractions must be depthwise convolutions that its image alone reads, one row of
+    results after another.  Empty if that is not so.
+    """
     dots = [i for i in phase.items if i.kind == "dot"]
     if len(dots) < 2 or phase.cut or phase.regions() or phase.places:
         return {}
@@ -35,33 +37,33 @@ def over_stencils(phase: Phase, target: Target) -> dict[Item, DepthwisePlan | Nh
     if group_of(last, plan.left, plan.right, phase.dtypes, target) is not None:
         return {}
     axes = [*(c.axis for c in plan.columns), plan.depth]
-    made = [stencil_of(i, phase, target, plan.depth) for i in inner]
-    found = [c for c in made if c is not None and [x.axis for x in c.columns] == axes]
-    if len(found) < len(inner) or not _hosts(phase, last, plan.right, inner):
+    candidates = [stencil_of(i, phase, target, plan.depth) for i in inner]
+    depthwise = [c for c in candidates if c is not None and [x.axis for x in c.columns] == axes]
+    if len(depthwise) < len(inner) or not _is_only_reader(phase, last, plan.right, inner):
         return {}
-    host = replace(plan.upright(target, alone=False), hosts=True)
-    lines = [replace(c.rewritten(target, ""), within=host.block, across="") for c in found]
+    pointwise = replace(plan.upright(target, alone=False), hosts=True)
+    lines = [replace(c.rewritten(target, ""), within=pointwise.block, across="") for c in depthwise]
     assert all(c.lies is not None for c in lines)
-    return {**{c.item: c for c in lines}, last: host}
+    return {**{c.item: c for c in lines}, last: pointwise}
 
 
-def _hosts(phase: Phase, last: Item, image: Item, inner: list[Item]) -> bool:
-    """Whether the image of a product is made of some others, and nothing else is."""
-    folded = {i for i in phase.items if i.kind in ("fold", "dot", "scan")}
-    made = {i for i in reached(image, {*phase.axes}) if i in folded}
+def _is_only_reader(phase: Phase, last: Item, image: Item, inner: list[Item]) -> bool:
+    """Return whether a contraction's image depends on some others, and nothing else does."""
+    reductions = {i for i in phase.items if i.kind in ("fold", "dot", "scan")}
+    image_reductions = {i for i in reached(image, {*phase.axes}) if i in reductions}
     roots = [i for i in phase.roots() if i is not last]
-    beside = {i for r in roots for i in _without(r, last)} & {*inner}
-    return made == {*inner} and folded == {*inner, last} and not beside
+    read_elsewhere = {i for r in roots for i in _dependencies_except(r, last)} & {*inner}
+    return image_reductions == {*inner} and reductions == {*inner, last} and not read_elsewhere
 
 
-def _without(root: Item, last: Item) -> set[Item]:
-    """What a value is made of, where that does not pass through one product."""
+def _dependencies_except(root: Item, last: Item) -> set[Item]:
+    """Return what a value depends on through paths that avoid one contraction."""
     pending, seen = [root], {root}
     while pending:
         item = pending.pop()
-        fresh = [a for a in item.args if a not in seen and a is not last]
-        seen.update(fresh)
-        pending += fresh
+        new_args = [a for a in item.args if a not in seen and a is not last]
+        seen.update(new_args)
+        pending += new_args
     return seen
 
 

@@ -1,8 +1,8 @@
-"""First values that are what stands there: nothing to copy where a result lies over its operand.
+"""Find copies that are skipped at run time if output and input are one array.
 
-A kernel that writes at computed places begins with a copy of what it writes into.  Where nobody
-else needs that, memory is planned so that both are one array, and the loops of the copy are passed
-over: two addresses are compared at run time.
+A kernel that scatters begins with a copy of the array it writes into.  If nothing else needs that
+array, the memory plan makes both one, and the copy loop is skipped: the two addresses are compared
+at run time.
 """
 
 from __future__ import annotations
@@ -12,20 +12,27 @@ from smelt.codegen.llvm.schedule.build_nests import Nest
 
 
 def copied(nest: Nest, phase: Phase) -> tuple[str, str] | None:
-    """The arrays from which and to which a nest copies element by element, and does nothing else,
-    if what it writes is written to again; else None."""
+    """Return the source and destination of a nest that only copies, or None.
+
+    What it writes must be written again by another store.
+    """
     if nest.folds or nest.saves or nest.settings or nest.fixed or len(nest.stores) != 1:
         return None
     (s,) = nest.stores
-    again = any(o.access.buffer == s.access.buffer and o is not s for o in phase.stores)
-    read = s.value.payload
-    if not again or s.where is not None or s.value.kind != "load" or not isinstance(read, Access):
+    is_rewritten = any(o.access.buffer == s.access.buffer and o is not s for o in phase.stores)
+    source = s.value.payload
+    if (
+        not is_rewritten
+        or s.where is not None
+        or s.value.kind != "load"
+        or not isinstance(source, Access)
+    ):
         return None
-    alike = (
-        read.offset == s.access.offset
-        and phase.dtypes[read.buffer] == phase.dtypes[s.access.buffer]
+    same_elements = (
+        source.offset == s.access.offset
+        and phase.dtypes[source.buffer] == phase.dtypes[s.access.buffer]
     )
-    return (read.buffer, s.access.buffer) if alike and not read.limits else None
+    return (source.buffer, s.access.buffer) if same_elements and not source.limits else None
 
 
 __all__ = ["copied"]

@@ -1,6 +1,6 @@
-"""Weights of which a product over windows packs squares: all that is summed lies as one run.
+"""Convolution weights that are contiguous over all reduced axes, so that they can be transposed.
 
-w[m,c,u,v] of a dense array:   m*C*U*V + (c*U*V + u*V + v),   a run for each m
+w[m,c,u,v] of a dense array:   m*C*U*V + (c*U*V + u*V + v),   one run for each m
 """
 
 from __future__ import annotations
@@ -16,16 +16,21 @@ from smelt.types.expr import axes_of
 
 
 def lies_in_runs(c: NhwcConvPlan) -> Access | None:
-    """The load of weights that tiles read tap by tap, if all taps of a position along `depth` lie
-    side by side, in whatever order, and so do these positions."""
+    """Return the load of weights that are read tap by tap, if contiguous over taps and `depth`.
+
+    The taps may be in any order.
+    """
     if c.panels or c.flat or c.unit != c.item.dtype:
         return None
     return run_of(c.left, c.n, c.depth, dict(zip(c.others, c.extents, strict=True)))
 
 
 def run_of(weights: Item, n: str, depth: str, taps: Mapping[str, int]) -> Access | None:
-    """The load of weights, if those of a position along `n` lie as one run: all `taps`, of known
-    extents, of a position along `depth`, and then those of the next one."""
+    """Return the load of weights if those of each position along `n` are one contiguous run.
+
+    All `taps` (axis -> extent) of a position along `depth` in any order, and then those of the next
+    one.
+    """
     access = load_of(weights)
     if access is None or access.positions:
         return None
@@ -35,11 +40,11 @@ def run_of(weights: Item, n: str, depth: str, taps: Mapping[str, int]) -> Access
     steps = [(coefficient(access.offset, a), extent) for a, extent in taps.items() if extent != 1]
     expected = 1
     while steps:
-        found = next((x for x in steps if x[0] == expected), None)
-        if found is None:
+        tap = next((x for x in steps if x[0] == expected), None)
+        if tap is None:
             return None
-        steps.remove(found)
-        expected *= found[1]
+        steps.remove(tap)
+        expected *= tap[1]
     return access
 
 

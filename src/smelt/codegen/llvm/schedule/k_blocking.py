@@ -1,7 +1,7 @@
-"""Blocks of products that are taken block by block: how many rows and columns one task takes.
+"""Task block sizes of K-blocked and small-M contractions: how many rows and columns a task takes.
 
-rows, columns = deep_blocks(m, n, positions, itemsize, tile, tasks, direct=False)
-columns = few_columns(n, m, positions, tasks, step)
+rows, columns = deep_blocks(m, n, positions, itemsize, tile, tasks, direct=False) columns =
+few_columns(n, m, positions, tasks, step)
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ def deep_blocks(
     products: int = 1,
     long: bool = False,
 ) -> tuple[Index, Index]:
-    """Rows and columns that one task takes of a product whose summed positions are taken in blocks,
-    whose result has so many independent positions: blocks of about the same size.  There are to be
-    so many tasks before one takes more than `ROWS`.  Of several products the sums lie beside one
-    another: those of fewer columns each.
+    """Return the rows and columns of a task of a K-blocked contraction.
+
+    Blocks of about the same size; `positions` are the independent positions of the result.  There
+    must be `tasks` tasks before one takes more than `ROWS` rows.  The accumulators of several
+    `products` share a task's memory: fewer columns each.
 
     >>> deep_blocks(1024, 1024, 1 << 20, 4, 32, 4, direct=False)
     (288, 352)
@@ -49,24 +50,29 @@ def deep_blocks(
     >>> deep_blocks(512, 512, 1 << 18, 4, 32, 8, direct=False, long=True)
     (144, 256)
     """
-    size, high, wide = itemsize // 4, DEEP_ROWS * (2 if direct else 1), DEEP_COLUMNS
+    words, max_rows, max_columns = itemsize // 4, DEEP_ROWS * (2 if direct else 1), DEEP_COLUMNS
     if roomy or panels:
-        high, wide = (PANEL_ROWS, PANEL_COLUMNS) if panels else (ROOMY_ROWS, ROOMY_COLUMNS)
-    fitting: Index = max(wide // (size * products), tile)
-    if long and not (direct and panels):  # what is packed is shared, as far as tasks are left
-        high = max(high, LONG_ROWS)
-        most = max(LONG_COLUMNS // (size * products), tile)
-        fitting = maximum(fitting, minimum(most, floordiv(positions, tasks * ROWS)))
-    across = mul(tile, ceiling(evenly(columns, ceiling(columns, fitting)), tile))
-    most = high // size // DEEP_EVEN * DEEP_EVEN
-    least = minimum(most, maximum(floordiv(positions, mul(tasks, across)), ROWS))
-    blocks = ceiling(rows, least)
-    return mul(DEEP_EVEN, ceiling(evenly(rows, blocks), DEEP_EVEN)), across
+        max_rows, max_columns = (
+            (PANEL_ROWS, PANEL_COLUMNS) if panels else (ROOMY_ROWS, ROOMY_COLUMNS)
+        )
+    fitting: Index = max(max_columns // (words * products), tile)
+    if long and not (direct and panels):
+        # Packed blocks are shared, as long as enough tasks are left.
+        max_rows = max(max_rows, LONG_ROWS)
+        limit = max(LONG_COLUMNS // (words * products), tile)
+        fitting = maximum(fitting, minimum(limit, floordiv(positions, tasks * ROWS)))
+    task_columns = mul(tile, ceiling(evenly(columns, ceiling(columns, fitting)), tile))
+    limit = max_rows // words // DEEP_EVEN * DEEP_EVEN
+    task_rows = minimum(limit, maximum(floordiv(positions, mul(tasks, task_columns)), ROWS))
+    blocks = ceiling(rows, task_rows)
+    return mul(DEEP_EVEN, ceiling(evenly(rows, blocks), DEEP_EVEN)), task_columns
 
 
 def few_columns(columns: Index, rows: Index, positions: Index, tasks: int, step: int) -> Index:
-    """Columns, a multiple of `step`, that one task takes of a product whose few rows are packed by
-    every task, whose result has so many independent positions: as many tasks as there are to be.
+    """Return the columns of a task of a small-M contraction, a multiple of `step`.
+
+    Every task packs all of its few rows, so there are no more than `tasks` tasks.  `positions` are
+    the independent positions of the result.
 
     >>> from smelt.types.expr import evaluate, size
     >>> taken = few_columns(size("n"), size("m"), mul(size("m"), size("n")), 4, 48)

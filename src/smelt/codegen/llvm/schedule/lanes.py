@@ -1,4 +1,4 @@
-"""The axis along which a product's results lie in scratch, whatever its form."""
+"""The vector axis of a contraction's result in scratch, whatever its plan."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def lane_of(c: Contraction | Placed) -> str:
-    """The axis that vectors of a product's results run along."""
+    """Return the axis along which a contraction's result is contiguous."""
     return c.lane if isinstance(c, NhwcConvPlan) else c.n
 
 

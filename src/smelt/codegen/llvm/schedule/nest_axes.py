@@ -1,5 +1,4 @@
-"""The axis that vectors of one nest run along, where what it reads or stores lies otherwise than
-the results of the phase's products."""
+"""Choose the vector axis of a nest whose memory layout differs from the contractions' results."""
 
 from __future__ import annotations
 
@@ -16,9 +15,11 @@ if TYPE_CHECKING:
 
 
 def lines_axis(nest: Nest, v: str) -> str | None:
-    """The axis that memory is walked along, where a nest folds or stores what it loads, and all of
-    it lies far apart along `v`, and what else it reads does not vary along both: how the results of
-    products lie is nothing to it."""
+    """Return the stride-1 axis of memory for a nest that reduces or stores what it loads.
+
+    All its accesses must be strided along `v`, and nothing else that it reads may vary along both
+    axes: the layout of contraction results does not matter to it then.
+    """
     inside = {*nest.items}
     others = [a for i in (*nest.items, *nest.folds) for a in i.args if a not in inside]
     others += [s.value for s in nest.stores if s.value not in inside]
@@ -33,25 +34,27 @@ def lines_axis(nest: Nest, v: str) -> str | None:
         (
             a
             for a in nest.order
-            if _are_lines(loads, stored, a) and not any(a in axes for axes in both)
+            if _is_contiguous(loads, stored, a) and not any(a in axes for axes in both)
         ),
         None,
     )
 
 
-def _are_lines(loads: Sequence[Index], stored: Sequence[Index], a: str) -> bool:
-    """Whether an axis runs along lines of memory: side by side, or loads in short steps."""
+def _is_contiguous(loads: Sequence[Index], stored: Sequence[Index], a: str) -> bool:
+    """Return whether an axis is contiguous in all stores, and has short strides in all loads."""
     steps = [coefficient(x, a) for x in loads]
     if not all(coefficient(x, a) == 1 for x in stored):
         return False
-    near = all(isinstance(n, int) and 0 < n <= FARTHEST_STEP for n in steps)
-    return near and (bool(stored) or set(steps) == {1})
+    has_short_strides = all(isinstance(n, int) and 0 < n <= FARTHEST_STEP for n in steps)
+    return has_short_strides and (bool(stored) or set(steps) == {1})
 
 
 def results_axis(nest: Nest, v: str) -> str | None:
-    """The axis that all results run along, where a nest only stores what lies along `v` in scratch,
-    and nothing in memory does that varies along both: lanes are picked from a few lines of scratch,
-    rather than put to as many lines of memory."""
+    """Return the stride-1 axis of all stores, for a nest that only stores scratch values.
+
+    The values are contiguous along `v` in scratch, and no memory access along `v` varies along the
+    returned axis: gathering from a few rows of scratch beats scattering to as many rows of memory.
+    """
     if not nest.stores or nest.folds or nest.settings or nest.saves:
         return None
     stored = [s.access.offset for s in nest.stores]
@@ -68,35 +71,40 @@ def results_axis(nest: Nest, v: str) -> str | None:
     )
 
 
-def carried_axis(nest: Nest, v: str, phase: Phase, across: Mapping[Item, str]) -> str | None:
-    """The axis that the products lie along which the states that a nest sets are added up of, if
-    that is one, and none lies along `v`; `across` says for each product along which it lies."""
+def carried_axis(nest: Nest, v: str, phase: Phase, lane_axes: Mapping[Item, str]) -> str | None:
+    """Return the vector axis of the contractions that a nest's states accumulate.
+
+    None unless it is one axis other than `v`.  `lane_axes` maps each contraction to the vector axis
+    of its result.
+    """
     states = [x.state for x in nest.settings]
     if nest.stores or nest.folds or nest.saves or not states:
         return None
     values = [x.value for x in phase.settings if x.state in states]
-    found = {across[i] for value in values for i in (value, *value.args) if i in across}
-    return found.pop() if len(found) == 1 and found <= {*nest.order} - {v} else None
+    axes = {lane_axes[i] for value in values for i in (value, *value.args) if i in lane_axes}
+    return axes.pop() if len(axes) == 1 and axes <= {*nest.order} - {v} else None
 
 
-def ended_by(fold: Item) -> set[str]:
-    """The axes that a fold ends."""
-    assert isinstance(fold.payload, Folding)
-    return set(fold.payload.over)
+def ended_by(reduction: Item) -> set[str]:
+    """Return the axes that a reduction reduces."""
+    assert isinstance(reduction.payload, Folding)
+    return set(reduction.payload.over)
 
 
 def innermost(nest: Nest, v: str | None) -> list[str]:
-    """Axes to run innermost: those ended by the folds that end the vector axis, if any do; the
-    more folds end an axis the further in it is."""
+    """Return the axes to run innermost, outer to inner.
+
+    Those ended by the reductions that end the vector axis, if any do; the more reductions end an
+    axis, the further in it is.
+    """
     overs = [ended_by(f) for f in nest.folds]
     overs = [o for o in overs if v in o] or overs
-    found = [a for a in nest.order if any(a in o for o in overs)]
-    return sorted(found, key=lambda a: sum(a in o for o in overs))
+    axes = [a for a in nest.order if any(a in o for o in overs)]
+    return sorted(axes, key=lambda a: sum(a in o for o in overs))
 
 
 def serial_axes(of: Nest | Phase) -> set[str]:
-    """The axes that the scans of a nest, or a phase, run along: these are walked from the first
-    position on, whatever part of them is stored."""
+    """Return the axes of scans: they are walked in order from the first position."""
     scans = [i.payload for i in of.items if i.kind == "scan"]
     return {a for s in scans if isinstance(s, Folding) for a in s.over}
 

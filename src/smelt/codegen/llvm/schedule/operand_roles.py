@@ -1,7 +1,7 @@
-"""Which operand of a product had better be packed in rows, and which in panels.
+"""Choose which operand of a contraction is packed in rows (A), and which in panels (B).
 
-Rows hold what is summed side by side, panels hold lines of what is not.  An operand that is
-computed comes in vectors along one of its axes, and is packed well only where they stay whole.
+Rows hold reduced positions contiguously, panels hold rows of the other axis.  A computed operand
+comes in vectors along one of its axes, and packs well only where these stay whole.
 """
 
 from __future__ import annotations
@@ -13,26 +13,27 @@ from smelt.codegen.llvm.loopir.items import Item
 __all__ = ["lies_along", "scatters"]
 
 
-def scatters(left: Item, right: Item, rows: str | None, across: Mapping[Item, str]) -> bool:
-    """Whether packing the left operand in rows would scatter every vector of it, and the right one,
-    an array as it lies, is packed as easily on either side.
+def scatters(left: Item, right: Item, rows: str | None, lane_axes: Mapping[Item, str]) -> bool:
+    """Return whether packing the left operand in rows would scatter every vector of it.
 
-    Such an operand follows from the sums of an earlier product whose vectors lie along `rows`;
-    `across` says for each product along which axis its vectors lie.  Changing sides turns the
-    result instead, which is the smaller one where a stream keeps it.
+    And the right one, a plain load, packs as easily on either side.  Such a left operand depends on
+    an earlier contraction whose vectors run along `rows`; `lane_axes` maps each contraction to its
+    vector axis.  Swapping the operands transposes the result instead, which is the smaller one
+    where a stream keeps it.
     """
     plain = right.kind == "load" and left.kind != "load"
-    return plain and lies_along(left, rows, across)
+    return plain and lies_along(left, rows, lane_axes)
 
 
-def lies_along(item: Item, axis: str | None, across: Mapping[Item, str]) -> bool:
-    """Whether a value is computed in vectors along an axis, as the product that it follows from."""
+def lies_along(item: Item, axis: str | None, lane_axes: Mapping[Item, str]) -> bool:
+    """Return whether a value is computed in vectors along an axis, as the contraction it depends
+    on."""
     pending, seen = [item], {item}
     while pending:
         item = pending.pop()
-        if item in across:
-            return across[item] == axis
-        fresh = [a for a in item.args if a not in seen]
-        pending += fresh
-        seen.update(fresh)
+        if item in lane_axes:
+            return lane_axes[item] == axis
+        new_args = [a for a in item.args if a not in seen]
+        pending += new_args
+        seen.update(new_args)
     return False

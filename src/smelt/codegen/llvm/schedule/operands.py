@@ -1,14 +1,14 @@
-"""How the operands of products lie in memory: along which axes, in panels, in units.
+"""The memory layout of contraction operands: contiguous axes, panels, groups.
 
-Whether it is packed, and how, follows from that.
+Whether and how an operand is packed follows from it.
 
-    Dealt(..)                     steps from one element to the next along each axis
-    load_of(x)                    the array that a value is, or that it converts
-    lies_open(x, ..)              whether it walks two axes at fixed steps
-    lies_in_panels(x, ..)         whether it lies in panels as wide as a tile already
-    runs_along(x, axes)           the axis along which most of what it reads lies
+    Dealt(..)                     strides along each axis
+    load_of(x)                    the load that a value is, or that it converts
+    lies_open(x, ..)              whether it is a plain load with fixed strides along two axes
+    lies_in_panels(x, ..)         whether it is prepacked in panels as wide as a tile
+    runs_along(x, axes)           the axis along which most of what it reads is contiguous
     runs_across(x, v, other)      whether it is contiguous along another axis than `v`
-    shares_lines(steps, ..)       whether neighbours share lines of a cache while they are read
+    shares_lines(steps, ..)       whether neighbours share cache lines that stay in L1
 """
 
 from __future__ import annotations
@@ -27,61 +27,68 @@ from smelt.types.dtype import DType
 from smelt.types.expr import Expr, Index, axes_of, axis, mul, substitute
 
 SETS = 64
-"""Sets of a first cache: its lines at the same place of a page share one."""
+"""Sets of an L1 cache; lines at the same offset within a page share one."""
 WAYS = 8
-"""Lines of one set, at least."""
+"""Fewest ways of an L1 cache."""
 
 
 def runs_along(x: Item, axes: tuple[str, ...]) -> str:
-    """The one of these axes along which most of what a value reads lies in unit steps."""
+    """Return the axis among `axes` along which most of what a value reads has stride 1."""
     votes = dict.fromkeys(axes, 0)
     pending, seen = [x], {x}
     while pending:
         item = pending.pop()
-        fresh = [a for a in item.args if a not in seen]
-        pending += fresh
-        seen.update(fresh)
+        new_args = [a for a in item.args if a not in seen]
+        pending += new_args
+        seen.update(new_args)
         if isinstance(item.payload, Access):
             for a in axes:
-                if _goes_along(item.payload.offset, a):
+                if _is_unit_stride(item.payload.offset, a):
                     votes[a] += 64 ** len(item.axes)
     return max(axes, key=lambda a: votes[a])
 
 
-def _goes_along(offset: Index, axis: str) -> bool:
-    """Whether neighbours along an axis are neighbours in memory, or the same element several times
-    (two numbers of a byte)."""
+def _is_unit_stride(offset: Index, axis: str) -> bool:
+    """Return whether neighbours along an axis are neighbours in memory.
+
+    Or the same element several times, as two numbers of a byte.
+    """
     step = coefficient(offset, axis)
     if step is not None:
         return step == 1
-    found = pattern(offset, axis)
-    return found is not None and 0 < found.step <= found.period
+    period = pattern(offset, axis)
+    return period is not None and 0 < period.step <= period.period
 
 
 def lies_open(item: Item, dtype: DType, axes: tuple[str, str], unit: tuple[str, ...]) -> bool:
-    """Whether an operand is a plain load that walks `axes` at fixed steps, one of `unit` by one."""
+    """Return whether an operand is a plain load with fixed strides along `axes`.
+
+    One of `unit` must have stride 1.
+    """
     access = item.payload
     if not isinstance(access, Access) or access.limits or item.args or item.dtype != dtype:
         return False
     steps = {a: coefficient(access.offset, a) for a in axes}
-    fixed = all(s is not None and not axes_of(s) for s in steps.values())
-    return fixed and any(steps[a] == 1 for a in unit)
+    has_fixed_strides = all(s is not None and not axes_of(s) for s in steps.values())
+    return has_fixed_strides and any(steps[a] == 1 for a in unit)
 
 
 @dataclass(frozen=True, slots=True)
 class Dealt:
-    """Elements of a left operand that lie at `start` plus a step for each position along each axis:
-    a table says how far apart summed positions are, whatever the row."""
+    """Strides of a left operand: its elements are at `start` plus a stride per position.
+
+    A table has the distances between reduced positions, which do not depend on the row.
+    """
 
     buffer: str
     start: Index
     row: Index
     steps: tuple[Index, ...]
-    """Along `depth`, if there is one, and the other summed axes."""
+    """Strides along `depth`, if there is one, and the other reduced axes."""
 
 
 def load_of(item: Item) -> Access | None:
-    """The load that a value is, or that it converts: a plain one, of elements that are there."""
+    """Return the load that a value is, or that it converts: a plain one without bounds checks."""
     while item.kind == "cast":
         (item,) = item.args
     access = item.payload
@@ -89,25 +96,27 @@ def load_of(item: Item) -> Access | None:
 
 
 def shares_lines(steps: Sequence[Index | None], counts: Sequence[Index], line: int) -> bool:
-    """Whether neighbours along one of some axes, walked outer to inner but for the first, share
-    lines of so many elements that stay in the first cache: each axis has a step and a count.
+    """Return whether neighbours along an axis share cache lines while these stay in L1.
 
-    Steps of powers of two put the lines of what is walked meanwhile into few of its sets."""
-    near = [k for k, n in enumerate(steps) if isinstance(n, int) and 0 < abs(n) < line]
-    if not near or near[0] == 0:
-        return bool(near)
-    found = [0]
-    for k in (0, *range(near[0] + 1, len(steps))):
+    `steps` and `counts` have the stride and extent of each axis, walked outer to inner but for the
+    first; `line` is in elements.  Strides of powers of two map what is walked meanwhile to few
+    cache sets.
+    """
+    near_axes = [k for k, n in enumerate(steps) if isinstance(n, int) and 0 < abs(n) < line]
+    if not near_axes or near_axes[0] == 0:
+        return bool(near_axes)
+    offsets = [0]
+    for k in (0, *range(near_axes[0] + 1, len(steps))):
         step, count = steps[k], counts[k]
         if not isinstance(step, int) or not isinstance(count, int):
             return True
-        found = [at + step * i for at in found for i in range(count)]
-    sets = Counter(n % SETS for n in {at // line for at in found})
+        offsets = [at + step * i for at in offsets for i in range(count)]
+    sets = Counter(n % SETS for n in {at // line for at in offsets})
     return max(sets.values()) <= WAYS
 
 
 def packs_as_it_is(right: Item, item: Item, group: Group | None, stored: DType) -> bool:
-    """Whether what a product packs of an operand are the bits that its array holds."""
+    """Return whether packing an operand copies the bits of its array."""
     if group is not None:
         return stored.itemsize == group.dtype.itemsize
     return right.kind == "load" and right.dtype == item.dtype == stored
@@ -116,9 +125,11 @@ def packs_as_it_is(right: Item, item: Item, group: Group | None, stored: DType) 
 def lies_in_panels(
     right: Item, item: Item, group: Group | None, axes: tuple[str, str], width: int, phase: Phase
 ) -> bool:
-    """Whether an operand is a plain load at [n//w, k, n%w] of an array, w a multiple of `width`,
-    or of groups at [n//w, k//g, n%w, k%g]: from each multiple of `width` on, so many elements or
-    groups along n follow one another."""
+    """Return whether an operand is a plain load from panels.
+
+    At [n//w, k, n%w] of an array, w a multiple of `width`, or with groups at [n//w, k//g, n%w,
+    k%g]: from each multiple of `width` on, so many elements or groups along n are contiguous.
+    """
     access, (k, n) = load_of(right), axes
     if access is None or not packs_as_it_is(right, item, group, phase.dtypes[access.buffer]):
         return False
@@ -134,19 +145,21 @@ def lies_in_panels(
 def lies_in_units(
     left: Item, item: Item, group: Group, axes: tuple[str, str], phase: Phase
 ) -> bool:
-    """Whether each row of an array holds the units of a left operand side by side."""
+    """Return whether each row of a left operand holds its groups contiguously."""
     access, (m, k) = load_of(left), axes
     if access is None or group.moved:
         return False
     if not packs_as_it_is(left, item, group, phase.dtypes[access.buffer]):
         return False
-    apart = coefficient(access.offset, m)
-    return apart is not None and not axes_of(apart) and coefficient(access.offset, k) == 1
+    row_stride = coefficient(access.offset, m)
+    return row_stride is not None and not axes_of(row_stride) and coefficient(access.offset, k) == 1
 
 
 def panel_step(access: Access, k: str, count: int) -> Index | None:
-    """Elements from one position of k to the next in a panel, or from a group of `count` to the
-    next where its members lie side by side; None if it is no such thing."""
+    """Return the elements between positions of k in a panel, or between groups of `count`.
+
+    None if that is no number, or a group's members are not contiguous.
+    """
     step = coefficient(access.offset, k)
     if count > 1:
         together = coefficient(steady(access.offset, k, count), k) == 1
@@ -155,21 +168,24 @@ def panel_step(access: Access, k: str, count: int) -> Index | None:
     return None if step is None or axes_of(step) else step
 
 
-def runs_across(item: Item, vector: str, other: str, whole: int = 0) -> bool:
-    """Whether a load is contiguous along `other` while it jumps along `vector`; with `whole`, that
-    may be so in runs of so many elements at least, which begin at its multiples."""
+def runs_across(item: Item, vector: str, other: str, run_elements: int = 0) -> bool:
+    """Return whether a load is contiguous along `other` and strided along `vector`.
+
+    With `run_elements`, also if it is contiguous in runs of at least so many elements, which begin
+    at its multiples.
+    """
     access = item.payload
     if not isinstance(access, Access) or item.args or not is_turnable(access, (vector, other)):
         return False
     steps = [coefficient(access.offset, a) for a in (vector, other)]
-    if steps[1] is None and whole:
-        steps[1] = coefficient(steady(access.offset, other, whole), other)
-    far = steps[0] not in (None, 0, 1) or (whole and _jumps(access.offset, vector))
-    return vector in item.axes and bool(far) and steps[1] == 1
+    if steps[1] is None and run_elements:
+        steps[1] = coefficient(steady(access.offset, other, run_elements), other)
+    strided = steps[0] not in (None, 0, 1) or (run_elements and _is_strided(access.offset, vector))
+    return vector in item.axes and bool(strided) and steps[1] == 1
 
 
-def _jumps(offset: Index, axis: str) -> bool:
-    """Whether all parts of an offset that depend on an axis are taken several times."""
+def _is_strided(offset: Index, axis: str) -> bool:
+    """Return whether all terms of an offset that depend on an axis have factors greater than 1."""
     terms = offset.terms if isinstance(offset, Expr) else ()
-    own = [c for monomial, c in terms if axis in axes_of(Expr(((monomial, 1),)))]
-    return bool(own) and all(abs(c) > 1 for c in own)
+    coefficients = [c for monomial, c in terms if axis in axes_of(Expr(((monomial, 1),)))]
+    return bool(coefficients) and all(abs(c) > 1 for c in coefficients)

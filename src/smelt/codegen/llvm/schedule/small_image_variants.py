@@ -1,5 +1,4 @@
-"""The forms of products over windows for short lines: margins between these are a large part of all
-columns."""
+"""Variants of convolutions for small images, where padding is a large part of all columns."""
 
 from __future__ import annotations
 
@@ -10,17 +9,21 @@ from smelt.codegen.llvm.schedule.conv_plan import ConvPlan, beside
 from smelt.kernel.artifact import Form, Limits
 
 NARROW = 64
-"""Columns of a line for which it is packed once for each tap of the windows along it."""
+"""Longest row (columns) that is packed once for each tap of the windows along it."""
 TINY = 10
-"""Lines, and columns of each, for which what every tap reads is packed by itself, and images that
-share weights are packed together: one alone is no whole number of vectors."""
+"""Most rows, and columns of each, of images for which what every tap reads is packed separately.
+
+Images that share weights are packed together then: one alone does not fill vectors.
+"""
 MANY = 32
-"""Rows of a product from which packing an operand more than once costs little."""
+"""Rows of a convolution (output channels) from which packing an operand repeatedly costs little."""
 
 
 def line_forms(phase: Phase, products: Iterable[object]) -> Iterator[tuple[Form, Limits]]:
-    """The forms for short lines, where margins between them are a large part of all columns: what
-    each tap of a line reads is packed by itself, so that there are no margins."""
+    """Yield the variants in which what each tap of a row reads is packed separately.
+
+    There are no padding columns between rows then.
+    """
     slid = [c for c in products if isinstance(c, ConvPlan)]
     few = any(_has_few_rows(c, phase) for c in slid)
     if few or not any(k.tap for c in slid for k in c.columns):
@@ -36,7 +39,7 @@ def line_forms(phase: Phase, products: Iterable[object]) -> Iterator[tuple[Form,
 
 
 def _has_few_rows(c: ConvPlan, phase: Phase) -> bool:
-    """Whether a packed element meets few rows: by number, or since groups have their own."""
+    """Return whether few rows meet each packed element: by number, or in groups."""
     rows = phase.axes[c.m]
     groups = c.left.axes & c.right.axes & c.item.axes
     return bool(groups) or (isinstance(rows, int) and rows < MANY)

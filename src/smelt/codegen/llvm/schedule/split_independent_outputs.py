@@ -1,18 +1,18 @@
-"""A phase cut into phases that share nothing but what they read.
+"""Split a phase into phases that share nothing but what they load (loop fission).
 
     q[m, n] = x @ a          one phase over the grid m, n
     k[m, p] = f(x @ b)       another one over the grid m, p
 
-Products of one input beside one another are a kernel, because it is read once from memory; but each
-is best cut into tasks of its own, along its own columns as well, and tasks that run one after the
-other find the input in cache.  What overwrites an operand is never cut off from what else reads
-that: such an operand is read for no other result.
+Contractions of one input form one kernel, because it is then read once from memory; but each is
+tiled best on its own, along its own columns as well, and tasks that run one after the other find
+the input in cache.  An output that overwrites an operand is never split from other readers of it:
+such an operand is read for no other result.
 
     y[i, n] = select(i % 2 < 1, a[i//2, n], b[i//2, n])      one phase over the grid i, n
     z[n] = c[n]                                              another one over the grid n
 
-A small result beside a large one would keep the axes that it lacks out of the grid of both: tasks
-would walk them, and what is chosen by position along them be kept for all positions at once.
+A small output would keep the axes that it lacks out of the grid of a large one: tasks would walk
+them, and what is selected by position along them would be kept for all positions at once.
 """
 
 from __future__ import annotations
@@ -27,36 +27,42 @@ from smelt.ops.scalar import SCALARS
 from smelt.types.expr import product
 
 CHEAP = 5.0
-"""Cycles a vector of what results may have in common and be computed apart: no function."""
+"""Most cycles for one vector of what outputs may have in common to be split: no function."""
 FEWER = 4
-"""Times as few elements that a result has which is computed apart from larger ones: it finds in
-memory what they read."""
+"""An output with at least this many times fewer elements than another gets a phase of its own.
+
+The inputs that it shares are still in cache.
+"""
 
 
 def disjoint(phase: Phase) -> list[Phase]:
-    """The phases of results that need no fold in common, in order of their first store; the phase
-    itself where there is but one such group."""
+    """Split a phase by groups of outputs that share no reduction, in order of first store."""
     if phase.regions() or phase.cut or phase.settings or phase.places:
         return [phase]
     groups: list[tuple[set[Item], list[StoreItem]]] = []
     for s in phase.stores:
-        folds = {i for i in _needs(phase, [s]) if i.kind in FOLDS}
-        joined = [g for g in groups if not folds.isdisjoint(g[0])]
-        groups = [g for g in groups if g not in joined]
+        reductions = {i for i in _slice(phase, [s]) if i.kind in FOLDS}
+        overlapping = [g for g in groups if not reductions.isdisjoint(g[0])]
+        groups = [g for g in groups if g not in overlapping]
         groups.append(
-            (folds.union(*(g[0] for g in joined)), [*(x for g in joined for x in g[1]), s])
+            (
+                reductions.union(*(g[0] for g in overlapping)),
+                [*(x for g in overlapping for x in g[1]), s],
+            )
         )
-    if len(groups) < 2 or not all(folds for folds, _ in groups):
+    if len(groups) < 2 or not all(reductions for reductions, _ in groups):
         return [phase]
-    return [_part(phase, stores, number) for number, (_, stores) in enumerate(groups)]
+    return [_restrict(phase, stores, number) for number, (_, stores) in enumerate(groups)]
 
 
 def without_small(phase: Phase) -> list[Phase]:
-    """The phases of a map's small results, beside larger ones that have all of their axes and more,
-    and of all others together, which come last.  What is dear in common is not computed twice."""
+    """Split off a map's small outputs, whose axes are a subset of a larger output's.
+
+    They come first; all others remain together, last.  Costly values in common are not duplicated.
+    """
     if not is_map(phase) or phase.positions or len(phase.stores) < 2:
         return [phase]
-    needs = {s: {*_needs(phase, [s])} for s in phase.stores}
+    needs = {s: {*_slice(phase, [s])} for s in phase.stores}
 
     def is_beside(small: StoreItem, large: StoreItem) -> bool:
         more = product(phase.axes[a] for a in large.axes - small.axes)
@@ -64,55 +70,60 @@ def without_small(phase: Phase) -> list[Phase]:
 
     def is_small(s: StoreItem) -> bool:
         others = [o for o in phase.stores if o is not s]
-        beside = any(is_beside(s, o) for o in others)
-        return beside and not any(_work(needs[s] & needs[o]) > CHEAP for o in others)
+        has_larger = any(is_beside(s, o) for o in others)
+        return has_larger and not any(_cost(needs[s] & needs[o]) > CHEAP for o in others)
 
     small = [s for s in phase.stores if is_small(s)]
     parts = [[s] for s in small] + [[s for s in phase.stores if s not in small]]
     return (
-        [_of_its_own(_part(phase, stores, number)) for number, stores in enumerate(parts)]
+        [_copy_items(_restrict(phase, stores, number)) for number, stores in enumerate(parts)]
         if small
         else [phase]
     )
 
 
-def _of_its_own(phase: Phase) -> Phase:
-    """A phase whose items no other one has: schedules change them."""
-    new: dict[Item, Item] = {}
+def _copy_items(phase: Phase) -> Phase:
+    """Return a phase with items of its own, because schedules change them."""
+    copy_of: dict[Item, Item] = {}
     for i in phase.items:
-        args = tuple([new[a] for a in i.args])
-        new[i] = Item(i.number, i.kind, i.payload, args, i.axes, i.dtype, i.time)
-    stores = [replace(s, value=new[s.value], where=s.where and new[s.where]) for s in phase.stores]
-    carried = {new[i] for i in phase.carried if i in new}
-    return replace(phase, items=[*new.values()], stores=stores, carried=carried)
+        args = tuple([copy_of[a] for a in i.args])
+        copy_of[i] = Item(i.number, i.kind, i.payload, args, i.axes, i.dtype, i.time)
+    stores = [
+        replace(s, value=copy_of[s.value], where=s.where and copy_of[s.where]) for s in phase.stores
+    ]
+    carried = {copy_of[i] for i in phase.carried if i in copy_of}
+    return replace(phase, items=[*copy_of.values()], stores=stores, carried=carried)
 
 
-def _work(items: set[Item]) -> float:
-    """Cycles a vector."""
+def _cost(items: set[Item]) -> float:
+    """Return the cycles for one vector of items."""
     return sum(SCALARS[i.payload].cost for i in items if isinstance(i.payload, str) and i.axes)
 
 
-def _needs(phase: Phase, stores: list[StoreItem]) -> list[Item]:
-    """What some stores are computed from, and where they go."""
+def _slice(phase: Phase, stores: list[StoreItem]) -> list[Item]:
+    """Return what some stores depend on, including their addresses."""
     roots = [x for s in stores for x in (s.value, s.where) if x is not None]
     roots += [phase.positions[name] for s in stores for name in s.access.positions]
     return needed(phase, roots, ())
 
 
-def _part(phase: Phase, stores: list[StoreItem], number: int) -> Phase:
-    """Some stores with what they need: their places are independent, since no fold ends them."""
-    items = _needs(phase, stores)
+def _restrict(phase: Phase, stores: list[StoreItem], number: int) -> Phase:
+    """Return a phase with some of the stores, and what they need.
+
+    Their axes are independent, since no reduction ends them.
+    """
+    items = _slice(phase, stores)
     axes = frozenset[str]().union(*(i.axes for i in items), *(s.axes for s in stores))
-    ended = {a for i in items for a in getattr(i.payload, "over", ())}
-    grid = frozenset.intersection(*(s.axes for s in stores)) - ended
-    own = {a: n for a, n in phase.axes.items() if a in axes}
+    reduced = {a for i in items for a in getattr(i.payload, "over", ())}
+    grid = frozenset.intersection(*(s.axes for s in stores)) - reduced
+    remaining = {a: n for a, n in phase.axes.items() if a in axes}
     return replace(
         phase,
         name=f"{phase.name}.{number}",
-        axes=own,
+        axes=remaining,
         items=items,
         stores=stores,
-        grid=[a for a in own if a in grid],
+        grid=[a for a in remaining if a in grid],
     )
 
 

@@ -1,4 +1,4 @@
-"""How many rows or positions of a stream a task takes at once, by what its caches hold."""
+"""Choose how many rows or positions of a stream a task takes at once, by cache sizes."""
 
 from __future__ import annotations
 
@@ -12,28 +12,32 @@ from smelt.codegen.llvm.schedule.mask_ranges import follows, is_searched, rows_i
 from smelt.target import CACHE_SHARE, Target
 
 LEAST_ROW = 1024
-"""Positions of a streamed row that a block has at least: what a fold's end costs is spread."""
+"""Fewest positions of a streamed row's block, to spread the cost of ending its reductions."""
 
 
 def fit_rows(phase: Phase, vector: str | None) -> None:
-    """Streams along rows take blocks that the first cache holds from the first nest to the last;
-    smaller ones would only cost more ends of folds.  They are the same on every machine, because
-    the order in which sums are added up follows from them."""
+    """Fit the blocks of streams along rows into L1, from the first nest to the last.
+
+    Smaller blocks would only end reductions more often.  The sizes are the same on every machine,
+    because the order of summation depends on them.
+    """
     for visit in [r.visits[0] for r in phase.regions() if len(r.visits) == 1]:
         if visit.axis == vector and visit.size is not None and visit.size > LEAST_ROW:
-            read = {
+            itemsizes = {
                 i.payload.buffer: i.dtype.itemsize
                 for i in phase.items
                 if isinstance(i.payload, Access) and vector in i.axes
             }
-            fitting = STREAM_BYTES // max(sum(read.values()), 1)
+            fitting = STREAM_BYTES // max(sum(itemsizes.values()), 1)
             visit.size = min(visit.size, max(fitting // LEAST_ROW, 1) * LEAST_ROW)
 
 
 def fold_columns(phase: Phase, target: Target) -> int:
-    """Neighbouring columns that one task folds.  Where the rows are split over tasks, there are
-    tasks enough: then as many as the first cache holds sums of, so that rows are read in long
-    runs, or whole."""
+    """Return how many neighbouring columns one task reduces.
+
+    If the rows are split over tasks, there are enough tasks: then as many columns as L1 holds sums
+    of, so that rows are read in long runs, or whole.
+    """
     sums = sum(i.kind == "fold" for i in phase.items)
     least = columns_of(sums)
     if not phase.cut:
@@ -43,11 +47,13 @@ def fold_columns(phase: Phase, target: Target) -> int:
 
 
 def streamed_rows(phase: Phase, products: Iterable[object], target: Target) -> int:
-    """Rows for which a stream packs its operands anew: as many as L2 holds a block of, where that
-    is multiplied where it lies.  Where it stops at the last of them, they are taken in bands, or
-    else fewer, and fewer still where it starts at the first as well: what all of them see is wider
-    than what one does.  Half as many where each few rows look for what they see in all that the
-    task's rows do."""
+    """Return the rows of a task for which a stream packs its operands anew.
+
+    As many as L2 holds a block of, if that is multiplied in place.  If the stream's bounds depend
+    on the rows and there are no row groups, fewer, and fewer still if both its start and its stop
+    do, because all rows together see more than each of them.  Half as many if the bounds are
+    computed by a reduction over the columns.
+    """
     blocked = [c for c in products if isinstance(c, Contraction)]
     bytes_of_row = max((c.direct * c.item.dtype.itemsize for c in blocked), default=0)
     visits = [v for r in phase.regions() for v in r.visits]

@@ -1,5 +1,5 @@
-"""The schedules of tall products: a nest for each, the last of which reads the sums where they are
-made."""
+"""Build the schedules of GEMMs with fused epilogues: a nest for each, the last with the
+epilogue."""
 
 from __future__ import annotations
 
@@ -17,31 +17,33 @@ from smelt.types.expr import Index, axes_of
 
 
 def scheduled(phase: Phase, target: Target, form: Form) -> list[Schedule]:
-    """The loops of a phase in a form of its kernel, one after another: in those that take products
-    with nothing but operators, each group of results that needs products of its own; of a map,
-    small results before the others."""
+    """Schedule a phase in a variant of its kernel, as one or more schedules in order.
+
+    In the variants of `smelt.codegen.llvm.schedule.tall_skinny`, each group of outputs that needs
+    contractions of its own is split off; of a map, small outputs before the others.
+    """
     if form in ("tall", "few", "wide", "deep"):
-        found = [_tall(p, talls(p, target, form)) for p in disjoint(phase)]
-        made = [s for s in found if s is not None]
-        if len(made) == len(found):
-            return made
+        schedules = [_schedule(p, talls(p, target, form)) for p in disjoint(phase)]
+        complete = [s for s in schedules if s is not None]
+        if len(complete) == len(schedules):
+            return complete
     return [schedule(p, target, form) for p in without_small(phase)]
 
 
-def _tall(phase: Phase, products: tuple[TallSkinnyPlan, ...]) -> Schedule | None:
+def _schedule(phase: Phase, products: tuple[TallSkinnyPlan, ...]) -> Schedule | None:
     if not products:
         return None
     nests = [_nest(phase, c) for c in products]
     last = products[-1]
     nests[-1].stores, nests[-1].items = phase.stores, readers(phase, [c.item for c in products])
     block = last.blocks(phase)
-    taken = {last.m, last.n, *(c.k for c in products)}
-    local = {a: block.get(a, n) for a, n in phase.axes.items() if a in taken}
+    local_axes = {last.m, last.n, *(c.k for c in products)}
+    local = {a: block.get(a, n) for a, n in phase.axes.items() if a in local_axes}
     return Schedule(phase, last.tile.lanes, {c.item: c for c in products}, block, local, nests, {})
 
 
 def _nest(phase: Phase, c: TallSkinnyPlan) -> Nest:
-    """A product, with the nests that pack its operands."""
+    """Return the nest of a contraction, with the nests that pack its operands."""
     order = (c.n, c.m) if c.turned else (c.m, c.n)
     left, right = (
         Nest(0, order, order[-1], saves=[x], items=needed(phase, [x], ()), packed=side)
@@ -52,16 +54,21 @@ def _nest(phase: Phase, c: TallSkinnyPlan) -> Nest:
     )
     right.turned = [i for i in right.items if runs_across(i, c.n, c.k)]
     loads = accesses_of(right.items)
-    even = all(coefficient(a.offset, c.n) is not None for a in loads)
-    outside = any(c.n in axes_of(e) for a in loads for e, _ in a.limits)
-    if not right.turned and even and (outside or any(_is_held(a.offset, c) for a in loads)):
-        right.order = right.order[::-1]  # what is outside is tested, what is shared is gathered
+    has_strides = all(coefficient(a.offset, c.n) is not None for a in loads)
+    is_padded = any(c.n in axes_of(e) for a in loads for e, _ in a.limits)
+    if (
+        not right.turned
+        and has_strides
+        and (is_padded or any(_has_shared_gathers(a.offset, c) for a in loads))
+    ):
+        # Bounds are tested and gathers cached once for all k.
+        right.order = right.order[::-1]
     if c.deep:
         outer, inner = left.order
         left.turned = [i for i in left.items if runs_across(i, inner, outer)]
     return Nest(0, order, order[-1], product=c, packs=(left, right))
 
 
-def _is_held(offset: Index, c: TallSkinnyPlan) -> bool:
-    """Whether lanes of a vector of columns lie apart, and summed positions have the same ones."""
+def _has_shared_gathers(offset: Index, c: TallSkinnyPlan) -> bool:
+    """Return whether lanes are strided along the columns, and k repeats them."""
     return coefficient(offset, c.n) not in (0, 1) and is_repeated(offset, c.k)

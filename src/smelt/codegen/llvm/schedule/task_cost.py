@@ -1,4 +1,4 @@
-"""What a schedule costs: cycles of one core, by which the run time cuts work into chunks."""
+"""Estimate the cycles of a schedule, by which the run time cuts work into chunks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from smelt.types.expr import Index, add, floordiv, maximum, mul, product
 
 
 def cycles(s: Schedule) -> Index:
-    """Cycles that one core spends on the whole phase: enough to decide on chunks, no more."""
+    """Return the cycles that one core spends on the whole phase: just enough to choose chunks."""
     total: Index = 0
     fixed = [
         n
@@ -38,11 +38,14 @@ def cycles(s: Schedule) -> Index:
 
 
 def _product_cycles(points: Index, rows: Index, c: Contraction | Placed) -> Index:
-    """Two vectors of products a cycle; a thin one waits for its right operand's bytes."""
+    """Return the cycles of a contraction: two vectors of multiply-adds a cycle.
+
+    A GEMV waits for the bytes of its right operand instead.
+    """
     if not isinstance(c, Contraction) or not c.thin:
         together = c.together if isinstance(c, Contraction) else 1
         return floordiv(points, 2 * c.tile.lanes * together)
-    rows = maximum(rows, 1 if isinstance(rows, int) else 2)  # an open size may be 0
+    rows = maximum(rows, 1 if isinstance(rows, int) else 2)  # a symbolic size may be 0
     return floordiv(mul(4, points), mul(rows, c.tile.lanes))
 
 

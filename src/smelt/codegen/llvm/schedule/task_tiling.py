@@ -1,7 +1,7 @@
-"""How the grid of a phase is cut into tasks.
+"""Choose how the grid of a phase is divided into tasks.
 
-Products say themselves how their rows and columns are taken; otherwise tasks take long runs along
-the axis that vectors run along, squares where an array is turned, and several short rows.
+Plans of contractions choose their own rows and columns.  Otherwise tasks take long runs along the
+vector axis, square tiles if an array is transposed, and several short rows.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from smelt.types.affine import coefficient
 from smelt.types.expr import Index, floordiv, maximum, minimum, mul, product
 
 GATHERED = 8
-"""Times as many rows where some of what a task reads is gathered once for all of them."""
+"""Most times as many rows if a gather serves all rows of a task."""
 SIDE = 64
-"""Side of the tiles in which arrays and operands are turned, at least: whole cache lines of results
-and runs of them.  Rows that lie a power of two apart share a cache's sets, and more of them would
-push one another out."""
+"""Smallest side of the tiles in which arrays and operands are transposed.
+
+Full cache lines of results and runs of them; rows at power-of-two distances share cache sets, so
+larger tiles would cause conflicts.
+"""
 
 Placed = ConvPlan | DepthwisePlan | NhwcConvPlan | TallSkinnyPlan
-"""Products whose operands are packed place by place."""
+"""Plans whose operands are packed by position."""
 _Others = (
     dict[Item, DepthwisePlan]
     | dict[Item, NhwcConvPlan]
@@ -42,88 +44,91 @@ Products = dict[Item, Contraction] | dict[Item, ConvPlan] | _Others
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How the grid is cut."""
+    """The division of a grid into tasks."""
 
     block: dict[str, Index]
-    """Axes that tasks take in blocks, and how many positions."""
+    """Axes that tasks take in blocks, with the number of positions."""
     held: dict[str, Index]
-    """How many of those a task has at most."""
+    """Most positions of these axes that a task has."""
     across: str | None
-    """The axis beside the vectors' one that makes squares with it."""
+    """The axis that forms square tiles for transposition with the vector axis."""
     rows: frozenset[str]
-    """The axis along which a task takes several rows that folds end."""
+    """The axis along which a task takes several rows that reductions end."""
 
 
 def task_blocks(phase: Phase, products: Products, vector: str | None, target: Target) -> Cut:
-    """How a phase with these products is cut, whose vectors run along that axis."""
+    """Divide the grid of a phase with these plans, given its vector axis."""
     grid = set(phase.grid) - pinned(phase)
-    folded = any(i.kind == "fold" for i in phase.items)
-    wide = fold_columns(phase, target) if folded else BLOCK
+    has_reductions = any(i.kind == "fold" for i in phase.items)
+    vector_block = fold_columns(phase, target) if has_reductions else BLOCK
     block: dict[str, Index] = {}
     if vector in grid and vector is not None:
-        block[vector] = wide
-    plainer = [c for c in products.values() if isinstance(c, Contraction)]
-    rows = {c.m for c in plainer}
+        block[vector] = vector_block
+    contractions = [c for c in products.values() if isinstance(c, Contraction)]
+    rows = {c.m for c in contractions}
     for c in products.values():
         if not isinstance(c, Contraction):
             block |= c.blocks(phase)
             continue
         if c.m is None and c.n in rows:
-            continue  # one column beside a product of these rows
-        cut = product_block(c, phase, plainer, target)
+            continue  # one column besides a contraction of these rows
+        cut = product_block(c, phase, contractions, target)
         if phase.regions() and not c.thin:
             cut = streamed_rows(phase, products.values(), target), cut[1]
         for a, n in zip((c.m, c.n), cut, strict=True):
             if a in grid and a is not None:
                 block[a] = minimum(n, block[a]) if a in block and a != vector else n
     plain = block and not (products or phase.regions() or phase.places)
-    across = across_axis(phase, vector) if plain else None
-    if vector is not None and across is not None:
+    transpose_axis = across_axis(phase, vector) if plain else None
+    if vector is not None and transpose_axis is not None:
         side = turned_side(lanes_of(phase, target))
-        block = {across: side, vector: side}
-        # Neighbouring tasks go on along the rows that they read; what they store is not read.
-        phase.grid = [*(a for a in phase.grid if a != across), across]
-    elif vector is not None and plain and not folded:
+        block = {transpose_axis: side, vector: side}
+        # Neighbouring tasks read neighbouring runs of the same rows.
+        phase.grid = [*(a for a in phase.grid if a != transpose_axis), transpose_axis]
+    elif vector is not None and plain and not has_reductions:
         for outer in [a for a in phase.grid if a in grid and a != vector][-1:]:
-            block[outer] = _rows(phase, vector, outer)
+            block[outer] = _rows_per_task(phase, vector, outer)
     if phase.places:
-        block |= _around_places(phase, products)
+        block |= _window_blocks(phase, products)
     rows = frozenset[str]()
-    ended = folded or any(i.kind == "scan" for i in phase.items)
+    ended = has_reductions or any(i.kind == "scan" for i in phase.items)
     if vector is not None and ended and not (block or products or phase.regions() or phase.cut):
-        # Rows that folds end: while one waits for its last sum, the next ones are computed.
+        # Rows that reductions end: the next ones are computed while one waits for its last sum.
         rows = frozenset([a for a in phase.grid if a in grid][-1:])
-        whole = product(n for a, n in phase.axes.items() if a not in phase.grid)
-        block |= dict.fromkeys(rows, rows_together(whole))
-    return Cut(block, _held(phase, products, block), across, rows)
+        row_length = product(n for a, n in phase.axes.items() if a not in phase.grid)
+        block |= dict.fromkeys(rows, rows_together(row_length))
+    return Cut(block, _max_extents(phase, products, block), transpose_axis, rows)
 
 
-def _held(phase: Phase, products: Products, block: dict[str, Index]) -> dict[str, Index]:
-    """Most positions that a task has of the axes that are cut: of a product's rows and columns no
-    more than there are.  All of its sums are cleared, in every task of a batch of small ones."""
-    found = dict(block)
+def _max_extents(phase: Phase, products: Products, block: dict[str, Index]) -> dict[str, Index]:
+    """Return the most positions that a task has of each blocked axis.
+
+    No more than there are of a contraction's rows and columns, since every task of a batch of small
+    ones clears all accumulators.
+    """
+    extents = dict(block)
     for c in products.values():
         if not isinstance(c, Contraction):
             continue
         for a in {c.m, c.n} & block.keys() - {None}:
             assert a is not None
             n = phase.axes[a]
-            if isinstance(n, int) or (c.thin and a == c.n and isinstance(found[a], int)):
-                found[a] = minimum(n, found[a])
-    return found
+            if isinstance(n, int) or (c.thin and a == c.n and isinstance(extents[a], int)):
+                extents[a] = minimum(n, extents[a])
+    return extents
 
 
-def _rows(phase: Phase, vector: str, outer: str) -> Index:
-    """Rows that a task takes: more where it gathers for all of them what lies across."""
+def _rows_per_task(phase: Phase, vector: str, outer: str) -> Index:
+    """Return the rows of a task: more if it gathers once for all of them."""
     rows = rows_together(phase.axes[vector])
     if not any(gathers(i, vector) and outer not in i.axes for i in phase.items):
         return rows
-    whole = product(phase.axes[a] for a in phase.grid)
-    return mul(rows, maximum(minimum(floordiv(whole, TASKS * BLOCK), GATHERED), 1))
+    positions = product(phase.axes[a] for a in phase.grid)
+    return mul(rows, maximum(minimum(floordiv(positions, TASKS * BLOCK), GATHERED), 1))
 
 
 def gathers(item: Item, vector: str | None) -> bool:
-    """Whether a load takes its lanes from far apart."""
+    """Return whether a load's lanes are far apart."""
     access = item.payload
     if not isinstance(access, Access) or vector not in item.axes or access.limits or item.args:
         return False
@@ -133,14 +138,14 @@ def gathers(item: Item, vector: str | None) -> bool:
     return step is not None and not (isinstance(step, int) and abs(step) <= FARTHEST_STEP)
 
 
-def _around_places(phase: Phase, products: Products) -> dict[str, Index]:
-    """How the grid is cut where products are held at places that windows reach."""
+def _window_blocks(phase: Phase, products: Products) -> dict[str, Index]:
+    """Return the task blocks of contractions that windows read at shared positions."""
     sizes = [c.item.dtype.itemsize for c in products.values()]
-    found = place_blocks(phase, max(sizes, default=4))
+    blocks = place_blocks(phase, max(sizes, default=4))
     rows = {c.m for c in products.values() if isinstance(c, ConvPlan)} & {*phase.grid}
-    return found | dict.fromkeys(sorted(rows), place_rows(phase))
+    return blocks | dict.fromkeys(sorted(rows), place_rows(phase))
 
 
 def turned_side(lanes: int) -> int:
-    """Side of a turned tile: whole vectors, two at least."""
+    """Return the side of a transposed tile: full vectors, at least two."""
     return max(SIDE, 2 * lanes)

@@ -1,13 +1,13 @@
-"""Strips of rows, where what a nest reads beside products lies along its rows.
+"""Transpose strips of rows of an operand that is stored the other way round.
 
-A mask or a bias that lies the other way round (`b[n,m]` beside scores of `m, n`) would be gathered,
-a line of memory for each lane.  So the nest takes some rows at a time, as many as a line of memory
-has elements; before them all columns of these lines are turned, square by square, into a strip in
-scratch, from which rows are read like any others:
+A mask or a bias (`b[n,m]`, read together with scores of `m, n`) would be gathered, with one cache
+line for each lane.  So the nest takes some rows at a time, as many as a cache line has elements;
+before them all columns of these rows are transposed, tile by tile, into a strip in scratch, which
+is read like any other rows:
 
-    for 16 rows:  turn b[n,16 of m] for all n;  for each row:  scores + strip
+    for 16 rows:  transpose b[n,16 of m] for all n;  for each row:  scores + strip
 
-Lines of memory are read whole, once for each nest that asks.
+Cache lines are read whole, once for each nest.
 """
 
 from __future__ import annotations
@@ -30,69 +30,79 @@ if TYPE_CHECKING:
 
 
 def across_strips(
-    nest: Nest, kept: Collection[Item], local: Mapping[str, Index], lanes: int
+    nest: Nest, materialised: Collection[Item], local: Mapping[str, Index], lanes: int
 ) -> list[Item]:
-    """The loads of a nest that gather along its vectors and lie along its rows, if all that it does
-    is done row by row and a task may have as many rows as there are lanes."""
+    """Return the loads of a nest to transpose in strips.
+
+    They gather along its vectors and are contiguous along its rows.  None unless the nest works row
+    by row, and a task may have as many rows as there are lanes.
+    """
     if len(nest.order) < 2 or nest.vector != nest.order[-1]:
         return []
-    if nest.stores or nest.settings or nest.fixed:  # what is stored after a product is met once
+    if nest.stores or nest.settings or nest.fixed:  # epilogue stores read each element once
         return []
     row, rows = nest.order[-2], local[nest.order[-2]]
-    apart = all(row in f.axes and f in kept and nest.in_registers(f) for f in nest.folds)
-    if not apart or (isinstance(rows, int) and rows < lanes):
+    is_row_by_row = all(
+        row in f.axes and f in materialised and nest.in_registers(f) for f in nest.folds
+    )
+    if not is_row_by_row or (isinstance(rows, int) and rows < lanes):
         return []
     if any(i.kind == "scan" for i in nest.items):
         return []
-    return [i for i in nest.items if gathers(i, nest.vector) and _lies_along(i, row)]
+    return [i for i in nest.items if gathers(i, nest.vector) and _is_contiguous_along(i, row)]
 
 
-def _lies_along(item: Item, row: str) -> bool:
+def _is_contiguous_along(item: Item, row: str) -> bool:
     access = item.payload
     return isinstance(access, Access) and coefficient(access.offset, row) == 1
 
 
 def strip_rows(dtype: DType, lanes: int) -> int:
-    """Rows of a strip: of whole squares, and of whole lines of memory."""
+    """Return the rows of a strip: full transposition tiles, and full cache lines."""
     return max(LINE // dtype.itemsize, lanes)
 
 
 def _pitch(columns: Index, lanes: int) -> Index:
-    """Elements from one row of a strip to the next: whole squares, and a vector more, since rows a
-    power of two apart share a cache's sets."""
+    """Return the elements between rows of a strip.
+
+    Full transposition tiles and a vector more, since rows at power-of-two distances share cache
+    sets.
+    """
     return mul(floordiv(add(columns, 2 * lanes - 1), lanes), lanes)
 
 
 def pitches(s: Schedule) -> dict[Item, Index]:
-    """How far apart the rows of each load's strip are, for the widest nest that reads it."""
-    found: dict[Item, Index] = {}
+    """Return the row pitch of each load's strip, for the widest nest that reads it."""
+    pitch_of: dict[Item, Index] = {}
     for nest in (n for n in s.nests if n.strips):
         for item in nest.turned:
             span = s.span(s.region(item), nest.order[-1])
-            found[item] = maximum(found.get(item, 0), _pitch(span, s.lanes))
-    return found
+            pitch_of[item] = maximum(pitch_of.get(item, 0), _pitch(span, s.lanes))
+    return pitch_of
 
 
 # ---- emission ------------------------------------------------------------------------------------
 
 
 def in_strips(home: NestEmitter, nest: Nest, inside: Callable[[], None]) -> None:
-    """Runs a nest for each strip of its rows, which are the range then, or once where it reads
-    nothing that is turned in strips."""
+    """Run a nest for each strip of its rows, or once if it reads no strips.
+
+    The range of the row axis is the strip meanwhile.
+    """
     if not nest.strips:
         inside()
         return
-    b, row, kept = home.b, nest.order[-2], dict(home.ranges)
+    b, row, ranges = home.b, nest.order[-2], dict(home.ranges)
     rows = min(strip_rows(i.dtype, home.s.lanes) for i in nest.turned)
-    low, high = kept[row]
+    low, high = ranges[row]
 
-    def one(first: ir.Value) -> None:
+    def run_strip(first: ir.Value) -> None:
         end = b.add(first, number(rows))
         home.ranges[row] = first, b.select(b.icmp_signed("<", end, high), end, high)
         inside()
 
-    home.loop(low, high, rows, one)
-    home.ranges = kept
+    home.loop(low, high, rows, run_strip)
+    home.ranges = ranges
 
 
 __all__ = ["across_strips", "in_strips", "pitches", "strip_rows"]

@@ -1,18 +1,18 @@
-"""Folds over small windows are written out: a pooling becomes an elementwise operator.
+"""Unroll reductions over small windows: a pooling becomes an elementwise operator.
 
-A window is walked by two axes that move along one dimension, the results' and the fold's.  Looped
-over, its few steps would have lanes and masks of their own; written out, vectors run along the
+A window is walked by two axes that move along one dimension, the result's and the reduced one.  In
+a loop, its few steps would have lanes and masks of their own; unrolled, vectors run along the
 results and every step is one load.
 
     max over u, v of x[2*i + u, 2*j + v]    is    max(max(x[2*i, 2*j], x[2*i, 2*j + 1]), ..)
 
-A short sum of products of which no axis is one factor's own, with which nothing else can be done,
-becomes that many operators too:
+A short contraction without an axis that only one factor has, for which there is no better plan, is
+unrolled too:
 
     dot(x[i + u], w[u] over u)    is    x[i]*w[0] + x[i + 1]*w[1] + ..
 
-Sums are carried in double precision, as they are where they are looped over; of doubles, which
-would have to carry their errors along, none are written out.
+Sums are carried in float64, as in loops; sums of doubles, which would have to be compensated, are
+not unrolled.
 """
 
 from __future__ import annotations
@@ -40,41 +40,51 @@ from smelt.types.dtype import DType, bool_, f32, f64, i32
 from smelt.types.expr import Index, mul
 
 STEPS = 25
-"""Elements of a window that is written out at most: 5 by 5."""
+"""Most elements of an unrolled window: 5 by 5."""
 SHORT_ROWS, SHORT_PAIRS = 10, 8
-"""Elements of a short row that is written out, where nothing but what it folds to is stored, and
-the same where rows of several arrays are read: each is picked out of as many vectors as a row has
-elements, and longer ones are vectors of their own (`smelt.codegen.llvm.loops.batched_reduce`)."""
+"""Most elements of an unrolled short row if only its reduction is stored.
+
+SHORT_PAIRS if rows of several arrays are read: each element is picked out of as many vectors as a
+row has elements.  Longer rows are vectors of their own (`smelt.codegen.llvm.loops.batched_reduce`).
+"""
 MOST = 200
-"""Items that a fold becomes at most."""
+"""Most items that a reduction becomes."""
 MOST_PRODUCTS = 1024
-"""The same of a short sum of products: sums of sums would become their product."""
+"""Most items that a short contraction becomes: nested sums would multiply."""
 LANES = 64
-"""Positions that a product of a batch may have for vectors to hold several of them."""
+"""Most positions of each contraction of a batch for vectors to hold several of them."""
 TINY = 8
-"""Products of a sum of theirs at most, each of which has lanes of its own to be found."""
+"""Most products of a sum in such a batch, each of which has to be gathered."""
 SLIM, ROWS = 4, 128
-"""Columns at most and rows at least of a product whose vectors run along its rows, where columns
-are stored side by side; where they are summed again (in a small network), `TINY` of them."""
+"""Most columns and fewest rows of a contraction whose vectors run along its rows.
+
+For columns that are stored contiguously; `TINY` columns if they are reduced again (in a small
+network).
+"""
 NEAREST = 3
-"""Steps between neighbouring windows at most, so that loads share lines."""
+"""Largest stride between neighbouring windows, so that loads share cache lines."""
 
 
 def written_out(phase: Phase) -> Phase:
-    """Folds over small windows become trees of their scalar operator."""
+    """Unroll reductions over small windows into trees of their scalar operator."""
     row = short_row(phase)
-    for fold in [i for i in phase.items if i.kind == "fold"]:
-        if isinstance(fold.payload, Folding) and _is_small_window(phase, fold, fold.payload, row):
-            _write_out(phase, fold, fold.payload)
+    for reduction in [i for i in phase.items if i.kind == "fold"]:
+        if isinstance(reduction.payload, Folding) and _is_small_window(
+            phase, reduction, reduction.payload, row
+        ):
+            _unroll(phase, reduction, reduction.payload)
     renumber(phase)
     return phase
 
 
-def _is_small_window(phase: Phase, fold: Item, folding: Folding, row: str | None) -> bool:
-    """Whether a fold is written out; `row` is the axis of short rows that are spread then."""
-    over, (arg, *edges) = set(folding.over), fold.args
-    bound = cut_axes(phase.segments[fold.time]) | phase.cut.keys()
-    if edges or over & bound or not _is_free(fold, folding):
+def _is_small_window(phase: Phase, reduction: Item, folding: Folding, row: str | None) -> bool:
+    """Return whether to unroll a reduction.
+
+    `row` is the axis of short rows whose columns will be unrolled, if any.
+    """
+    over, (arg, *edges) = set(folding.over), reduction.args
+    bound = cut_axes(phase.segments[reduction.time]) | phase.cut.keys()
+    if edges or over & bound or not _is_reorderable(reduction, folding):
         return False
     count = 1
     for a in over:
@@ -83,31 +93,40 @@ def _is_small_window(phase: Phase, fold: Item, folding: Folding, row: str | None
     varying = list(reached(arg, over))
     if not 1 <= count <= STEPS or count * len(varying) > MOST or folds(arg, over):
         return False
-    differ = (i for i in varying if i.axes & fold.axes)  # what all results share is no row
+    differ = (i for i in varying if i.axes & reduction.axes)  # what all results share is not a row
     loads = [i.payload.offset for i in differ if isinstance(i.payload, Access)]
-    if any(i.kind == "peek" for i in varying):  # beside which other loads count for little
+    if any(i.kind == "peek" for i in varying):  # other loads are cheap besides
         return True
-    written = frozenset[str]().union(*(s.axes for s in phase.stores))
-    gone = over == {row} or not over & written or bool(set(fold.axes) - written)
-    most = SHORT_ROWS if len(loads) == 1 else SHORT_PAIRS
+    stored_axes = frozenset[str]().union(*(s.axes for s in phase.stores))
+    is_row_reduced = (
+        over == {row} or not over & stored_axes or bool(set(reduction.axes) - stored_axes)
+    )
+    max_length = SHORT_ROWS if len(loads) == 1 else SHORT_PAIRS
     return bool(loads) and all(
-        _slides(x, over, set(fold.axes)) or (gone and _follow(x, phase, folding.over, most))
+        _is_window(x, over, set(reduction.axes))
+        or (is_row_reduced and _are_adjacent_rows(x, phase, folding.over, max_length))
         for x in loads
     )
 
 
-def _is_free(fold: Item, folding: Folding) -> bool:
-    """Whether terms may be joined in any order: nothing rounds, or it does in double precision."""
-    row, source = folding.row, fold.args[0].dtype
+def _is_reorderable(reduction: Item, folding: Folding) -> bool:
+    """Return whether terms may be combined in any order.
+
+    Nothing rounds, or it does so in float64.
+    """
+    row, source = folding.row, reduction.args[0].dtype
     return row.idempotent or (row.wide and (source == f32 or source.is_integer))
 
 
-def _slides(offset: Index, over: set[str], kept: set[str]) -> bool:
-    """Whether neighbouring results read neighbouring elements, with steps of the fold between: of
-    their own, or whole rows of results' elements where these lie side by side."""
-    steps = [coefficient(offset, a) for a in kept]
-    near = any(isinstance(s, int) and 1 <= s <= NEAREST for s in steps)
-    if near and any(coefficient(offset, a) == 1 for a in over):
+def _is_window(offset: Index, over: set[str], result_axes: set[str]) -> bool:
+    """Return whether neighbouring results read neighbouring elements, or contiguous rows.
+
+    With steps of the reduction between: along axes of their own, or whole rows of results' elements
+    where these are contiguous.
+    """
+    steps = [coefficient(offset, a) for a in result_axes]
+    has_near_results = any(isinstance(s, int) and 1 <= s <= NEAREST for s in steps)
+    if has_near_results and any(coefficient(offset, a) == 1 for a in over):
         return True
     between = [coefficient(offset, a) for a in over]
     return 1 in steps and all(
@@ -115,9 +134,12 @@ def _slides(offset: Index, over: set[str], kept: set[str]) -> bool:
     )
 
 
-def _follow(offset: Index, phase: Phase, over: tuple[str, ...], most: int) -> bool:
-    """Whether what is folded lies in short rows that follow one another, whose elements are a comb
-    (`smelt.codegen.llvm.access.interleaved_loads`): vectors run along the rows."""
+def _are_adjacent_rows(offset: Index, phase: Phase, over: tuple[str, ...], most: int) -> bool:
+    """Return whether the reduced elements are short rows without gaps between them.
+
+    They are read as a group of interleaved loads then
+    (`smelt.codegen.llvm.access.interleaved_loads`), by vectors along the rows.
+    """
     length, inside = 1, set[str]()
     while True:
         following = [
@@ -134,63 +156,76 @@ def _follow(offset: Index, phase: Phase, over: tuple[str, ...], most: int) -> bo
         length *= n
 
 
-def _write_out(phase: Phase, fold: Item, folding: Folding) -> None:
-    (arg,) = fold.args
+def _unroll(phase: Phase, reduction: Item, folding: Folding) -> None:
+    """Replace a reduction by a tree of its scalar operator."""
+    (arg,) = reduction.args
     counts = [n for a in folding.over if isinstance(n := phase.axes[a], int)]
     terms = [
-        Cloner(phase, fold, dict(zip(folding.over, at, strict=True))).of(arg)
+        Cloner(phase, reduction, dict(zip(folding.over, at, strict=True))).of(arg)
         for at in positions(*map(range, counts))
     ]
     row = folding.row
     if row.positional:
-        place = _place_of_best(phase, fold, row, terms)
-        fold.kind, fold.payload, fold.args = "cast", Converting(fold.dtype), (place,)
+        best = _position_of_best(phase, reduction, row, terms)
+        reduction.kind, reduction.payload, reduction.args = (
+            "cast",
+            Converting(reduction.dtype),
+            (best,),
+        )
         return
     if row.idempotent:
-        fold.kind, fold.payload = "apply", row.scalar
-        fold.args = _in_pairs(phase, fold, row.scalar, terms, fold.dtype)
+        reduction.kind, reduction.payload = "apply", row.scalar
+        reduction.args = _combine_in_pairs(phase, reduction, row.scalar, terms, reduction.dtype)
         if len(terms) == 1:
-            fold.args *= 2  # what is folded once more stays the same
+            reduction.args *= 2  # idempotent
         return
-    wide = f64 if arg.dtype == f32 else fold.dtype
+    wide = f64 if arg.dtype == f32 else reduction.dtype
     if wide != arg.dtype:
-        terms = [put_before(phase, fold, "cast", Converting(wide), (t,), wide) for t in terms]
+        terms = [put_before(phase, reduction, "cast", Converting(wide), (t,), wide) for t in terms]
     if len(terms) > 1:
-        pair = _in_pairs(phase, fold, row.scalar, terms, wide)
-        terms = [_apply(phase, fold, row.scalar, pair, wide)]
-    fold.kind, fold.payload, fold.args = "cast", Converting(fold.dtype), tuple(terms)
+        pair = _combine_in_pairs(phase, reduction, row.scalar, terms, wide)
+        terms = [_apply(phase, reduction, row.scalar, pair, wide)]
+    reduction.kind, reduction.payload, reduction.args = (
+        "cast",
+        Converting(reduction.dtype),
+        tuple(terms),
+    )
 
 
-def _place_of_best(phase: Phase, fold: Item, row: Combine, terms: list[Item]) -> Item:
-    """Where the best term stands, the first of equals, or the first that is NaN: of two it is the
-    later one if it is better than the other."""
-    make = partial(_apply, phase, fold)
+def _position_of_best(phase: Phase, reduction: Item, row: Combine, terms: list[Item]) -> Item:
+    """Return the position of the best term: the first of equals, or the first NaN.
+
+    Of two terms, the later one wins if it is better.
+    """
+    make = partial(_apply, phase, reduction)
     _, equal, differs = AS_GOOD
-    found = [(t, put_before(phase, fold, "const", k, (), i32)) for k, t in enumerate(terms)]
-    while len(found) > 1:
+    candidates = [
+        (t, put_before(phase, reduction, "const", k, (), i32)) for k, t in enumerate(terms)
+    ]
+    while len(candidates) > 1:
         pairs: list[tuple[Item, Item]] = []
-        for (a, at_a), (b, at_b) in zip(found[::2], found[1::2], strict=False):
+        for (a, at_a), (b, at_b) in zip(candidates[::2], candidates[1::2], strict=False):
             better = make(row.scalar, (b, a), bool_)
             if a.dtype.is_float:
-                nan, known = make(differs, (b, b), bool_), make(equal, (a, a), bool_)
-                better = make(CHOICE, (nan, known, better), bool_)
+                nan, is_number = make(differs, (b, b), bool_), make(equal, (a, a), bool_)
+                better = make(CHOICE, (nan, is_number, better), bool_)
             pairs.append(
                 (make(CHOICE, (better, b, a), a.dtype), make(CHOICE, (better, at_b, at_a), i32))
             )
-        found = [*pairs, *found[2 * len(pairs) :]]
-    return found[0][1]
+        candidates = [*pairs, *candidates[2 * len(pairs) :]]
+    return candidates[0][1]
 
 
 def short_products(phase: Phase) -> None:
-    """Short sums of products become trees of scalar operators.  What they were written out of goes:
-    its axes are no longer anybody's."""
+    """Unroll short contractions into trees of scalar operators, and remove their axes."""
     for dot in [i for i in phase.items if i.kind == "dot"]:
         if _is_short_sum(phase, dot):
-            _write_products(phase, dot)
+            _unroll_dot(phase, dot)
     prune(phase)
 
 
 def _is_short_sum(phase: Phase, dot: Item) -> bool:
+    """Return whether to unroll a contraction."""
     assert isinstance(dot.payload, Folding)
     over = {*dot.payload.over}
     left, right = (a.axes - over for a in dot.args)
@@ -205,52 +240,68 @@ def _is_short_sum(phase: Phase, dot: Item) -> bool:
         or _is_slim(phase, dot, prod(sizes), (left - right, right - left))
     ):
         return False
-    terms, read = prod(sizes), [i for a in dot.args for i in reached(a, over)]
-    return terms * len(read) <= MOST_PRODUCTS and (
-        terms <= SHORT_TERMS or not any(_is_comb(i, dot.axes - over) for i in read)
+    terms, loads = prod(sizes), [i for a in dot.args for i in reached(a, over)]
+    return terms * len(loads) <= MOST_PRODUCTS and (
+        terms <= SHORT_TERMS or not any(_is_strided_load(i, dot.axes - over) for i in loads)
     )
 
 
-def _is_comb(item: Item, kept: frozenset[str]) -> bool:
-    """Whether a load that differs between results has no axis of theirs to read vectors along."""
+def _is_strided_load(item: Item, result_axes: frozenset[str]) -> bool:
+    """Return whether a load that differs between results has no contiguous result axis."""
     if not isinstance(item.payload, Access):
         return False
-    steps = [coefficient(item.payload.offset, a) for a in item.axes & kept]
+    steps = [coefficient(item.payload.offset, a) for a in item.axes & result_axes]
     return bool(steps) and 1 not in steps
 
 
-def _is_tiny(phase: Phase, dot: Item, terms: int, own: frozenset[str]) -> bool:
-    """Whether a batch of products is so small that vectors hold several of them: what neither
-    operand shares has few positions, all told, and no tile would be filled."""
-    extents = [phase.axes[a] for a in own]
-    known = [n for n in extents if isinstance(n, int)]
-    batch = dot.axes - own
-    return len(known) == len(extents) and prod(known) <= LANES and terms <= TINY and bool(batch)
+def _is_tiny(phase: Phase, dot: Item, terms: int, unshared_axes: frozenset[str]) -> bool:
+    """Return whether contractions of a batch are so small that vectors hold several of them.
+
+    The axes of one operand have few positions in all, so that no tile would be filled.
+    """
+    extents = [phase.axes[a] for a in unshared_axes]
+    constant = [n for n in extents if isinstance(n, int)]
+    batch = dot.axes - unshared_axes
+    return (
+        len(constant) == len(extents) and prod(constant) <= LANES and terms <= TINY and bool(batch)
+    )
 
 
 def _is_slim(
-    phase: Phase, dot: Item, terms: int, own: tuple[frozenset[str], frozenset[str]]
+    phase: Phase, dot: Item, terms: int, unshared_axes: tuple[frozenset[str], frozenset[str]]
 ) -> bool:
-    """Whether many rows meet few columns of few elements (colours, points in space), and rows are
-    computed, or a function reads the results: vectors along a row are nearly empty, those along the
-    rows hold one column each.  Rows that are multiplied as they lie have tiles of their own."""
+    """Return whether many rows meet few columns of few elements (colours, points in space).
+
+    And the rows are computed, or a function reads the results: vectors along a row are nearly
+    empty, those along the rows hold one column each.  Rows that are multiplied in place have a tile
+    instead.
+    """
     if terms > TINY or dot.dtype.itemsize > f32.itemsize:
         return False
     stored = frozenset[str]().union(*(s.axes for s in phase.stores))
     after = (i.payload for i in readers(phase, [dot]) if i.kind == "apply")
-    dear = sum(SCALARS[op].cost for op in after if isinstance(op, str)) > LONGEST
-    for (few, many), rows in zip((own, own[::-1]), dot.args[::-1], strict=True):
-        most = TINY if few.isdisjoint(stored) else SLIM
-        columns = prod(n if isinstance(n := phase.axes[a], int) else most + 1 for a in few)
-        known = [n for a in many if isinstance(n := phase.axes[a], int)]
-        whole = len(known) < len(many) or prod(known) >= ROWS
-        if columns <= most and many and whole and (dear or rows.kind != "load"):
+    is_costly = sum(SCALARS[op].cost for op in after if isinstance(op, str)) > LONGEST
+    for (column_axes, row_axes), rows in zip(
+        (unshared_axes, unshared_axes[::-1]), dot.args[::-1], strict=True
+    ):
+        max_columns = TINY if column_axes.isdisjoint(stored) else SLIM
+        columns = prod(
+            n if isinstance(n := phase.axes[a], int) else max_columns + 1 for a in column_axes
+        )
+        constant = [n for a in row_axes if isinstance(n := phase.axes[a], int)]
+        has_many_rows = len(constant) < len(row_axes) or prod(constant) >= ROWS
+        if (
+            columns <= max_columns
+            and row_axes
+            and has_many_rows
+            and (is_costly or rows.kind != "load")
+        ):
             return True
     return False
 
 
-def _write_products(phase: Phase, dot: Item) -> None:
-    """The sum as its products, added in pairs."""
+def _unroll_dot(phase: Phase, dot: Item) -> None:
+    """Replace a contraction by its products, added in pairs."""
     assert isinstance(dot.payload, Folding)
     times, plus = SUM_OF_PRODUCTS[1], COMBINES[SUM_OF_PRODUCTS[0]].scalar
     over = dot.payload.over
@@ -259,15 +310,15 @@ def _write_products(phase: Phase, dot: Item) -> None:
         clone = Cloner(phase, dot, dict(zip(over, at, strict=True)))
         terms.append(_apply(phase, dot, times, tuple(map(clone.of, dot.args)), dot.dtype))
     dot.kind, dot.payload = "apply", plus
-    dot.args = _in_pairs(phase, dot, plus, terms, dot.dtype)
+    dot.args = _combine_in_pairs(phase, dot, plus, terms, dot.dtype)
     if len(terms) == 1:
         dot.payload, dot.args = times, terms[0].args
 
 
-def _in_pairs(
+def _combine_in_pairs(
     phase: Phase, user: Item, scalar: str, terms: list[Item], dtype: DType
 ) -> tuple[Item, ...]:
-    """Terms joined in pairs until two are left, or the only one."""
+    """Combine terms in pairs until two are left, or the only one."""
     while len(terms) > 2:
         pairs = [
             _apply(phase, user, scalar, two, dtype)
