@@ -136,7 +136,7 @@ def drop(forward: GraphModule, first: int, count: int) -> list[Any]:
     return results[first : first + count]
 
 
-# ---- choice -------------------------------------------------------------------------------------
+# ---- choice --------------------------------------------------------------------------------------
 
 
 _WIDE_DTYPES = (torch.float32, torch.float64, torch.bfloat16)
@@ -258,7 +258,7 @@ def _is_number(x: Any, number: int) -> bool:
     return isinstance(x, int | float) and x == number
 
 
-# ---- rewriting -------------------------------------------------------------------------------------
+# ---- rewriting -----------------------------------------------------------------------------------
 
 
 def _rewrite(joint: GraphModule, tangent: Node, hoisted: list[Node], boundary: list[Node]) -> None:

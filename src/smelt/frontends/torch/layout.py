@@ -128,9 +128,10 @@ def parts_at(node: Any) -> int | None:
 
 
 def declared(fake: Any, *, guarded: bool) -> tuple[int | None, ...]:
-    """Return the strides that an input declares: 0 and 1 are fixed, None is read at the call.
+    """Return the strides that an input declares.
 
-    Without guards at most one stride is declared 1, so that a copy can have the same strides.
+    0 and 1 are fixed, None is read at the call. Without guards at most one stride is declared 1, so
+    that a copy can have the same strides.
 
     >>> declared(torch.empty(2, 8).as_strided((2, 3, 2), (8, 1, 1)), guarded=False)
     (None, None, 1)

@@ -200,7 +200,7 @@ class Lowering:
         self.last = [n for n in self.last if n not in done]
 
     def row(self, node: Any) -> Row | None:
-        """Return the row of an operator that is computed by a graph; None if torch has the value."""
+        """Return the row of an operator that a graph computes; None if torch has the value."""
         return self._entries[node].row
 
     def _lower_operator(self, node: Any) -> None:
@@ -255,7 +255,7 @@ class Lowering:
         )
 
     def _siblings(self, node: Any) -> dict[int, Any]:
-        """Return the results of an operator that exist when a copy of it is computed, by position."""
+        """Return the existing results of an operator for a copy of it, by position."""
         siblings = {
             k: self._nodes_by_name.get(name) for k, name in node.meta.get(GIVEN, {}).items()
         }
@@ -298,7 +298,7 @@ class Lowering:
     # ---- values ----------------------------------------------------------------------------------
 
     def operators(self, k: int) -> list[Any]:
-        """Return the operators that the graph of stage `k` computes, in the order of the program."""
+        """Return the operators that the graph of stage `k` computes, in program order."""
         return [
             n
             for n, e in self._entries.items()
@@ -459,26 +459,28 @@ class Lowering:
         assert row is not None
         out = node.meta["val"]
         origin = origin_of(node)
-        given = map_arg(node.args, lambda n: n if is_size(n) else None) if row.source else node.args
-        args = [self._operand(a, k, origin) for a in given]
+        inputs = (
+            map_arg(node.args, lambda n: n if is_size(n) else None) if row.source else node.args
+        )
+        args = [self._operand(a, k, origin) for a in inputs]
         options = {name: self._operand(a, k, origin) for name, a in node.kwargs.items()}
         fakes = [told(a) for a in node.args]
         if row.elementwise and isinstance(out, torch.Tensor):
             shape = self.sizes.shape(out.shape)
             args = [self._respell(a, shape) if isinstance(a, V) else a for a in args]
         reads = self.stage(k).reads
-        found: Any = row.lower(Call(out, fakes, self.sizes, origin, reads), *args, **options)
-        if isinstance(out, (tuple, list)) and (given := self._siblings(node)):
-            values = {place: self.value(x, k) for place, x in given.items()}
-            found = [
-                None if x is None else replaced(found, place, values)
-                for place, x in enumerate(found)
+        result: Any = row.lower(Call(out, fakes, self.sizes, origin, reads), *args, **options)
+        if isinstance(out, (tuple, list)) and (inputs := self._siblings(node)):
+            values = {place: self.value(x, k) for place, x in inputs.items()}
+            result = [
+                None if x is None else replaced(result, place, values)
+                for place, x in enumerate(result)
             ]
         if row.inside:
-            self.stage(k).inside.add(found.node)
-        found = self._checked(node, found, out)
-        self._values[node, k] = found
-        return found
+            self.stage(k).inside.add(result.node)
+        result = self._checked(node, result, out)
+        self._values[node, k] = result
+        return result
 
     def _operand(self, a: Any, k: int, origin: Traced) -> Any:
         if isinstance(a, torch.fx.Node):
