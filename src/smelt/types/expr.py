@@ -1,9 +1,9 @@
-"""Integer expressions over sizes and axes: the algebra of shapes and of index maps.
+"""Implement integer expressions over sizes and axes, for shapes and index maps.
 
-A value is a Python int or an `Expr`, a polynomial over atoms in a normal form, so that equality of
-text is equality of value for everything the rules below can see.  Atoms are variables (a *size*,
-fixed during a call, an *axis*, which runs over 0 .. extent-1, or a *value* that a program computes)
-and floor divisions, remainders, minima and maxima of expressions.
+A value is a Python int or an `Expr`, a polynomial over atoms in a normal form, so that expressions
+are equal exactly if their normal forms are, as far as the rules below can see. Atoms are variables
+(a *size*, fixed during a call, an *axis*, which takes the values 0 .. extent-1, or a *value* that a
+program computes) and floor divisions, remainders, minima and maxima of expressions.
 
 >>> n, i = size("n"), axis("i", size("n") * 4)
 >>> (i // 4) * 4 + i % 4 == i, i // (n * 4), (n * 4 + i) // 4

@@ -205,7 +205,7 @@ class _Cut:
         return self.prices.again(n, self.given(n))
 
     def keep(self, n: Any) -> float:
-        """Return the nanoseconds charged for keeping a value; infinite if it may change meanwhile."""
+        """Return the ns charged for keeping a value; infinite if it may change meanwhile."""
         is_kept_now = n.name in self.there
         if not _is_strided(n) or n.op not in ("placeholder", "call_function"):
             return 0.0 if is_kept_now and n.op == "placeholder" else math.inf

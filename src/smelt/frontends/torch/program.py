@@ -290,7 +290,8 @@ class Program:
             return f"fitted({converted}, {declared(fake, guarded=False)})"
         if not name.isidentifier():
             return f"{converted}.contiguous()"
-        return f"({name} if {condition} else {converted}.contiguous())"  # the check is faster than the call
+        # The check is faster than the call.
+        return f"({name} if {condition} else {converted}.contiguous())"
 
     def _name(self, node: Any) -> str:
         """Return the variable of a value, computed now if it is a view or a size."""

@@ -64,7 +64,7 @@ class Row:
 
 
 class Call:
-    """What the tracer knows of one operator."""
+    """Facts that the tracer knows of one operator."""
 
     __slots__ = ("fakes", "origin", "out", "reads", "sizes")
 
@@ -139,8 +139,10 @@ class Call:
         return x.settle(shape)
 
     def index(self, n: Any) -> Index:
-        """Return a size argument, which is an expression already; raises UnsupportedError if it is
-        none."""
+        """Return a size argument, which is an expression already.
+
+        Raises UnsupportedError if it is no size.
+        """
         if isinstance(n, (float, V)) or n is None:
             raise UnsupportedError(f"{n!r} is no size")
         return n

@@ -35,8 +35,10 @@ def _binary(scalar: str) -> Callable[..., V]:
 
 
 def _shift(scalar: str) -> Callable[..., V]:
-    """Shift integers; counts that are too large or negative give 0 or the sign, as our operators
-    do."""
+    """Shift integers.
+
+    Counts that are too large or negative give 0 or the sign, as our operators do.
+    """
 
     def lower(c: Call, x: Any, y: Any) -> V:
         if not c.dtype.is_integer:

@@ -154,7 +154,7 @@ def _avg_pool_backward(count: int) -> Any:
 
 def _adaptive_avg_backward(count: int) -> Any:
     def lower(c: Call, g: V, x: V) -> V:
-        """Apply adaptive averages with the sizes of input and output exchanged."""
+        """Distribute the gradient of each average over its window."""
         first = x.rank - count
         places, spatial = g.shape[first:], x.shape[first:]
         g = g.wide()

@@ -165,11 +165,11 @@ def _scatter_reduce_rows(
     mean = how == "mean" and x.dtype.is_float
     if how not in _REDUCTIONS and not mean:
         raise UnsupportedError(f"{how} of what is written")
-    join, fold = _REDUCTIONS["sum" if mean else how]
+    mode, reduction = _REDUCTIONS["sum" if mean else how]
     if not include_self:
-        identity = c.number(COMBINES[fold].identity(x.dtype), x.dtype)
+        identity = c.number(COMBINES[reduction].identity(x.dtype), x.dtype)
         x = _scatter_into(c, "put", x, identity, *rows)
-    result = _scatter_into(c, join, x.wide() if mean else x, values, *rows)
+    result = _scatter_into(c, mode, x.wide() if mean else x, values, *rows)
     if not mean:
         return result
     lead = x.shape[: len(rows)]

@@ -1,7 +1,7 @@
-"""Results of one operator that are there anyway, in the place of what the others are made from.
+"""Recompute a result of an operator from its other results that exist anyway.
 
-A norm gives its rows' mean and scale beside the normed values.  Where these two are kept, the
-normed values follow from them element by element, and no row is summed again.
+A norm returns the mean and scale of its rows besides the normed values. If these two are kept, the
+normed values follow from them element by element, and no row is reduced again.
 
 >>> from smelt.graph import build
 >>> from smelt.types.dtype import f32
@@ -30,25 +30,28 @@ __all__ = ["replaced", "through"]
 
 
 def through(results: Sequence[V | None], place: int) -> tuple[int, ...]:
-    """The other results that the one at a place is computed through."""
+    """Return the other results that the one at `place` is computed through, by position."""
     first = results[place]
     if first is None:
         return ()
     inside = set(Graph("one", (), (first.node,)).nodes())
-    found: list[int] = []
+    places: list[int] = []
     for k, other in enumerate(results):
         core = None if other is None or k == place else _core(other.node)
         if core is not None and core in inside and core is not _core(first.node):
-            found.append(k)
-    return tuple(found)
+            places.append(k)
+    return tuple(places)
 
 
-def replaced(results: Sequence[V | None], place: int, given: Mapping[int, V]) -> V:
-    """A result computed from others that are given; `through` says which ones count."""
+def replaced(results: Sequence[V | None], place: int, siblings: Mapping[int, V]) -> V:
+    """Compute a result from other results that exist.
+
+    `siblings` are values by position; `through` says which ones count.
+    """
     first = results[place]
     assert first is not None
     values: dict[Node, Node] = {}
-    for k, value in given.items():
+    for k, value in siblings.items():
         other = results[k]
         if other is not None and (core := _core(other.node)) is not None:
             values[core] = value.reshape(*core.type.shape).node
@@ -57,7 +60,7 @@ def replaced(results: Sequence[V | None], place: int, given: Mapping[int, V]) ->
 
 
 def _core(node: Node) -> Node | None:
-    """The computed value behind views of all its elements; None for what is not computed."""
+    """Return the computed value behind reshapes; None for an input."""
     while isinstance(node.op, Reshape):
         (node,) = node.inputs
     return None if isinstance(node.op, Input) else node
