@@ -52,7 +52,7 @@ def as_it_is(kind: TensorType) -> TensorType:
 class Builder:
     """An `Adjoint` over graph nodes; `origin` is the line that new nodes belong to.
 
-    A front end passes its own way to make a node, and to look up a type: sizes may turn out to be
+    A front end passes its own way to make a node, and to look up a type: sizes may prove to be
     equal after a node was made.
     """
 
@@ -196,10 +196,10 @@ class Builder:
     def chain(
         self, g: Node, partial: Partial, inputs: tuple[Node, ...], out: Node, x: Node
     ) -> Node | None:
-        """Return g times a partial derivative, summed to the shape of operand x; None if it is 0.
+        """Return g times a partial derivative, summed to the shape of operand x.
 
-        If g is a value under a mask, so is the product: an infinite derivative cannot spoil
-        masked-out elements.
+        None if it is 0. If g is a value under a mask, so is the product: an infinite derivative
+        cannot spoil masked-out elements.
         """
         shape, out_shape = self.type(x).shape, self.type(out).shape
         slope = partial(_Formulas(self, x.type.dtype), *inputs, out)
@@ -260,7 +260,7 @@ class Builder:
             return False
 
     def scale(self, g: Node, slope: Node) -> Node | None:
-        """Return g times a derivative, in as few operators as its form allows; None if it is 0."""
+        """Return g times a derivative in as few operators as possible; None if it is 0."""
         number = self.number(slope)
         if number is not None:
             return self._scale_by_number(g, number)

@@ -61,9 +61,9 @@ class Sums:
     # Zero sums
 
     def needed(self, x: Node, axes: Axes) -> tuple[Node | None, bool]:
-        """Return the part of x that its sum over `axes` depends on, and whether its sign is kept.
+        """Return the part of x that its sum over `axes` depends on, and its sign.
 
-        None if the sum is zero.
+        None if the sum is zero; True for a positive sign.
         """
         positive = True
         for _ in range(DEPTH):

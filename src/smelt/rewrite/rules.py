@@ -88,7 +88,7 @@ def _rules_of_columns(row: ScalarOp) -> list[Rule]:
 def _identities(row: ScalarOp) -> list[Rule]:
     """Return the rules of an identity.
 
-    That of floats may turn -0 into 0; for an identity of 0, its sign matters.
+    That of floats may change -0 to 0; for an identity of 0, its sign matters.
     """
     of = row.identity
     assert of is not None
@@ -116,26 +116,26 @@ def _keeps_negative_zero(row: ScalarOp, e: float) -> bool:
 
 
 def _associations(row: ScalarOp) -> list[Rule]:
-    """(x op c) op d -> x op (c op d), computed once."""
+    """Combine constants: (x op c) op d -> x op (c op d), computed once."""
     left = Call(row.name, (Call(row.name, (_X, _C)), _D))
     right = Call(row.name, (_X, Call(row.name, (_C, _D))))
-    found = [Rule(f"constants of {row.name} meet", left, right, BITS)]
+    rules = [Rule(f"constants of {row.name} meet", left, right, BITS)]
     if row.idempotent:
         name = f"bounds of {row.name} meet"
-        found.append(Rule(name, left, right, FLOATS, when=_not_both_zero))
-    return found
+        rules.append(Rule(name, left, right, FLOATS, when=_not_both_zero))
+    return rules
 
 
 def _roundings() -> list[Rule]:
-    """Rounding a whole number changes nothing."""
+    """Return the rules that rounding an integral number changes nothing."""
     names = [n for n, row in SCALARS.items() if row.arity == 1 and row.idempotent]
-    found = [
+    rules = [
         rule(f"{n} after {other}", f"{n}({other}(x))", f"{other}(x)", NUMBERS)
         for n in names
         for other in names
         if other != n
     ]
-    return found + [rule(f"{n} of an integer", f"{n}(x)", "x", INTEGERS) for n in names]
+    return rules + [rule(f"{n} of an integer", f"{n}(x)", "x", INTEGERS) for n in names]
 
 
 # ---- rules that are written out ------------------------------------------------------------------

@@ -46,7 +46,10 @@ def axes_through(index: Iterable[Index], of: Callable[[str], frozenset[str]]) ->
 # Equal axes may differ in their extents, on which the result does not depend.
 @lru_cache(maxsize=8192)
 def coefficient(e: Index, name: str) -> Index | None:
-    """Return the stride of axis `name` in `e` (free of axes); None if `e` is not affine in it."""
+    """Return the stride of axis `name` in `e`, free of axes.
+
+    None if `e` is not affine in the axis.
+    """
     total: Index = 0
     for m, c in terms_of(e):
         hits = [a for a in m if a.kind == "axis" and a.name == name]
