@@ -205,16 +205,16 @@ class Builder:
         slope = partial(_Formulas(self, x.type.dtype), *inputs, out)
         masked = self._masked_value(g)
         mask, g = (None, g) if masked is None else masked
-        late: list[tuple[str, Node]] = []
+        deferred: list[tuple[str, Node]] = []
         if shape != out_shape:
-            slope, late = self._split_factors(slope, shape, out)
+            slope, deferred = self._split_factors(slope, shape, out)
         product = self.scale(g, slope)
         if product is None:
             return None
         if mask is not None:
             product = self._apply_mask(mask, product)
         product = self.sum_to(self.expand(product, out_shape), shape)
-        for name, factor in late:
+        for name, factor in deferred:
             product = self.map(name, product, factor)
         return product
 
@@ -233,23 +233,23 @@ class Builder:
         self, slope: Node, shape: Shape, out: Node
     ) -> tuple[Node, list[tuple[str, Node]]]:
         """Split a derivative into factors that vary along reduced axes, and later ones."""
-        late: list[tuple[str, Node]] = []
+        deferred: list[tuple[str, Node]] = []
         rest = slope
         while rest is not out and (form := form_of(rest)) in ("mul", "div", "neg"):
             if form == "neg":
-                late.append(("mul", self.constant(-1.0, rest.type.dtype)))
+                deferred.append(("mul", self.constant(-1.0, rest.type.dtype)))
                 (rest,) = rest.inputs
                 continue
             a, b = rest.inputs
             if self._is_constant_along(b, shape):
-                late.append((form, b))
+                deferred.append((form, b))
                 rest = a
             elif form == "mul" and self._is_constant_along(a, shape):
-                late.append(("mul", a))
+                deferred.append(("mul", a))
                 rest = b
             else:
                 break
-        return rest, [(name, f) for name, f in reversed(late) if self.number(f) != 1]
+        return rest, [(name, f) for name, f in reversed(deferred) if self.number(f) != 1]
 
     def _is_constant_along(self, factor: Node, shape: Shape) -> bool:
         """Whether a factor is constant along everything that is summed to get `shape`."""

@@ -85,14 +85,14 @@ def gauges(
     result: list[Node] = []
     candidates: set[Node] = set()
     active = {*wrt, *(step.node for step in steps)}
-    for place, (node, op, inputs) in enumerate(steps):
+    for position, (node, op, inputs) in enumerate(steps):
         active_inputs = [x for x in inputs if x in active]
         extreme = isinstance(op, Reduce) and op.row.idempotent
         derived = bool(active_inputs) and all(x in candidates for x in active_inputs)
         if not (extreme or derived) or any(x in result for x in inputs):
             continue
         candidates.add(node)
-        if _is_gauge(node, steps[place + 1 :], ends, see):
+        if _is_gauge(node, steps[position + 1 :], ends, see):
             result.append(node)
     return result
 
@@ -133,10 +133,10 @@ def _map(op: Map, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved
         None if f is None else replace(f, at=tuple(a + rank - x.type.rank for a in f.at))
         for x, f in zip(inputs, forms, strict=True)
     ]
-    places = {f.at for f in aligned if f is not None}
-    if len(places) != 1:
+    positions = {f.at for f in aligned if f is not None}
+    if len(positions) != 1:
         raise _UnknownError
-    (at,) = places
+    (at,) = positions
     full = [f or Moved(at) for f in aligned]
     return replace(rule(inputs, full), at=at)
 
@@ -339,16 +339,16 @@ def _gather(op: Gather, inputs: tuple[Node, ...], forms: Forms, types: Types) ->
             positions = index[k].op
             if not isinstance(positions, Iota) or positions.shape != index[k].type.shape:
                 raise _UnknownError
-            place = positions.axis + len(middle) - len(positions.shape)
-            if middle[place] != types[0].shape[a]:
+            position = positions.axis + len(middle) - len(positions.shape)
+            if middle[position] != types[0].shape[a]:
                 raise _UnknownError
-            at.append(op.first + place)
+            at.append(op.first + position)
     return replace(form, at=tuple(at))
 
 
 def _contract(op: Contract, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved:
     """Contraction: scales add up if δ varies along axes of the result."""
-    scale, places = 0.0, set[tuple[int, ...]]()
+    scale, positions = 0.0, set[tuple[int, ...]]()
     for terms, form in zip((op.left, op.right), forms, strict=True):
         if form is None:
             continue
@@ -356,10 +356,10 @@ def _contract(op: Contract, inputs: tuple[Node, ...], forms: Forms, types: Types
         if form.shift or any(n is None or n not in op.out for n in names):
             raise _UnknownError
         scale += form.scale
-        places.add(tuple(op.out.index(n) for n in names if n is not None))
-    if len(places) != 1:
+        positions.add(tuple(op.out.index(n) for n in names if n is not None))
+    if len(positions) != 1:
         raise _UnknownError
-    return Moved(places.pop(), scale=scale)
+    return Moved(positions.pop(), scale=scale)
 
 
 _RULES: dict[type[TensorOp], Rule] = {

@@ -144,12 +144,12 @@ class Sums:
         if not self.contractions or form_of(x) != "mul":
             return None
         factors = _factors(x)
-        for place, factor in enumerate(factors):
+        for position, factor in enumerate(factors):
             if not isinstance(factor.op, Contract) or not factor.inputs:
                 continue
             if self.see(factor).shape != self.see(x).shape:
                 continue
-            rest = factors[:place] + factors[place + 1 :]
+            rest = factors[:position] + factors[position + 1 :]
             for step in self.contractions:
                 swap = self._swap_with(step, factor, rest, axes)
                 if swap is not None:
@@ -205,10 +205,10 @@ def _factors(x: Node, depth: int = DEPTH) -> list[Node]:
 def _same_product(one: list[Node], other: list[Node]) -> bool:
     left = list(other)
     for f in one:
-        place = next((k for k, g in enumerate(left) if alike(f, g)), None)
-        if place is None:
+        position = next((k for k, g in enumerate(left) if alike(f, g)), None)
+        if position is None:
             return False
-        left.pop(place)
+        left.pop(position)
     return not left
 
 

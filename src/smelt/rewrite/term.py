@@ -166,10 +166,10 @@ def variables(t: Term) -> tuple[Var, ...]:
     return tuple(dict.fromkeys(v for a in t.args for v in variables(a)))
 
 
-def alike(row: ScalarOp, place: int) -> bool:
+def alike(row: ScalarOp, position: int) -> bool:
     """Whether operand `place` has the type of the row's leading operand."""
     rule = row.rule
-    return rule.accepts[place] == rule.accepts[rule.lead] and place not in rule.free
+    return rule.accepts[position] == rule.accepts[rule.lead] and position not in rule.free
 
 
 def operand_types(row: ScalarOp, lead: DType) -> tuple[DType, ...]:
@@ -237,7 +237,7 @@ def evaluate(t: Term, values: Mapping[str, Any], dtype: DType | None = None) -> 
 
 def number_type(row: ScalarOp, types_by_place: Mapping[int, DType]) -> DType | None:
     """Return the type of a bare number among operands with known types."""
-    for place, dtype in types_by_place.items():
-        if alike(row, place):
+    for position, dtype in types_by_place.items():
+        if alike(row, position):
             return dtype
     return None

@@ -54,13 +54,13 @@ def _copy(x: Any, y: Any, non_blocking: bool = False) -> Any:
 
 
 @moved
-def _slice_scatter(x: Any, y: Any, dim: int = 0, *place: Any) -> Any:
-    return whole(ATEN.slice_scatter.default(pair_of(x), pair_of(y), dim % x.dim(), *place))
+def _slice_scatter(x: Any, y: Any, dim: int = 0, *position: Any) -> Any:
+    return whole(ATEN.slice_scatter.default(pair_of(x), pair_of(y), dim % x.dim(), *position))
 
 
 @moved
-def _select_scatter(x: Any, y: Any, dim: int, place: Any) -> Any:
-    return whole(ATEN.select_scatter.default(pair_of(x), pair_of(y), dim % x.dim(), place))
+def _select_scatter(x: Any, y: Any, dim: int, position: Any) -> Any:
+    return whole(ATEN.select_scatter.default(pair_of(x), pair_of(y), dim % x.dim(), position))
 
 
 @moved
@@ -140,8 +140,8 @@ def _repeat(x: Any, times: Sequence[Any]) -> Any:
 def _stack(parts: Sequence[Any], dim: int = 0) -> Any:
     if not known(*parts) or not all(map(is_complex, parts)):
         return NotImplemented
-    place = dim % (parts[0].dim() + 1)
-    return whole(torch.cat([pair_of(x).unsqueeze(place) for x in parts], place))
+    position = dim % (parts[0].dim() + 1)
+    return whole(torch.cat([pair_of(x).unsqueeze(position) for x in parts], position))
 
 
 @straight

@@ -250,8 +250,8 @@ def _is_linear(node: Node, backward_nodes: set[Node]) -> bool:
 
 
 def _is_zero(x: Any) -> bool:
-    place = _ZEROS.get(x.target) if isinstance(x, Node) else None
-    return place is not None and _is_number(x.args[place], 0)
+    position = _ZEROS.get(x.target) if isinstance(x, Node) else None
+    return position is not None and _is_number(x.args[position], 0)
 
 
 def _is_number(x: Any, number: int) -> bool:

@@ -77,22 +77,22 @@ def new_values(
     times.update(read)
     replaced: dict[Any, Any] = {}
     for n in writes:
-        place, value = n.args[0], n.args[1]
-        unshared = all(times[x] == (x in sources[n]) for x in (place, value))
+        position, value = n.args[0], n.args[1]
+        unshared = all(times[x] == (x in sources[n]) for x in (position, value))
         if (
-            place in inputs
+            position in inputs
             and value in outputs
             and unshared
-            and is_guarded(place)
-            and _same_layout(place, value)
+            and is_guarded(position)
+            and _same_layout(position, value)
         ):
-            replaced[value] = place
+            replaced[value] = position
     return replaced
 
 
-def _same_layout(place: Any, value: Any) -> bool:
+def _same_layout(position: Any, value: Any) -> bool:
     """Whether a value fills an argument element by element."""
-    old, new = place.meta["val"], value.meta["val"]
+    old, new = position.meta["val"], value.meta["val"]
     return (
         old.dtype == new.dtype
         and tuple(old.shape) == tuple(new.shape)
@@ -118,15 +118,15 @@ def memory_of(values: Iterable[Any], row_of: Callable[[Any], Row | None]) -> set
     Follows our views, and calls of torch, which may return their operands.
     """
     sources: set[Any] = set()
-    todo = list(values)
-    while todo:
-        n = todo.pop()
+    pending = list(values)
+    while pending:
+        n = pending.pop()
         if n in sources:
             continue
         sources.add(n)
         row = row_of(n)
         if n.op == "call_function" and (row is None or row.alias):
-            todo += nodes((n.args, n.kwargs))
+            pending += nodes((n.args, n.kwargs))
     return sources
 
 

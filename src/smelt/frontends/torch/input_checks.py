@@ -86,11 +86,11 @@ def check(
         with _restore_buffers(model), record(keep_arguments=True) as compilations:
             fast = torch.compile(model, backend=fresh(), options={"strict": True})
             ours = _cloned_tensors(fast(*copy.deepcopy(args), **copy.deepcopy(kwargs)))
-    for place, (a, b, c) in enumerate(zip(ours, eager, exact, strict=True)):
+    for position, (a, b, c) in enumerate(zip(ours, eager, exact, strict=True)):
         error, eager_error = _relative_error(a, c), _relative_error(b, c)
         if not error <= margin * max(eager_error, _epsilon(a)):
             name, where, repro = _first_difference(compilations.graphs, margin)
-            return Difference(place, error, eager_error, name, where, repro)
+            return Difference(position, error, eager_error, name, where, repro)
     return None
 
 

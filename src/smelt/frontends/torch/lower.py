@@ -343,9 +343,9 @@ class Lowering:
             return False
         leaves: set[Any] = set()
         seen: dict[Any, None] = {node: None}
-        todo = [node]
-        while todo:
-            n = todo.pop()
+        pending = [node]
+        while pending:
+            n = pending.pop()
             row = self._entries[n].row
             is_cheap_item = n.target is operator.getitem and _is_recomputed(n.args[0])
             is_cheap = row is not None and (row.elementwise or row.alias or _is_recomputed(n))
@@ -356,7 +356,7 @@ class Lowering:
                     leaves.add(x)
                 elif x not in seen:
                     seen[x] = None
-                    todo.append(x)
+                    pending.append(x)
         sizes = [count(x) for x in leaves]
         result_size = count(node)
         return max(sizes, default=0) <= result_size and sizes.count(result_size) <= 1
@@ -471,10 +471,10 @@ class Lowering:
         reads = self.stage(k).reads
         result: Any = row.lower(Call(out, fakes, self.sizes, origin, reads), *args, **options)
         if isinstance(out, (tuple, list)) and (inputs := self._siblings(node)):
-            values = {place: self.value(x, k) for place, x in inputs.items()}
+            values = {position: self.value(x, k) for position, x in inputs.items()}
             result = [
-                None if x is None else replaced(result, place, values)
-                for place, x in enumerate(result)
+                None if x is None else replaced(result, position, values)
+                for position, x in enumerate(result)
             ]
         if row.inside:
             self.stage(k).inside.add(result.node)
@@ -506,8 +506,10 @@ class Lowering:
             return self._require_type(results, self.type_of(out), 0)
         used = {u.args[1] for u in node.users if u.target is operator.getitem and u.users}
         values = [*results, *[None] * len(out)]
-        for place in used:
-            values[place] = self._require_type(values[place], self.type_of(out[place]), place)
+        for position in used:
+            values[position] = self._require_type(
+                values[position], self.type_of(out[position]), position
+            )
         return tuple(values)
 
     def _require_type(self, value: V | None, expected: TensorType, position: int) -> V:

@@ -111,8 +111,8 @@ class _Cut:
         self.stays = changed.union(moved, (n for n in self.wanted if _is_unchecked(n)))
         """Values that are never recomputed."""
         arguments = [n for n in forward.graph.nodes if n.op == "placeholder"]
-        places = options.get("static_lifetime_input_indices") or ()
-        self.static = {arguments[k] for k in places if k < len(arguments)}
+        positions = options.get("static_lifetime_input_indices") or ()
+        self.static = {arguments[k] for k in positions if k < len(arguments)}
         """Parameters and buffers, which stay in memory anyway."""
         self.kept: list[Any] = []
         self.again: list[Any] = []
@@ -150,17 +150,17 @@ class _Cut:
         for n in values:
             is_alive_anyway = n.op == "placeholder" and (n.name in self.there or n in self.static)
             if _is_strided(n) and not is_alive_anyway:
-                place = _memory(n), str(n.meta["val"].storage_offset())
-                held[place] = max(held.get(place, 0), _value_bytes(n))
+                position = _memory(n), str(n.meta["val"].storage_offset())
+                held[position] = max(held.get(position, 0), _value_bytes(n))
         return sum(held.values())
 
     def _flow_network(self) -> Any:
         """Build the flow network: (n, 0) says that `n` is computed, (n, 1) that it exists."""
         net: Any = nx.DiGraph()
         seen: set[Any] = set()
-        todo = list(self.wanted)
-        while todo:
-            n = todo.pop()
+        pending = list(self.wanted)
+        while pending:
+            n = pending.pop()
             if n in seen:
                 continue
             seen.add(n)
@@ -170,7 +170,7 @@ class _Cut:
             if math.isfinite(work):
                 for x in self.sources(n):
                     net.add_edge((x, 1), (n, 0), capacity=math.inf)
-                    todo.append(x)
+                    pending.append(x)
         for n in self.wanted:
             net.add_edge((n, 1), "sink", capacity=math.inf)
         return net
@@ -190,9 +190,9 @@ class _Cut:
         """
         if n.target is not operator.getitem:
             return {}
-        parent, place = n.args
+        parent, position = n.args
         siblings = {u.args[1]: u for u in parent.users if u.target is operator.getitem}
-        through = self.prices.through(parent, place)
+        through = self.prices.through(parent, position)
         return {k: siblings[k] for k in through if k in siblings}
 
     def work(self, n: Any) -> float:

@@ -63,24 +63,24 @@ class Prices:
         `siblings` are positions of results of its operator that exist. Infinite if it must not be
         recomputed.
         """
-        place = 0
+        position = 0
         if node.target is operator.getitem:
-            node, place = node.args
+            node, position = node.args
         row = row_of(str(node.target))
         if row is None:
             return 0.0 if _is_view(node.target) else math.inf
         if row.alias:
             return 0.0
         results = self._results(node)
-        if place >= len(results) or results[place] is None:
+        if position >= len(results) or results[position] is None:
             return math.inf
         inputs = {k: _input(f"given{k}", x.type) for k in siblings if (x := results[k]) is not None}
-        return self._arithmetic(replaced(results, place, inputs).node)
+        return self._arithmetic(replaced(results, position, inputs).node)
 
-    def through(self, node: Any, place: int) -> tuple[int, ...]:
+    def through(self, node: Any, position: int) -> tuple[int, ...]:
         """Return the other results of an operator that the one at `place` is computed through."""
         results = self._results(node)
-        return through(results, place) if place < len(results) else ()
+        return through(results, position) if position < len(results) else ()
 
     def _results(self, node: Any) -> tuple[V | None, ...]:
         """Apply an operator's row to fresh inputs; no results if that fails."""
@@ -133,8 +133,8 @@ class Prices:
                 units.values[e.producer].type.dtype for e in unit.edges
             ]
             width = min(max(d.compute.itemsize for d in widths), 8)
-            places = math.prod(evaluate(units.extents[e], self._sizes.hints) for e in unit.axes)
-            total += self._target.compute_ns(unit.trace.cost, places, width)
+            positions = math.prod(evaluate(units.extents[e], self._sizes.hints) for e in unit.axes)
+            total += self._target.compute_ns(unit.trace.cost, positions, width)
         return total
 
 

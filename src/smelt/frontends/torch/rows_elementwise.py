@@ -237,9 +237,9 @@ def _silu(c: Call, x: V) -> V:
 
 def _log_sigmoid(c: Call, x: V) -> tuple[V, V]:
     """Return the value, and exp(-abs(x)), which torch keeps for the backward pass."""
-    wide = x.wide()
-    small = (-wide.map("abs")).map("exp")
-    return (wide.map("min", 0) - small.map("log1p")).cast(c.dtype), small.cast(c.dtype)
+    widened = x.wide()
+    small = (-widened.map("abs")).map("exp")
+    return (widened.map("min", 0) - small.map("log1p")).cast(c.dtype), small.cast(c.dtype)
 
 
 @_in_compute_type

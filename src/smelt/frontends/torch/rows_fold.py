@@ -149,24 +149,24 @@ def _scan(combine: str) -> Callable[..., V]:
 
 def _softmax(c: Call, x: V, dim: int, _half_to_float: bool = False) -> V:
     axes = (axis_of(dim, x.rank),) if x.rank else ()
-    wide = x.wide()
-    exponentials = (wide - wide.reduce("max", axes, True)).map("exp")
+    widened = x.wide()
+    exponentials = (widened - widened.reduce("max", axes, True)).map("exp")
     return (exponentials / exponentials.sum(axes, True)).cast(c.dtype)
 
 
 def _log_softmax(c: Call, x: V, dim: int, _half_to_float: bool = False) -> V:
     axes = (axis_of(dim, x.rank),) if x.rank else ()
-    wide = x.wide()
-    shifted = wide - wide.reduce("max", axes, True)
+    widened = x.wide()
+    shifted = widened - widened.reduce("max", axes, True)
     return (shifted - shifted.map("exp").sum(axes, True).map("log")).cast(c.dtype)
 
 
 def _logsumexp(c: Call, x: V, dims: Any, keepdim: bool = False) -> V:
     axes = axes_of(dims, x.rank)
-    wide = x.cast(c.dtype).wide()
-    maximum = wide.reduce("max", axes, True)
+    widened = x.cast(c.dtype).wide()
+    maximum = widened.reduce("max", axes, True)
     maximum = select(maximum.map("abs").map("eq", math.inf), number(0.0, maximum.dtype), maximum)
-    result = (wide - maximum).map("exp").sum(axes, True).map("log") + maximum
+    result = (widened - maximum).map("exp").sum(axes, True).map("log") + maximum
     return _drop_axes(result, axes, keepdim).cast(c.dtype)
 
 
@@ -184,10 +184,10 @@ def _layer_norm(
     c: Call, x: V, shape: Sequence[Any], weight: V | None, bias: V | None, eps: float
 ) -> tuple[V, V, V]:
     axes = tuple(range(x.rank - len(shape), x.rank))
-    wide = x.wide()
-    variance, mean = _moments(wide, axes, 0)
+    widened = x.wide()
+    variance, mean = _moments(widened, axes, 0)
     scale = (variance + float(eps)).map("rsqrt")
-    normed = _affine((wide - mean) * scale, weight, bias).cast(x.dtype)
+    normed = _affine((widened - mean) * scale, weight, bias).cast(x.dtype)
     kind = ours(c.out[1].dtype)
     return normed, mean.cast(kind), scale.cast(kind)
 
@@ -208,8 +208,8 @@ def _group_norm(
     groups: int,
     eps: float,
 ) -> tuple[V, V, V]:
-    wide = x.wide()
-    split = wide.reshape(batch, groups, floordiv(channels, groups), *x.shape[2:])
+    widened = x.wide()
+    split = widened.reshape(batch, groups, floordiv(channels, groups), *x.shape[2:])
     axes = tuple(range(2, split.rank))
     variance, mean = _moments(split, axes, 0)
     scale = (variance + float(eps)).map("rsqrt")
@@ -230,14 +230,14 @@ def _batch_norm(
     _momentum: float,
     eps: float,
 ) -> tuple[V, V | None, V | None]:
-    wide = x.wide()
-    scale = (variance.cast(wide.dtype) + float(eps)).map("rsqrt")
-    shift = mean.cast(wide.dtype)
+    widened = x.wide()
+    scale = (variance.cast(widened.dtype) + float(eps)).map("rsqrt")
+    shift = mean.cast(widened.dtype)
     if weight is not None:
-        scale = scale * weight.cast(wide.dtype)
+        scale = scale * weight.cast(widened.dtype)
     at = [_channels(y, x.rank) for y in (scale, shift, bias)]
     assert at[0] is not None and at[1] is not None
-    return _affine((wide - at[1]) * at[0], None, at[2]).cast(x.dtype), None, None
+    return _affine((widened - at[1]) * at[0], None, at[2]).cast(x.dtype), None, None
 
 
 def _batch_norm_training(
@@ -255,14 +255,14 @@ def _batch_norm_training(
     if not training or running_mean is None or running_var is None:
         raise UnsupportedError("batch norm without running statistics")
     axes = (0, *range(2, x.rank))
-    wide = x.wide()
-    variance, mean = _moments(wide, axes, 0)
+    widened = x.wide()
+    variance, mean = _moments(widened, axes, 0)
     scale = (variance + float(eps)).map("rsqrt")
     weight, bias = (_channels(w, x.rank) for w in (weight, bias))
-    normed = _affine((wide - mean) * scale, weight, bias).cast(x.dtype)
+    normed = _affine((widened - mean) * scale, weight, bias).cast(x.dtype)
     channels = x.shape[1]
     flat_mean, flat_var, flat_scale = (y.reshape(channels) for y in (mean, variance, scale))
-    count = number(x.count(axes), wide.dtype, c.origin)
+    count = number(x.count(axes), widened.dtype, c.origin)
     unbiased = flat_var * (count / (count - 1.0))
     new_mean = running_mean * (1.0 - momentum) + flat_mean * momentum
     new_var = running_var * (1.0 - momentum) + unbiased * momentum
@@ -274,10 +274,10 @@ def _rms_norm(
     c: Call, x: V, shape: Sequence[Any], weight: V | None = None, eps: float | None = None
 ) -> tuple[V, V]:
     axes = tuple(range(x.rank - len(shape), x.rank))
-    wide = x.wide()
+    widened = x.wide()
     tiny = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}[x.dtype.name]
-    scale = ((wide * wide).mean(axes, True) + (tiny if eps is None else eps)).map("rsqrt")
-    return _affine(wide * scale, weight, None).cast(x.dtype), scale
+    scale = ((widened * widened).mean(axes, True) + (tiny if eps is None else eps)).map("rsqrt")
+    return _affine(widened * scale, weight, None).cast(x.dtype), scale
 
 
 # ---- losses --------------------------------------------------------------------------------------

@@ -58,9 +58,9 @@ def _shear_windows(
     g = g.reshape(*g.shape[:taps], blocks, step, *g.shape[taps + 1 :])
     rest = (k for k in range(a + 1, end + 2) if k not in (taps, taps + 1))
     g = g.permute(*range(a + 1), taps + 1, *rest, taps)
-    places = add(floordiv(sub(add(length, low), 1), step), 1)
-    g = g.op(Shear((*g.shape[:a], places, *g.shape[a + 1 :]), a, 1))
-    g = g.reshape(*g.shape[:a], mul(places, step), *g.shape[a + 2 :])
+    positions = add(floordiv(sub(add(length, low), 1), step), 1)
+    g = g.op(Shear((*g.shape[:a], positions, *g.shape[a + 1 :]), a, 1))
+    g = g.reshape(*g.shape[:a], mul(positions, step), *g.shape[a + 2 :])
     return g.narrow(a, low, length)
 
 
@@ -118,8 +118,8 @@ def _max_pool_backward(count: int) -> Any:
             place = place + iota(windows, first + count + k, counts, c.origin) * dilations[k]
             position = position * number(spatial[k], counts, c.origin) + (place - pads[k])
         chosen = _repeat_for_taps(at.cast(counts), extent).map("eq", position)
-        wide = _repeat_for_taps(g.wide(), extent)
-        gradient = select(chosen, wide, number(0, wide.dtype, c.origin))
+        widened = _repeat_for_taps(g.wide(), extent)
+        gradient = select(chosen, widened, number(0, widened.dtype, c.origin))
         return _sum_windows(gradient, spatial, step, pads, dilations).cast(c.dtype)
 
     return lower
@@ -141,9 +141,9 @@ def _avg_pool_backward(count: int) -> Any:
         extent = each(kernel, count)
         step = extent if not stride else each(stride, count)
         pads = each(padding, count)
-        spatial, places = x.shape[x.rank - count :], g.shape[x.rank - count :]
+        spatial, positions = x.shape[x.rank - count :], g.shape[x.rank - count :]
         n = held(
-            c, spatial, places, extent, step, pads, inside=not count_include_pad, ceil=ceil_mode
+            c, spatial, positions, extent, step, pads, inside=not count_include_pad, ceil=ceil_mode
         )
         shares = g.wide() / counted(divisor or n, g.wide(), count)
         gradient = _sum_windows(_repeat_for_taps(shares, extent), spatial, step, pads, (1,) * count)
@@ -156,10 +156,10 @@ def _adaptive_avg_backward(count: int) -> Any:
     def lower(c: Call, g: V, x: V) -> V:
         """Distribute the gradient of each average over its window."""
         first = x.rank - count
-        places, spatial = g.shape[first:], x.shape[first:]
+        positions, spatial = g.shape[first:], x.shape[first:]
         g = g.wide()
         for k in range(count):
-            g = adapted(g, first + k, places[k], spatial[k], back=True)
+            g = adapted(g, first + k, positions[k], spatial[k], back=True)
         return g.cast(c.dtype)
 
     return lower
@@ -286,15 +286,15 @@ def _flipped_correlation(
 
 def _pointwise_weight_gradient(grad: V, x: V, weight: V, step: Sequence[int], groups: int) -> V:
     """Contract over batch and places, for windows of one element."""
-    places = grad.shape[2:]
-    for k, n in enumerate(places):
+    positions = grad.shape[2:]
+    for k, n in enumerate(positions):
         x = x.narrow(2 + k, 0, n, step[k])
     outer, inner = weight.shape[:2]
-    at = "xyz"[: len(places)]
+    at = "xyz"[: len(positions)]
     if groups == 1:
         return contract(grad, x, f"bo{at},bc{at}->oc").reshape(*weight.shape)
-    grad = grad.reshape(grad.shape[0], groups, floordiv(outer, groups), *places)
-    x = x.reshape(x.shape[0], groups, inner, *places)
+    grad = grad.reshape(grad.shape[0], groups, floordiv(outer, groups), *positions)
+    x = x.reshape(x.shape[0], groups, inner, *positions)
     return contract(grad, x, f"bgo{at},bgc{at}->goc").reshape(*weight.shape)
 
 

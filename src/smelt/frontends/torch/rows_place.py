@@ -60,8 +60,8 @@ def _is_filled(x: V) -> bool:
 
 def _is_small_enough_to_copy(c: Call, x: V, at: Sequence[V]) -> bool:
     """Whether enough is written that copying the destination is cheap."""
-    places = broadcast_shapes(*(a.shape for a in at))
-    written = product((*places, *x.shape[len(at) :]))
+    positions = broadcast_shapes(*(a.shape for a in at))
+    written = product((*positions, *x.shape[len(at) :]))
     return evaluate(product(x.shape), c.sizes.hints) <= _MAX_COPY_RATIO * evaluate(
         written, c.sizes.hints
     )

@@ -180,14 +180,14 @@ def _embedding(c: Call, table: V, at: V, *_more: Any) -> V:
 
 
 def _index(c: Call, x: V, indices: Sequence[V | None]) -> V:
-    places = [k for k, i in enumerate(indices) if i is not None]
+    positions = [k for k, i in enumerate(indices) if i is not None]
     chosen = [i for i in indices if i is not None]
     if any(i.dtype.kind not in ("int", "uint") or i.dtype.name == "u8" for i in chosen):
         raise UnsupportedError("an index by a mask: its size depends on data")
-    if places != list(range(places[0], places[0] + len(places))):
+    if positions != list(range(positions[0], positions[0] + len(positions))):
         raise UnsupportedError("index arrays that are not side by side")
-    inside = [wrapped(i, x.shape[k]) for k, i in zip(places, chosen, strict=True)]
-    return gather(x, places[0], *inside)
+    inside = [wrapped(i, x.shape[k]) for k, i in zip(positions, chosen, strict=True)]
+    return gather(x, positions[0], *inside)
 
 
 def _index_select(c: Call, x: V, dim: int, at: V) -> V:

@@ -68,8 +68,8 @@ def _base_value(x: Any) -> Any:
 
 def _share_storage(x: torch.fx.Node, y: torch.fx.Node) -> bool:
     pair = [t for t in (x.meta.get("val"), y.meta.get("val")) if isinstance(t, torch.Tensor)]
-    places = {memory for t in pair for memory, _ in storages(t)}
-    return len(pair) == 2 and len(places) == 1
+    positions = {memory for t in pair for memory, _ in storages(t)}
+    return len(pair) == 2 and len(positions) == 1
 
 
 @dataclass(slots=True)
@@ -94,8 +94,8 @@ def _as_strided(c: Call, x: V, _shape: Any, strides: Sequence[Any], start: Any =
     moving = [k for k, (n, s) in enumerate(zip(shape, strides, strict=True)) if n != 1 and s != 0]
     assigned = _assign_strides(x.shape, steps, {k: c.index(strides[k]) for k in moving}, offset)
     levels = _merge_levels(assigned, shape)
-    x, places = _window_levels(x.reshape(*[a.extent for a in levels]), levels, shape)
-    x = x.permute(*[places.index(k) for k in moving])
+    x, positions = _window_levels(x.reshape(*[a.extent for a in levels]), levels, shape)
+    x = x.permute(*[positions.index(k) for k in moving])
     x = x.reshape(*[n if k in moving else 1 for k, n in enumerate(shape)])
     return x.expand(shape)
 
@@ -156,13 +156,13 @@ def _merge_levels(levels: list[_Level], shape: Sequence[Index]) -> list[_Level]:
 
 def _window_levels(x: V, levels: list[_Level], shape: Sequence[Index]) -> tuple[V, list[int]]:
     """Slice and window each level; return the value and the result dimension of each axis."""
-    places = [-1 - k for k in range(len(levels))]
+    positions = [-1 - k for k in range(len(levels))]
     for level, along in enumerate(levels):
-        a = places.index(-1 - level)
+        a = positions.index(-1 - level)
         x = x.narrow(a, along.first, _reach(along, shape))
         if not along.walks:
             x = x.pick(a, 0)
-            places.pop(a)
+            positions.pop(a)
             continue
         rest = sorted(along.walks, key=lambda w: (-w[1], isinstance(shape[w[0]], int)))
         while len(rest) > 1:
@@ -171,12 +171,12 @@ def _window_levels(x: V, levels: list[_Level], shape: Sequence[Index]) -> tuple[
             if not isinstance(extent, int):
                 raise UnsupportedError("windows of a symbolic size")
             x = x.op(Window(a, extent, step, 1))
-            places[a] = k
-            places.append(-1)
+            positions[a] = k
+            positions.append(-1)
             a = x.rank - 1
-        ((places[a], step),) = rest
-        x = x.narrow(a, 0, shape[places[a]], step)
-    return x, places
+        ((positions[a], step),) = rest
+        x = x.narrow(a, 0, shape[positions[a]], step)
+    return x, positions
 
 
 ROWS = (Row("aten.as_strided.default", _as_strided, alias=True),)

@@ -41,11 +41,11 @@ def _top(
     visits = VISITS[length > SHORT] * 32 // max(32, x.dtype.compute.bits)
     if k > visits:
         raise UnsupportedError("many elements, or of long rows, which torch finds in one visit")
-    places = _first_positions(x, k, a, extent, largest=largest)
+    positions = _first_positions(x, k, a, extent, largest=largest)
     others = [
-        places if d == a else iota(_axis_shape(x, d), d, i64, c.origin) for d in range(x.rank)
+        positions if d == a else iota(_axis_shape(x, d), d, i64, c.origin) for d in range(x.rank)
     ]
-    return gather(x, 0, *others), places
+    return gather(x, 0, *others), positions
 
 
 def _axis_shape(x: V, a: int) -> tuple[Index, ...]:

@@ -85,9 +85,9 @@ def _expand(c: Call, x: V, _size: Any, *, implicit: bool = False) -> V:
     return x.op(Expand(c.shape))
 
 
-def _position(c: Call, x: V, a: int, place: Any) -> Index:
+def _position(c: Call, x: V, a: int, position: Any) -> Index:
     """Return a position along an axis, counted from the front."""
-    counted = c.sizes.counted(place)
+    counted = c.sizes.counted(position)
     return add(x.shape[a], counted) if c.sizes.is_negative(counted) else counted
 
 
@@ -111,9 +111,9 @@ def _slice(c: Call, x: V, dim: int = 0, start: Any = None, end: Any = None, step
     return x.narrow(a, first, count, step)
 
 
-def _select(c: Call, x: V, dim: int, place: Any) -> V:
+def _select(c: Call, x: V, dim: int, position: Any) -> V:
     a = axis_of(dim, x.rank)
-    return x.pick(a, _position(c, x, a, place))
+    return x.pick(a, _position(c, x, a, position))
 
 
 def _split_along(c: Call, x: V, a: int) -> tuple[V, ...]:
@@ -219,12 +219,12 @@ def _roll(c: Call, x: V, shifts: Sequence[int], dims: Sequence[int] = ()) -> V:
     return x.reshape(*shape) if flat else x
 
 
-def _select_scatter(c: Call, x: V, y: V, dim: int, place: Any) -> V:
+def _select_scatter(c: Call, x: V, y: V, dim: int, position: Any) -> V:
     a = axis_of(dim, x.rank)
     if is_zeros(x):
-        return _pad_to(y.unsqueeze(a), x, a, _position(c, x, a, place))
+        return _pad_to(y.unsqueeze(a), x, a, _position(c, x, a, position))
     at = iota(x.shape, a, i64, c.origin)
-    mask = at.map("eq", c.number(_position(c, x, a, place), i64))
+    mask = at.map("eq", c.number(_position(c, x, a, position), i64))
     return select(mask, y.unsqueeze(a).expand(x.shape), x)
 
 

@@ -77,11 +77,11 @@ def _overhang(
     if not ceil:
         return (0,) * len(extent)
     overhang: list[int] = []
-    for k, places in enumerate(c.shape[-len(extent) :]):
+    for k, positions in enumerate(c.shape[-len(extent) :]):
         n = x.shape[k - len(extent)]
-        if not isinstance(n, int) or not isinstance(places, int):
+        if not isinstance(n, int) or not isinstance(positions, int):
             raise UnsupportedError("windows rounded up over a symbolic size")
-        reach = (places - 1) * step[k] + (extent[k] - 1) * dilation[k] + 1
+        reach = (positions - 1) * step[k] + (extent[k] - 1) * dilation[k] + 1
         overhang.append(max(0, reach - n - 2 * around[k]))
     return tuple(overhang)
 
@@ -109,10 +109,10 @@ def _max_pool(
     if not x.dtype.is_float:
         raise UnsupportedError("pooling of integers")
     windows = _windows(c, margin(x, pads, lowest, overhang), extent, step, dilations)
-    place = None
+    position = None
     if math.prod(extent) <= MOST_CHOICES:
-        place = _argmax_positions(c, x, extent, step, pads, dilations, overhang)
-    return windows.reduce("max", range(windows.rank - count, windows.rank)), place
+        position = _argmax_positions(c, x, extent, step, pads, dilations, overhang)
+    return windows.reduce("max", range(windows.rank - count, windows.rank)), position
 
 
 def _argmax_positions(
@@ -159,7 +159,7 @@ def _argmax_positions(
 def held(
     c: Call,
     spatial: Sequence[Index],
-    places: Sequence[Index],
+    positions: Sequence[Index],
     extent: Sequence[int],
     step: Sequence[int],
     pads: Sequence[int],
@@ -175,7 +175,7 @@ def held(
     if not ceil and not (inside and any(pads)):
         return float(math.prod(extent))
     counts: list[V] = []
-    for n, m, t, s, margin in zip(spatial, places, extent, step, pads, strict=True):
+    for n, m, t, s, margin in zip(spatial, positions, extent, step, pads, strict=True):
         begin = iota((m,), 0, i64, c.origin) * s
         size = number(n, i64, c.origin)
         end = (begin + t).map("min", size + 2 * margin)
@@ -428,12 +428,12 @@ def laid_back(
     of_x, of_weight, out = (
         "".join(a for a in side if sizes[a] != 1) for side in ("go", "goc", "gc")
     )
-    places, dtype = x.shape[2:], x.dtype
-    x = x.reshape(x.shape[0], *(sizes[a] for a in of_x), *places)
+    positions, dtype = x.shape[2:], x.dtype
+    x = x.reshape(x.shape[0], *(sizes[a] for a in of_x), *positions)
     kernel = weight.reshape(*(sizes[a] for a in of_weight), *extent)
     spec = f"b{of_x}{at},{of_weight}{taps}->b{out}{at}{taps}"
     image = contract(x, kernel, spec, dtype.compute)
-    image = image.reshape(*shape[:2], *places, *extent)
+    image = image.reshape(*shape[:2], *positions, *extent)
     for k in reversed(range(len(extent))):
         a, last = 2 + k, image.rank - 1
         if extent[k] == 1:

@@ -29,26 +29,26 @@ from smelt.ops.view import Reshape
 __all__ = ["replaced", "through"]
 
 
-def through(results: Sequence[V | None], place: int) -> tuple[int, ...]:
+def through(results: Sequence[V | None], position: int) -> tuple[int, ...]:
     """Return the other results that the one at `place` is computed through, by position."""
-    first = results[place]
+    first = results[position]
     if first is None:
         return ()
     inside = set(Graph("one", (), (first.node,)).nodes())
-    places: list[int] = []
+    positions: list[int] = []
     for k, other in enumerate(results):
-        core = None if other is None or k == place else _core(other.node)
+        core = None if other is None or k == position else _core(other.node)
         if core is not None and core in inside and core is not _core(first.node):
-            places.append(k)
-    return tuple(places)
+            positions.append(k)
+    return tuple(positions)
 
 
-def replaced(results: Sequence[V | None], place: int, siblings: Mapping[int, V]) -> V:
+def replaced(results: Sequence[V | None], position: int, siblings: Mapping[int, V]) -> V:
     """Compute a result from other results that exist.
 
     `siblings` are values by position; `through` says which ones count.
     """
-    first = results[place]
+    first = results[position]
     assert first is not None
     values: dict[Node, Node] = {}
     for k, value in siblings.items():

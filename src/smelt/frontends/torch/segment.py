@@ -182,13 +182,13 @@ class _NativeCalls:
 _DUMMY = torch.zeros(1)
 
 
-def _copying_overlaps(run: Runner, places: Places) -> Runner:
+def _copying_overlaps(run: Runner, positions: Places) -> Runner:
     """Wrap a runner to copy written inputs that overlap others in a call."""
-    if not places.inputs:
+    if not positions.inputs:
         return run
 
     def call(tensors: tuple[Any, ...], sizes: tuple[int, ...]) -> Sequence[Any]:
-        overlapping = places.shared(tensors, sizes)
+        overlapping = positions.shared(tensors, sizes)
         if not overlapping:
             return run(tensors, sizes)
         copies = tuple(t.clone() if k in overlapping else t for k, t in enumerate(tensors))
@@ -332,8 +332,8 @@ def make_segment(
         else:
             outputs.append(value.permute(*order).node)
             orders.append(tuple(order.index(a) for a in range(len(order))))
-    places, results = list(stage.inputs), list(stage.outputs)
-    written = {results.index(n): places.index(x) for n, x in stage.written.items()}
+    positions, results = list(stage.inputs), list(stage.outputs)
+    written = {results.index(n): positions.index(x) for n, x in stage.written.items()}
     donate = tuple((i, j) for j, i in written.items())
     traced = Graph("torch", tuple(inputs), tuple(outputs))
     ready = _prepare(stage, _as_traced(stage, traced), sizes, looks)
@@ -356,7 +356,7 @@ def make_segment(
         ready.looks,
         program_sizes,
         _hint_values(program_sizes, sizes),
-        {k: turn for k, n in enumerate(places) if (turn := turn_of(n)) is not None},
+        {k: turn for k, n in enumerate(positions) if (turn := turn_of(n)) is not None},
     )
 
 

@@ -50,18 +50,18 @@ def updates(graph: torch.fx.Graph, row_of: Callable[[Any], Row | None]) -> dict[
     results = memory_of((n for n in nodes(output.args) if not is_write(n)), row_of)
     in_place: dict[Any, Any] = {}
     for write in filter(is_write, graph.nodes):
-        place, n = write.args[0], write.args[1]
+        position, n = write.args[0], write.args[1]
         steps: list[Any] = []
         while _is_update(n):
             steps.append(n)
             n = n.args[0]
-        if n is not place or not steps or results & {place, *steps}:
+        if n is not position or not steps or results & {position, *steps}:
             continue
-        pairs = zip([*steps[1:], place], steps)
-        if all(_pays(s, row_of) and _same_layout(s, place) for s in steps) and all(
+        pairs = zip([*steps[1:], position], steps)
+        if all(_pays(s, row_of) and _same_layout(s, position) for s in steps) and all(
             _only_reaches(old, new, write) for old, new in pairs
         ):
-            in_place |= dict.fromkeys(steps, place)
+            in_place |= dict.fromkeys(steps, position)
     return in_place
 
 
@@ -83,11 +83,11 @@ def _pays(step: Any, row_of: Callable[[Any], Row | None]) -> bool:
     return array_bytes >= _MIN_BYTES and part_bytes * _MIN_RATIO <= array_bytes
 
 
-def _same_layout(step: Any, place: Any) -> bool:
+def _same_layout(step: Any, position: Any) -> bool:
     """Whether a new value has the argument's type, shape and guarded strides."""
-    old, new = place.meta["val"], step.meta["val"]
+    old, new = position.meta["val"], step.meta["val"]
     return (
-        is_guarded(place)
+        is_guarded(position)
         and not old.is_neg()
         and not old.is_conj()
         and old.dtype == new.dtype
@@ -99,16 +99,16 @@ def _same_layout(step: Any, place: Any) -> bool:
 
 def _only_reaches(old: Any, new: Any, write: Any) -> bool:
     """Whether everything that depends on `old` is read only by `new` or `write`."""
-    todo, seen = [old], {old}
-    while todo:
-        n = todo.pop()
+    pending, seen = [old], {old}
+    while pending:
+        n = pending.pop()
         for user in n.users:
             if user in (new, write) or user in seen or _is_type_only(user, n):
                 continue
             if user.op == "output" or is_write(user):
                 return False
             seen.add(user)
-            todo.append(user)
+            pending.append(user)
     return True
 
 
@@ -130,8 +130,8 @@ def _slice(x: Any, y: Any, dim: int = 0, *range_: Any) -> None:
     torch.ops.aten.slice.Tensor(x, dim, *range_).copy_(y)
 
 
-def _select(x: Any, y: Any, dim: int, place: int) -> None:
-    x.select(dim, place).copy_(y)
+def _select(x: Any, y: Any, dim: int, position: int) -> None:
+    x.select(dim, position).copy_(y)
 
 
 _ATEN = torch.ops.aten

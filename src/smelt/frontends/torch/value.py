@@ -134,15 +134,15 @@ class V:
     def expand(self, shape: Shape) -> V:
         return self if shape == self.shape else self.op(Expand(shape))
 
-    def unsqueeze(self, place: int) -> V:
+    def unsqueeze(self, position: int) -> V:
         """Insert a dimension of size 1 at `place` of the result.
 
         It is first the last dimension and then moved, which distinguishes it from a size that is 1
         now and varies (`graph.generalize_shapes`).
         """
         last = self.rank
-        place += last + 1 if place < 0 else 0
-        return self.reshape(*self.shape, 1).permute(*range(place), last, *range(place, last))
+        position += last + 1 if position < 0 else 0
+        return self.reshape(*self.shape, 1).permute(*range(position), last, *range(position, last))
 
     def narrow(self, a: int, start: Index, count: Index, step: int = 1) -> V:
         """Slice `count` elements along an axis, from `start`."""
@@ -164,9 +164,9 @@ class V:
                 value = value.narrow(self.rank - k, 0, shape[-k])
         return value
 
-    def pick(self, a: int, place: Index) -> V:
+    def pick(self, a: int, position: Index) -> V:
         """Return the slice at one position of an axis, without that axis."""
-        slice_ = self.narrow(a, place, 1)
+        slice_ = self.narrow(a, position, 1)
         return slice_.reshape(*self.shape[:a], *self.shape[a + 1 :])
 
     def flip(self, *axes: int) -> V:
@@ -179,13 +179,13 @@ class V:
 
     def reduce(self, combine: str, axes: Sequence[int], keep: bool = False) -> V:
         """Reduce `axes`, which stay as 1 with `keep`."""
-        places = tuple(sorted(a % self.rank if self.rank else 0 for a in axes))
+        positions = tuple(sorted(a % self.rank if self.rank else 0 for a in axes))
         if not self.rank:
             return self.reshape(1).reduce(combine, (0,))
-        result = self.op(Reduce(combine, places))
+        result = self.op(Reduce(combine, positions))
         if not keep:
             return result
-        return result.reshape(*(1 if a in places else n for a, n in enumerate(self.shape)))
+        return result.reshape(*(1 if a in positions else n for a, n in enumerate(self.shape)))
 
     def sum(self, axes: Sequence[int], keep: bool = False) -> V:
         return self.reduce("sum", axes, keep)
