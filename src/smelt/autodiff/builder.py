@@ -60,7 +60,7 @@ class Builder:
         self, emit: Emit = plainly, seen: Callable[[TensorType], TensorType] = as_it_is
     ) -> None:
         self._emit = emit
-        self._seen = seen
+        self._type_of = seen
         self.origin: Origin | None = None
         self._sums = Sums(self.type, self.size)
 
@@ -71,18 +71,18 @@ class Builder:
     # Inspection
 
     def type(self, x: Node, /) -> TensorType:
-        return self._seen(x.type)
+        return self._type_of(x.type)
 
     def op(self, x: Node, /) -> TensorOp:
         return self.settled(x.op)
 
     def size(self, n: Index) -> Index:
         """Return a size in terms of the sizes that remain after unification."""
-        return self._seen(TensorType(bool_, (n,))).shape[0]
+        return self._type_of(TensorType(bool_, (n,))).shape[0]
 
     def settled(self, op: TensorOp) -> TensorOp:
         """Return an operator with its sizes resolved."""
-        return op if self._seen is as_it_is else map_indices(op, self.size)
+        return op if self._type_of is as_it_is else map_indices(op, self.size)
 
     def operands(self, x: Node, /) -> tuple[Node, ...]:
         return x.inputs
@@ -186,9 +186,9 @@ class Builder:
 
     def add(self, x: Node, y: Node) -> Node:
         """Add two cotangents of one value; values under the same mask stay under it."""
-        one, other = self._masked_value(x), self._masked_value(y)
-        if one is not None and other is not None and alike(one[0], other[0]):
-            return self._apply_mask(one[0], self.map("add", one[1], other[1]))
+        x_masked, y_masked = self._masked_value(x), self._masked_value(y)
+        if x_masked is not None and y_masked is not None and alike(x_masked[0], y_masked[0]):
+            return self._apply_mask(x_masked[0], self.map("add", x_masked[1], y_masked[1]))
         return self.map("add", x, y)
 
     # The chain rule

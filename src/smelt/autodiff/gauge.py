@@ -155,23 +155,23 @@ def _only(form: Moved, kind: str) -> float:
 
 
 def _sum(inputs: tuple[Node, ...], forms: list[Moved], sign: float) -> Moved:
-    one, other = forms
-    if one.scale or other.scale:
-        if one.scale != other.scale or one.shift or other.shift:
+    left, right = forms
+    if left.scale or right.scale:
+        if left.scale != right.scale or left.shift or right.shift:
             raise _UnknownError
-        return one
-    return replace(one, shift=one.shift + sign * other.shift)
+        return left
+    return replace(left, shift=left.shift + sign * right.shift)
 
 
 def _product(inputs: tuple[Node, ...], forms: list[Moved], sign: float) -> Moved:
-    one, other = forms
+    left, right = forms
     number = _number(inputs[1])
-    if one.shift and number:
-        return replace(one, shift=one.shift * (number if sign > 0 else 1 / number))
+    if left.shift and number:
+        return replace(left, shift=left.shift * (number if sign > 0 else 1 / number))
     first = _number(inputs[0])
-    if other.shift and first and sign > 0:
-        return replace(other, shift=other.shift * first)
-    return replace(one, scale=_only(one, "scale") + sign * _only(other, "scale"))
+    if right.shift and first and sign > 0:
+        return replace(right, shift=right.shift * first)
+    return replace(left, scale=_only(left, "scale") + sign * _only(right, "scale"))
 
 
 def _powers(factor: float) -> Callable[[tuple[Node, ...], list[Moved]], Moved]:

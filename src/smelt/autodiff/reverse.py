@@ -69,8 +69,8 @@ def reverse(
                 raise InternalError(
                     f"the cotangent of {x} by {op.name} is {part}", origin=node.origin
                 )
-            before = totals.get(x)
-            totals[x] = part if before is None else b.add(before, part)
+            total = totals.get(x)
+            totals[x] = part if total is None else b.add(total, part)
     return [totals.get(x) for x in wrt]
 
 
@@ -85,7 +85,7 @@ def gradient(graph: Graph, wrt: Sequence[Node] | None = None) -> Graph:
         A graph that takes, after the inputs, a cotangent for each float output, and gives, after
         the outputs, the cotangent of each of `wrt` (zeros where nothing depends on it).
     """
-    by = [x for x in graph.inputs if x.type.dtype.is_float] if wrt is None else list(wrt)
+    variables = [x for x in graph.inputs if x.type.dtype.is_float] if wrt is None else list(wrt)
     b = Builder()
     seeds: dict[Node, Node] = {}
     cotangents: list[Node] = []
@@ -95,8 +95,8 @@ def gradient(graph: Graph, wrt: Sequence[Node] | None = None) -> Graph:
         seed = build.input(f"g{k}", node.type, origin=node.origin)
         cotangents.append(seed)
         seeds[node] = b.add(seeds[node], seed) if node in seeds else seed
-    gradients = reverse(b, tape(graph.outputs, by), seeds, by)
-    zeros = (b.expand(b.constant(0.0, x.type.dtype), x.type.shape) for x in by)
+    gradients = reverse(b, tape(graph.outputs, variables), seeds, variables)
+    zeros = (b.expand(b.constant(0.0, x.type.dtype), x.type.shape) for x in variables)
     results = [z if y is None else y for y, z in zip(gradients, zeros, strict=True)]
     return Graph(
         f"{graph.name}_gradient",

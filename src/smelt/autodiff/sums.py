@@ -202,14 +202,14 @@ def _factors(x: Node, depth: int = DEPTH) -> list[Node]:
     return [f for i in x.inputs for f in _factors(i, depth - 1)]
 
 
-def _same_product(one: list[Node], other: list[Node]) -> bool:
-    left = list(other)
-    for f in one:
-        position = next((k for k, g in enumerate(left) if alike(f, g)), None)
+def _same_product(factors: list[Node], others: list[Node]) -> bool:
+    unmatched = list(others)
+    for f in factors:
+        position = next((k for k, g in enumerate(unmatched) if alike(f, g)), None)
         if position is None:
             return False
-        left.pop(position)
-    return not left
+        unmatched.pop(position)
+    return not unmatched
 
 
 def _match_axes(
@@ -219,11 +219,11 @@ def _match_axes(
 
     Returns the permutation of the known result and the axes to sum over; None if they do not fit.
     """
-    weights, values, other, again = letters
-    if weights is None or values is None or other is None or again is None:
+    weights, values, other, inner_values = letters
+    if weights is None or values is None or other is None or inner_values is None:
         return None
     table: dict[str, str] = {}
-    for a, b in (*zip(weights, contract.out), *zip(values, again)):
+    for a, b in (*zip(weights, contract.out), *zip(values, inner_values)):
         if table.setdefault(a, b) != b:
             return None
     if len(set(table.values())) != len(table):

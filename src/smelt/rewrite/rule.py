@@ -87,9 +87,9 @@ class RuleSet:
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = tuple(rules)
         self.by_operator: dict[str, list[tuple[Call, Rule]]] = {}
-        for each_rule in self.rules:
-            for left in each_rule.arrangements:
-                self.by_operator.setdefault(left.op, []).append((left, each_rule))
+        for candidate in self.rules:
+            for left in candidate.arrangements:
+                self.by_operator.setdefault(left.op, []).append((left, candidate))
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)

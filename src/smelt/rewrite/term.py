@@ -167,7 +167,7 @@ def variables(t: Term) -> tuple[Var, ...]:
 
 
 def alike(row: ScalarOp, position: int) -> bool:
-    """Whether operand `place` has the type of the row's leading operand."""
+    """Whether operand `position` has the type of the row's leading operand."""
     rule = row.rule
     return rule.accepts[position] == rule.accepts[rule.lead] and position not in rule.free
 

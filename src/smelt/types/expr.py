@@ -247,9 +247,9 @@ def _divide(e: Index, divisor: Index) -> tuple[Index, Index]:
         return (add(quotient, -1), below) if _is_in_range(below, divisor) else (0, e)
     q: dict[Monomial, int] = {}
     r: dict[Monomial, int] = {}
-    (by, *_) = terms_of(divisor) or (((), 0),)
+    (divisor_monomial, *_) = terms_of(divisor) or (((), 0),)
     for m, c in terms_of(e):
-        part = divides(by, m, c)
+        part = divides(divisor_monomial, m, c)
         if part is not None:
             q[part[0]] = q.get(part[0], 0) + part[1]
         elif not m and isinstance(divisor, int) and divisor > 0:
@@ -287,7 +287,10 @@ def _floordiv(a: Index, b: Index, *over: tuple[Index, ...]) -> Index:
 
 
 def _split_common_factor(e: Index, divisor: Index) -> tuple[Index, Index, Index, Index] | None:
-    """Return (x, k, p, y) with e = x*p + y, divisor = p*k, 0 <= y < p; else None."""
+    """Return (x, k, p, y) with e = x*p + y and divisor = p*k.
+
+    0 <= y < p holds provably. None if there is no such factor p.
+    """
     for p, k in steps(terms_of(e), terms_of(divisor), lambda a: a.kind == "size"):
         coarse, rest = _divide(e, fine := build(p))
         if coarse != 0 and _is_in_range(rest, fine):
@@ -343,16 +346,16 @@ def bounds(e: Index) -> tuple[Index, Index] | None:
     low: Index = 0
     high: Index = 0
     for m, c in terms_of(e):
-        least: Index = c
-        most: Index = c
+        term_low: Index = c
+        term_high: Index = c
         for atom in m:
             span = _atom_bounds(atom)
             if span is None:
                 return None
-            least, most = mul(least, span[0]), mul(most, span[1])
+            term_low, term_high = mul(term_low, span[0]), mul(term_high, span[1])
         if c < 0:
-            least, most = most, least
-        low, high = add(low, least), add(high, most)
+            term_low, term_high = term_high, term_low
+        low, high = add(low, term_low), add(high, term_high)
     return low, high
 
 

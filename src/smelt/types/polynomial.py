@@ -92,10 +92,10 @@ def steps(
     """
     for k in contents(divisor):
         yield {m: c // k for m, c in divisor}, {(): k}
-    (by, times), *others = divisor
+    (monomial, times), *others = divisor
     for m, c in () if others or times < 0 else terms:
         step = tuple(a for a in m if fixed(a)), abs(c)
-        coarse = None if step == ((), 1) else divides(step, by, times)
+        coarse = None if step == ((), 1) else divides(step, monomial, times)
         if coarse is not None and coarse != ((), 1):
             yield dict((step,)), dict((coarse,))
 

@@ -32,12 +32,16 @@ class Budget:
     """Memory that the graphs of one program may take together: the peak of eager code."""
 
     def __init__(
-        self, held: int | None, traced: torch.fx.GraphModule, cached: Sequence[bool] = ()
+        self, eager_peak: int | None, traced: torch.fx.GraphModule, cached: Sequence[bool] = ()
     ) -> None:
-        traced_peak = None if held is None else peak(traced.graph, "val")
-        if held is not None and traced_peak is not None:
-            held = min(held, traced_peak)  # AOTAutograd has removed results that nobody reads
-        self._eager_peak = None if held is None else held + converted(traced.graph, cached)
+        traced_peak = None if eager_peak is None else peak(traced.graph, "val")
+        if eager_peak is not None and traced_peak is not None:
+            eager_peak = min(
+                eager_peak, traced_peak
+            )  # AOTAutograd has removed results that nobody reads
+        self._eager_peak = (
+            None if eager_peak is None else eager_peak + converted(traced.graph, cached)
+        )
         self._unfused_peak = traced_peak
         self._constant_bytes = 0
 
@@ -126,10 +130,10 @@ def peak(graph: torch.fx.Graph, kind: str) -> int | None:
     """
     nodes = list(graph.nodes)
     storages_of = {n: [*storages(n.meta.get(kind))] for n in nodes}
-    last: dict[Any, int] = {}
+    last_use: dict[Any, int] = {}
     sizes: dict[Any, int] = {}
-    first: dict[int, list[Any]] = {}
-    for at, node in enumerate(nodes):
+    allocated_at: dict[int, list[Any]] = {}
+    for index, node in enumerate(nodes):
         for read in (node, *node.all_input_nodes):
             for storage, size in storages_of[read]:
                 if size is None:
@@ -137,17 +141,17 @@ def peak(graph: torch.fx.Graph, kind: str) -> int | None:
                 if storage not in sizes:
                     is_argument = read.op in ("placeholder", "get_attr")
                     sizes[storage] = 0 if is_argument else size
-                    first.setdefault(at, []).append(storage)
-                last[storage] = at
-    ends: dict[int, list[Any]] = {}
-    for storage, at in last.items():
-        ends.setdefault(at, []).append(storage)
-    live = most = 0
-    for at in range(len(nodes)):
-        live += sum(sizes[s] for s in first.get(at, ()))
-        most = max(most, live)
-        live -= sum(sizes[s] for s in ends.get(at, ()))
-    return most
+                    allocated_at.setdefault(index, []).append(storage)
+                last_use[storage] = index
+    freed_at: dict[int, list[Any]] = {}
+    for storage, index in last_use.items():
+        freed_at.setdefault(index, []).append(storage)
+    live = largest = 0
+    for index in range(len(nodes)):
+        live += sum(sizes[s] for s in allocated_at.get(index, ()))
+        largest = max(largest, live)
+        live -= sum(sizes[s] for s in freed_at.get(index, ()))
+    return largest
 
 
 def storages(value: Any) -> Iterable[tuple[Any, int | None]]:

@@ -85,10 +85,10 @@ _ZEROS = {ATEN.scalar_tensor.default: 0, ATEN.full.default: 1, ATEN.full_like.de
 """Constants, and the position of their value."""
 
 
-def move(joint: GraphModule, outputs: int, least: int) -> int:
+def move(joint: GraphModule, outputs: int, min_bytes: int) -> int:
     """Hoist the operators around the largest stored values into the forward graph.
 
-    Only if those values take more than `least` bytes. Returns how many results now stand after the
+    Only if those values take more than `min_bytes`. Returns how many results now stand after the
     first `outputs`.
     """
     graph = joint.graph
@@ -97,7 +97,7 @@ def move(joint: GraphModule, outputs: int, least: int) -> int:
         return 0
     backward_nodes = _dependents(graph.nodes, tangents[0])
     _cut_shape_dependence(graph, backward_nodes)
-    hoisted = _large_region(graph.nodes, backward_nodes, least)
+    hoisted = _large_region(graph.nodes, backward_nodes, min_bytes)
     if not hoisted or not all(
         _is_linear(n, backward_nodes) and _has_wide_range(n) for n in hoisted
     ):
@@ -192,19 +192,19 @@ def _total_bytes(nodes: Iterable[Node], excluded: set[Any]) -> int:
     return sum(_value_bytes(n) for n in nodes if n not in excluded)
 
 
-def _large_region(nodes: Iterable[Node], backward_nodes: set[Node], least: int) -> list[Node]:
+def _large_region(nodes: Iterable[Node], backward_nodes: set[Node], min_bytes: int) -> list[Node]:
     """Return the backward nodes that read, are or lead to the largest values.
 
     A value is large if it has at least half the bytes of the largest stored one.
     """
     nodes = list(nodes)
     stored = _stored_inputs((n for n in nodes if n in backward_nodes), backward_nodes)
-    most = max(map(_value_bytes, stored), default=0)
-    if most <= least:
+    largest = max(map(_value_bytes, stored), default=0)
+    if largest <= min_bytes:
         return []
 
     def is_large(x: Node) -> bool:
-        return x.op == "call_function" and 2 * _value_bytes(x) >= most
+        return x.op == "call_function" and 2 * _value_bytes(x) >= largest
 
     region: set[Node] = set()
     for node in (n for n in nodes if n in backward_nodes and n.op == "call_function"):

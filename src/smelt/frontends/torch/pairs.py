@@ -73,18 +73,18 @@ def _div(x: Any, y: Any) -> Any:
     if not isinstance(c, torch.Tensor) and not (isfinite(c) and isfinite(d) and (c or d)):
         return NotImplemented
     real_is_larger = abs(c) >= abs(d)
-    most, least = _where(real_is_larger, c, d), _where(real_is_larger, d, c)
-    ratio = least / most
-    over = 1 / (most + least * ratio)
+    larger, smaller = _where(real_is_larger, c, d), _where(real_is_larger, d, c)
+    ratio = smaller / larger
+    inverse = 1 / (larger + smaller * ratio)
     p, q = _where(real_is_larger, a, b), _where(real_is_larger, b, a)
     real, imaginary = (
-        (p + q * ratio) * over,
-        _where(real_is_larger, q - p * ratio, p * ratio - q) * over,
+        (p + q * ratio) * inverse,
+        _where(real_is_larger, q - p * ratio, p * ratio - q) * inverse,
     )
     if isinstance(c, torch.Tensor):
-        is_zero = real_is_larger & (most == 0)
-        real = torch.where(is_zero, a / most.abs(), real)
-        imaginary = torch.where(is_zero, b / most.abs(), imaginary)
+        is_zero = real_is_larger & (larger == 0)
+        real = torch.where(is_zero, a / larger.abs(), real)
+        imaginary = torch.where(is_zero, b / larger.abs(), imaginary)
     return joined(real, imaginary)
 
 
@@ -127,9 +127,9 @@ def _abs(x: Any) -> Any:
 
 @by_parts
 def _sgn(x: Any) -> Any:
-    length = torch.hypot(*parts_of(x))
-    length = torch.where(length == 0, 1.0, length)
-    return whole(pair_of(x) / length.unsqueeze(-1))
+    magnitude = torch.hypot(*parts_of(x))
+    magnitude = torch.where(magnitude == 0, 1.0, magnitude)
+    return whole(pair_of(x) / magnitude.unsqueeze(-1))
 
 
 @by_parts
@@ -150,11 +150,11 @@ def _exp(x: Any) -> Any:
 def _log(x: Any) -> Any:
     """Logarithm; near magnitude 1 through `log1p` of its excess, to stay accurate."""
     a, b = parts_of(x)
-    length = torch.hypot(a, b)
-    most, least = torch.maximum(a.abs(), b.abs()), torch.minimum(a.abs(), b.abs())
-    near = torch.log1p((most - 1) * (most + 1) + least * least) / 2
-    is_near = (length > 0.5) & (length < 2)
-    return joined(torch.where(is_near, near, torch.log(length)), torch.atan2(b, a))
+    magnitude = torch.hypot(a, b)
+    larger, smaller = torch.maximum(a.abs(), b.abs()), torch.minimum(a.abs(), b.abs())
+    near_one = torch.log1p((larger - 1) * (larger + 1) + smaller * smaller) / 2
+    is_near_one = (magnitude > 0.5) & (magnitude < 2)
+    return joined(torch.where(is_near_one, near_one, torch.log(magnitude)), torch.atan2(b, a))
 
 
 @by_parts

@@ -78,7 +78,7 @@ class Prices:
         return self._arithmetic(replaced(results, position, inputs).node)
 
     def through(self, node: Any, position: int) -> tuple[int, ...]:
-        """Return the other results of an operator that the one at `place` is computed through."""
+        """Return the other results of an operator that one result is computed through."""
         results = self._results(node)
         return through(results, position) if position < len(results) else ()
 

@@ -251,9 +251,9 @@ class Program:
         """Add comparisons of sizes for the positions that a graph reads."""
         if segment.looks.readers:
             self._namespace[f"refused_{name}"] = partial(refused, segment.looks.readers)
-        for room in segment.looks.sizes:
-            if all(s in self._sizes for s in sizes_of(room)):
-                self._add(f"if {text(room)} < 0: refused_{name}()")
+        for remaining in segment.looks.sizes:
+            if all(s in self._sizes for s in sizes_of(remaining)):
+                self._add(f"if {text(remaining)} < 0: refused_{name}()")
 
     def _allowance(self) -> Allowance | None:
         """Return the memory that the next graph may take; None if it is unknown."""

@@ -238,8 +238,8 @@ def _silu(c: Call, x: V) -> V:
 def _log_sigmoid(c: Call, x: V) -> tuple[V, V]:
     """Return the value, and exp(-abs(x)), which torch keeps for the backward pass."""
     widened = x.wide()
-    small = (-widened.map("abs")).map("exp")
-    return (widened.map("min", 0) - small.map("log1p")).cast(c.dtype), small.cast(c.dtype)
+    decay = (-widened.map("abs")).map("exp")
+    return (widened.map("min", 0) - decay.map("log1p")).cast(c.dtype), decay.cast(c.dtype)
 
 
 @_in_compute_type
@@ -297,10 +297,10 @@ def _lerp(c: Call, x: V, y: V, weight: Any) -> V:
     At weight 1 the result is exactly `y`, whatever `x` is.
     """
     x, y, w = (c.value(z, c.dtype.compute) for z in (x, y, weight))
-    near, far = x + w * (y - x), y - (y - x) * (1.0 - w)
+    from_x, from_y = x + w * (y - x), y - (y - x) * (1.0 - w)
     if isinstance(weight, (int, float)):
-        return (near if abs(weight) < 0.5 else far).cast(c.dtype)
-    return select(w.map("abs").map("lt", 0.5), near, far).cast(c.dtype)
+        return (from_x if abs(weight) < 0.5 else from_y).cast(c.dtype)
+    return select(w.map("abs").map("lt", 0.5), from_x, from_y).cast(c.dtype)
 
 
 def _sign(c: Call, x: V) -> V:

@@ -114,9 +114,9 @@ def _max_pool_backward(count: int) -> Any:
         position = number(0, counts, c.origin)
         windows = (*g.shape, *extent)
         for k in range(count):
-            place = iota(windows, first + k, counts, c.origin) * step[k]
-            place = place + iota(windows, first + count + k, counts, c.origin) * dilations[k]
-            position = position * number(spatial[k], counts, c.origin) + (place - pads[k])
+            offset = iota(windows, first + k, counts, c.origin) * step[k]
+            offset = offset + iota(windows, first + count + k, counts, c.origin) * dilations[k]
+            position = position * number(spatial[k], counts, c.origin) + (offset - pads[k])
         chosen = _repeat_for_taps(at.cast(counts), extent).map("eq", position)
         widened = _repeat_for_taps(g.wide(), extent)
         gradient = select(chosen, widened, number(0, widened.dtype, c.origin))

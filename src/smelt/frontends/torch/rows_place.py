@@ -172,11 +172,11 @@ def _scatter_reduce_rows(
     result = _scatter_into(c, mode, x.wide() if mean else x, values, *rows)
     if not mean:
         return result
-    lead = x.shape[: len(rows)]
+    indexed = x.shape[: len(rows)]
     one = c.number(1, result.dtype)
-    first = (one if include_self else c.number(0, result.dtype)).expand(lead)
+    first = (one if include_self else c.number(0, result.dtype)).expand(indexed)
     count = first.op(Scatter("add"), one, *(a.cast(i64) for a in rows))
-    count = count.map("max", 1.0).reshape(*lead, *[1] * (x.rank - len(lead)))
+    count = count.map("max", 1.0).reshape(*indexed, *[1] * (x.rank - len(indexed)))
     return (result / count).cast(x.dtype)
 
 
@@ -190,21 +190,21 @@ def _elementwise_scatter(rule: Any, several: Any) -> Any:
         a = axis_of(dim, x.rank)
         if not x.rank or at.shape != (*x.shape[:a], 1, *x.shape[a + 1 :]):
             return several(c, x, dim, at, value, **options)
-        here = iota(x.shape, a, i64, c.origin).map("eq", at.cast(i64))
+        is_target = iota(x.shape, a, i64, c.origin).map("eq", at.cast(i64))
         if isinstance(value, V) and value.rank and value.shape != at.shape:
             raise UnsupportedError("more values than positions")
         c.reads.append((at.node, x.shape[a], (getattr(c.origin, "operator", "a read"), c.origin)))
-        return rule(here, x, c.value(value, c.dtype))
+        return rule(is_target, x, c.value(value, c.dtype))
 
     return lower
 
 
-def _replace(here: V, x: V, value: V) -> V:
-    return select(here, value, x)
+def _replace(is_target: V, x: V, value: V) -> V:
+    return select(is_target, value, x)
 
 
-def _accumulate(here: V, x: V, value: V) -> V:
-    return x + select(here, value, number(0, x.dtype))
+def _accumulate(is_target: V, x: V, value: V) -> V:
+    return x + select(is_target, value, number(0, x.dtype))
 
 
 ROWS = (

@@ -62,12 +62,12 @@ def _attention(
     scale: float | None = None,
 ) -> tuple[V, V]:
     """Return softmax(q kᵀ · scale + mask) v and the logarithm of the softmax's sum."""
-    size, wide = q.shape[-1], q.dtype.compute
+    size, dtype = q.shape[-1], q.dtype.compute
     if scale is None and not isinstance(size, int):
         raise UnsupportedError("attention with a symbolic size of heads")
     factor = scale if scale is not None else 1 / math.sqrt(size)  # type: ignore[arg-type]
     k, v = (_expand_heads(x, q) for x in (k, v))
-    scores = contract(q, k, "bhmd,bhnd->bhmn", wide) * factor
+    scores = contract(q, k, "bhmd,bhnd->bhmn", dtype) * factor
     if attn_mask is not None:
         scores = scores + attn_mask.cast(scores.dtype)
     if is_causal:
@@ -81,7 +81,7 @@ def _attention(
     if attn_mask is not None:  # a query that sees no key gets nothing
         total = select(total.map("eq", 0), number(1.0, total.dtype), total)
     weights = exponentials / total
-    output = contract(weights, v, "bhmn,bhne->bhme", wide)
+    output = contract(weights, v, "bhmn,bhne->bhme", dtype)
     return output.cast(c.dtype), (total.map("log") + maximum).reshape(*total.shape[:3])
 
 

@@ -138,8 +138,8 @@ def _merge_levels(levels: list[_Level], shape: Sequence[Index]) -> list[_Level]:
     remaining = list(levels)
     while remaining:
         inner = remaining.pop()
-        room = sub(inner.extent, add(inner.first, _reach(inner, shape)))
-        if nonnegative(room):
+        remaining_extent = sub(inner.extent, add(inner.first, _reach(inner, shape)))
+        if nonnegative(remaining_extent):
             merged.insert(0, inner)
             continue
         if not remaining:

@@ -56,26 +56,26 @@ def _axis_shape(x: V, a: int) -> tuple[Index, ...]:
 def _first_positions(x: V, k: int, a: int, extent: Index, *, largest: bool) -> V:
     """Return the positions of the first `k` elements in order."""
     keys, at = _keys_and_positions(x, a, extent, largest=largest)
-    kind, before = ("max", "lt") if largest else ("min", "gt")
+    kind, is_worse = ("max", "lt") if largest else ("min", "gt")
     worst = number(COMBINES[kind].identity(keys.dtype), keys.dtype, x.origin)
     after_all = (1 << (at.dtype.bits - 1)) - 1
-    none, before_all = (number(n, at.dtype, x.origin) for n in (after_all, -after_all))
+    no_position, before_all = (number(n, at.dtype, x.origin) for n in (after_all, -after_all))
     v = keys.reduce(kind, (a,), True)
-    chosen = [select(keys.map("eq", v), at, none).reduce("min", (a,), True)]
+    chosen = [select(keys.map("eq", v), at, no_position).reduce("min", (a,), True)]
     for _ in range(1, k):
         p = chosen[-1]
         later = keys.map("eq", v).map("and", at.map("gt", p))
-        remaining = select(keys.map(before, v).map("or", later), keys, worst)
+        remaining = select(keys.map(is_worse, v).map("or", later), keys, worst)
         best = remaining.reduce(kind, (a,), True)
         free = at.map("gt", select(best.map("eq", v), p, before_all))
         fits = keys.map("eq", best).map("and", free)
-        chosen.append(select(fits, at, none).reduce("min", (a,), True))
+        chosen.append(select(fits, at, no_position).reduce("min", (a,), True))
         v = best
     positions = concat(chosen, a)
     if x.dtype.is_float:  # undo the shift of NaN positions
-        outside = positions.map("lt", 0) if largest else positions.map("ge", extent)
+        was_nan = positions.map("lt", 0) if largest else positions.map("ge", extent)
         moved = positions.map("add" if largest else "sub", extent)
-        positions = select(outside, moved, positions)
+        positions = select(was_nan, moved, positions)
     return positions.map("max", 0).map("min", sub(extent, 1)).cast(i64)
 
 

@@ -30,7 +30,7 @@ __all__ = ["replaced", "through"]
 
 
 def through(results: Sequence[V | None], position: int) -> tuple[int, ...]:
-    """Return the other results that the one at `place` is computed through, by position."""
+    """Return the positions of other results that one result is computed through."""
     first = results[position]
     if first is None:
         return ()

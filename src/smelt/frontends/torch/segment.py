@@ -66,21 +66,21 @@ class Segment:
         self,
         compiled: Compiled | Found,
         orders: Sequence[tuple[int, ...] | None],
-        more: int,
+        extra_inputs: int,
         nodes: Sequence[Any],
         written: Mapping[int, int],
         dense: Sequence[bool],
         looks: Looks,
         sizes: Mapping[str, Index],
         hints: Mapping[str, int],
-        turns: Turns,
+        permutations: Turns,
     ) -> None:
         """Prepare the calls of a compiled graph.
 
         Args:
             compiled: the plan.
             orders: the permutation of each result from memory order to its shape; None for none.
-            more: inputs that only determine a size, after the tensors.
+            extra_inputs: number of inputs after the tensors that only determine a size.
             nodes: the traced nodes of the results.
             written: results that are new values of inputs, mapped to the inputs.
             dense: inputs without gaps between elements.
@@ -88,7 +88,7 @@ class Segment:
                 is one.
             sizes: each size of the plan in terms of the program.
             hints: each size of the plan in the traced call.
-            turns: permutations of inputs to their memory order.
+            permutations: permutations of inputs to their memory order.
         """
         self.sizes = sizes
         self.hints = hints
@@ -99,24 +99,26 @@ class Segment:
         self.kept = 0 if prelude is None else prelude.nbytes
         """Bytes of constants that it keeps between calls."""
         self.size_names = compiled.size_names
-        run = self._runner(_finish_results(compiled, orders, written, turns), more, turns)
+        run = self._runner(
+            _finish_results(compiled, orders, written, permutations), extra_inputs, permutations
+        )
         self.run: Runner = _copying_overlaps(run, Places(compiled.executable, written, dense))
-        self._turns = turns
+        self._permutations = permutations
 
     def arrays(self, tensors: Sequence[Any], sizes: tuple[int, ...]) -> list[np.ndarray[Any, Any]]:
         """Return what a call with these tensors passes to the executable."""
-        views = [turned(t, self._turns.get(k)) for k, t in enumerate(tensors)]
+        views = [turned(t, self._permutations.get(k)) for k, t in enumerate(tensors)]
         named = dict(zip(self.size_names, sizes, strict=True))
         values = [v for v in self.compiled.executable.values if v.place == "input"]
         shapes = {v.number: [int(evaluate(n, named)) for n in v.shape] for v in values}
         count = len(views)  # the inputs after them only determine a size
         return [*views, *(np.zeros(shapes[k], "f4") for k in range(count, len(shapes)))]
 
-    def _runner(self, finish: Finish | None, more: int, turns: Turns) -> Runner:
+    def _runner(self, finish: Finish | None, extra_inputs: int, permutations: Turns) -> Runner:
         executable = self.compiled.executable
         run_at = executable.run_at
-        read_constants = _prelude_reader(executable.prelude, turns)
-        dummies = [_DUMMY.data_ptr()] * more
+        read_constants = _prelude_reader(executable.prelude, permutations)
+        dummies = [_DUMMY.data_ptr()] * extra_inputs
         halves = any(executable.values[v].dtype.name == "bf16" for v in executable.outputs)
         wrap: Callable[[Any], Any] = as_tensor if halves else torch.from_numpy
         repeats = _NativeCalls(executable, wrap)
@@ -201,7 +203,7 @@ def _copying_overlaps(run: Runner, positions: Places) -> Runner:
 
 
 def _prelude_reader(
-    prelude: Prelude | None, turns: Turns
+    prelude: Prelude | None, input_permutations: Turns
 ) -> Callable[[tuple[Any, ...], list[int]], Run] | None:
     """Return a function that gives the prelude's results for the tensors of a call.
 
@@ -212,15 +214,20 @@ def _prelude_reader(
     if prelude is None:
         return None
     sources = prelude.sources
-    permutations = [(k, turns.get(k)) for k in sources]
+    permutations = [(k, input_permutations.get(k)) for k in sources]
 
     def elements(tensors: tuple[Any, ...], k: int) -> np.ndarray[Any, Any]:
-        return turned(tensors[k], turns.get(k))
+        return turned(tensors[k], input_permutations.get(k))
 
     def ready(tensors: tuple[Any, ...], addresses: list[int]) -> Run:
         owners = [tensors[k] for k in sources]
         try:
-            stamps = tuple([(addresses[k], tensors[k]._version, turn) for k, turn in permutations])
+            stamps = tuple(
+                [
+                    (addresses[k], tensors[k]._version, permutation)
+                    for k, permutation in permutations
+                ]
+            )
         except RuntimeError:  # tensors made in inference mode have no version
             return prelude.once([elements(tensors, k) for k in range(len(tensors))])
         return prelude.run(owners, stamps, lambda k: elements(tensors, k), watched=True)
@@ -228,10 +235,10 @@ def _prelude_reader(
     return ready
 
 
-def turned(tensor: torch.Tensor, turn: tuple[int, ...] | None) -> np.ndarray[Any, Any]:
+def turned(tensor: torch.Tensor, permutation: tuple[int, ...] | None) -> np.ndarray[Any, Any]:
     """View a tensor as an array, with its dimensions permuted."""
     array = as_array(tensor)
-    return array if turn is None else array.transpose(turn)
+    return array if permutation is None else array.transpose(permutation)
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -253,7 +260,7 @@ def _finish_results(
     compiled: Compiled | Found,
     orders: Sequence[tuple[int, ...] | None],
     written: Mapping[int, int],
-    turns: Turns,
+    permutations: Turns,
 ) -> Finish | None:
     """Return what remains to be done for the results of a call; None for nothing.
 
@@ -274,9 +281,11 @@ def _finish_results(
             is_copied = source >= 0 or v in seen
             seen.add(v)
             plain = plain and order is None and not is_copied and number == len(finishers)
-            finishers.append(_finish_one(source >= 0, number, order, is_copied, turns.get(source)))
+            finishers.append(
+                _finish_one(source >= 0, number, order, is_copied, permutations.get(source))
+            )
         elif written[k] != source:
-            finisher = _finish_one(source >= 0, number, None, source >= 0, turns.get(source))
+            finisher = _finish_one(source >= 0, number, None, source >= 0, permutations.get(source))
             copies.append((written[k], finisher))
     if plain and not copies:
         return None
@@ -295,12 +304,12 @@ def _finish_one(
     number: int,
     order: tuple[int, ...] | None,
     copied: bool,
-    turn: tuple[int, ...] | None,
+    permutation: tuple[int, ...] | None,
 ) -> Any:
     def finish(results: Sequence[Any], tensors: Sequence[Any]) -> Any:
         result = tensors[number] if is_input else results[number]
-        if turn is not None:
-            result = result.permute(turn)
+        if permutation is not None:
+            result = result.permute(permutation)
         if copied:
             result = result.detach().clone()
         return result if order is None else result.permute(order)
@@ -356,7 +365,11 @@ def make_segment(
         ready.looks,
         program_sizes,
         _hint_values(program_sizes, sizes),
-        {k: turn for k, n in enumerate(positions) if (turn := turn_of(n)) is not None},
+        {
+            k: permutation
+            for k, n in enumerate(positions)
+            if (permutation := turn_of(n)) is not None
+        },
     )
 
 
@@ -477,11 +490,11 @@ def _with_size_inputs(graph: Graph) -> Graph:
     determined = {*size_names(graph)}
     missing = [n for n in sizes_of_graph(graph) if n not in determined]
     count = len(graph.inputs)
-    more = [
+    added = [
         build.input(f"size{count + k}", TensorType(f32, (size(n),)), (0,))
         for k, n in enumerate(missing)
     ]
-    return replace(graph, inputs=(*graph.inputs, *more)) if more else graph
+    return replace(graph, inputs=(*graph.inputs, *added)) if added else graph
 
 
 def _input_node(node: Any) -> Any:

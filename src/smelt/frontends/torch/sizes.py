@@ -128,10 +128,10 @@ class Sizes:
             if n not in (1, m) and evaluate(n, self.hints) != evaluate(m, self.hints):
                 raise UnsupportedError(f"{n} elements where {m} are wanted")
 
-    def _are_equal(self, one: Any, other: Any) -> bool:
+    def _are_equal(self, left: Any, right: Any) -> bool:
         """Whether guards make two expressions equal."""
         try:
-            return bool(self._env._maybe_evaluate_static(sympy.Eq(one, other)) or False)
+            return bool(self._env._maybe_evaluate_static(sympy.Eq(left, right)) or False)
         except (AttributeError, TypeError):
             return False
 
@@ -207,9 +207,9 @@ class Sizes:
         if isinstance(e, sympy.Symbol):
             return self._symbol(e)
         if type(e).__name__ in _ROUNDINGS:
-            above, below = self._ratio(e.args[0])
-            up = below - 1 if type(e).__name__ == "CeilToInt" else 0
-            return floordiv(add(self.counted(above), up), below)
+            numerator, denominator = self._ratio(e.args[0])
+            round_up = denominator - 1 if type(e).__name__ == "CeilToInt" else 0
+            return floordiv(add(self.counted(numerator), round_up), denominator)
         rule = _INDEX_RULES.get(type(e).__name__)
         if rule is None:
             raise UnsupportedError(f"sizes with {type(e).__name__} are not supported: {e}")
@@ -238,17 +238,19 @@ class Sizes:
             return self._convert(e.args[0]), 1
         elif kind in ("IntTrueDiv", "FloatTrueDiv") and e.args[1].is_number:
             if float(e.args[1]) == -1:  # `arange(n, 0, -1.0)`
-                above, below = self._ratio(e.args[0])
-                if below == 1:  # other quotients are truncated towards zero
-                    return mul(-1, above), 1
-            (above, below), (n, m) = map(self._ratio, e.args)
-            if isinstance(n, int) and n and below == m == 1:
-                return above, n
+                numerator, denominator = self._ratio(e.args[0])
+                if denominator == 1:  # other quotients are truncated towards zero
+                    return mul(-1, numerator), 1
+            (numerator, denominator), (n, m) = map(self._ratio, e.args)
+            if isinstance(n, int) and n and denominator == m == 1:
+                return numerator, n
         elif kind == "Mul":
             parts = [self._ratio(a) for a in e.args]
-            below = prod(m for _, m in parts)
-            if below <= _MAX_DENOMINATOR and not below & (below - 1):  # other quotients are rounded
-                return product(n for n, _ in parts), below
+            denominator = prod(m for _, m in parts)
+            if denominator <= _MAX_DENOMINATOR and not denominator & (
+                denominator - 1
+            ):  # other quotients are rounded
+                return product(n for n, _ in parts), denominator
         elif kind not in _FLOAT_OPERATORS:
             return self._convert(e), 1
         raise UnsupportedError(f"a whole number of {e}")
@@ -299,10 +301,10 @@ def agree(node: Any, pairs: Sequence[tuple[tuple[int, int], tuple[int, int]]]) -
     tracer traces again.
     """
     for dims in pairs:
-        one, other = (told(node.args[x]).shape[a] for x, a in dims)
-        symbols = [n.node for n in (one, other) if isinstance(n, torch.SymInt)]
+        first, second = (told(node.args[x]).shape[a] for x, a in dims)
+        symbols = [n.node for n in (first, second) if isinstance(n, torch.SymInt)]
         if symbols and all(n.has_hint() and not n.shape_env.frozen for n in symbols):
-            bool(one == other)
+            bool(first == second)
 
 
 def told(a: Any) -> Any:

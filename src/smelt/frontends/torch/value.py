@@ -135,7 +135,7 @@ class V:
         return self if shape == self.shape else self.op(Expand(shape))
 
     def unsqueeze(self, position: int) -> V:
-        """Insert a dimension of size 1 at `place` of the result.
+        """Insert a dimension of size 1 at `position` of the result.
 
         It is first the last dimension and then moved, which distinguishes it from a size that is 1
         now and varies (`graph.generalize_shapes`).
