@@ -167,35 +167,35 @@ def _triangle(keep: Any, x: Any, k: int = 0) -> Any:
 
 
 @straight
-def _index(x: Any, at: Sequence[Any]) -> Any:
-    if any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in at):
+def _index(x: Any, index: Sequence[Any]) -> Any:
+    if any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in index):
         return NotImplemented  # the size of the result depends on data
-    return whole(ATEN.index.Tensor(pair_of(x), at))
+    return whole(ATEN.index.Tensor(pair_of(x), index))
 
 
 @straight
-def _index_select(x: Any, dim: int, at: Any) -> Any:
+def _index_select(x: Any, dim: int, index: Any) -> Any:
     return (
-        whole(ATEN.index_select.default(pair_of(x), dim % x.dim(), at))
+        whole(ATEN.index_select.default(pair_of(x), dim % x.dim(), index))
         if x.dim()
         else NotImplemented
     )
 
 
 @straight
-def _index_put(x: Any, at: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
-    masks = any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in at)
+def _index_put(x: Any, index: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
+    masks = any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in index)
     if masks or not (is_complex(x) and is_complex(values) and known(x, values)):
         return NotImplemented
-    return whole(ATEN.index_put.default(pair_of(x), at, pair_of(values), accumulate))
+    return whole(ATEN.index_put.default(pair_of(x), index, pair_of(values), accumulate))
 
 
 @straight
-def _index_add(x: Any, dim: int, at: Any, source: Any, *, alpha: Any = 1) -> Any:
+def _index_add(x: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Any:
     plain = is_complex(x) and is_complex(source) and known(x, source) and x.dim()
     if not plain or isinstance(alpha, complex):
         return NotImplemented
-    pairs = pair_of(x), dim % x.dim(), at, pair_of(source)
+    pairs = pair_of(x), dim % x.dim(), index, pair_of(source)
     return whole(ATEN.index_add.default(*pairs, alpha=alpha))
 
 

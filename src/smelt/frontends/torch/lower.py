@@ -189,10 +189,10 @@ class Lowering:
 
     def _write_in_place(self) -> None:
         """Let the last graph write new values of arguments, if nothing runs after it."""
-        at = next((k for k, s in reversed([*enumerate(self.stages)]) if s.outputs), None)
-        if at is None or any(s.calls for s in self.stages[at:]):
+        stage_number = next((k for k, s in reversed([*enumerate(self.stages)]) if s.outputs), None)
+        if stage_number is None or any(s.calls for s in self.stages[stage_number:]):
             return
-        stage = self.stages[at]
+        stage = self.stages[stage_number]
         views = self.views
         read = [x for k, x in enumerate(self.results) if k not in views] if views else self.results
         stage.written = new_values(self.last, read, stage.inputs, stage.outputs, self.row)
@@ -270,19 +270,19 @@ class Lowering:
             self.wanted[node] = None
             self.early.append(node)
             return
-        at = max((self._entries[x].call for x in operands), default=0)
+        stage_number = max((self._entries[x].call for x in operands), default=0)
         if draws(node):
-            self._random_stage = at = max(at, self._random_stage)
+            self._random_stage = stage_number = max(stage_number, self._random_stage)
         for x in operands:
             self._require_for_call(x)
-        self._entries[node] = _Entry(None, at + 1, at)
+        self._entries[node] = _Entry(None, stage_number + 1, stage_number)
         self.wanted[node] = None
         if writes(node):
             if node.users or any(x.op != "placeholder" for x in written(node)):
                 raise UnsupportedError(f"{node.target} writes into a value of the graph")
             self.last.append(node)
         else:
-            self.stage(at).calls.append(node)
+            self.stage(stage_number).calls.append(node)
 
     def _is_early(self, node: Any, operands: list[Any]) -> bool:
         """Whether a call only makes a view of an argument that is never written."""
@@ -380,8 +380,8 @@ class Lowering:
 
     def _store(self, node: Any) -> None:
         """Make the graph of a value store it."""
-        at = self._entries[node].graph
-        self.stage(at).outputs[node] = self.value(node, at)
+        stage_number = self._entries[node].graph
+        self.stage(stage_number).outputs[node] = self.value(node, stage_number)
         self.wanted[node] = None
 
     def _replace_by_view(self, node: Any) -> None:
@@ -421,8 +421,8 @@ class Lowering:
 
     def shares(self, node: Any) -> bool:
         """Whether torch makes this tensor as a view of another."""
-        row, at = self.row(node), self._entries[node].graph
-        return row is None or (row.alias and node not in self.stage(at).outputs)
+        row, stage_number = self.row(node), self._entries[node].graph
+        return row is None or (row.alias and node not in self.stage(stage_number).outputs)
 
     def _is_shared_view(self, node: Any) -> bool:
         """Whether torch makes a view: of memory that exists, or of all elements of a value."""

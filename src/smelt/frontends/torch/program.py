@@ -368,20 +368,20 @@ class Program:
         """Clear every variable after its last use, so that memory is released early."""
         last: dict[str, int] = {}
         words = {name: None for name in self._names.values() if name.startswith("t")}
-        for at, line in enumerate(self._lines):
+        for number, line in enumerate(self._lines):
             for word in _words(line):
                 if word in words:
-                    last[word] = at
+                    last[word] = number
         returned = set(_words(results))
         ends: dict[int, list[str]] = {}
-        for word, at in last.items():
-            if word not in returned and at > 1:
-                ends.setdefault(at, []).append(word)
+        for word, number in last.items():
+            if word not in returned and number > 1:
+                ends.setdefault(number, []).append(word)
         lines: list[str] = []
-        for at, line in enumerate(self._lines):
+        for number, line in enumerate(self._lines):
             lines.append(line)
-            if at in ends and at < len(self._lines) - 1:
-                lines.append(f"    {' = '.join(ends[at])} = None")
+            if number in ends and number < len(self._lines) - 1:
+                lines.append(f"    {' = '.join(ends[number])} = None")
         self._lines = lines
 
 

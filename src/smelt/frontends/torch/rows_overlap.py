@@ -99,7 +99,7 @@ def _max_pool_backward(count: int) -> Any:
         padding: Any,
         dilation: Any,
         ceil_mode: bool,
-        at: V,
+        argmax: V,
     ) -> V:
         """Send each gradient to the position of the maximum of its window."""
         extent = each(kernel, count)
@@ -117,7 +117,7 @@ def _max_pool_backward(count: int) -> Any:
             offset = iota(windows, first + k, counts, c.origin) * step[k]
             offset = offset + iota(windows, first + count + k, counts, c.origin) * dilations[k]
             position = position * number(spatial[k], counts, c.origin) + (offset - pads[k])
-        chosen = _repeat_for_taps(at.cast(counts), extent).map("eq", position)
+        chosen = _repeat_for_taps(argmax.cast(counts), extent).map("eq", position)
         widened = _repeat_for_taps(g.wide(), extent)
         gradient = select(chosen, widened, number(0, widened.dtype, c.origin))
         return _sum_windows(gradient, spatial, step, pads, dilations).cast(c.dtype)
@@ -290,12 +290,12 @@ def _pointwise_weight_gradient(grad: V, x: V, weight: V, step: Sequence[int], gr
     for k, n in enumerate(positions):
         x = x.narrow(2 + k, 0, n, step[k])
     outer, inner = weight.shape[:2]
-    at = "xyz"[: len(positions)]
+    place_letters = "xyz"[: len(positions)]
     if groups == 1:
-        return contract(grad, x, f"bo{at},bc{at}->oc").reshape(*weight.shape)
+        return contract(grad, x, f"bo{place_letters},bc{place_letters}->oc").reshape(*weight.shape)
     grad = grad.reshape(grad.shape[0], groups, floordiv(outer, groups), *positions)
     x = x.reshape(x.shape[0], groups, inner, *positions)
-    return contract(grad, x, f"bgo{at},bgc{at}->goc").reshape(*weight.shape)
+    return contract(grad, x, f"bgo{place_letters},bgc{place_letters}->goc").reshape(*weight.shape)
 
 
 def _depthwise_weight_gradient(
@@ -303,14 +303,16 @@ def _depthwise_weight_gradient(
 ) -> V:
     """Reduce over batch and places for each tap, for windows of one channel."""
     extent = [n for n in weight.shape[2:] if isinstance(n, int)]
-    at = "xyz"[: len(extent)]
+    place_letters = "xyz"[: len(extent)]
     gradients: list[V] = []
     grad, image = grad.wide(), x.wide()
     for tap in product(*map(range, extent)):
         shifted = image
         for k, n in enumerate(tap):
             shifted = shifted.narrow(2 + k, n * dilation[k], grad.shape[2 + k], step[k])
-        gradients.append(contract(grad, shifted, f"bc{at},bc{at}->c").unsqueeze(1))
+        gradients.append(
+            contract(grad, shifted, f"bc{place_letters},bc{place_letters}->c").unsqueeze(1)
+        )
     return concat(gradients, 1).reshape(*weight.shape).cast(x.dtype)
 
 

@@ -41,13 +41,13 @@ _REDUCTIONS = {
 """Torch's reduction -> (scatter mode, reduction with the same identity)."""
 
 
-def _scatter_into(c: Call, how: str, x: V, values: V, *at: V) -> V:
+def _scatter_into(c: Call, how: str, x: V, values: V, *index: V) -> V:
     """Scatter `values` at positions along the first axes of `x`."""
     if x.dtype.kind == "bool" and how != "put":
         raise UnsupportedError("booleans that are added")
-    if not _is_filled(x) and not _is_small_enough_to_copy(c, x, at):
+    if not _is_filled(x) and not _is_small_enough_to_copy(c, x, index):
         raise UnsupportedError("a small part of a large array, which torch may write in place")
-    return x.op(Scatter(how), values.cast(x.dtype), *(a.cast(i64) for a in at))
+    return x.op(Scatter(how), values.cast(x.dtype), *(a.cast(i64) for a in index))
 
 
 def _is_filled(x: V) -> bool:
@@ -58,10 +58,10 @@ def _is_filled(x: V) -> bool:
     return isinstance(node.op, Constant)
 
 
-def _is_small_enough_to_copy(c: Call, x: V, at: Sequence[V]) -> bool:
+def _is_small_enough_to_copy(c: Call, x: V, index: Sequence[V]) -> bool:
     """Whether enough is written that copying the destination is cheap."""
-    positions = broadcast_shapes(*(a.shape for a in at))
-    written = product((*positions, *x.shape[len(at) :]))
+    positions = broadcast_shapes(*(a.shape for a in index))
+    written = product((*positions, *x.shape[len(index) :]))
     return evaluate(product(x.shape), c.sizes.hints) <= _MAX_COPY_RATIO * evaluate(
         written, c.sizes.hints
     )
@@ -78,18 +78,18 @@ def _leading_positions(c: Call, shape: Shape, last: int) -> list[V]:
 # ---- rows of elements ----------------------------------------------------------------------------
 
 
-def _row_positions(c: Call, x: V, dim: int, at: V, values: V) -> list[V]:
+def _row_positions(c: Call, x: V, dim: int, index: V, values: V) -> list[V]:
     """Return positions of rows along all axes up to `dim`."""
-    if not x.rank or at.rank != 1:
+    if not x.rank or index.rank != 1:
         raise UnsupportedError("a single element that is added")
     a = axis_of(dim, x.rank)
-    if values.shape != (*x.shape[:a], *at.shape, *x.shape[a + 1 :]):
+    if values.shape != (*x.shape[:a], *index.shape, *x.shape[a + 1 :]):
         raise UnsupportedError("rows of another shape")
-    return [*(i.reshape(*i.shape, 1) for i in _leading_positions(c, x.shape, a - 1)), at]
+    return [*(i.reshape(*i.shape, 1) for i in _leading_positions(c, x.shape, a - 1)), index]
 
 
-def _index_add(c: Call, x: V, dim: int, at: V, values: V, *, alpha: Any = 1) -> V:
-    rows = _row_positions(c, x, dim, at, values)
+def _index_add(c: Call, x: V, dim: int, index: V, values: V, *, alpha: Any = 1) -> V:
+    rows = _row_positions(c, x, dim, index, values)
     return _scatter_into(c, "add", x, values if alpha == 1 else values * alpha, *rows)
 
 
@@ -102,38 +102,38 @@ def _index_put(
         raise UnsupportedError("index arrays that are not side by side")
     if any(i.dtype.kind not in ("int", "uint") or i.dtype.name == "u8" for _, i in chosen):
         raise UnsupportedError("writes by a mask: their number depends on data")
-    at = [wrapped(i, x.shape[k]) for k, i in chosen]
-    rank = max(i.rank for i in at)
+    index = [wrapped(i, x.shape[k]) for k, i in chosen]
+    rank = max(i.rank for i in index)
     before = [i.reshape(*i.shape, *[1] * rank) for i in _leading_positions(c, x.shape, first - 1)]
-    return _scatter_into(c, "add" if accumulate else "put", x, values, *before, *at)
+    return _scatter_into(c, "add" if accumulate else "put", x, values, *before, *index)
 
 
-def _axis_positions(c: Call, x: V, a: int, at: V, values: V | None) -> list[V]:
+def _axis_positions(c: Call, x: V, a: int, index: V, values: V | None) -> list[V]:
     """Return positions along all axes up to `a`; all axes but `a` count up."""
     rest = (*x.shape[:a], *x.shape[a + 1 :])
-    if not x.rank or at.rank != x.rank or (*at.shape[:a], *at.shape[a + 1 :]) != rest:
+    if not x.rank or index.rank != x.rank or (*index.shape[:a], *index.shape[a + 1 :]) != rest:
         raise UnsupportedError("positions beside which others are not written")
-    if values is not None and values.shape != at.shape:
+    if values is not None and values.shape != index.shape:
         raise UnsupportedError("more values than positions")
-    node = at.node
+    node = index.node
     while isinstance(node.op, Cast):
         (node,) = node.inputs
-    shape = at.shape
+    shape = index.shape
     if isinstance(node.op, Expand):
         (node,) = node.inputs
-        shape = (*[1] * (at.rank - node.type.rank), *node.type.shape)
+        shape = (*[1] * (index.rank - node.type.rank), *node.type.shape)
     if any(n != 1 for n in shape[a + 1 :]):
         raise UnsupportedError("positions of their own for each element")
     before = [i.reshape(*i.shape, 1) for i in _leading_positions(c, x.shape, a - 1)]
-    return [*before, V(node, at.origin).reshape(*shape[: a + 1])]
+    return [*before, V(node, index.origin).reshape(*shape[: a + 1])]
 
 
 def _scatter(how: str) -> Any:
     """Scatter at several positions along an axis, the same for all inner elements."""
 
-    def lower(c: Call, x: V, dim: int, at: V, value: Any, **_options: Any) -> V:
+    def lower(c: Call, x: V, dim: int, index: V, value: Any, **_options: Any) -> V:
         values = value if isinstance(value, V) and value.rank else None
-        rows = _axis_positions(c, x, axis_of(dim, x.rank), at, values)
+        rows = _axis_positions(c, x, axis_of(dim, x.rank), index, values)
         return _scatter_into(
             c, how, x, c.value(value, c.dtype) if values is None else values, *rows
         )
@@ -142,16 +142,16 @@ def _scatter(how: str) -> Any:
 
 
 def _scatter_reduce(
-    c: Call, x: V, dim: int, at: V, values: V, how: str, *, include_self: bool = True
+    c: Call, x: V, dim: int, index: V, values: V, how: str, *, include_self: bool = True
 ) -> V:
-    rows = _axis_positions(c, x, axis_of(dim, x.rank), at, values)
+    rows = _axis_positions(c, x, axis_of(dim, x.rank), index, values)
     return _scatter_reduce_rows(c, x, values, rows, how, include_self=include_self)
 
 
 def _index_reduce(
-    c: Call, x: V, dim: int, at: V, values: V, how: str, *, include_self: bool = True
+    c: Call, x: V, dim: int, index: V, values: V, how: str, *, include_self: bool = True
 ) -> V:
-    rows = _row_positions(c, x, dim, at, values)
+    rows = _row_positions(c, x, dim, index, values)
     return _scatter_reduce_rows(c, x, values, rows, how, include_self=include_self)
 
 
@@ -186,14 +186,16 @@ def _scatter_reduce_rows(
 def _elementwise_scatter(rule: Any, several: Any) -> Any:
     """Scatter one position along an axis elementwise; `several` is used for other calls."""
 
-    def lower(c: Call, x: V, dim: int, at: V, value: Any, **options: Any) -> V:
+    def lower(c: Call, x: V, dim: int, index: V, value: Any, **options: Any) -> V:
         a = axis_of(dim, x.rank)
-        if not x.rank or at.shape != (*x.shape[:a], 1, *x.shape[a + 1 :]):
-            return several(c, x, dim, at, value, **options)
-        is_target = iota(x.shape, a, i64, c.origin).map("eq", at.cast(i64))
-        if isinstance(value, V) and value.rank and value.shape != at.shape:
+        if not x.rank or index.shape != (*x.shape[:a], 1, *x.shape[a + 1 :]):
+            return several(c, x, dim, index, value, **options)
+        is_target = iota(x.shape, a, i64, c.origin).map("eq", index.cast(i64))
+        if isinstance(value, V) and value.rank and value.shape != index.shape:
             raise UnsupportedError("more values than positions")
-        c.reads.append((at.node, x.shape[a], (getattr(c.origin, "operator", "a read"), c.origin)))
+        c.reads.append(
+            (index.node, x.shape[a], (getattr(c.origin, "operator", "a read"), c.origin))
+        )
         return rule(is_target, x, c.value(value, c.dtype))
 
     return lower

@@ -165,18 +165,18 @@ def _group_size(q: V, k: V) -> int:
 # ---- reads at computed positions -----------------------------------------------------------------
 
 
-def _check_positions(c: Call, at: V, extent: Index) -> None:
+def _check_positions(c: Call, index: V, extent: Index) -> None:
     """Record positions made of sizes alone, so that they are checked.
 
     Only positions that a rule makes are known to be in bounds; these look the same.
     """
-    if not any(isinstance(n.op, Input) for n in Graph("positions", (), (at.node,)).nodes()):
-        c.reads.append((at.node, extent, (getattr(c.origin, "operator", "a read"), c.origin)))
+    if not any(isinstance(n.op, Input) for n in Graph("positions", (), (index.node,)).nodes()):
+        c.reads.append((index.node, extent, (getattr(c.origin, "operator", "a read"), c.origin)))
 
 
-def _embedding(c: Call, table: V, at: V, *_more: Any) -> V:
-    _check_positions(c, at, table.shape[0])
-    return gather(table, 0, at.cast(i64))
+def _embedding(c: Call, table: V, index: V, *_more: Any) -> V:
+    _check_positions(c, index, table.shape[0])
+    return gather(table, 0, index.cast(i64))
 
 
 def _index(c: Call, x: V, indices: Sequence[V | None]) -> V:
@@ -190,19 +190,21 @@ def _index(c: Call, x: V, indices: Sequence[V | None]) -> V:
     return gather(x, positions[0], *inside)
 
 
-def _index_select(c: Call, x: V, dim: int, at: V) -> V:
+def _index_select(c: Call, x: V, dim: int, index: V) -> V:
     if not x.rank:
         return x
-    _check_positions(c, at, x.shape[axis_of(dim, x.rank)])
-    return gather(x, axis_of(dim, x.rank), at.cast(i64).reshape(*(at.shape or (1,))))
+    _check_positions(c, index, x.shape[axis_of(dim, x.rank)])
+    return gather(x, axis_of(dim, x.rank), index.cast(i64).reshape(*(index.shape or (1,))))
 
 
-def _gather(c: Call, x: V, dim: int, at: V, **_options: Any) -> V:
-    if not x.rank or not at.rank:
+def _gather(c: Call, x: V, dim: int, index: V, **_options: Any) -> V:
+    if not x.rank or not index.rank:
         raise UnsupportedError("gather of a single element")
     a = axis_of(dim, x.rank)
-    _check_positions(c, at, x.shape[a])
-    where = [at.cast(i64) if k == a else iota(at.shape, k, i64, c.origin) for k in range(x.rank)]
+    _check_positions(c, index, x.shape[a])
+    where = [
+        index.cast(i64) if k == a else iota(index.shape, k, i64, c.origin) for k in range(x.rank)
+    ]
     return gather(x, 0, *where)
 
 

@@ -71,12 +71,12 @@ def _first_positions(x: V, k: int, a: int, extent: Index, *, largest: bool) -> V
         fits = keys.map("eq", best).map("and", free)
         chosen.append(select(fits, at, no_position).reduce("min", (a,), True))
         v = best
-    positions = concat(chosen, a)
+    result = concat(chosen, a)
     if x.dtype.is_float:  # undo the shift of NaN positions
-        was_nan = positions.map("lt", 0) if largest else positions.map("ge", extent)
-        moved = positions.map("add" if largest else "sub", extent)
-        positions = select(was_nan, moved, positions)
-    return positions.map("max", 0).map("min", sub(extent, 1)).cast(i64)
+        was_nan = result.map("lt", 0) if largest else result.map("ge", extent)
+        moved = result.map("add" if largest else "sub", extent)
+        result = select(was_nan, moved, result)
+    return result.map("max", 0).map("min", sub(extent, 1)).cast(i64)
 
 
 def _keys_and_positions(x: V, a: int, extent: Index, *, largest: bool) -> tuple[V, V]:
@@ -86,14 +86,14 @@ def _keys_and_positions(x: V, a: int, extent: Index, *, largest: bool) -> tuple[
     others where the least elements come first.
     """
     short = isinstance(extent, int) and extent < 1 << 30
-    at = iota(_axis_shape(x, a), a, i32 if short else i64, x.origin)
+    positions = iota(_axis_shape(x, a), a, i32 if short else i64, x.origin)
     keys = x.cast(u8) if x.dtype == bool_ else x.wide()
     if not x.dtype.is_float:
-        return keys, at
+        return keys, positions
     is_nan = keys.map("isnan")
-    moved = at.map("sub" if largest else "add", extent)
+    moved = positions.map("sub" if largest else "add", extent)
     infinity = number(math.inf, keys.dtype, x.origin)
-    return select(is_nan, infinity, keys), select(is_nan, moved, at)
+    return select(is_nan, infinity, keys), select(is_nan, moved, positions)
 
 
 ROWS = (Row("aten.topk.default", _top),)

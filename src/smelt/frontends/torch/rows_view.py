@@ -50,17 +50,17 @@ def _respell_dims(dims: Shape, parts: Shape) -> Shape | None:
     all of them multiply to the same number, it is n. None if they do not line up.
     """
     respelled: list[Index] = []
-    at = 0
+    start = 0
     for n in dims:
-        for end in range(at, len(parts) + 1):
-            group = parts[at:end]
+        for end in range(start, len(parts) + 1):
+            group = parts[start:end]
             size = product(group)
             if size == n or any(d != 0 and size == mul(d, floordiv(n, d)) for d in group):
                 break
         else:
             return None
         respelled.append(size)
-        at = end
+        start = end
     return tuple(respelled) if product(respelled) == product(parts) else None
 
 
@@ -223,8 +223,8 @@ def _select_scatter(c: Call, x: V, y: V, dim: int, position: Any) -> V:
     a = axis_of(dim, x.rank)
     if is_zeros(x):
         return _pad_to(y.unsqueeze(a), x, a, _position(c, x, a, position))
-    at = iota(x.shape, a, i64, c.origin)
-    mask = at.map("eq", c.number(_position(c, x, a, position), i64))
+    index = iota(x.shape, a, i64, c.origin)
+    mask = index.map("eq", c.number(_position(c, x, a, position), i64))
     return select(mask, y.unsqueeze(a).expand(x.shape), x)
 
 
@@ -240,8 +240,8 @@ def _diagonal_scatter(c: Call, x: V, y: V, offset: int = 0, dim1: int = 0, dim2:
     rest = (rows if offset >= 0 else columns) - count
     y = y.pad((0,) * y.rank, (*[0] * last, rest), x.dtype.numpy.type(0).item())
     y = y.unsqueeze(last + 1 if offset >= 0 else last).expand(x.shape)
-    at = (iota(x.shape, last, i64, c.origin) + offset).map("eq", iota(x.shape, last + 1, i64))
-    return select(at, y, x).permute(*(order.index(k) for k in range(x.rank)))
+    index = (iota(x.shape, last, i64, c.origin) + offset).map("eq", iota(x.shape, last + 1, i64))
+    return select(index, y, x).permute(*(order.index(k) for k in range(x.rank)))
 
 
 def _pad_to(y: V, x: V, a: int, first: Index) -> V:

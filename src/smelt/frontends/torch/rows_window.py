@@ -137,7 +137,7 @@ def _argmax_positions(
     best: V | None = None
     place: V | None = None
     for tap in product(*map(range, extent)):
-        shifted, at = padded, number(0, counts, c.origin)
+        shifted, index = padded, number(0, counts, c.origin)
         for k, n in enumerate(tap):
             a = first + k
             shifted = shifted.narrow(a, n * dilations[k], shape[a], step[k])
@@ -146,12 +146,12 @@ def _argmax_positions(
                 position = select(
                     position.map("lt", 0), position.map("mod", dilations[k]), position
                 )
-            at = at * number(x.shape[a], counts, c.origin) + position
+            index = index * number(x.shape[a], counts, c.origin) + position
         if best is None or place is None:
-            best, place = shifted, at
+            best, place = shifted, index
             continue
         is_better = shifted.map("gt", best).map("or", shifted.map("isnan"))
-        best, place = select(is_better, shifted, best), select(is_better, at, place)
+        best, place = select(is_better, shifted, best), select(is_better, index, place)
     assert place is not None
     return place.cast(i64)
 
@@ -258,9 +258,9 @@ def adapted(x: V, a: int, n: Index, m: Index, *, back: bool = False) -> V:
     first, end = _bounds(x, m, n)
     total: V | None = None
     for t in range(window_size):
-        at = first + t
-        read = gather(x, a, at.map("min", n - 1))
-        is_inside = at.map("lt", end).reshape(m, *[1] * (x.rank - 1 - a))
+        index = first + t
+        read = gather(x, a, index.map("min", n - 1))
+        is_inside = index.map("lt", end).reshape(m, *[1] * (x.rank - 1 - a))
         part = select(is_inside, read, number(0, x.dtype, x.origin))
         total = part if total is None else total + part
     assert total is not None
@@ -300,12 +300,12 @@ def _pad_by_gather(mode: str, count: int) -> Any:
             if not isinstance(low, int) or not isinstance(high, int) or low < 0 or high < 0:
                 raise UnsupportedError("margins that are symbolic or negative")
             last = number(sub(x.shape[a], 1), i64, c.origin)
-            at = iota((c.shape[a],), 0, i64, c.origin) - low
+            index = iota((c.shape[a],), 0, i64, c.origin) - low
             if mode == "reflect":
-                at = last - (last - at.map("abs")).map("abs")
+                index = last - (last - index.map("abs")).map("abs")
             else:
-                at = at.map("max", 0).map("min", last)
-            x = gather(x, a, at)
+                index = index.map("max", 0).map("min", last)
+            x = gather(x, a, index)
         return x
 
     return lower
@@ -422,7 +422,7 @@ def laid_back(
     if not all(map(is_laid, step, dilations, extent)):
         raise UnsupportedError("windows that skip places, or reach few of those they step over")
     no_long_line(weight, extent)
-    at, taps = "xyz"[: len(extent)], "uvw"[: len(extent)]
+    place_letters, tap_letters = "xyz"[: len(extent)], "uvw"[: len(extent)]
     outer, inner = weight.shape[:2]
     sizes: dict[str, Index] = {"g": groups, "o": floordiv(outer, groups), "c": inner}
     of_x, of_weight, out = (
@@ -431,7 +431,7 @@ def laid_back(
     positions, dtype = x.shape[2:], x.dtype
     x = x.reshape(x.shape[0], *(sizes[a] for a in of_x), *positions)
     kernel = weight.reshape(*(sizes[a] for a in of_weight), *extent)
-    spec = f"b{of_x}{at},{of_weight}{taps}->b{out}{at}{taps}"
+    spec = f"b{of_x}{place_letters},{of_weight}{tap_letters}->b{out}{place_letters}{tap_letters}"
     image = contract(x, kernel, spec, dtype.compute)
     image = image.reshape(*shape[:2], *positions, *extent)
     for k in reversed(range(len(extent))):
@@ -458,12 +458,16 @@ def _contract_windows(windows: V, kernel: V, groups: int, count: int) -> V:
         "o": floordiv(kernel.shape[0], groups),
     }
     left, right, outer = ("".join(a for a in side if sizes[a] != 1) for side in ("gc", "goc", "go"))
-    at = "xyz"[:count]
-    taps = "".join(t for t, n in zip("uvw", kernel.shape[2:], strict=False) if n != 1)
+    place_letters = "xyz"[:count]
+    tap_letters = "".join(t for t, n in zip("uvw", kernel.shape[2:], strict=False) if n != 1)
     lengths = [n for n in kernel.shape[2:] if n != 1]
     windows = windows.reshape(shape[0], *(sizes[a] for a in left), *shape[2 : 2 + count], *lengths)
     kernel = kernel.reshape(*(sizes[a] for a in right), *lengths)
-    return contract(windows, kernel, f"b{left}{at}{taps},{right}{taps}->b{outer}{at}")
+    return contract(
+        windows,
+        kernel,
+        f"b{left}{place_letters}{tap_letters},{right}{tap_letters}->b{outer}{place_letters}",
+    )
 
 
 # ---- windows along one axis ----------------------------------------------------------------------

@@ -89,14 +89,14 @@ def _row_positions(
     Empty if they do not vary along a dimension of their own, or each takes too few elements.
     """
     rows: list[torch.Tensor] = []
-    for k, at in enumerate(positions):
+    for k, index in enumerate(positions):
         own_dims = len(positions) - k  # dimensions of `at` from its own one on
-        if at is None or at.dtype != torch.int64 or at.dim() < own_dims:
+        if index is None or index.dtype != torch.int64 or index.dim() < own_dims:
             return []
-        if at.numel() != at.shape[-own_dims] or at.numel() * _MIN_ROW > values.numel():
+        if index.numel() != index.shape[-own_dims] or index.numel() * _MIN_ROW > values.numel():
             return []
-        rows.append(at.reshape(-1))
-    counts = [at.numel() for at in rows]
+        rows.append(index.reshape(-1))
+    counts = [index.numel() for index in rows]
     shape = [*x.shape[:first], *counts, *x.shape[first + len(rows) :]]
     is_supported = values.dtype == x.dtype and x.is_floating_point()
     return rows if is_supported and list(values.shape) == shape else []
@@ -108,15 +108,15 @@ def _add_rows(
     """Add dimension by dimension, from the last."""
     for d in reversed(range(first, first + len(rows))):
         size = x.shape[d]
-        at = rows[d - first]
+        index = rows[d - first]
         target = (
             x if d == first else values.new_zeros([*values.shape[:d], size, *values.shape[d + 1 :]])
         )
-        at = torch.where(at < 0, at + size, at)
+        index = torch.where(index < 0, index + size, index)
         if d == first and not in_place:
-            values = torch.index_add(target, d, at, values)
+            values = torch.index_add(target, d, index, values)
         else:
-            values = target.index_add_(d, at, values)
+            values = target.index_add_(d, index, values)
     return values
 
 

@@ -173,12 +173,12 @@ class _NativeCalls:
         self._seen[key] = count = self._seen.get(key, 0) + 1
         if count != knobs.NATIVE_FROM_CALL or not knobs.NATIVE_CALLS.get():
             return
-        at = call_cache.runner_at()
+        runner = call_cache.runner_at()
         record = None
-        if at is not None:
+        if runner is not None:
             record = call_cache.record_at(self._executable, sizes, self._wrap, strides)
         if record is not None:
-            self.known[key] = at, record.address, record
+            self.known[key] = runner, record.address, record
 
 
 _DUMMY = torch.zeros(1)
@@ -390,7 +390,10 @@ def _prepare(stage: Stage, generalized: Generalized, sizes: Sizes, looks: bool) 
     if looks:
         new = {str(e): size(n) for n, e in generalized.sizes.items() if not isinstance(e, int)}
         signed = {n for n, e in generalized.sizes.items() if sizes.signed.intersection(sizes_of(e))}
-        reads = [(generalized.nodes[at], substitute(n, new, "size"), o) for at, n, o in stage.reads]
+        reads = [
+            (generalized.nodes[positions], substitute(n, new, "size"), o)
+            for positions, n, o in stage.reads
+        ]
         inside = {generalized.nodes[n] for n in stage.inside if n in generalized.nodes}
         checks = looked_at(graph.outputs, inside, signed, reads)
     if checks.flag is not None:
@@ -444,9 +447,9 @@ def _generalizations(
     checked = _with_checked_positions(stage, graph)
     fixed = [_input_node(v.node) for x, v in stage.inputs.items() if is_fixed(x)]
     counts = {
-        _input_node(v.node): [at]
+        _input_node(v.node): [axis]
         for x, v in stage.inputs.items()
-        if (at := parts_at(x)) is not None
+        if (axis := parts_at(x)) is not None
     }
     choices = generalize(checked, fixed=fixed, hints=sizes.hints, among=among, counts=counts)
     try:
@@ -469,7 +472,7 @@ def _as_traced(stage: Stage, graph: Graph) -> Generalized:
 
 def _with_checked_positions(stage: Stage, graph: Graph) -> Graph:
     """Add the positions that rules compare as results, so that generalizing keeps them."""
-    reads = [at for at, _, _ in stage.reads]
+    reads = [positions for positions, _, _ in stage.reads]
     return _with_size_inputs(replace(graph, outputs=(*graph.outputs, *reads)))
 
 

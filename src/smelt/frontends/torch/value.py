@@ -261,8 +261,8 @@ def concat(parts: Sequence[V], a: int) -> V:
 
 def wrapped(index: V, extent: Any) -> V:
     """Return positions counted from the front, where negative ones counted from the end."""
-    at = index.cast(i64)
-    return select(at.map("lt", 0), at + number(extent, i64, at.origin), at)
+    position = index.cast(i64)
+    return select(position.map("lt", 0), position + number(extent, i64, position.origin), position)
 
 
 def gather(x: V, first: int, *index: V) -> V:
