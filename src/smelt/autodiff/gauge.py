@@ -133,10 +133,10 @@ def _map(op: Map, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved
         None if f is None else replace(f, at=tuple(a + rank - x.type.rank for a in f.at))
         for x, f in zip(inputs, forms, strict=True)
     ]
-    positions = {f.at for f in aligned if f is not None}
-    if len(positions) != 1:
+    axes_sets = {f.at for f in aligned if f is not None}
+    if len(axes_sets) != 1:
         raise _UnknownError
-    (at,) = positions
+    (at,) = axes_sets
     full = [f or Moved(at) for f in aligned]
     return replace(rule(inputs, full), at=at)
 
@@ -348,7 +348,7 @@ def _gather(op: Gather, inputs: tuple[Node, ...], forms: Forms, types: Types) ->
 
 def _contract(op: Contract, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved:
     """Contraction: scales add up if δ varies along axes of the result."""
-    scale, positions = 0.0, set[tuple[int, ...]]()
+    scale, axes_sets = 0.0, set[tuple[int, ...]]()
     for terms, form in zip((op.left, op.right), forms, strict=True):
         if form is None:
             continue
@@ -356,10 +356,10 @@ def _contract(op: Contract, inputs: tuple[Node, ...], forms: Forms, types: Types
         if form.shift or any(n is None or n not in op.out for n in names):
             raise _UnknownError
         scale += form.scale
-        positions.add(tuple(op.out.index(n) for n in names if n is not None))
-    if len(positions) != 1:
+        axes_sets.add(tuple(op.out.index(n) for n in names if n is not None))
+    if len(axes_sets) != 1:
         raise _UnknownError
-    return Moved(positions.pop(), scale=scale)
+    return Moved(axes_sets.pop(), scale=scale)
 
 
 _RULES: dict[type[TensorOp], Rule] = {

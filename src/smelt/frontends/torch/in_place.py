@@ -77,22 +77,22 @@ def new_values(
     times.update(read)
     replaced: dict[Any, Any] = {}
     for n in writes:
-        position, value = n.args[0], n.args[1]
-        unshared = all(times[x] == (x in sources[n]) for x in (position, value))
+        argument, value = n.args[0], n.args[1]
+        unshared = all(times[x] == (x in sources[n]) for x in (argument, value))
         if (
-            position in inputs
+            argument in inputs
             and value in outputs
             and unshared
-            and is_guarded(position)
-            and _same_layout(position, value)
+            and is_guarded(argument)
+            and _same_layout(argument, value)
         ):
-            replaced[value] = position
+            replaced[value] = argument
     return replaced
 
 
-def _same_layout(position: Any, value: Any) -> bool:
+def _same_layout(argument: Any, value: Any) -> bool:
     """Whether a value fills an argument element by element."""
-    old, new = position.meta["val"], value.meta["val"]
+    old, new = argument.meta["val"], value.meta["val"]
     return (
         old.dtype == new.dtype
         and tuple(old.shape) == tuple(new.shape)

@@ -25,8 +25,8 @@ class Traced(Origin):
 
     __slots__ = ("module", "operator")
 
-    def __init__(self, position: tuple[str, int, str, str], module: str, operator: str) -> None:
-        super().__init__(*position)
+    def __init__(self, location: tuple[str, int, str, str], module: str, operator: str) -> None:
+        super().__init__(*location)
         self.module = module
         """Path in the model, such as `layers.0.attention`; empty if unknown."""
         self.operator = operator

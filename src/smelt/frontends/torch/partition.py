@@ -150,8 +150,8 @@ class _Cut:
         for n in values:
             is_alive_anyway = n.op == "placeholder" and (n.name in self.there or n in self.static)
             if _is_strided(n) and not is_alive_anyway:
-                position = _memory(n), str(n.meta["val"].storage_offset())
-                held[position] = max(held.get(position, 0), _value_bytes(n))
+                address = _memory(n), str(n.meta["val"].storage_offset())
+                held[address] = max(held.get(address, 0), _value_bytes(n))
         return sum(held.values())
 
     def _flow_network(self) -> Any:

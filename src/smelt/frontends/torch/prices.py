@@ -133,8 +133,8 @@ class Prices:
                 units.values[e.producer].type.dtype for e in unit.edges
             ]
             width = min(max(d.compute.itemsize for d in widths), 8)
-            positions = math.prod(evaluate(units.extents[e], self._sizes.hints) for e in unit.axes)
-            total += self._target.compute_ns(unit.trace.cost, positions, width)
+            iterations = math.prod(evaluate(units.extents[e], self._sizes.hints) for e in unit.axes)
+            total += self._target.compute_ns(unit.trace.cost, iterations, width)
         return total
 
 

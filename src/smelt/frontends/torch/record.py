@@ -239,11 +239,11 @@ def _line(k: Kernel) -> str:
         if (k.modules)
         else ""
     )
-    position = k.places[0].rpartition("/")[2] if k.places else ""
+    location = k.places[0].rpartition("/")[2] if k.places else ""
     saved = show_bytes(max(0, k.bytes_unfused - k.bytes))
     time = "" if k.measured_ns is None else _explain_module().show_time(k.measured_ns)
     return "  ".join(
-        part for part in (f"  {k.name}", shown, where, position, time, f"saved {saved}") if part
+        part for part in (f"  {k.name}", shown, where, location, time, f"saved {saved}") if part
     )
 
 

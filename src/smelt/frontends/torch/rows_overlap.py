@@ -141,9 +141,16 @@ def _avg_pool_backward(count: int) -> Any:
         extent = each(kernel, count)
         step = extent if not stride else each(stride, count)
         pads = each(padding, count)
-        spatial, positions = x.shape[x.rank - count :], g.shape[x.rank - count :]
+        spatial, output_dims = x.shape[x.rank - count :], g.shape[x.rank - count :]
         n = held(
-            c, spatial, positions, extent, step, pads, inside=not count_include_pad, ceil=ceil_mode
+            c,
+            spatial,
+            output_dims,
+            extent,
+            step,
+            pads,
+            inside=not count_include_pad,
+            ceil=ceil_mode,
         )
         shares = g.wide() / counted(divisor or n, g.wide(), count)
         gradient = _sum_windows(_repeat_for_taps(shares, extent), spatial, step, pads, (1,) * count)
@@ -156,10 +163,10 @@ def _adaptive_avg_backward(count: int) -> Any:
     def lower(c: Call, g: V, x: V) -> V:
         """Distribute the gradient of each average over its window."""
         first = x.rank - count
-        positions, spatial = g.shape[first:], x.shape[first:]
+        output_dims, spatial = g.shape[first:], x.shape[first:]
         g = g.wide()
         for k in range(count):
-            g = adapted(g, first + k, positions[k], spatial[k], back=True)
+            g = adapted(g, first + k, output_dims[k], spatial[k], back=True)
         return g.cast(c.dtype)
 
     return lower
@@ -286,15 +293,15 @@ def _flipped_correlation(
 
 def _pointwise_weight_gradient(grad: V, x: V, weight: V, step: Sequence[int], groups: int) -> V:
     """Contract over batch and places, for windows of one element."""
-    positions = grad.shape[2:]
-    for k, n in enumerate(positions):
+    output_dims = grad.shape[2:]
+    for k, n in enumerate(output_dims):
         x = x.narrow(2 + k, 0, n, step[k])
     outer, inner = weight.shape[:2]
-    place_letters = "xyz"[: len(positions)]
+    place_letters = "xyz"[: len(output_dims)]
     if groups == 1:
         return contract(grad, x, f"bo{place_letters},bc{place_letters}->oc").reshape(*weight.shape)
-    grad = grad.reshape(grad.shape[0], groups, floordiv(outer, groups), *positions)
-    x = x.reshape(x.shape[0], groups, inner, *positions)
+    grad = grad.reshape(grad.shape[0], groups, floordiv(outer, groups), *output_dims)
+    x = x.reshape(x.shape[0], groups, inner, *output_dims)
     return contract(grad, x, f"bgo{place_letters},bgc{place_letters}->goc").reshape(*weight.shape)
 
 

@@ -60,8 +60,8 @@ def _is_filled(x: V) -> bool:
 
 def _is_small_enough_to_copy(c: Call, x: V, index: Sequence[V]) -> bool:
     """Whether enough is written that copying the destination is cheap."""
-    positions = broadcast_shapes(*(a.shape for a in index))
-    written = product((*positions, *x.shape[len(index) :]))
+    index_shape = broadcast_shapes(*(a.shape for a in index))
+    written = product((*index_shape, *x.shape[len(index) :]))
     return evaluate(product(x.shape), c.sizes.hints) <= _MAX_COPY_RATIO * evaluate(
         written, c.sizes.hints
     )

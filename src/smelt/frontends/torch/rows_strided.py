@@ -68,8 +68,8 @@ def _base_value(x: Any) -> Any:
 
 def _share_storage(x: torch.fx.Node, y: torch.fx.Node) -> bool:
     pair = [t for t in (x.meta.get("val"), y.meta.get("val")) if isinstance(t, torch.Tensor)]
-    positions = {memory for t in pair for memory, _ in storages(t)}
-    return len(pair) == 2 and len(positions) == 1
+    shared = {memory for t in pair for memory, _ in storages(t)}
+    return len(pair) == 2 and len(shared) == 1
 
 
 @dataclass(slots=True)

@@ -49,18 +49,18 @@ def _windows(
     """View x: [.., *spatial] as [.., *places, *taps], with as many places as torch reports."""
     count = len(extent)
     first = x.rank - count
-    places = c.shape[-count:]
+    output_dims = c.shape[-count:]
     for k in range(count):
         x = x.op(Window(first + k, extent[k], step[k], dilation[k]))
-        x = x.narrow(first + k, 0, places[k])
+        x = x.narrow(first + k, 0, output_dims[k])
     return x
 
 
-def margin(x: V, around: Sequence[int], value: float, more: Sequence[int]) -> V:
-    """Pad the last dimensions by `around` on both sides, and by `more` at the end."""
-    before = (0,) * (x.rank - len(around))
-    low = (*before, *around)
-    high = (*before, *(a + m for a, m in zip(around, more, strict=True)))
+def margin(x: V, pads: Sequence[int], value: float, end_pads: Sequence[int]) -> V:
+    """Pad the last dimensions by `pads` on both sides, and by `end_pads` at the end."""
+    before = (0,) * (x.rank - len(pads))
+    low = (*before, *pads)
+    high = (*before, *(a + m for a, m in zip(pads, end_pads, strict=True)))
     return x.pad(low, high, value) if any(low) or any(high) else x
 
 
@@ -70,19 +70,19 @@ def _overhang(
     extent: Sequence[int],
     step: Sequence[int],
     dilation: Sequence[int],
-    around: Sequence[int],
+    pads: Sequence[int],
     ceil: bool,
 ) -> tuple[int, ...]:
     """Return the elements that the last windows need beyond the padding in ceil mode."""
     if not ceil:
         return (0,) * len(extent)
     overhang: list[int] = []
-    for k, positions in enumerate(c.shape[-len(extent) :]):
+    for k, outputs in enumerate(c.shape[-len(extent) :]):
         n = x.shape[k - len(extent)]
-        if not isinstance(n, int) or not isinstance(positions, int):
+        if not isinstance(n, int) or not isinstance(outputs, int):
             raise UnsupportedError("windows rounded up over a symbolic size")
-        reach = (positions - 1) * step[k] + (extent[k] - 1) * dilation[k] + 1
-        overhang.append(max(0, reach - n - 2 * around[k]))
+        reach = (outputs - 1) * step[k] + (extent[k] - 1) * dilation[k] + 1
+        overhang.append(max(0, reach - n - 2 * pads[k]))
     return tuple(overhang)
 
 
@@ -159,7 +159,7 @@ def _argmax_positions(
 def held(
     c: Call,
     spatial: Sequence[Index],
-    positions: Sequence[Index],
+    output_dims: Sequence[Index],
     extent: Sequence[int],
     step: Sequence[int],
     pads: Sequence[int],
@@ -175,7 +175,7 @@ def held(
     if not ceil and not (inside and any(pads)):
         return float(math.prod(extent))
     counts: list[V] = []
-    for n, m, t, s, margin in zip(spatial, positions, extent, step, pads, strict=True):
+    for n, m, t, s, margin in zip(spatial, output_dims, extent, step, pads, strict=True):
         begin = iota((m,), 0, i64, c.origin) * s
         size = number(n, i64, c.origin)
         end = (begin + t).map("min", size + 2 * margin)
@@ -428,12 +428,12 @@ def laid_back(
     of_x, of_weight, out = (
         "".join(a for a in side if sizes[a] != 1) for side in ("go", "goc", "gc")
     )
-    positions, dtype = x.shape[2:], x.dtype
-    x = x.reshape(x.shape[0], *(sizes[a] for a in of_x), *positions)
+    input_dims, dtype = x.shape[2:], x.dtype
+    x = x.reshape(x.shape[0], *(sizes[a] for a in of_x), *input_dims)
     kernel = weight.reshape(*(sizes[a] for a in of_weight), *extent)
     spec = f"b{of_x}{place_letters},{of_weight}{tap_letters}->b{out}{place_letters}{tap_letters}"
     image = contract(x, kernel, spec, dtype.compute)
-    image = image.reshape(*shape[:2], *positions, *extent)
+    image = image.reshape(*shape[:2], *input_dims, *extent)
     for k in reversed(range(len(extent))):
         a, last = 2 + k, image.rank - 1
         if extent[k] == 1:

@@ -184,13 +184,13 @@ class _NativeCalls:
 _DUMMY = torch.zeros(1)
 
 
-def _copying_overlaps(run: Runner, positions: Places) -> Runner:
+def _copying_overlaps(run: Runner, in_place: Places) -> Runner:
     """Wrap a runner to copy written inputs that overlap others in a call."""
-    if not positions.inputs:
+    if not in_place.inputs:
         return run
 
     def call(tensors: tuple[Any, ...], sizes: tuple[int, ...]) -> Sequence[Any]:
-        overlapping = positions.shared(tensors, sizes)
+        overlapping = in_place.shared(tensors, sizes)
         if not overlapping:
             return run(tensors, sizes)
         copies = tuple(t.clone() if k in overlapping else t for k, t in enumerate(tensors))
@@ -341,8 +341,8 @@ def make_segment(
         else:
             outputs.append(value.permute(*order).node)
             orders.append(tuple(order.index(a) for a in range(len(order))))
-    positions, results = list(stage.inputs), list(stage.outputs)
-    written = {results.index(n): positions.index(x) for n, x in stage.written.items()}
+    argument_nodes, result_nodes = list(stage.inputs), list(stage.outputs)
+    written = {result_nodes.index(n): argument_nodes.index(x) for n, x in stage.written.items()}
     donate = tuple((i, j) for j, i in written.items())
     traced = Graph("torch", tuple(inputs), tuple(outputs))
     ready = _prepare(stage, _as_traced(stage, traced), sizes, looks)
@@ -359,7 +359,7 @@ def make_segment(
         plan,
         orders,
         len(ready.graph.inputs) - len(inputs),
-        results,
+        result_nodes,
         written,
         [x.op.strides is None for x in inputs],
         ready.looks,
@@ -367,7 +367,7 @@ def make_segment(
         _hint_values(program_sizes, sizes),
         {
             k: permutation
-            for k, n in enumerate(positions)
+            for k, n in enumerate(argument_nodes)
             if (permutation := turn_of(n)) is not None
         },
     )

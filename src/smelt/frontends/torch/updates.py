@@ -50,18 +50,18 @@ def updates(graph: torch.fx.Graph, row_of: Callable[[Any], Row | None]) -> dict[
     results = memory_of((n for n in nodes(output.args) if not is_write(n)), row_of)
     in_place: dict[Any, Any] = {}
     for write in filter(is_write, graph.nodes):
-        position, n = write.args[0], write.args[1]
+        argument, n = write.args[0], write.args[1]
         steps: list[Any] = []
         while _is_update(n):
             steps.append(n)
             n = n.args[0]
-        if n is not position or not steps or results & {position, *steps}:
+        if n is not argument or not steps or results & {argument, *steps}:
             continue
-        pairs = zip([*steps[1:], position], steps)
-        if all(_pays(s, row_of) and _same_layout(s, position) for s in steps) and all(
+        pairs = zip([*steps[1:], argument], steps)
+        if all(_pays(s, row_of) and _same_layout(s, argument) for s in steps) and all(
             _only_reaches(old, new, write) for old, new in pairs
         ):
-            in_place |= dict.fromkeys(steps, position)
+            in_place |= dict.fromkeys(steps, argument)
     return in_place
 
 
@@ -83,11 +83,11 @@ def _pays(step: Any, row_of: Callable[[Any], Row | None]) -> bool:
     return array_bytes >= _MIN_BYTES and part_bytes * _MIN_RATIO <= array_bytes
 
 
-def _same_layout(step: Any, position: Any) -> bool:
+def _same_layout(step: Any, argument: Any) -> bool:
     """Whether a new value has the argument's type, shape and guarded strides."""
-    old, new = position.meta["val"], step.meta["val"]
+    old, new = argument.meta["val"], step.meta["val"]
     return (
-        is_guarded(position)
+        is_guarded(argument)
         and not old.is_neg()
         and not old.is_conj()
         and old.dtype == new.dtype
