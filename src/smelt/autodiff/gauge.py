@@ -187,7 +187,7 @@ def _logarithm(unit: float) -> Callable[[tuple[Node, ...], list[Moved]], Moved]:
 
 
 def _select_between(inputs: tuple[Node, ...], forms: list[Moved]) -> Moved:
-    """Both operands of a choice must move alike; 0 absorbs scales and infinity shifts."""
+    """Both operands of a choice must move equally; 0 absorbs scales and infinity shifts."""
     live = [
         f
         for x, f in zip(inputs, forms, strict=True)

@@ -138,7 +138,7 @@ def _roundings() -> list[Rule]:
     return rules + [rule(f"{n} of an integer", f"{n}(x)", "x", INTEGERS) for n in names]
 
 
-# ---- rules that are written out ------------------------------------------------------------------
+# ---- listed rules --------------------------------------------------------------------------------
 
 _SIGNS = (
     rule("double negation", "neg(neg(x))", "x", NUMBERS),

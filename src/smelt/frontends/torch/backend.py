@@ -435,7 +435,7 @@ def _add_guards(graph: torch.fx.Graph) -> None:
 def _varying_dims(graph: torch.fx.Graph) -> set[int] | None:
     """Return the numbers that occur as dimensions of a caller's tensors.
 
-    None for a function without parameters: nothing tells its batch or length from other dimensions.
+    None for a function without parameters: its batch or length cannot be identified.
     """
     arguments = graph.find_nodes(op="placeholder")
     if not any(map(is_fixed, arguments)):

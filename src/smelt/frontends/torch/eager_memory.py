@@ -107,7 +107,7 @@ _CONVERSIONS = ("to", "type", "type_as", "bfloat16", "half")
 def converted(graph: torch.fx.Graph, cached: Sequence[bool]) -> int:
     """Return the bytes of half-type copies of cached arguments that a graph makes.
 
-    `kept` says for each argument whether autocast caches its copy.
+    `cached` says for each argument whether autocast caches its copy.
     """
     arguments = graph.find_nodes(op="placeholder")
     if len(arguments) != len(cached):

@@ -104,7 +104,7 @@ def is_constant(node: Any) -> bool:
 def turn_of(node: Any) -> tuple[int, ...] | None:
     """Return the permutation of a constant to its memory order; None if there is none.
 
-    Calls pass the constant as it is; whoever reads its elements permutes it.
+    Calls pass the constant as it is; its readers permute it.
     """
     order = memory_order(node.meta["val"]) if is_constant(node) else None
     return None if order is None or order == list(range(len(order))) else tuple(order)
@@ -198,7 +198,7 @@ def alone(
 ) -> list[Any]:
     """Return hidden results that are full views of values which nothing else needs.
 
-    `wanted` are the values that exist as tensors so far. Kernels store these results directly,
+    `required` are the values that exist as tensors so far. Kernels store these results directly,
     where torch would need a call for each view:
 
         t(t(mm(..)))  # a gradient of weights

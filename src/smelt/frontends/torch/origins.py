@@ -80,7 +80,7 @@ def _module_path(node: Any) -> str:
 def _innermost_path(stack: tuple[str, ...], single_root: bool) -> str:
     """Return the path of the innermost of some modules that has one.
 
-    `alone` says that all paths start from one root, which is then left out. Cached, as all
+    `single_root` says that all paths start from one root, which is then left out. Cached, as all
     operators of a module need the same.
     """
     for root, path in map(_split_root, reversed(stack)):

@@ -9,7 +9,7 @@ backward graph should rematerialise:
     capacity of recomputing it  = its arithmetic on this machine; infinite for contractions,
                                   random numbers and calls of torch
 
-Values on the cut are kept; what lies behind it is copied into the backward graph, where it fuses
+Values on the cut are kept; what follows it is copied into the backward graph, where it fuses
 into its readers.
 """
 

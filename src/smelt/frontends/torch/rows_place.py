@@ -1,6 +1,6 @@
 """Lower scatters: writes at computed positions that put, add or compare.
 
-Each position takes a row of what lies behind the indexed axes. A write that has room for one
+Each position takes a row along the inner axes that are not indexed. A write that has room for one
 position along its axis is elementwise, and fuses with its readers. All others end a kernel, in
 which each written value is computed where it is stored (`smelt.lower.scatter`).
 

@@ -357,7 +357,10 @@ def _convolution(
 def _product_ratio(
     spatial: Sequence[Index], output: Sequence[Index], extent: Sequence[int], step: Sequence[int]
 ) -> float:
-    """Return computed products for each useful one of a transposed convolution, if known."""
+    """Return computed products for each useful one of a transposed convolution.
+
+    Only along dimensions of known size.
+    """
     ratio = 1.0
     for n, m, taps, s in zip(spatial, output, extent, step, strict=True):
         if isinstance(n, int) and isinstance(m, int) and n > 0:

@@ -90,7 +90,7 @@ def _row_positions(
     """
     rows: list[torch.Tensor] = []
     for k, index in enumerate(positions):
-        own_dims = len(positions) - k  # dimensions of `at` from its own one on
+        own_dims = len(positions) - k  # dimensions of `index` from its own one on
         if index is None or index.dtype != torch.int64 or index.dim() < own_dims:
             return []
         if index.numel() != index.shape[-own_dims] or index.numel() * _MIN_ROW > values.numel():
