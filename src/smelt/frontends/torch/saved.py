@@ -79,7 +79,11 @@ class Draft:
             yield
 
     def finish(self, compiled_program: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what the caller gets for the compiled program; PyTorch's cache gets the rest."""
+        """Return the program to call.
+
+        That is one which PyTorch can save; with `caching_precompile` it is recorded in PyTorch's
+        cache instead.
+        """
         head = json.dumps({"format": _FORMAT, "guards": sorted(_guard_texts(self._mode))})
         program = SavedProgram(
             compiled_program, self._failure or head.encode() + b"\n" + self._text
