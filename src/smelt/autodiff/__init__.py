@@ -1,4 +1,4 @@
-"""Reverse-mode differentiation, Graph to Graph: `reverse` writes the operators of a gradient."""
+"""Reverse-mode differentiation of graphs: `reverse` emits the operators of a gradient."""
 
 from smelt.autodiff.builder import Builder
 from smelt.autodiff.reverse import gradient, reverse

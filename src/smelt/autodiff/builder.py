@@ -1,8 +1,8 @@
-"""What the derivative columns of the rows build with: graph nodes, kept small as they are made.
+"""Build the graph nodes of derivatives, simplified as they are made.
 
-The columns (`pullback`, `derivative`) are written against `smelt.ops.spec.Adjoint` and know no
-graph.  Here a product with 1 is no operator, a choice between numbers moves the choice outside of
-the product, and factors that are constant along a summed axis wait until the sum is taken.
+The derivative columns (`pullback`, `derivative`) are written against `smelt.ops.spec.Adjoint` and
+know no graph. Here a product with 1 is no operator, a select between constants is moved out of a
+product, and factors that are constant along a reduced axis are applied after the sum.
 
 >>> from smelt.graph.text import parse
 >>> graph = parse("graph f(x: f32[n]) {\\n v0 = exp(x)\\n return v0\\n}")
@@ -40,63 +40,64 @@ Emit = Callable[[TensorOp, tuple[Node, ...], Origin | None], Node]
 
 
 def plainly(op: TensorOp, inputs: tuple[Node, ...], origin: Origin | None) -> Node:
-    """A node of a finished graph."""
+    """Return a node of a finished graph."""
     return build.apply(op, *inputs, origin=origin)
 
 
-def as_it_is(known: TensorType) -> TensorType:
-    """Types of a finished graph are final."""
-    return known
+def as_it_is(kind: TensorType) -> TensorType:
+    """Return the type unchanged: types of a finished graph are final."""
+    return kind
 
 
 class Builder:
     """An `Adjoint` over graph nodes; `origin` is the line that new nodes belong to.
 
-    A front end passes its own way to make a node, and to see a type (sizes may have been found to
-    be equal after a node was made).
+    A front end passes its own way to make a node, and to look up a type: sizes may prove to be
+    equal after a node was made.
     """
 
     def __init__(
         self, emit: Emit = plainly, seen: Callable[[TensorType], TensorType] = as_it_is
     ) -> None:
         self._emit = emit
-        self._seen = seen
+        self._type_of = seen
         self.origin: Origin | None = None
         self._sums = Sums(self.type, self.size)
 
     def learn(self, steps: Iterable[Step]) -> None:
-        """Operators whose results are there to be used again."""
+        """Record operators whose results exist and may be used again."""
         self._sums.learn(steps)
 
-    # Looking
+    # Inspection
 
     def type(self, x: Node, /) -> TensorType:
-        return self._seen(x.type)
+        return self._type_of(x.type)
 
     def op(self, x: Node, /) -> TensorOp:
         return self.settled(x.op)
 
     def size(self, n: Index) -> Index:
-        """A size in terms of those that are left."""
-        return self._seen(TensorType(bool_, (n,))).shape[0]
+        """Return a size in terms of the sizes that remain after unification."""
+        return self._type_of(TensorType(bool_, (n,))).shape[0]
 
     def settled(self, op: TensorOp) -> TensorOp:
-        """An operator with such sizes."""
-        return op if self._seen is as_it_is else map_indices(op, self.size)
+        """Return an operator with its sizes resolved."""
+        return op if self._type_of is as_it_is else map_indices(op, self.size)
 
     def operands(self, x: Node, /) -> tuple[Node, ...]:
         return x.inputs
 
     def number(self, x: Node) -> float | None:
-        """The number that every element is, if that can be seen.
+        """Return the number that every element is, if that is visible.
 
-        A reshape that changes nothing hides it: so front ends mark what is differentiated by.
+        A reshape to the same shape hides it: with one, front ends mark the values that are
+        differentiated by.
         """
         while type(x.op) in (Expand, Reshape) and x.inputs and x.type != x.inputs[0].type:
             (x,) = x.inputs
         return x.op.value if isinstance(x.op, Constant) else None
 
-    # Making
+    # Construction
 
     def apply(self, op: TensorOp, /, *inputs: Node) -> Node:
         return self._emit(op, inputs, self.origin)
@@ -119,60 +120,64 @@ class Builder:
     def reshape(self, x: Node, shape: Shape) -> Node:
         if self.type(x).shape == shape:
             return x
-        inside = self._masked(x)
-        if inside is None:
+        masked = self._masked_value(x)
+        if masked is None:
             return self.apply(Reshape(shape), x)
-        own = self.type(x).shape
-        mask, value = (self.reshape(self.expand(part, own), shape) for part in inside)
-        return self._mask(mask, value)
+        current = self.type(x).shape
+        mask, value = (self.reshape(self.expand(part, current), shape) for part in masked)
+        return self._apply_mask(mask, value)
 
     def expand(self, x: Node, shape: Shape) -> Node:
         if self.type(x).shape == shape:
             return x
-        inside = self._masked(x)
-        if inside is None:
+        masked = self._masked_value(x)
+        if masked is None:
             return self.apply(Expand(shape), x)
-        mask, value = inside
-        return self._mask(self.expand(mask, shape), self.expand(value, shape))
+        mask, value = masked
+        return self._apply_mask(self.expand(mask, shape), self.expand(value, shape))
 
     def sum_to(self, x: Node, shape: Shape) -> Node:
-        """x summed over the axes along which `shape` broadcasts to its own."""
-        own = self.type(x).shape
-        if own == shape:
+        """Sum x over the axes along which `shape` broadcasts to its shape."""
+        current = self.type(x).shape
+        if current == shape:
             return x
-        new = len(own) - len(shape)
-        axes = tuple(k for k, n in enumerate(own) if k < new or (shape[k - new] == 1 and n != 1))
-        return self.reshape(self._summed(x, axes) if axes else x, shape)
+        new = len(current) - len(shape)
+        axes = tuple(
+            k for k, n in enumerate(current) if k < new or (shape[k - new] == 1 and n != 1)
+        )
+        return self.reshape(self._sum_over(x, axes) if axes else x, shape)
 
-    def _summed(self, x: Node, axes: tuple[int, ...]) -> Node:
-        """The sum over axes, by a cheaper way where there is one."""
-        repeated = self._repeated(x, axes)
+    def _sum_over(self, x: Node, axes: tuple[int, ...]) -> Node:
+        """Sum over axes, by a cheaper identity if there is one (`smelt.autodiff.sums`)."""
+        repeated = self._repeat_count(x, axes)
         if repeated is not None:
             inner, times = repeated
             return self.map("mul", inner, self._size(times, x.type.dtype))
         part, positive = self._sums.needed(x, axes)
-        kept = tuple(n for k, n in enumerate(self.type(x).shape) if k not in axes)
+        remaining = tuple(n for k, n in enumerate(self.type(x).shape) if k not in axes)
         if part is None:
-            return self.expand(self.constant(0.0, x.type.dtype), kept)
+            return self.expand(self.constant(0.0, x.type.dtype), remaining)
         swap = self._sums.swap(part, axes)
         if swap is None:
-            found = self.fold("sum", part, axes)
+            total = self.fold("sum", part, axes)
         else:
-            known = swap.known
+            result = swap.known
             if swap.perm != tuple(range(len(swap.perm))):
-                known = self.apply(Permute(swap.perm), known)
-            found = self.fold("sum", self.map("mul", swap.other, known), swap.axes)
-        return found if positive else self.map("neg", found)
+                result = self.apply(Permute(swap.perm), result)
+            total = self.fold("sum", self.map("mul", swap.other, result), swap.axes)
+        return total if positive else self.map("neg", total)
 
-    def _repeated(self, x: Node, axes: tuple[int, ...]) -> tuple[Node, Index] | None:
-        """The operand of a broadcast and how often it is repeated, if `axes` are just that."""
+    def _repeat_count(self, x: Node, axes: tuple[int, ...]) -> tuple[Node, Index] | None:
+        """Return the operand of a broadcast and its repetitions, if `axes` are exactly those."""
         if not isinstance(x.op, Expand) or not x.inputs:
             return None
         (y,) = x.inputs
-        own, inner = self.type(x).shape, self.type(y).shape
-        new = len(own) - len(inner)
-        grown = tuple(k for k, n in enumerate(own) if k < new or (inner[k - new] == 1 and n != 1))
-        return (y, product(own[k] for k in axes)) if grown == axes else None
+        outer, inner = self.type(x).shape, self.type(y).shape
+        new = len(outer) - len(inner)
+        broadcast_axes = tuple(
+            k for k, n in enumerate(outer) if k < new or (inner[k - new] == 1 and n != 1)
+        )
+        return (y, product(outer[k] for k in axes)) if broadcast_axes == axes else None
 
     def _size(self, size: Index, dtype: DType) -> Node:
         if isinstance(size, int):
@@ -180,10 +185,10 @@ class Builder:
         return self.apply(SizeOf(size, dtype))
 
     def add(self, x: Node, y: Node) -> Node:
-        """Two cotangents of one value; choices by one mask stay a choice."""
-        one, other = self._masked(x), self._masked(y)
-        if one is not None and other is not None and alike(one[0], other[0]):
-            return self._mask(one[0], self.map("add", one[1], other[1]))
+        """Add two cotangents of one value; values under the same mask stay under it."""
+        x_masked, y_masked = self._masked_value(x), self._masked_value(y)
+        if x_masked is not None and y_masked is not None and alike(x_masked[0], y_masked[0]):
+            return self._apply_mask(x_masked[0], self.map("add", x_masked[1], y_masked[1]))
         return self.map("add", x, y)
 
     # The chain rule
@@ -191,79 +196,81 @@ class Builder:
     def chain(
         self, g: Node, partial: Partial, inputs: tuple[Node, ...], out: Node, x: Node
     ) -> Node | None:
-        """g times a partial derivative, summed to the shape of the operand x; None if it is 0.
+        """Return g times a partial derivative, summed to the shape of operand x.
 
-        Where g is a choice between something and 0, so is the product: what was not chosen cannot
-        spoil it by an infinite derivative.
+        None if it is 0. If g is a value under a mask, so is the product: an infinite derivative
+        cannot spoil masked-out elements.
         """
-        shape, whole = self.type(x).shape, self.type(out).shape
+        shape, out_shape = self.type(x).shape, self.type(out).shape
         slope = partial(_Formulas(self, x.type.dtype), *inputs, out)
-        inside = self._masked(g)
-        mask, g = (None, g) if inside is None else inside
-        late: list[tuple[str, Node]] = []
-        if shape != whole:
-            slope, late = self._split(slope, shape, out)
-        found = self.scale(g, slope)
-        if found is None:
+        masked = self._masked_value(g)
+        mask, g = (None, g) if masked is None else masked
+        deferred: list[tuple[str, Node]] = []
+        if shape != out_shape:
+            slope, deferred = self._split_factors(slope, shape, out)
+        product = self.scale(g, slope)
+        if product is None:
             return None
         if mask is not None:
-            found = self._mask(mask, found)
-        found = self.sum_to(self.expand(found, whole), shape)
-        for name, factor in late:
-            found = self.map(name, found, factor)
-        return found
+            product = self._apply_mask(mask, product)
+        product = self.sum_to(self.expand(product, out_shape), shape)
+        for name, factor in deferred:
+            product = self.map(name, product, factor)
+        return product
 
-    def _masked(self, g: Node) -> tuple[Node, Node] | None:
-        """Mask and value, if g is a choice between a value and 0."""
+    def _masked_value(self, g: Node) -> tuple[Node, Node] | None:
+        """Return mask and value, if g selects between a value and 0."""
         if form_of(g) == "select":
             mask, value, other = g.inputs
             if self.number(other) == 0:
                 return mask, value
         return None
 
-    def _mask(self, mask: Node, value: Node) -> Node:
+    def _apply_mask(self, mask: Node, value: Node) -> Node:
         return self.map("select", mask, value, self.constant(0.0, value.type.dtype))
 
-    def _split(self, slope: Node, shape: Shape, out: Node) -> tuple[Node, list[tuple[str, Node]]]:
-        """A derivative's factors that vary along summed axes, and those to apply after the sum."""
-        late: list[tuple[str, Node]] = []
+    def _split_factors(
+        self, slope: Node, shape: Shape, out: Node
+    ) -> tuple[Node, list[tuple[str, Node]]]:
+        """Split a derivative into factors that vary along reduced axes, and later ones."""
+        deferred: list[tuple[str, Node]] = []
         rest = slope
         while rest is not out and (form := form_of(rest)) in ("mul", "div", "neg"):
             if form == "neg":
-                late.append(("mul", self.constant(-1.0, rest.type.dtype)))
+                deferred.append(("mul", self.constant(-1.0, rest.type.dtype)))
                 (rest,) = rest.inputs
                 continue
             a, b = rest.inputs
-            if self._fits(b, shape):
-                late.append((form, b))
+            if self._is_constant_along(b, shape):
+                deferred.append((form, b))
                 rest = a
-            elif form == "mul" and self._fits(a, shape):
-                late.append(("mul", a))
+            elif form == "mul" and self._is_constant_along(a, shape):
+                deferred.append(("mul", a))
                 rest = b
             else:
                 break
-        return rest, [(name, f) for name, f in reversed(late) if self.number(f) != 1]
+        return rest, [(name, f) for name, f in reversed(deferred) if self.number(f) != 1]
 
-    def _fits(self, factor: Node, shape: Shape) -> bool:
+    def _is_constant_along(self, factor: Node, shape: Shape) -> bool:
         """Whether a factor is constant along everything that is summed to get `shape`."""
-        own = self.type(factor).shape
+        factor_shape = self.type(factor).shape
         try:
-            return broadcast_shapes(own, shape) == shape
+            return broadcast_shapes(factor_shape, shape) == shape
         except ShapeError:
             return False
 
     def scale(self, g: Node, slope: Node) -> Node | None:
-        """g times a derivative, in as few operators as its form allows; None if it is 0."""
+        """Return g times a derivative in as few operators as possible; None if it is 0."""
         number = self.number(slope)
         if number is not None:
-            return self._scaled(g, number)
+            return self._scale_by_number(g, number)
         if self.number(g) == 1 and self.type(slope).dtype == g.type.dtype:
             return slope
-        rule = _FORMS.get(form_of(slope))
-        found = None if rule is None else rule(self, g, slope.inputs)
-        return self.map("mul", g, slope) if found is None else found
+        rule = _SCALE_RULES.get(form_of(slope))
+        scaled = None if rule is None else rule(self, g, slope.inputs)
+        return self.map("mul", g, slope) if scaled is None else scaled
 
-    def _scaled(self, g: Node, number: float) -> Node | None:
+    def _scale_by_number(self, g: Node, number: float) -> Node | None:
         if number == 0:
             return None
         if abs(number) == 1:
@@ -271,52 +278,52 @@ class Builder:
         return self.map("mul", g, self.constant(number, g.type.dtype))
 
     def is_choice(self, slope: Node) -> bool:
-        """Whether a derivative only chooses between numbers."""
+        """Whether a derivative only selects between numbers."""
         if self.number(slope) is not None:
             return True
         return form_of(slope) == "select" and all(self.is_choice(x) for x in slope.inputs[1:])
 
 
-def _by_choice(b: Builder, g: Node, parts: tuple[Node, ...]) -> Node | None:
+def _scale_by_select(b: Builder, g: Node, parts: tuple[Node, ...]) -> Node | None:
     mask, *options = parts
     if not all(b.is_choice(x) for x in options):
         return None
-    if b.number(options[0]) == 0:  # zero stands last, where it is looked for
+    if b.number(options[0]) == 0:  # keep zero last, where `_masked_value` looks for it
         mask, options = b.map("not", mask), options[::-1]
     one, other = (b.scale(g, x) or b.constant(0.0, g.type.dtype) for x in options)
     return b.map("select", mask, one, other)
 
 
-def _by_opposite(b: Builder, g: Node, parts: tuple[Node, ...]) -> Node | None:
-    found = b.scale(g, parts[0])
-    return None if found is None else b.map("neg", found)
+def _scale_by_negative(b: Builder, g: Node, parts: tuple[Node, ...]) -> Node | None:
+    scaled = b.scale(g, parts[0])
+    return None if scaled is None else b.map("neg", scaled)
 
 
-def _by_quotient(b: Builder, g: Node, parts: tuple[Node, ...]) -> Node | None:
+def _scale_by_reciprocal(b: Builder, g: Node, parts: tuple[Node, ...]) -> Node | None:
     return b.map("div", g, parts[0])
 
 
-def _by_product(b: Builder, g: Node, parts: tuple[Node, ...]) -> Node | None:
+def _scale_by_product(b: Builder, g: Node, parts: tuple[Node, ...]) -> Node | None:
     x, y = parts
     if b.number(x) is None:
         x, y = y, x
     number = b.number(x)
     if number is None:
         return None
-    found = b.scale(g, y)
-    return None if found is None else b.scale(found, x)
+    scaled = b.scale(g, y)
+    return None if scaled is None else b.scale(scaled, x)
 
 
-_FORMS: dict[str, Callable[[Builder, Node, tuple[Node, ...]], Node | None]] = {
-    "select": _by_choice,
-    "neg": _by_opposite,
-    "reciprocal": _by_quotient,
-    "mul": _by_product,
+_SCALE_RULES: dict[str, Callable[[Builder, Node, tuple[Node, ...]], Node | None]] = {
+    "select": _scale_by_select,
+    "neg": _scale_by_negative,
+    "reciprocal": _scale_by_reciprocal,
+    "mul": _scale_by_product,
 }
 
 
 class _Formulas:
-    """The `Algebra` of derivative columns: a method for each scalar row, numbers calculated."""
+    """The `Algebra` of derivative columns: one method for each scalar row; folds constants."""
 
     def __init__(self, builder: Builder, dtype: DType) -> None:
         self._builder = builder
@@ -333,15 +340,15 @@ class _Formulas:
             if name == "select" and numbers[0] is not None:
                 return args[1] if numbers[0] else args[2]
             if all(n is not None for n in numbers):
-                given = [np.asarray(n, x.type.dtype.numpy) for n, x in zip(numbers, args)]
+                arrays = [np.asarray(n, x.type.dtype.numpy) for n, x in zip(numbers, args)]
                 dtype = row.result(*(x.type.dtype for x in args))
-                return b.constant(_item(row.numpy(*given)), dtype)
+                return b.constant(_item(row.numpy(*arrays)), dtype)
             return b.map(name, *args)
 
         return apply
 
 
 def _item(x: Any) -> float | int | bool:
-    wide = x.astype(np.float64) if x.dtype.kind not in "biu" else x
-    found: float | int | bool = wide.item()
-    return found
+    exact = x.astype(np.float64) if x.dtype.kind not in "biu" else x
+    number: float | int | bool = exact.item()
+    return number

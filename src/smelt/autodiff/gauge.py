@@ -1,10 +1,10 @@
-"""Values that results do not depend on, although they are computed with them: gauges.
+"""Find values that results are computed with but do not depend on: gauges.
 
-Softmax subtracts the largest element so that nothing overflows; any other number would do.  Where
-a value ρ can be moved without moving any result, its cotangent is zero, and the way back through
-it need not be written: no gradient runs through that maximum.  This is found by moving ρ by an
-arbitrary δ, different in each row, and following what happens: some values are shifted by c·δ,
-some are scaled by e^(k·δ), and in the results nothing must be left of it.
+Softmax subtracts the largest element so that nothing overflows; any other number would do. If a
+value ρ can be moved without moving any result, its cotangent is zero, and no gradient needs to flow
+through it (`docs/derivations.md`, running-shift). The analysis moves ρ by an arbitrary δ, different
+in each row, and propagates what happens: some values are shifted by c·δ, some are scaled by
+e^(k·δ), and the results must not change.
 
 >>> from smelt.autodiff.tape import tape
 >>> from smelt.graph.text import parse
@@ -45,9 +45,9 @@ from smelt.types.tensor import Shape, TensorType, broadcast_shapes
 
 @dataclass(frozen=True)
 class Moved:
-    """What becomes of a value when ρ moves by δ: v·e^(scale·δ), or v + shift·δ.
+    """Effect on a value of moving ρ by δ: v·e^(scale·δ), or v + shift·δ.
 
-    `at` are the axes of the value along which δ differs, in the order of those of ρ.
+    `at` are the axes of the value along which δ differs, in the order of the axes of ρ.
     """
 
     at: tuple[int, ...]
@@ -56,47 +56,50 @@ class Moved:
 
 
 NOTHING = 1e-6
-"""A movement below this is none: constants such as log2(e) are rounded to float32."""
+"""A smaller shift or scale counts as none: constants such as log2(e) are rounded to float32."""
 
 Forms = list[Moved | None]
 Types = tuple[TensorType, ...]
-"""Those of the operands, then that of the result."""
+"""Types of the operands, then of the result."""
 Rule = Callable[[Any, tuple[Node, ...], Forms, Types], "Moved | None"]
 See = Callable[[Node], TensorType]
 
 
 def raw_type(x: Node) -> TensorType:
-    """The type that a node was made with."""
+    """Return the type that a node was made with."""
     return x.type
 
 
 class _UnknownError(Exception):
-    """What becomes of a value cannot be said."""
+    """The effect on a value cannot be determined."""
 
 
 def gauges(
     steps: Sequence[Step], results: Iterable[Node], wrt: Iterable[Node], see: See = raw_type
 ) -> list[Node]:
-    """Extremes, or values made of such alone, that may move without any result moving."""
+    """Return the min/max reductions that may move without any result moving.
+
+    Also values computed from such reductions alone.
+    """
     ends = set(results)
-    found: list[Node] = []
+    result: list[Node] = []
     candidates: set[Node] = set()
     active = {*wrt, *(step.node for step in steps)}
-    for place, (node, op, inputs) in enumerate(steps):
-        ways = [x for x in inputs if x in active]
+    for position, (node, op, inputs) in enumerate(steps):
+        active_inputs = [x for x in inputs if x in active]
         extreme = isinstance(op, Reduce) and op.row.idempotent
-        derived = bool(ways) and all(x in candidates for x in ways)
-        if not (extreme or derived) or any(x in found for x in inputs):
+        derived = bool(active_inputs) and all(x in candidates for x in active_inputs)
+        if not (extreme or derived) or any(x in result for x in inputs):
             continue
         candidates.add(node)
-        if _is_gauge(node, steps[place + 1 :], ends, see):
-            found.append(node)
-    return found
+        if _is_gauge(node, steps[position + 1 :], ends, see):
+            result.append(node)
+    return result
 
 
 def _is_gauge(rho: Node, later: Sequence[Step], ends: set[Node], see: See) -> bool:
-    own = tuple(k for k, n in enumerate(see(rho).shape) if n != 1)
-    moved: dict[Node, Moved] = {rho: Moved(own, shift=1.0)}
+    axes = tuple(k for k, n in enumerate(see(rho).shape) if n != 1)
+    moved: dict[Node, Moved] = {rho: Moved(axes, shift=1.0)}
     if rho in ends:
         return False
     try:
@@ -118,7 +121,7 @@ def _is_gauge(rho: Node, later: Sequence[Step], ends: set[Node], see: See) -> bo
     return True
 
 
-# ---- elementwise -------------------------------------------------------------------------------
+# ---- elementwise ---------------------------------------------------------------------------------
 
 
 def _map(op: Map, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved | None:
@@ -130,10 +133,10 @@ def _map(op: Map, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved
         None if f is None else replace(f, at=tuple(a + rank - x.type.rank for a in f.at))
         for x, f in zip(inputs, forms, strict=True)
     ]
-    places = {f.at for f in aligned if f is not None}
-    if len(places) != 1:
+    axes_sets = {f.at for f in aligned if f is not None}
+    if len(axes_sets) != 1:
         raise _UnknownError
-    (at,) = places
+    (at,) = axes_sets
     full = [f or Moved(at) for f in aligned]
     return replace(rule(inputs, full), at=at)
 
@@ -144,58 +147,59 @@ def _number(x: Node) -> float | None:
     return x.op.value if isinstance(x.op, Constant) else None
 
 
-def _pure(form: Moved, kind: str) -> float:
-    """The shift or the scale of a value that has no other."""
+def _only(form: Moved, kind: str) -> float:
+    """Return the shift or the scale of a value that has only that one."""
     if getattr(form, "scale" if kind == "shift" else "shift"):
         raise _UnknownError
     return float(getattr(form, kind))
 
 
 def _sum(inputs: tuple[Node, ...], forms: list[Moved], sign: float) -> Moved:
-    one, other = forms
-    if one.scale or other.scale:
-        if one.scale != other.scale or one.shift or other.shift:
+    left, right = forms
+    if left.scale or right.scale:
+        if left.scale != right.scale or left.shift or right.shift:
             raise _UnknownError
-        return one
-    return replace(one, shift=one.shift + sign * other.shift)
+        return left
+    return replace(left, shift=left.shift + sign * right.shift)
 
 
 def _product(inputs: tuple[Node, ...], forms: list[Moved], sign: float) -> Moved:
-    one, other = forms
+    left, right = forms
     number = _number(inputs[1])
-    if one.shift and number:
-        return replace(one, shift=one.shift * (number if sign > 0 else 1 / number))
+    if left.shift and number:
+        return replace(left, shift=left.shift * (number if sign > 0 else 1 / number))
     first = _number(inputs[0])
-    if other.shift and first and sign > 0:
-        return replace(other, shift=other.shift * first)
-    return replace(one, scale=_pure(one, "scale") + sign * _pure(other, "scale"))
+    if right.shift and first and sign > 0:
+        return replace(right, shift=right.shift * first)
+    return replace(left, scale=_only(left, "scale") + sign * _only(right, "scale"))
 
 
 def _powers(factor: float) -> Callable[[tuple[Node, ...], list[Moved]], Moved]:
-    return lambda inputs, forms: replace(forms[0], scale=factor * _pure(forms[0], "scale"))
+    return lambda inputs, forms: replace(forms[0], scale=factor * _only(forms[0], "scale"))
 
 
 def _exponential(unit: float) -> Callable[[tuple[Node, ...], list[Moved]], Moved]:
-    return lambda inputs, forms: Moved(forms[0].at, scale=unit * _pure(forms[0], "shift"))
+    return lambda inputs, forms: Moved(forms[0].at, scale=unit * _only(forms[0], "shift"))
 
 
 def _logarithm(unit: float) -> Callable[[tuple[Node, ...], list[Moved]], Moved]:
-    return lambda inputs, forms: Moved(forms[0].at, shift=_pure(forms[0], "scale") / unit)
+    return lambda inputs, forms: Moved(forms[0].at, shift=_only(forms[0], "scale") / unit)
 
 
-def _either(inputs: tuple[Node, ...], forms: list[Moved]) -> Moved:
-    """Both operands of a choice move alike; 0 is scaled and infinity shifted by anything."""
+def _select_between(inputs: tuple[Node, ...], forms: list[Moved]) -> Moved:
+    """Both operands of a choice must move equally; 0 absorbs scales and infinity shifts."""
     live = [
         f
         for x, f in zip(inputs, forms, strict=True)
-        if not (f.shift == f.scale == 0 and _number(x) is not None and _bears(x, forms))
+        if not (f.shift == f.scale == 0 and _number(x) is not None and _is_invariant(x, forms))
     ]
     if not live or any(f != live[0] for f in live):
         raise _UnknownError
     return live[0]
 
 
-def _bears(x: Node, forms: list[Moved]) -> bool:
+def _is_invariant(x: Node, forms: list[Moved]) -> bool:
+    """Whether a constant is unchanged by the scale or shift of the others."""
     number = _number(x)
     if number == 0:
         return all(f.shift == 0 for f in forms)
@@ -203,18 +207,18 @@ def _bears(x: Node, forms: list[Moved]) -> bool:
 
 
 def _select(inputs: tuple[Node, ...], forms: list[Moved]) -> Moved:
-    """The mask is a step: it does not move with an infinitely small δ.
+    """Select: the mask is a step function and does not move with an infinitesimal δ.
 
-    A sum that is replaced by a number where it is zero, to divide by it, moves like the sum: where
-    a sum of scaled terms is zero, so are they, and with them what is divided.
+    A sum that is replaced by a constant where it is zero, to divide by it, moves like the sum:
+    where a sum of scaled terms is zero, so are the terms, and with them what is divided.
     """
     for value, other in ((1, 2), (2, 1)):
-        if _number(inputs[other]) is not None and _guards(inputs[0], inputs[value]):
-            return replace(forms[value], scale=_pure(forms[value], "scale"))
-    return _either(inputs[1:], forms[1:])
+        if _number(inputs[other]) is not None and _compares_sum_with_zero(inputs[0], inputs[value]):
+            return replace(forms[value], scale=_only(forms[value], "scale"))
+    return _select_between(inputs[1:], forms[1:])
 
 
-def _guards(mask: Node, value: Node) -> bool:
+def _compares_sum_with_zero(mask: Node, value: Node) -> bool:
     """Whether a mask compares a sum with zero."""
     compares = isinstance(mask.op, Map) and mask.op.scalar in ("eq", "ne") and mask.inputs
     if not compares or mask.inputs[0] is not value or _number(mask.inputs[1]) != 0:
@@ -240,12 +244,12 @@ _SCALARS: dict[str, Callable[[tuple[Node, ...], list[Moved]], Moved]] = {
     "log2": _logarithm(math.log(2)),
     "log10": _logarithm(math.log(10)),
     "select": _select,
-    "max": _either,
-    "min": _either,
+    "max": _select_between,
+    "min": _select_between,
 }
 
 
-# ---- everything else ---------------------------------------------------------------------------
+# ---- everything else -----------------------------------------------------------------------------
 
 
 def _first(forms: Forms) -> Moved:
@@ -285,16 +289,16 @@ def _reshape(op: Reshape, inputs: tuple[Node, ...], forms: Forms, types: Types) 
 
 
 def _kept_axes(source: Shape, target: Shape) -> dict[int, int]:
-    """Axes that a reshape leaves as they are, dimensions of size 1 aside."""
-    found: dict[int, int] = {}
+    """Map axes that a reshape keeps, ignoring dimensions of size 1."""
+    axes: dict[int, int] = {}
     s = t = 0
     for old, new in split_groups(source, target):
         left = [k for k, n in enumerate(old) if n != 1]
         right = [k for k, n in enumerate(new) if n != 1]
         if len(left) == len(right) == 1:
-            found[s + left[0]] = t + right[0]
+            axes[s + left[0]] = t + right[0]
         s, t = s + len(old), t + len(new)
-    return found
+    return axes
 
 
 def _expand(op: Expand, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved:
@@ -305,9 +309,9 @@ def _expand(op: Expand, inputs: tuple[Node, ...], forms: Forms, types: Types) ->
 
 def _slice(op: Slice, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved:
     form = _first(forms)
-    whole = types[0].shape
+    shape = types[0].shape
     for a in form.at:
-        if op.starts[a] != 0 or op.steps[a] != 1 or op.sizes[a] != whole[a]:
+        if op.starts[a] != 0 or op.steps[a] != 1 or op.sizes[a] != shape[a]:
             raise _UnknownError
     return form
 
@@ -320,7 +324,7 @@ def _concat(op: Concat, inputs: tuple[Node, ...], forms: Forms, types: Types) ->
 
 
 def _gather(op: Gather, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved:
-    """Axes that are not indexed, or by 0, 1, 2, .. along their own place, keep their δ."""
+    """Axes that are not indexed, or indexed by 0, 1, 2, .. in order, keep their δ."""
     form = _first(forms)
     _, *index = inputs
     middle = broadcast_shapes(*(t.shape for t in types[1:-1]))
@@ -332,19 +336,19 @@ def _gather(op: Gather, inputs: tuple[Node, ...], forms: Forms, types: Types) ->
         elif k >= len(index):
             at.append(a - len(index) + len(middle))
         else:
-            line = index[k].op
-            if not isinstance(line, Iota) or line.shape != index[k].type.shape:
+            positions = index[k].op
+            if not isinstance(positions, Iota) or positions.shape != index[k].type.shape:
                 raise _UnknownError
-            place = line.axis + len(middle) - len(line.shape)
-            if middle[place] != types[0].shape[a]:
+            position = positions.axis + len(middle) - len(positions.shape)
+            if middle[position] != types[0].shape[a]:
                 raise _UnknownError
-            at.append(op.first + place)
+            at.append(op.first + position)
     return replace(form, at=tuple(at))
 
 
 def _contract(op: Contract, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved:
-    """A sum of products: scales add up where δ stands along axes of the result."""
-    scale, places = 0.0, set[tuple[int, ...]]()
+    """Contraction: scales add up if δ varies along axes of the result."""
+    scale, axes_sets = 0.0, set[tuple[int, ...]]()
     for terms, form in zip((op.left, op.right), forms, strict=True):
         if form is None:
             continue
@@ -352,10 +356,10 @@ def _contract(op: Contract, inputs: tuple[Node, ...], forms: Forms, types: Types
         if form.shift or any(n is None or n not in op.out for n in names):
             raise _UnknownError
         scale += form.scale
-        places.add(tuple(op.out.index(n) for n in names if n is not None))
-    if len(places) != 1:
+        axes_sets.add(tuple(op.out.index(n) for n in names if n is not None))
+    if len(axes_sets) != 1:
         raise _UnknownError
-    return Moved(places.pop(), scale=scale)
+    return Moved(axes_sets.pop(), scale=scale)
 
 
 _RULES: dict[type[TensorOp], Rule] = {

@@ -1,8 +1,8 @@
-"""The reverse sweep: from the cotangents of results to those of arguments.
+"""Propagate cotangents from results back to arguments.
 
-`tape` lists what lies between; `reverse` walks it backwards and asks each operator's row for its
-`pullback`.  Values that results do not depend on (`gauge`) are left out.  New operators
-carry the origin of the operator that they come from, so that a report shows the forward line.
+`tape` lists the operators in between; `reverse` walks it backwards and calls each operator's
+`pullback`. Values that results do not depend on (`gauge`) are left out. New operators carry the
+origin of the operator that they come from, so that a report shows the forward line.
 
 >>> from smelt.graph.text import parse, text
 >>> print(
@@ -41,23 +41,23 @@ from smelt.graph.ir import Graph, Node
 def reverse(
     b: Builder, steps: Sequence[Step], cotangents: Mapping[Node, Node], wrt: Sequence[Node]
 ) -> list[Node | None]:
-    """The cotangents of `wrt` from those of results; None where nothing depends on it.
+    """Return the cotangents of `wrt` from those of results; None where nothing depends on it.
 
     Raises GradientError, with the user's line, for an operator without a derivative.
     """
-    found: dict[Node, Node] = dict(cotangents)
+    totals: dict[Node, Node] = dict(cotangents)
     active = {*wrt, *(step.node for step in steps)}
     steps = [Step(node, b.settled(op), inputs) for node, op, inputs in steps]
     active.difference_update(gauges(steps, cotangents, wrt, b.type))
     b.learn(steps)
     for node, op, inputs in reversed(steps):
-        g = found.get(node)
+        g = totals.get(node)
         if g is None or node not in active:
             continue
         b.origin = node.origin
-        wanted = tuple(x in active for x in inputs)
+        required = tuple(x in active for x in inputs)
         try:
-            parts = op.pullback(b, g, node, inputs, wanted)
+            parts = op.pullback(b, g, node, inputs, required)
         except GradientError as error:
             if node.origin is not None:
                 error.origin = node.origin
@@ -69,13 +69,13 @@ def reverse(
                 raise InternalError(
                     f"the cotangent of {x} by {op.name} is {part}", origin=node.origin
                 )
-            before = found.get(x)
-            found[x] = part if before is None else b.add(before, part)
-    return [found.get(x) for x in wrt]
+            total = totals.get(x)
+            totals[x] = part if total is None else b.add(total, part)
+    return [totals.get(x) for x in wrt]
 
 
 def gradient(graph: Graph, wrt: Sequence[Node] | None = None) -> Graph:
-    """The outputs of `graph` and their vector-Jacobian products.
+    """Return a graph of the outputs of `graph` and their vector-Jacobian products.
 
     Args:
         graph: what is differentiated.
@@ -85,19 +85,22 @@ def gradient(graph: Graph, wrt: Sequence[Node] | None = None) -> Graph:
         A graph that takes, after the inputs, a cotangent for each float output, and gives, after
         the outputs, the cotangent of each of `wrt` (zeros where nothing depends on it).
     """
-    by = [x for x in graph.inputs if x.type.dtype.is_float] if wrt is None else list(wrt)
+    variables = [x for x in graph.inputs if x.type.dtype.is_float] if wrt is None else list(wrt)
     b = Builder()
     seeds: dict[Node, Node] = {}
-    given: list[Node] = []
+    cotangents: list[Node] = []
     for k, node in enumerate(graph.outputs):
         if not node.type.dtype.is_float:
             continue
         seed = build.input(f"g{k}", node.type, origin=node.origin)
-        given.append(seed)
+        cotangents.append(seed)
         seeds[node] = b.add(seeds[node], seed) if node in seeds else seed
-    found = reverse(b, tape(graph.outputs, by), seeds, by)
-    zeros = (b.expand(b.constant(0.0, x.type.dtype), x.type.shape) for x in by)
-    results = [z if y is None else y for y, z in zip(found, zeros, strict=True)]
+    gradients = reverse(b, tape(graph.outputs, variables), seeds, variables)
+    zeros = (b.expand(b.constant(0.0, x.type.dtype), x.type.shape) for x in variables)
+    results = [z if y is None else y for y, z in zip(gradients, zeros, strict=True)]
     return Graph(
-        f"{graph.name}_gradient", (*graph.inputs, *given), (*graph.outputs, *results), graph.facts
+        f"{graph.name}_gradient",
+        (*graph.inputs, *cotangents),
+        (*graph.outputs, *results),
+        graph.facts,
     )

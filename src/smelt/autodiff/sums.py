@@ -1,6 +1,7 @@
-"""Sums that need not be taken: those that are zero, and those that another sum tells.
+"""Avoid sums in gradients: those that are zero, and those that follow from another sum.
 
-Two identities make gradients as cheap as the ones written by hand:
+Two identities make gradients as cheap as the ones written by hand (`docs/derivations.md`, attention
+backward):
 
     zero sums    Σⱼ (xⱼ - mean x)·k = 0          a variance sends nothing back through its mean
     sum swap     Σⱼ Pᵢⱼ Σ_d gᵢ_d Vⱼ_d = Σ_d gᵢ_d Oᵢ_d    where O = P·V was computed anyway
@@ -23,16 +24,16 @@ from smelt.types.tensor import TensorType
 
 Axes = tuple[int, ...]
 DEPTH = 12
-"""How far a look into a sum goes."""
+"""Most operators that the analysis of a sum follows."""
 
 
 def form_of(x: Node) -> str:
-    """The scalar row that made a value, or nothing: a value that was computed is only a value."""
+    """Return the scalar row that made a value; empty for any other operator."""
     return x.op.scalar if isinstance(x.op, Map) and x.inputs else ""
 
 
 def alike(x: Node, y: Node, depth: int = 4) -> bool:
-    """Whether two values are the same, as far as a short look shows."""
+    """Whether two values are the same, comparing up to `depth` operators."""
     if x is y:
         return True
     if x.op != y.op or not depth or len(x.inputs) != len(y.inputs):
@@ -43,7 +44,10 @@ def alike(x: Node, y: Node, depth: int = 4) -> bool:
 
 
 class Sums:
-    """What is known of sums; `see` and `size` give types and sizes as far as they are known."""
+    """Rewrites of sums of one gradient.
+
+    `see` and `size` return types and sizes as far as they are resolved.
+    """
 
     def __init__(self, see: Callable[[Node], TensorType], size: Callable[[Index], Index]) -> None:
         self.see = see
@@ -51,13 +55,16 @@ class Sums:
         self.contractions: list[Step] = []
 
     def learn(self, steps: Iterable[Step]) -> None:
-        """Note the contractions that are there."""
+        """Record the contractions whose results exist."""
         self.contractions += [s for s in steps if isinstance(s.op, Contract)]
 
     # Zero sums
 
     def needed(self, x: Node, axes: Axes) -> tuple[Node | None, bool]:
-        """The part of x that its sum over `axes` depends on (None: it is zero), and its sign."""
+        """Return the part of x that its sum over `axes` depends on, and its sign.
+
+        None if the sum is zero; True for a positive sign.
+        """
         positive = True
         for _ in range(DEPTH):
             form = form_of(x)
@@ -78,7 +85,7 @@ class Sums:
         return x, positive
 
     def vanishes(self, x: Node, axes: Axes, depth: int = DEPTH) -> bool:
-        """Whether x sums to zero over `axes` whatever the numbers are."""
+        """Whether x sums to zero over `axes` for all values."""
         form = form_of(x)
         if not depth or not form:
             return False
@@ -104,7 +111,7 @@ class Sums:
         return self.see(a) == self.see(b)
 
     def _is_fixed(self, factor: Node, x: Node, axes: Axes) -> bool:
-        """Whether an operand of x is the same all along `axes`."""
+        """Whether an operand of x is constant along `axes`."""
         while isinstance(factor.op, Expand) and factor.inputs:
             (factor,) = factor.inputs
         shape = self.see(factor).shape
@@ -112,13 +119,13 @@ class Sums:
         return all(a < lead or shape[a - lead] == 1 for a in axes)
 
     def _is_centred(self, x: Node, mean: Node, axes: Axes) -> bool:
-        """Whether `mean` is that of x over `axes`."""
+        """Whether `mean` is the mean of x over `axes`."""
         if not self._is_fixed(mean, x, axes):
             return False
-        mean = _unwrapped(mean)
+        mean = _skip_views(mean)
         if form_of(mean) != "div":
             return False
-        total, count = _unwrapped(mean.inputs[0]), mean.inputs[1]
+        total, count = _skip_views(mean.inputs[0]), mean.inputs[1]
         op = total.op
         if not isinstance(op, Reduce) or op.combine != "sum" or op.axes != axes:
             return False
@@ -133,27 +140,27 @@ class Sums:
     # Sum swap
 
     def swap(self, x: Node, axes: Axes) -> Swap | None:
-        """Another way to the sum of a product x over `axes`, if a contraction tells it."""
+        """Return a cheaper form of the sum of a product x over `axes`, from a known contraction."""
         if not self.contractions or form_of(x) != "mul":
             return None
         factors = _factors(x)
-        for place, factor in enumerate(factors):
+        for position, factor in enumerate(factors):
             if not isinstance(factor.op, Contract) or not factor.inputs:
                 continue
             if self.see(factor).shape != self.see(x).shape:
                 continue
-            rest = factors[:place] + factors[place + 1 :]
+            rest = factors[:position] + factors[position + 1 :]
             for step in self.contractions:
-                found = self._swapped(step, factor, rest, axes)
-                if found is not None:
-                    return found
+                swap = self._swap_with(step, factor, rest, axes)
+                if swap is not None:
+                    return swap
         return None
 
-    def _swapped(self, step: Step, inner: Node, rest: list[Node], axes: Axes) -> Swap | None:
+    def _swap_with(self, step: Step, inner: Node, rest: list[Node], axes: Axes) -> Swap | None:
         op, contract = step.op, inner.op
         assert isinstance(op, Contract)
         assert isinstance(contract, Contract)
-        known, parts = (op.left, op.right), (contract.left, contract.right)
+        known_terms, inner_terms = (op.left, op.right), (contract.left, contract.right)
         for k in range(2):
             weights, values = step.inputs[k], step.inputs[1 - k]
             same = self.see(weights).shape == self.see(inner).shape
@@ -162,15 +169,20 @@ class Sums:
             for j in range(2):
                 if inner.inputs[1 - j] is not values:
                     continue
-                letters = tuple(map(_names, (known[k], known[1 - k], parts[j], parts[1 - j])))
-                found = _matched(letters, op, contract, axes)
-                if found is not None:
-                    return Swap(inner.inputs[j], step.node, *found)
+                letters = tuple(
+                    map(
+                        _axis_names,
+                        (known_terms[k], known_terms[1 - k], inner_terms[j], inner_terms[1 - j]),
+                    )
+                )
+                match = _match_axes(letters, op, contract, axes)
+                if match is not None:
+                    return Swap(inner.inputs[j], step.node, *match)
         return None
 
 
 class Swap(NamedTuple):
-    """A sum as another one: over `axes` of other·known[perm]."""
+    """A sum in another form: over `axes` of other·known[perm]."""
 
     other: Node
     known: Node
@@ -178,7 +190,7 @@ class Swap(NamedTuple):
     axes: Axes
 
 
-def _unwrapped(x: Node) -> Node:
+def _skip_views(x: Node) -> Node:
     while isinstance(x.op, (Expand, Reshape)) and x.inputs:
         (x,) = x.inputs
     return x
@@ -190,44 +202,47 @@ def _factors(x: Node, depth: int = DEPTH) -> list[Node]:
     return [f for i in x.inputs for f in _factors(i, depth - 1)]
 
 
-def _same_product(one: list[Node], other: list[Node]) -> bool:
-    left = list(other)
-    for f in one:
-        place = next((k for k, g in enumerate(left) if alike(f, g)), None)
-        if place is None:
+def _same_product(factors: list[Node], others: list[Node]) -> bool:
+    unmatched = list(others)
+    for f in factors:
+        position = next((k for k, g in enumerate(unmatched) if alike(f, g)), None)
+        if position is None:
             return False
-        left.pop(place)
-    return not left
+        unmatched.pop(position)
+    return not unmatched
 
 
-def _matched(
+def _match_axes(
     letters: tuple[list[str] | None, ...], op: Contract, contract: Contract, axes: Axes
 ) -> tuple[tuple[int, ...], Axes] | None:
-    """How the known result's axes stand in the remaining operand, and over which to sum."""
-    weights, values, other, again = letters
-    if weights is None or values is None or other is None or again is None:
+    """Match the axes of the known result to the remaining operand.
+
+    Returns the permutation of the known result and the axes to sum over; None if they do not fit.
+    """
+    weights, values, other, inner_values = letters
+    if weights is None or values is None or other is None or inner_values is None:
         return None
     table: dict[str, str] = {}
-    for a, b in (*zip(weights, contract.out), *zip(values, again)):
+    for a, b in (*zip(weights, contract.out), *zip(values, inner_values)):
         if table.setdefault(a, b) != b:
             return None
     if len(set(table.values())) != len(table):
         return None
-    gone = {contract.out[a] for a in axes}
-    if {table[n] for n in op.summed()} != gone:
+    summed = {contract.out[a] for a in axes}
+    if {table[n] for n in op.summed()} != summed:
         return None
     out = [table[n] for n in op.out]
     if sorted(out) != sorted(other):
         return None
-    kept = [n for n in contract.out if n not in gone]
-    last = [n for n in other if n not in kept]
-    if [n for n in other if n in kept] != kept:
+    output_axes = [n for n in contract.out if n not in summed]
+    last = [n for n in other if n not in output_axes]
+    if [n for n in other if n in output_axes] != output_axes:
         return None
     return tuple(out.index(n) for n in other), tuple(other.index(n) for n in last)
 
 
-def _names(terms: tuple[object, ...]) -> list[str] | None:
-    """The axes that index an operand, if each stands alone and once."""
-    found = [bare_axis(t) for t in terms]  # type: ignore[arg-type]
-    names = [n for n in found if n is not None]
-    return names if len(names) == len(found) == len(set(names)) else None
+def _axis_names(terms: tuple[object, ...]) -> list[str] | None:
+    """Return the axes that index an operand, if each occurs alone and once."""
+    axes = [bare_axis(t) for t in terms]  # type: ignore[arg-type]
+    names = [n for n in axes if n is not None]
+    return names if len(names) == len(axes) == len(set(names)) else None

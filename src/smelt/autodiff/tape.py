@@ -1,4 +1,4 @@
-"""What lies between arguments and results: the operators that a gradient goes back through."""
+"""List the operators between arguments and results that a gradient passes through."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from smelt.ops.spec import TensorOp
 
 
 class Step(NamedTuple):
-    """An operator between arguments and results, with the operands it had when it was noted."""
+    """An operator between arguments and results, with its operands when it was recorded."""
 
     node: Node
     op: TensorOp
@@ -18,7 +18,7 @@ class Step(NamedTuple):
 
 
 def tape(outputs: Iterable[Node], wrt: Iterable[Node]) -> list[Step]:
-    """The operators by which `outputs` depend on `wrt` through floats, operands first.
+    """Return the operators by which `outputs` depend on `wrt` through floats, operands first.
 
     >>> from smelt.graph.text import parse
     >>> graph = parse("graph f(x: f32[n]) {\\n a = sin(x)\\n b = gt(a, 0.5:f32)\\n return a, b\\n}")

@@ -1,1 +1,1 @@
-"""..."""
+"""Algebraic simplification of scalar operators by checked rewrite rules."""

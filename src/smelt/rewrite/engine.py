@@ -1,9 +1,9 @@
-"""Rules applied until none fits: bottom up, with a budget, saying which fired.
+"""Apply rewrite rules bottom-up until none matches, and count which fired.
 
 The engine works on any representation that shows its values through `smelt.rewrite.term.Values`.
 
     rewriter = Rewriter(GraphValues(), EXACT)
-    node = rewriter.rewrite(node)          # operands first; a node's own are rewritten already
+    node = rewriter.rewrite(node)          # operands first: the operands must be rewritten already
     rewriter.fired                         # Counter({'double negation': 1})
 """
 
@@ -20,7 +20,7 @@ from smelt.rewrite.term import Call, Num, Number, Term, V, Values, Var, number_t
 from smelt.types.dtype import DType
 
 BUDGET = 64
-"""Rules that may fire on one value and its parts.  Every rule makes terms smaller, so that this is
+"""Most rules that fire on one value and its parts. Every rule makes terms cheaper, so that this is
 never reached."""
 
 
@@ -31,46 +31,51 @@ class Rewriter(Generic[V]):
         self.values = values
         self.fired: Counter[str] = Counter()
         self._rules = rules.by_operator
-        self._left = BUDGET
+        self._budget = BUDGET
 
     def rewrite(self, value: V) -> V:
-        """`value` in its simplest form; its operands must be in theirs."""
-        self._left = BUDGET
+        """Return `value` in its simplest form; its operands must be in theirs."""
+        self._budget = BUDGET
         return self._rewrite(value)
 
     def _rewrite(self, value: V) -> V:
-        while self._left > 0:
+        while self._budget > 0:
             op = self.values.op(value)
-            new = None if op is None else self._once(value, op)
+            new = None if op is None else self._apply_first(value, op)
             if new is None:
                 break
             value = new
         return value
 
-    def _once(self, value: V, op: str) -> V | None:
+    def _apply_first(self, value: V, op: str) -> V | None:
         for left, rule in self._rules.get(op, ()):
             bound = match(left, value, self.values)
-            if bound is None or not self._granted(rule, bound):
+            if bound is None or not self._is_allowed(rule, bound):
                 continue
-            self._left -= 1
+            self._budget -= 1
             new = self._build(rule.right, bound, rule, value, self.values.dtype(value))
             if new is not None:
                 self.fired[rule.name] += 1
                 return new
         return None
 
-    def _granted(self, rule: Rule, bound: dict[str, V]) -> bool:
+    def _is_allowed(self, rule: Rule, bound: dict[str, V]) -> bool:
         dtype = self.values.dtype(bound[rule.subject])
         if not rule.claims(dtype):
             return False
         return rule.when is None or rule.when(self._numbers(rule, bound), dtype)
 
     def _numbers(self, rule: Rule, bound: dict[str, V]) -> dict[str, Number]:
-        found = {name: self.values.number(v) for name, v in bound.items() if name in rule.constants}
-        return {name: number for name, number in found.items() if number is not None}
+        numbers = {
+            name: self.values.number(v) for name, v in bound.items() if name in rule.constants
+        }
+        return {name: number for name, number in numbers.items() if number is not None}
 
     def _build(self, t: Term, bound: dict[str, V], rule: Rule, like: V, dtype: DType) -> V | None:
-        """The value that `t` stands for, itself rewritten; numbers without siblings get `dtype`."""
+        """Build and rewrite the value of `t` on the right side of a rule.
+
+        Numbers without typed siblings get `dtype`.
+        """
         if isinstance(t, Var):
             if t.name in bound:
                 return bound[t.name]
@@ -80,30 +85,32 @@ class Rewriter(Generic[V]):
             number = t.at(dtype)
             return None if number is None else self.values.constant(number, dtype, like)
         parts: dict[int, V] = {}
-        for typed in (True, False):  # numbers last: their siblings tell their type
+        for are_typed in (True, False):  # numbers last: they take the type of their siblings
             for k, arg in enumerate(t.args):
-                if _is_typed(arg, bound) is not typed:
+                if _is_typed(arg, bound) is not are_typed:
                     continue
-                known = {j: self.values.dtype(v) for j, v in parts.items()}
-                part = self._build(arg, bound, rule, like, number_type(t.row, known) or dtype)
+                sibling_types = {j: self.values.dtype(v) for j, v in parts.items()}
+                part = self._build(
+                    arg, bound, rule, like, number_type(t.row, sibling_types) or dtype
+                )
                 if part is None:
                     return None
                 parts[k] = part
         return self._apply(t, tuple(parts[k] for k in range(len(t.args))), like)
 
     def _apply(self, t: Call, args: tuple[V, ...], like: V) -> V:
-        """The operator on values: computed now if all of them are numbers."""
+        """Apply the operator to values; computed now if all of them are numbers."""
         numbers = [self.values.number(a) for a in args]
         if all(n is not None for n in numbers):
             dtypes = [self.values.dtype(a) for a in args]
             arrays = [np.asarray(n).astype(d.numpy) for n, d in zip(numbers, dtypes)]
-            found = np.asarray(t.row.numpy(*arrays))
+            computed = np.asarray(t.row.numpy(*arrays))
             result = t.row.result(*dtypes)
-            number = found.astype(np.float64) if result.is_float else found
+            number = computed.astype(np.float64) if result.is_float else computed
             return self.values.constant(number.item(), result, like)
         return self._rewrite(self.values.apply(t.op, args, like))
 
 
 def _is_typed(t: Term, bound: dict[str, V]) -> bool:
-    """Whether a part of a right side brings its own type along."""
+    """Whether a part of a right side has a type of its own."""
     return isinstance(t, Call) or (isinstance(t, Var) and t.name in bound)

@@ -1,4 +1,4 @@
-"""Matching a term against values, and which ways of writing a term are worth trying.
+"""Match terms against values, and list the operand orders of a term.
 
 >>> [str(t) for t in arrangements(term("mul(add(x, 1), y)"))]
 ['mul(add(x, 1), y)', 'mul(y, add(x, 1))']
@@ -16,7 +16,7 @@ __all__ = ["arrangements", "match", "same_number", "term"]
 
 
 def match(t: Term, value: V, values: Values[V]) -> dict[str, V] | None:
-    """What each variable stands for if `value` has the form of `t`, else None."""
+    """Return the value of each variable if `value` has the form of `t`, else None."""
     bound: dict[str, V] = {}
     return bound if _match(t, value, values, bound) else None
 
@@ -35,33 +35,33 @@ def _match(t: Term, value: V, values: Values[V], bound: dict[str, V]) -> bool:
             return False
         if isinstance(t.value, bool) and values.dtype(value).kind != "bool":
             return False  # true and false are not the numbers 1 and 0
-        wanted = t.at(values.dtype(value))
-        return wanted is not None and same_number(number, wanted)
+        expected = t.at(values.dtype(value))
+        return expected is not None and same_number(number, expected)
     if t.constant and number is None:
         return False
-    known = bound.setdefault(t.name, value)
-    if known is value:
+    previous = bound.setdefault(t.name, value)
+    if previous is value:
         return True
-    other = values.number(known)
+    other = values.number(previous)
     return number is not None and other is not None and same_number(number, other)
 
 
 def same_number(a: Number, b: Number) -> bool:
-    """Equality that tells -0 from 0 and takes NaN to be itself; 1, 1.0 and True are one number."""
+    """Compare numbers: -0 differs from 0, NaN equals itself; 1, 1.0 and True are equal."""
     if a != b:
         return a != a and b != b
     return a != 0 or math.copysign(1.0, a) == math.copysign(1.0, b)
 
 
 def arrangements(t: Term) -> tuple[Term, ...]:
-    """`t` with the operands of commutative operators in every order that can occur.
+    """Return `t` with the operands of commutative operators in every distinct order.
 
-    Constants stand on the right of everything else, and renaming variables is no new order.
+    Constants stand last, and renaming variables gives no new order.
     """
-    found: dict[str, Term] = {}
-    for way in _orders(t):
-        found.setdefault(_shape(way), way)
-    return tuple(found.values())
+    by_shape: dict[str, Term] = {}
+    for order in _orders(t):
+        by_shape.setdefault(_shape(order), order)
+    return tuple(by_shape.values())
 
 
 def _orders(t: Term) -> Iterator[Term]:
@@ -70,16 +70,21 @@ def _orders(t: Term) -> Iterator[Term]:
         return
     for args in product(*(tuple(_orders(a)) for a in t.args)):
         yield Call(t.op, args)
-        if len(args) == 2 and t.row.commutative and not _fixed(args[0]) and not _fixed(args[1]):
+        if (
+            len(args) == 2
+            and t.row.commutative
+            and not _is_constant(args[0])
+            and not _is_constant(args[1])
+        ):
             yield Call(t.op, (args[1], args[0]))
 
 
-def _fixed(t: Term) -> bool:
+def _is_constant(t: Term) -> bool:
     return isinstance(t, Num) or (isinstance(t, Var) and t.constant)
 
 
 def _shape(t: Term) -> str:
-    """The term's text with variables numbered in order of appearance."""
+    """Return the term's text with variables numbered in order of appearance."""
     names = {v.name: f"{'c' if v.constant else 'x'}{k}" for k, v in enumerate(variables(t))}
 
     def spell(t: Term) -> str:

@@ -1,4 +1,4 @@
-"""What a rewrite rule is: two terms, the types it claims, and when it may be used.
+"""Define rewrite rules: two terms, the types they are valid for, and a condition.
 
 >>> double = rule("double negation", "neg(neg(x))", "x", NUMBERS)
 >>> double.text, double.claims(f32), double.claims(bool_)
@@ -40,10 +40,10 @@ FLOATS = ("float",)
 
 @dataclass(frozen=True)
 class Rule:
-    """`left` may be replaced by `right` where the type is claimed and `when` holds.
+    """`left` may be replaced by `right` if the type is accepted and `when` holds.
 
-    `subject` is the variable whose element type is meant, by default the first of the left side.
-    `when` sees the values of the constant variables; `compute` gives numbers that only the right
+    `subject` is the variable whose element type counts, by default the first of the left side.
+    `when` gets the values of the constant variables; `compute` gives numbers that only the right
     side names.
     """
 
@@ -55,10 +55,10 @@ class Rule:
     fast: bool = False
     compute: Mapping[str, Callable[[Numbers], Number]] = field(default_factory=dict[str, Compute])
     only: tuple[str, ...] = ()
-    """Names of the element types claimed, where not all of a kind are."""
+    """Names of the element types, if the rule is not valid for all of a kind."""
 
     def claims(self, dtype: DType) -> bool:
-        """Whether the rule may be used for the type."""
+        """Whether the rule is valid for the type."""
         return dtype.kind in self.kinds and (not self.only or dtype.name in self.only)
 
     @cached_property
@@ -73,7 +73,7 @@ class Rule:
 
     @cached_property
     def arrangements(self) -> tuple[Call, ...]:
-        """The left side with operands in every order that can occur."""
+        """The left side with operands in every distinct order."""
         return tuple(t for t in arrangements(self.left) if isinstance(t, Call))
 
     @property
@@ -82,14 +82,14 @@ class Rule:
 
 
 class RuleSet:
-    """Rules in the order in which they are tried, indexed by the operator on their left."""
+    """Rules in the order in which they are tried, indexed by the operator of their left side."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = tuple(rules)
         self.by_operator: dict[str, list[tuple[Call, Rule]]] = {}
-        for found in self.rules:
-            for left in found.arrangements:
-                self.by_operator.setdefault(left.op, []).append((left, found))
+        for candidate in self.rules:
+            for left in candidate.arrangements:
+                self.by_operator.setdefault(left.op, []).append((left, candidate))
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)
@@ -99,7 +99,7 @@ class RuleSet:
 
 
 def rule(name: str, left: str, right: str, kinds: tuple[str, ...] = ANY, **more: object) -> Rule:
-    """A rule from the text of its sides."""
-    found = term(left)
-    assert isinstance(found, Call)
-    return Rule(name, found, term(right), kinds, **more)  # type: ignore[arg-type]
+    """Return a rule from the text of its sides."""
+    pattern = term(left)
+    assert isinstance(pattern, Call)
+    return Rule(name, pattern, term(right), kinds, **more)  # type: ignore[arg-type]

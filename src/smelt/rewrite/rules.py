@@ -1,11 +1,11 @@
-"""The algebra of scalar operators as data: rules `left -> right`, for tensors and scalars alike.
+"""List the rewrite rules of scalar operators, for tensors and scalars alike.
 
 Many rules follow from the columns of the rows (identity, annihilator, idempotence) and are made
-here for every row that has them; the others are written out.  Every rule claims some element
-types, and a machine checks each claim (`tests/rewrite`): all values of 8- and 16-bit types, special
-and random values of the wider ones, z3 for integers.  An exact rule keeps every bit but those of
-NaNs; a `fast` rule keeps the value for real numbers and rounds differently.  Each right side costs
-less than its left one, or as much and is shorter, so that rewriting ends.
+here for every row that has them; the others are listed. Every rule is valid for some element types,
+and tests check each of them (`tests/rewrite`): all values of 8- and 16-bit types, special and
+random values of the wider ones, z3 for integers. An exact rule keeps every bit but those of NaNs; a
+`fast` rule keeps the value for real numbers and rounds differently. Each right side costs less than
+its left one, or as much and is shorter, so that rewriting terminates.
 
 >>> [rule.text for rule in RULES if rule.name == "division by a power of two"]
 ['div(x, c) -> mul(x, k)']
@@ -23,18 +23,18 @@ from smelt.rewrite.rule import BITS, FLOATS, INTEGERS, NUMBERS, Numbers, Rule, R
 from smelt.rewrite.term import Call, Num, Number, Term, Var
 from smelt.types.dtype import DType, bool_, f32, i32
 
-# ---- conditions on constants -----------------------------------------------------------------
+# ---- conditions on constants ---------------------------------------------------------------------
 
-_LEAST_NORMAL = {"f16": 2.0**-14, "bf16": 2.0**-126, "f32": 2.0**-126, "f64": 2.0**-1022}
-_GREATEST = {"f16": 65504.0, "bf16": 2.0**127, "f32": 2.0**127, "f64": 2.0**1023}
+_MIN_NORMAL = {"f16": 2.0**-14, "bf16": 2.0**-126, "f32": 2.0**-126, "f64": 2.0**-1022}
+_MAX_NORMAL = {"f16": 65504.0, "bf16": 2.0**127, "f32": 2.0**127, "f64": 2.0**1023}
 
 
 def _normal(x: float, dtype: DType) -> bool:
-    return _LEAST_NORMAL[dtype.name] <= abs(x) <= _GREATEST[dtype.name]
+    return _MIN_NORMAL[dtype.name] <= abs(x) <= _MAX_NORMAL[dtype.name]
 
 
 def _power_of_two(bound: Numbers, dtype: DType) -> bool:
-    """2^k or -2^k, whose reciprocal is a normal number too."""
+    """Whether c is 2^k or -2^k, and its reciprocal is a normal number too."""
     return _invertible(bound, dtype) and abs(math.frexp(bound["c"])[0]) == 0.5
 
 
@@ -44,7 +44,10 @@ def _invertible(bound: Numbers, dtype: DType) -> bool:
 
 
 def _same_side(bound: Numbers, dtype: DType) -> bool:
-    """Normal factors, both at least 1 or both at most 1: the product overflows with the steps."""
+    """Whether both factors are normal and on the same side of 1.
+
+    Then the product overflows only if the two steps do.
+    """
     c, d = float(bound["c"]), float(bound["d"])
     if not all(math.isfinite(v) and _normal(v, dtype) for v in (c, d)) or not _normal(c * d, dtype):
         return False
@@ -60,30 +63,33 @@ def _not_both_zero(bound: Numbers, dtype: DType) -> bool:
     return bound["c"] != 0 or bound["d"] != 0
 
 
-# ---- rules that follow from columns ----------------------------------------------------------
+# ---- rules that follow from columns --------------------------------------------------------------
 
 _X, _C, _D = Var("x"), Var("c", constant=True), Var("d", constant=True)
 
 
-def _of_columns(row: ScalarOp) -> list[Rule]:
-    """What identity, annihilator, idempotence and associativity say."""
-    found: list[Rule] = []
+def _rules_of_columns(row: ScalarOp) -> list[Rule]:
+    """Return the rules of identity, annihilator, idempotence and associativity."""
+    rules: list[Rule] = []
     if row.identity is not None:
-        found += _identities(row)
+        rules += _identities(row)
     if row.annihilator is not None:
         zero = Num(0, row.annihilator, "annihilator")
-        found.append(Rule(f"annihilator of {row.name}", Call(row.name, (_X, zero)), zero))
+        rules.append(Rule(f"annihilator of {row.name}", Call(row.name, (_X, zero)), zero))
     if row.idempotent:
         again = (_X, _X) if row.arity == 2 else (Call(row.name, (_X,)),)
         right: Term = _X if row.arity == 2 else Call(row.name, (_X,))
-        found.append(Rule(f"{row.name} once is enough", Call(row.name, again), right))
+        rules.append(Rule(f"{row.name} once is enough", Call(row.name, again), right))
     if row.associative:
-        found += _associations(row)
-    return [r for r in found if set(r.kinds) & set(row.rule.accepts[0])]
+        rules += _associations(row)
+    return [r for r in rules if set(r.kinds) & set(row.rule.accepts[0])]
 
 
 def _identities(row: ScalarOp) -> list[Rule]:
-    """An identity of floats may turn -0 into 0; of an identity that is 0, the sign matters."""
+    """Return the rules of an identity.
+
+    That of floats may change -0 to 0; for an identity of 0, its sign matters.
+    """
     of = row.identity
     assert of is not None
 
@@ -95,14 +101,14 @@ def _identities(row: ScalarOp) -> list[Rule]:
 
     name = f"identity of {row.name}"
     kinds = row.rule.accepts[0]
-    found: list[Rule] = []
+    rules: list[Rule] = []
     if any(exact(d) is not None for d in (f32, i32, bool_) if d.kind in kinds):
-        found.append(Rule(name, Call(row.name, (_X, Num(0, exact, "identity"))), _X))
+        rules.append(Rule(name, Call(row.name, (_X, Num(0, exact, "identity"))), _X))
     e = of(f32) if "float" in kinds else None
     if e is not None and not _keeps_negative_zero(row, float(e)):
         left = Call(row.name, (_X, Num(0, of, "identity")))
-        found.append(Rule(f"{name}, 0 for -0", left, _X, FLOATS, fast=True))
-    return found
+        rules.append(Rule(f"{name}, 0 for -0", left, _X, FLOATS, fast=True))
+    return rules
 
 
 def _keeps_negative_zero(row: ScalarOp, e: float) -> bool:
@@ -110,29 +116,29 @@ def _keeps_negative_zero(row: ScalarOp, e: float) -> bool:
 
 
 def _associations(row: ScalarOp) -> list[Rule]:
-    """(x op c) op d -> x op (c op d), computed once."""
+    """Combine constants: (x op c) op d -> x op (c op d), computed once."""
     left = Call(row.name, (Call(row.name, (_X, _C)), _D))
     right = Call(row.name, (_X, Call(row.name, (_C, _D))))
-    found = [Rule(f"constants of {row.name} meet", left, right, BITS)]
+    rules = [Rule(f"constants of {row.name} meet", left, right, BITS)]
     if row.idempotent:
         name = f"bounds of {row.name} meet"
-        found.append(Rule(name, left, right, FLOATS, when=_not_both_zero))
-    return found
+        rules.append(Rule(name, left, right, FLOATS, when=_not_both_zero))
+    return rules
 
 
 def _roundings() -> list[Rule]:
-    """Rounding a whole number changes nothing."""
+    """Return the rules that rounding an integral number changes nothing."""
     names = [n for n, row in SCALARS.items() if row.arity == 1 and row.idempotent]
-    found = [
+    rules = [
         rule(f"{n} after {other}", f"{n}({other}(x))", f"{other}(x)", NUMBERS)
         for n in names
         for other in names
         if other != n
     ]
-    return found + [rule(f"{n} of an integer", f"{n}(x)", "x", INTEGERS) for n in names]
+    return rules + [rule(f"{n} of an integer", f"{n}(x)", "x", INTEGERS) for n in names]
 
 
-# ---- rules that are written out --------------------------------------------------------------
+# ---- listed rules --------------------------------------------------------------------------------
 
 _SIGNS = (
     rule("double negation", "neg(neg(x))", "x", NUMBERS),
@@ -243,28 +249,28 @@ _CHOICES = (
 )
 
 
-def _known(found: Rule) -> bool:
+def _is_defined(candidate: Rule) -> bool:
     """Whether all operators of a rule have rows."""
-    return all(_operators_known(side) for side in (found.left, found.right))
+    return all(_has_known_operators(side) for side in (candidate.left, candidate.right))
 
 
-def _operators_known(t: Term) -> bool:
-    return not isinstance(t, Call) or (t.op in SCALARS and all(map(_operators_known, t.args)))
+def _has_known_operators(t: Term) -> bool:
+    return not isinstance(t, Call) or (t.op in SCALARS and all(map(_has_known_operators, t.args)))
 
 
-_WRITTEN = (*_SIGNS, *_ARITHMETIC, *_POWERS, *_COMPARISONS, *_LOGIC, *_CHOICES)
+_LISTED = (*_SIGNS, *_ARITHMETIC, *_POWERS, *_COMPARISONS, *_LOGIC, *_CHOICES)
 RULES = RuleSet(
     (
-        *(r for row in SCALARS.values() for r in _of_columns(row)),
+        *(r for row in SCALARS.values() for r in _rules_of_columns(row)),
         *_roundings(),
-        *(r for r in _WRITTEN if _known(r)),
+        *(r for r in _LISTED if _is_defined(r)),
     )
 )
-"""Every rule, exact and fast; those that come first are tried first."""
+"""Every rule, exact and fast; earlier ones are tried first."""
 
 EXACT = RuleSet(r for r in RULES if not r.fast)
 """The rules that keep every bit."""
 
 ROUNDING_SENSITIVE = frozenset(row.name for row in SCALARS.values() if row.spaced)
-"""Operators that look at the spacing of their type: computing them in a wider one is another
+"""Operators that depend on the spacing of their type: in a wider type they compute another
 function."""

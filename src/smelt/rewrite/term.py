@@ -1,8 +1,7 @@
-"""Terms of scalar operators, and how rewriting sees the values of a representation.
+"""Represent terms of scalar operators, and the values that they are matched against.
 
-A term is written as text: `select(not(m), x, y)`.  A name is a variable; `c` and `d` (with digits
-behind them or not) match constants only; numbers match constants of that value, and `0` is the
-positive zero.
+A term is written as text: `select(not(m), x, y)`. A name is a variable; names that begin with `c`
+or `d` match constants only; numbers match constants of that value, and `0` is the positive zero.
 
 >>> term("mul(neg(x), 2)")
 mul(neg(x), 2)
@@ -31,7 +30,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Var:
-    """Matches any value, or only a constant one; equal names match equal values."""
+    """Variable: matches any value, or only a constant one; equal names match equal values."""
 
     name: str
     constant: bool = False
@@ -42,15 +41,15 @@ class Var:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Num:
-    """Matches a constant of this value; `of` gives the value for each element type instead."""
+    """Number: matches a constant of this value, or of the value that `of` gives for the type."""
 
     value: Number
     of: Callable[[DType], Number | None] | None = None
     label: str = ""
-    """What the printer calls the value that `of` gives."""
+    """The text that is printed for the value that `of` gives."""
 
     def at(self, dtype: DType) -> Number | None:
-        """The number for an element type; None if that type has none."""
+        """Return the number for an element type; None if that type has none."""
         return self.of(dtype) if self.of is not None else self.value
 
     def __repr__(self) -> str:
@@ -76,30 +75,30 @@ Term: TypeAlias = Var | Num | Call
 
 
 class Values(Protocol[V]):
-    """What rewriting asks of a representation whose values are V."""
+    """Interface of a representation with values of type V."""
 
     def op(self, value: V) -> str | None:
-        """The name of the scalar operator that computes `value`; None for anything else."""
+        """Return the name of the scalar operator that computes `value`; None for anything else."""
         ...
 
     def args(self, value: V) -> tuple[V, ...]:
-        """Its operands."""
+        """Return the operands of a value."""
         ...
 
     def number(self, value: V) -> Number | None:
-        """The number that `value` is, if it is a constant."""
+        """Return the number that `value` is, if it is a constant."""
         ...
 
     def dtype(self, value: V) -> DType: ...
 
     def apply(self, op: str, args: tuple[V, ...], like: V) -> V:
-        """A new value; `like` is the one that it is a part of (for its origin)."""
+        """Make a new value; `like` is the one that it is a part of (for its origin)."""
         ...
 
     def constant(self, number: Number, dtype: DType, like: V) -> V: ...
 
 
-# ---- text ------------------------------------------------------------------------------------
+# ---- text ----------------------------------------------------------------------------------------
 
 _TOKEN = re.compile(r"\s*(?:(-?(?:inf|nan|true|false|\d[\d.]*(?:e-?\d+)?)\b)|(\w+)|([(),]))")
 _WORDS: dict[str, Number] = {
@@ -112,22 +111,22 @@ _WORDS: dict[str, Number] = {
 
 
 def term(source: str) -> Term:
-    """The term that `source` spells.  Raises ExprTextError if it is not one."""
+    """Parse a term; raises ExprTextError if `source` is not one."""
     tokens: list[tuple[str, str, str]] = []
     at = 0
     while at < len(source.rstrip()):
-        found = _TOKEN.match(source, at)
-        if found is None:
+        match = _TOKEN.match(source, at)
+        if match is None:
             raise ExprTextError(
                 expected="a term", found=source[at:], source=source, line=1, column=at + 1
             )
-        tokens.append((found[1] or "", found[2] or "", found[3] or ""))
-        at = found.end()
+        tokens.append((match[1] or "", match[2] or "", match[3] or ""))
+        at = match.end()
     tokens.reverse()
-    found_term = _read(tokens, source)
+    parsed = _read(tokens, source)
     if tokens:
         raise ExprTextError(expected="the end", found=str(tokens[-1]), source=source)
-    return found_term
+    return parsed
 
 
 def _read(tokens: list[tuple[str, str, str]], source: str) -> Term:
@@ -155,11 +154,11 @@ def _number(source: str) -> Number:
     return float(source) if re.search(r"[.e]", source) else int(source)
 
 
-# ---- variables and types ---------------------------------------------------------------------
+# ---- variables and types -------------------------------------------------------------------------
 
 
 def variables(t: Term) -> tuple[Var, ...]:
-    """The variables of a term in order of first appearance."""
+    """Return the variables of a term in order of first appearance."""
     if isinstance(t, Var):
         return (t,)
     if isinstance(t, Num):
@@ -167,14 +166,14 @@ def variables(t: Term) -> tuple[Var, ...]:
     return tuple(dict.fromkeys(v for a in t.args for v in variables(a)))
 
 
-def alike(row: ScalarOp, place: int) -> bool:
-    """Whether operand `place` has the type of the row's leading operand."""
+def alike(row: ScalarOp, position: int) -> bool:
+    """Whether operand `position` has the type of the row's leading operand."""
     rule = row.rule
-    return rule.accepts[place] == rule.accepts[rule.lead] and place not in rule.free
+    return rule.accepts[position] == rule.accepts[rule.lead] and position not in rule.free
 
 
 def operand_types(row: ScalarOp, lead: DType) -> tuple[DType, ...]:
-    """Types of the operands when the leading one is `lead`."""
+    """Return the types of the operands when the leading one is `lead`."""
     kinds, fixed = row.rule.accepts, dict(row.rule.fixed)
     return tuple(
         lead if alike(row, k) else fixed.get(k, bool_ if kinds[k] == ("bool",) else lead)
@@ -183,7 +182,7 @@ def operand_types(row: ScalarOp, lead: DType) -> tuple[DType, ...]:
 
 
 def infer(t: Term, dtype: DType) -> tuple[dict[str, DType], DType] | None:
-    """Types of the variables and of the whole when the numbers it is about are of `dtype`.
+    """Return the types of the variables and of the term for numbers of `dtype`.
 
     None if some operator of the term is not defined for that type.
     """
@@ -192,50 +191,53 @@ def infer(t: Term, dtype: DType) -> tuple[dict[str, DType], DType] | None:
     return None if result is None else (types, result)
 
 
-def _infer(t: Term, want: DType, base: DType, types: dict[str, DType]) -> DType | None:
+def _infer(t: Term, expected: DType, base: DType, types: dict[str, DType]) -> DType | None:
     if isinstance(t, Var):
-        return types.setdefault(t.name, want)
+        return types.setdefault(t.name, expected)
     if isinstance(t, Num):
-        return want
+        return expected
     row = t.row
-    lead = base if row.rule.result == "bool" else want
-    found = [_infer(a, k, base, types) for a, k in zip(t.args, operand_types(row, lead))]
-    known = [dtype for dtype in found if dtype is not None]
-    if len(known) < len(found):
+    lead = base if row.rule.result == "bool" else expected
+    arg_types = [_infer(a, k, base, types) for a, k in zip(t.args, operand_types(row, lead))]
+    known_types = [dtype for dtype in arg_types if dtype is not None]
+    if len(known_types) < len(arg_types):
         return None
     try:
-        return row.result(*known)
+        return row.result(*known_types)
     except TypeError:
         return None
 
 
 def cost(t: Term) -> tuple[float, int]:
-    """Cycles (as the rows count them) and size: what a rule must make smaller."""
-    named = variables(t)
-    if not isinstance(t, Call) or (named and all(v.constant for v in named)):
+    """Return cycles (as the rows count them) and size: a rule must reduce this pair."""
+    free = variables(t)
+    if not isinstance(t, Call) or (free and all(v.constant for v in free)):
         return 0.0, 1  # constants are combined once, while compiling
     parts = [cost(a) for a in t.args]
     return t.row.cost + sum(p[0] for p in parts), 1 + sum(p[1] for p in parts)
 
 
 def evaluate(t: Term, values: Mapping[str, Any], dtype: DType | None = None) -> Array:
-    """The term on arrays, by the rows' references.  Numbers take the type of their siblings."""
+    """Evaluate the term on arrays by the rows' references.
+
+    Numbers take the type of their siblings.
+    """
     if isinstance(t, Var):
         return np.asarray(values[t.name])
     if isinstance(t, Num):
         assert dtype is not None
         return np.asarray(t.at(dtype)).astype(dtype.numpy)
     row = t.row
-    known = {k: evaluate(a, values) for k, a in enumerate(t.args) if variables(a)}
-    lead = number_type(row, {k: from_numpy(a.dtype) for k, a in known.items()}) or dtype
-    args = [known[k] if k in known else evaluate(a, values, lead) for k, a in enumerate(t.args)]
+    arrays = {k: evaluate(a, values) for k, a in enumerate(t.args) if variables(a)}
+    lead = number_type(row, {k: from_numpy(a.dtype) for k, a in arrays.items()}) or dtype
+    args = [arrays[k] if k in arrays else evaluate(a, values, lead) for k, a in enumerate(t.args)]
     with np.errstate(all="ignore"):
         return np.asarray(row.numpy(*args))
 
 
-def number_type(row: ScalarOp, known: Mapping[int, DType]) -> DType | None:
-    """The type of a bare number among operands of which some have known types."""
-    for place, dtype in known.items():
-        if alike(row, place):
+def number_type(row: ScalarOp, types_by_place: Mapping[int, DType]) -> DType | None:
+    """Return the type of a bare number among operands with known types."""
+    for position, dtype in types_by_place.items():
+        if alike(row, position):
             return dtype
     return None

@@ -1,1 +1,1 @@
-"""Element types, integer expressions for sizes and indices, and tensor types."""
+"""Define element types, integer expressions for sizes and indices, and tensor types."""

@@ -1,4 +1,4 @@
-"""What index expressions depend on: all their axes, the stride along one, what moves as they do.
+"""Analyse index expressions: their axes, strides along an axis, and overlap.
 
 >>> from smelt.types.expr import axis, size
 >>> i = axis("i", size("n"))
@@ -29,22 +29,27 @@ __all__ = ["axes_through", "coefficient", "overlaps", "without_constant"]
 
 
 def axes_through(index: Iterable[Index], of: Callable[[str], frozenset[str]]) -> frozenset[str]:
-    """The axes of index expressions, those included `of` computed positions in them."""
-    found: set[str] = set()
+    """Return the axes of index expressions.
+
+    Also those that `of` returns for the computed positions in them.
+    """
+    axes: set[str] = set()
     for e in index:
         for atom in atoms(e):
             if atom.kind == "axis":
-                found.add(atom.name)
+                axes.add(atom.name)
             elif atom.kind == "value":
-                found |= of(atom.name)
-    return frozenset(found)
+                axes |= of(atom.name)
+    return frozenset(axes)
 
 
-@lru_cache(
-    maxsize=8192
-)  # of names and numbers: extents, in which equal axes may differ, do not count
+# Equal axes may differ in their extents, on which the result does not depend.
+@lru_cache(maxsize=8192)
 def coefficient(e: Index, name: str) -> Index | None:
-    """The stride of axis `name` in `e` (an expression without axes), or None if not affine."""
+    """Return the stride of axis `name` in `e`, free of axes.
+
+    None if `e` is not affine in the axis.
+    """
     total: Index = 0
     for m, c in terms_of(e):
         hits = [a for a in m if a.kind == "axis" and a.name == name]
@@ -59,26 +64,30 @@ def coefficient(e: Index, name: str) -> Index | None:
 
 
 def without_constant(e: Index) -> tuple[tuple[tuple[Monomial, int], ...], int]:
-    """The terms with atoms, and the constant, which the normal form has last: expressions that have
-    the same terms differ by a number."""
+    """Split an expression into its terms with atoms and its constant.
+
+    Expressions with the same terms differ by a number.
+    """
     terms = terms_of(e)
     return (terms[:-1], terms[-1][1]) if terms and not terms[-1][0] else (terms, 0)
 
 
 def overlaps(e: Index) -> bool:
-    """Whether different positions of its axes may give the same number, as those of a window do.
-    Axes that a dimension was cut into do not: each steps over all that shorter ones reach.
+    """Whether different positions of the axes may give the same number, as in windows.
+
+    Axes into which a dimension was split do not overlap: each steps over everything that shorter
+    ones reach.
 
     >>> from smelt.types.expr import axis, size
     >>> i, j = axis("i", size("n")), axis("j", 4)
     >>> overlaps(i + j), overlaps(i * 2 + j), overlaps(i * 4 + j), overlaps(j * size("n") + i)
     (True, True, False, False)
     """
-    found = [a for m, _ in terms_of(e) for a in m if a.kind == "axis"]
-    if len(found) != len(set(found)) or len(found) != len(axes_of(e)):
+    axes = [a for m, _ in terms_of(e) for a in m if a.kind == "axis"]
+    if len(axes) != len(set(axes)) or len(axes) != len(axes_of(e)):
         return True
-    steps = {a: coefficient(e, a.name) for a in found}
-    return not _nested({a: s for a, s in steps.items() if s is not None}, len(found))
+    steps = {a: coefficient(e, a.name) for a in axes}
+    return not _nested({a: s for a, s in steps.items() if s is not None}, len(axes))
 
 
 def _nested(steps: dict[Atom, Index], count: int) -> bool:
@@ -87,9 +96,9 @@ def _nested(steps: dict[Atom, Index], count: int) -> bool:
         return False
     reach: Index = 0
     while steps:
-        over = [a for a, s in steps.items() if nonnegative(sub(s, add(reach, 1)))]
-        least = [a for a in over if all(nonnegative(sub(s, steps[a])) for s in steps.values())]
-        if not least:
+        outer = [a for a, s in steps.items() if nonnegative(sub(s, add(reach, 1)))]
+        smallest = [a for a in outer if all(nonnegative(sub(s, steps[a])) for s in steps.values())]
+        if not smallest:
             return False
-        reach = add(reach, mul(steps.pop(least[0]), sub(least[0].extent, 1)))
+        reach = add(reach, mul(steps.pop(smallest[0]), sub(smallest[0].extent, 1)))
     return True

@@ -1,4 +1,4 @@
-"""Element types: one row each, and the promotion lattice of the array API standard.
+"""Define element types, and the type promotion of the array API standard.
 
 >>> promote(i32, i64), promote(f32, bf16), promote(u8, i8)
 (i64, f32, i16)
@@ -20,7 +20,7 @@ Kind = Literal["bool", "int", "uint", "float", "complex"]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DType:
-    """One element type.  `name` is the short spelling of the IRs, `long` the array API's name."""
+    """An element type; `name` is the short spelling of the IRs, `long` the array API's name."""
 
     name: str
     long: str
@@ -28,7 +28,7 @@ class DType:
     bits: int
     numpy: np.dtype[Any]
     number: int
-    """The hash of `numpy`, with which it may be compared; NumPy takes its time to tell it."""
+    """Hash of `numpy`, with which a type may be compared; cached, as NumPy computes it slowly."""
 
     @property
     def itemsize(self) -> int:
@@ -37,12 +37,13 @@ class DType:
 
     @property
     def compute(self) -> DType:
-        """The type that arithmetic is done in: half types compute in float32."""
+        """The type of arithmetic: half types compute in float32."""
         return f32 if self.kind == "float" and self.bits == 16 else self
 
     def rounded(self, number: float | int | bool) -> float | int | bool:
-        """The number that a half type has for a number; the number itself for other types, which
-        whoever computes with them rounds to.
+        """Round a number to a half type; return it unchanged for other types.
+
+        Those round it when they compute with it.
 
         >>> f16.rounded(0.1), f16.rounded(1e6), f32.rounded(0.1)
         (0.0999755859375, inf, 0.1)
@@ -67,7 +68,7 @@ class DType:
         return self.long
 
     def __eq__(self, other: object) -> bool:
-        if self is other:  # as nearly always: there is one of each
+        if self is other:  # the common case: there is one instance of each
             return True
         if isinstance(other, DType):
             return self.name == other.name
@@ -129,32 +130,32 @@ _BY_NUMPY = {d.numpy: d for d in DTYPES}
 
 
 def parse(name: str) -> DType:
-    """The row named `name` (short or long).  Raises DTypeError for an unknown name."""
+    """Return the type named `name` (short or long); raises DTypeError for an unknown name."""
     try:
         return _BY_NAME[name]
     except KeyError:
-        known = ", ".join(n for n, row in _BY_NAME.items() if row.kind != "complex")
+        names = ", ".join(n for n, row in _BY_NAME.items() if row.kind != "complex")
         raise DTypeError(
-            f"unknown element type {name!r}; known: {known}",
+            f"unknown element type {name!r}; known: {names}",
             hint="Choose one of the names above; arrays have theirs in x.dtype.",
         ) from None
 
 
 def from_numpy(dtype: object) -> DType:
-    """The row of a NumPy dtype (or of anything that `np.dtype` takes).
+    """Return the type of a NumPy dtype (or of anything that `np.dtype` takes).
 
-    Raises DTypeError for types that Smelt has no row for (strings, objects, dates, long double).
+    Raises DTypeError for types without a counterpart (strings, objects, dates, long double).
     """
     if isinstance(dtype, DType):
         return dtype
     try:
-        found = np.dtype(dtype)  # type: ignore[call-overload]
+        numpy_dtype = np.dtype(dtype)  # type: ignore[call-overload]
     except TypeError:
         raise DTypeError(f"{dtype!r} is not an element type") from None
-    row = _BY_NUMPY.get(found) or _BY_NUMPY.get(found.newbyteorder("="))
+    row = _BY_NUMPY.get(numpy_dtype) or _BY_NUMPY.get(numpy_dtype.newbyteorder("="))
     if row is None:
         raise DTypeError(
-            f"NumPy dtype {found} has no counterpart in Smelt",
+            f"NumPy dtype {numpy_dtype} has no counterpart in Smelt",
             hint="Convert it in NumPy first, where that has a meaning: x.astype(np.float32).",
         )
     return row
@@ -167,11 +168,10 @@ _COMPLEX = {32: c64, 64: c128}
 
 @cache
 def promote(a: DType, b: DType) -> DType:
-    """The smallest type that both convert to (array API 2024.12, "Type Promotion Rules").
+    """Return the smallest type that both convert to (array API 2024.12, Type Promotion Rules).
 
-    Mixed kinds beyond the standard follow NumPy for bool, and "float wins" for int with float:
-    an integer joined with a float takes the float's type.  Raises DTypeError for uint64 with a
-    signed integer, which no integer type holds.
+    Mixed kinds beyond the standard follow NumPy for bool; an integer with a float gives the float's
+    type. Raises DTypeError for uint64 with a signed integer, which no integer type holds.
     """
     if a == b:
         return a

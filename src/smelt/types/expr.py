@@ -1,9 +1,9 @@
-"""Integer expressions over sizes and axes: the algebra of shapes and of index maps.
+"""Implement integer expressions over sizes and axes, for shapes and index maps.
 
-A value is a Python int or an `Expr`, a polynomial over atoms in a normal form, so that equality of
-text is equality of value for everything the rules below can see.  Atoms are variables (a *size*,
-fixed during a call, an *axis*, which runs over 0 .. extent-1, or a *value* that a program computes)
-and floor divisions, remainders, minima and maxima of expressions.
+A value is a Python int or an `Expr`, a polynomial over atoms in a normal form, so that expressions
+are equal exactly if their normal forms are, as far as the rules below can see. Atoms are variables
+(a *size*, fixed during a call, an *axis*, which takes the values 0 .. extent-1, or a *value* that a
+program computes) and floor divisions, remainders, minima and maxima of expressions.
 
 >>> n, i = size("n"), axis("i", size("n") * 4)
 >>> (i // 4) * 4 + i % 4 == i, i // (n * 4), (n * 4 + i) // 4
@@ -42,9 +42,10 @@ class Atom:
         self.hash = hash(self.key)
         self._order: tuple[str, str] | None = None
         self.bounds: tuple[Index, Index] | Literal[False] | None = None
-        """As `_atom_bounds` found them: an equal atom may have another extent."""
+        """Cached by `_atom_bounds`; not part of the key, as an equal atom may have another extent.
+        """
         self.whole: Index | None = None
-        """Of a remainder e % d: d*(e//d), which every sum asks for."""
+        """For a remainder e % d: d*(e//d), cached for `_join_divisions`."""
 
     def __hash__(self) -> int:
         return self.hash
@@ -53,7 +54,7 @@ class Atom:
         return self is other or (isinstance(other, Atom) and self.key == other.key)
 
     def order(self) -> tuple[str, str]:
-        """Where the atom stands among the factors of a product; kept, sums ask it all the time."""
+        """Return the sort key of the atom among the factors of a product, cached."""
         if self._order is None:
             kind = {"size": "0", "axis": "1"}.get(self.kind, "2")
             self._order = kind, self.name or spelled(self, True)
@@ -73,7 +74,7 @@ class Expr:
         self.hash = hash(terms)
         self.atoms: tuple[Atom, ...] | None = None
         self.extents: tuple[Index, ...] | None = None
-        """As the functions of these names found them."""
+        """Caches of the functions `atoms` and `extents`."""
 
     def __hash__(self) -> int:
         return self.hash
@@ -119,96 +120,96 @@ def _atom(atom: Atom) -> Expr:
 
 @lru_cache(maxsize=4096)
 def size(name: str) -> Expr:
-    """A size symbol: a number >= 0 that is known when the program is called."""
+    """Return a size symbol: a number >= 0 that is known when the program is called."""
     return _atom(Atom("size", name))
 
 
 def axis(name: str, extent: Index) -> Expr:
-    """An axis variable, which takes the values 0 .. extent-1."""
+    """Return an axis variable, which takes the values 0 .. extent-1."""
     return _atom(Atom("axis", name, extent))
 
 
 def value(name: str, extent: Index) -> Expr:
-    """A position computed by the program (a gather's index), somewhere in 0 .. extent-1."""
+    """Return a position computed by the program (an index of a gather), in 0 .. extent-1."""
     return _atom(Atom("value", name, extent))
 
 
 def terms_of(e: Index) -> tuple[tuple[Monomial, int], ...]:
-    """The terms in the normal form's order: a constant is the last."""
+    """Return the terms in the order of the normal form: a constant is the last."""
     return e.terms if isinstance(e, Expr) else (((), e),) if e else ()
 
 
 def build(terms: Mapping[Monomial, int]) -> Index:
-    """The sum of terms, numbers by sorted tuples of atoms, in normal form."""
-    kept = [t for t in terms.items() if t[1]]
-    if len(kept) < 2:  # too few to be joined or ordered
-        return 0 if not kept else Expr((kept[0],)) if kept[0][0] else kept[0][1]
-    if _has_remainder(kept):
-        joined = _join_divisions(dict(kept))
-        if joined is not None:
-            return joined
-    kept.sort(key=_order)
-    return Expr(tuple(kept))
+    """Return the normal form of a sum of terms: coefficients by sorted tuples of atoms."""
+    nonzero = [t for t in terms.items() if t[1]]
+    if len(nonzero) < 2:  # nothing to merge or sort
+        return 0 if not nonzero else Expr((nonzero[0],)) if nonzero[0][0] else nonzero[0][1]
+    if _has_mod(nonzero):
+        merged = _join_divisions(dict(nonzero))
+        if merged is not None:
+            return merged
+    nonzero.sort(key=_order)
+    return Expr(tuple(nonzero))
 
 
 def _order(term: tuple[Monomial, int]) -> tuple[bool, list[tuple[str, str]]]:
     return not term[0], [a.order() for a in term[0]]
 
 
-def _has_remainder(terms: Iterable[tuple[Monomial, int]]) -> bool:
-    """Whether a factor of a term is a remainder: then terms may join."""
+def _has_mod(terms: Iterable[tuple[Monomial, int]]) -> bool:
+    """Whether a term has a remainder as a factor: then terms may merge."""
     return "%" in [a.kind for m, _ in terms for a in m]
 
 
 def _join_divisions(terms: dict[Monomial, int]) -> Index | None:
-    """c*d*(e//d) + c*(e%d)  ->  c*e"""
+    """Rewrite c*d*(e//d) + c*(e%d) to c*e; None if there is no such pair."""
     for monomial, c in terms.items():
-        for place, atom in enumerate(monomial):
+        for position, atom in enumerate(monomial):
             if atom.kind != "%":
                 continue
-            rest = monomial[:place] + monomial[place + 1 :]
+            rest = monomial[:position] + monomial[position + 1 :]
             numerator, divisor = atom.args
             if atom.whole is None:
                 atom.whole = mul(floordiv(numerator, divisor), divisor)
-            wanted = terms_of(mul(atom.whole, Expr(((rest, c),)) if rest else c))
-            if wanted and all(terms.get(m) == k for m, k in wanted):
-                gone = {monomial, *(m for m, _ in wanted)}
-                left = {m: k for m, k in terms.items() if m not in gone}
-                whole = mul(numerator, Expr(((rest, c),)) if rest else c)
-                return add(build(left), whole)
+            required = terms_of(mul(atom.whole, Expr(((rest, c),)) if rest else c))
+            if required and all(terms.get(m) == k for m, k in required):
+                merged = {monomial, *(m for m, _ in required)}
+                remaining = {m: k for m, k in terms.items() if m not in merged}
+                product = mul(numerator, Expr(((rest, c),)) if rest else c)
+                return add(build(remaining), product)
     return None
 
 
 def add(a: Index, b: Index) -> Index:
-    """a + b"""
+    """Return a + b."""
     if isinstance(b, int):
-        return a + b if isinstance(a, int) else _shifted(a, b) if b else a
+        return a + b if isinstance(a, int) else _add_number(a, b) if b else a
     if isinstance(a, int):
-        return _shifted(b, a) if a else b
+        return _add_number(b, a) if a else b
     total = dict(a.terms)
     for m, c in b.terms:
         total[m] = total.get(m, 0) + c
     return build(total)
 
 
-def _shifted(e: Expr, number: int) -> Index:
-    """The sum with a number: the rest keeps its order, unless a remainder waits for the number."""
+def _add_number(e: Expr, number: int) -> Index:
+    """Add a number: the other terms keep their order, unless a remainder may merge."""
     *rest, (last, c) = e.terms
     total = number if last else c + number
-    if _has_remainder(e.terms):
+    if _has_mod(e.terms):
         return build({**dict(e.terms), (): total})
-    kept = e.terms if last else tuple(rest)
-    if not kept:
+    others = e.terms if last else tuple(rest)
+    if not others:
         return total
-    return Expr((*kept, ((), total)) if total else kept)
+    return Expr((*others, ((), total)) if total else others)
 
 
 def mul(a: Index, b: Index) -> Index:
-    """a * b"""
+    """Return a * b."""
     if isinstance(b, int):
-        return a * b if isinstance(a, int) else _scaled(a, b)
+        return a * b if isinstance(a, int) else _mul_number(a, b)
     if isinstance(a, int):
-        return _scaled(b, a)
+        return _mul_number(b, a)
     total: dict[Monomial, int] = {}
     for m, c in a.terms:
         for k, d in b.terms:
@@ -217,8 +218,8 @@ def mul(a: Index, b: Index) -> Index:
     return build(total)
 
 
-def _scaled(e: Expr, number: int) -> Index:
-    """The product with a number, of which no terms join that did not before."""
+def _mul_number(e: Expr, number: int) -> Index:
+    """Multiply by a number; no terms merge that did not before."""
     if number in (0, 1):
         return e if number else 0
     (first, c), *rest = e.terms
@@ -228,24 +229,27 @@ def _scaled(e: Expr, number: int) -> Index:
 
 
 def sub(a: Index, b: Index) -> Index:
-    """a - b"""
-    return add(a, -b if isinstance(b, int) else _scaled(b, -1))
+    """Return a - b."""
+    return add(a, -b if isinstance(b, int) else _mul_number(b, -1))
 
 
-def _split(e: Index, divisor: Index) -> tuple[Index, Index]:
-    """(q, r) with e = q*divisor + r, where q takes every term that divides exactly; of a sum, where
-    r is seen to be the remainder."""
+def _divide(e: Index, divisor: Index) -> tuple[Index, Index]:
+    """Return (q, r) with e = q*divisor + r.
+
+    q takes every term that divides exactly; for a divisor that is a sum, r is provably the
+    remainder, or q is 0.
+    """
     if isinstance(divisor, Expr) and len(divisor.terms) > 1:
-        whole, rest = map(build, divide(terms_of(e), divisor.terms))
+        quotient, rest = map(build, divide(terms_of(e), divisor.terms))
         below = add(rest, divisor)
-        if rest == 0 or _within(rest, divisor):
-            return whole, rest
-        return (add(whole, -1), below) if _within(below, divisor) else (0, e)
+        if rest == 0 or _is_in_range(rest, divisor):
+            return quotient, rest
+        return (add(quotient, -1), below) if _is_in_range(below, divisor) else (0, e)
     q: dict[Monomial, int] = {}
     r: dict[Monomial, int] = {}
-    (by, *_) = terms_of(divisor) or (((), 0),)
+    (divisor_monomial, *_) = terms_of(divisor) or (((), 0),)
     for m, c in terms_of(e):
-        part = divides(by, m, c)
+        part = divides(divisor_monomial, m, c)
         if part is not None:
             q[part[0]] = q.get(part[0], 0) + part[1]
         elif not m and isinstance(divisor, int) and divisor > 0:
@@ -257,7 +261,7 @@ def _split(e: Index, divisor: Index) -> tuple[Index, Index]:
 
 
 def floordiv(a: Index, b: Index) -> Index:
-    """a // b, rounded down.  Raises ZeroDivisionError for a literal zero divisor."""
+    """Return a // b, rounded down; raises ZeroDivisionError for a literal zero divisor."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b
     if b == 0:
@@ -267,32 +271,35 @@ def floordiv(a: Index, b: Index) -> Index:
 
 @lru_cache(maxsize=8192)
 def _floordiv(a: Index, b: Index, *over: tuple[Index, ...]) -> Index:
-    """The same, for axes of these extents: every copy of a layer divides alike."""
-    q, r = _split(a, b)
-    if r == 0 or _within(r, b):
+    """Divide symbolically; the extents `over` of axes are part of the cache key."""
+    q, r = _divide(a, b)
+    if r == 0 or _is_in_range(r, b):
         return q
-    if _within(add(r, b), b):
+    if _is_in_range(add(r, b), b):
         return add(q, -1)
     if isinstance(r, Expr) and len(r.terms) == 1 and positive(b):  # (x//p)//q -> x//(p*q)
         (m, c), *_ = r.terms
         if c == 1 and len(m) == 1 and m[0].kind == "//" and positive(m[0].args[1]):
             return add(q, floordiv(m[0].args[0], mul(m[0].args[1], b)))
-    if found := _coarser(r, b):  # (x*p + y)//(p*k) -> x//k for 0 <= y < p
-        return add(q, floordiv(*found[:2]))
+    if split := _split_common_factor(r, b):  # (x*p + y)//(p*k) -> x//k for 0 <= y < p
+        return add(q, floordiv(*split[:2]))
     return add(q, _atom(Atom("//", args=(r, b))))
 
 
-def _coarser(e: Index, divisor: Index) -> tuple[Index, Index, Index, Index] | None:
-    """(x, k, p, y) with e = x*p + y and divisor = p*k, where y is seen to be in [0, p)."""
+def _split_common_factor(e: Index, divisor: Index) -> tuple[Index, Index, Index, Index] | None:
+    """Return (x, k, p, y) with e = x*p + y and divisor = p*k.
+
+    0 <= y < p holds provably. None if there is no such factor p.
+    """
     for p, k in steps(terms_of(e), terms_of(divisor), lambda a: a.kind == "size"):
-        coarse, rest = _split(e, fine := build(p))
-        if coarse != 0 and _within(rest, fine):
+        coarse, rest = _divide(e, fine := build(p))
+        if coarse != 0 and _is_in_range(rest, fine):
             return coarse, build(k), fine, rest
     return None
 
 
 def mod(a: Index, b: Index) -> Index:
-    """a % b, with the sign of b."""
+    """Return a % b, with the sign of b."""
     if isinstance(a, int) and isinstance(b, int):
         return a % b
     if b == 0 and a != 0:
@@ -302,29 +309,29 @@ def mod(a: Index, b: Index) -> Index:
 
 @lru_cache(maxsize=8192)
 def _mod(a: Index, b: Index, *over: tuple[Index, ...]) -> Index:
-    """The same, for axes of some extents."""
-    _, r = _split(a, b)
+    """Take the remainder symbolically; the extents `over` of axes are part of the cache key."""
+    _, r = _divide(a, b)
     if r == 0:
         return 0
-    if _within(r, b):
+    if _is_in_range(r, b):
         return r
-    if found := _coarser(r, b):  # (x*p + y)%(p*k) -> (x%k)*p + y for 0 <= y < p
-        coarse, times, fine, rest = found
+    if split := _split_common_factor(r, b):  # (x*p + y)%(p*k) -> (x%k)*p + y for 0 <= y < p
+        coarse, times, fine, rest = split
         return add(mul(mod(coarse, times), fine), rest)
     return _atom(Atom("%", args=(r, b)))
 
 
 def minimum(a: Index, b: Index) -> Index:
-    """min(a, b)"""
-    return _extreme("min", a, b)
+    """Return min(a, b)."""
+    return _min_or_max("min", a, b)
 
 
 def maximum(a: Index, b: Index) -> Index:
-    """max(a, b)"""
-    return _extreme("max", a, b)
+    """Return max(a, b)."""
+    return _min_or_max("max", a, b)
 
 
-def _extreme(kind: Literal["min", "max"], a: Index, b: Index) -> Index:
+def _min_or_max(kind: Literal["min", "max"], a: Index, b: Index) -> Index:
     if isinstance(a, int) and isinstance(b, int):
         return min(a, b) if kind == "min" else max(a, b)
     if nonnegative(sub(a, b)):
@@ -335,50 +342,52 @@ def _extreme(kind: Literal["min", "max"], a: Index, b: Index) -> Index:
 
 
 def bounds(e: Index) -> tuple[Index, Index] | None:
-    """Inclusive symbolic bounds of `e` over its axes (sizes stay), or None if unknown."""
+    """Return inclusive bounds of `e` over its axes (sizes stay symbolic); None if unknown."""
     low: Index = 0
     high: Index = 0
     for m, c in terms_of(e):
-        least: Index = c
-        most: Index = c
+        term_low: Index = c
+        term_high: Index = c
         for atom in m:
             span = _atom_bounds(atom)
             if span is None:
                 return None
-            least, most = mul(least, span[0]), mul(most, span[1])
+            term_low, term_high = mul(term_low, span[0]), mul(term_high, span[1])
         if c < 0:
-            least, most = most, least
-        low, high = add(low, least), add(high, most)
+            term_low, term_high = term_high, term_low
+        low, high = add(low, term_low), add(high, term_high)
     return low, high
 
 
 def _atom_bounds(atom: Atom) -> tuple[Index, Index] | None:
-    """Bounds of an atom that is never negative; None for others.  Kept: each level asks twice."""
+    """Return bounds of an atom that is never negative; None for others. Cached."""
     if atom.bounds is None:
-        atom.bounds = _find_bounds(atom) or False
+        atom.bounds = _compute_bounds(atom) or False
     return atom.bounds or None
 
 
-def _find_bounds(atom: Atom) -> tuple[Index, Index] | None:
+def _compute_bounds(atom: Atom) -> tuple[Index, Index] | None:
     if atom.kind in ("axis", "value"):
         return 0, add(atom.extent, -1)
     if atom.kind == "size":
         return _atom(atom), _atom(atom)
     if atom.kind == "%":
-        return (0, add(atom.args[1], -1)) if _divides_by_one_or_more(*atom.args) else None
+        return (0, add(atom.args[1], -1)) if _divisor_is_positive(*atom.args) else None
     if atom.kind == "//":
         inner = bounds(atom.args[0])
-        if inner is None or not nonnegative(inner[0]) or not _divides_by_one_or_more(*atom.args):
+        if inner is None or not nonnegative(inner[0]) or not _divisor_is_positive(*atom.args):
             return None
-        return floordiv(inner[0], atom.args[1]), _quotient(inner[1], atom.args[1])
+        return floordiv(inner[0], atom.args[1]), _positive_floordiv(inner[1], atom.args[1])
     fixed = all(nonnegative(a) for a in atom.args) and not axes_of(_atom(atom))
     return (_atom(atom), _atom(atom)) if fixed else None
 
 
-def _divides_by_one_or_more(e: Index, divisor: Index) -> bool:
-    """Whether e // divisor is only asked for where the divisor is at least 1: always, or because an
-    axis of e runs over a multiple of it, and runs at all (n*(m - 1) positions are some only where
-    m - 1 is)."""
+def _divisor_is_positive(e: Index, divisor: Index) -> bool:
+    """Whether the divisor of e // divisor is at least 1 wherever it is evaluated.
+
+    Always, or because an axis of e runs over a multiple of it: n*(m - 1) positions exist only if m
+    - 1 is positive.
+    """
     if positive(divisor):
         return True
     if not isinstance(divisor, Expr):
@@ -388,23 +397,23 @@ def _divides_by_one_or_more(e: Index, divisor: Index) -> bool:
     return any(rest == 0 and nonnegative(times) for times, rest in parts)
 
 
-def _quotient(e: Index, divisor: Index) -> Index:
-    """e // divisor for a divisor of at least 1."""
+def _positive_floordiv(e: Index, divisor: Index) -> Index:
+    """Return e // divisor for a divisor of at least 1."""
     if isinstance(e, Expr) and isinstance(divisor, Expr):
-        whole, rest = map(build, divide(e.terms, divisor.terms))
+        quotient, rest = map(build, divide(e.terms, divisor.terms))
         if rest == -1:
-            return add(whole, -1)
+            return add(quotient, -1)
     return floordiv(e, divisor)
 
 
-def _within(e: Index, limit: Index) -> bool:
-    """0 <= e < limit for all values of the axes, sizes >= 1"""
+def _is_in_range(e: Index, limit: Index) -> bool:
+    """Whether 0 <= e < limit for all values of the axes, with sizes >= 1."""
     low, high = bounds(e) or (-1, 0)
     return nonnegative(low) and nonnegative(sub(add(limit, -1), high))
 
 
 def nonnegative(e: Index) -> bool:
-    """Provably >= 0 when every size is >= 1 and every axis is inside its extent."""
+    """Whether `e` is provably >= 0 when sizes are >= 1 and axes inside their extents."""
     if isinstance(e, int):
         return e >= 0
     if any(a.kind in ("axis", "value") for a in atoms(e)):
@@ -415,7 +424,7 @@ def nonnegative(e: Index) -> bool:
 
 @lru_cache(maxsize=8192)
 def _nonnegative(e: Expr) -> bool:
-    """The same of sizes alone; plans ask it of the same sums again and again."""
+    """Whether an expression of sizes alone is provably >= 0; cached."""
     if any(a.kind != "size" and _atom_bounds(a) is None for m, _ in e.terms for a in m):
         return False
     shifted: Index = 0  # n -> n' + 1: then all-nonnegative coefficients suffice
@@ -426,12 +435,12 @@ def _nonnegative(e: Expr) -> bool:
 
 
 def positive(e: Index) -> bool:
-    """Provably >= 1 when every size is >= 1."""
+    """Whether `e` is provably >= 1 when every size is >= 1."""
     return nonnegative(sub(e, 1))
 
 
 def atoms(e: Index) -> tuple[Atom, ...]:
-    """Every atom of `e`, nested ones too; kept, for all that is asked walks them."""
+    """Return every atom of `e`, nested ones too; cached."""
     if isinstance(e, int):
         return ()
     if e.atoms is None:
@@ -441,7 +450,7 @@ def atoms(e: Index) -> tuple[Atom, ...]:
 
 
 def extents(e: Index) -> tuple[Index, ...]:
-    """The extents of its axes and values, in order: equal expressions may differ in these."""
+    """Return the extents of axes and values in order: equal expressions may differ in these."""
     if isinstance(e, int):
         return ()
     if e.extents is None:
@@ -452,18 +461,18 @@ def extents(e: Index) -> tuple[Index, ...]:
 
 @lru_cache(maxsize=8192)
 def axes_of(e: Index) -> tuple[str, ...]:
-    """Names of the axes that `e` depends on, in order of first appearance."""
+    """Return the names of the axes in `e`, in order of first appearance."""
     return tuple(dict.fromkeys(a.name for a in atoms(e) if a.kind == "axis"))
 
 
 @lru_cache(maxsize=8192)
 def sizes_of(e: Index) -> tuple[str, ...]:
-    """Names of the size symbols in `e`, in order of first appearance."""
+    """Return the names of the size symbols in `e`, in order of first appearance."""
     return tuple(dict.fromkeys(a.name for a in atoms(e) if a.kind == "size"))
 
 
 def rebuild(e: Index, leaf: Callable[[Atom], Index]) -> Index:
-    """`e` with each variable replaced by `leaf(variable)`, simplified again."""
+    """Replace each variable of `e` by `leaf(variable)`, and simplify."""
     if isinstance(e, int):
         return e
     total: Index = 0
@@ -487,16 +496,16 @@ def _rebuild_atom(atom: Atom, leaf: Callable[[Atom], Index]) -> Index:
 
 
 def substitute(e: Index, values: Mapping[str, Index], kind: AtomKind = "axis") -> Index:
-    """`e` with variables of one kind replaced by name."""
+    """Replace variables of one kind by name."""
     return rebuild(e, lambda a: values.get(a.name, _atom(a)) if a.kind == kind else _atom(a))
 
 
 def product(values: Iterable[Index]) -> Index:
-    """The product of sizes; 1 for none."""
+    """Return the product of sizes; 1 for none."""
     one: Index = 1
     return reduce(mul, values, one)
 
 
 def text(e: Index, *, index: bool = False) -> str:
-    """Source text, which `smelt.types.parse_expr` reads back; `index` marks sizes as `size(n)`."""
+    """Print an expression for `smelt.types.parse_expr`; `index` marks sizes as `size(n)`."""
     return written(e, index)

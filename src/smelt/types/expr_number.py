@@ -1,4 +1,4 @@
-"""The number that an integer expression is, once its variables have numbers.
+"""Evaluate integer expressions once their variables have numbers.
 
 >>> from smelt.types.expr import axis, size
 >>> evaluate(size("n") * 4 - axis("i", 8) // 2, {"n": 3}, {"i": 5})
@@ -17,7 +17,10 @@ __all__ = ["evaluate"]
 
 
 def evaluate(e: Index, sizes: Mapping[str, Any], axes: Mapping[str, Any] | None = None) -> Any:
-    """The number `e` is, an array where axes are; KeyError for a variable without a value."""
+    """Return the value of `e`, an array if axes are arrays.
+
+    Raises KeyError for a variable without a value.
+    """
     if isinstance(e, int):
         return e
     total: Any = 0

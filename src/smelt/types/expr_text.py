@@ -1,4 +1,4 @@
-"""How integer expressions are written: `n0*4 - i//2 + 1`.
+"""Print integer expressions: `n0*4 - i//2 + 1`.
 
 >>> from smelt.types.expr import axis, size
 >>> written(size("n") * 4 - axis("i", 8) // 2 + 1, True)
@@ -26,7 +26,7 @@ def _is_simple(e: Index) -> bool:
 
 
 def spelled(atom: Atom, index: bool) -> str:
-    """An atom; with `index`, a size is written `size(n)` to tell it from an axis."""
+    """Print an atom; with `index`, a size is `size(name)`, unlike an axis."""
     if atom.kind in ("axis", "value"):
         return atom.name
     if atom.kind == "size":
@@ -40,15 +40,19 @@ def spelled(atom: Atom, index: bool) -> str:
 
 @lru_cache(maxsize=8192)
 def written(e: Index, index: bool) -> str:
-    """Terms in the normal form's order; with `index`, sizes are told from axes.  Kept: who orders
-    sums asks for the same text with each new one."""
+    """Print an expression in the order of the normal form, cached.
+
+    With `index`, sizes are marked as `size(name)`.
+    """
     if isinstance(e, int):
         return str(e)
     out = ""
     for m, c in e.terms:
-        alone = len(m) == 1 and (c == 1 or (c == -1 and out != ""))
+        is_single = len(m) == 1 and (c == 1 or (c == -1 and out != ""))
         factors = [
-            f"({spelled(a, index)})" if a.kind in ("//", "%") and not alone else spelled(a, index)
+            f"({spelled(a, index)})"
+            if a.kind in ("//", "%") and not is_single
+            else spelled(a, index)
             for a in m
         ]
         if abs(c) != 1 or not m:

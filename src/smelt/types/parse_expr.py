@@ -1,4 +1,4 @@
-"""Reader of the text that `expr.text` prints.
+"""Parse the text that `expr.text` prints.
 
 >>> parse("n*4 + i//2", lambda name: size(name))
 n*4 + i//2
@@ -23,10 +23,10 @@ _CALLS: dict[str, Callable[[Index, Index], Index]] = {"min": minimum, "max": max
 
 
 def parse(source: str, resolve: Callable[[str], Index]) -> Index:
-    """The expression that `source` spells; `resolve` gives a bare name its meaning.
+    """Parse an expression; `resolve` gives the meaning of a bare name.
 
-    `size(n)` always means the size symbol n.  Raises ValueError for anything else than
-    integers, names, + - * // %, min and max.
+    `size(n)` always means the size symbol n. Raises ValueError for anything else than integers,
+    names, + - * // %, min and max.
     """
     try:
         tree = ast.parse(source.strip(), mode="eval").body
@@ -37,7 +37,7 @@ def parse(source: str, resolve: Callable[[str], Index]) -> Index:
 
 @lru_cache(maxsize=4096)
 def parse_sizes(source: str) -> Index:
-    """The same where every name is a size: what the cache keeps is read again and again."""
+    """Parse an expression in which every name is a size; cached."""
     return parse(source, size)
 
 

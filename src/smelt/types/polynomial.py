@@ -1,7 +1,7 @@
-"""Polynomials as mappings from monomials to coefficients: division, as far as it is exact.
+"""Divide polynomials, given as mappings from monomials to coefficients, as far as exact.
 
-What a monomial's factors are does not matter here; `smelt.types.expr` says that.  A monomial is a
-tuple of factors in an order of their own.
+What a monomial's factors mean does not matter here (see `smelt.types.expr`). A monomial is a sorted
+tuple of factors.
 """
 
 from __future__ import annotations
@@ -12,41 +12,44 @@ from typing import Protocol, TypeVar
 
 
 class Factor(Protocol):
-    """What monomials are products of."""
+    """A factor of a monomial."""
 
     def order(self) -> tuple[str, str]:
-        """Where it stands among other factors."""
+        """Return its sort key among other factors."""
         ...
 
 
 F = TypeVar("F", bound=Factor)
 
 MOST_CONTENT = 64
-"""What divides all terms of a sum, up to which each of its divisors is tried."""
+"""Largest common divisor of the terms of a sum whose divisors are all tried."""
 STEPS = 8
-"""Terms of a quotient at most: more are not looked for."""
+"""Most terms of a quotient that are computed."""
 
 
 def divides(
     term: tuple[tuple[F, ...], int], monomial: tuple[F, ...], c: int
 ) -> tuple[tuple[F, ...], int] | None:
-    """monomial*c / term, or None where that has a rest."""
+    """Return monomial*c / term; None if that has a remainder."""
     factors, k = term
     if not k or c % k:
         return None
-    left = list(monomial)
+    remaining = list(monomial)
     for a in factors:
-        if a not in left:
+        if a not in remaining:
             return None
-        left.remove(a)
-    return tuple(left), c // k
+        remaining.remove(a)
+    return tuple(remaining), c // k
 
 
 def divide(
     terms: Iterable[tuple[tuple[F, ...], int]], divisor: Iterable[tuple[tuple[F, ...], int]]
 ) -> tuple[Mapping[tuple[F, ...], int], Mapping[tuple[F, ...], int]]:
-    """(q, r) with terms = q*divisor + r: long division by the divisor's leading term, the one of
-    most factors (Cox, Little and O'Shea, Ideals, Varieties, and Algorithms, 2.3)."""
+    """Return (q, r) with terms = q*divisor + r.
+
+    Long division by the divisor's leading term, the one of most factors (Cox, Little and O'Shea,
+    Ideals, Varieties, and Algorithms, 2.3).
+    """
     q: dict[tuple[F, ...], int] = {}
     r = dict(terms)
     divisor = tuple(divisor)
@@ -65,14 +68,16 @@ def divide(
 
 
 def contents(terms: Collection[tuple[tuple[F, ...], int]]) -> Iterable[int]:
-    """Numbers above 1 that divide all terms: of a sum each of them, of a product the largest.  A
-    number has none: it is what remains to be divided by."""
+    """Return numbers above 1 that divide all terms.
+
+    For a sum each of them, for a product the largest. A number has none.
+    """
     if all(not m for m, _ in terms):
         return ()
-    whole = gcd(*(c for _, c in terms))
-    if len(terms) == 1 or whole > MOST_CONTENT:
-        return (whole,) if whole > 1 else ()
-    return (k for k in range(2, whole + 1) if whole % k == 0)
+    common = gcd(*(c for _, c in terms))
+    if len(terms) == 1 or common > MOST_CONTENT:
+        return (common,) if common > 1 else ()
+    return (k for k in range(2, common + 1) if common % k == 0)
 
 
 def steps(
@@ -80,14 +85,17 @@ def steps(
     divisor: Collection[tuple[tuple[F, ...], int]],
     fixed: Callable[[F], bool],
 ) -> Iterator[tuple[Mapping[tuple[F, ...], int], Mapping[tuple[F, ...], int]]]:
-    """(p, k) with divisor = p*k, where the terms may be p*x + y with 0 <= y < p: k is a number that
-    divides all of the divisor, or p is what a term has of factors that are fixed."""
+    """Yield factorizations (p, k) of the divisor that may simplify a quotient.
+
+    divisor = p*k, and the terms may be p*x + y with 0 <= y < p. k is a number that divides all of
+    the divisor, or p is the part of a term with `fixed` factors.
+    """
     for k in contents(divisor):
         yield {m: c // k for m, c in divisor}, {(): k}
-    (by, times), *others = divisor
+    (monomial, times), *others = divisor
     for m, c in () if others or times < 0 else terms:
         step = tuple(a for a in m if fixed(a)), abs(c)
-        coarse = None if step == ((), 1) else divides(step, by, times)
+        coarse = None if step == ((), 1) else divides(step, monomial, times)
         if coarse is not None and coarse != ((), 1):
             yield dict((step,)), dict((coarse,))
 

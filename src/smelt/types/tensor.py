@@ -1,4 +1,4 @@
-"""The type of a tensor value: element type and shape (integers or expressions over sizes).
+"""Define tensor types: element type and shape (integers or expressions over sizes).
 
 >>> broadcast_shapes((size("n"), 1), (4,))
 (n, 4)
@@ -16,6 +16,7 @@ from smelt.types.expr import Expr, Index, product, size, text
 
 Shape = tuple[Index, ...]
 LARGEST = 2**63 - 1
+"""Most bytes of a tensor."""
 _volume = lru_cache(maxsize=1 << 12)(product)
 
 __all__ = [
@@ -30,7 +31,7 @@ __all__ = [
 
 
 def shape_text(shape: Shape) -> str:
-    """`n,4` for (n, 4)"""
+    """Return `n,4` for (n, 4)."""
     return ",".join(text(d) for d in shape)
 
 
@@ -58,35 +59,35 @@ class TensorType:
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
-    """The common shape under the array API's broadcasting rule.
+    """Return the common shape under the array API's broadcasting rule.
 
-    Dimensions join when they are equal as expressions or one of them is the number 1.
-    Raises ShapeError otherwise.
+    Dimensions match if they are equal as expressions or one of them is the number 1. Raises
+    ShapeError otherwise.
     """
     if shapes and shapes.count(shapes[0]) == len(shapes):
         return shapes[0]
     rank = max((len(s) for s in shapes), default=0)
     out: list[Index] = []
-    for place in range(-rank, 0):
-        found: Index = 1
+    for position in range(-rank, 0):
+        common: Index = 1
         for shape in shapes:
-            dim = shape[place] if -place <= len(shape) else 1
-            if dim == 1 or dim == found:
+            dim = shape[position] if -position <= len(shape) else 1
+            if dim == 1 or dim == common:
                 continue
-            if found != 1:
+            if common != 1:
                 both = " and ".join(f"[{shape_text(s)}]" for s in shapes)
                 raise ShapeError(
-                    f"shapes {both} do not broadcast: dimension {place} is "
-                    f"{text(found)} in one and {text(dim)} in another",
+                    f"shapes {both} do not broadcast: dimension {position} is "
+                    f"{text(common)} in one and {text(dim)} in another",
                     hint=STRETCHES,
                 )
-            found = dim
-        out.append(found)
+            common = dim
+        out.append(common)
     return tuple(out)
 
 
 def check_bytes(kind: TensorType) -> TensorType:
-    """`kind` itself if its size in bytes is a legal number.
+    """Return `kind` if its size in bytes is valid.
 
     Raises ShapeError for a negative dimension, OverflowSizeError beyond 2**63-1 bytes.
     """

@@ -203,7 +203,7 @@ def test_dynamo_traces_beside_what_a_process_holds(fails):
             assert torch.equal(run(x), 2 * x)
         assert gc.get_freeze_count() == 0 and gc.get_threshold() == usual
         torch.compile(lambda x: x + 1, backend="smelt")(x)
-        assert torch._dynamo.callback_handler.start_callbacks == [module._begin]
+        assert torch._dynamo.callback_handler.start_callbacks == [module._on_trace_start]
         torch._dynamo.eval_frame.remove_from_cache(f)
     assert seen[-1] == (True, True)
 

@@ -38,7 +38,7 @@ def run(f, *given):
 @pytest.mark.parametrize("name", BAGS)
 def test_bags_and_their_gradient(name, most, monkeypatch):
     """Those of many elements are torch's, and their gradients ours."""
-    monkeypatch.setattr("smelt.frontends.torch.embedding_bag._MOST", most)
+    monkeypatch.setattr("smelt.frontends.torch.embedding_bag._MAX_ELEMENTS", most)
     (at, offsets), options = BAGS[name]
 
     def f(table, at, offsets):

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import smelt.torch  # noqa: E402
-from smelt.frontends.torch.rows_view import _parted  # noqa: E402
+from smelt.frontends.torch.rows_view import _respell_dims  # noqa: E402
 from smelt.types.expr import floordiv, mul, size  # noqa: E402
 
 F = torch.nn.functional
@@ -14,12 +14,12 @@ N, M = size("n"), size("m")
 
 def test_dimensions_in_the_words_of_their_parts():
     fifth = floordiv(N, 5)
-    assert _parted((M, N, 3), (M, fifth, 5, 3)) == (M, mul(5, fifth), 3)
-    assert _parted((M, N), (M, 5, 1, fifth)) == (M, mul(5, fifth))
-    assert _parted((1, N, 1), (fifth, 5)) == (1, mul(5, fifth), 1)
-    assert _parted((N, 3), (mul(fifth, 3), 5)) is None  # joined and parted otherwise
-    assert _parted((N,), (M,)) is None
-    assert _parted((N,), (N, 3)) is None
+    assert _respell_dims((M, N, 3), (M, fifth, 5, 3)) == (M, mul(5, fifth), 3)
+    assert _respell_dims((M, N), (M, 5, 1, fifth)) == (M, mul(5, fifth))
+    assert _respell_dims((1, N, 1), (fifth, 5)) == (1, mul(5, fifth), 1)
+    assert _respell_dims((N, 3), (mul(fifth, 3), 5)) is None  # joined and parted otherwise
+    assert _respell_dims((N,), (M,)) is None
+    assert _respell_dims((N,), (N, 3)) is None
 
 
 def windows(x):

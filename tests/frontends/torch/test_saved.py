@@ -182,7 +182,7 @@ def test_a_loaded_program_that_needs_more_than_its_guards_ask_is_refused(monkeyp
     x, y = torch.randn(5, 7), torch.randn(7)
     made = torch.compile(_softmax, fullgraph=True, backend="smelt").aot_compile(((x, y), {}))
     text = saved.SavedProgram.serialize_compile_artifacts(made._artifacts.compiled_fn)
-    monkeypatch.setattr(saved, "_guards", lambda _: frozenset({"Eq(s0, 5)"}))
+    monkeypatch.setattr(saved, "_guard_texts", lambda _: frozenset({"Eq(s0, 5)"}))
     with pytest.raises(UnsupportedError, match=r"no guard asks Eq\(s0, 5\)"):
         saved.SavedProgram.deserialize_compile_artifacts(text)
 

@@ -73,7 +73,7 @@ AT_ONCE = (
 def test_what_is_added_at_once(case, monkeypatch):
     shape, positions, given = CASES[case]
     called = []
-    monkeypatch.setattr(scattered, "_added", lambda *args: called.append(args))
+    monkeypatch.setattr(scattered, "_add_rows", lambda *args: called.append(args))
     scattered.put(torch.zeros(shape), positions, torch.ones(given), True)
     assert bool(called) == (case in AT_ONCE)
 

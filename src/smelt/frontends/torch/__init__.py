@@ -1,1 +1,4 @@
-"""PyTorch: `torch.compile(model, backend="smelt")`.  Public names are in `smelt.torch`."""
+"""PyTorch front end: `torch.compile(model, backend="smelt")`.
+
+Public names are in `smelt.torch`.
+"""

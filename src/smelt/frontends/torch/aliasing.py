@@ -1,12 +1,13 @@
-"""Results that are views of arguments which the program writes, given as that.
+"""Return results that are views of written arguments as views of those arguments.
 
-A pure program has no views of what it writes: it gives new values of them, and AutoGrad's wrapper
-makes the view from the argument, with the shape, strides and place that the new value has.  Those
-are eager code's only by chance: where the argument begins inside of its memory, and a size in the
-view is symbolic, it is a view of other elements.  What Dynamo has traced knows where it lies.
+A pure program has no views of what it writes: it gives new values, and AOTAutograd's wrapper
+rebuilds the view from the argument with the shape, strides and storage offset of the new value.
+These equal eager code's only by chance: if the argument begins inside its storage and a size of the
+view is symbolic, the wrapper selects other elements. Dynamo's graph still has the views, so their
+layouts are read from there.
 
     x[..., ::2] += 1
-    return x.flatten(-2)    # of the argument, from where that begins, and not computed
+    return x.flatten(-2)    # a view that begins where the argument does; not computed
 """
 
 # PyTorch is optional, and types must check without it.
@@ -27,35 +28,38 @@ from smelt.frontends.torch.sizes import Sizes
 __all__ = ["VIEWS", "Shown", "View", "is_view", "show_views", "tokens", "traced_results", "view_of"]
 
 VIEWS = "smelt_views"
-"""Note at the node of results: which of them, by place, are views of the argument that stands
-there."""
+"""Metadata key at the output node: a `View` for each result position that is a view of an argument.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How a view of an argument lies."""
+    """Layout of a view of an argument."""
 
     shape: tuple[Any, ...]
     strides: tuple[Any, ...]
     ahead: Any
-    """Elements from where the argument begins to where the view does."""
+    """Elements from the beginning of the argument to the beginning of the view."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """How a result lies that the user sees."""
+    """Layout of a result that the user sees."""
 
     shape: tuple[Any, ...]
     strides: tuple[Any, ...]
     offset: Any
     dtype: torch.dtype
     is_plain: bool
-    """Whether its elements are those in memory, and not their negatives or conjugates."""
+    """Whether its elements are stored as they are, without a lazy negation or conjugation."""
 
 
 def traced_results(module: torch.fx.GraphModule) -> list[Shown | None]:
-    """The results of Dynamo's graph, in which what is written is written and views are views; None
-    for what is no tensor in memory."""
+    """Return the layout of each result of Dynamo's graph.
+
+    That graph still has the writes and the views of the program. None stands for a result that is
+    not a strided tensor.
+    """
     (output,) = module.graph.find_nodes(op="output")
     return [
         _shown(n.meta.get("example_value") if isinstance(n, torch.fx.Node) else n)
@@ -71,8 +75,11 @@ def _shown(x: Any) -> Shown | None:
 
 
 def tokens(graph: torch.fx.Graph) -> int:
-    """How many arguments of a graph stand before the program's, and results before those: they have
-    no elements, and keep calls in order that do more than compute (a look at what LAPACK says)."""
+    """Count the effect tokens among a graph's arguments, before those of the program.
+
+    The same number stand before its results. Tokens have no elements; they keep calls with side
+    effects in order (such as a check of LAPACK's status).
+    """
     count = 0
     for node in graph.find_nodes(op="placeholder"):
         if not any(str(u.target) == "with_effects" and u.args[0] is node for u in node.users):
@@ -81,27 +88,31 @@ def tokens(graph: torch.fx.Graph) -> int:
     return count
 
 
-def show_views(traced: torch.fx.GraphModule, told: Sequence[Shown | None], count: int) -> None:
-    """Puts arguments in the place of results that are views of them, but are computed from new
-    values.  `told` are `traced_results` of the program, whose arguments are so many."""
-    known = getattr(TracingContext.try_get(), "fw_metadata", None)
-    outputs = list(getattr(known, "output_info", ()))
+def show_views(traced: torch.fx.GraphModule, layouts: Sequence[Shown | None], count: int) -> None:
+    """Replace results computed from new values of arguments by the arguments they view.
+
+    `layouts` are the `traced_results` of the program, which has `count` arguments.
+    """
+    metadata = getattr(TracingContext.try_get(), "fw_metadata", None)
+    outputs = list(getattr(metadata, "output_info", ()))
     first = tokens(traced.graph)
-    given = traced.graph.find_nodes(op="placeholder")[first:]
-    if len(outputs) != len(told) or len(getattr(known, "input_info", ())) != count:
-        return  # arguments were joined, for one is a view of another
+    arguments = traced.graph.find_nodes(op="placeholder")[first:]
+    if len(outputs) != len(layouts) or len(getattr(metadata, "input_info", ())) != count:
+        return  # AOTAutograd merged arguments that are views of one another
     (output,) = traced.graph.find_nodes(op="output")
     results, views = list(output.args[0]), dict[int, View]()
-    numbers = _numbers(given)
-    for k, (info, shown) in enumerate(zip(outputs, told, strict=True), first + _written(known)):
+    numbers = _argument_symbols(arguments)
+    for k, (info, shown) in enumerate(
+        zip(outputs, layouts, strict=True), first + _count_written(metadata)
+    ):
         if info.output_type.name != "alias_of_input":
             continue
-        argument = given[info.base_idx]
-        if shown is None or _root(results[k]) is argument or not _alike(argument, shown):
+        argument = arguments[info.base_idx]
+        if shown is None or _root(results[k]) is argument or not _is_full_view(argument, shown):
             continue
         ahead = shown.offset - argument.meta["val"].storage_offset()
         view = View(shown.shape, shown.strides, ahead)
-        if _are_told((*view.shape, *view.strides, ahead), numbers):
+        if _follow_from((*view.shape, *view.strides, ahead), numbers):
             results[k], views[k] = argument, view
     if views:
         output.args = (type(output.args[0])(results),)
@@ -111,7 +122,7 @@ def show_views(traced: torch.fx.GraphModule, told: Sequence[Shown | None], count
 def view_of(
     x: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...], ahead: int
 ) -> torch.Tensor:
-    """A view that begins so many elements behind where the tensor does.
+    """Return a view that begins `ahead` elements after the beginning of the tensor.
 
     >>> view_of(torch.arange(6)[2:], (2,), (2,), 1)
     tensor([3, 5])
@@ -119,42 +130,42 @@ def view_of(
     return x.as_strided(shape, strides, x.storage_offset() + ahead)
 
 
-def _written(known: Any) -> int:
-    """How many results stand in front of the user's: new values of arguments."""
-    return known.num_mutated_inp_runtime_indices
+def _count_written(metadata: Any) -> int:
+    """Count the results before the user's: new values of arguments."""
+    return metadata.num_mutated_inp_runtime_indices
 
 
 def _root(node: Any) -> Any:
-    """What a value is a view of."""
+    """Follow views back to the value that they view."""
     while isinstance(node, torch.fx.Node) and is_view(node):
         node = node.args[0]
     return node
 
 
 def is_view(node: torch.fx.Node) -> bool:
-    """Whether an operator gives one view, and writes nothing."""
+    """Whether an operator returns exactly one view and writes nothing."""
     returns = getattr(getattr(node.target, "_schema", None), "returns", ())
     infos = [r.alias_info for r in returns]
     return len(infos) == 1 and infos[0] is not None and not infos[0].is_write
 
 
-def _alike(argument: torch.fx.Node, shown: Shown) -> bool:
-    """Whether a view of the argument has its elements, and not parts of them."""
+def _is_full_view(argument: torch.fx.Node, shown: Shown) -> bool:
+    """Whether a view has the elements of the argument as they are stored."""
     val = argument.meta.get("val")
     return isinstance(val, torch.Tensor) and val.dtype == shown.dtype and shown.is_plain
 
 
-def _numbers(given: Iterable[Any]) -> set[Any]:
-    """The symbols that arguments tell: numbers, and their dimensions."""
-    told: list[Any] = []
-    for node in given:
-        found = node.meta.get("val")
-        told += found.shape if isinstance(found, torch.Tensor) else [found]
-    return {n.node.expr for n in told if isinstance(n, torch.SymInt)}
+def _argument_symbols(arguments: Iterable[Any]) -> set[Any]:
+    """Return the symbols that arguments determine: numbers and dimensions."""
+    values: list[Any] = []
+    for node in arguments:
+        value = node.meta.get("val")
+        values += value.shape if isinstance(value, torch.Tensor) else [value]
+    return {n.node.expr for n in values if isinstance(n, torch.SymInt)}
 
 
-def _are_told(numbers: Iterable[Any], symbols: set[Any]) -> bool:
-    """Whether all of these numbers follow from what arguments tell."""
+def _follow_from(numbers: Iterable[Any], symbols: set[Any]) -> bool:
+    """Whether all numbers are expressions over `symbols`."""
     sizes = Sizes()
     try:
         for n in numbers:

@@ -1,7 +1,7 @@
-"""The entry point that `torch.compile(model, backend="smelt")` finds.
+"""Entry point of `torch.compile(model, backend="smelt")`.
 
-Dynamo traces a function, AOTAutograd makes its operators pure, splits forward from backward and
-hands both to `compile_traced`.  What fails inside runs eagerly, with one warning.
+Dynamo traces a function; AOTAutograd makes its operators pure, splits forward from backward and
+passes both to `compile_traced`. A graph that fails to compile runs eagerly, with one warning.
 """
 
 # PyTorch is optional, and types must check without it.
@@ -54,7 +54,7 @@ from smelt.runtime.host import host
 __all__ = ["MODES", "backend"]
 
 _LOG = logging.getLogger("smelt.torch")
-"""One line for each graph, and one for each operator that is left to torch."""
+"""Logs one line for each graph and one for each operator that is left to torch."""
 
 
 def backend(
@@ -64,7 +64,7 @@ def backend(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """Compile what Dynamo has traced.
+    """Compile the graph that Dynamo has traced.
 
     Args:
         module: the traced graph.
@@ -80,51 +80,62 @@ def backend(
             op="torch.compile", argument="mode", value=repr(mode), expected=", ".join(MODES)
         )
     settings = steered({**MODES[mode or "default"], **(options or {})})
-    knobs.config(settings)  # refuses what is unknown, now and not in a graph that falls back
-    _look_through_nothing()
+    knobs.config(settings)  # raises for unknown settings here: inside, the graph would fall back
+    _register_callbacks()
     _note_break(module)
-    told = told_by(module)
-    draft = _draft(module, inputs, settings, told)
+    facts = told_by(module)
+    draft = _draft(module, inputs, settings, facts)
     if draft is None:
-        return compiled(module, inputs, settings, told)
+        return compiled(module, inputs, settings, facts)
     with draft.compiling():
-        made = compiled(module, inputs, settings, told, saved=True)
-    return draft.finish(made)
+        program = compiled(module, inputs, settings, facts, saved=True)
+    return draft.finish(program)
 
 
 def compiled(
     module: torch.fx.GraphModule,
     inputs: Sequence[Any],
     settings: Mapping[str, Any],
-    told: Told,
+    facts: Told,
     *,
     saved: bool = False,
 ) -> Callable[..., Any]:
-    """What AOTAutograd and the compiler make of a graph of Dynamo's, whose facts are `told`.  One
-    that is `saved`, or was, cannot be traced again."""
+    """Compile a graph of Dynamo's through AOTAutograd.
+
+    `facts` were read from the graph by `told_by`. `saved` marks a program that is being saved or
+    was loaded: Dynamo cannot trace it again.
+    """
     with_own_way_back(module)
     spell_out_scores(module)
     arguments = len(module.graph.find_nodes(op="placeholder"))
-    decided: list[Kept] = []
-    seen: list[int] = []
+    decisions: list[Kept] = []
+    output_counts: list[int] = []
     varying: set[int] = set()
 
     def split(joint: torch.fx.GraphModule, examples: Any, **more: Any) -> Any:
-        seen.append(more["num_fwd_outputs"])
+        output_counts.append(more["num_fwd_outputs"])
         with knobs.config(settings):
-            return partition(joint, examples, decided, **more)
+            return partition(joint, examples, decisions, **more)
 
     def compiler(kind: str) -> Callable[..., Any]:
         def run(traced: torch.fx.GraphModule, examples: Sequence[Any]) -> Any:
-            kept = tuple(decided) if kind == "forward" else ()
-            count = seen[-1] if kind == "forward" and seen else 0 if kind == "backward" else None
+            retained = tuple(decisions) if kind == "forward" else ()
+            count = (
+                output_counts[-1]
+                if kind == "forward" and output_counts
+                else 0
+                if kind == "backward"
+                else None
+            )
             _mark_results(traced, count)
             if kind == "backward":
-                _drop_unseen(traced)
+                _drop_hidden_gradients(traced)
             else:
-                show_views(traced, told.results, arguments)
-            own = told.cast if kind != "backward" else ()  # whose arguments are others
-            return compile_traced(traced, settings, kind, told.held, kept, own, varying)
+                show_views(traced, facts.results, arguments)
+            cached = (
+                facts.cast if kind != "backward" else ()
+            )  # a backward graph has other arguments
+            return compile_traced(traced, settings, kind, facts.held, retained, cached, varying)
 
         return run
 
@@ -134,79 +145,88 @@ def compiled(
         inference_compiler=compiler("inference"),
         decompositions=decompositions(),
         partition_fn=split,
-        keep_inference_input_mutations=not told.makes_gradients,
+        keep_inference_input_mutations=not facts.makes_gradients,
     )
     start = perf_counter()
     try:
         with set_aside():
-            made = _built(build, module, inputs, told.writes_scalars or saved)
+            program = _build_program(build, module, inputs, facts.writes_scalars or saved)
     except (exc.TorchDynamoException, FusionError):
-        raise  # what Dynamo itself answers, by tracing again or otherwise; a demand that is not met
+        raise  # Dynamo handles its own exceptions (it may trace again); FusionError is for the user
     except Exception as error:
         with knobs.config(settings):
             if knobs.STRICT.get():
                 raise
             _fall_back("whole", error, len(module.graph.nodes), perf_counter() - start)
         return module.forward
-    if not told.without_memory:
-        return made
-    return lambda *given: made(*(plain(x) if isinstance(x, torch.Tensor) else x for x in given))
+    if not facts.without_memory:
+        return program
+    return lambda *tensors: program(
+        *(plain(x) if isinstance(x, torch.Tensor) else x for x in tensors)
+    )
 
 
 def _draft(module: torch.fx.GraphModule, *more: Any) -> Any:
-    """What a program is written down in that PyTorch means to save; None for other ones."""
+    """Write down a program that PyTorch means to save; None for other programs."""
     if getattr(module, "_backend_id", None) is None:
         return None
     try:
         saved = imported("smelt.frontends.torch.saved")
-    except ImportError:  # a version of PyTorch that saves no programs of other back ends
+    except ImportError:  # this version of PyTorch saves no programs of other back ends
         return None
     return saved.Draft(module, *more)
 
 
-_ASIDE = ExitStack()
-"""What is set aside while Dynamo traces."""
+_TRACE_CONTEXT = ExitStack()
+"""Contexts that are open while Dynamo traces."""
 
 
-def _look_through_nothing() -> None:
-    """Has Dynamo, too, compile beside what a process holds (`smelt.runtime.garbage`): it makes more
-    objects than we do; and write no logs that nobody reads.  `torch._dynamo.reset` forgets it."""
-    if _begin in callback_handler.start_callbacks:
+def _register_callbacks() -> None:
+    """Register callbacks around Dynamo's tracing; `torch._dynamo.reset` forgets them.
+
+    While Dynamo traces, objects that exist already are hidden from the garbage collector
+    (`smelt.runtime.garbage`), because tracing allocates many objects, and Dynamo writes no logs
+    that nobody reads.
+    """
+    if _on_trace_start in callback_handler.start_callbacks:
         return
-    callback_handler.register_start_callback(_begin)
-    callback_handler.register_end_callback(_end)
+    callback_handler.register_start_callback(_on_trace_start)
+    callback_handler.register_end_callback(_on_trace_end)
 
 
-def _begin(*_: Any) -> None:
-    _ASIDE.enter_context(set_aside())
-    _ASIDE.enter_context(unlogged())
+def _on_trace_start(*_: Any) -> None:
+    _TRACE_CONTEXT.enter_context(set_aside())
+    _TRACE_CONTEXT.enter_context(unlogged())
 
 
-def _end(*_: Any) -> None:
-    _ASIDE.close()
+def _on_trace_end(*_: Any) -> None:
+    _TRACE_CONTEXT.close()
 
 
-_look_through_nothing()
+_register_callbacks()
 
 
-def _built(
+def _build_program(
     build: Callable[..., Any], module: torch.fx.GraphModule, inputs: Any, again: bool
 ) -> Any:
-    """What AOTAutograd makes of a program; traced `again` here, and not by Dynamo, where it finds
-    no use as numbers for what it took for some."""
+    """Run AOTAutograd on a program.
+
+    With `again`, a request to restart tracing is answered here and not by Dynamo: PyTorch took
+    float64 tensors for Python numbers and found no use for them as numbers.
+    """
     try:
         return roomy(build)(module, inputs)
-    except _TRACED_AGAIN:
+    except _RESTART:
         if not again:
             raise
         symbolic_convert.TensorifyState.clear()
-        with _no_numbers():
+        with _without_scalar_tensorify():
             return roomy(build)(module, inputs)
 
 
 @contextmanager
-def _no_numbers() -> Generator[None]:
-    """Has PyTorch take no tensors for numbers, by its own switch, whose place it remembers."""
+def _without_scalar_tensorify() -> Generator[None]:
+    """Disable PyTorch's conversion of scalars to tensors and its cached flag."""
     forget = getattr(getattr(utils, "_is_tensorify_enabled", None), "cache_clear", lambda: None)
     try:
         with mock.patch.dict("os.environ", {"TENSORIFY_PYTHON_SCALARS": "0"}):
@@ -216,25 +236,27 @@ def _no_numbers() -> Generator[None]:
         forget()
 
 
-_TRACED_AGAIN: Any = getattr(exc, "TensorifyScalarRestartAnalysis", ())
-"""What says that a program is traced again for that, in versions that do."""
+_RESTART: Any = getattr(exc, "TensorifyScalarRestartAnalysis", ())
+"""Exception that asks for a restart of tracing, in versions of PyTorch that have it."""
 
 
 def partition(
     joint: torch.fx.GraphModule,
     inputs: Any,
-    decided: list[Kept],
+    decisions: list[Kept],
     *,
     num_fwd_outputs: int,
-    **told: Any,
+    **options: Any,
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
-    """Cuts the joint graph of a training step into forward and backward; what became of each value
-    that PyTorch's cut keeps is left in `decided`."""
+    """Cut the joint graph of a training step into forward and backward.
+
+    `decisions` receives what became of each value that PyTorch's cut keeps.
+    """
     more = hoist_backward.move(joint, num_fwd_outputs, host().l3_bytes)
 
     def cut() -> tuple[torch.fx.GraphModule, torch.fx.GraphModule, Sequence[Any]]:
         forward, backward = min_cut_rematerialization_partition(
-            joint, inputs, num_fwd_outputs=num_fwd_outputs + more, **told
+            joint, inputs, num_fwd_outputs=num_fwd_outputs + more, **options
         )
         return (
             forward,
@@ -244,19 +266,21 @@ def partition(
 
     forward, backward, moved = cut()
     try:
-        decided[:] = _cuts().refine(forward, backward, num_fwd_outputs, moved, told)
+        decisions[:] = _partition_module().refine(
+            forward, backward, num_fwd_outputs, moved, options
+        )
     except Exception:
         if knobs.STRICT.get():
             raise
         _LOG.debug("PyTorch's partition stays", exc_info=True)
         forward, backward, _ = cut()
-    _cuts().apart(forward, num_fwd_outputs)
+    _partition_module().apart(forward, num_fwd_outputs)
     return forward, backward
 
 
 @cache
-def _cuts() -> Any:
-    """What decides which values are kept, imported by the first training step."""
+def _partition_module() -> Any:
+    """Import the module that decides which values are kept, at the first training step."""
     return imported("smelt.frontends.torch.partition")
 
 
@@ -266,12 +290,12 @@ MODES: Mapping[str, Mapping[str, Any]] = {
     "max-autotune": {"tune": "race"},
     "max-autotune-no-cudagraphs": {"tune": "race"},
 }
-"""What the modes of `torch.compile` set.  A call costs little in any of them; autotuning lets plans
-race where the model of costs is unsure."""
+"""Settings of each mode of `torch.compile`. Calls have little overhead in every mode; autotuning
+measures plans where the cost model is unsure."""
 
 
 def _note_break(module: Any) -> None:
-    """Dynamo's reason for ending a graph, for the records that are open."""
+    """Record Dynamo's reason for ending a graph in the open records."""
     why = getattr(module, "compile_subgraph_reason", None)
     if why is None or not getattr(why, "graph_break", False):
         return
@@ -282,8 +306,8 @@ def _note_break(module: Any) -> None:
         r.breaks.append(Break(str(why.reason).splitlines()[0], where))
 
 
-def _demand(program: Program) -> None:
-    """Raises FusionError where all of a program has to be one kernel and torch is called."""
+def _check_required_fusion(program: Program) -> None:
+    """Raise FusionError if all of a program must be one kernel and torch is called."""
     left = program.lowering.left
     if left and ("*", "*") in knobs.REQUIRE_FUSED.get():
         row = REASONS["extern-barrier"]
@@ -300,36 +324,44 @@ def compile_traced(
     settings: Mapping[str, Any],
     kind: str,
     held: int | None = None,
-    kept: tuple[Kept, ...] = (),
+    retained: tuple[Kept, ...] = (),
     cast: tuple[bool, ...] = (),
     varying: set[int] | None = None,
 ) -> Callable[..., Any]:
-    """A traced program of pure operators as a function of one list, which it empties; eager code
-    holds so many bytes at once, if that is known, and of some arguments the copies that autocast
-    makes.  `kept` says what a forward graph keeps.  `varying` are the numbers that its graphs take
-    for sizes, left there by a forward graph for its backward graph.
+    """Compile a traced program of pure operators to a function of one list.
 
-    Backward graphs get tensors whose strides no guard vouches for.
+    The function empties its list of arguments.
+
+    Args:
+        traced: the graph, with FakeTensors as metadata.
+        settings: knobs under which it is compiled and called.
+        kind: "forward", "backward" or "inference". Arguments of backward graphs have strides that
+            no guard checks.
+        held: peak bytes of eager code, if known.
+        retained: what a forward graph keeps, for the records.
+        cast: for each argument, whether autocast keeps a converted copy of it.
+        varying: numbers that the graphs take for sizes; a forward graph adds to the set, its
+            backward graph reads it.
     """
     start = perf_counter()
     operators = sum(n.op == "call_function" for n in traced.graph.nodes)
     try:
         with knobs.config(settings):
-            _mark(traced, kind)
+            _mark_arguments(traced, kind)
             cancel(traced.graph)
             accumulated(traced.graph)
             on_memory(traced.graph)
-            if kind != "backward":  # of which no guard comes
-                _agree(traced.graph)
-            looks = kind != "backward"  # which reads where the forward graph has read
-            among = varying if kind == "backward" else _may_vary(traced.graph)
+            if kind != "backward":  # a backward graph cannot add guards
+                _add_guards(traced.graph)
+            looks = kind != "backward"  # backward reads at positions that forward has checked
+            among = varying if kind == "backward" else _varying_dims(traced.graph)
 
             def make(lowering: Lowering) -> Program:
                 budget = Budget(held, traced, cast)
                 return Program(traced, lowering, budget, looks=looks, among=among)
 
             program, failure = narrowed(traced.graph, make)
-            _demand(program)
+            _check_required_fusion(program)
             if varying is not None:
                 varying |= program.varying
     except FusionError:
@@ -339,32 +371,32 @@ def compile_traced(
             raise
         _fall_back(kind, error, operators, perf_counter() - start)
         return make_boxed_func(traced.forward)
-    made = Compiled(kind, program, operators, perf_counter() - start, kept=kept)
+    record = Compiled(kind, program, operators, perf_counter() - start, kept=retained)
     if failure is not None:
-        made.failed = _tell(kind, failure, program.lowering.refused)
+        record.failed = _warn_partial(kind, failure, program.lowering.refused)
     _LOG.info(
         "%s graph of %d operators: %d kernels, %d calls of torch, %.2f s",
         kind,
         operators,
         sum(len(s.compiled.recipe.steps) for s in program.segments),
-        len(made.left),
-        made.seconds,
+        len(record.left),
+        record.seconds,
     )
-    for x in made.left:
+    for x in record.left:
         _LOG.debug("%s is left to torch: %s; %s", x.operator, x.reason, x.where)
-    return _note(made, boxed(program.call, settings), settings)
+    return _record_graph(record, boxed(program.call, settings), settings)
 
 
 def _fall_back(kind: str, error: Exception, operators: int, seconds: float) -> None:
-    """Tells that a graph runs eagerly."""
+    """Warn that a graph runs eagerly and record it."""
     reason = reason_of(error)
     _LOG.debug("a graph falls back", exc_info=True)
     tell(FallbackWarning(graph=f"a graph ({kind})", reason=reason))
-    _note(Compiled(kind, None, operators, seconds, reason), None, {})
+    _record_graph(Compiled(kind, None, operators, seconds, reason), None, {})
 
 
-def _tell(kind: str, error: Exception, refused: Collection[Any]) -> str:
-    """Tells which operators run eagerly, or that a graph runs in parts; why."""
+def _warn_partial(kind: str, error: Exception, refused: Collection[Any]) -> str:
+    """Warn which operators run eagerly, or that a graph runs in parts; return the reason."""
     reason = reason_of(error)
     _LOG.debug("a graph is narrowed down", exc_info=error)
     names = [*dict.fromkeys(str(n.target) for n in refused)]
@@ -374,52 +406,58 @@ def _tell(kind: str, error: Exception, refused: Collection[Any]) -> str:
     return reason
 
 
-def _mark(traced: torch.fx.GraphModule, kind: str) -> None:
-    """Notes at the arguments what is known of them: that guards vouch for their strides, and which
-    are parameters or buffers of a model in inference, which the program itself does not write."""
-    given = [n for n in traced.graph.nodes if n.op == "placeholder"]
-    known = getattr(TracingContext.try_get(), "fw_metadata", None)
-    static: set[int] = set(getattr(known, "static_input_indices", None) or ())
+def _mark_arguments(traced: torch.fx.GraphModule, kind: str) -> None:
+    """Mark the arguments of a graph: guarded strides, parameters and constants.
+
+    Constants are parameters and buffers of a model in inference that the program does not write.
+    """
+    arguments = [n for n in traced.graph.nodes if n.op == "placeholder"]
+    metadata = getattr(TracingContext.try_get(), "fw_metadata", None)
+    static: set[int] = set(getattr(metadata, "static_input_indices", None) or ())
     names = {f"primals_{k + 1}" for k in static}
-    for k, node in enumerate(given):
+    for k, node in enumerate(arguments):
         node.meta["smelt_fixed"] = node.name in names if kind == "backward" else k in static
-    infos = enumerate(getattr(known, "input_info", ()), tokens(traced.graph))
+    infos = enumerate(getattr(metadata, "input_info", ()), tokens(traced.graph))
     static -= {k for k, x in infos if x.mutates_data}
-    for k, node in enumerate(given):
+    for k, node in enumerate(arguments):
         node.meta["smelt_guarded"] = kind != "backward"
         node.meta["smelt_constant"] = kind == "inference" and k in static and not _written(node)
 
 
-def _agree(graph: torch.fx.Graph) -> None:
-    """Has guards say what operators ask of their operands, and the tracer did not."""
+def _add_guards(graph: torch.fx.Graph) -> None:
+    """Add guards for equal dimensions that operators require and the tracer did not compare."""
     for node in graph.nodes:
         row = row_of(str(node.target)) if node.op == "call_function" else None
         if row is not None and row.agree:
             agree(node, row.agree)
 
 
-def _may_vary(graph: torch.fx.Graph) -> set[int] | None:
-    """The numbers that are dimensions of what a caller passes to a model.  A function without
-    parameters has nothing that tells a batch or a length from other dimensions: None."""
-    given = graph.find_nodes(op="placeholder")
-    if not any(map(is_fixed, given)):
+def _varying_dims(graph: torch.fx.Graph) -> set[int] | None:
+    """Return the numbers that occur as dimensions of a caller's tensors.
+
+    None for a function without parameters: its batch or length cannot be identified.
+    """
+    arguments = graph.find_nodes(op="placeholder")
+    if not any(map(is_fixed, arguments)):
         return None
-    told = [n.meta.get("val") for n in given if not is_fixed(n)]
-    return {n for x in told if isinstance(x, torch.Tensor) for n in x.shape if isinstance(n, int)}
+    values = [n.meta.get("val") for n in arguments if not is_fixed(n)]
+    return {n for x in values if isinstance(x, torch.Tensor) for n in x.shape if isinstance(n, int)}
 
 
 def _mark_results(traced: torch.fx.GraphModule, count: int | None) -> None:
-    """Notes how many results, from the first, are the user's; None for all."""
+    """Record how many results, from the first, are the user's; None for all."""
     output = next(n for n in traced.graph.nodes if n.op == "output")
     output.meta[SEEN] = len(output.args[0]) if count is None else count
 
 
-def _drop_unseen(backward: torch.fx.GraphModule) -> None:
-    """Has no gradient come from new values of arguments that autograd does not see being written:
-    it never gives one, and an argument that nothing else reads has none in eager code, not zeros.
+def _drop_hidden_gradients(backward: torch.fx.GraphModule) -> None:
+    """Drop gradients that flow from writes which autograd does not see.
+
+    Autograd never passes a gradient for the new value of such an argument; an argument that nothing
+    else reads then has no gradient in eager code, rather than zeros.
     """
-    known = getattr(TracingContext.try_get(), "fw_metadata", None)
-    arguments = list(enumerate(getattr(known, "input_info", ())))
+    metadata = getattr(TracingContext.try_get(), "fw_metadata", None)
+    arguments = list(enumerate(getattr(metadata, "input_info", ())))
     written = [
         (k, x)
         for k, x in arguments
@@ -427,11 +465,13 @@ def _drop_unseen(backward: torch.fx.GraphModule) -> None:
     ]
     tangents = [n for n in backward.graph.find_nodes(op="placeholder") if "tangents" in n.name]
     (output,) = backward.graph.find_nodes(op="output")
-    found = list(output.args[0])
-    for (k, x), tangent in zip(written, tangents, strict=False):  # theirs come first
-        if x.mutations_under_no_grad_or_inference_mode and found[k] is tangent:
-            found[k] = None
-    output.args = (type(output.args[0])(found),)
+    results = list(output.args[0])
+    for (k, x), tangent in zip(
+        written, tangents, strict=False
+    ):  # tangents of written arguments come first
+        if x.mutations_under_no_grad_or_inference_mode and results[k] is tangent:
+            results[k] = None
+    output.args = (type(output.args[0])(results),)
 
 
 def _written(node: torch.fx.Node) -> bool:
@@ -442,38 +482,41 @@ def _written(node: torch.fx.Node) -> bool:
     )
 
 
-def _note(made: Compiled, call: Any, settings: Mapping[str, Any]) -> Any:
-    """Adds a graph to the open records; the function that also keeps the arguments of its first
-    call, or measures with them."""
+def _record_graph(graph: Compiled, call: Any, settings: Mapping[str, Any]) -> Any:
+    """Add a graph to the open records.
+
+    Returns the function to call: `call`, or one that also keeps the arguments of its first call or
+    measures with them.
+    """
     keep = measures = False
     for r in open_records():
-        r.graphs.append(made)
+        r.graphs.append(graph)
         keep, measures = keep or r.keep_arguments, measures or r.measures
-    if made.program is None or not (keep or measures):
+    if graph.program is None or not (keep or measures):
         return call
-    program = made.program
-    first = boxed(lambda args: program.shown(args, made.measure), settings) if measures else call
-    todo = [first]
+    program = graph.program
+    first = boxed(lambda args: program.shown(args, graph.measure), settings) if measures else call
+    first_calls = [first]
 
-    def keeping(args: list[Any]) -> Any:
-        if keep and made.first_arguments is None:
-            made.first_arguments = [
+    def call_and_keep(args: list[Any]) -> Any:
+        if keep and graph.first_arguments is None:
+            graph.first_arguments = [
                 a.detach().clone() if isinstance(a, torch.Tensor) else a for a in args
             ]
-        return (todo.pop() if todo else call)(args)
+        return (first_calls.pop() if first_calls else call)(args)
 
-    found: Any = keeping
-    found._boxed_call = True
-    return found
+    result: Any = call_and_keep
+    result._boxed_call = True
+    return result
 
 
 def boxed(call: Callable[[list[Any]], Any], settings: Mapping[str, Any]) -> Callable[..., Any]:
-    """`call` under settings, marked as emptying its list of arguments."""
+    """Return `call` under `settings`, marked as emptying its list of arguments."""
 
     def configured(args: list[Any]) -> Any:
         with knobs.config(settings):
             return call(args)
 
-    found: Any = configured if settings else call
-    found._boxed_call = True
-    return found
+    result: Any = configured if settings else call
+    result._boxed_call = True
+    return result

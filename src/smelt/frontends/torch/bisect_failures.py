@@ -1,8 +1,8 @@
-"""A failure inside the compiler, narrowed down to the operators that it comes from.
+"""Bisect a failed compilation down to the operators that cause it.
 
-Where no kernels can be made of a graph, each half of it is tried as a graph of its own, and so on.
-An operator that fails alone is left to torch, and the others are joined again around it.  A graph
-whose halves are both compiled stays in two: what failed was the two together.
+If a graph cannot be compiled, each half of it is tried as a graph of its own, recursively. An
+operator that fails alone is left to torch, and the others are merged again around it. A graph whose
+halves both compile stays split: only their combination failed.
 
     program, failure = narrowed(traced.graph, lambda lowering: Program(traced, lowering))
 """
@@ -26,16 +26,19 @@ from smelt.frontends.torch.program import Program, StageError
 __all__ = ["narrowed"]
 
 MOST = 64
-"""Failures of one traced graph that are narrowed down; from then on a part that fails is torch's as
-a whole."""
+"""Most failures of one traced graph that are bisected; after that, a part that fails is left to
+torch as a whole."""
 
 
 def narrowed(
     graph: torch.fx.Graph, make: Callable[[Lowering], Program]
 ) -> tuple[Program, Exception | None]:
-    """What `make` makes of the stages of a traced graph, and what failed first of all, if anything
-    did.  Raises that where strictness is asked for, what no operator is to blame for, and that
-    operators are not one kernel which have to be."""
+    """Build a program from a traced graph and leave failing operators to torch.
+
+    `make` compiles the stages of a lowering. Returns the program and the first failure, if any.
+    Re-raises a failure in strict mode, when no operator can be blamed, and a FusionError for a
+    required fusion.
+    """
     refused: dict[Any, str] = {}
     parts: dict[Any, int] = {}
     failures: list[Exception] = []
@@ -47,13 +50,13 @@ def narrowed(
         except StageError as error:
             failures.append(_cause(error))
             operators = lowering.operators(error.stage)
-            demanded = isinstance(failures[-1], FusionError)
-            if knobs.STRICT.get() or demanded or not operators:
+            is_required = isinstance(failures[-1], FusionError)
+            if knobs.STRICT.get() or is_required or not operators:
                 raise failures[-1] from None
             if len(operators) == 1 or len(failures) > MOST:
                 refused |= dict.fromkeys(operators, reason_of(failures[-1]))
             else:
-                parts = _halved(lowering, error.stage, operators)
+                parts = _split_stage(lowering, error.stage, operators)
     if refused and parts:
         try:
             program = make(Lowering(graph, refused))
@@ -67,8 +70,8 @@ def _cause(error: StageError) -> Exception:
     return cause if isinstance(cause, Exception) else error
 
 
-def _halved(lowering: Lowering, stage: int, operators: Sequence[Any]) -> dict[Any, int]:
-    """The stages of all operators, where one stage is cut in the middle of the program."""
-    behind = {*operators[len(operators) // 2 :]}
+def _split_stage(lowering: Lowering, stage: int, operators: Sequence[Any]) -> dict[Any, int]:
+    """Assign a stage to every operator, with one stage cut in the middle of its operators."""
+    second_half = {*operators[len(operators) // 2 :]}
     stages = {n: k for k in range(len(lowering.stages)) for n in lowering.operators(k)}
-    return {n: k + (k > stage or n in behind) for n, k in stages.items()}
+    return {n: k + (k > stage or n in second_half) for n, k in stages.items()}

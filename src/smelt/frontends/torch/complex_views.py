@@ -1,7 +1,7 @@
-"""What moves, joins, fills or adds up complex numbers, as the same of pairs (`pairs.py`).
+"""Decompose complex views, fills, indexing and sums into operations on pairs of reals.
 
-A pair's parts lie along one more dimension, the last: what selects or orders elements does so with
-pairs, what sums elements sums both parts.
+A complex tensor is seen as a real tensor with one more, innermost dimension of size 2 (`pairs.py`):
+what selects or orders elements does so with pairs, and what sums elements sums both parts.
 """
 
 # PyTorch is optional, and types must check without it.
@@ -37,15 +37,15 @@ ATEN: Any = torch.ops.aten
 
 @moved
 def _clone(x: Any, *, memory_format: Any = None) -> Any:
-    if memory_format not in _LAID_OUT or not x.dim():
+    if memory_format not in _MEMORY_FORMATS or not x.dim():
         return NotImplemented
-    if x.is_conj():  # by a note at the tensor alone: written out
-        kept = memory_format is torch.contiguous_format or order_of(x) == list(range(x.dim()))
-        return whole(torch.stack(parts_of(x), -1)) if kept else NotImplemented
+    if x.is_conj():  # a lazy conjugation: materialize it
+        in_order = memory_format is torch.contiguous_format or order_of(x) == list(range(x.dim()))
+        return whole(torch.stack(parts_of(x), -1)) if in_order else NotImplemented
     return whole(ATEN.clone.default(pair_of(x), memory_format=memory_format))
 
 
-_LAID_OUT = (None, torch.preserve_format, torch.contiguous_format)
+_MEMORY_FORMATS = (None, torch.preserve_format, torch.contiguous_format)
 
 
 @moved
@@ -54,13 +54,13 @@ def _copy(x: Any, y: Any, non_blocking: bool = False) -> Any:
 
 
 @moved
-def _slice_scatter(x: Any, y: Any, dim: int = 0, *place: Any) -> Any:
-    return whole(ATEN.slice_scatter.default(pair_of(x), pair_of(y), dim % x.dim(), *place))
+def _slice_scatter(x: Any, y: Any, dim: int = 0, *position: Any) -> Any:
+    return whole(ATEN.slice_scatter.default(pair_of(x), pair_of(y), dim % x.dim(), *position))
 
 
 @moved
-def _select_scatter(x: Any, y: Any, dim: int, place: Any) -> Any:
-    return whole(ATEN.select_scatter.default(pair_of(x), pair_of(y), dim % x.dim(), place))
+def _select_scatter(x: Any, y: Any, dim: int, position: Any) -> Any:
+    return whole(ATEN.select_scatter.default(pair_of(x), pair_of(y), dim % x.dim(), position))
 
 
 @moved
@@ -73,15 +73,15 @@ def _pad(x: Any, pad: Sequence[Any], value: Any = 0) -> Any:
 
 
 @moved
-def _total(x: Any, dims: Any, keep: bool = False, *, dtype: Any = None) -> Any:
+def _sum(x: Any, dims: Any, keep: bool = False, *, dtype: Any = None) -> Any:
     if dtype not in (None, x.dtype):
         return NotImplemented
     axes = [d % x.dim() for d in dims] if dims else list(range(x.dim()))
     return whole(ATEN.sum.dim_IntList(pair_of(x), axes, keep))
 
 
-def _all(x: Any, *, dtype: Any = None) -> Any:
-    return _total(x, None, dtype=dtype)
+def _sum_all(x: Any, *, dtype: Any = None) -> Any:
+    return _sum(x, None, dtype=dtype)
 
 
 def _cat(parts: Sequence[Any], dim: int = 0) -> Any:
@@ -103,20 +103,20 @@ def _new_zeros(x: Any, size: Sequence[Any], *, dtype: Any = None, **options: Any
     return _zeros(size, dtype=dtype or x.dtype, **{"device": x.device} | options)
 
 
-def _fills(x: Any, dtype: Any, memory_format: Any) -> bool:
-    """Whether complex numbers are made that lie as a tensor does: in the order of their axes."""
-    if (dtype or x.dtype) not in KINDS or memory_format not in _LAID_OUT or depends(x):
+def _can_fill_like(x: Any, dtype: Any, memory_format: Any) -> bool:
+    """Whether a new complex tensor like `x` is stored in the order of its axes."""
+    if (dtype or x.dtype) not in KINDS or memory_format not in _MEMORY_FORMATS or depends(x):
         return False
     return memory_format is torch.contiguous_format or order_of(x) == list(range(x.dim()))
 
 
 def _zeros_like(x: Any, *, dtype: Any = None, memory_format: Any = None, **options: Any) -> Any:
-    if not _fills(x, dtype, memory_format):
+    if not _can_fill_like(x, dtype, memory_format):
         return NotImplemented
     return _zeros(x.shape, dtype=dtype or x.dtype, **{"device": x.device} | options)
 
 
-# ---- by places -----------------------------------------------------------------------------------
+# ---- by index ------------------------------------------------------------------------------------
 
 
 @straight
@@ -140,8 +140,8 @@ def _repeat(x: Any, times: Sequence[Any]) -> Any:
 def _stack(parts: Sequence[Any], dim: int = 0) -> Any:
     if not known(*parts) or not all(map(is_complex, parts)):
         return NotImplemented
-    place = dim % (parts[0].dim() + 1)
-    return whole(torch.cat([pair_of(x).unsqueeze(place) for x in parts], place))
+    position = dim % (parts[0].dim() + 1)
+    return whole(torch.cat([pair_of(x).unsqueeze(position) for x in parts], position))
 
 
 @straight
@@ -167,39 +167,39 @@ def _triangle(keep: Any, x: Any, k: int = 0) -> Any:
 
 
 @straight
-def _index(x: Any, at: Sequence[Any]) -> Any:
-    if any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in at):
-        return NotImplemented  # whose result's size depends on data
-    return whole(ATEN.index.Tensor(pair_of(x), at))
+def _index(x: Any, index: Sequence[Any]) -> Any:
+    if any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in index):
+        return NotImplemented  # the size of the result depends on data
+    return whole(ATEN.index.Tensor(pair_of(x), index))
 
 
 @straight
-def _index_select(x: Any, dim: int, at: Any) -> Any:
+def _index_select(x: Any, dim: int, index: Any) -> Any:
     return (
-        whole(ATEN.index_select.default(pair_of(x), dim % x.dim(), at))
+        whole(ATEN.index_select.default(pair_of(x), dim % x.dim(), index))
         if x.dim()
         else NotImplemented
     )
 
 
 @straight
-def _index_put(x: Any, at: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
-    masks = any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in at)
+def _index_put(x: Any, index: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
+    masks = any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in index)
     if masks or not (is_complex(x) and is_complex(values) and known(x, values)):
         return NotImplemented
-    return whole(ATEN.index_put.default(pair_of(x), at, pair_of(values), accumulate))
+    return whole(ATEN.index_put.default(pair_of(x), index, pair_of(values), accumulate))
 
 
 @straight
-def _index_add(x: Any, dim: int, at: Any, source: Any, *, alpha: Any = 1) -> Any:
+def _index_add(x: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Any:
     plain = is_complex(x) and is_complex(source) and known(x, source) and x.dim()
     if not plain or isinstance(alpha, complex):
         return NotImplemented
-    pairs = pair_of(x), dim % x.dim(), at, pair_of(source)
+    pairs = pair_of(x), dim % x.dim(), index, pair_of(source)
     return whole(ATEN.index_add.default(*pairs, alpha=alpha))
 
 
-# ---- what is made --------------------------------------------------------------------------------
+# ---- creation ------------------------------------------------------------------------------------
 
 
 def _full(size: Sequence[Any], value: Any, *, dtype: Any = None, **options: Any) -> Any:
@@ -214,7 +214,7 @@ def _full(size: Sequence[Any], value: Any, *, dtype: Any = None, **options: Any)
 def _full_like(
     x: Any, value: Any, *, dtype: Any = None, memory_format: Any = None, **options: Any
 ) -> Any:
-    if not _fills(x, dtype, memory_format):
+    if not _can_fill_like(x, dtype, memory_format):
         return NotImplemented
     return _full(x.shape, value, dtype=dtype or x.dtype, **{"device": x.device} | options)
 
@@ -231,7 +231,7 @@ def _to(x: Any, *, dtype: Any = None, **options: Any) -> Any:
 
 
 def _copied_to(x: Any, *, dtype: Any = None, **options: Any) -> Any:
-    """Another type: of complex numbers, or of what is real and gets imaginary parts of zero."""
+    """Convert to another complex type; a real operand gets imaginary parts of zero."""
     if is_complex(x):
         return _to(x, dtype=dtype, **options)
     plain = not any(y is not None and y is not False for y in options.values())
@@ -254,14 +254,16 @@ def _cumsum(x: Any, dim: int, *, dtype: Any = None) -> Any:
 
 @moved
 def _mean(x: Any, dims: Any = None, keep: bool = False, *, dtype: Any = None) -> Any:
-    total = _total(x, dims, keep, dtype=dtype)
+    total = _sum(x, dims, keep, dtype=dtype)
     if total is NotImplemented:
         return total
     count = 1
     for d in {d % x.dim() for d in dims} if dims else range(x.dim()):
         count = count * x.shape[d]
     a, b = parts_of(total)
-    return joined((a + b * 0.0) / count, (b - a * 0.0) / count)  # by a number with a zero part
+    return joined(
+        (a + b * 0.0) / count, (b - a * 0.0) / count
+    )  # as complex division by count + 0j: infinities give NaN
 
 
 @straight
@@ -278,8 +280,8 @@ PARTS: dict[Any, Callable[..., Any]] = {
     ATEN.slice_scatter.default: _slice_scatter,
     ATEN.select_scatter.default: _select_scatter,
     ATEN.constant_pad_nd.default: _pad,
-    ATEN.sum.dim_IntList: _total,
-    ATEN.sum.default: _all,
+    ATEN.sum.dim_IntList: _sum,
+    ATEN.sum.default: _sum_all,
     ATEN.zeros.default: _zeros,
     ATEN.new_zeros.default: _new_zeros,
     ATEN.zeros_like.default: _zeros_like,

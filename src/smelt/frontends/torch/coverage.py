@@ -1,10 +1,10 @@
-"""How each operator of torch's core set is computed: the table of the documentation.
+"""Generate the table of torch operators and how each one is computed.
 
     python -m smelt.frontends.torch.coverage            prints it
     python -m smelt.frontends.torch.coverage --write docs/torch_operators.md
 
-*defined* operators have a row and are computed by kernels of ours; *composite* ones are taken apart
-by torch before we see them; *extern* ones are calls of torch inside the plan.
+*Defined* operators have a row and are computed by our kernels; torch decomposes *composite* ones
+before we see them; *extern* ones are calls of torch inside the plan.
 """
 
 # pyright: reportMissingImports=false
@@ -71,11 +71,11 @@ PARTLY: dict[str, str] = {
     "aten.scatter_reduce.two": "one position for all behind the axis; no means",
     "aten.index_put.default": "index arrays side by side; small parts of large arrays are extern",
 }
-"""Rows that do not take every call, and what they take."""
+"""Operators whose row does not take every call -> the calls that it takes."""
 _SIZES = ("sym_numel", "sym_size")
 _KEYS: Any = torch._C.DispatchKey  # pyright: ignore[reportPrivateUsage]
 _IMPLICIT: Any = _KEYS.CompositeImplicitAutograd
-"""The key of what PyTorch takes apart unasked."""
+"""Dispatch key of operators that PyTorch always decomposes."""
 
 
 _HEAD = """\
@@ -96,7 +96,7 @@ Of {all} overloads {defined} are defined, {composite} composite and {extern} ext
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """An operator, and how it is computed: defined, composite or extern."""
+    """An operator and how it is computed: defined, composite or extern."""
 
     name: str
     status: str
@@ -104,43 +104,43 @@ class Status:
 
 
 def core() -> list[Status]:
-    """Every overload that torch tags as core, in alphabetical order."""
-    apart = {str(op) for op in decompositions()}
-    found: list[Status] = []
-    known: Any = torch._C  # pyright: ignore[reportPrivateUsage]
-    for name in known._dispatch_get_all_op_names():  # `dir` knows only those used so far
+    """Return every overload that torch tags as core, in alphabetical order."""
+    decomposed = {str(op) for op in decompositions()}
+    statuses: list[Status] = []
+    registry: Any = torch._C  # pyright: ignore[reportPrivateUsage]
+    for name in registry._dispatch_get_all_op_names():  # `dir` lists only those used so far
         space, _, packet = name.partition("::")
         packet, _, overload = packet.partition(".")
         if space == "aten":
             op = getattr(getattr(torch.ops.aten, packet), overload or "default")
             if torch.Tag.core in op.tags:
                 implicit = op.has_kernel_for_dispatch_key(_IMPLICIT)
-                found.append(_status(str(op), packet, implicit or str(op) in apart))
-    return sorted(found, key=lambda s: s.name)
+                statuses.append(_status(str(op), packet, implicit or str(op) in decomposed))
+    return sorted(statuses, key=lambda s: s.name)
 
 
-def _status(name: str, packet: str, apart: bool) -> Status:
+def _status(name: str, packet: str, decomposed: bool) -> Status:
     if name in TABLE:
         return Status(name, "defined", PARTLY.get(name, ""))
     if packet in _SIZES:
         return Status(name, "defined", "an expression over sizes")
-    if apart and packet not in WHY:
+    if decomposed and packet not in WHY:
         return Status(name, "composite", "")
     return Status(name, "extern", WHY.get(packet, "no rule yet"))
 
 
-def page(found: Sequence[Status]) -> str:
-    """The table as a page in Markdown."""
-    counts = {s: sum(x.status == s for x in found) for s in ("defined", "composite", "extern")}
-    more = sum(x.name in TABLE for x in found)
-    told = _HEAD.format(
-        all=len(found),
+def page(statuses: Sequence[Status]) -> str:
+    """Render the table as a page in Markdown."""
+    counts = {s: sum(x.status == s for x in statuses) for s in ("defined", "composite", "extern")}
+    more = sum(x.name in TABLE for x in statuses)
+    head = _HEAD.format(
+        all=len(statuses),
         defined=counts["defined"],
         composite=counts["composite"],
         extern=counts["extern"],
         more=len(TABLE) - more,
     )
-    return told + "".join(f"| `{x.name}` | {x.status} | {x.note} |\n" for x in found)
+    return head + "".join(f"| `{x.name}` | {x.status} | {x.note} |\n" for x in statuses)
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -1,9 +1,9 @@
-"""What Dynamo finds out for its logs alone is left out while nobody reads them.
+"""Skip the work that Dynamo does only for logs that nobody reads.
 
-For the line that it writes for each operator under `TORCH_LOGS=trace_call` it asks which function a
-line of source lies in, and cuts every file of a model into words for that; for one of the log of
-guards it times them, behind a memory that it sweeps to empty the caches.  Both are done whether the
-line is written or not, and together take a twentieth of a process's first call of BERT.
+For each operator Dynamo looks up the enclosing function of a source line, which tokenizes every
+file of a model, for a line under `TORCH_LOGS=trace_call`; and it times the guards for the guards
+log, flushing the caches with a buffer. Both happen whether or not the line is written, and cost a
+noticeable part of a first call.
 """
 
 # PyTorch is optional, and types must check without it.
@@ -24,23 +24,23 @@ __all__ = ["unlogged"]
 
 @contextmanager
 def unlogged() -> Generator[None]:
-    """Spares Dynamo that work, where this version of PyTorch does it and the line is not written.
+    """Disable that work where this version of PyTorch does it and the log is off.
 
     >>> with unlogged():
     ...     symbolic_convert.get_funcname("model.py", 3)
     """
     with ExitStack() as stack:
-        for module, name, instead, lines in _LEFT_OUT:
-            if hasattr(module, name) and not any(map(_is_written, lines)):
+        for module, name, instead, lines in _PATCHES:
+            if hasattr(module, name) and not any(map(_is_enabled, lines)):
                 stack.enter_context(mock.patch.object(module, name, instead))
         yield
 
 
-def _is_written(log: Any) -> bool:
+def _is_enabled(log: Any) -> bool:
     return log is None or log.isEnabledFor(logging.DEBUG)
 
 
-_LEFT_OUT: tuple[tuple[Any, str, Any, tuple[Any, ...]], ...] = (
+_PATCHES: tuple[tuple[Any, str, Any, tuple[Any, ...]], ...] = (
     (
         symbolic_convert,
         "get_funcname",
@@ -58,4 +58,4 @@ _LEFT_OUT: tuple[tuple[Any, str, Any, tuple[Any, ...]], ...] = (
     ),
     (guards, "profile_guard_manager", lambda *_: 0.0, (getattr(guards, "guards_log", None),)),
 )
-"""The module, its name of the function, what stands for it, and the logs that show what it says."""
+"""(module, function name, replacement, logs that show the result of the function)."""

@@ -1,4 +1,4 @@
-"""Element types of torch and ours.
+"""Convert element types between torch and Smelt.
 
 >>> ours(torch.bfloat16), theirs(i64)
 (bf16, torch.int64)
@@ -49,18 +49,18 @@ _PAIRS: tuple[tuple[torch.dtype, DType], ...] = (
     (torch.float32, f32),
     (torch.float64, f64),
 )
-_OURS = dict(_PAIRS)
-_THEIRS: dict[DType, torch.dtype] = {b: a for a, b in _PAIRS}
+_FROM_TORCH = dict(_PAIRS)
+_TO_TORCH: dict[DType, torch.dtype] = {b: a for a, b in _PAIRS}
 
 
 def ours(dtype: Any) -> DType:
-    """Our row of a torch dtype.  Raises UnsupportedError for one that has none."""
-    found = _OURS.get(dtype)
-    if found is None:
+    """Return our element type for a torch dtype; raises UnsupportedError if there is none."""
+    row = _FROM_TORCH.get(dtype)
+    if row is None:
         raise UnsupportedError(f"{dtype} has no counterpart in Smelt")
-    return found
+    return row
 
 
 def theirs(dtype: DType) -> torch.dtype:
-    """The torch dtype of a row of ours."""
-    return _THEIRS[dtype]
+    """Return the torch dtype of our element type."""
+    return _TO_TORCH[dtype]

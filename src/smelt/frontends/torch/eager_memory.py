@@ -1,10 +1,10 @@
-"""What eager code holds in memory at once, read from the graph that Dynamo has traced.
+"""Estimate the peak memory of eager code from the graph that Dynamo has traced.
 
-The traced operators run one after another there; what each brings is freed after its last reader.
-Python keeps some of it for longer (a variable lives to the end of its function), and operators take
-memory inside, so this is less than eager code takes, never more.
+Eager code runs the traced operators one after another and frees each result after its last reader.
+The estimate is a lower bound: Python keeps some values for longer (a variable lives to the end of
+its function), and operators use temporary memory.
 
-    held = held_by_eager(module)        # bytes beyond parameters and arguments; None: not known
+    held = held_by_eager(module)        # bytes beyond parameters and arguments; None if unknown
     kept = kept_by_autocast(module)     # arguments of which eager code keeps converted copies
     budget = Budget(held, traced, kept)
     budget.allowance(alone=False)       # what one graph of several may take
@@ -29,77 +29,93 @@ __all__ = ["Budget", "held_by_eager", "kept_by_autocast"]
 
 
 class Budget:
-    """The memory that the graphs of one program may take together: what eager code holds."""
+    """Memory that the graphs of one program may take together: the peak of eager code."""
 
     def __init__(
-        self, held: int | None, traced: torch.fx.GraphModule, kept: Sequence[bool] = ()
+        self, eager_peak: int | None, traced: torch.fx.GraphModule, cached: Sequence[bool] = ()
     ) -> None:
-        apart = None if held is None else peak(traced.graph, "val")
-        if held is not None and apart is not None:
-            held = min(held, apart)  # which knows nothing of results that nobody reads
-        self._held = None if held is None else held + converted(traced.graph, kept)
-        self._apart = apart
-        self._kept = 0
+        traced_peak = None if eager_peak is None else peak(traced.graph, "val")
+        if eager_peak is not None and traced_peak is not None:
+            eager_peak = min(
+                eager_peak, traced_peak
+            )  # AOTAutograd has removed results that nobody reads
+        self._eager_peak = (
+            None if eager_peak is None else eager_peak + converted(traced.graph, cached)
+        )
+        self._unfused_peak = traced_peak
+        self._constant_bytes = 0
 
     def allowance(self, *, alone: bool) -> Allowance | None:
-        """For the next graph; None where nothing is known.  Beside others, and calls of torch, none
-        takes more than the traced operators one by one: what that leaves is for constants."""
-        if self._held is None:
+        """Return what the next graph may take; None if the peak of eager code is unknown.
+
+        With `alone`, the graph is the whole program. Otherwise it may take no more than the traced
+        operators one by one, and the rest of the budget is for constants.
+        """
+        if self._eager_peak is None:
             return None
         if alone:
-            return Allowance(self._held, self._held)
-        apart = self._held if self._apart is None else self._apart
-        return Allowance(self._held, max(self._held - apart - self._kept, 0))
+            return Allowance(self._eager_peak, self._eager_peak)
+        unfused_peak = self._eager_peak if self._unfused_peak is None else self._unfused_peak
+        return Allowance(
+            self._eager_peak, max(self._eager_peak - unfused_peak - self._constant_bytes, 0)
+        )
 
     def keep(self, nbytes: int) -> None:
-        """A graph keeps so many bytes of constants."""
-        self._kept += nbytes
+        """Reserve `nbytes` for constants that a graph keeps."""
+        self._constant_bytes += nbytes
 
 
 def held_by_eager(module: torch.fx.GraphModule) -> int | None:
-    """Bytes at the fullest time, in the call that is traced; None if a size depends on data."""
+    """Return the peak bytes of eager code; None if a size depends on data."""
     return peak(module.graph, "example_value")
 
 
 def kept_by_autocast(module: torch.fx.GraphModule) -> tuple[bool, ...]:
-    """Which arguments autocast converts once and keeps so until its region ends: leaves of autograd
-    (parameters), if there is such a region and it keeps anything."""
-    given = module.graph.find_nodes(op="placeholder")
-    around = torch.is_autocast_enabled("cpu") and torch.is_autocast_cache_enabled()
-    if not around and not any(map(_enters, module.graph.nodes)):
-        return (False,) * len(given)
-    return tuple(map(_is_cached, given))
+    """Return for each argument whether autocast caches a converted copy of it.
+
+    Autocast converts leaves of autograd (parameters) once and keeps the copies until its region
+    ends, if its cache is on.
+    """
+    arguments = module.graph.find_nodes(op="placeholder")
+    is_on = torch.is_autocast_enabled("cpu") and torch.is_autocast_cache_enabled()
+    if not is_on and not any(map(_enters_autocast, module.graph.nodes)):
+        return (False,) * len(arguments)
+    return tuple(map(_is_autocast_cached, arguments))
 
 
-def _enters(node: torch.fx.Node) -> bool:
-    """Whether a region of autocast that keeps copies begins: (device, dtype, enabled, keeps)."""
+def _enters_autocast(node: torch.fx.Node) -> bool:
+    """Whether a region of autocast with a cache begins: (device, dtype, enabled, cached)."""
     if getattr(node.target, "__name__", "") != "_enter_autocast":
         return False
-    device, _, enabled, keeps = (*node.args, None, None, None, None)[:4]
-    return device == "cpu" and bool(enabled) and keeps is not False
+    device, _, enabled, caches = (*node.args, None, None, None, None)[:4]
+    return device == "cpu" and bool(enabled) and caches is not False
 
 
-def _is_cached(given: torch.fx.Node) -> bool:
-    """Whether autocast keeps a copy of an argument: a leaf that the program does not convert."""
-    x = given.meta.get("example_value")
+def _is_autocast_cached(argument: torch.fx.Node) -> bool:
+    """Whether autocast caches a copy of an argument: a leaf that the program does not convert."""
+    x = argument.meta.get("example_value")
     if not isinstance(x, torch.Tensor) or not (x.is_leaf and x.requires_grad):
         return False
-    return not any(u.op == "call_method" and u.target in _CONVERSIONS for u in given.users)
+    return not any(u.op == "call_method" and u.target in _CONVERSIONS for u in argument.users)
 
 
 _CONVERSIONS = ("to", "type", "type_as", "bfloat16", "half")
-"""Methods by which a program itself makes a copy of another type, which lives as others do."""
+"""Methods by which a program itself makes a copy of another type, which lives as other values do.
+"""
 
 
-def converted(graph: torch.fx.Graph, kept: Sequence[bool]) -> int:
-    """Bytes of the half-type copies of these arguments that a graph of operators makes."""
-    given = graph.find_nodes(op="placeholder")
-    if len(given) != len(kept):
+def converted(graph: torch.fx.Graph, cached: Sequence[bool]) -> int:
+    """Return the bytes of half-type copies of cached arguments that a graph makes.
+
+    `cached` says for each argument whether autocast caches its copy.
+    """
+    arguments = graph.find_nodes(op="placeholder")
+    if len(arguments) != len(cached):
         return 0
     copies = [
         u.meta["val"]
-        for n, keeps in zip(given, kept, strict=True)
-        if keeps
+        for n, is_cached in zip(arguments, cached, strict=True)
+        if is_cached
         for u in n.users
         if u.target is torch.ops.aten._to_copy.default
     ]
@@ -108,54 +124,57 @@ def converted(graph: torch.fx.Graph, kept: Sequence[bool]) -> int:
 
 
 def peak(graph: torch.fx.Graph, kind: str) -> int | None:
-    """The same for a graph whose nodes carry their values under `kind`."""
+    """Return the peak bytes of a graph run operator by operator; None if a size is unknown.
+
+    `kind` is the metadata key of the values. Memory of arguments is not counted.
+    """
     nodes = list(graph.nodes)
-    behind = {n: [*storages(n.meta.get(kind))] for n in nodes}
-    last: dict[Any, int] = {}
+    storages_of = {n: [*storages(n.meta.get(kind))] for n in nodes}
+    last_use: dict[Any, int] = {}
     sizes: dict[Any, int] = {}
-    first: dict[int, list[Any]] = {}
-    for at, node in enumerate(nodes):
+    allocated_at: dict[int, list[Any]] = {}
+    for index, node in enumerate(nodes):
         for read in (node, *node.all_input_nodes):
-            for storage, size in behind[read]:
+            for storage, size in storages_of[read]:
                 if size is None:
                     return None
                 if storage not in sizes:
-                    outside = read.op in ("placeholder", "get_attr")
-                    sizes[storage] = 0 if outside else size
-                    first.setdefault(at, []).append(storage)
-                last[storage] = at
-    ends: dict[int, list[Any]] = {}
-    for storage, at in last.items():
-        ends.setdefault(at, []).append(storage)
-    live = most = 0
-    for at in range(len(nodes)):
-        live += sum(sizes[s] for s in first.get(at, ()))
-        most = max(most, live)
-        live -= sum(sizes[s] for s in ends.get(at, ()))
-    return most
+                    is_argument = read.op in ("placeholder", "get_attr")
+                    sizes[storage] = 0 if is_argument else size
+                    allocated_at.setdefault(index, []).append(storage)
+                last_use[storage] = index
+    freed_at: dict[int, list[Any]] = {}
+    for storage, index in last_use.items():
+        freed_at.setdefault(index, []).append(storage)
+    live = largest = 0
+    for index in range(len(nodes)):
+        live += sum(sizes[s] for s in allocated_at.get(index, ()))
+        largest = max(largest, live)
+        live -= sum(sizes[s] for s in freed_at.get(index, ()))
+    return largest
 
 
 def storages(value: Any) -> Iterable[tuple[Any, int | None]]:
-    """The memory behind the tensors of a value: what tells it apart, and its bytes."""
+    """Yield identity and bytes of the storage of each tensor in a value."""
     for x in tree_leaves(value):
         if isinstance(x, torch.Tensor) and x.layout is torch.strided:
             try:
                 storage = unwrapped(x).untyped_storage()
-            except (RuntimeError, NotImplementedError):  # a subclass without memory of its own
+            except (RuntimeError, NotImplementedError):  # a subclass without a storage
                 yield None, None
                 continue
             yield storage._cdata, nbytes(storage.nbytes())  # pyright: ignore[reportPrivateUsage]
 
 
 def unwrapped(x: torch.Tensor) -> torch.Tensor:
-    """The tensor with memory behind the levels that `torch.func` puts around one."""
+    """Return the tensor with storage inside the wrappers of `torch.func`."""
     while is_functorch_wrapped_tensor(x):
         x = get_unwrapped(x)
     return x
 
 
 def nbytes(size: Any) -> int | None:
-    """A size as a number, in the call that is traced; None if only the data tells it."""
+    """Return a size as a number in the traced call; None if it depends on data."""
     if isinstance(size, int):
         return size
     hint = size.node.hint

@@ -1,13 +1,14 @@
-"""Sums of a table's rows by bags, in parts: which bag a position belongs to is a running count.
+"""Decompose `EmbeddingBag` into a running count of bags and an `index_add`.
 
-`EmbeddingBag` reads rows of a table and adds those of each bag; bags follow one another, and are
-given by where each begins.  The number of bags that begin up to a position, less one, is its bag:
+`EmbeddingBag` reads rows of a table and adds those of each bag; bags are consecutive, given by the
+offset at which each begins. The number of bags that begin at or before a position, less one, is its
+bag:
 
     bag = cumsum(zeros(n + 1).index_add(0, offsets, 1))[:n] - 1
     out = zeros(bags, width).index_add(0, bag, weight[indices])
 
-The first sum is exact, and the second adds in the order of positions, as eager code does.  Rows
-that are read, what is computed of them and the sums are kernels as others are.
+The first sum is exact; the second adds in the order of positions, as eager code does. The gathers,
+what is computed of them and the sums fuse as other operators do.
 """
 
 # PyTorch is optional, and types must check without it.
@@ -27,19 +28,19 @@ ATEN: Any = torch.ops.aten
 _SUM, _MEAN = 0, 1
 
 
-def _plain(frequency: bool, mode: int, sparse: bool, factors: Any, padding: int) -> bool:
-    """Whether bags are sums or means of all of their rows."""
+def _is_supported(frequency: bool, mode: int, sparse: bool, factors: Any, padding: int) -> bool:
+    """Whether bags are plain sums or means of all of their rows."""
     return (
         mode in (_SUM, _MEAN) and not frequency and not sparse and factors is None and padding < 0
     )
 
 
 def _bag_of(offsets: Any, n: Any) -> Any:
-    """The bag of each of so many positions."""
+    """Return the bag of each of `n` positions."""
     starts = offsets.to(torch.int64)
-    begun = torch.zeros(n + 1, dtype=torch.int64, device=starts.device)
-    begun = begun.index_add(0, starts, torch.ones_like(starts))
-    return torch.cumsum(begun, 0)[:n] - 1
+    starts_at = torch.zeros(n + 1, dtype=torch.int64, device=starts.device)
+    starts_at = starts_at.index_add(0, starts, torch.ones_like(starts))
+    return torch.cumsum(starts_at, 0)[:n] - 1
 
 
 def _bags(
@@ -53,26 +54,26 @@ def _bags(
     last: bool = False,
     padding: int = -1,
 ) -> Any:
-    """The bags, the bag of each position, how many positions each has, and nothing."""
-    if not _plain(frequency, mode, sparse, factors, padding) or weight.dtype not in _KINDS:
+    """Return the bags, the bag of each position, the size of each bag, and no maxima."""
+    if not _is_supported(frequency, mode, sparse, factors, padding) or weight.dtype not in _DTYPES:
         return NotImplemented
     n, width = indices.shape[0], weight.shape[1]
-    if isinstance(n, int) and isinstance(width, int) and n * width > _MOST:
+    if isinstance(n, int) and isinstance(width, int) and n * width > _MAX_ELEMENTS:
         return NotImplemented
     starts = offsets[:-1] if last else offsets
     bag = _bag_of(starts, n)
     count = torch.diff(starts, append=starts.new_full((1,), n))
-    found = weight.new_zeros(starts.shape[0], width)
-    found = found.index_add(0, bag, ATEN.embedding.default(weight, indices))
+    sums = weight.new_zeros(starts.shape[0], width)
+    sums = sums.index_add(0, bag, ATEN.embedding.default(weight, indices))
     if mode == _MEAN:
-        found = found / count.clamp(min=1).to(weight.dtype)[:, None]
-    return found, bag.to(offsets.dtype), count, torch.zeros_like(offsets)
+        sums = sums / count.clamp(min=1).to(weight.dtype)[:, None]
+    return sums, bag.to(offsets.dtype), count, torch.zeros_like(offsets)
 
 
-_KINDS = (torch.float32, torch.float64)
-_MOST = 1 << 14
-"""Elements that are read at most: with more, what a call of torch costs is little beside its loop,
-which adds what it reads in registers."""
+_DTYPES = (torch.float32, torch.float64)
+_MAX_ELEMENTS = 1 << 14
+"""Most elements read. With more, the overhead of calling torch is small beside its loop, which adds
+what it reads in registers."""
 
 
 def _bags_backward(
@@ -89,13 +90,13 @@ def _bags_backward(
     factors: Any,
     padding: int = -1,
 ) -> Any:
-    """The gradient of the table.  Eager code does not always tell the bags."""
-    if not _plain(frequency, mode, sparse, factors, padding) or grad.dtype not in _KINDS:
+    """Return the gradient of the table; bags are recomputed, as eager code may not pass them."""
+    if not _is_supported(frequency, mode, sparse, factors, padding) or grad.dtype not in _DTYPES:
         return NotImplemented
     if mode == _MEAN:
         grad = grad / count[: grad.shape[0]].clamp(min=1).to(grad.dtype)[:, None]
-    each = ATEN.index_select.default(grad, 0, _bag_of(offsets, indices.shape[0]))
-    return ATEN.embedding_dense_backward.default(each, indices, rows, -1, False)
+    row_grads = ATEN.index_select.default(grad, 0, _bag_of(offsets, indices.shape[0]))
+    return ATEN.embedding_dense_backward.default(row_grads, indices, rows, -1, False)
 
 
 PARTS: dict[Any, Callable[..., Any]] = {

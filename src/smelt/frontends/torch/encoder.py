@@ -1,7 +1,8 @@
-"""Attention and encoder layers that PyTorch calls whole where no gradients are wanted, as parts.
+"""Decompose the fused attention and encoder-layer operators of inference.
 
-`nn.TransformerEncoderLayer` and `nn.MultiheadAttention` are one operator each in inference, which
-nothing around them could be fused with.  Here is what they compute, in operators that have rows.
+`nn.TransformerEncoderLayer` and `nn.MultiheadAttention` are one operator each when no gradients are
+needed, which nothing around them could fuse with. These rules compute the same with operators that
+have rows.
 
     y = norm1(x + attention(x))                z = norm2(y + down(relu(up(y))))
 """
@@ -21,19 +22,22 @@ __all__ = ["PARTS"]
 
 F = torch.nn.functional
 
-_ROWS, _COLUMNS = 0, 1
-"""Types of masks: of pairs of places, of keys; others have all four axes of the scores."""
+_PAIR_MASK, _KEY_MASK = 0, 1
+"""Types of masks: over pairs of positions, over keys; other masks have all four axes of the scores.
+"""
 
 
 def _heads(x: Any, heads: int) -> Any:
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
-def _seen(mask: Any, kind: int | None, scores: Any) -> Any:
-    """Which scores count: those that a mask does not name.  NotImplemented for a shape that its
-    type does not tell."""
+def _visible(mask: Any, kind: int | None, scores: Any) -> Any:
+    """Return which scores count: those that a boolean mask does not exclude.
+
+    NotImplemented for a shape that does not fit the mask's type.
+    """
     batch, _, rows, columns = scores.shape
-    shape = {_ROWS: (1, 1, rows, columns), _COLUMNS: (batch, 1, 1, columns)}.get(
+    shape = {_PAIR_MASK: (1, 1, rows, columns), _KEY_MASK: (batch, 1, 1, columns)}.get(
         -1 if kind is None else kind, tuple(scores.shape)
     )
     if mask.numel() != torch.Size(shape).numel():
@@ -56,7 +60,7 @@ def _attention(
     average_attn_weights: bool = True,
     mask_type: int | None = None,
 ) -> Any:
-    """Self-attention, and its weights where they are wanted."""
+    """Self-attention, and its weights if they are requested."""
     if query is not key or key is not value or query.is_nested:
         return NotImplemented
     q, k, v = (_heads(x, num_head) for x in F.linear(query, qkv_weight, qkv_bias).chunk(3, -1))
@@ -64,14 +68,14 @@ def _attention(
     if mask is None:
         weights = scores.softmax(-1)
     else:
-        seen = _seen(mask, mask_type, scores)
-        if seen is NotImplemented:
+        visible = _visible(mask, mask_type, scores)
+        if visible is NotImplemented:
             return NotImplemented
-        weights = scores.masked_fill(~seen, float("-inf")).softmax(-1)
-    found = F.linear((weights @ v).transpose(1, 2).flatten(2), proj_weight, proj_bias)
+        weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
+    output = F.linear((weights @ v).transpose(1, 2).flatten(2), proj_weight, proj_bias)
     if not need_weights:
-        return found, query.new_empty(0)
-    return found, weights.mean(1) if average_attn_weights else weights
+        return output, query.new_empty(0)
+    return output, weights.mean(1) if average_attn_weights else weights
 
 
 def _layer(
@@ -96,7 +100,7 @@ def _layer(
     mask: Any = None,
     mask_type: int | None = None,
 ) -> Any:
-    """A whole layer, its norms before or after the sums."""
+    """A whole encoder layer, with its norms before or after the residual sums."""
     if src.is_nested:
         return NotImplemented
 
@@ -104,7 +108,7 @@ def _layer(
         return F.layer_norm(x, (embed_dim,), weight, bias, eps)
 
     x = norm(src, norm_weight_1, norm_bias_1) if norm_first else src
-    made = _attention(
+    attention = _attention(
         x,
         x,
         x,
@@ -119,15 +123,15 @@ def _layer(
         True,
         mask_type,
     )
-    if made is NotImplemented:
+    if attention is NotImplemented:
         return NotImplemented
-    x = src + made[0]
+    x = src + attention[0]
     if not norm_first:
         x = norm(x, norm_weight_1, norm_bias_1)
-    grown = F.linear(
+    hidden = F.linear(
         norm(x, norm_weight_2, norm_bias_2) if norm_first else x, ffn_weight_1, ffn_bias_1
     )
-    x = x + F.linear(F.gelu(grown) if use_gelu else F.relu(grown), ffn_weight_2, ffn_bias_2)
+    x = x + F.linear(F.gelu(hidden) if use_gelu else F.relu(hidden), ffn_weight_2, ffn_bias_2)
     return x if norm_first else norm(x, norm_weight_2, norm_bias_2)
 
 

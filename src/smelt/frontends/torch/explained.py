@@ -1,4 +1,4 @@
-"""`smelt.torch.explain`: what the compiler makes of a model for given arguments.
+"""Implement `smelt.torch.explain`: report what the compiler makes of a model.
 
 print(smelt.torch.explain(model, x))
 """
@@ -21,7 +21,7 @@ __all__ = ["explain", "fresh"]
 
 
 def fresh() -> Callable[..., Any]:
-    """The backend under another identity, so that Dynamo traces a known program again."""
+    """Return the backend as a new function, so that Dynamo traces a known program again."""
 
     def again(module: Any, inputs: Sequence[Any], options: Mapping[str, Any] | None = None) -> Any:
         return backend(module, inputs, options=options)
@@ -37,8 +37,9 @@ def explain(
     dynamic: bool | None = None,
     **kwargs: Any,
 ) -> Record:
-    """What becomes of `model(*args, **kwargs)`, which is traced anew and run once, with each kernel
-    measured on what that call gives it.
+    """Compile and run `model(*args, **kwargs)` anew and report every kernel with its time.
+
+    Each kernel is measured on the data of that call.
 
     Args:
         model: a module or a function.
@@ -52,7 +53,7 @@ def explain(
 
     Raises what the call raises.
     """
-    given: Any = dict(options) if options else None
-    with record(measures=True) as found:
-        torch.compile(model, backend=fresh(), options=given, dynamic=dynamic)(*args, **kwargs)
-    return found
+    settings: Any = dict(options) if options else None
+    with record(measures=True) as result:
+        torch.compile(model, backend=fresh(), options=settings, dynamic=dynamic)(*args, **kwargs)
+    return result

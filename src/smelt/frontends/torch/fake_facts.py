@@ -1,8 +1,8 @@
-"""What a graph of Dynamo's tells beside its operators.
+"""Read facts from Dynamo's example values that the operators do not show.
 
-Dynamo notes at each value an example without data.  Whether something requires a gradient, what
-eager code would hold at once and which results are views is read from those before the graph is
-compiled; a program that PyTorch saves keeps the answers and leaves the examples out.
+Dynamo stores an example without data at each value. Whether a result requires a gradient, the peak
+memory of eager code and which results are views are read from these before the graph is compiled; a
+program that PyTorch saves keeps the facts and drops the examples.
 """
 
 # PyTorch is optional, and types must check without it.
@@ -26,24 +26,25 @@ class Told:
     """Facts of one graph."""
 
     held: int | None
-    """Bytes that eager code holds at once, if that is known."""
+    """Peak bytes of eager code; None if unknown."""
     cast: tuple[bool, ...]
-    """Of which arguments autocast keeps a converted copy."""
+    """For each argument, whether autocast keeps a converted copy of it."""
     results: list[Shown | None]
-    """How each result that is a tensor lies."""
+    """The layout of each result; None for what is not a strided tensor."""
     makes_gradients: bool
-    """Whether autograd follows a result: then forward and backward are cut before anything is
-    written, and what a step writes into its arguments is copied behind it."""
+    """Whether autograd follows a result. Forward and backward are then split before anything is
+    written, and what a step writes into its arguments is copied after the forward graph."""
     writes_scalars: bool
-    """Whether a program writes into a tensor of one float64.  PyTorch also takes that for a number
-    of Python's, and traces again if it finds no use for it as one: then it drops what is written
+    """Whether a program writes into a tensor of one float64. PyTorch may take such a tensor for a
+    Python number, and traces again if it finds no use for it as one; it then drops what is written
     and not read."""
     without_memory: bool
-    """Whether an argument is zeros without memory; guards tell those from other tensors."""
+    """Whether an argument is an efficient zero tensor, which has no memory; guards distinguish
+    those from other tensors."""
 
 
 def told_by(module: torch.fx.GraphModule) -> Told:
-    """The facts of a graph that Dynamo has just traced."""
+    """Read the facts of a graph that Dynamo has just traced."""
     graph = module.graph
     return Told(
         held_by_eager(module),
@@ -59,15 +60,15 @@ def told_by(module: torch.fx.GraphModule) -> Told:
             for n in graph.nodes
             if n.op.startswith("call") and not n.users and (x := _example(n)) is not None
         ),
-        any(map(_has_no_memory, graph.find_nodes(op="placeholder"))),
+        any(map(_is_zero_tensor, graph.find_nodes(op="placeholder"))),
     )
 
 
 def _example(node: torch.fx.Node) -> torch.Tensor | None:
-    found: Any = node.meta.get("example_value")
-    return found if isinstance(found, torch.Tensor) else None
+    example: Any = node.meta.get("example_value")
+    return example if isinstance(example, torch.Tensor) else None
 
 
-def _has_no_memory(argument: torch.fx.Node) -> bool:
+def _is_zero_tensor(argument: torch.fx.Node) -> bool:
     example = getattr(argument.meta.get("grapharg"), "example", None)
     return isinstance(example, torch.Tensor) and example._is_zerotensor()

@@ -1,10 +1,9 @@
-"""Attention with functions of its scores (`flex_attention`) as the operators that it stands for.
+"""Decompose `flex_attention` into plain operators.
 
-PyTorch's operator is one call with two programs inside, what becomes of a score and which ones
-count.  Eager code computes it over the whole matrix of scores; written out, it is what a user of
-plain operators writes: positions are counted, scores are masked, and where a mask leaves tiles out
-is seen by the planner as in any other program.  The blocks that the user lists are not asked:
-they follow from the mask.
+PyTorch's operator is one call with two functions inside: how a score is modified and which scores
+count. The decomposition is what a user of plain operators would write: positions from `arange`,
+scores masked; the planner finds tiles without visible scores as in any other program. The user's
+block lists are not read: they follow from the mask.
 """
 
 # PyTorch is optional, and types must check without it.
@@ -25,12 +24,12 @@ Tensors = tuple[torch.Tensor, ...]
 
 
 def spell_out_scores(module: torch.fx.GraphModule) -> None:
-    """Has a program that Dynamo has traced compute the operator by others."""
+    """Replace the operator in a program that Dynamo has traced."""
     operator = getattr(torch.ops.higher_order, "flex_attention", None)
-    found = module.graph.find_nodes(op="call_function", target=operator) if operator else ()
-    for node in found:
+    calls = module.graph.find_nodes(op="call_function", target=operator) if operator else ()
+    for node in calls:
         node.target = _attention
-    if found:
+    if calls:
         module.recompile()
 
 
@@ -45,41 +44,43 @@ def _attention(
     score_mod_other_buffers: Tensors = (),
     mask_mod_other_buffers: Tensors = (),
 ) -> Tensors:
-    """Attention of queries [B, H, M, D] over keys [B or 1, H / g, N, D] and values of such heads;
-    the logarithms to base 2 of the softmax's sums, and the largest scores in that base [B, H, M].
-    A query that no key counts for gets zeros, and -inf for both."""
+    """Return attention, the log2 of the softmax's sums, and the largest scores in base 2.
+
+    Queries are [B, H, M, D]; keys [B or 1, H / g, N, D] and values have g times fewer heads. The
+    last two results are [B, H, M]. A query that sees no key gets zeros, and -inf for both.
+    """
     from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
     from torch._higher_order_ops.flex_attention import _permute_strides
     from torch.nn.attention.flex_attention import _vmap_for_bhqkv
 
-    key, value = (_for_heads(x, query) for x in (key, value))
-    wide = torch.float64 if query.dtype == torch.float64 else torch.float32
-    scores = query.to(wide) @ key.to(wide).transpose(-2, -1) * scale
-    places = [torch.arange(n) for n in scores.shape]
-    score = _vmap_for_bhqkv(score_mod, (0,), (None,) * len(score_mod_other_buffers))
-    counts = _vmap_for_bhqkv(block_mask[-1], (), (None,) * len(mask_mod_other_buffers))
+    key, value = (_expand_heads(x, query) for x in (key, value))
+    compute_dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
+    scores = query.to(compute_dtype) @ key.to(compute_dtype).transpose(-2, -1) * scale
+    positions = [torch.arange(n) for n in scores.shape]
+    modify = _vmap_for_bhqkv(score_mod, (0,), (None,) * len(score_mod_other_buffers))
+    masked = _vmap_for_bhqkv(block_mask[-1], (), (None,) * len(mask_mod_other_buffers))
     with TransformGetItemToIndex():
-        mask = counts(*places, *mask_mod_other_buffers)
-        scores = score(scores, *places, *score_mod_other_buffers).to(wide)
+        mask = masked(*positions, *mask_mod_other_buffers)
+        scores = modify(scores, *positions, *score_mod_other_buffers).to(compute_dtype)
     scores = torch.where(mask, scores, -math.inf)
-    top = scores.amax(-1, keepdim=True)
-    base = torch.where(top == -math.inf, 0.0, top)
-    grown = torch.exp(scores - base)
-    total = grown.sum(-1, keepdim=True)
-    weights = grown / torch.where(total == 0, 1.0, total)
-    found = weights.to(query.dtype) @ value
-    logarithm = (torch.log(total) + base).squeeze(-1)
+    maximum = scores.amax(-1, keepdim=True)
+    shift = torch.where(maximum == -math.inf, 0.0, maximum)
+    exponentials = torch.exp(scores - shift)
+    total = exponentials.sum(-1, keepdim=True)
+    weights = exponentials / torch.where(total == 0, 1.0, total)
+    output = weights.to(query.dtype) @ value
+    logarithm = (torch.log(total) + shift).squeeze(-1)
     return (
-        _permute_strides(found, query.stride()),
+        _permute_strides(output, query.stride()),
         logarithm / math.log(2),
-        top.squeeze(-1) / math.log(2),
+        maximum.squeeze(-1) / math.log(2),
     )
 
 
-def _for_heads(x: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
-    """Keys or values for each head and batch of the queries."""
-    shared, each = x.shape[1], query.shape[1] // x.shape[1]
-    if each > 1:
-        wide = (x.shape[0], shared, each, *x.shape[2:])
-        x = x.unsqueeze(2).expand(wide).flatten(1, 2)
+def _expand_heads(x: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """Repeat keys or values for each head and batch of the queries."""
+    shared, group = x.shape[1], query.shape[1] // x.shape[1]
+    if group > 1:
+        shape = (x.shape[0], shared, group, *x.shape[2:])
+        x = x.unsqueeze(2).expand(shape).flatten(1, 2)
     return x.expand(query.shape[0], *x.shape[1:])

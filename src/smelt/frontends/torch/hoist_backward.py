@@ -1,21 +1,20 @@
-"""Gradients in forward: the way back through a large head moves in front of the cut.
+"""Hoist the start of the backward pass into the forward graph.
 
 PyTorch cuts the joint graph of a training step in two, and what crosses the cut is stored: for a
-loss over a large vocabulary every logit.  Where all gradients come from one number, the loss, they
-are that number's own gradient times what they are for a gradient of one.  So the part of the way
-back that stands around the largest stored values can be computed in forward, from one, where the
-planner runs it in rounds (`smelt.fusion.chunking`); what crosses the cut are its results, gradients
-of hidden states and weights, which backward multiplies by the gradient that it is given.
+loss over a large vocabulary every logit. If all gradients come from one number, the loss, they are
+that number's gradient times the gradients for a gradient of one. So the part of the backward pass
+around the largest stored values can be computed in forward, from one, where the planner chunks its
+rows (`smelt.fusion.chunking`). What then crosses the cut are its results, gradients of hidden
+states and weights, which backward multiplies by the incoming gradient.
 
-    early = move(joint, 1)          # results more, behind the first one
+    early = move(joint, 1)          # number of new results, after the first one
     forward, backward = partition(joint, .., num_fwd_outputs=1 + early)
     drop(forward, 1, early)
 
-The products commute with that factor up to rounding: not where one of them is float16, in which
-gradients from one may be too small while those from a scaled loss are not, and not with
-rounding="exact".  An operator that is not known to be linear in what it gets keeps everything as it
-was.  So does a loss that is not one number: each row then has a factor of its own, and a sum over
-rows cannot be formed before it is known.
+The products commute with that factor up to rounding. Nothing is hoisted where one of them is
+float16, in which gradients from one may underflow while those of a scaled loss do not; with
+rounding="exact"; beyond an operator that is not known to be linear; and for a loss that is not one
+number: each row then has its own factor, and a sum over rows cannot be formed before it is known.
 """
 
 # PyTorch is optional, and types must check without it.
@@ -70,7 +69,7 @@ _LINEAR = _VIEWS | {
 }
 """Linear in the first operand."""
 _PRODUCTS = {ATEN.mul.Tensor, ATEN.mul.Scalar, ATEN.mm.default, ATEN.bmm.default}
-"""Linear in one operand, if the other does not depend on what is moved."""
+"""Linear in one operand, if the other does not depend on hoisted values."""
 _SUMS = {
     ATEN.add.Tensor: (0, 1),
     ATEN.sub.Tensor: (0, 1),
@@ -81,92 +80,105 @@ _SUMS = {
     ATEN.slice_scatter.default: (0, 1),
     ATEN.select_scatter.default: (0, 1),
 }
-"""Linear in these operands together: each is moved too, or zero."""
+"""Linear in these operands together: each depends on hoisted values, or is zero."""
 _ZEROS = {ATEN.scalar_tensor.default: 0, ATEN.full.default: 1, ATEN.full_like.default: 1}
-"""Constants, and the place of their value."""
+"""Constants, and the position of their value."""
 
 
-def move(joint: GraphModule, outputs: int, least: int) -> int:
-    """Moves what stands around the largest values behind the cut in front of it, if they take more
-    than `least` bytes; gives how many results stand behind the first `outputs` now."""
+def move(joint: GraphModule, outputs: int, min_bytes: int) -> int:
+    """Hoist the operators around the largest stored values into the forward graph.
+
+    Only if those values take more than `min_bytes`. Returns how many results now stand after the
+    first `outputs`.
+    """
     graph = joint.graph
-    given = [n for n in graph.find_nodes(op="placeholder") if "tangents" in str(n.target)]
-    if len(given) != 1 or knobs.ROUNDING.get() == "exact" or not _is_scalar(given[0]):
+    tangents = [n for n in graph.find_nodes(op="placeholder") if "tangents" in str(n.target)]
+    if len(tangents) != 1 or knobs.ROUNDING.get() == "exact" or not _is_scalar(tangents[0]):
         return 0
-    behind = _reached(graph.nodes, given[0])
-    _shape_only(graph, behind)
-    moved = _around(graph.nodes, behind, least)
-    if not moved or not all(_is_linear(n, behind) and _is_wide(n) for n in moved):
+    backward_nodes = _dependents(graph.nodes, tangents[0])
+    _cut_shape_dependence(graph, backward_nodes)
+    hoisted = _large_region(graph.nodes, backward_nodes, min_bytes)
+    if not hoisted or not all(
+        _is_linear(n, backward_nodes) and _has_wide_range(n) for n in hoisted
+    ):
         return 0
     (out,) = graph.find_nodes(op="output")
     results = list(out.args[0])
-    edge = [n for n in moved if any(u not in moved for u in n.users)]
-    if _nbytes(edge, set(results)) >= _nbytes(_kept(moved, behind), set()):
+    boundary = [n for n in hoisted if any(u not in hoisted for u in n.users)]
+    if _total_bytes(boundary, set(results)) >= _total_bytes(
+        _stored_inputs(hoisted, backward_nodes), set()
+    ):
         return 0
-    _carry_out(joint, given[0], moved, edge)
+    _rewrite(joint, tangents[0], hoisted, boundary)
     results = list(out.args[0])
-    out.args = ((*results[:outputs], *edge, *results[outputs:]),)
+    out.args = ((*results[:outputs], *boundary, *results[outputs:]),)
     if "desc" in out.meta:
-        told = list(out.meta["desc"])
-        out.meta["desc"] = [*told[:outputs], *(None for _ in edge), *told[outputs:]]
+        descriptions = list(out.meta["desc"])
+        out.meta["desc"] = [
+            *descriptions[:outputs],
+            *(None for _ in boundary),
+            *descriptions[outputs:],
+        ]
     graph.lint()
     joint.recompile()
-    return len(edge)
+    return len(boundary)
 
 
 def drop(forward: GraphModule, first: int, count: int) -> list[Any]:
-    """Takes results out of a graph that are told among its stored values as well; gives them."""
+    """Remove results that the graph also returns among its stored values; return them."""
     (out,) = forward.graph.find_nodes(op="output")
     results = list(out.args[0])
     out.args = ((*results[:first], *results[first + count :]),)
     if "desc" in out.meta:
-        told = list(out.meta["desc"])
-        out.meta["desc"] = [*told[:first], *told[first + count :]]
+        descriptions = list(out.meta["desc"])
+        out.meta["desc"] = [*descriptions[:first], *descriptions[first + count :]]
     forward.recompile()
     return results[first : first + count]
 
 
-# ---- what is moved -------------------------------------------------------------------------------
+# ---- choice --------------------------------------------------------------------------------------
 
 
-_ENOUGH = (torch.float32, torch.float64, torch.bfloat16)
+_WIDE_DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 """Types whose range is no smaller than float32's."""
 
 
 def _is_scalar(node: Node) -> bool:
     value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and not value.dim() and value.dtype in _ENOUGH
+    return isinstance(value, torch.Tensor) and not value.dim() and value.dtype in _WIDE_DTYPES
 
 
-def _is_wide(node: Node) -> bool:
+def _has_wide_range(node: Node) -> bool:
     value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.dtype in _ENOUGH
+    return isinstance(value, torch.Tensor) and value.dtype in _WIDE_DTYPES
 
 
-def _reached(nodes: Iterable[Node], start: Node) -> set[Node]:
-    """What depends on a node."""
-    found = {start}
+def _dependents(nodes: Iterable[Node], start: Node) -> set[Node]:
+    """Return the nodes that depend on a node, itself included."""
+    dependents = {start}
     for node in nodes:
-        if node.op != "output" and any(x in found for x in node.all_input_nodes):
-            found.add(node)
-    return found
+        if node.op != "output" and any(x in dependents for x in node.all_input_nodes):
+            dependents.add(node)
+    return dependents
 
 
-def _shape_only(graph: Any, behind: set[Node]) -> None:
-    """Writes zeros that are made like a tensor behind, with a shape of their own, without it."""
-    for node in [n for n in graph.nodes if n.target is ATEN.new_zeros.default and n in behind]:
+def _cut_shape_dependence(graph: Any, backward_nodes: set[Node]) -> None:
+    """Replace zeros made like a backward value by zeros that do not depend on it."""
+    for node in [
+        n for n in graph.nodes if n.target is ATEN.new_zeros.default and n in backward_nodes
+    ]:
         value = node.meta["val"]
         with graph.inserting_before(node):
-            told = {"dtype": value.dtype, "device": value.device, "pin_memory": False}
-            made = graph.call_function(ATEN.full.default, (node.args[1], 0), told)
-        made.meta.update(node.meta)
-        node.replace_all_uses_with(made)
+            options = {"dtype": value.dtype, "device": value.device, "pin_memory": False}
+            zeros = graph.call_function(ATEN.full.default, (node.args[1], 0), options)
+        zeros.meta.update(node.meta)
+        node.replace_all_uses_with(zeros)
         graph.erase_node(node)
-        behind.discard(node)
+        backward_nodes.discard(node)
 
 
-def _size(node: Node) -> int:
-    """Bytes of a value at the sizes that it was traced with; 0 for what is no tensor."""
+def _value_bytes(node: Node) -> int:
+    """Return the bytes of a value in the traced call; 0 if it is not a tensor."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return 0
@@ -176,87 +188,94 @@ def _size(node: Node) -> int:
     return count
 
 
-def _nbytes(nodes: Iterable[Node], but: set[Any]) -> int:
-    return sum(_size(n) for n in nodes if n not in but)
+def _total_bytes(nodes: Iterable[Node], excluded: set[Any]) -> int:
+    return sum(_value_bytes(n) for n in nodes if n not in excluded)
 
 
-def _around(nodes: Iterable[Node], behind: set[Node], least: int) -> list[Node]:
-    """Those behind that read, are or lead to values about as large as the largest that is kept."""
+def _large_region(nodes: Iterable[Node], backward_nodes: set[Node], min_bytes: int) -> list[Node]:
+    """Return the backward nodes that read, are or lead to the largest values.
+
+    A value is large if it has at least half the bytes of the largest stored one.
+    """
     nodes = list(nodes)
-    kept = _kept((n for n in nodes if n in behind), behind)
-    most = max(map(_size, kept), default=0)
-    if most <= least:
+    stored = _stored_inputs((n for n in nodes if n in backward_nodes), backward_nodes)
+    largest = max(map(_value_bytes, stored), default=0)
+    if largest <= min_bytes:
         return []
 
     def is_large(x: Node) -> bool:
-        return x.op == "call_function" and 2 * _size(x) >= most
+        return x.op == "call_function" and 2 * _value_bytes(x) >= largest
 
-    found: set[Node] = set()
-    for node in (n for n in nodes if n in behind and n.op == "call_function"):
+    region: set[Node] = set()
+    for node in (n for n in nodes if n in backward_nodes and n.op == "call_function"):
         if is_large(node) or any(map(is_large, node.all_input_nodes)):
-            found.add(node)
+            region.add(node)
     for node in reversed(nodes):
-        if node in behind and node.op == "call_function" and any(u in found for u in node.users):
-            found.add(node)
-    return [n for n in nodes if n in found]
+        if (
+            node in backward_nodes
+            and node.op == "call_function"
+            and any(u in region for u in node.users)
+        ):
+            region.add(node)
+    return [n for n in nodes if n in region]
 
 
-def _kept(moved: Iterable[Node], behind: set[Node]) -> set[Node]:
-    """What is stored for those that are moved."""
+def _stored_inputs(hoisted: Iterable[Node], backward_nodes: set[Node]) -> set[Node]:
+    """Return the forward values that the hoisted nodes read."""
     return {
         x
-        for n in moved
+        for n in hoisted
         for x in n.all_input_nodes
-        if x not in behind and x.op == "call_function" and x.target not in _ZEROS
+        if x not in backward_nodes and x.op == "call_function" and x.target not in _ZEROS
     }
 
 
-def _is_linear(node: Node, behind: set[Node]) -> bool:
-    """Whether a factor of what an operator gets from behind is one of what it gives."""
+def _is_linear(node: Node, backward_nodes: set[Node]) -> bool:
+    """Whether a factor of the backward operands is a factor of the result."""
     args = [x for x in node.args if isinstance(x, Node)]
-    mine = [x for x in args if x in behind]
-    if len(mine) < sum(x in behind for x in node.all_input_nodes):
+    dependent = [x for x in args if x in backward_nodes]
+    if len(dependent) < sum(x in backward_nodes for x in node.all_input_nodes):
         return False
     if node.target in _PRODUCTS:
-        return len(mine) == 1
+        return len(dependent) == 1
     if node.target in _LINEAR:
-        return mine == args[:1]
+        return dependent == args[:1]
     if node.target is ATEN.masked_fill.Scalar:
-        return mine == args[:1] and _is_number(node.args[2], 0)
+        return dependent == args[:1] and _is_number(node.args[2], 0)
     summed = _SUMS.get(node.target, ())
     return bool(summed) and all(
-        x in behind or _is_zero(x) if k in summed else x not in behind
+        x in backward_nodes or _is_zero(x) if k in summed else x not in backward_nodes
         for k, x in enumerate(node.args)
     )
 
 
 def _is_zero(x: Any) -> bool:
-    place = _ZEROS.get(x.target) if isinstance(x, Node) else None
-    return place is not None and _is_number(x.args[place], 0)
+    position = _ZEROS.get(x.target) if isinstance(x, Node) else None
+    return position is not None and _is_number(x.args[position], 0)
 
 
-def _is_number(x: Any, wanted: int) -> bool:
-    return isinstance(x, int | float) and x == wanted
+def _is_number(x: Any, number: int) -> bool:
+    return isinstance(x, int | float) and x == number
 
 
-# ---- moving --------------------------------------------------------------------------------------
+# ---- rewriting -----------------------------------------------------------------------------------
 
 
-def _carry_out(joint: GraphModule, given: Node, moved: list[Node], edge: list[Node]) -> None:
-    """Computes `moved` from one, and multiplies what others read of it."""
-    graph, inside = joint.graph, set(moved)
-    value = given.meta["val"]
+def _rewrite(joint: GraphModule, tangent: Node, hoisted: list[Node], boundary: list[Node]) -> None:
+    """Compute hoisted nodes from a gradient of one and scale what others read of them."""
+    graph, inside = joint.graph, set(hoisted)
+    value = tangent.meta["val"]
     with graph.inserting_after(graph.find_nodes(op="placeholder")[-1]):
         one = graph.call_function(
             ATEN.scalar_tensor.default, (1.0,), {"dtype": value.dtype, "device": value.device}
         )
         one.meta["val"] = torch.ones_like(value)
-    given.replace_all_uses_with(one, delete_user_cb=lambda user: user in inside)
-    for node in edge:
+    tangent.replace_all_uses_with(one, delete_user_cb=lambda user: user in inside)
+    for node in boundary:
         node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
         with graph.inserting_after(node):
-            scaled = graph.call_function(ATEN.mul.Tensor, (node, given))
+            scaled = graph.call_function(ATEN.mul.Tensor, (node, tangent))
             scaled.meta["val"] = torch.mul(node.meta["val"], value)
         node.replace_all_uses_with(
-            scaled, delete_user_cb=lambda u, own=scaled: u not in inside and u is not own
+            scaled, delete_user_cb=lambda u, product=scaled: u not in inside and u is not product
         )

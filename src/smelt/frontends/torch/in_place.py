@@ -1,16 +1,16 @@
-"""New values of arguments, written where the old ones stand.
+"""Write new values of arguments in place instead of copying them at the end.
 
-PyTorch turns a program that writes into its arguments (a step of an optimiser, statistics of a
-norm) into one that computes new values, and copies them in at the end.  A copy reads and writes
-the array once more.  The last graph writes such a value itself where nothing behind it needs the
-old one: its plan then has the kernel that reads the old value element by element write over it.
+PyTorch turns a program that writes into its arguments (an optimiser's step, running statistics of a
+norm) into one that computes new values and copies them in at the end, which reads and writes the
+array once more. The last graph writes such a value itself if nothing after it needs the old one:
+its plan then has the kernel that reads the old value element by element overwrite it.
 
     new_values(last, results, inputs, outputs, row_of)      # arguments by their new values
     places = Places(executable, {0: 3}, dense)              # result 0 is written over input 3
     places.shared(tensors, sizes)                           # not in this call: 3 overlaps another
 
-What a plan does not write in place, and arguments that share memory with another one in the call at
-hand, are copied as before.
+What a plan does not write in place, and arguments that overlap another one in the call at hand, are
+copied as before.
 """
 
 # PyTorch is optional, and types must check without it.
@@ -42,12 +42,14 @@ __all__ = [
     "written",
 ]
 
-# ---- what is written in place --------------------------------------------------------------------
+# ---- analysis ------------------------------------------------------------------------------------
 
 
 def is_write(node: Any) -> bool:
-    """Whether an operator is how a traced program writes into an argument, at its end: if anybody
-    wants its result, then as that argument."""
+    """Whether an operator is the final copy of a new value into an argument.
+
+    Its result, if used, is only returned, as that argument.
+    """
     return (
         str(node.target) == "aten.copy_.default"
         and node.args[0].op == "placeholder"
@@ -62,8 +64,10 @@ def new_values(
     outputs: Mapping[Any, Any],
     row_of: Callable[[Any], Row | None],
 ) -> dict[Any, Any]:
-    """The outputs of the last graph that are nothing but new values of its inputs, which no other
-    write and no result of the program reads."""
+    """Return the outputs of the last graph that only replace one of its inputs.
+
+    Maps each such output to the input. No other write and no result of the program reads either.
+    """
     writes = [n for n in last if is_write(n)]
     rest = [x for n in last if n not in writes for x in nodes(n.args)]
     rest += [x for x in nodes(results) if x not in writes]
@@ -71,24 +75,24 @@ def new_values(
     sources = {n: memory_of(nodes(n.args[1:]), row_of) for n in writes}
     times = Counter(x for source in sources.values() for x in source)
     times.update(read)
-    found: dict[Any, Any] = {}
+    replaced: dict[Any, Any] = {}
     for n in writes:
-        place, value = n.args[0], n.args[1]
-        alone = all(times[x] == (x in sources[n]) for x in (place, value))
+        argument, value = n.args[0], n.args[1]
+        unshared = all(times[x] == (x in sources[n]) for x in (argument, value))
         if (
-            place in inputs
+            argument in inputs
             and value in outputs
-            and alone
-            and is_guarded(place)
-            and _alike(place, value)
+            and unshared
+            and is_guarded(argument)
+            and _same_layout(argument, value)
         ):
-            found[value] = place
-    return found
+            replaced[value] = argument
+    return replaced
 
 
-def _alike(place: Any, value: Any) -> bool:
-    """Whether a value fills an argument, element by element, and nothing else."""
-    old, new = place.meta["val"], value.meta["val"]
+def _same_layout(argument: Any, value: Any) -> bool:
+    """Whether a value fills an argument element by element."""
+    old, new = argument.meta["val"], value.meta["val"]
     return (
         old.dtype == new.dtype
         and tuple(old.shape) == tuple(new.shape)
@@ -100,50 +104,54 @@ def _alike(place: Any, value: Any) -> bool:
 def late(
     last: Sequence[Any], copied: Sequence[Any], row_of: Callable[[Any], Row | None]
 ) -> list[Any]:
-    """What calls copy at the end, but read from memory that is written at the end as well."""
-    places = {x for n in last for x in n.args[:1]}
-    found = (x for n in copied for x in nodes(n.args[1:]) if memory_of([x], row_of) & places)
-    return list(dict.fromkeys(found))
+    """Return the values that final copies read from memory that is also written at the end."""
+    written_arguments = {x for n in last for x in n.args[:1]}
+    sources = (
+        x for n in copied for x in nodes(n.args[1:]) if memory_of([x], row_of) & written_arguments
+    )
+    return list(dict.fromkeys(sources))
 
 
 def memory_of(values: Iterable[Any], row_of: Callable[[Any], Row | None]) -> set[Any]:
-    """The traced values whose memory some tensors may be: through views of ours, and through calls
-    of torch, which may give what they are given."""
-    found: set[Any] = set()
-    todo = list(values)
-    while todo:
-        n = todo.pop()
-        if n in found:
+    """Return the traced values whose memory the given values may share.
+
+    Follows our views, and calls of torch, which may return their operands.
+    """
+    sources: set[Any] = set()
+    pending = list(values)
+    while pending:
+        n = pending.pop()
+        if n in sources:
             continue
-        found.add(n)
+        sources.add(n)
         row = row_of(n)
         if n.op == "call_function" and (row is None or row.alias):
-            todo += nodes((n.args, n.kwargs))
-    return found
+            pending += nodes((n.args, n.kwargs))
+    return sources
 
 
 def nodes(nest: Any) -> list[Any]:
-    """The traced values in an operator's arguments."""
-    found: list[Any] = []
-    map_arg(nest, found.append)
-    return found
+    """Return the traced values in an operator's arguments."""
+    result: list[Any] = []
+    map_arg(nest, result.append)
+    return result
 
 
 def writes(node: Any) -> bool:
-    """Whether a call writes into something that it is given."""
+    """Whether a call writes into one of its operands."""
     schema = getattr(node.target, "_schema", None)
     return bool(schema is not None and schema.is_mutable)
 
 
 def written(node: Any) -> list[Any]:
-    """The traced values that a call writes into."""
+    """Return the traced values that a call writes into."""
     names = {a.name for a in node.target._schema.arguments if a.is_write}
-    given = dict(zip([a.name for a in node.target._schema.arguments], node.args)) | node.kwargs
-    return [x for name in names if name in given for x in nodes(given[name])]
+    operands = dict(zip([a.name for a in node.target._schema.arguments], node.args)) | node.kwargs
+    return [x for name in names if name in operands for x in nodes(operands[name])]
 
 
 def draws(node: Any) -> bool:
-    """Whether a call takes numbers from torch's stream: itself, or for a function that it wraps."""
+    """Whether a call draws from torch's random stream, itself or through a wrapped function."""
     called = (node.target, *node.args[:1])
     return any(torch.Tag.nondeterministic_seeded in getattr(f, "tags", ()) for f in called)
 
@@ -152,41 +160,44 @@ def draws(node: Any) -> bool:
 
 
 class Places:
-    """The arguments that one graph writes, call after call."""
+    """Arguments that one graph writes in place, checked for overlap in each call."""
 
     def __init__(self, executable: Any, written: Mapping[int, int], dense: Sequence[bool]) -> None:
-        """`written` are inputs by the outputs that are their new values; `dense` tells the inputs
-        without gaps between elements."""
+        """Find the inputs that kernels write.
+
+        `written` maps outputs to the inputs whose new values they are; `dense` says which inputs
+        have no gaps between elements.
+        """
         values = [executable.values[v] for v in executable.outputs]
         self.inputs = [i for j, i in written.items() if values[j].over == i]
-        """Those that kernels write."""
+        """The inputs that kernels write."""
         self._dense = dense
         self._spans: dict[tuple[int, ...], list[int | None]] = {}
-        self._apart: tuple[list[int], tuple[int, ...]] | None = None
+        self._last_disjoint: tuple[list[int], tuple[int, ...]] | None = None
 
     def shared(self, tensors: Sequence[torch.Tensor], sizes: tuple[int, ...]) -> list[int]:
-        """Those that share memory with another input in this call."""
+        """Return the written inputs that share memory with another input in this call."""
         where = [t.data_ptr() for t in tensors]
-        if self._apart == (where, sizes):
+        if self._last_disjoint == (where, sizes):
             return []
-        known = self._spans.get(sizes)
-        if known is None:
+        cached_spans = self._spans.get(sizes)
+        if cached_spans is None:
             both = zip(tensors, self._dense, strict=True)
-            known = [span(t) if dense else None for t, dense in both]
-            self._spans = {sizes: known}
-        spans = [span(t) if n is None else n for n, t in zip(known, tensors, strict=True)]
+            cached_spans = [span(t) if dense else None for t, dense in both]
+            self._spans = {sizes: cached_spans}
+        spans = [span(t) if n is None else n for n, t in zip(cached_spans, tensors, strict=True)]
         begin = np.array(where, np.int64)
         end = begin + np.array(spans, np.int64)
         order = np.argsort(begin, kind="stable")
         if (begin[order][1:] >= np.maximum.accumulate(end[order])[:-1]).all():
-            if all(self._dense):  # else strides count, which may be others in the next call
-                self._apart = where, sizes
+            if all(self._dense):  # otherwise strides matter, which may differ in the next call
+                self._last_disjoint = where, sizes
             return []
         return [i for i in self.inputs if ((begin < end[i]) & (end > begin[i])).sum() > 1]
 
 
 def span(t: torch.Tensor) -> int:
-    """Bytes from the first element of a tensor to behind its last."""
+    """Return the bytes from the first element of a tensor to the end of its last."""
     if not t.numel():
         return 0
     return (1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))) * t.itemsize

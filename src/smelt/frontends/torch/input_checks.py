@@ -1,8 +1,8 @@
-"""`smelt.torch.check`: a model compared with eager code, and the first operator that differs.
+"""Implement `smelt.torch.check`: compare a model with eager code and find what differs.
 
-The compiled model, eager code, and eager code in double precision run on the same arguments.  What
-is compiled may err as far from the double result as eager code does, times a margin.  If a result
-is further off, the traced graphs are cut: eager values go in, one operator at a time comes out.
+The compiled model, eager code, and eager code in double precision run on the same arguments. The
+compiled model may be as far from the double result as eager code is, times a margin. If a result is
+further off, each traced operator is compiled alone on eager values, to find the first that differs.
 
     difference = smelt.torch.check(model, x)
     assert difference is None, difference
@@ -34,19 +34,19 @@ from smelt.graph.text import text
 __all__ = ["Difference", "check"]
 
 MARGIN = 16.0
-"""How many times eager's own error is allowed: another order of summation may cost some."""
+"""Factor on eager code's own error: another order of summation may cost some accuracy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A result that is further from the double precision one than rounding explains."""
+    """A result that is further from double precision than rounding explains."""
 
     result: int
-    """Its place among the tensors of the result."""
+    """Its position among the tensors of the result."""
     error: float
     """The largest distance from double precision, relative to the largest element."""
     eager_error: float
-    """The same of eager code."""
+    """Eager code's relative distance from double precision."""
     operator: str
     """The first ATen operator that differs by itself; empty if none does."""
     where: str
@@ -62,70 +62,70 @@ class Difference:
         )
 
     def write(self, path: str | Path) -> None:
-        """Writes the graph to a file.  Raises OSError."""
+        """Write the graph to a file; raises OSError."""
         Path(path).write_text(self.repro, encoding="utf-8")
 
 
 def check(
     model: Callable[..., Any], /, *args: Any, margin: float = MARGIN, **kwargs: Any
 ) -> Difference | None:
-    """None if the compiled model is as accurate as eager code, else where it first is not.
+    """Return None if the compiled model is as accurate as eager code, else the first difference.
 
     Args:
         model: a module or function without randomness; it is called five times.
         *args: arguments as of a call.
-        margin: how many times eager's own error is allowed.
+        margin: factor on eager code's own error.
         **kwargs: keyword arguments as of a call.
 
     Raises what compiling raises, and never falls back.
     """
     with torch.no_grad():
-        exact = _tensors(_double(model)(*_double(args), **_double(kwargs)))
-        with _unchanged(model):
-            eager = _tensors(model(*copy.deepcopy(args), **copy.deepcopy(kwargs)))
-        with _unchanged(model), record(keep_arguments=True) as found:
+        exact = _cloned_tensors(_to_double(model)(*_to_double(args), **_to_double(kwargs)))
+        with _restore_buffers(model):
+            eager = _cloned_tensors(model(*copy.deepcopy(args), **copy.deepcopy(kwargs)))
+        with _restore_buffers(model), record(keep_arguments=True) as compilations:
             fast = torch.compile(model, backend=fresh(), options={"strict": True})
-            ours = _tensors(fast(*copy.deepcopy(args), **copy.deepcopy(kwargs)))
-    for place, (a, b, c) in enumerate(zip(ours, eager, exact, strict=True)):
-        error, own = _error(a, c), _error(b, c)
-        if not error <= margin * max(own, _step(a)):
-            name, where, repro = _first(found.graphs, margin)
-            return Difference(place, error, own, name, where, repro)
+            ours = _cloned_tensors(fast(*copy.deepcopy(args), **copy.deepcopy(kwargs)))
+    for position, (a, b, c) in enumerate(zip(ours, eager, exact, strict=True)):
+        error, eager_error = _relative_error(a, c), _relative_error(b, c)
+        if not error <= margin * max(eager_error, _epsilon(a)):
+            name, where, repro = _first_difference(compilations.graphs, margin)
+            return Difference(position, error, eager_error, name, where, repro)
     return None
 
 
-def _tensors(nest: Any) -> list[Any]:
-    """Copies of all tensors: a result may be a buffer, which the next run finds as it was."""
+def _cloned_tensors(nest: Any) -> list[Any]:
+    """Clone all tensors of a result: one may be a buffer that is restored later."""
     return [x.clone() for x in tree_leaves(nest) if isinstance(x, torch.Tensor)]
 
 
 @contextmanager
-def _unchanged(model: Any) -> Generator[None]:
-    """Gives a module's buffers back what was in them: every run starts from the same state."""
+def _restore_buffers(model: Any) -> Generator[None]:
+    """Restore a module's buffers afterwards, so that every run starts from the same state."""
     parts = model.modules() if isinstance(model, torch.nn.Module) else ()
-    held = [(part, *own) for part in parts for own in part.named_buffers(recurse=False)]
-    before = [None if b.is_inference() else b.clone() for *_, b in held]
+    buffers = [(part, *item) for part in parts for item in part.named_buffers(recurse=False)]
+    before = [None if b.is_inference() else b.clone() for *_, b in buffers]
     try:
         yield
     finally:
-        for (part, name, b), was in zip(held, before, strict=True):
+        for (part, name, b), old in zip(buffers, before, strict=True):
             setattr(part, name, b)
-            if was is not None:
-                b.copy_(was)
+            if old is not None:
+                b.copy_(old)
 
 
-def _double(x: Any) -> Any:
-    """A module or nest of arguments with all floats in double precision."""
+def _to_double(x: Any) -> Any:
+    """Convert the floats of a module or nest of arguments to double precision."""
     if isinstance(x, torch.nn.Module):
-        followed = {id(b): b.detach().clone() for b in x.buffers() if not b.is_leaf}
-        return copy.deepcopy(x, followed).double()
+        memo = {id(b): b.detach().clone() for b in x.buffers() if not b.is_leaf}
+        return copy.deepcopy(x, memo).double()
     return tree_map(
         lambda a: a.double() if isinstance(a, torch.Tensor) and a.is_floating_point() else a, x
     )
 
 
-def _error(a: Any, exact: Any) -> float:
-    """The largest distance over the largest element; infinite where one is NaN and one is not."""
+def _relative_error(a: Any, exact: Any) -> float:
+    """Return the largest distance over the largest element; infinite if only one side is NaN."""
     if a.numel() == 0:
         return 0.0
     a, exact = a.double(), exact.double()
@@ -135,28 +135,28 @@ def _error(a: Any, exact: Any) -> float:
     return float("inf") if gap != gap else gap / max(size, 1e-30)
 
 
-def _step(a: Any) -> float:
-    """The relative distance of neighbouring numbers; integers are exact."""
+def _epsilon(a: Any) -> float:
+    """Return the machine epsilon of a type; 0 for integers."""
     return torch.finfo(a.dtype).eps if a.is_floating_point() else 0.0
 
 
-def _first(graphs: list[Compiled], margin: float) -> tuple[str, str, str]:
-    """The first operator whose result differs when its operands are eager's."""
-    for made in graphs:
-        if made.program is None or made.first_arguments is None:
+def _first_difference(graphs: list[Compiled], margin: float) -> tuple[str, str, str]:
+    """Return the first operator whose result differs when its operands are eager code's."""
+    for compilation in graphs:
+        if compilation.program is None or compilation.first_arguments is None:
             continue
-        values = _eager_values(made.program.module, list(made.first_arguments))
-        for node in made.program.module.graph.nodes:
+        values = _eager_values(compilation.program.module, list(compilation.first_arguments))
+        for node in compilation.program.module.graph.nodes:
             if node.op != "call_function" or not isinstance(values.get(node), torch.Tensor):
                 continue
-            found = _alone(node, values, margin)
-            if found is not None:
-                return str(node.target), module_of(node), found
+            repro = _repro_if_different(node, values, margin)
+            if repro is not None:
+                return str(node.target), module_of(node), repro
     return "", "", ""
 
 
 def _eager_values(module: Any, arguments: list[Any]) -> dict[Any, Any]:
-    """Every traced value, computed by torch."""
+    """Return every traced value, computed by torch."""
     values: dict[Any, Any] = {}
 
     class Noting(torch.fx.Interpreter):
@@ -169,29 +169,29 @@ def _eager_values(module: Any, arguments: list[Any]) -> dict[Any, Any]:
     return values
 
 
-def _alone(node: Any, values: dict[Any, Any], margin: float) -> str | None:
-    """The graph of one operator if its result differs from eager's; else None."""
+def _repro_if_different(node: Any, values: dict[Any, Any], margin: float) -> str | None:
+    """Return the graph of one operator if its result differs from eager code's; else None."""
     graph = torch.fx.Graph()
-    made: dict[Any, Any] = {}
-    given: list[Any] = []
+    placeholders: dict[Any, Any] = {}
+    arguments: list[Any] = []
 
     def operand(x: Any) -> Any:
-        if x not in made:
-            made[x] = graph.placeholder(f"a{len(made)}")
-            made[x].meta.update(x.meta)
-            made[x].meta["smelt_guarded"] = False
-            given.append(values[x])
-        return made[x]
+        if x not in placeholders:
+            placeholders[x] = graph.placeholder(f"a{len(placeholders)}")
+            placeholders[x].meta.update(x.meta)
+            placeholders[x].meta["smelt_guarded"] = False
+            arguments.append(values[x])
+        return placeholders[x]
 
     copied = graph.node_copy(node, operand)
     copied.meta["smelt_origin"] = origin_of(node)
     graph.output((copied,))
     lowering = Lowering(graph)
     if lowering.left:
-        return None  # torch's own
+        return None  # computed by torch
     program = Program(torch.fx.GraphModule({}, graph), lowering)
-    (ours,) = program.call(list(given))
+    (ours,) = program.call(list(arguments))
     theirs = values[node]
-    if _error(ours, theirs) <= margin * 64 * max(_step(ours), 0.0):
+    if _relative_error(ours, theirs) <= margin * 64 * max(_epsilon(ours), 0.0):
         return None
     return "\n".join(text(s.compiled.graph) for s in program.segments)

@@ -1,9 +1,9 @@
-"""How tensors lie in memory: the order of their dimensions, and results that are parts of values.
+"""Determine the memory layout of tensors and of results that are partial views.
 
-Eager code gives `y[:, 1:3]` as a view of all of `y`.  A result that takes most of a value, shares
-it with another result or repeats elements is made as eager makes it, a view of the whole value.
-Where it takes little, the rest is not computed: the part is written alone and then laid out with
-eager's strides.
+Eager code gives `y[:, 1:3]` as a view of all of `y`. A result that takes most of a value, shares it
+with another result or repeats elements is made as eager code makes it, a view of the complete
+value. If it takes little, the rest is not computed: the part is stored alone and then copied to
+eager code's strides.
 """
 
 # PyTorch is optional, and types must check without it.
@@ -49,17 +49,18 @@ PARTS = {
         "as_strided.default",
     )
 }
-"""Views that leave elements out: a result need not keep the rest of the memory alive."""
+"""Views that leave elements out: such a result need not keep the rest of the memory alive."""
 
 SEEN = "smelt_seen"
-"""Note at the node of results: how many of them, from the first, the user sees."""
+"""Metadata key at the output node: how many results, from the first, the user sees."""
 MOST = 0.5
-"""The part of a value from which on a view of it is made by making all of it."""
+"""Share of a value from which on a view of it is made by computing all of it."""
 
 
 def memory_order(fake: Any) -> list[int] | None:
-    """The dimensions from the slowest to the fastest if the tensor is dense; else None.  One that
-    is not `plain` is copied before it is read.
+    """Return the dimensions from slowest to fastest if the tensor is dense; else None.
+
+    A tensor that is not `plain` is copied before it is read, so its order is that of its axes.
 
     >>> memory_order(torch.empty(2, 3, 4).transpose(0, 2))
     [2, 1, 0]
@@ -69,16 +70,16 @@ def memory_order(fake: Any) -> list[int] | None:
     shape, strides = tuple(fake.shape), fake.stride()
     if any(isinstance(s, int) and s == 0 for s in strides):
         return None
-    order = sorted(range(fake.dim()), key=lambda a: (-_rank(strides[a]), a))
+    order = sorted(range(fake.dim()), key=lambda a: (-_stride_hint(strides[a]), a))
     if all(isinstance(n, int) for n in (*shape, *strides)):
         dense = _is_dense([shape[a] for a in order], [strides[a] for a in order])
-    else:  # guards know of symbols; asking them takes as long as a call of an operator
+    else:  # symbolic sizes: consult the guards, which is as slow as calling an operator
         dense = fake.permute(order).is_contiguous()
     return order if dense else None
 
 
 def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether elements follow each other row by row: what torch calls contiguous."""
+    """Whether elements are contiguous, as torch defines it."""
     step = 1
     for n, s in zip(reversed(shape), reversed(strides), strict=True):
         if n not in (1, 0) and s != step:
@@ -88,12 +89,12 @@ def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def is_guarded(node: Any) -> bool:
-    """Whether the tracer's guards vouch for an argument's strides."""
+    """Whether the tracer's guards check an argument's strides."""
     return bool(node.meta.get("smelt_guarded"))
 
 
 def is_constant(node: Any) -> bool:
-    """Whether every call passes the same tensor, laid out as it was traced."""
+    """Whether every call passes the same tensor, with the strides that were traced."""
     if not node.meta.get("smelt_constant"):
         return False
     order = memory_order(node.meta["val"])
@@ -101,20 +102,24 @@ def is_constant(node: Any) -> bool:
 
 
 def turn_of(node: Any) -> tuple[int, ...] | None:
-    """The dimensions of a constant from the slowest to the fastest, where that is another order:
-    calls pass it as it is, and who reads its elements turns it."""
+    """Return the permutation of a constant to its memory order; None if there is none.
+
+    Calls pass the constant as it is; its readers permute it.
+    """
     order = memory_order(node.meta["val"]) if is_constant(node) else None
     return None if order is None or order == list(range(len(order))) else tuple(order)
 
 
 def is_fixed(node: Any) -> bool:
-    """Whether an argument is a parameter or a buffer of the model: its dimensions never vary."""
+    """Whether an argument is a parameter or buffer of the model, whose dimensions never vary."""
     return bool(node.meta.get("smelt_fixed"))
 
 
 def parts_at(node: Any) -> int | None:
-    """Where in memory order both parts of complex numbers lie, which are two whatever else is, if
-    a value shows them."""
+    """Return the axis, in memory order, of the real and imaginary parts of a `view_as_real`.
+
+    Its extent is always 2. None for other values.
+    """
     if node.target is not torch.ops.aten.view_as_real.default:
         return None
     fake = node.meta["val"]
@@ -123,22 +128,25 @@ def parts_at(node: Any) -> int | None:
 
 
 def declared(fake: Any, *, guarded: bool) -> tuple[int | None, ...]:
-    """Strides as the input of a graph declares them: 0 and 1 are fixed, others are told at the
-    call.  What no guard vouches for has at most one 1, so that a copy can have the same ones.
+    """Return the strides that an input declares.
+
+    0 and 1 are fixed, None is read at the call. Without guards at most one stride is declared 1, so
+    that a copy can have the same strides.
 
     >>> declared(torch.empty(2, 8).as_strided((2, 3, 2), (8, 1, 1)), guarded=False)
     (None, None, 1)
     """
-    found = [s if isinstance(s, int) and s in (0, 1) else None for s in fake.stride()]
-    ones = [d for d, s in enumerate(found) if s == 1]
+    strides = [s if isinstance(s, int) and s in (0, 1) else None for s in fake.stride()]
+    ones = [d for d, s in enumerate(strides) if s == 1]
     for d in () if guarded else ones[:-1]:
-        found[d] = None
-    return tuple(found)
+        strides[d] = None
+    return tuple(strides)
 
 
 def fitted(x: torch.Tensor, strides: tuple[int | None, ...]) -> torch.Tensor:
-    """The tensor, or a copy of it, with strides that are `declared`: a value that the forward graph
-    keeps need not lie as the tracer thinks.
+    """Return the tensor, or a copy of it, with strides as `declared`.
+
+    A value that the forward graph keeps need not have the strides that the tracer expects.
 
     >>> fitted(torch.empty(2, 3, 4), (None, 1, None)).stride()
     (12, 1, 3)
@@ -155,63 +163,72 @@ def fitted(x: torch.Tensor, strides: tuple[int | None, ...]) -> torch.Tensor:
     return x.permute(order).contiguous().permute(back).expand(shape)
 
 
-def _rank(stride: Any) -> int:
-    """A stride's value in the traced call."""
+def _stride_hint(stride: Any) -> int:
+    """Return a stride's value in the traced call."""
     node = getattr(stride, "node", None)
     return int(stride) if node is None else int(node.hint)
 
 
 def seen(output: Any) -> list[Any]:
-    """The values among a graph's results that the user sees."""
+    """Return the values among a graph's results that the user sees."""
     count = output.meta.get(SEEN, 0)
     return [n for n in output.args[0][:count] if isinstance(n, torch.fx.Node)] if count else []
 
 
 def whole(output: Any, row_of: Callable[[Any], Row | None]) -> list[Any]:
-    """The values that must be made as a whole, because results are views of them."""
+    """Return the values that must be computed completely because results are views of them."""
     users: dict[Any, list[Any]] = {}
     for n in dict.fromkeys(seen(output)):
         base, partial = _base(n, row_of)
         if base is not None:
             users.setdefault(base, []).append((n, partial))
-    found: list[Any] = []
+    bases: list[Any] = []
     for base, views in users.items():
         parts = [n for n, partial in views if partial]
-        if parts and (len(views) > 1 or any(_takes_most(n, base) or _repeats(n) for n in parts)):
-            found.append(base)
-    return found
+        if parts and (
+            len(views) > 1
+            or any(_is_large_part(n, base) or _has_repeated_elements(n) for n in parts)
+        ):
+            bases.append(base)
+    return bases
 
 
-def alone(output: Any, row_of: Callable[[Any], Row | None], wanted: Mapping[Any, Any]) -> list[Any]:
-    """The results that nobody sees and that are views of all of a value which nothing else wants,
-    so far: kernels store them as they are, where torch would take a call for each view.
+def alone(
+    output: Any, row_of: Callable[[Any], Row | None], required: Mapping[Any, Any]
+) -> list[Any]:
+    """Return hidden results that are full views of values which nothing else needs.
+
+    `required` are the values that exist as tensors so far. Kernels store these results directly,
+    where torch would need a call for each view:
 
         t(t(mm(..)))  # a gradient of weights
     """
-    told = {*seen(output)}
-    ends: dict[Any, list[Any]] = {}
+    visible = {*seen(output)}
+    results_of: dict[Any, list[Any]] = {}
     for n in output.all_input_nodes:
         base, partial = _base(n, row_of)
         if base is not None:
-            ends.setdefault(base, []).append(None if partial or n in told else n)
-    found = [(n, base) for base, (n, *more) in ends.items() if not more and n is not None]
+            results_of.setdefault(base, []).append(None if partial or n in visible else n)
+    pairs = [(n, base) for base, (n, *others) in results_of.items() if not others and n is not None]
     return [
         n
-        for n, base in found
+        for n, base in pairs
         if base is not n
         and memory_order(n.meta["val"]) is not None
-        and not any(x in wanted for x in _between(n, base))
+        and not any(x in required for x in _view_chain(n, base))
     ]
 
 
-def _between(node: Any, base: Any) -> list[Any]:
-    """The views from a result to what it is a view of."""
-    return [node] if node is base else [node, *_between(node.args[0], base)]
+def _view_chain(node: Any, base: Any) -> list[Any]:
+    """Return the views from a result to its base."""
+    return [node] if node is base else [node, *_view_chain(node.args[0], base)]
 
 
 def _base(node: Any, row_of: Callable[[Any], Row | None]) -> tuple[Any, bool]:
-    """The computed value that a result is a view of, and whether elements are left out on the way;
-    None for a view of what torch has."""
+    """Return the computed value that a result views, and whether elements are left out.
+
+    None for a view of a tensor that torch has.
+    """
     partial = False
     while True:
         row = row_of(node)
@@ -226,19 +243,20 @@ def _base(node: Any, row_of: Callable[[Any], Row | None]) -> tuple[Any, bool]:
         node = node.args[0]
 
 
-def _takes_most(node: Any, base: Any) -> bool:
+def _is_large_part(node: Any, base: Any) -> bool:
     part, all_of_it = (nbytes(x.meta["val"].numel()) for x in (node, base))
     return part is None or all_of_it is None or part >= MOST * all_of_it
 
 
-def _repeats(node: Any) -> bool:
-    """Whether elements of a tensor may share a place."""
+def _has_repeated_elements(node: Any) -> bool:
+    """Whether elements of a tensor may share an address."""
     return any(isinstance(s, int) and s == 0 for s in node.meta["val"].stride())
 
 
 def plain(x: torch.Tensor) -> torch.Tensor:
-    """The tensor with its elements in memory: some have a flag for their sign, and zeros that come
-    from forward derivatives have no memory at all.
+    """Return the tensor with its elements as they are in memory.
+
+    Some tensors have a lazy negation, and zeros from forward derivatives have no memory at all.
 
     >>> x = torch.tensor([1 + 2j]).conj().imag
     >>> plain(x).is_neg(), float(plain(x))
@@ -250,11 +268,11 @@ def plain(x: torch.Tensor) -> torch.Tensor:
 
 
 def laid_out(x: torch.Tensor, strides: tuple[int, ...], offset: int) -> torch.Tensor:
-    """The same elements under other strides, which do not overlap.
+    """Copy a tensor to other strides, which do not overlap.
 
     >>> laid_out(torch.arange(4.0).reshape(2, 2), (6, 2), 1).stride()
     (6, 2)
     """
-    reach = offset + 1 + sum((n - 1) * s for n, s in zip(x.shape, strides, strict=True))
-    place = x.new_empty(reach if x.numel() else offset)
-    return place.as_strided(x.shape, strides, offset).copy_(x)
+    extent = offset + 1 + sum((n - 1) * s for n, s in zip(x.shape, strides, strict=True))
+    memory = x.new_empty(extent if x.numel() else offset)
+    return memory.as_strided(x.shape, strides, offset).copy_(x)

@@ -1,15 +1,15 @@
-"""A traced program, cut into graphs of ours and calls of torch.
+"""Lower a traced program to stages of graphs and calls of torch.
 
-Operators with a row become nodes of a graph; the others stay calls of torch, with the reason.  A
-call is a barrier: what depends on it goes into a later graph.  So a program is a row of *stages*,
-each a graph and then the calls that need no later one.
+Operators with a row become nodes of a graph; the others stay calls of torch, with the reason. A
+call is a barrier: what depends on it goes into a later graph. So a program is a sequence of
+*stages*, each a graph and then the calls that need no later one.
 
-    graph 0: everything that no call of torch comes before
-    calls 0: those whose operands are there now
+    graph 0: everything that depends on no call of torch
+    calls 0: those whose operands exist by now
     graph 1: ...
 
-Views belong to both worlds.  Inside a graph they are index maps; where a call, or the caller, wants
-a tensor, torch makes its own view of the memory, with the strides that eager code would have.
+Views belong to both sides. Inside a graph they are index maps; where a call, or the caller, needs a
+tensor, torch makes its own view of the memory, with the strides that eager code would have.
 """
 
 # PyTorch is optional, and types must check without it.
@@ -57,12 +57,12 @@ from smelt.types.tensor import Shape, TensorType
 __all__ = ["AGAIN", "GIVEN", "Left", "Lowering", "Stage"]
 
 AGAIN, GIVEN = "smelt_again", "smelt_given"
-"""Notes at nodes of a backward graph: that a value is a copy of the forward graph's, and the
-names of other results of its operator that there are, by place."""
+"""Metadata keys at nodes of a backward graph: that a value is a copy of the forward graph's, and
+the names of other results of its operator that exist, by position."""
 
 
-_FEW = 16
-"""Operators that a later graph computes again at most, in place of a value that is stored."""
+_MAX_RECOMPUTED = 16
+"""Most operators that a later graph recomputes in place of reading a stored value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,33 +77,35 @@ class Left:
 
 @dataclass(slots=True)
 class Stage:
-    """A graph in the making, and the calls of torch after it."""
+    """A graph under construction, and the calls of torch after it."""
 
     inputs: dict[Any, V] = field(default_factory=dict)
     """Traced values that the graph reads."""
     outputs: dict[Any, V] = field(default_factory=dict)
-    """Traced values that calls, later graphs or the caller want."""
+    """Traced values that calls, later graphs or the caller need."""
     calls: list[Any] = field(default_factory=list)
     written: dict[Any, Any] = field(default_factory=dict)
-    """Outputs that the graph itself writes into arguments, as those's new values."""
+    """Outputs that the graph itself writes into arguments, as their new values."""
     inside: set[Node] = field(default_factory=set)
-    """Reads at computed positions of which the program promises that they are inside."""
+    """Reads at computed positions that the program promises to be in bounds."""
     reads: list[Read] = field(default_factory=list)
-    """Positions that rules compare with others, and do not read at."""
+    """Positions that rules only compare with others; they still need bounds checks."""
 
 
 @dataclass(slots=True)
 class _Entry:
+    """Earliest stage at which a traced value may be read."""
+
     row: Row | None
-    """None for a value that torch has: an argument, a call's result."""
+    """None for a value that torch has: an argument or a call's result."""
     graph: int
-    """The first graph that may read it."""
+    """The first stage whose graph may read it."""
     call: int
     """The first stage whose calls may read it."""
 
 
 class Lowering:
-    """The stages of one traced program."""
+    """Stages of one traced program."""
 
     def __init__(
         self,
@@ -111,44 +113,48 @@ class Lowering:
         refused: Mapping[Any, str] | None = None,
         parts: Mapping[Any, int] | None = None,
     ) -> None:
-        """`refused` operators are left to torch, each for a reason; `parts` says of operators which
-        is the first stage that may have them."""
+        """Lower all nodes of a traced graph.
+
+        `refused` maps operators to the reason why they are left to torch; `parts` gives for
+        operators the first stage that may have them.
+        """
         self.refused, self._parts = refused or {}, parts or {}
         self.sizes = Sizes(graph.find_nodes(op="placeholder"))
         self.stages: list[Stage] = []
         self.left: list[Left] = []
         self.last: list[Any] = []
-        """Calls that write into their operands: after everything that reads the old values."""
+        """Calls that write into their operands: they run after everything that reads the old
+        values."""
         self.late: list[Any] = []
-        """What those calls read from memory that one of them writes: copied before them."""
+        """What those calls read from memory that one of them writes: it is copied before them."""
         self.early: list[Any] = []
-        """Views of arguments that torch makes, before any graph."""
-        self._changed = {
+        """Views of arguments that torch makes before any graph."""
+        self._mutated = {
             x for n in graph.nodes if n.op == "call_function" and writes(n) for x in written(n)
         }
-        self._drawn = 0
-        """The stage of the last random number: all are drawn in the order of the program."""
+        self._random_stage = 0
+        """Stage of the last random number: all are drawn in the order of the program."""
         self._entries: dict[Any, _Entry] = {}
-        self._made: dict[tuple[Any, int], Any] = {}
-        self._called: dict[str, Any] = {}
+        self._values: dict[tuple[Any, int], Any] = {}
+        self._nodes_by_name: dict[str, Any] = {}
         self.wanted: dict[Any, None] = {}
-        """Traced values that exist as tensors, in order of demand."""
+        """Traced values that must exist as tensors, in order of demand."""
         self.results: Any = ()
         self.views: dict[int, Any] = {}
-        """Results by place that are views of the arguments that stand there."""
+        """Result positions that are views of the arguments returned there."""
         self.updates = updates(graph, lambda n: row_of(str(n.target)))
-        """Operators that write parts of arguments where they stand, and the arguments."""
+        """Operators that write parts of arguments in place -> the argument."""
         for node in graph.nodes:
-            self._take(node)
-        self._in_order(graph)
+            self._lower_node(node)
+        self._sort_outputs(graph)
         self._write_in_place()
         copied = [n for n in self.last if not (is_write(n) and n.args[1] in self.updates)]
         self.late = late(self.last, copied, self.row)
 
     # ---- one traced operator ---------------------------------------------------------------------
 
-    def _take(self, node: Any) -> None:
-        self._called[node.name] = node
+    def _lower_node(self, node: Any) -> None:
+        self._nodes_by_name[node.name] = node
         if node.op in ("placeholder", "get_attr"):
             self._entries[node] = _Entry(None, 0, 0)
         elif node.op == "output":
@@ -156,7 +162,7 @@ class Lowering:
             for x in whole(node, self.row):
                 self.want(x)
             for x in seen(node):
-                self._reunite(x)
+                self._replace_by_view(x)
             for x in alone(node, self.row, self.wanted):
                 self._store(x)
             for x in nodes(node.args):
@@ -164,27 +170,29 @@ class Lowering:
         elif node.target is operator.getitem and self.row(node.args[0]):
             self._entries[node] = self._entries[node.args[0]]
         elif is_size(node):
-            self._entries[node] = self._after(None, node)
+            self._entries[node] = self._entry_after(None, node)
         elif is_write(node):
             self.want(node.args[1])
             self.last.append(node)
             self._entries[node] = _Entry(None, len(self.stages), len(self.stages))
         else:
-            self._operator(node)
+            self._lower_operator(node)
 
-    def _in_order(self, graph: torch.fx.Graph) -> None:
-        """Results of each graph in the program's order, whoever wanted them first: another trace of
-        the program gives the same graph."""
-        place = {n: k for k, n in enumerate(graph.nodes)}
+    def _sort_outputs(self, graph: torch.fx.Graph) -> None:
+        """Sort the outputs of each graph in the program's order.
+
+        Another trace of the program then gives the same graph, whatever is needed first.
+        """
+        position = {n: k for k, n in enumerate(graph.nodes)}
         for stage in self.stages:
-            stage.outputs = dict(sorted(stage.outputs.items(), key=lambda x: place[x[0]]))
+            stage.outputs = dict(sorted(stage.outputs.items(), key=lambda x: position[x[0]]))
 
     def _write_in_place(self) -> None:
-        """Has the last graph write new values of arguments, where nothing comes behind it."""
-        at = next((k for k, s in reversed([*enumerate(self.stages)]) if s.outputs), None)
-        if at is None or any(s.calls for s in self.stages[at:]):
+        """Let the last graph write new values of arguments, if nothing runs after it."""
+        stage_number = next((k for k, s in reversed([*enumerate(self.stages)]) if s.outputs), None)
+        if stage_number is None or any(s.calls for s in self.stages[stage_number:]):
             return
-        stage = self.stages[at]
+        stage = self.stages[stage_number]
         views = self.views
         read = [x for k, x in enumerate(self.results) if k not in views] if views else self.results
         stage.written = new_values(self.last, read, stage.inputs, stage.outputs, self.row)
@@ -192,23 +200,23 @@ class Lowering:
         self.last = [n for n in self.last if n not in done]
 
     def row(self, node: Any) -> Row | None:
-        """The row of an operator that is ours; None for what torch is called for."""
+        """Return the row of an operator that a graph computes; None if torch has the value."""
         return self._entries[node].row
 
-    def _operator(self, node: Any) -> None:
+    def _lower_operator(self, node: Any) -> None:
         row = row_of(str(node.target))
         if node.target is operator.getitem:
-            self._entries[node] = self._after(None, node)
+            self._entries[node] = self._entry_after(None, node)
             return
         if node in self.updates:
             self._call(node, "a part of an argument, written where it stands")
             return
         reason = self.refused.get(node, f"no rule for {node.target}")
         if row is not None and node not in self.refused:
-            entry = self._after(row, node)
+            entry = self._entry_after(row, node)
             try:
                 self._entries[node] = entry
-                self._lowered(node, entry.graph)
+                self._apply_rule(node, entry.graph)
                 return
             except Exception as error:
                 if knobs.STRICT.get() and not isinstance(error, (SmeltError, TypeError)):
@@ -217,11 +225,14 @@ class Lowering:
                 del self._entries[node]
         self._call(node, reason)
 
-    def _after(self, row: Row | None, node: Any) -> _Entry:
-        operands = (*node.all_input_nodes, *self._given(node).values())
-        before = [] if row is not None and row.source else [self._entries[x] for x in operands]
-        first = max((e.graph for e in before), default=0)
-        if _is_again(node):  # not before what reads it
+    def _entry_after(self, row: Row | None, node: Any) -> _Entry:
+        """Return the earliest stage for an operator, from those of its operands."""
+        operands = (*node.all_input_nodes, *self._siblings(node).values())
+        operand_entries = (
+            [] if row is not None and row.source else [self._entries[x] for x in operands]
+        )
+        first = max((e.graph for e in operand_entries), default=0)
+        if _is_recomputed(node):  # no earlier than its readers
             first = max(
                 [
                     first,
@@ -238,16 +249,20 @@ class Lowering:
         return _Entry(
             row,
             first,
-            max((e.call for e in before), default=0) if row is None or row.alias else first,
+            max((e.call for e in operand_entries), default=0)
+            if row is None or row.alias
+            else first,
         )
 
-    def _given(self, node: Any) -> dict[int, Any]:
-        """Results of an operator that a copy of it finds, by place."""
-        found = {k: self._called.get(name) for k, name in node.meta.get(GIVEN, {}).items()}
-        return {k: x for k, x in found.items() if x is not None}
+    def _siblings(self, node: Any) -> dict[int, Any]:
+        """Return the existing results of an operator for a copy of it, by position."""
+        siblings = {
+            k: self._nodes_by_name.get(name) for k, name in node.meta.get(GIVEN, {}).items()
+        }
+        return {k: x for k, x in siblings.items() if x is not None}
 
     def _call(self, node: Any, reason: str) -> None:
-        """Leaves an operator to torch."""
+        """Leave an operator to torch."""
         operands = list(nodes((node.args, node.kwargs)))
         self.left.append(Left(str(node.target), reason, module_of(node)))
         if self._is_early(node, operands):
@@ -255,27 +270,27 @@ class Lowering:
             self.wanted[node] = None
             self.early.append(node)
             return
-        at = max((self._entries[x].call for x in operands), default=0)
+        stage_number = max((self._entries[x].call for x in operands), default=0)
         if draws(node):
-            self._drawn = at = max(at, self._drawn)
+            self._random_stage = stage_number = max(stage_number, self._random_stage)
         for x in operands:
-            self._serve(x)
-        self._entries[node] = _Entry(None, at + 1, at)
+            self._require_for_call(x)
+        self._entries[node] = _Entry(None, stage_number + 1, stage_number)
         self.wanted[node] = None
         if writes(node):
             if node.users or any(x.op != "placeholder" for x in written(node)):
                 raise UnsupportedError(f"{node.target} writes into a value of the graph")
             self.last.append(node)
         else:
-            self.stage(at).calls.append(node)
+            self.stage(stage_number).calls.append(node)
 
     def _is_early(self, node: Any, operands: list[Any]) -> bool:
-        """Whether a call only shows memory otherwise that an argument has throughout."""
+        """Whether a call only makes a view of an argument that is never written."""
         return (
             bool(operands)
             and is_view(node)
             and all(
-                x in self.early or is_size(x) or (x.op == "placeholder" and x not in self._changed)
+                x in self.early or is_size(x) or (x.op == "placeholder" and x not in self._mutated)
                 for x in operands
             )
         )
@@ -283,7 +298,7 @@ class Lowering:
     # ---- values ----------------------------------------------------------------------------------
 
     def operators(self, k: int) -> list[Any]:
-        """The operators of ours that stage number k has, in the program's order."""
+        """Return the operators that the graph of stage `k` computes, in program order."""
         return [
             n
             for n, e in self._entries.items()
@@ -291,59 +306,63 @@ class Lowering:
         ]
 
     def stage(self, k: int) -> Stage:
-        """Stage number k, made if it is new."""
+        """Return stage `k`, created if it is new."""
         while len(self.stages) <= k:
             self.stages.append(Stage())
         return self.stages[k]
 
     def value(self, node: Any, k: int) -> Any:
-        """A traced value as graph k reads it: a value, or a tuple of them."""
-        made = self._made.get((node, k))
-        if made is not None:
-            return made
+        """Return a traced value as graph `k` reads it: a value, or a tuple of values."""
+        cached = self._values.get((node, k))
+        if cached is not None:
+            return cached
         if node.target is operator.getitem and self.row(node.args[0]):
             parent = self._entries[node.args[0]]
-            if parent.graph == k or _free(parent.row) or _is_again(node.args[0]):
-                found = self.value(node.args[0], k)[node.args[1]]
-                self._made[node, k] = found
-                return found
+            if parent.graph == k or _is_free(parent.row) or _is_recomputed(node.args[0]):
+                result = self.value(node.args[0], k)[node.args[1]]
+                self._values[node, k] = result
+                return result
         entry = self._entries[node]
-        here = entry.graph == k or _free(entry.row) or _is_again(node)
-        if entry.row is not None and (here or self._is_spared(node)):
-            return self._lowered(node, k)
+        here = entry.graph == k or _is_free(entry.row) or _is_recomputed(node)
+        if entry.row is not None and (here or self._is_recomputable(node)):
+            return self._apply_rule(node, k)
         self.want(node)
-        found = self._input(node, k)
-        self._made[node, k] = found
-        return found
+        result = self._input(node, k)
+        self._values[node, k] = result
+        return result
 
-    def _is_spared(self, node: Any) -> bool:
-        """Whether a later graph makes a value from tensors that exist anyway, in few operators
-        element by element or made anew in every graph, with no more to read than the value itself:
-        it need not be stored."""
-        if node in self.wanted or self._parts:  # what fails then fails in one part
+    def _is_recomputable(self, node: Any) -> bool:
+        """Whether a later graph should recompute a value rather than read it from memory.
+
+        It does so from tensors that exist anyway, by few operators that are elementwise or made
+        anew in every graph, reading no more than the value itself.
+        """
+        if (
+            node in self.wanted or self._parts
+        ):  # while bisecting, a failing operator must be in one part only
             return False
         leaves: set[Any] = set()
         seen: dict[Any, None] = {node: None}
-        todo = [node]
-        while todo:
-            n = todo.pop()
+        pending = [node]
+        while pending:
+            n = pending.pop()
             row = self._entries[n].row
-            part = n.target is operator.getitem and _is_again(n.args[0])
-            made = row is not None and (row.elementwise or row.alias or _is_again(n))
-            if not (made or part) or len(seen) > _FEW:
+            is_cheap_item = n.target is operator.getitem and _is_recomputed(n.args[0])
+            is_cheap = row is not None and (row.elementwise or row.alias or _is_recomputed(n))
+            if not (is_cheap or is_cheap_item) or len(seen) > _MAX_RECOMPUTED:
                 return False
-            for x in (*nodes((n.args, n.kwargs)), *self._given(n).values()):
-                if self._kept(x):
+            for x in (*nodes((n.args, n.kwargs)), *self._siblings(n).values()):
+                if self._has_memory(x):
                     leaves.add(x)
                 elif x not in seen:
                     seen[x] = None
-                    todo.append(x)
+                    pending.append(x)
         sizes = [count(x) for x in leaves]
-        most = count(node)
-        return max(sizes, default=0) <= most and sizes.count(most) <= 1
+        result_size = count(node)
+        return max(sizes, default=0) <= result_size and sizes.count(result_size) <= 1
 
     def want(self, node: Any) -> None:
-        """A tensor of this value must exist."""
+        """Require that a tensor of this value exists."""
         if node in self.wanted:
             return
         entry = self._entries[node]
@@ -352,7 +371,7 @@ class Lowering:
             for x in nodes((node.args, node.kwargs)) if self.sizes.is_made(node) else ():
                 self.want(x)
             return
-        if entry.row.alias and self._shares(node):
+        if entry.row.alias and self._is_shared_view(node):
             for x in nodes((node.args, node.kwargs)):
                 self.want(x)
             self.wanted[node] = None
@@ -360,43 +379,53 @@ class Lowering:
             self._store(node)
 
     def _store(self, node: Any) -> None:
-        """Has its graph store this value."""
-        at = self._entries[node].graph
-        self.stage(at).outputs[node] = self.value(node, at)
+        """Make the graph of a value store it."""
+        stage_number = self._entries[node].graph
+        self.stage(stage_number).outputs[node] = self.value(node, stage_number)
         self.wanted[node] = None
 
-    def _reunite(self, node: Any) -> None:
-        """Has torch make a result as a view of a value that is made as a whole after all: a call of
-        torch wanted the result alone."""
+    def _replace_by_view(self, node: Any) -> None:
+        """Let torch make a result as a view of a value that is stored completely after all.
+
+        A call of torch had required the result alone.
+        """
         outputs = self.stage(self._entries[node].graph).outputs
         row = self.row(node)
         if row is not None and row.alias and node in outputs:
             del self.wanted[node]
-            if self._shares(node):
+            if self._is_shared_view(node):
                 del outputs[node]
             self.wanted[node] = None
 
-    def _serve(self, node: Any) -> None:
-        """A call of torch takes this value: what is made from nothing, torch makes itself."""
+    def _require_for_call(self, node: Any) -> None:
+        """Require a value for a call of torch.
+
+        Torch itself makes what is made from nothing, and views of existing memory.
+        """
         if node in self.wanted:
             return
         row = self._entries[node].row
         if row is not None and row.source and not node.all_input_nodes:
             self.wanted[node] = None
-        elif row is not None and row.alias and node.op == "call_function" and self._shares(node):
+        elif (
+            row is not None
+            and row.alias
+            and node.op == "call_function"
+            and self._is_shared_view(node)
+        ):
             for x in nodes((node.args, node.kwargs)):
-                self._serve(x)
+                self._require_for_call(x)
             self.wanted[node] = None
         else:
             self.want(node)
 
     def shares(self, node: Any) -> bool:
         """Whether torch makes this tensor as a view of another."""
-        row, at = self.row(node), self._entries[node].graph
-        return row is None or (row.alias and node not in self.stage(at).outputs)
+        row, stage_number = self.row(node), self._entries[node].graph
+        return row is None or (row.alias and node not in self.stage(stage_number).outputs)
 
-    def _shares(self, node: Any) -> bool:
-        """Whether a view is torch's business: of memory that exists, or of all its elements."""
+    def _is_shared_view(self, node: Any) -> bool:
+        """Whether torch makes a view: of memory that exists, or of all elements of a value."""
         while True:
             entry = self._entries[node]
             if entry.row is None or node in self.wanted:
@@ -408,11 +437,11 @@ class Lowering:
                 continue
             if not entry.row.alias:
                 return True
-            if str(node.target) in PARTS and not self._kept(node.args[0]):
+            if str(node.target) in PARTS and not self._has_memory(node.args[0]):
                 return False
             node = node.args[0]
 
-    def _kept(self, node: Any) -> bool:
+    def _has_memory(self, node: Any) -> bool:
         """Whether the memory behind a value exists anyway."""
         while self._entries[node].row is not None and node not in self.wanted:
             row = self._entries[node].row
@@ -421,106 +450,115 @@ class Lowering:
             node = node.args[0]
         return True
 
-    def _lowered(self, node: Any, k: int) -> Any:
-        """The operator's rule in graph k.  Raises UnsupportedError where torch expects another
-        type."""
+    def _apply_rule(self, node: Any, k: int) -> Any:
+        """Apply an operator's rule in graph `k`.
+
+        Raises UnsupportedError if torch expects another type.
+        """
         row = self._entries[node].row
         assert row is not None
         out = node.meta["val"]
         origin = origin_of(node)
-        given = map_arg(node.args, lambda n: n if is_size(n) else None) if row.source else node.args
-        args = [self._operand(a, k, origin) for a in given]
+        inputs = (
+            map_arg(node.args, lambda n: n if is_size(n) else None) if row.source else node.args
+        )
+        args = [self._operand(a, k, origin) for a in inputs]
         options = {name: self._operand(a, k, origin) for name, a in node.kwargs.items()}
         fakes = [told(a) for a in node.args]
         if row.elementwise and isinstance(out, torch.Tensor):
             shape = self.sizes.shape(out.shape)
-            args = [self._settled(a, shape) if isinstance(a, V) else a for a in args]
+            args = [self._respell(a, shape) if isinstance(a, V) else a for a in args]
         reads = self.stage(k).reads
-        found: Any = row.lower(Call(out, fakes, self.sizes, origin, reads), *args, **options)
-        if isinstance(out, (tuple, list)) and (given := self._given(node)):
-            values = {place: self.value(x, k) for place, x in given.items()}
-            found = [
-                None if x is None else replaced(found, place, values)
-                for place, x in enumerate(found)
+        result: Any = row.lower(Call(out, fakes, self.sizes, origin, reads), *args, **options)
+        if isinstance(out, (tuple, list)) and (inputs := self._siblings(node)):
+            values = {position: self.value(x, k) for position, x in inputs.items()}
+            result = [
+                None if x is None else replaced(result, position, values)
+                for position, x in enumerate(result)
             ]
         if row.inside:
-            self.stage(k).inside.add(found.node)
-        found = self._checked(node, found, out)
-        self._made[node, k] = found
-        return found
+            self.stage(k).inside.add(result.node)
+        result = self._checked(node, result, out)
+        self._values[node, k] = result
+        return result
 
     def _operand(self, a: Any, k: int, origin: Traced) -> Any:
         if isinstance(a, torch.fx.Node):
-            known = a.meta.get("val")
-            if isinstance(known, torch.SymInt):
-                return self.sizes.index(known)
-            if isinstance(known, torch.SymFloat) and a.op == "call_function":
-                found = self.sizes.real(known, origin)
-                return Real(found) if isinstance(found, V) else found
-            if isinstance(known, (int, float)) or not isinstance(known, torch.Tensor):
-                raise UnsupportedError(f"an operand of type {type(known).__name__}")
+            fake = a.meta.get("val")
+            if isinstance(fake, torch.SymInt):
+                return self.sizes.index(fake)
+            if isinstance(fake, torch.SymFloat) and a.op == "call_function":
+                result = self.sizes.real(fake, origin)
+                return Real(result) if isinstance(result, V) else result
+            if isinstance(fake, (int, float)) or not isinstance(fake, torch.Tensor):
+                raise UnsupportedError(f"an operand of type {type(fake).__name__}")
             return V(self.value(a, k).node, origin)
         if isinstance(a, (list, tuple)):
             return [self._operand(x, k, origin) for x in a]
         return a
 
-    def _checked(self, node: Any, found: Any, out: Any) -> Any:
-        """What the rule gives, as the type that torch expects.  Raises UnsupportedError."""
+    def _checked(self, node: Any, results: Any, out: Any) -> Any:
+        """Check the results of a rule against the types that torch expects.
+
+        Raises UnsupportedError if one differs.
+        """
         if isinstance(out, torch.Tensor):
-            return self._as_type(found, self.type_of(out), 0)
+            return self._require_type(results, self.type_of(out), 0)
         used = {u.args[1] for u in node.users if u.target is operator.getitem and u.users}
-        values = [*found, *[None] * len(out)]
-        for place in used:
-            values[place] = self._as_type(values[place], self.type_of(out[place]), place)
+        values = [*results, *[None] * len(out)]
+        for position in used:
+            values[position] = self._require_type(
+                values[position], self.type_of(out[position]), position
+            )
         return tuple(values)
 
-    def _as_type(self, value: V | None, wanted: TensorType, place: int) -> V:
-        if value is not None and value.type.rank == wanted.rank:
-            value = self._settled(value, wanted.shape)
-        if value is None or value.type != wanted:
-            given = "nothing" if value is None else value.type
-            raise UnsupportedError(f"result {place} is {wanted}, the rule gives {given}")
+    def _require_type(self, value: V | None, expected: TensorType, position: int) -> V:
+        if value is not None and value.type.rank == expected.rank:
+            value = self._respell(value, expected.shape)
+        if value is None or value.type != expected:
+            actual = "nothing" if value is None else value.type
+            raise UnsupportedError(f"result {position} is {expected}, the rule gives {actual}")
         return value
 
-    def _settled(self, a: V, shape: Shape) -> V:
+    def _respell(self, a: V, shape: Shape) -> V:
         self.sizes.compare(a.shape, shape)
         return a.settle(shape)
 
     def type_of(self, fake: Any) -> TensorType:
-        """Our type of a traced tensor.  Raises UnsupportedError for one that we cannot hold."""
+        """Return our type of a traced tensor; raises UnsupportedError if there is none."""
         if fake.device.type != "cpu" or fake.layout != torch.strided:
             raise UnsupportedError(f"a tensor on {fake.device} with layout {fake.layout}")
         return TensorType(ours(fake.dtype), self.sizes.shape(fake.shape))
 
     def _input(self, node: Any, k: int) -> V:
-        """An input of graph k, laid out as its tensor is."""
+        """Create an input of graph `k` in its tensor's memory order."""
         fake = node.meta["val"]
         kind = self.type_of(fake)
         stage = self.stage(k)
         label = f"x{len(stage.inputs)}"
         order = memory_order(fake)
-        given = node.op == "placeholder"
+        is_argument = node.op == "placeholder"
         if order is not None:
             shape = tuple(kind.shape[a] for a in order)
-            made: Node = build.input(
+            dense_input: Node = build.input(
                 label,
                 TensorType(kind.dtype, shape),
                 origin=origin_of(node),
                 constant=is_constant(node),
             )
-            value = V(made).permute(*(order.index(a) for a in range(len(order))))
+            value = V(dense_input).permute(*(order.index(a) for a in range(len(order))))
         else:
-            strides = declared(fake, guarded=is_guarded(node)) if given else None
+            strides = declared(fake, guarded=is_guarded(node)) if is_argument else None
             value = V(build.input(label, kind, strides, origin_of(node)))
         stage.inputs[node] = value
         return value
 
 
-def _is_again(node: Any) -> bool:
-    """Whether it is a copy of what the forward graph computes: made anew wherever it is read."""
+def _is_recomputed(node: Any) -> bool:
+    """Whether it is a copy of a forward value: computed anew wherever it is read."""
     return bool(node.meta.get(AGAIN))
 
 
-def _free(row: Row | None) -> bool:
-    """Made anew in every graph that reads it."""
+def _is_free(row: Row | None) -> bool:
+    """Whether a value is made anew in every graph that reads it."""
     return row is not None and (row.alias or row.source)

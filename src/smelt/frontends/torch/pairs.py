@@ -1,14 +1,14 @@
-"""Complex numbers as pairs of real ones.
+"""Decompose complex operators into real operators on pairs.
 
-Kernels know real numbers.  `view_as_real` shows the same memory as pairs, so that a product of
-complex tensors is made of products of their parts; what is left to torch (a Fourier transform)
-takes `view_as_complex` of what we computed.  Between two operators here those views cancel
-(`pairs_views.py`), and rotary positions, the magnitudes of a spectrum or a filter of one are fused
-as other programs are.
+Kernels compute real numbers. `view_as_real` shows the same memory as pairs, so a product of complex
+tensors is made of products of their parts; what is left to torch (a Fourier transform) takes
+`view_as_complex` of what we computed. Between two decomposed operators these views cancel
+(`pairs_views.py`), and rotary positions, magnitudes of a spectrum or a filter of it fuse as real
+programs do.
 
     view_as_complex(stack((a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re), -1))
 
-Operands whose axes lie in different orders in memory are left to torch.
+Operands with different memory orders are left to torch.
 """
 
 # PyTorch is optional, and types must check without it.
@@ -44,40 +44,47 @@ ATEN: Any = torch.ops.aten
 # ---- element by element --------------------------------------------------------------------------
 
 
-def _filled(x: Any) -> tuple[Any, Any]:
-    """Both parts: what is real has an imaginary part of zero.  So eager code takes it, and infinite
-    numbers times that are none."""
+def _both_parts(x: Any) -> tuple[Any, Any]:
+    """Return both parts; a real operand has an imaginary part of zero.
+
+    Eager code does the same, so infinities times that zero give NaN.
+    """
     a, b = parts_of(x)
     return a, 0.0 if b is None else b
 
 
 @by_parts
 def _mul(x: Any, y: Any) -> Any:
-    (a, b), (c, d) = _filled(x), _filled(y)
+    (a, b), (c, d) = _both_parts(x), _both_parts(y)
     return joined(a * c - b * d, a * d + b * c)
 
 
-def _if(condition: Any, x: Any, y: Any) -> Any:
+def _where(condition: Any, x: Any, y: Any) -> Any:
     return (x if condition else y) if isinstance(condition, bool) else torch.where(condition, x, y)
 
 
 @by_parts
 def _div(x: Any, y: Any) -> Any:
-    """Smith's algorithm, which is eager code's: both parts of the divisor are divided by the
-    greater one, and nothing is squared that could overflow."""
-    (a, b), (c, d) = _filled(x), _filled(y)
+    """Divide by Smith's algorithm, as eager code does.
+
+    Both parts are divided by the larger part of the divisor, so that no square overflows.
+    """
+    (a, b), (c, d) = _both_parts(x), _both_parts(y)
     if not isinstance(c, torch.Tensor) and not (isfinite(c) and isfinite(d) and (c or d)):
         return NotImplemented
-    wide = abs(c) >= abs(d)
-    most, least = _if(wide, c, d), _if(wide, d, c)
-    ratio = least / most
-    over = 1 / (most + least * ratio)
-    p, q = _if(wide, a, b), _if(wide, b, a)
-    real, imaginary = (p + q * ratio) * over, _if(wide, q - p * ratio, p * ratio - q) * over
+    real_is_larger = abs(c) >= abs(d)
+    larger, smaller = _where(real_is_larger, c, d), _where(real_is_larger, d, c)
+    ratio = smaller / larger
+    inverse = 1 / (larger + smaller * ratio)
+    p, q = _where(real_is_larger, a, b), _where(real_is_larger, b, a)
+    real, imaginary = (
+        (p + q * ratio) * inverse,
+        _where(real_is_larger, q - p * ratio, p * ratio - q) * inverse,
+    )
     if isinstance(c, torch.Tensor):
-        none = wide & (most == 0)
-        real = torch.where(none, a / most.abs(), real)
-        imaginary = torch.where(none, b / most.abs(), imaginary)
+        is_zero = real_is_larger & (larger == 0)
+        real = torch.where(is_zero, a / larger.abs(), real)
+        imaginary = torch.where(is_zero, b / larger.abs(), imaginary)
     return joined(real, imaginary)
 
 
@@ -120,34 +127,34 @@ def _abs(x: Any) -> Any:
 
 @by_parts
 def _sgn(x: Any) -> Any:
-    length = torch.hypot(*parts_of(x))
-    length = torch.where(length == 0, 1.0, length)
-    return whole(pair_of(x) / length.unsqueeze(-1))
+    magnitude = torch.hypot(*parts_of(x))
+    magnitude = torch.where(magnitude == 0, 1.0, magnitude)
+    return whole(pair_of(x) / magnitude.unsqueeze(-1))
 
 
 @by_parts
 def _exp(x: Any) -> Any:
-    """As C's `cexp` where something is infinite, or an imaginary part zero."""
+    """Exponential with the special cases of C's `cexp`: infinities, and imaginary parts of zero."""
     a, b = parts_of(x)
     size = torch.exp(a)
     real = torch.where(b == 0, size, size * torch.cos(b))
     imaginary = torch.where(b == 0, b, size * torch.sin(b))
-    endless = (a.abs() == inf) & ~torch.isfinite(b)
+    special = (a.abs() == inf) & ~torch.isfinite(b)
     return joined(
-        torch.where(endless, size, real),
-        torch.where(endless & (a < 0), 0.0, imaginary),
+        torch.where(special, size, real),
+        torch.where(special & (a < 0), 0.0, imaginary),
     )
 
 
 @by_parts
 def _log(x: Any) -> Any:
-    """Near a length of 1 from what it has more than that: its logarithm is no less exact there."""
+    """Logarithm; near magnitude 1 through `log1p` of its excess, to stay accurate."""
     a, b = parts_of(x)
-    length = torch.hypot(a, b)
-    most, least = torch.maximum(a.abs(), b.abs()), torch.minimum(a.abs(), b.abs())
-    near = torch.log1p((most - 1) * (most + 1) + least * least) / 2
-    is_near = (length > 0.5) & (length < 2)
-    return joined(torch.where(is_near, near, torch.log(length)), torch.atan2(b, a))
+    magnitude = torch.hypot(a, b)
+    larger, smaller = torch.maximum(a.abs(), b.abs()), torch.minimum(a.abs(), b.abs())
+    near_one = torch.log1p((larger - 1) * (larger + 1) + smaller * smaller) / 2
+    is_near_one = (magnitude > 0.5) & (magnitude < 2)
+    return joined(torch.where(is_near_one, near_one, torch.log(magnitude)), torch.atan2(b, a))
 
 
 @by_parts
@@ -157,11 +164,13 @@ def _angle(x: Any) -> Any:
 
 
 def _complex(a: Any, b: Any) -> Any:
-    """From parts that are real tensors."""
+    """Build complex numbers from two real tensors."""
     if any(x.dtype.to_complex() not in KINDS or x.is_neg() or depends(x) for x in (a, b)):
         return NotImplemented
-    alike = order_of(a) == order_of(b) == list(range(a.dim()))
-    return joined(*torch.broadcast_tensors(a, b)) if alike or a.shape != b.shape else NotImplemented
+    in_order = order_of(a) == order_of(b) == list(range(a.dim()))
+    return (
+        joined(*torch.broadcast_tensors(a, b)) if in_order or a.shape != b.shape else NotImplemented
+    )
 
 
 def _polar(size: Any, angle: Any) -> Any:
@@ -173,24 +182,24 @@ def _power(x: Any, exponent: Any) -> Any:
 
 
 @by_parts
-def _turned(x: Any) -> Any:
+def _conjugate(x: Any) -> Any:
     a, b = parts_of(x)
     return joined(a, -b)
 
 
 @by_parts
 def _equal(x: Any, y: Any) -> Any:
-    """Whether both parts are."""
-    (a, b), (c, d) = _filled(x), _filled(y)
+    """Whether both parts are equal."""
+    (a, b), (c, d) = _both_parts(x), _both_parts(y)
     return (a == c) & ((b == d) if isinstance(b, torch.Tensor) else (d == b))
 
 
 def _differs(x: Any, y: Any) -> Any:
-    found = _equal(x, y)
-    return found if found is NotImplemented else ~found
+    equal = _equal(x, y)
+    return equal if equal is NotImplemented else ~equal
 
 
-def _either(of: Any) -> Any:
+def _any_part(of: Any) -> Any:
     @by_parts
     def rule(x: Any) -> Any:
         a, b = parts_of(x)
@@ -200,13 +209,13 @@ def _either(of: Any) -> Any:
 
 
 @by_parts
-def _plus_times(x: Any, y: Any, z: Any, *, value: Any = 1) -> Any:
+def _addcmul(x: Any, y: Any, z: Any, *, value: Any = 1) -> Any:
     return x + (y * z if value == 1 else value * y * z)
 
 
 @moved
-def _without_nan(x: Any, *numbers: Any) -> Any:
-    """Numbers in place of what is none, and of infinite ones, in each part."""
+def _nan_to_num(x: Any, *numbers: Any) -> Any:
+    """Replace NaN and infinities in each part."""
     return whole(ATEN.nan_to_num.default(pair_of(x), *numbers))
 
 
@@ -214,43 +223,50 @@ def _without_nan(x: Any, *numbers: Any) -> Any:
 
 
 @moved
-def _product(x: Any, y: Any) -> Any:
-    """A product of complex matrices is one of real ones: as many sums of products, and an operand
-    or the result written once more, whichever is less."""
-    m, k, n = _told(x.shape[-2]), _told(y.shape[-2]), _told(y.shape[-1])
-    return _in_rows(x, y) if m * (k + 3 * n) < 2 * k * n else _in_columns(x, y)
+def _matmul(x: Any, y: Any) -> Any:
+    """Multiply complex matrices as one product of real matrices.
+
+    Both forms do the same arithmetic; one writes an expanded operand, the other an expanded result:
+    the smaller is chosen.
+    """
+    m, k, n = _size_hint(x.shape[-2]), _size_hint(y.shape[-2]), _size_hint(y.shape[-1])
+    return _product_by_rows(x, y) if m * (k + 3 * n) < 2 * k * n else _product_by_columns(x, y)
 
 
-def _in_columns(x: Any, y: Any) -> Any:
-    """Twice as long in the sum and in columns: rows of `x` as they lie, and of `y` each row twice,
-    as it lies and times the imaginary unit."""
+def _product_by_columns(x: Any, y: Any) -> Any:
+    """Double the reduction and the columns: [a b] times [[c d], [-d c]].
+
+    The rows of `x` are read in place; each row of `y` is written twice, plain and times i.
+    """
     c, d = parts_of(y)
     both = torch.stack((torch.stack((c, d), -1), torch.stack((-d, c), -1)), -3)
     both = both.flatten(-2).flatten(-3, -2)
     return whole((pair_of(x).flatten(-2) @ both).unflatten(-1, (y.shape[-1], 2)))
 
 
-def _in_rows(x: Any, y: Any) -> Any:
-    """Twice as long in rows and in columns: of `x` the real and the imaginary parts, `y` as it lies
-    (many weights meet a few rows), and of what comes out one half times the imaginary unit."""
-    turned = y.is_conj()
-    pairs = ATEN.view_as_real.default(ATEN._conj.default(y) if turned else y).flatten(-2)
+def _product_by_rows(x: Any, y: Any) -> Any:
+    """Double the rows and the columns: real and imaginary rows of `x` times `y` in place.
+
+    For few rows of `x` and many weights in `y`; half of the product is then multiplied by i.
+    """
+    conjugated = y.is_conj()
+    pairs = ATEN.view_as_real.default(ATEN._conj.default(y) if conjugated else y).flatten(-2)
     parts = torch.stack(parts_of(x), -3).flatten(-3, -2) @ pairs
     parts = parts.unflatten(-1, (y.shape[-1], 2)).unflatten(-3, (2, x.shape[-2]))
     a, b = parts.select(-4, 0).unbind(-1), parts.select(-4, 1).unbind(-1)
-    if turned:
+    if conjugated:
         return joined(a[0] + b[1], b[0] - a[1])
     return joined(a[0] - b[1], a[1] + b[0])
 
 
-def _told(n: Any) -> int:
-    """A size as it is in the call that is traced, without asking that it stays so."""
+def _size_hint(n: Any) -> int:
+    """Return a size in the traced call, without adding a guard."""
     return n if isinstance(n, int) else n.node.hint or 1
 
 
-def _plus_product(x: Any, y: Any, z: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    found = _product(y, z) if beta == alpha == 1 and is_complex(x) else NotImplemented
-    return found if found is NotImplemented else x + found
+def _addmm(x: Any, y: Any, z: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    product = _matmul(y, z) if beta == alpha == 1 and is_complex(x) else NotImplemented
+    return product if product is NotImplemented else x + product
 
 
 PARTS: dict[Any, Callable[..., Any]] = complex_views.PARTS | {
@@ -259,12 +275,12 @@ PARTS: dict[Any, Callable[..., Any]] = complex_views.PARTS | {
     ATEN.abs.default: _abs, ATEN.sgn.default: _sgn, ATEN.exp.default: _exp, ATEN.log.default: _log,
     ATEN.angle.default: _angle, ATEN.complex.default: _complex, ATEN.polar.default: _polar,
     ATEN.reciprocal.default: _reciprocal, ATEN.pow.Tensor_Scalar: _power,
-    ATEN._conj_physical.default: _turned, ATEN.conj_physical.default: _turned,
+    ATEN._conj_physical.default: _conjugate, ATEN.conj_physical.default: _conjugate,
     ATEN.eq.Tensor: _equal, ATEN.eq.Scalar: _equal, ATEN.ne.Tensor: _differs,
-    ATEN.ne.Scalar: _differs, ATEN.isnan.default: _either(torch.isnan),
-    ATEN.isinf.default: _either(torch.isinf), ATEN.addcmul.default: _plus_times,
-    ATEN.nan_to_num.default: _without_nan,
-    ATEN.bmm.default: _product, ATEN.mm.default: _product,
-    ATEN.addmm.default: _plus_product, ATEN.baddbmm.default: _plus_product,
+    ATEN.ne.Scalar: _differs, ATEN.isnan.default: _any_part(torch.isnan),
+    ATEN.isinf.default: _any_part(torch.isinf), ATEN.addcmul.default: _addcmul,
+    ATEN.nan_to_num.default: _nan_to_num,
+    ATEN.bmm.default: _matmul, ATEN.mm.default: _matmul,
+    ATEN.addmm.default: _addmm, ATEN.baddbmm.default: _addmm,
 }  # fmt: skip
 """Decompositions by operator."""

@@ -1,4 +1,4 @@
-"""The two parts of complex numbers, and rules that are written for them (`pairs.py`)."""
+"""Split complex tensors into parts, and check the layouts of rules on them (`pairs.py`)."""
 
 # PyTorch is optional, and types must check without it.
 # pyright: reportMissingImports=false, reportUnknownParameterType=false
@@ -39,7 +39,7 @@ def is_complex(x: Any) -> bool:
 
 
 def parts_of(x: Any) -> tuple[Any, Any]:
-    """Real and imaginary parts of a tensor or a number; None for an imaginary part of zeros."""
+    """Return real and imaginary part of a tensor or number; None for an imaginary part of zero."""
     if isinstance(x, complex):
         return x.real, x.imag
     if not is_complex(x):
@@ -50,27 +50,27 @@ def parts_of(x: Any) -> tuple[Any, Any]:
 
 
 def pair_of(x: Any) -> Any:
-    """Both parts side by side, as they lie in memory."""
+    """View both parts as an innermost dimension of 2; a lazy conjugate is materialized."""
     return torch.stack(parts_of(x), -1) if x.is_conj() else ATEN.view_as_real.default(x)
 
 
 def whole(pair: Any) -> Any:
-    """The numbers that pairs are."""
+    """View pairs of reals as complex numbers."""
     return ATEN.view_as_complex.default(pair)
 
 
 def joined(a: Any, b: Any) -> Any:
-    """Numbers from their parts; None for those of which all are zero."""
+    """Stack two parts to complex numbers; None stands for zeros."""
     return whole(torch.stack((a, torch.zeros_like(a) if b is None else b), -1))
 
 
 def depends(x: Any) -> bool:
-    """Whether a tensor's sizes depend on data: how it lies cannot be asked before it is there."""
+    """Whether a size of the tensor depends on data: its strides are then not known in advance."""
     return any(isinstance(n, torch.SymInt) and free_unbacked_symbols(n) for n in x.shape)
 
 
 def known(*operands: Any) -> bool:
-    """Whether complex operands are of one type whose parts we compute, and real ones alike."""
+    """Whether operands have one supported complex type, and reals the matching real type."""
     tensors = [x for x in operands if isinstance(x, torch.Tensor)]
     kinds = {x.dtype for x in tensors if x.is_complex()}
     if not kinds and any(isinstance(x, complex) for x in operands):
@@ -85,38 +85,43 @@ def known(*operands: Any) -> bool:
 
 
 def order_of(x: Any) -> list[int]:
-    """The dimensions from the slowest to the fastest, those of one element where they are."""
+    """Return the dimensions from slowest to fastest.
+
+    Dimensions of one element or stride 0 keep their position.
+    """
     steps = x.stride()
-    found = [a for a in range(x.dim()) if x.shape[a] != 1 and steps[a] != 0]
-    if all(steps[a] >= steps[b] for a, b in pairwise(found)):
+    strided = [a for a in range(x.dim()) if x.shape[a] != 1 and steps[a] != 0]
+    if all(steps[a] >= steps[b] for a, b in pairwise(strided)):
         return list(range(x.dim()))
-    turned = iter(sorted(found, key=lambda a: -steps[a]))
-    return [next(turned) if a in found else a for a in range(x.dim())]
+    by_stride = iter(sorted(strided, key=lambda a: -steps[a]))
+    return [next(by_stride) if a in strided else a for a in range(x.dim())]
 
 
 def _leader(tensors: Sequence[Any]) -> Any | None:
-    """The tensor that all others are repeated for, if there is one that repeats nothing itself."""
+    """Return the tensor that has the broadcast shape and repeats nothing, if there is one."""
     shape = torch.broadcast_shapes(*(x.shape for x in tensors))
     return next((x for x in tensors if x.shape == shape and 0 not in x.stride()), None)
 
 
 def _aligned(x: Any, rank: int) -> Any:
-    """A tensor with as many dimensions."""
+    """Return a tensor with leading dimensions added up to `rank`."""
     return x[(None,) * (rank - x.dim())] if isinstance(x, torch.Tensor) and x.dim() < rank else x
 
 
 def by_parts(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule on operands turned so that they lie in the order of their axes, and what it gives
-    turned back: eager code's results lie as their operands do."""
+    """Apply a rule to operands permuted to memory order, and permute its result back.
+
+    Eager code's results have the memory order of their operands.
+    """
 
     @wraps(rule)
-    def apart(*operands: Any, **options: Any) -> Any:
+    def checked(*operands: Any, **options: Any) -> Any:
         tensors = [x for x in operands if isinstance(x, torch.Tensor)]
         if not known(*operands, *options.values()) or any(not x.dim() for x in tensors):
             return NotImplemented
         orders = [order_of(x) for x in tensors]
-        straight = [list(range(x.dim())) for x in tensors]
-        if orders == straight:
+        identities = [list(range(x.dim())) for x in tensors]
+        if orders == identities:
             return rule(*operands, **options)
         order = orders[0]
         if any(
@@ -133,20 +138,20 @@ def by_parts(rule: Callable[..., Any]) -> Callable[..., Any]:
                 if isinstance(x, torch.Tensor)
             ):
                 return NotImplemented
-        turned = (x.permute(order) if isinstance(x, torch.Tensor) else x for x in operands)
-        found = rule(*turned, **options)
-        if found is NotImplemented:
-            return found
-        return found.permute([order.index(a) for a in range(len(order))])
+        permuted = (x.permute(order) if isinstance(x, torch.Tensor) else x for x in operands)
+        result = rule(*permuted, **options)
+        if result is NotImplemented:
+            return result
+        return result.permute([order.index(a) for a in range(len(order))])
 
-    return apart
+    return checked
 
 
 def moved(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule, for complex tensors of one type."""
+    """Restrict a rule to complex tensors of one type."""
 
     @wraps(rule)
-    def apart(x: Any, *operands: Any, **options: Any) -> Any:
+    def checked(x: Any, *operands: Any, **options: Any) -> Any:
         flat = [*operands, *options.values()]
         if not is_complex(x) or not known(x, *flat):
             return NotImplemented
@@ -157,20 +162,20 @@ def moved(rule: Callable[..., Any]) -> Callable[..., Any]:
             return NotImplemented
         return rule(x, *operands, **options)
 
-    return apart
+    return checked
 
 
 def straight(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule, for tensors that lie in the order of their axes: so do results then."""
+    """Restrict a rule to tensors stored in the order of their axes."""
 
     @wraps(rule)
-    def apart(*operands: Any, **options: Any) -> Any:
-        given = [y for x in operands for y in (x if isinstance(x, (list, tuple)) else (x,))]
-        tensors = [x for x in given if isinstance(x, torch.Tensor)]
+    def checked(*operands: Any, **options: Any) -> Any:
+        flat = [y for x in operands for y in (x if isinstance(x, (list, tuple)) else (x,))]
+        tensors = [x for x in flat if isinstance(x, torch.Tensor)]
         kinds = [x for x in tensors if x.is_complex()]
         if not kinds or not known(*kinds) or any(x.is_neg() for x in tensors):
             return NotImplemented
-        turned = any(order_of(x) != list(range(x.dim())) or not x.dim() for x in tensors)
-        return NotImplemented if turned else rule(*operands, **options)
+        permuted = any(order_of(x) != list(range(x.dim())) or not x.dim() for x in tensors)
+        return NotImplemented if permuted else rule(*operands, **options)
 
-    return apart
+    return checked

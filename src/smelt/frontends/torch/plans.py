@@ -1,9 +1,8 @@
-"""Plans of this process, by the graphs that they were made for.
+"""Cache compiled plans of this process by the graphs that they were made for.
 
-A graph finds the plan of an equal one, and of one that it is an instance of: a trace with other
-numbers, or one where two sizes of the other are the same size, because the tracer knew of a reason.
-A plan is made anew where there is much more to compute than it was made for, or other room for
-constants.
+A graph finds the plan of an equal one, and of a more general one: a trace with other numbers, or
+one where two sizes are the same size because the tracer knew a reason. A plan is made anew if there
+is much more to compute than it was made for, or more room for constants.
 """
 
 # PyTorch is optional, and types must check without it.
@@ -39,12 +38,12 @@ _PLANS: dict[tuple[str, str, Donate], _Planned] = {}
 _PLANS_LIMIT = 1024
 
 
-_FAR = 16
-"""Times as many elements from which on a plan is made anew: what it chose was for few."""
+_MAX_SIZE_RATIO = 16
+"""Make a new plan from this many times more elements: its choices were made for few."""
 
-_ROOM = 4
-"""Times as much room for constants from which on a plan is made anew: a batch of two has twice that
-of one."""
+_MAX_ROOM_RATIO = 4
+"""Make a new plan from this many times more room for constants: a batch of two has twice the room
+of a batch of one."""
 
 
 class _Planned(NamedTuple):
@@ -55,13 +54,16 @@ class _Planned(NamedTuple):
     hints: Mapping[str, int]
     allowance: Allowance | None
     nodes: int
-    """How many the graph has: with others it is another one for sure."""
+    """Number of nodes of the graph: graphs with another number need not be compared."""
 
 
 def found(
     graph: Graph, hints: Mapping[str, int], allowance: Allowance | None = None, donate: Donate = ()
 ) -> tuple[Compiled | Found, Mapping[str, Index]] | None:
-    """A plan that serves a graph, and what its sizes are in the graph; None where none is known."""
+    """Return a cached plan that serves a graph, and its sizes in terms of the graph's.
+
+    None if there is none.
+    """
     settings, nodes = knobs.fingerprint(), len(graph.nodes())
     for (_, *others), other in reversed(_PLANS.items()):
         if other.nodes != nodes or others != [settings, donate]:
@@ -76,58 +78,68 @@ def found(
 
 
 def alike(graph: Graph) -> bool:
-    """Whether there are plans for graphs that another choice of sizes may make this one: they are
-    given and give as many tensors of such ranks, and have as many operators of each kind."""
-    ends, kinds = _ends(graph), _kinds(graph)
-    return any(_ends(p.graph) == ends and _kinds(p.graph) == kinds for p in _PLANS.values())
+    """Whether there are plans of graphs that other sizes may make equal to this one.
+
+    They have inputs and outputs of the same types and ranks, and as many operators of each kind.
+    """
+    ends, kinds = _signature(graph), _operator_counts(graph)
+    return any(
+        _signature(p.graph) == ends and _operator_counts(p.graph) == kinds for p in _PLANS.values()
+    )
 
 
-def _ends(graph: Graph) -> list[tuple[DType, int]]:
+def _signature(graph: Graph) -> list[tuple[DType, int]]:
     return [(x.type.dtype, x.type.rank) for x in (*graph.inputs, *graph.outputs)]
 
 
-def _kinds(graph: Graph) -> Counter[type[TensorOp]]:
-    """Operators by kind, without those that come and go with a batch of one
-    (`smelt.graph.sink_expand`) and numbers, which may be sizes."""
-    found = Counter([type(n.op) for n in graph.nodes()])
+def _operator_counts(graph: Graph) -> Counter[type[TensorOp]]:
+    """Count operators by kind.
+
+    Left out are those that come and go with a batch of one (`smelt.graph.sink_expand`) and numbers,
+    which may be sizes.
+    """
+    counts = Counter([type(n.op) for n in graph.nodes()])
     for kind in (Expand, Reshape, Constant, SizeOf):
-        del found[kind]
-    return found
+        del counts[kind]
+    return counts
 
 
 def made(
     graph: Graph, hints: Mapping[str, int], allowance: Allowance | None = None, donate: Donate = ()
 ) -> tuple[Compiled | Found, Mapping[str, Index]]:
-    """A plan for a graph of which none is known, and what its sizes are in the graph."""
+    """Compile and cache a plan for a graph.
+
+    Returns the plan, and its sizes in terms of the sizes of the graph.
+    """
     program = Program(graph, hints, allowance)
     while len(_PLANS) >= _PLANS_LIMIT:
         _PLANS.pop(next(iter(_PLANS)))
 
     def near(stored: Found) -> bool:
-        return _serves(_planned(stored, program), hints, allowance)
+        return _serves(_entry_for(stored, program), hints, allowance)
 
     plan = warm.compile(graph, hints=hints, donate=donate, program=program, near=near)
-    _PLANS[program.text, knobs.fingerprint(), donate] = _planned(plan, program)
+    _PLANS[program.text, knobs.fingerprint(), donate] = _entry_for(plan, program)
     return plan, {n: size(n) for n in plan.size_names}
 
 
-def _planned(plan: Compiled | Found, program: Program) -> _Planned:
-    """A plan with what it was made for: for a stored one, that may be other sizes."""
+def _entry_for(plan: Compiled | Found, program: Program) -> _Planned:
+    """Return the cache entry of a plan; a stored plan may have been made for other sizes."""
     made_for = getattr(plan, "program", program)
     nodes = len(program.graph.nodes())
     return _Planned(plan, program.graph, made_for.hints, made_for.allowance, nodes)
 
 
-def _serves(found: _Planned, hints: Mapping[str, int], allowance: Allowance | None) -> bool:
+def _serves(entry: _Planned, hints: Mapping[str, int], allowance: Allowance | None) -> bool:
     """Whether a plan is good for sizes and memory other than those that it was made for."""
-    graph = found.graph
-    if _elements(graph, hints) >= _FAR * _elements(graph, found.hints):
+    graph = entry.graph
+    if _elements(graph, hints) >= _MAX_SIZE_RATIO * _elements(graph, entry.hints):
         return False
-    return not (_keeps_more(found.plan, allowance) or _has_room(found, allowance))
+    return not (_exceeds_allowance(entry.plan, allowance) or _would_keep_more(entry, allowance))
 
 
 def _elements(graph: Graph, hints: Mapping[str, int]) -> int:
-    """How many elements a graph is given and gives, where sizes tell that; 1 where none do."""
+    """Count the elements of inputs and outputs with symbolic shapes; 1 if there are none."""
     ends = [x for x in (*graph.inputs, *graph.outputs) if not all(map(_is_number, x.type.shape))]
     return sum(math.prod(int(evaluate(d, hints)) for d in x.type.shape) for x in ends) or 1
 
@@ -136,29 +148,33 @@ def _is_number(d: Index) -> bool:
     return isinstance(d, int)
 
 
-def _has_room(found: _Planned, now: Allowance | None) -> bool:
-    """Whether there is much more room than a plan was made for, and constants that had no room then
-    have it now: a call of few rows must not decide for those of many."""
-    extra, before = knobs.CONSTANTS_EXTRA.get(), found.allowance
+def _would_keep_more(entry: _Planned, now: Allowance | None) -> bool:
+    """Whether constants that had no room when the plan was made have it now.
+
+    There must be much more room: a call of few rows must not decide for those of many.
+    """
+    extra, before = knobs.CONSTANTS_EXTRA.get(), entry.allowance
     if before is None or now is None or extra is None:
         return False
     old, new = before.kept + extra, now.kept + extra
-    constants = [x.type for x in found.graph.inputs if isinstance(x.op, Input) and x.op.constant]
-    given = [t.nbytes for t in constants if isinstance(t.nbytes, int)]
-    if new < _ROOM * old or sum(given) <= old:
+    constants = [x.type for x in entry.graph.inputs if isinstance(x.op, Input) and x.op.constant]
+    sizes = [t.nbytes for t in constants if isinstance(t.nbytes, int)]
+    if new < _MAX_ROOM_RATIO * old or sum(sizes) <= old:
         return False
-    kept = _kept(found.plan)
-    return any(old < kept + n <= new for n in given)
+    kept_bytes = _constant_bytes(entry.plan)
+    return any(old < kept_bytes + n <= new for n in sizes)
 
 
-def _kept(compiled: Compiled | Found) -> int:
+def _constant_bytes(compiled: Compiled | Found) -> int:
     prelude = compiled.executable.prelude
     return 0 if prelude is None else prelude.nbytes
 
 
-def _keeps_more(compiled: Compiled | Found, allowance: Allowance | None) -> bool:
-    """Whether a plan keeps more constants than a program with this allowance may: what it keeps
-    already takes no more memory."""
+def _exceeds_allowance(compiled: Compiled | Found, allowance: Allowance | None) -> bool:
+    """Whether a plan keeps more constants than a program with this allowance may.
+
+    What it holds already takes no more memory.
+    """
     extra, prelude = knobs.CONSTANTS_EXTRA.get(), compiled.executable.prelude
     if allowance is None or extra is None or prelude is None or prelude.holds:
         return False

@@ -1,7 +1,7 @@
-"""What a traced operator costs to compute again, and a value to keep: nanoseconds on this machine.
+"""Estimate what a traced operator costs to recompute and a value to keep, in nanoseconds.
 
-No operator is known by name: its row writes it in primitives, and these say what they do.  What
-multiplies and sums, scans, or is left to torch is never computed again.
+No operator is known by name: its row expands it to primitives, which have costs. Contractions,
+reductions, scans and calls of torch are never recomputed.
 """
 
 # PyTorch is optional, and types must check without it.
@@ -38,7 +38,7 @@ __all__ = ["Prices"]
 
 
 class Prices:
-    """Prices of the operators of one traced graph."""
+    """Recomputation costs of the operators of one traced graph."""
 
     def __init__(self) -> None:
         self._sizes = Sizes()
@@ -46,61 +46,68 @@ class Prices:
         read, write = (self._target.bandwidth("dram", kind, 1) for kind in ("read", "write"))
         self._byte_ns = 1 / read + 1 / write
         self._read_ns = 1 / read
-        self._written: dict[Any, tuple[V | None, ...]] = {}
+        self._cache: dict[Any, tuple[V | None, ...]] = {}
 
     def keep(self, node: Any, *, there: bool = False) -> float:
-        """A value kept: its bytes read in main memory, and written unless they are there anyway."""
-        found = node.meta["val"]
-        count = nbytes(found.numel() * found.element_size())
+        """Return the ns of keeping a value.
+
+        Its bytes are read in main memory, and written unless they exist anyway (`there`).
+        """
+        value = node.meta["val"]
+        count = nbytes(value.numel() * value.element_size())
         return math.inf if count is None else count * (self._read_ns if there else self._byte_ns)
 
-    def again(self, node: Any, beside: Iterable[int] = ()) -> float:
-        """A value computed again from its operands, and results of its operator that are there."""
-        place = 0
+    def again(self, node: Any, siblings: Iterable[int] = ()) -> float:
+        """Return the ns of recomputing a value from its operands and existing results.
+
+        `siblings` are positions of results of its operator that exist. Infinite if it must not be
+        recomputed.
+        """
+        position = 0
         if node.target is operator.getitem:
-            node, place = node.args
+            node, position = node.args
         row = row_of(str(node.target))
         if row is None:
             return 0.0 if _is_view(node.target) else math.inf
         if row.alias:
             return 0.0
         results = self._results(node)
-        if place >= len(results) or results[place] is None:
+        if position >= len(results) or results[position] is None:
             return math.inf
-        given = {k: _input(f"given{k}", x.type) for k in beside if (x := results[k]) is not None}
-        return self._arithmetic(replaced(results, place, given).node)
+        inputs = {k: _input(f"given{k}", x.type) for k in siblings if (x := results[k]) is not None}
+        return self._arithmetic(replaced(results, position, inputs).node)
 
-    def through(self, node: Any, place: int) -> tuple[int, ...]:
-        """The other results of an operator that the one at `place` is computed through."""
+    def through(self, node: Any, position: int) -> tuple[int, ...]:
+        """Return the other results of an operator that one result is computed through."""
         results = self._results(node)
-        return through(results, place) if place < len(results) else ()
+        return through(results, position) if position < len(results) else ()
 
     def _results(self, node: Any) -> tuple[V | None, ...]:
-        """What an operator's row makes of inputs; nothing where it has none."""
-        found = self._written.get(node)
-        if found is None:
+        """Apply an operator's row to fresh inputs; no results if that fails."""
+        results = self._cache.get(node)
+        if results is None:
             try:
-                found = self._lowered(node)
+                results = self._apply_row(node)
             except (SmeltError, TypeError, KeyError, AttributeError):
-                found = ()
-            self._written[node] = found
-        return found
+                results = ()
+            self._cache[node] = results
+        return results
 
-    def _lowered(self, node: Any) -> tuple[V | None, ...]:
+    def _apply_row(self, node: Any) -> tuple[V | None, ...]:
         row = row_of(str(node.target))
         if row is None:
             return ()
-        made: dict[Any, V] = {}
+        inputs: dict[Any, V] = {}
 
         def operand(a: Any) -> Any:
             if isinstance(a, torch.fx.Node):
                 val = a.meta["val"]
                 if isinstance(val, torch.SymInt):
                     return self._sizes.index(val)
-                if a not in made:
+                if a not in inputs:
                     kind = TensorType(ours(val.dtype), self._sizes.shape(val.shape))
-                    made[a] = _input(f"x{len(made)}", kind)
-                return made[a]
+                    inputs[a] = _input(f"x{len(inputs)}", kind)
+                return inputs[a]
             if isinstance(a, (list, tuple)):
                 return [operand(x) for x in a]
             return a
@@ -112,8 +119,8 @@ class Prices:
         if row.elementwise and isinstance(out, torch.Tensor):
             shape = self._sizes.shape(out.shape)
             args = [a.settle(shape) if isinstance(a, V) else a for a in args]
-        found = row.lower(Call(out, fakes, self._sizes, None), *args, **options)
-        return tuple(found) if isinstance(found, (tuple, list)) else (found,)
+        result = row.lower(Call(out, fakes, self._sizes, None), *args, **options)
+        return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
     def _arithmetic(self, node: Node) -> float:
         inputs = [n for n in Graph("all", (), (node,)).nodes() if isinstance(n.op, Input)]
@@ -126,13 +133,13 @@ class Prices:
                 units.values[e.producer].type.dtype for e in unit.edges
             ]
             width = min(max(d.compute.itemsize for d in widths), 8)
-            places = math.prod(evaluate(units.extents[e], self._sizes.hints) for e in unit.axes)
-            total += self._target.compute_ns(unit.trace.cost, places, width)
+            iterations = math.prod(evaluate(units.extents[e], self._sizes.hints) for e in unit.axes)
+            total += self._target.compute_ns(unit.trace.cost, iterations, width)
         return total
 
 
 def _is_view(target: Any) -> bool:
-    """Whether all that a call gives is memory of its operands, shown otherwise."""
+    """Whether a call only gives views of its operands."""
     returns = getattr(getattr(target, "_schema", None), "returns", ())
     alias = [r.alias_info for r in returns]
     return bool(alias) and all(a is not None and not a.is_write for a in alias)

@@ -1,4 +1,4 @@
-"""A lowered program as one Python function: graphs run as kernels, calls go to torch.
+"""Generate one Python function for a lowered program: graphs run as kernels, calls go to torch.
 
 The function is written as text and compiled once, so that a call costs no interpretation:
 
@@ -49,7 +49,7 @@ __all__ = ["Program", "StageError"]
 
 
 class StageError(Exception):
-    """Nothing can be made of one of the stages; the cause says why."""
+    """A stage cannot be compiled; the cause says why."""
 
     def __init__(self, stage: int) -> None:
         super().__init__(f"stage {stage}")
@@ -57,7 +57,7 @@ class StageError(Exception):
 
 
 class Program:
-    """What runs; `segments` are its graphs, `source` its text."""
+    """The generated function `call`; `segments` are its graphs, `source` its text."""
 
     def __init__(
         self,
@@ -68,56 +68,59 @@ class Program:
         looks: bool = True,
         among: Collection[int] | None = None,
     ) -> None:
-        """`budget` is the memory that the graphs may take together; None: each what its operators
-        would take one by one.  Without `looks` positions were looked at before.  Dimensions that
-        are numbers `among` may vary, in another trace of the same program; None: none does."""
+        """Compile the graphs of a lowering and generate the function.
+
+        `budget` is the memory that the graphs may take together; None: each what its operators
+        would take one by one. Without `looks` positions were checked before. Dimensions that are
+        numbers `among` may vary in another trace of the same program; None: none does.
+        """
         self._among = among
         self.lowering, self._budget, self._looks = lowering, budget, looks
         self.segments: list[Segment] = []
         self.module = module
         self._names: dict[Any, str] = {}
         self._lines: list[str] = []
-        self._space: dict[str, Any] = {}
+        self._namespace: dict[str, Any] = {}
         self._sizes: dict[str, str] = {}
         self._build(module.graph)
         self.source = "\n".join(self._lines) + "\n"
-        exec(compile(self.source, "<smelt program>", "exec"), self._space)  # noqa: S102
-        self.call: Callable[[list[Any]], Any] = self._space["call"]
+        exec(compile(self.source, "<smelt program>", "exec"), self._namespace)  # noqa: S102
+        self.call: Callable[[list[Any]], Any] = self._namespace["call"]
 
     @property
     def varying(self) -> set[int]:
-        """The numbers that its graphs take for sizes."""
+        """Return the numbers that its graphs take for sizes."""
         return {e for s in self.segments for e in s.sizes.values() if isinstance(e, int)}
 
     def shown(self, args: list[Any], look: Callable[[Segment, Any, Any], None]) -> Any:
-        """One call; `look` is shown each graph, its tensors and its sizes before it runs."""
+        """Run one call; `look` gets each graph, its tensors and its sizes before it runs."""
 
-        def showing(segment: Segment) -> Callable[[Any, Any], Any]:
+        def observed(segment: Segment) -> Callable[[Any, Any], Any]:
             def run(tensors: Any, sizes: Any) -> Any:
                 look(segment, tensors, sizes)
                 return segment.run(tensors, sizes)
 
             return run
 
-        plain = dict(self._space)
-        self._space |= {f"graph{k}": showing(s) for k, s in enumerate(self.segments)}
+        original = dict(self._namespace)
+        self._namespace |= {f"graph{k}": observed(s) for k, s in enumerate(self.segments)}
         try:
             return self.call(args)
         finally:
-            self._space |= plain
+            self._namespace |= original
 
     # ---- text ------------------------------------------------------------------------------------
 
     def _build(self, graph: torch.fx.Graph) -> None:
         self._lines.append("def call(args):")
-        given = [n for n in graph.nodes if n.op == "placeholder"]
-        for k, node in enumerate(given):
+        arguments = [n for n in graph.nodes if n.op == "placeholder"]
+        for k, node in enumerate(arguments):
             self._names[node] = f"t{k}"
-        if given:
-            self._add("".join(f"{self._names[n]}, " for n in given) + "= args")
+        if arguments:
+            self._add("".join(f"{self._names[n]}, " for n in arguments) + "= args")
         self._add("args.clear()")
-        self._size_sources(given)
-        self._look_apart(given)
+        self._define_sizes(arguments)
+        self._check_overlap(arguments)
         for node in self.lowering.early:
             self._call(node)
         for k, stage in enumerate(self.lowering.stages):
@@ -133,57 +136,57 @@ class Program:
             self._names[node] = f"tl{k}"
         for node in self.lowering.last:
             self._call(node)
-        for node in filter(is_write, graph.nodes):  # what it gives is the argument
+        for node in filter(is_write, graph.nodes):  # its result is the argument
             self._names[node] = self._names[node.args[0]]
-        self._lay_out(next(n for n in graph.nodes if n.op == "output"))
+        self._restore_strides(next(n for n in graph.nodes if n.op == "output"))
         results = self._results()
-        self._free_unused(results)
+        self._release_unused(results)
         self._add(f"return {results}")
 
     def _results(self) -> str:
-        """What is given back, as text."""
+        """Return the text of the return value."""
         views = self.lowering.views
         if not views:
-            return self._show(self.lowering.results)
+            return self._literal(self.lowering.results)
         each = enumerate(self.lowering.results)
-        shown = [self._view(x, views[k]) if k in views else self._show(x) for k, x in each]
+        shown = [self._view(x, views[k]) if k in views else self._literal(x) for k, x in each]
         return f"({', '.join(shown)},)"
 
     def _view(self, node: Any, view: View) -> str:
-        """A view of an argument, as text."""
-        self._space["view_of"] = view_of
+        """Return the text of a view of an argument."""
+        self._namespace["view_of"] = view_of
         shape, strides = (
             "".join(f"{self._number(n)}, " for n in side) for side in (view.shape, view.strides)
         )
         return f"view_of({self._name(node)}, ({shape}), ({strides}), {self._number(view.ahead)})"
 
-    def _lay_out(self, output: Any) -> None:
-        """Gives the user's results that are parts of values, made alone, the strides of eager."""
+    def _restore_strides(self, output: Any) -> None:
+        """Give results that are parts of values, stored alone, eager code's strides."""
         for node in seen(output):
             if self.lowering.shares(node):
                 continue
             fake = node.meta["val"]
             if not isinstance(fake, torch.Tensor) or memory_order(fake) is not None:
                 continue
-            told = [self._number(n) for n in (*fake.stride(), fake.storage_offset())]
-            if None not in told:
+            layout = [self._number(n) for n in (*fake.stride(), fake.storage_offset())]
+            if None not in layout:
                 name = self._name(node)
-                self._space["laid_out"] = laid_out
-                strides = "".join(f"{n}, " for n in told[:-1])
-                self._add(f"{name} = laid_out({name}, ({strides}), {told[-1]})")
+                self._namespace["laid_out"] = laid_out
+                strides = "".join(f"{n}, " for n in layout[:-1])
+                self._add(f"{name} = laid_out({name}, ({strides}), {layout[-1]})")
 
-    def _look_apart(self, given: list[Any]) -> None:
-        """Looks whether arguments that are written where they stand share memory with others."""
+    def _check_overlap(self, arguments: list[Any]) -> None:
+        """Check at the call whether arguments written in place share memory with others."""
         written = list(dict.fromkeys(self.lowering.updates.values()))
         if not written:
             return
-        tensors = [n for n in given if isinstance(n.meta.get("val"), torch.Tensor)]
+        tensors = [n for n in arguments if isinstance(n.meta.get("val"), torch.Tensor)]
         lists = [
-            ", ".join(self._names[n] for n in tensors if (n in written) == own)
-            for own in (True, False)
+            ", ".join(self._names[n] for n in tensors if (n in written) == is_written)
+            for is_written in (True, False)
         ]
-        self._space["apart"] = apart
-        self._add(f"{_APART} = apart([{lists[0]}], [{lists[1]}])")
+        self._namespace["apart"] = apart
+        self._add(f"{_NO_OVERLAP} = apart([{lists[0]}], [{lists[1]}])")
 
     def _number(self, n: Any) -> str | None:
         return repr(n) if isinstance(n, int) else self._expression(n)
@@ -191,20 +194,20 @@ class Program:
     def _add(self, line: str) -> None:
         self._lines.append(f"    {line}")
 
-    def _size_sources(self, given: list[Any]) -> None:
-        """Where each symbol's value comes from: an argument, or a dimension of one."""
-        for node in given:
-            found = node.meta.get("val")
-            if isinstance(found, torch.SymInt):
-                self._learn(found, self._names[node])
-        for node in given:
-            found = node.meta.get("val")
-            if isinstance(found, torch.Tensor):
-                for a, n in enumerate(found.shape):
+    def _define_sizes(self, arguments: list[Any]) -> None:
+        """Define each symbol from an argument, or from a dimension of one."""
+        for node in arguments:
+            value = node.meta.get("val")
+            if isinstance(value, torch.SymInt):
+                self._define_size(value, self._names[node])
+        for node in arguments:
+            value = node.meta.get("val")
+            if isinstance(value, torch.Tensor):
+                for a, n in enumerate(value.shape):
                     if isinstance(n, torch.SymInt):
-                        self._learn(n, f"{self._names[node]}.size({a})")
+                        self._define_size(n, f"{self._names[node]}.size({a})")
 
-    def _learn(self, n: Any, source: str) -> None:
+    def _define_size(self, n: Any, source: str) -> None:
         try:
             expr = self.lowering.sizes.index(n)
         except UnsupportedError:
@@ -215,45 +218,45 @@ class Program:
                 self._add(f"{name} = {source}")
 
     def _segment(self, stage: Stage) -> None:
-        made = make_segment(
+        segment = make_segment(
             stage, self.lowering.sizes, self._allowance(), looks=self._looks, among=self._among
         )
         if self._budget is not None:
-            self._budget.keep(made.kept)
-        self.segments.append(made)
+            self._budget.keep(segment.kept)
+        self.segments.append(segment)
         name = f"graph{len(self.segments) - 1}"
-        self._space[name] = made.run
+        self._namespace[name] = segment.run
         tensors = ", ".join(self._tensor(node) for node in stage.inputs)
-        told = [made.sizes[n] for n in made.size_names]
-        missing = [n for e in told for n in sizes_of(e) if n not in self._sizes]
+        expressions = [segment.sizes[n] for n in segment.size_names]
+        missing = [n for e in expressions for n in sizes_of(e) if n not in self._sizes]
         if missing:
             raise UnsupportedError(f"no argument tells the size {missing[0]}")
-        sizes = "".join(f"{text(e)}, " for e in told)
+        sizes = "".join(f"{text(e)}, " for e in expressions)
         targets: list[str] = []
         for node in stage.outputs:
             if node in stage.written:
                 continue
             self._names[node] = f"t{len(self._names)}"
             targets.append(f"{self._names[node]}, ")
-        if made.looks.flag is not None:
+        if segment.looks.flag is not None:
             targets.append("outside, ")
         comma = "," if len(stage.inputs) == 1 else ""
-        given = f"{''.join(targets)}= " if targets else ""
-        self._look_inside(made, name)
-        self._add(f"{given}{name}(({tensors}{comma}), ({sizes}))")
-        if made.looks.flag is not None:
+        assignment = f"{''.join(targets)}= " if targets else ""
+        self._check_bounds(segment, name)
+        self._add(f"{assignment}{name}(({tensors}{comma}), ({sizes}))")
+        if segment.looks.flag is not None:
             self._add(f"if outside: refused_{name}()")
 
-    def _look_inside(self, made: Segment, name: str) -> None:
-        """Compares sizes with each other for the positions that a graph reads."""
-        if made.looks.readers:
-            self._space[f"refused_{name}"] = partial(refused, made.looks.readers)
-        for room in made.looks.sizes:
-            if all(s in self._sizes for s in sizes_of(room)):
-                self._add(f"if {text(room)} < 0: refused_{name}()")
+    def _check_bounds(self, segment: Segment, name: str) -> None:
+        """Add comparisons of sizes for the positions that a graph reads."""
+        if segment.looks.readers:
+            self._namespace[f"refused_{name}"] = partial(refused, segment.looks.readers)
+        for remaining in segment.looks.sizes:
+            if all(s in self._sizes for s in sizes_of(remaining)):
+                self._add(f"if {text(remaining)} < 0: refused_{name}()")
 
     def _allowance(self) -> Allowance | None:
-        """The memory that the next graph may take, if anything is known of it."""
+        """Return the memory that the next graph may take; None if it is unknown."""
         if self._budget is None:
             return None
         stages = self.lowering.stages
@@ -262,133 +265,140 @@ class Program:
         return self._budget.allowance(alone=alone)
 
     def _tensor(self, node: Any) -> str:
-        """A tensor as a graph takes it: in the memory order that its input declares."""
+        """Return the text of a tensor in the memory order that the input declares."""
         name = self._name(node)
         fake = node.meta["val"]
         order = memory_order(fake)
         if turn_of(node) is not None:
             return name
         if fake.is_neg() or _is_tangent(node):
-            self._space["plain"] = plain
+            self._namespace["plain"] = plain
             name = f"plain({name})" + (".contiguous()" if fake.is_neg() else "")
         if order is not None and order != list(range(len(order))):
             name = f"{name}.permute({order})"
-        straight = order is None or order == list(range(len(order)))
-        if node.op == "placeholder" and straight and is_guarded(node):
+        in_order = order is None or order == list(range(len(order)))
+        if node.op == "placeholder" and in_order and is_guarded(node):
             return name
-        if not is_guarded(node):  # some versions of torch announce another type than they give
-            kind = self._show(fake.dtype)
-            lies = f"{name}.dtype is {kind} and {name}.is_contiguous()"
-            laid = f"{name}.to({kind})"
+        if not is_guarded(node):  # some versions of torch pass another type than the traced one
+            kind = self._literal(fake.dtype)
+            condition = f"{name}.dtype is {kind} and {name}.is_contiguous()"
+            converted = f"{name}.to({kind})"
         else:
-            lies, laid = f"{name}.is_contiguous()", name
+            condition, converted = f"{name}.is_contiguous()", name
         if order is None and node.op == "placeholder":
-            self._space["fitted"] = fitted
-            return f"fitted({laid}, {declared(fake, guarded=False)})"
+            self._namespace["fitted"] = fitted
+            return f"fitted({converted}, {declared(fake, guarded=False)})"
         if not name.isidentifier():
-            return f"{laid}.contiguous()"
-        return f"({name} if {lies} else {laid}.contiguous())"  # asking takes less than calling
+            return f"{converted}.contiguous()"
+        # The check is faster than the call.
+        return f"({name} if {condition} else {converted}.contiguous())"
 
     def _name(self, node: Any) -> str:
-        """The variable that holds a value, computed now if it is a view or a size."""
-        found = self._names.get(node)
-        if found is not None:
-            return found
-        known = node.meta.get("val")
-        if isinstance(known, torch.SymInt):
-            expr = self._expression(known)
+        """Return the variable of a value, computed now if it is a view or a size."""
+        variable = self._names.get(node)
+        if variable is not None:
+            return variable
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt):
+            expr = self._expression(value)
             if expr is not None:
                 return expr
         if node.op == "get_attr":
-            name = f"c_{len(self._space)}"
-            self._space[name] = _attribute(self.module, node.target)
+            name = f"c_{len(self._namespace)}"
+            self._namespace[name] = _attribute(self.module, node.target)
             self._names[node] = name
             return name
         self._call(node)
         return self._names[node]
 
     def _expression(self, n: Any) -> str | None:
-        """A size as text over the sizes of the arguments, where they tell it."""
+        """Return a size as text over sizes of the arguments; None if they do not determine it."""
         try:
-            found = self.lowering.sizes.index(n)
+            size_expression = self.lowering.sizes.index(n)
         except UnsupportedError:
             return None
-        return f"({text(found)})" if all(s in self._sizes for s in sizes_of(found)) else None
+        return (
+            f"({text(size_expression)})"
+            if all(s in self._sizes for s in sizes_of(size_expression))
+            else None
+        )
 
     def _call(self, node: Any) -> None:
-        """One call of torch."""
+        """Add one call of torch."""
         if node.target is operator.getitem:
             self._names[node] = name = f"t{len(self._names)}"
             self._add(f"{name} = {self._name(node.args[0])}[{node.args[1]!r}]")
             return
-        args = [self._show(a) for a in node.args]
-        args += [f"{key}={self._show(a)}" for key, a in node.kwargs.items()]
-        function = f"f_{len(self._space)}"
-        self._space[function] = _REPLACED.get(str(node.target), node.target)
+        args = [self._literal(a) for a in node.args]
+        args += [f"{key}={self._literal(a)}" for key, a in node.kwargs.items()]
+        function = f"f_{len(self._namespace)}"
+        self._namespace[function] = _REPLACEMENTS.get(str(node.target), node.target)
         if node in self.lowering.updates:
-            self._space[function] = Update(node.target)
-            args = [_APART, *args]
+            self._namespace[function] = Update(node.target)
+            args = [_NO_OVERLAP, *args]
         elif is_write(node) and node.args[1] in self.lowering.updates:
-            self._space[function] = settled
-        elif (written := there(node, self.lowering.row)) is not None:
-            self._space[function] = written
+            self._namespace[function] = settled
+        elif (in_place := there(node, self.lowering.row)) is not None:
+            self._namespace[function] = in_place
         self._names[node] = name = f"t{len(self._names)}"
         self._add(f"{name} = {function}({', '.join(args)})")
 
-    def _show(self, a: Any) -> str:
-        """An argument as Python text."""
+    def _literal(self, a: Any) -> str:
+        """Return an argument as Python text."""
         if isinstance(a, torch.fx.Node):
             return self._name(a)
         if isinstance(a, (list, tuple)):
-            inner = ", ".join(self._show(x) for x in a)
+            inner = ", ".join(self._literal(x) for x in a)
             return f"[{inner}]" if isinstance(a, list) else f"({inner}{',' if len(a) == 1 else ''})"
         if isinstance(a, slice):
-            return f"slice({self._show(a.start)}, {self._show(a.stop)}, {self._show(a.step)})"
+            return (
+                f"slice({self._literal(a.start)}, {self._literal(a.stop)}, {self._literal(a.step)})"
+            )
         if a is None or isinstance(a, (bool, int, str)):
             return repr(a)
         if isinstance(a, torch.SymInt) and (expr := self._expression(a)) is not None:
             return expr
         if isinstance(a, float) and math.isfinite(a):
             return repr(a)
-        name = f"c_{len(self._space)}"
-        self._space[name] = a
+        name = f"c_{len(self._namespace)}"
+        self._namespace[name] = a
         return name
 
-    def _free_unused(self, results: str) -> None:
-        """Drops every variable after its last use, so that memory is given back early."""
+    def _release_unused(self, results: str) -> None:
+        """Clear every variable after its last use, so that memory is released early."""
         last: dict[str, int] = {}
         words = {name: None for name in self._names.values() if name.startswith("t")}
-        for at, line in enumerate(self._lines):
+        for number, line in enumerate(self._lines):
             for word in _words(line):
                 if word in words:
-                    last[word] = at
-        kept = set(_words(results))
+                    last[word] = number
+        returned = set(_words(results))
         ends: dict[int, list[str]] = {}
-        for word, at in last.items():
-            if word not in kept and at > 1:
-                ends.setdefault(at, []).append(word)
+        for word, number in last.items():
+            if word not in returned and number > 1:
+                ends.setdefault(number, []).append(word)
         lines: list[str] = []
-        for at, line in enumerate(self._lines):
+        for number, line in enumerate(self._lines):
             lines.append(line)
-            if at in ends and at < len(self._lines) - 1:
-                lines.append(f"    {' = '.join(ends[at])} = None")
+            if number in ends and number < len(self._lines) - 1:
+                lines.append(f"    {' = '.join(ends[number])} = None")
         self._lines = lines
 
 
 def _words(line: str) -> list[str]:
-    found: list[str] = []
+    words: list[str] = []
     word = ""
     for letter in f"{line} ":
         if letter.isalnum() or letter == "_":
             word += letter
         elif word:
-            found.append(word)
+            words.append(word)
             word = ""
-    return found
+    return words
 
 
 def _is_tangent(node: Any) -> bool:
-    """Whether it is a gradient that a backward graph is given: of any kind that autograd knows."""
+    """Whether it is a gradient passed to a backward graph, of any tensor kind."""
     return node.op == "placeholder" and "tangents" in str(node.target) and not is_guarded(node)
 
 
@@ -398,22 +408,23 @@ def _attribute(module: Any, path: str) -> Any:
     return module
 
 
-def _in_order(token: Any, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """A call that does more than compute, with the token that keeps it in order before its results.
-    Lines of a program are in order anyway, so torch's own way there, which takes as long as ten
-    calls, is left out."""
-    found = function(*args, **options)
-    return (token, *found) if isinstance(found, tuple) else (token, found)
+def _call_with_token(token: Any, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call a function with side effects and put its effect token before its results.
+
+    Lines of a program run in order anyway, so torch's slow wrapper is skipped.
+    """
+    result = function(*args, **options)
+    return (token, *result) if isinstance(result, tuple) else (token, result)
 
 
-_APART = "apart_"
-"""Whether arguments of which parts are written share no memory with others in this call."""
-_REPLACED: dict[str, Any] = {
+_NO_OVERLAP = "apart_"
+"""Variable: whether partly written arguments share no memory with others in this call."""
+_REPLACEMENTS: dict[str, Any] = {
     "aten.view.default": torch.ops.aten.reshape.default,
     "aten._unsafe_view.default": torch.ops.aten.reshape.default,
     "aten.index_put.default": put,
     "aten._unsafe_index_put.default": put,
-    "with_effects": _in_order,
+    "with_effects": _call_with_token,
 }
-"""A view of a tensor that we laid out otherwise than eager code may need a copy; rows are added at
-once; calls in order are called."""
+"""Functions called in place of traced operators: reshapes, as a view of a tensor with our strides
+may need a copy; faster index_put; calls without the token wrapper."""

@@ -1,11 +1,11 @@
-"""What was compiled behind `torch.compile`, and what became of it.
+"""Record what `torch.compile` compiles and what becomes of it.
 
     with smelt.torch.record() as record:
         fast(x)
     print(record)
 
-A record ties every kernel to modules, lines and ATen operators, and lists what was left to torch,
-which graphs fell back, and where Dynamo broke the program.
+A record connects every kernel with modules, lines and ATen operators, and lists what was left to
+torch, which graphs fell back, and where Dynamo broke the program.
 """
 
 # PyTorch is optional, and types must check without it.
@@ -43,7 +43,7 @@ __all__ = ["Break", "Compiled", "Kept", "Kernel", "Record", "record"]
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """A place where Dynamo ended a graph, in its own words."""
+    """A place where Dynamo ended a graph, with Dynamo's reason."""
 
     reason: str
     where: str
@@ -51,20 +51,20 @@ class Break:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What became of a value of the forward graph that the backward graph wants."""
+    """Fate of a forward value that the backward graph needs: kept or recomputed."""
 
     name: str
     operator: str
     bytes: int
     again: bool
-    """Computed again in the backward graph, not kept for it."""
+    """Recomputed in the backward graph, not kept for it."""
     where: str
     """The module's path and the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel of a compiled graph, tied to the model."""
+    """A kernel of a compiled graph, with the operators and modules that it computes."""
 
     name: str
     operators: tuple[str, ...]
@@ -73,33 +73,34 @@ class Kernel:
     places: tuple[str, ...]
     """`file:line` of the user's program."""
     bytes: int
-    """Moved by the kernel, at the sizes of the traced call."""
+    """Bytes moved by the kernel, at the sizes of the traced call."""
     bytes_unfused: int
-    """Moved by the same operators one by one."""
+    """Bytes moved by the same operators one by one."""
     predicted_ns: float | None
     text: str
     measured_ns: float | None = None
-    """The median of some launches alone, with what the first call gave it; `explain` measures."""
+    """Median of some launches of the kernel alone on the data of the first call; set by `explain`.
+    """
 
 
 @dataclass(slots=True)
 class Compiled:
-    """One traced graph: its program, or why it runs eagerly."""
+    """A traced graph: its program, or why it runs eagerly."""
 
     kind: str
-    """inference, forward or backward; whole for what failed before it was cut into these."""
+    """inference, forward or backward; whole for a failure before the graph was split."""
     program: Program | None
     operators: int
-    """Calls of ATen in the traced graph."""
+    """Number of ATen calls in the traced graph."""
     seconds: float
     fallback: str = ""
     failed: str = ""
-    """Why operators of it were left to torch, or it was cut in parts: what failed first inside."""
+    """Why operators were left to torch, or the graph was split: the first failure inside."""
     first_arguments: list[Any] | None = None
     times: dict[Segment, Times] = field(default_factory=dict["Segment", "Times"])
-    """What was measured of each graph of the program."""
+    """Measured times of each graph of the program."""
     kept: tuple[Kept, ...] = ()
-    """Of a forward graph: what it keeps, and what the backward graph computes again."""
+    """Of a forward graph: what it keeps, and what the backward graph recomputes."""
 
     @property
     def left(self) -> tuple[Left, ...]:
@@ -107,41 +108,41 @@ class Compiled:
         return () if self.program is None else tuple(self.program.lowering.left)
 
     def reports(self) -> list[Report]:
-        """`smelt.explain`'s report of each graph of the program."""
+        """Return `smelt.explain`'s report of each graph of the program."""
         return [] if self.program is None else [_report(s, self) for s in self.program.segments]
 
     def kernels(self) -> list[Kernel]:
-        """Every kernel, in order of execution."""
+        """Return every kernel, in order of execution."""
         if self.program is None:
             return []
         return [k for s in self.program.segments for k in _kernels(s, self)]
 
     def measure(self, segment: Segment, tensors: Any, sizes: tuple[int, ...]) -> None:
-        """Times a graph of the program with what a call gives it."""
+        """Time a graph of the program on the data of a call."""
         arrays, named = segment.arrays(tensors, sizes), dict(zip(segment.size_names, sizes))
-        self.times[segment] = _explaining().measure(segment.compiled.executable, arrays, named)
+        self.times[segment] = _explain_module().measure(segment.compiled.executable, arrays, named)
 
 
 @cache
-def _explaining() -> Any:
-    """The package that makes reports, imported by the first one: it knows the whole compiler."""
+def _explain_module() -> Any:
+    """Import the package that makes reports at its first use: it loads the whole compiler."""
     return imported("smelt.explain")
 
 
 def _report(segment: Segment, home: Compiled) -> Report:
     times = home.times.get(segment)
-    return _explaining().report(segment.compiled, dict(segment.hints), times=times)
+    return _explain_module().report(segment.compiled, dict(segment.hints), times=times)
 
 
 def _kernels(segment: Segment, home: Compiled) -> list[Kernel]:
-    told = _report(segment, home)
-    found: list[Kernel] = []
-    for cluster, kernel in zip(segment.compiled.plan.every, told.entries, strict=True):
+    report = _report(segment, home)
+    kernels: list[Kernel] = []
+    for cluster, kernel in zip(segment.compiled.plan.every, report.entries, strict=True):
         if cluster.body is not None or kernel.data.kind == "check":
             continue  # the kernels of a body follow, checks compute nothing
         origins = [n.origin for n in cluster.nodes if isinstance(n.origin, Traced)]
         data = kernel.data
-        found.append(
+        kernels.append(
             Kernel(
                 data.name,
                 tuple(dict.fromkeys(o.operator for o in origins)),
@@ -154,7 +155,7 @@ def _kernels(segment: Segment, home: Compiled) -> list[Kernel]:
                 None if data.measured is None else data.measured.median_ns,
             )
         )
-    return found
+    return kernels
 
 
 @dataclass(slots=True)
@@ -165,7 +166,7 @@ class Record:
     breaks: list[Break] = field(default_factory=list[Break])
     keep_arguments: bool = False
     measures: bool = False
-    """Each graph is measured with what its first call is given."""
+    """Whether each graph is measured on the data of its first call."""
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -174,20 +175,21 @@ class Record:
 
     @property
     def left(self) -> list[Left]:
-        """What was left to torch, in all graphs."""
+        """Operators that were left to torch, in all graphs."""
         return [x for g in self.graphs for x in g.left]
 
     def why(self, a: str, b: str) -> Why:
-        """Why two operators are, or are not, in one kernel: `print` it.  They are named by ATen
-        (`addmm`), by the path of a module (`layers.0`), by a line (`model.py:41`), or as in a
-        graph's report; the first graph that has both answers.
+        """Explain why two operators are, or are not, in one kernel; `print` the result.
 
-        Raises UnknownNameError for a name that no graph has, or no graph beside the other.
+        They are named by ATen (`addmm`), by the path of a module (`layers.0`), by a line
+        (`model.py:41`), or as in a graph's report; the first graph that has both answers.
+
+        Raises UnknownNameError for a name that no graph has, or no graph together with the other.
         """
         last: UnknownNameError | None = None
-        for told in (report for g in self.graphs for report in g.reports()):
+        for candidate in (report for g in self.graphs for report in g.reports()):
             try:
-                return told.why(a, b)
+                return candidate.why(a, b)
             except UnknownNameError as error:
                 last = last or error
         hint = "; nothing was compiled"
@@ -237,20 +239,20 @@ def _line(k: Kernel) -> str:
         if (k.modules)
         else ""
     )
-    place = k.places[0].rpartition("/")[2] if k.places else ""
+    location = k.places[0].rpartition("/")[2] if k.places else ""
     saved = show_bytes(max(0, k.bytes_unfused - k.bytes))
-    time = "" if k.measured_ns is None else _explaining().show_time(k.measured_ns)
+    time = "" if k.measured_ns is None else _explain_module().show_time(k.measured_ns)
     return "  ".join(
-        part for part in (f"  {k.name}", shown, where, place, time, f"saved {saved}") if part
+        part for part in (f"  {k.name}", shown, where, location, time, f"saved {saved}") if part
     )
 
 
 def _head(g: Compiled) -> str:
-    found = f"{g.kind}, compiled in {g.seconds:.2f} s"
+    head = f"{g.kind}, compiled in {g.seconds:.2f} s"
     if not g.times:
-        return found
+        return head
     calls = sum(t.call.median_ns for t in g.times.values())
-    return f"{found}, {_explaining().show_time(calls)} a call"
+    return f"{head}, {_explain_module().show_time(calls)} a call"
 
 
 def _kept(g: Compiled) -> list[str]:
@@ -281,46 +283,46 @@ def _left(g: Compiled) -> list[str]:
 
 
 _OPEN: list[Record] = []
-"""Records that are being written; compiling is rare and under Dynamo's lock."""
+"""Open records; compiling is rare and under Dynamo's lock."""
 
 
 @contextmanager
 def record(
     *, keep_arguments: bool = False, measures: bool = False
 ) -> Generator[Record, None, None]:
-    """Notes what is compiled inside the `with` block; models compiled before are not traced again.
+    """Record what is compiled inside the `with` block.
 
-    `keep_arguments` keeps copies of what each graph is called with first; with `measures` that call
-    also takes the times of each kernel alone.
+    Models compiled before are not traced again. `keep_arguments` keeps copies of the arguments of
+    each graph's first call; with `measures` that call also measures each kernel alone.
     """
-    made = Record(keep_arguments=keep_arguments, measures=measures)
-    before = _refused()
-    _OPEN.append(made)
+    new = Record(keep_arguments=keep_arguments, measures=measures)
+    before = _dynamo_failures()
+    _OPEN.append(new)
     try:
-        yield made
+        yield new
     finally:
-        _OPEN.remove(made)
-        made.breaks += _skipped(_refused() - before)
+        _OPEN.remove(new)
+        new.breaks += _skipped_frames(_dynamo_failures() - before)
 
 
 _FRAME = re.compile(r"frame skipped: .*? \((.+) line (\d+)\)")
 
 
-def _refused() -> Counter[str]:
-    """How often Dynamo gave up, by its reasons."""
+def _dynamo_failures() -> Counter[str]:
+    """Count how often Dynamo gave up, by its reasons."""
     return Counter(counters["unimplemented"])
 
 
-def _skipped(refused: Counter[str]) -> list[Break]:
-    """Functions that Dynamo left to Python as a whole, so that no graph tells of them."""
-    found: list[Break] = []
+def _skipped_frames(refused: Counter[str]) -> list[Break]:
+    """Return the functions that Dynamo left to Python completely, of which there is no graph."""
+    breaks: list[Break] = []
     for reason in refused:
         if frame := _FRAME.search(reason):
             what = f"{reason.splitlines()[0]}: the whole function runs eagerly"
-            found.append(Break(what, f"{frame[1]}:{frame[2]}"))
-    return found
+            breaks.append(Break(what, f"{frame[1]}:{frame[2]}"))
+    return breaks
 
 
 def open_records() -> list[Record]:
-    """The records to write to."""
+    """Return the records that are open."""
     return _OPEN

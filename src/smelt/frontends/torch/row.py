@@ -1,11 +1,11 @@
-"""One row for each ATen operator that we compute: its name, and how it is written in primitives.
+"""Define the table row of an ATen operator: its name and its lowering to primitives.
 
 A rule gets the call (what the tracer knows of the result) and the operator's own arguments, tensors
 as values:
 
     Row("aten.neg.default", lambda c, x: -x)
 
-What a rule gives is compared with the type that torch expects; a rule that does not apply raises
+The result of a rule is compared with the type that torch expects; a rule that does not apply raises
 UnsupportedError, and the operator is left to torch with that reason.
 """
 
@@ -35,33 +35,36 @@ __all__ = ["Call", "Row", "axes_of", "axis_of"]
 
 
 Dim: TypeAlias = tuple[int, int]
-"""A dimension of an operand: the operand's place, and the axis."""
+"""Dimension of an operand: (position of the operand, axis)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`lower(call, *arguments)` gives a value, or a tuple of values; None is not computed."""
+    """A table row: `lower(call, *arguments)` returns a value or a tuple of values.
+
+    None in a tuple stands for a result that is not computed.
+    """
 
     name: str
-    """As torch prints the overload: `aten.add.Tensor`."""
+    """The overload as torch prints it: `aten.add.Tensor`."""
     lower: Callable[..., Any]
     alias: bool = False
-    """torch answers with another view of the same memory, for nothing."""
+    """Torch returns another view of the same memory, at no cost."""
     elementwise: bool = False
     """Operands broadcast, and their dimensions are those of the result."""
     source: bool = False
-    """Takes nothing of a tensor but its type, for which it gets None; made anew wherever it is
+    """Needs only the type of a tensor operand, for which it gets None; made anew wherever it is
     read."""
     copies: bool = False
-    """Writes a part of its first operand, into a copy of the whole."""
+    """Writes a part of its first operand, into a copy of all of it."""
     inside: bool = False
-    """Reads at positions that are inside, as whoever wrote the call has promised."""
+    """Reads at positions that the writer of the call promises to be in bounds."""
     agree: tuple[tuple[Dim, Dim], ...] = ()
-    """Dimensions that have to be equal, though the tracer does not compare them."""
+    """Dimensions that must be equal, though the tracer does not compare them."""
 
 
 class Call:
-    """What is known of one operator in the traced program."""
+    """Facts that the tracer knows of one operator."""
 
     __slots__ = ("fakes", "origin", "out", "reads", "sizes")
 
@@ -73,9 +76,12 @@ class Call:
         origin: Origin | None,
         reads: list[Read] | None = None,
     ) -> None:
-        """`out` is the tracer's result, a tensor without data or a tuple; `fakes` the operands."""
+        """Store the facts of a call.
+
+        `out` is the tracer's result, a tensor without data or a tuple; `fakes` are the operands.
+        """
         self.reads = [] if reads is None else reads
-        """Positions that have to be inside, though no kernel reads there."""
+        """Positions that must be in bounds, though no kernel reads there."""
         self.out = out
         self.fakes = fakes
         self.sizes = sizes
@@ -96,52 +102,60 @@ class Call:
 
     @property
     def common(self) -> DType:
-        """The type that torch brings the operands to."""
-        given = [x for x in self.fakes if isinstance(x, (torch.Tensor, bool, int, float))]
-        found: Any = given[0].dtype if isinstance(given[0], torch.Tensor) else None
-        if len(given) > 1:
-            found = torch.result_type(given[0], given[1])
-            for other in given[2:]:
+        """The type to which torch promotes the operands."""
+        operands = [x for x in self.fakes if isinstance(x, (torch.Tensor, bool, int, float))]
+        dtype: Any = operands[0].dtype if isinstance(operands[0], torch.Tensor) else None
+        if len(operands) > 1:
+            dtype = torch.result_type(operands[0], operands[1])
+            for other in operands[2:]:
                 if isinstance(other, torch.Tensor):
-                    found = torch.promote_types(found, other.dtype)
-        return ours(found)
+                    dtype = torch.promote_types(dtype, other.dtype)
+        return ours(dtype)
 
     def number(self, x: Any, dtype: DType) -> V:
-        """A Python number or size as a value."""
+        """Return a Python number or size as a value."""
         return number(x, dtype, self.origin)
 
     def arithmetic(self, *operands: Any) -> DType:
-        """The type that sums and products with these operands are computed in: torch multiplies a
-        tensor of halves by a number as float32, which matters where no half is that number."""
+        """Return the type in which sums and products of these operands are computed.
+
+        Torch multiplies a half-type tensor by a number in float32, which matters if the half type
+        cannot represent the number.
+        """
         numbers = [x for x in operands if not isinstance(x, (V, bool))]
         exact = all(isinstance(x, (int, float)) and self.dtype.rounded(x) == x for x in numbers)
         return self.dtype if exact else self.dtype.compute
 
     def value(self, x: Any, dtype: DType) -> V:
-        """An operand, tensor or number, as a value of a type."""
+        """Return an operand, tensor or number, as a value of a type."""
         return x.cast(dtype) if isinstance(x, V) else number(x, dtype, self.origin)
 
     def settled(self, x: V, shape: Shape) -> V:
-        """A value whose dimensions guards make those of `shape`, spelt as these are.  Raises
-        UnsupportedError where they are others in the call that is traced."""
+        """Respell the dimensions of a value as those of `shape`, which guards make equal.
+
+        Raises UnsupportedError if they differ in the traced call.
+        """
         self.sizes.compare(x.shape, shape)
         return x.settle(shape)
 
     def index(self, n: Any) -> Index:
-        """A size argument; sizes arrive as expressions already."""
+        """Return a size argument, which is an expression already.
+
+        Raises UnsupportedError if it is no size.
+        """
         if isinstance(n, (float, V)) or n is None:
             raise UnsupportedError(f"{n!r} is no size")
         return n
 
 
 def axis_of(a: int, rank: int) -> int:
-    """An axis counted from the front."""
+    """Return an axis counted from the front."""
     return a % rank if rank else 0
 
 
 def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
-    """The axes that a fold takes: all of them for None or none."""
+    """Return the axes of a reduction: all of them for None or an empty list."""
     if axes is None or axes == []:
         return tuple(range(rank))
-    given = (axes,) if isinstance(axes, int) else axes
-    return tuple(sorted({axis_of(a, rank) for a in given}))
+    listed = (axes,) if isinstance(axes, int) else axes
+    return tuple(sorted({axis_of(a, rank) for a in listed}))

@@ -1,7 +1,7 @@
-"""Elementwise operators of ATen.
+"""Lower elementwise ATen operators.
 
-Operands are brought to the type of the result, comparisons to the common type of the operands; the
-tracer has applied torch's promotion rules already, so that only its answer is read here.
+Operands are cast to the type of the result, those of comparisons to their common type; the tracer
+has applied torch's promotion rules already, so that only its answer is read here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ def _binary(scalar: str) -> Callable[..., V]:
 
 
 def _shift(scalar: str) -> Callable[..., V]:
-    """Shifts of integers; counts that are too large or negative give 0 or the sign, as ours do."""
+    """Shift integers.
+
+    Counts that are too large or negative give 0 or the sign, as our operators do.
+    """
 
     def lower(c: Call, x: Any, y: Any) -> V:
         if not c.dtype.is_integer:
@@ -60,8 +63,8 @@ def _logical(scalar: str) -> Callable[..., V]:
     return lower
 
 
-def _whole(scalar: str) -> Callable[[Call, V], V]:
-    """Rounding to whole numbers: integers are whole already."""
+def _round_to_integer(scalar: str) -> Callable[[Call, V], V]:
+    """Round to integers; integer operands are returned as they are."""
 
     def lower(c: Call, x: V) -> V:
         return x.map(scalar) if x.dtype.is_float else x
@@ -69,8 +72,8 @@ def _whole(scalar: str) -> Callable[[Call, V], V]:
     return lower
 
 
-def _test(scalar: str) -> Callable[[Call, V], V]:
-    """A question about floats; integers are never infinite nor NaN."""
+def _float_test(scalar: str) -> Callable[[Call, V], V]:
+    """Test floats; integers are never infinite nor NaN."""
 
     def lower(c: Call, x: V) -> V:
         if x.dtype.is_float:
@@ -81,17 +84,17 @@ def _test(scalar: str) -> Callable[[Call, V], V]:
 
 
 def _add(c: Call, x: Any, y: Any, *, alpha: Any = 1) -> V:
-    kind = _sum_kind(c, x, y, alpha)
+    kind = _sum_dtype(c, x, y, alpha)
     return (c.value(x, kind) + _scaled(c, c.value(y, kind), alpha)).cast(c.dtype)
 
 
 def _sub(c: Call, x: Any, y: Any, *, alpha: Any = 1) -> V:
-    kind = _sum_kind(c, x, y, alpha)
+    kind = _sum_dtype(c, x, y, alpha)
     return (c.value(x, kind) - _scaled(c, c.value(y, kind), alpha)).cast(c.dtype)
 
 
 def _rsub(c: Call, x: Any, y: Any, alpha: Any = 1) -> V:
-    kind = _sum_kind(c, x, y, alpha)
+    kind = _sum_dtype(c, x, y, alpha)
     return (c.value(y, kind) - _scaled(c, c.value(x, kind), alpha)).cast(c.dtype)
 
 
@@ -99,8 +102,8 @@ def _scaled(c: Call, x: V, factor: Any) -> V:
     return x if factor == 1 else x * factor
 
 
-def _sum_kind(c: Call, x: Any, y: Any, alpha: Any) -> DType:
-    """The type of a sum with a multiple, which torch rounds once: half a number may be doubled."""
+def _sum_dtype(c: Call, x: Any, y: Any, alpha: Any) -> DType:
+    """Return the type of x + alpha * y, which torch rounds once."""
     return c.arithmetic(x, y) if alpha == 1 else c.dtype.compute
 
 
@@ -111,8 +114,8 @@ def _mul(c: Call, x: Any, y: Any) -> V:
     return (c.value(x, kind) * c.value(y, kind)).cast(c.dtype)
 
 
-def _nonzero(c: Call, y: Any, what: str) -> None:
-    """torch raises where an integer is divided by 0, and we do not."""
+def _require_nonzero(c: Call, y: Any, what: str) -> None:
+    """Raise UnsupportedError unless an integer divisor cannot be 0: torch raises there."""
     if isinstance(y, Expr) and c.sizes.is_positive(y):
         return
     if not isinstance(y, (int, float)) or y == 0:
@@ -124,7 +127,7 @@ def _div(c: Call, x: Any, y: Any, *, rounding_mode: str | None = None) -> V:
         kind = c.arithmetic(x, y)
         return (c.value(x, kind) / c.value(y, kind)).cast(c.dtype)
     if c.dtype.is_integer:
-        _nonzero(c, y, "division")
+        _require_nonzero(c, y, "division")
     a, b = c.value(x, c.dtype), c.value(y, c.dtype)
     if rounding_mode == "floor":
         return a.map("floordiv", b)
@@ -133,14 +136,16 @@ def _div(c: Call, x: Any, y: Any, *, rounding_mode: str | None = None) -> V:
     if c.dtype.kind == "uint":
         return a.map("floordiv", b)
     below = a.map("floordiv", b)
-    return below + _raised(a, b).cast(c.dtype)
+    return below + _truncation_differs(a, b).cast(c.dtype)
 
 
-def _raised(a: V, b: V) -> V:
-    """Where whole numbers divided towards zero give one more than rounded down.  Their magnitudes
-    are not asked, which the least number of a type has none of in it."""
-    apart = a.map("lt", 0).map("xor", b.map("lt", 0))
-    return apart.map("and", a.map("mod", b).map("ne", 0))
+def _truncation_differs(a: V, b: V) -> V:
+    """Return where integer division towards zero gives one more than rounding down.
+
+    Avoids magnitudes: that of the least number of a type overflows.
+    """
+    signs_differ = a.map("lt", 0).map("xor", b.map("lt", 0))
+    return signs_differ.map("and", a.map("mod", b).map("ne", 0))
 
 
 def _floor_divide(c: Call, x: Any, y: Any) -> V:
@@ -149,20 +154,20 @@ def _floor_divide(c: Call, x: Any, y: Any) -> V:
 
 def _remainder(c: Call, x: Any, y: Any) -> V:
     if c.dtype.is_integer:
-        _nonzero(c, y, "remainder")
+        _require_nonzero(c, y, "remainder")
     return c.value(x, c.dtype).map("mod", c.value(y, c.dtype))
 
 
 def _fmod(c: Call, x: Any, y: Any) -> V:
     if c.dtype.is_integer:
-        _nonzero(c, y, "fmod")
+        _require_nonzero(c, y, "fmod")
     a, b = c.value(x, c.dtype), c.value(y, c.dtype)
     if c.dtype.kind == "uint":
         return a.map("mod", b)
     if c.dtype.is_float:
         return a.map("abs").map("mod", b.map("abs")).map("copysign", a)
     rest = a.map("mod", b)
-    return select(_raised(a, b), rest - b, rest)
+    return select(_truncation_differs(a, b), rest - b, rest)
 
 
 def _pow(c: Call, x: Any, y: Any) -> V:
@@ -173,15 +178,15 @@ def _pow(c: Call, x: Any, y: Any) -> V:
     if isinstance(y, float) and y == 0.5 and c.dtype.is_float:
         return c.value(x, c.dtype).map("sqrt")
     if isinstance(y, float) and y == -0.5 and c.dtype.is_float and c.dtype == c.dtype.compute:
-        return c.value(x, c.dtype).map("rsqrt")  # as eager code, of halves it is a power
+        return c.value(x, c.dtype).map("rsqrt")  # as eager code does, except for half types
     return c.value(x, c.dtype).map("pow", c.value(y, c.dtype))
 
 
 def _clamp(c: Call, x: V, low: Any = None, high: Any = None) -> V:
-    found = x.cast(c.dtype)
+    clamped = x.cast(c.dtype)
     if low is not None:
-        found = found.map("max", c.value(low, c.dtype))
-    return found if high is None else found.map("min", c.value(high, c.dtype))
+        clamped = clamped.map("max", c.value(low, c.dtype))
+    return clamped if high is None else clamped.map("min", c.value(high, c.dtype))
 
 
 def _hardtanh(c: Call, x: V, low: float = -1.0, high: float = 1.0) -> V:
@@ -201,15 +206,15 @@ def _masked_fill(c: Call, x: V, mask: V, y: Any) -> V:
 
 
 def _cast(c: Call, x: Any, *_more: Any, **_options: Any) -> V:
-    return c.value(x, c.dtype)  # a forward derivative may cast a number
+    return c.value(x, c.dtype)  # forward-mode derivatives may cast a number
 
 
-def _same(c: Call, x: V, *_more: Any, **_options: Any) -> V:
+def _identity(c: Call, x: V, *_more: Any, **_options: Any) -> V:
     return x
 
 
-def _half_wide(rule: Callable[..., V]) -> Callable[..., V]:
-    """A rule for float32 and up; half types are computed so and rounded once."""
+def _in_compute_type(rule: Callable[..., V]) -> Callable[..., V]:
+    """Make a rule compute half types in float32 and round once."""
 
     def lower(c: Call, x: V, *more: Any, **options: Any) -> V:
         return rule(c, x.wide(), *more, **options).cast(c.dtype)
@@ -217,7 +222,7 @@ def _half_wide(rule: Callable[..., V]) -> Callable[..., V]:
     return lower
 
 
-@_half_wide
+@_in_compute_type
 def _gelu(c: Call, x: V, *, approximate: str = "none") -> V:
     if approximate == "none":
         return x * 0.5 * (1.0 + (x * math.sqrt(0.5)).map("erf"))
@@ -225,47 +230,49 @@ def _gelu(c: Call, x: V, *, approximate: str = "none") -> V:
     return x * 0.5 * (1.0 + inner.map("tanh"))
 
 
-@_half_wide
+@_in_compute_type
 def _silu(c: Call, x: V) -> V:
     return x * x.map("sigmoid")
 
 
 def _log_sigmoid(c: Call, x: V) -> tuple[V, V]:
-    """The value, and exp(-abs(x)), which torch keeps for the way back."""
-    wide = x.wide()
-    small = (-wide.map("abs")).map("exp")
-    return (wide.map("min", 0) - small.map("log1p")).cast(c.dtype), small.cast(c.dtype)
+    """Return the value, and exp(-abs(x)), which torch keeps for the backward pass."""
+    widened = x.wide()
+    decay = (-widened.map("abs")).map("exp")
+    return (widened.map("min", 0) - decay.map("log1p")).cast(c.dtype), decay.cast(c.dtype)
 
 
-@_half_wide
+@_in_compute_type
 def _softplus(c: Call, x: V, beta: float = 1, threshold: float = 20) -> V:
-    grown = x * float(beta)
-    return select(grown.map("gt", float(threshold)), x, grown.map("exp").map("log1p") / float(beta))
+    scaled = x * float(beta)
+    return select(
+        scaled.map("gt", float(threshold)), x, scaled.map("exp").map("log1p") / float(beta)
+    )
 
 
-@_half_wide
+@_in_compute_type
 def _mish(c: Call, x: V) -> V:
     plus = x.map("max", 0) + (-x.map("abs")).map("exp").map("log1p")
     return x * plus.map("tanh")
 
 
-@_half_wide
+@_in_compute_type
 def _elu(c: Call, x: V, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> V:
     below = (x * float(input_scale)).map("expm1") * float(alpha * scale)
     return select(x.map("gt", 0), x * float(scale), below)
 
 
-@_half_wide
+@_in_compute_type
 def _leaky_relu(c: Call, x: V, slope: float = 0.01) -> V:
     return select(x.map("gt", 0), x, x * float(slope))
 
 
-@_half_wide
+@_in_compute_type
 def _hardsigmoid(c: Call, x: V) -> V:
     return (x + 3.0).map("max", 0).map("min", 6) / 6.0
 
 
-@_half_wide
+@_in_compute_type
 def _hardswish(c: Call, x: V) -> V:
     return x * (x + 3.0).map("max", 0).map("min", 6) / 6.0
 
@@ -285,20 +292,23 @@ def _addcdiv(c: Call, x: V, a: V, b: V, *, value: Any = 1) -> V:
 
 
 def _lerp(c: Call, x: V, y: V, weight: Any) -> V:
-    """From the nearer end, as eager code does: at 1 it is the other end, whatever this one is."""
+    """Interpolate from the nearer end, as eager code does.
+
+    At weight 1 the result is exactly `y`, whatever `x` is.
+    """
     x, y, w = (c.value(z, c.dtype.compute) for z in (x, y, weight))
-    near, far = x + w * (y - x), y - (y - x) * (1.0 - w)
+    from_x, from_y = x + w * (y - x), y - (y - x) * (1.0 - w)
     if isinstance(weight, (int, float)):
-        return (near if abs(weight) < 0.5 else far).cast(c.dtype)
-    return select(w.map("abs").map("lt", 0.5), near, far).cast(c.dtype)
+        return (from_x if abs(weight) < 0.5 else from_y).cast(c.dtype)
+    return select(w.map("abs").map("lt", 0.5), from_x, from_y).cast(c.dtype)
 
 
 def _sign(c: Call, x: V) -> V:
-    """Eager code's sign of NaN is 0, and so is the derivative of abs there."""
+    """Return the sign; as in eager code that of NaN is 0."""
     if x.dtype == bool_:
         return x
-    found = x.map("sign")
-    return select(x.map("isnan"), number(0, x.dtype), found) if x.dtype.is_float else found
+    sign = x.map("sign")
+    return select(x.map("isnan"), number(0, x.dtype), sign) if x.dtype.is_float else sign
 
 
 def _abs(c: Call, x: V) -> V:
@@ -316,15 +326,15 @@ _UNARY = {
     "log2": "log2", "neg": "neg", "rsqrt": "rsqrt", "sigmoid": "sigmoid", "sin": "sin",
     "sinh": "sinh", "sqrt": "sqrt", "square": "square", "tan": "tan", "tanh": "tanh",
 }  # fmt: skip
-_WHOLE = ("ceil", "floor", "round", "trunc")
+_ROUNDINGS = ("ceil", "floor", "round", "trunc")
 _COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
 _BITS = {"and": "and", "or": "or", "xor": "xor"}
 _SHIFTS = {"left": ("lshift", "shl"), "right": ("rshift", "shr")}
 
 _ROWS = (
     *(Row(f"aten.{name}.default", _unary(scalar)) for name, scalar in _UNARY.items()),
-    *(Row(f"aten.{name}.default", _whole(name)) for name in _WHOLE),
-    *(Row(f"aten.{name}.default", _test(name)) for name in ("isnan", "isinf")),
+    *(Row(f"aten.{name}.default", _round_to_integer(name)) for name in _ROUNDINGS),
+    *(Row(f"aten.{name}.default", _float_test(name)) for name in ("isnan", "isinf")),
     *(
         Row(f"aten.{name}.{kind}", _compare(name))
         for name in _COMPARE
@@ -376,7 +386,7 @@ _ROWS = (
     Row("aten.masked_fill.Scalar", _masked_fill),
     Row("aten.masked_fill.Tensor", _masked_fill),
     Row("aten._to_copy.default", _cast),
-    Row("aten.clone.default", _same),
+    Row("aten.clone.default", _identity),
     Row("aten.copy.default", lambda c, x, y, non_blocking=False: y.cast(c.dtype).expand(c.shape)),
     Row("aten.gelu.default", _gelu),
     Row("aten.silu.default", _silu),
@@ -396,4 +406,4 @@ _ROWS = (
     Row("aten.lerp.Tensor", _lerp),
 )
 ROWS = tuple(replace(row, elementwise=True) for row in _ROWS)
-"""Elementwise operators."""
+"""Rows of elementwise operators."""

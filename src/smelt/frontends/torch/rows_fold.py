@@ -1,4 +1,4 @@
-"""Reductions, scans, and the blocks of networks that are made of them."""
+"""Lower reductions, scans, softmax, norms and losses."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from smelt.types.expr import Index, floordiv
 __all__ = ["ROWS"]
 
 
-def _fold(combine: str) -> Callable[..., V]:
-    """A fold in the type of the result."""
+def _reduce(combine: str) -> Callable[..., V]:
+    """Reduce in the type of the result."""
 
     def lower(c: Call, x: V, dims: Any = None, keepdim: bool = False, **_options: Any) -> V:
-        found = x.cast(c.dtype).reduce(combine, axes_of(dims, x.rank), keepdim)
-        return found.cast(c.dtype)
+        total = x.cast(c.dtype).reduce(combine, axes_of(dims, x.rank), keepdim)
+        return total.cast(c.dtype)
 
     return lower
 
 
 def _prod(c: Call, x: V, dim: Any = None, keepdim: bool = False, **_options: Any) -> V:
-    return _fold("prod")(c, x, dim, keepdim)
+    return _reduce("prod")(c, x, dim, keepdim)
 
 
 def _mean(c: Call, x: V, dims: Any = None, keepdim: bool = False, **_options: Any) -> V:
@@ -35,57 +35,59 @@ def _mean(c: Call, x: V, dims: Any = None, keepdim: bool = False, **_options: An
     return x.mean(axes_of(dims, x.rank), keepdim).cast(c.dtype)
 
 
-def _test(combine: str) -> Callable[..., V]:
+def _any_or_all(combine: str) -> Callable[..., V]:
     def lower(c: Call, x: V, dims: Any = None, keepdim: bool = False) -> V:
-        found = x.cast(bool_).reduce(combine, axes_of(dims, x.rank), keepdim)
-        return found.cast(c.dtype)
+        result = x.cast(bool_).reduce(combine, axes_of(dims, x.rank), keepdim)
+        return result.cast(c.dtype)
 
     return lower
 
 
-def _extreme(combine: str) -> Callable[..., V]:
+def _min_or_max(combine: str) -> Callable[..., V]:
     def lower(c: Call, x: V, dims: Any = None, keepdim: bool = False) -> V:
-        return _best(combine, x, axes_of(dims, x.rank), keepdim)
+        return _reduce_extreme(combine, x, axes_of(dims, x.rank), keepdim)
 
     return lower
 
 
-def _best(combine: str, x: V, axes: Sequence[int], keep: bool) -> V:
+def _reduce_extreme(combine: str, x: V, axes: Sequence[int], keep: bool) -> V:
     if x.dtype == bool_:
-        found = x.cast(u8).reduce(combine, axes, keep)
-        return found if combine.startswith("arg") else found.cast(bool_)
+        result = x.cast(u8).reduce(combine, axes, keep)
+        return result if combine.startswith("arg") else result.cast(bool_)
     return x.reduce(combine, axes, keep)
 
 
-def _extreme_at(combine: str) -> Callable[..., tuple[V, V]]:
+def _min_or_max_with_index(combine: str) -> Callable[..., tuple[V, V]]:
     def lower(c: Call, x: V, dim: int, keepdim: bool = False) -> tuple[V, V]:
         axes = (axis_of(dim, x.rank),)
-        return _best(combine, x, axes, keepdim), _best(f"arg{combine}", x, axes, keepdim)
+        return _reduce_extreme(combine, x, axes, keepdim), _reduce_extreme(
+            f"arg{combine}", x, axes, keepdim
+        )
 
     return lower
 
 
-def _arg(combine: str) -> Callable[..., V]:
+def _argreduce(combine: str) -> Callable[..., V]:
     def lower(c: Call, x: V, dim: Any = None, keepdim: bool = False) -> V:
         x = x.cast(u8) if x.dtype == bool_ else x
         if dim is not None:
             return x.reduce(combine, (axis_of(dim, x.rank),), keepdim)
-        found = x.reshape(x.type.elements).reduce(combine, (0,))
-        return found.reshape(*c.shape)
+        result = x.reshape(x.type.elements).reduce(combine, (0,))
+        return result.reshape(*c.shape)
 
     return lower
 
 
 def _moments(x: V, axes: Sequence[int], correction: Any) -> tuple[V, V]:
-    """Variance and mean, both with the axes kept as 1."""
-    middle = x.mean(axes, keep=True)
-    away = x - middle
+    """Return variance and mean, both with the axes kept as 1."""
+    mean = x.mean(axes, keep=True)
+    deviation = x - mean
     count = number(x.count(axes), x.dtype, x.origin)
-    rest = (count - float(correction)).map("max", 0) if correction else count
-    return (away * away).sum(axes, keep=True) / rest, middle
+    divisor = (count - float(correction)).map("max", 0) if correction else count
+    return (deviation * deviation).sum(axes, keep=True) / divisor, mean
 
 
-def _dropped(x: V, axes: Sequence[int], keep: bool) -> V:
+def _drop_axes(x: V, axes: Sequence[int], keep: bool) -> V:
     if keep:
         return x
     return x.reshape(*(n for a, n in enumerate(x.shape) if a not in axes))
@@ -94,7 +96,7 @@ def _dropped(x: V, axes: Sequence[int], keep: bool) -> V:
 def _var(c: Call, x: V, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> V:
     axes = axes_of(dim, x.rank)
     correction = 1 if correction is None else correction
-    return _dropped(_moments(x.wide(), axes, correction)[0], axes, keepdim).cast(c.dtype)
+    return _drop_axes(_moments(x.wide(), axes, correction)[0], axes, keepdim).cast(c.dtype)
 
 
 def _var_dim(c: Call, x: V, dim: Any, unbiased: bool = True, keepdim: bool = False) -> V:
@@ -104,8 +106,8 @@ def _var_dim(c: Call, x: V, dim: Any, unbiased: bool = True, keepdim: bool = Fal
 def _std(c: Call, x: V, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> V:
     axes = axes_of(dim, x.rank)
     correction = 1 if correction is None else correction
-    found = _moments(x.wide(), axes, correction)[0].map("sqrt")
-    return _dropped(found, axes, keepdim).cast(c.dtype)
+    deviation = _moments(x.wide(), axes, correction)[0].map("sqrt")
+    return _drop_axes(deviation, axes, keepdim).cast(c.dtype)
 
 
 def _var_mean(
@@ -114,7 +116,7 @@ def _var_mean(
     axes = axes_of(dim, x.rank)
     correction = 1 if correction is None else correction
     pair = _moments(x.wide(), axes, correction)
-    first, second = (_dropped(y, axes, keepdim).cast(c.dtype) for y in pair)
+    first, second = (_drop_axes(y, axes, keepdim).cast(c.dtype) for y in pair)
     return first, second
 
 
@@ -124,14 +126,14 @@ def _vector_norm(
     axes = axes_of(dim, x.rank)
     x = x.cast(c.dtype).wide()
     if order == 2:
-        found = (x * x).sum(axes, keepdim).map("sqrt")
+        norm = (x * x).sum(axes, keepdim).map("sqrt")
     elif order == 1:
-        found = x.map("abs").sum(axes, keepdim)
+        norm = x.map("abs").sum(axes, keepdim)
     elif order == math.inf:
-        found = x.map("abs").reduce("max", axes, keepdim)
+        norm = x.map("abs").reduce("max", axes, keepdim)
     else:
         raise UnsupportedError(f"a norm of order {order}")
-    return found.cast(c.dtype)
+    return norm.cast(c.dtype)
 
 
 def _scan(combine: str) -> Callable[..., V]:
@@ -142,37 +144,37 @@ def _scan(combine: str) -> Callable[..., V]:
     return lower
 
 
-# ---- softmax -----------------------------------------------------------------------------------
+# ---- softmax -------------------------------------------------------------------------------------
 
 
 def _softmax(c: Call, x: V, dim: int, _half_to_float: bool = False) -> V:
     axes = (axis_of(dim, x.rank),) if x.rank else ()
-    wide = x.wide()
-    grown = (wide - wide.reduce("max", axes, True)).map("exp")
-    return (grown / grown.sum(axes, True)).cast(c.dtype)
+    widened = x.wide()
+    exponentials = (widened - widened.reduce("max", axes, True)).map("exp")
+    return (exponentials / exponentials.sum(axes, True)).cast(c.dtype)
 
 
 def _log_softmax(c: Call, x: V, dim: int, _half_to_float: bool = False) -> V:
     axes = (axis_of(dim, x.rank),) if x.rank else ()
-    wide = x.wide()
-    shifted = wide - wide.reduce("max", axes, True)
+    widened = x.wide()
+    shifted = widened - widened.reduce("max", axes, True)
     return (shifted - shifted.map("exp").sum(axes, True).map("log")).cast(c.dtype)
 
 
 def _logsumexp(c: Call, x: V, dims: Any, keepdim: bool = False) -> V:
     axes = axes_of(dims, x.rank)
-    wide = x.cast(c.dtype).wide()
-    top = wide.reduce("max", axes, True)
-    top = select(top.map("abs").map("eq", math.inf), number(0.0, top.dtype), top)
-    found = (wide - top).map("exp").sum(axes, True).map("log") + top
-    return _dropped(found, axes, keepdim).cast(c.dtype)
+    widened = x.cast(c.dtype).wide()
+    maximum = widened.reduce("max", axes, True)
+    maximum = select(maximum.map("abs").map("eq", math.inf), number(0.0, maximum.dtype), maximum)
+    result = (widened - maximum).map("exp").sum(axes, True).map("log") + maximum
+    return _drop_axes(result, axes, keepdim).cast(c.dtype)
 
 
-# ---- norms -------------------------------------------------------------------------------------
+# ---- norms ---------------------------------------------------------------------------------------
 
 
 def _affine(x: V, weight: V | None, bias: V | None) -> V:
-    """x · weight + bias, which broadcast already."""
+    """Return x · weight + bias, which broadcast already."""
     if weight is not None:
         x = x * weight.cast(x.dtype)
     return x if bias is None else x + bias.cast(x.dtype)
@@ -182,16 +184,16 @@ def _layer_norm(
     c: Call, x: V, shape: Sequence[Any], weight: V | None, bias: V | None, eps: float
 ) -> tuple[V, V, V]:
     axes = tuple(range(x.rank - len(shape), x.rank))
-    wide = x.wide()
-    variance, middle = _moments(wide, axes, 0)
+    widened = x.wide()
+    variance, mean = _moments(widened, axes, 0)
     scale = (variance + float(eps)).map("rsqrt")
-    found = _affine((wide - middle) * scale, weight, bias).cast(x.dtype)
+    normed = _affine((widened - mean) * scale, weight, bias).cast(x.dtype)
     kind = ours(c.out[1].dtype)
-    return found, middle.cast(kind), scale.cast(kind)
+    return normed, mean.cast(kind), scale.cast(kind)
 
 
 def _channels(x: V | None, rank: int) -> V | None:
-    """A vector of channels as it broadcasts with [batch, channels, ...]."""
+    """Reshape a vector of channels to broadcast with [batch, channels, ...]."""
     return None if x is None else x.reshape(x.shape[0], *[1] * (rank - 2))
 
 
@@ -206,16 +208,16 @@ def _group_norm(
     groups: int,
     eps: float,
 ) -> tuple[V, V, V]:
-    wide = x.wide()
-    split = wide.reshape(batch, groups, floordiv(channels, groups), *x.shape[2:])
+    widened = x.wide()
+    split = widened.reshape(batch, groups, floordiv(channels, groups), *x.shape[2:])
     axes = tuple(range(2, split.rank))
-    variance, middle = _moments(split, axes, 0)
+    variance, mean = _moments(split, axes, 0)
     scale = (variance + float(eps)).map("rsqrt")
-    found = ((split - middle) * scale).reshape(*x.shape)
+    normed = ((split - mean) * scale).reshape(*x.shape)
     weight, bias = (_channels(w, x.rank) for w in (weight, bias))
-    found = _affine(found, weight, bias).cast(x.dtype)
+    normed = _affine(normed, weight, bias).cast(x.dtype)
     shape = (batch, groups)
-    return found, middle.reshape(*shape).cast(x.dtype), scale.reshape(*shape).cast(x.dtype)
+    return normed, mean.reshape(*shape).cast(x.dtype), scale.reshape(*shape).cast(x.dtype)
 
 
 def _batch_norm(
@@ -228,14 +230,14 @@ def _batch_norm(
     _momentum: float,
     eps: float,
 ) -> tuple[V, V | None, V | None]:
-    wide = x.wide()
-    scale = (variance.cast(wide.dtype) + float(eps)).map("rsqrt")
-    shift = mean.cast(wide.dtype)
+    widened = x.wide()
+    scale = (variance.cast(widened.dtype) + float(eps)).map("rsqrt")
+    shift = mean.cast(widened.dtype)
     if weight is not None:
-        scale = scale * weight.cast(wide.dtype)
+        scale = scale * weight.cast(widened.dtype)
     at = [_channels(y, x.rank) for y in (scale, shift, bias)]
     assert at[0] is not None and at[1] is not None
-    return _affine((wide - at[1]) * at[0], None, at[2]).cast(x.dtype), None, None
+    return _affine((widened - at[1]) * at[0], None, at[2]).cast(x.dtype), None, None
 
 
 def _batch_norm_training(
@@ -249,22 +251,22 @@ def _batch_norm_training(
     momentum: float,
     eps: float,
 ) -> tuple[V | None, ...]:
-    """With the statistics of this batch; the running ones come out new."""
+    """Normalize with the statistics of this batch, and update the running ones."""
     if not training or running_mean is None or running_var is None:
         raise UnsupportedError("batch norm without running statistics")
     axes = (0, *range(2, x.rank))
-    wide = x.wide()
-    variance, middle = _moments(wide, axes, 0)
+    widened = x.wide()
+    variance, mean = _moments(widened, axes, 0)
     scale = (variance + float(eps)).map("rsqrt")
     weight, bias = (_channels(w, x.rank) for w in (weight, bias))
-    found = _affine((wide - middle) * scale, weight, bias).cast(x.dtype)
+    normed = _affine((widened - mean) * scale, weight, bias).cast(x.dtype)
     channels = x.shape[1]
-    flat_mean, flat_var, flat_scale = (y.reshape(channels) for y in (middle, variance, scale))
-    count = number(x.count(axes), wide.dtype, c.origin)
+    flat_mean, flat_var, flat_scale = (y.reshape(channels) for y in (mean, variance, scale))
+    count = number(x.count(axes), widened.dtype, c.origin)
     unbiased = flat_var * (count / (count - 1.0))
     new_mean = running_mean * (1.0 - momentum) + flat_mean * momentum
     new_var = running_var * (1.0 - momentum) + unbiased * momentum
-    results = (found, flat_mean, flat_scale, new_mean, new_var)
+    results = (normed, flat_mean, flat_scale, new_mean, new_var)
     return tuple(y.cast(ours(t.dtype)) for y, t in zip(results, c.out, strict=True))
 
 
@@ -272,61 +274,68 @@ def _rms_norm(
     c: Call, x: V, shape: Sequence[Any], weight: V | None = None, eps: float | None = None
 ) -> tuple[V, V]:
     axes = tuple(range(x.rank - len(shape), x.rank))
-    wide = x.wide()
+    widened = x.wide()
     tiny = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}[x.dtype.name]
-    scale = ((wide * wide).mean(axes, True) + (tiny if eps is None else eps)).map("rsqrt")
-    return _affine(wide * scale, weight, None).cast(x.dtype), scale
+    scale = ((widened * widened).mean(axes, True) + (tiny if eps is None else eps)).map("rsqrt")
+    return _affine(widened * scale, weight, None).cast(x.dtype), scale
 
 
-# ---- losses ------------------------------------------------------------------------------------
+# ---- losses --------------------------------------------------------------------------------------
 
 
 def _nll_loss(
     c: Call, x: V, target: V, weight: V | None, reduction: int, ignore: int
 ) -> tuple[V, V]:
-    """-x at the target, times its class's weight; x is [batch, classes], or [classes] alone."""
+    """Return -x at the target, times its class's weight, and the total weight.
+
+    `x` is [batch, classes], or [classes] alone.
+    """
     if x.rank == 1:
         x, target, reduction = x.unsqueeze(0), target.reshape(1), reduction or 2
-    counts = target.map("ne", ignore)
-    wanted = select(counts, target, number(0, target.dtype)).unsqueeze(1).cast(i64)
+    is_counted = target.map("ne", ignore)
+    classes = select(is_counted, target, number(0, target.dtype)).unsqueeze(1).cast(i64)
     rows = iota((x.shape[0], 1), 0, i64, c.origin)
-    picked = gather(x, 0, rows, wanted).reshape(x.shape[0]).wide()
-    share = number(1.0, picked.dtype)
+    picked = gather(x, 0, rows, classes).reshape(x.shape[0]).wide()
+    weights = number(1.0, picked.dtype)
     if weight is not None:
-        share = gather(weight, 0, wanted).reshape(x.shape[0]).cast(picked.dtype)
-        picked = picked * share
-    nothing = number(0.0, picked.dtype)
-    loss = select(counts, -picked, nothing)
+        weights = gather(weight, 0, classes).reshape(x.shape[0]).cast(picked.dtype)
+        picked = picked * weights
+    zero = number(0.0, picked.dtype)
+    loss = select(is_counted, -picked, zero)
     if reduction == 0:
         return loss.cast(c.dtype), number(0.0, c.dtype, c.origin)
-    total = select(counts, share, nothing).sum((0,))
-    found = loss.sum((0,))
-    return (found / total if reduction == 1 else found).cast(c.dtype), total.cast(c.dtype)
+    total = select(is_counted, weights, zero).sum((0,))
+    total_loss = loss.sum((0,))
+    return (total_loss / total if reduction == 1 else total_loss).cast(c.dtype), total.cast(c.dtype)
 
 
 def _mse_loss(c: Call, x: V, y: V, reduction: int = 1) -> V:
-    away = x.wide() - y.wide()
-    found = away * away
+    difference = x.wide() - y.wide()
+    loss = difference * difference
     if reduction:
-        axes = tuple(range(found.rank))
-        found = found.mean(axes) if reduction == 1 else found.sum(axes)
-    return found.cast(c.dtype)
+        axes = tuple(range(loss.rank))
+        loss = loss.mean(axes) if reduction == 1 else loss.sum(axes)
+    return loss.cast(c.dtype)
 
 
-_BOTH = ("default", "dim", "dims")
+_OVERLOADS = ("default", "dim", "dims")
 
 ROWS = (
-    Row("aten.sum.default", _fold("sum")),
-    Row("aten.sum.dim_IntList", _fold("sum")),
+    Row("aten.sum.default", _reduce("sum")),
+    Row("aten.sum.dim_IntList", _reduce("sum")),
     Row("aten.prod.default", _prod),
     Row("aten.prod.dim_int", _prod),
     Row("aten.mean.default", _mean),
     Row("aten.mean.dim", _mean),
-    *(Row(f"aten.{name}.{kind}", _test(name)) for name in ("any", "all") for kind in _BOTH),
-    *(Row(f"aten.a{name}.default", _extreme(name)) for name in ("max", "min")),
-    *(Row(f"aten.{name}.default", _extreme(name)) for name in ("max", "min")),
-    *(Row(f"aten.{name}.dim", _extreme_at(name)) for name in ("max", "min")),
-    *(Row(f"aten.{name}.default", _arg(name)) for name in ("argmax", "argmin")),
+    *(
+        Row(f"aten.{name}.{kind}", _any_or_all(name))
+        for name in ("any", "all")
+        for kind in _OVERLOADS
+    ),
+    *(Row(f"aten.a{name}.default", _min_or_max(name)) for name in ("max", "min")),
+    *(Row(f"aten.{name}.default", _min_or_max(name)) for name in ("max", "min")),
+    *(Row(f"aten.{name}.dim", _min_or_max_with_index(name)) for name in ("max", "min")),
+    *(Row(f"aten.{name}.default", _argreduce(name)) for name in ("argmax", "argmin")),
     Row("aten.var.correction", _var),
     Row("aten.var.dim", _var_dim),
     Row("aten.std.correction", _std),
@@ -345,4 +354,4 @@ ROWS = (
     Row("aten.nll_loss_forward.default", _nll_loss),
     Row("aten.mse_loss.default", _mse_loss),
 )
-"""Reductions, norms and losses."""
+"""Rows of reductions, norms and losses."""

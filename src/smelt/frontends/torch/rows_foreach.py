@@ -1,6 +1,7 @@
-"""Operators of ATen on lists of tensors, as optimisers use them: one tensor's rule, many times.
+"""Lower `_foreach_` operators on lists of tensors, as optimisers use them.
 
-All results of a list are values of one graph: a step over all parameters is planned at once.
+Each tensor follows the rule of the single-tensor operator. All results of a list are values of one
+graph: a step over all parameters is planned at once.
 """
 
 from __future__ import annotations
@@ -34,25 +35,25 @@ _LISTS: Mapping[str, str] = {
 
 
 def _each(rule: Callable[..., Any], values: bool) -> Callable[..., tuple[Any, ...]]:
-    """`rule` on every place of the lists; `values` says that a third list is a factor."""
+    """Apply `rule` at every position of the lists; with `values` a third list is a factor."""
 
     def lower(c: Call, *args: Any, **options: Any) -> tuple[Any, ...]:
         count = len(c.out)
-        found: list[Any] = []
+        results: list[Any] = []
         for k in range(count):
-            operands = [_place(a, k, count) for a in args]
-            fakes = [_place(f, k, count) for f in c.fakes]
+            operands = [_item_at(a, k, count) for a in args]
+            fakes = [_item_at(f, k, count) for f in c.fakes]
             more = dict(options)
             if values and len(operands) > 3:
                 more["value"] = operands.pop()
             one = Call(c.out[k], fakes, c.sizes, c.origin)
-            found.append(rule(one, *operands, **more))
-        return tuple(found)
+            results.append(rule(one, *operands, **more))
+        return tuple(results)
 
     return lower
 
 
-def _place(a: Any, k: int, count: int) -> Any:
+def _item_at(a: Any, k: int, count: int) -> Any:
     if not isinstance(a, (list, tuple)):
         return a
     if len(a) != count:
@@ -61,7 +62,7 @@ def _place(a: Any, k: int, count: int) -> Any:
 
 
 def rows(table: Mapping[str, Row]) -> tuple[Row, ...]:
-    """A row for each operator on lists, by the rules of `table`."""
+    """Return a row for each list operator, by the rules of `table`."""
     return tuple(
         Row(f"aten._foreach_{name}", _each(table[f"aten.{one}"].lower, one.startswith("addc")))
         for name, one in _LISTS.items()

@@ -1,9 +1,9 @@
-"""What windows give back: gradients of poolings, convolutions, windows along an axis, and margins.
+"""Lower gradients of windows (pooling, convolution, unfold) and of padding as overlap-add.
 
-An element of an image stands in several windows, and its gradient is the sum of what those hold of
-it.  Windows that lie `step` apart and hold `extent` elements are ceil(extent / step) blocks of
-`step`, each of which lies one step further on; blocks do not overlap, so the sum is over shifted
-blocks (overlap-add), read where they lie.  Nothing is written at computed positions.
+An element of an image belongs to several windows, and its gradient is the sum of theirs. Windows
+`step` apart with `extent` elements are ceil(extent / step) blocks of `step`, each one step further
+on; blocks do not overlap, so the sum is over shifted blocks (overlap-add), read in place. Nothing
+is scattered.
 """
 
 from __future__ import annotations
@@ -36,50 +36,60 @@ from smelt.types.expr import product as volume
 __all__ = ["ROWS"]
 
 
-def _overlapped(g: V, taps: int, a: int, step: int, apart: int, length: Index, low: int = 0) -> V:
-    """Windows along axis `a` laid back: [.., places, .., taps, ..] -> [.., length, .., blocks], of
-    which the sum over blocks is what windows hold of each element.  Element t of window p lies at
-    p·step + t·apart, and counts from `low`."""
+def _shear_windows(
+    g: V, taps: int, a: int, step: int, dilation: int, length: Index, low: int = 0
+) -> V:
+    """Align windows along axis `a`: [.., places, .., taps, ..] -> [.., length, .., blocks].
+
+    The sum over blocks is the sum of the window elements at each position. Element t of window p
+    belongs to position p·step + t·dilation, counted from `low`.
+    """
     extent = g.shape[taps]
     if not isinstance(extent, int):
         raise UnsupportedError("windows of symbolic size")
     end = g.rank - 1
-    if apart != 1 and extent > 1:
+    if dilation != 1 and extent > 1:
         g = spread(g.permute(*(k for k in range(end + 1) if k != taps), taps), a, step)
-        g = g.op(Shear((*g.shape[:a], add(length, low), *g.shape[a + 1 :]), a, apart))
+        g = g.op(Shear((*g.shape[:a], add(length, low), *g.shape[a + 1 :]), a, dilation))
         return g.narrow(a, low, length)
     blocks = -(-extent // step)
-    more = tuple(blocks * step - extent if k == taps else 0 for k in range(end + 1))
-    g = g.pad((0,) * g.rank, more, 0)
+    padding = tuple(blocks * step - extent if k == taps else 0 for k in range(end + 1))
+    g = g.pad((0,) * g.rank, padding, 0)
     g = g.reshape(*g.shape[:taps], blocks, step, *g.shape[taps + 1 :])
     rest = (k for k in range(a + 1, end + 2) if k not in (taps, taps + 1))
     g = g.permute(*range(a + 1), taps + 1, *rest, taps)
-    places = add(floordiv(sub(add(length, low), 1), step), 1)
-    g = g.op(Shear((*g.shape[:a], places, *g.shape[a + 1 :]), a, 1))
-    g = g.reshape(*g.shape[:a], mul(places, step), *g.shape[a + 2 :])
+    positions = add(floordiv(sub(add(length, low), 1), step), 1)
+    g = g.op(Shear((*g.shape[:a], positions, *g.shape[a + 1 :]), a, 1))
+    g = g.reshape(*g.shape[:a], mul(positions, step), *g.shape[a + 2 :])
     return g.narrow(a, low, length)
 
 
-def _laid_back(
-    g: V, spatial: Sequence[Index], step: Sequence[int], around: Sequence[int], apart: Sequence[int]
+def _sum_windows(
+    g: V,
+    spatial: Sequence[Index],
+    step: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
 ) -> V:
-    """[.., *places, *taps] -> [.., *spatial] for windows over an image with a margin."""
+    """Sum windows to an image with padding: [.., *places, *taps] -> [.., *spatial]."""
     count = len(spatial)
     first = g.rank - 2 * count
     for k in range(count):
-        g = _overlapped(g, first + count, first + k, step[k], apart[k], spatial[k], around[k])
+        g = _shear_windows(
+            g, first + count, first + k, step[k], dilation[k], spatial[k], padding[k]
+        )
     return g.sum(range(first + count, g.rank))
 
 
-def _beside(x: V, extent: Sequence[int]) -> V:
-    """Each place again for each tap of its window: [.., *places, *taps]."""
+def _repeat_for_taps(x: V, extent: Sequence[int]) -> V:
+    """Repeat each place for each tap of its window: [.., *places, *taps]."""
     return x.reshape(*x.shape, *[1] * len(extent)).expand((*x.shape, *extent))
 
 
 # ---- poolings ------------------------------------------------------------------------------------
 
 
-def _max_pool(count: int) -> Any:
+def _max_pool_backward(count: int) -> Any:
     def lower(
         c: Call,
         g: V,
@@ -89,33 +99,33 @@ def _max_pool(count: int) -> Any:
         padding: Any,
         dilation: Any,
         ceil_mode: bool,
-        at: V,
+        argmax: V,
     ) -> V:
-        """The gradient goes where the greatest of each window was found."""
+        """Send each gradient to the position of the maximum of its window."""
         extent = each(kernel, count)
         step = extent if not stride else each(stride, count)
-        around, apart = each(padding, count), each(dilation, count)
-        if any(n > 1 and (n - 1) * d >= s for n, d, s in zip(extent, apart, step, strict=True)):
+        pads, dilations = each(padding, count), each(dilation, count)
+        if any(n > 1 and (n - 1) * d >= s for n, d, s in zip(extent, dilations, step, strict=True)):
             raise UnsupportedError("windows that overlap: torch writes where each one chose")
         first = x.rank - count
         spatial = x.shape[first:]
         plane = volume(spatial)
         counts = i32 if isinstance(plane, int) and plane < 1 << 31 else i64
-        here = number(0, counts, c.origin)
+        position = number(0, counts, c.origin)
         windows = (*g.shape, *extent)
         for k in range(count):
-            place = iota(windows, first + k, counts, c.origin) * step[k]
-            place = place + iota(windows, first + count + k, counts, c.origin) * apart[k]
-            here = here * number(spatial[k], counts, c.origin) + (place - around[k])
-        chosen = _beside(at.cast(counts), extent).map("eq", here)
-        wide = _beside(g.wide(), extent)
-        found = select(chosen, wide, number(0, wide.dtype, c.origin))
-        return _laid_back(found, spatial, step, around, apart).cast(c.dtype)
+            offset = iota(windows, first + k, counts, c.origin) * step[k]
+            offset = offset + iota(windows, first + count + k, counts, c.origin) * dilations[k]
+            position = position * number(spatial[k], counts, c.origin) + (offset - pads[k])
+        chosen = _repeat_for_taps(argmax.cast(counts), extent).map("eq", position)
+        widened = _repeat_for_taps(g.wide(), extent)
+        gradient = select(chosen, widened, number(0, widened.dtype, c.origin))
+        return _sum_windows(gradient, spatial, step, pads, dilations).cast(c.dtype)
 
     return lower
 
 
-def _avg_pool(count: int) -> Any:
+def _avg_pool_backward(count: int) -> Any:
     def lower(
         c: Call,
         g: V,
@@ -127,30 +137,36 @@ def _avg_pool(count: int) -> Any:
         count_include_pad: bool,
         divisor: Any,
     ) -> V:
-        """Each element of a window gets an equal share."""
+        """Give each element of a window an equal share."""
         extent = each(kernel, count)
         step = extent if not stride else each(stride, count)
-        around = each(padding, count)
-        spatial, places = x.shape[x.rank - count :], g.shape[x.rank - count :]
+        pads = each(padding, count)
+        spatial, output_dims = x.shape[x.rank - count :], g.shape[x.rank - count :]
         n = held(
-            c, spatial, places, extent, step, around, inside=not count_include_pad, ceil=ceil_mode
+            c,
+            spatial,
+            output_dims,
+            extent,
+            step,
+            pads,
+            inside=not count_include_pad,
+            ceil=ceil_mode,
         )
         shares = g.wide() / counted(divisor or n, g.wide(), count)
-        found = _laid_back(_beside(shares, extent), spatial, step, around, (1,) * count)
-        return found.cast(c.dtype)
+        gradient = _sum_windows(_repeat_for_taps(shares, extent), spatial, step, pads, (1,) * count)
+        return gradient.cast(c.dtype)
 
     return lower
 
 
-def _adaptive_avg(count: int) -> Any:
+def _adaptive_avg_backward(count: int) -> Any:
     def lower(c: Call, g: V, x: V) -> V:
-        """Windows that hold an element are as many as elements that a window holds, the sizes
-        exchanged."""
+        """Distribute the gradient of each average over its window."""
         first = x.rank - count
-        places, spatial = g.shape[first:], x.shape[first:]
+        output_dims, spatial = g.shape[first:], x.shape[first:]
         g = g.wide()
         for k in range(count):
-            g = adapted(g, first + k, places[k], spatial[k], back=True)
+            g = adapted(g, first + k, output_dims[k], spatial[k], back=True)
         return g.cast(c.dtype)
 
     return lower
@@ -159,20 +175,20 @@ def _adaptive_avg(count: int) -> Any:
 # ---- windows along one axis ----------------------------------------------------------------------
 
 
-def _unfold(c: Call, g: V, _shape: Any, dim: int, extent: int, step: int) -> V:
+def _unfold_backward(c: Call, g: V, _shape: Any, dim: int, extent: int, step: int) -> V:
     shape = c.shape
     a = axis_of(dim, len(shape))
     if not shape or g.rank != len(shape) + 1 or g.shape[-1] != extent or step < 1:
         raise UnsupportedError("windows over a single number, or that broadcast")
     g = g.expand((*shape[:a], g.shape[a], *shape[a + 1 :], extent))
-    return _overlapped(g, g.rank - 1, a, step, 1, shape[a]).sum((g.rank - 1,))
+    return _shear_windows(g, g.rank - 1, a, step, 1, shape[a]).sum((g.rank - 1,))
 
 
-# ---- margins -------------------------------------------------------------------------------------
+# ---- padding -------------------------------------------------------------------------------------
 
 
-def _margins(mode: str, count: int) -> Any:
-    """What lies in a margin is added to the elements that it repeats."""
+def _padding_backward(mode: str, count: int) -> Any:
+    """Add the gradient of the padding to the elements that it repeats."""
 
     def lower(c: Call, g: V, x: V, pad: Sequence[Any]) -> V:
         g = g.wide()
@@ -182,26 +198,28 @@ def _margins(mode: str, count: int) -> Any:
                 raise UnsupportedError("margins that are symbolic or negative")
             a = g.rank - 1 - k
             n = x.shape[a]
-            found = g.narrow(a, low, n)
+            gradient = g.narrow(a, low, n)
             for start, m, at_end in ((0, low, False), (add(low, n), high, True)):
                 if m:
-                    found = found + _repeated(mode, g.narrow(a, start, m), a, n, at_end=at_end)
-            g = found
+                    gradient = gradient + _padding_gradient(
+                        mode, g.narrow(a, start, m), a, n, at_end=at_end
+                    )
+            g = gradient
         return g.cast(c.dtype)
 
     return lower
 
 
-def _repeated(mode: str, part: V, a: int, n: Index, *, at_end: bool) -> V:
-    """A margin's gradient where it belongs along an axis of n elements."""
+def _padding_gradient(mode: str, part: V, a: int, n: Index, *, at_end: bool) -> V:
+    """Return the padding's gradient where it belongs along an axis of n elements."""
     if mode == "replicate":
-        part, beside = part.sum((a,), keep=True), 0
+        part, gap = part.sum((a,), keep=True), 0
     else:
-        part, beside = part.flip(a), 1
-    rest = sub(sub(n, part.shape[a]), beside)
+        part, gap = part.flip(a), 1
+    rest = sub(sub(n, part.shape[a]), gap)
     low: list[Index] = [0] * part.rank
     high: list[Index] = [0] * part.rank
-    low[a], high[a] = (rest, beside) if at_end else (beside, rest)
+    low[a], high[a] = (rest, gap) if at_end else (gap, rest)
     return part.pad(tuple(low), tuple(high), 0.0)
 
 
@@ -220,89 +238,107 @@ def _convolution_backward(
     transposed: bool,
     _more: Any,
     groups: int,
-    wanted: Sequence[bool],
+    output_mask: Sequence[bool],
 ) -> tuple[V | None, V | None, None]:
-    """The gradient of an image where there are groups, or windows hold one element or lie along a
-    line; that of weights where windows hold one element or one channel."""
+    """Return one gradient of a convolution, where ours is at least as fast as torch's.
+
+    For the image: groups, and windows of one element or along a line. For weights: windows of one
+    element or of one channel.
+    """
     count = x.rank - 2
     extent = [n for n in weight.shape[2:] if isinstance(n, int)]
     if len(extent) != count or not x.dtype.is_float:
         raise UnsupportedError("gradients of windows of symbolic size")
-    step, around, apart = (each(given, count) for given in (stride, padding, dilation))
-    one = math.prod(extent) == 1
-    single = weight.shape[1] == 1 and weight.shape[0] == groups
-    if x.dtype.compute != x.dtype and not (one or single):
+    step, pads, dilations = (each(setting, count) for setting in (stride, padding, dilation))
+    is_pointwise = math.prod(extent) == 1
+    is_depthwise = weight.shape[1] == 1 and weight.shape[0] == groups
+    if x.dtype.compute != x.dtype and not (is_pointwise or is_depthwise):
         raise UnsupportedError("gradients of half types: torch's are products of such numbers")
-    if wanted[0] and transposed:
-        return correlation(grad, weight, step, around, apart, x.shape, groups), None, None
-    if wanted[0] and not one and count > 1 and (groups == 1 or any(s > 1 for s in step)):
+    if output_mask[0] and transposed:
+        return correlation(grad, weight, step, pads, dilations, x.shape, groups), None, None
+    if (
+        output_mask[0]
+        and not is_pointwise
+        and count > 1
+        and (groups == 1 or any(s > 1 for s in step))
+    ):
         raise UnsupportedError("gradients of images of all channels, or apart: torch's are faster")
-    wide = [(n - 1) * d - a for n, d, a in zip(extent, apart, around, strict=True)]
-    if wanted[0] and all(s == 1 for s in step) and min(wide) >= 0:
-        return _backwards(grad, x, weight, wide, apart, groups), None, None
-    if wanted[0]:
-        return laid_back(grad, weight, x.shape, step, around, apart, groups), None, None
-    if transposed or not (one or single):
+    flipped_padding = [(n - 1) * d - a for n, d, a in zip(extent, dilations, pads, strict=True)]
+    if output_mask[0] and all(s == 1 for s in step) and min(flipped_padding) >= 0:
+        return _flipped_correlation(grad, x, weight, flipped_padding, dilations, groups), None, None
+    if output_mask[0]:
+        return laid_back(grad, weight, x.shape, step, pads, dilations, groups), None, None
+    if transposed or not (is_pointwise or is_depthwise):
         raise UnsupportedError("gradients of weights of several channels: torch's are faster")
     no_long_line(weight, extent)
-    if not one and count > 1 and math.prod(extent) <= MOST_TAPS:
+    if not is_pointwise and count > 1 and math.prod(extent) <= MOST_TAPS:
         raise UnsupportedError("gradients of small windows over images: torch's are as fast")
-    x = margin(x, around, 0.0, (0,) * count)
-    if single and not one:
-        return None, _of_taps(grad, x, weight, step, apart), None
-    return None, _of_points(grad, x, weight, step, groups), None
+    x = margin(x, pads, 0.0, (0,) * count)
+    if is_depthwise and not is_pointwise:
+        return None, _depthwise_weight_gradient(grad, x, weight, step, dilations), None
+    return None, _pointwise_weight_gradient(grad, x, weight, step, groups), None
 
 
-def _backwards(
-    grad: V, x: V, weight: V, wide: Sequence[int], apart: Sequence[int], groups: int
+def _flipped_correlation(
+    grad: V, x: V, weight: V, padding: Sequence[int], dilation: Sequence[int], groups: int
 ) -> V:
-    """A correlation of the given gradient with the taps backwards, inputs for outputs."""
+    """Correlate the gradient with the flipped filter, inputs and outputs exchanged."""
     no_long_line(weight, [n for n in weight.shape[2:] if isinstance(n, int)])
     outer, inner, *extent = weight.shape
     kernel = weight.flip(*range(2, weight.rank))
     kernel = kernel.reshape(groups, floordiv(outer, groups), inner, *extent)
     kernel = kernel.transpose(1, 2).reshape(mul(inner, groups), floordiv(outer, groups), *extent)
-    return correlation(grad, kernel, [1] * len(extent), wide, apart, x.shape, groups)
+    return correlation(grad, kernel, [1] * len(extent), padding, dilation, x.shape, groups)
 
 
-def _of_points(grad: V, x: V, weight: V, step: Sequence[int], groups: int) -> V:
-    """A product summed over the batch and its places, for windows of one element."""
-    places = grad.shape[2:]
-    for k, n in enumerate(places):
+def _pointwise_weight_gradient(grad: V, x: V, weight: V, step: Sequence[int], groups: int) -> V:
+    """Contract over batch and places, for windows of one element."""
+    output_dims = grad.shape[2:]
+    for k, n in enumerate(output_dims):
         x = x.narrow(2 + k, 0, n, step[k])
     outer, inner = weight.shape[:2]
-    at = "xyz"[: len(places)]
+    place_letters = "xyz"[: len(output_dims)]
     if groups == 1:
-        return contract(grad, x, f"bo{at},bc{at}->oc").reshape(*weight.shape)
-    grad = grad.reshape(grad.shape[0], groups, floordiv(outer, groups), *places)
-    x = x.reshape(x.shape[0], groups, inner, *places)
-    return contract(grad, x, f"bgo{at},bgc{at}->goc").reshape(*weight.shape)
+        return contract(grad, x, f"bo{place_letters},bc{place_letters}->oc").reshape(*weight.shape)
+    grad = grad.reshape(grad.shape[0], groups, floordiv(outer, groups), *output_dims)
+    x = x.reshape(x.shape[0], groups, inner, *output_dims)
+    return contract(grad, x, f"bgo{place_letters},bgc{place_letters}->goc").reshape(*weight.shape)
 
 
-def _of_taps(grad: V, x: V, weight: V, step: Sequence[int], apart: Sequence[int]) -> V:
-    """A sum for each tap over the batch and its places, for windows of one channel."""
+def _depthwise_weight_gradient(
+    grad: V, x: V, weight: V, step: Sequence[int], dilation: Sequence[int]
+) -> V:
+    """Reduce over batch and places for each tap, for windows of one channel."""
     extent = [n for n in weight.shape[2:] if isinstance(n, int)]
-    at = "xyz"[: len(extent)]
-    found: list[V] = []
-    grad, wide = grad.wide(), x.wide()
+    place_letters = "xyz"[: len(extent)]
+    gradients: list[V] = []
+    grad, image = grad.wide(), x.wide()
     for tap in product(*map(range, extent)):
-        seen = wide
+        shifted = image
         for k, n in enumerate(tap):
-            seen = seen.narrow(2 + k, n * apart[k], grad.shape[2 + k], step[k])
-        found.append(contract(grad, seen, f"bc{at},bc{at}->c").unsqueeze(1))
-    return concat(found, 1).reshape(*weight.shape).cast(x.dtype)
+            shifted = shifted.narrow(2 + k, n * dilation[k], grad.shape[2 + k], step[k])
+        gradients.append(
+            contract(grad, shifted, f"bc{place_letters},bc{place_letters}->c").unsqueeze(1)
+        )
+    return concat(gradients, 1).reshape(*weight.shape).cast(x.dtype)
 
 
 ROWS = (
     Row("aten.convolution_backward.default", _convolution_backward),
-    Row("aten.unfold_backward.default", _unfold),
-    *(Row(f"aten.max_pool{n}d_with_indices_backward.default", _max_pool(n)) for n in (2, 3)),
-    *(Row(f"aten.avg_pool{n}d_backward.default", _avg_pool(n)) for n in (2, 3)),
-    *(Row(f"aten._adaptive_avg_pool{n}d_backward.default", _adaptive_avg(n)) for n in (2, 3)),
+    Row("aten.unfold_backward.default", _unfold_backward),
     *(
-        Row(f"aten.{name}_pad{n}d_backward.default", _margins(mode, n))
+        Row(f"aten.max_pool{n}d_with_indices_backward.default", _max_pool_backward(n))
+        for n in (2, 3)
+    ),
+    *(Row(f"aten.avg_pool{n}d_backward.default", _avg_pool_backward(n)) for n in (2, 3)),
+    *(
+        Row(f"aten._adaptive_avg_pool{n}d_backward.default", _adaptive_avg_backward(n))
+        for n in (2, 3)
+    ),
+    *(
+        Row(f"aten.{name}_pad{n}d_backward.default", _padding_backward(mode, n))
         for name, mode in (("reflection", "reflect"), ("replication", "replicate"))
         for n in (1, 2, 3)
     ),
 )
-"""Gradients of what slides and of what is repeated."""
+"""Rows of gradients of windows and padding."""

@@ -1,11 +1,11 @@
-"""Writes at computed positions: what is added, put or compared along the first axes.
+"""Lower scatters: writes at computed positions that put, add or compare.
 
-Each position takes a row of what lies behind the axes that are indexed.  A write that has room for
-one position along its axis is elementwise, and fuses with whoever reads it.  All others end a
-kernel, in which what is written is computed where it goes (`smelt.lower.scatter`).
+Each position takes a row along the inner axes that are not indexed. A write that has room for one
+position along its axis is elementwise, and fuses with its readers. All others end a kernel, in
+which each written value is computed where it is stored (`smelt.lower.scatter`).
 
-A kernel begins with a copy of what it writes into.  Where that is large beside what is written,
-and not one number, torch is called, which may write it where it stands.
+A kernel begins with a copy of the destination. If that is large compared with what is written, and
+not a constant fill, torch is called, which may update it in place.
 """
 
 # PyTorch is optional, and types must check without it.
@@ -29,43 +29,46 @@ from smelt.types.dtype import i64
 from smelt.types.expr import evaluate, product
 from smelt.types.tensor import Shape, broadcast_shapes
 
-_PART = 4
-"""Times that what is written goes into what it is written into, at most, for a copy of that."""
+_MAX_COPY_RATIO = 4
+"""Lower a scatter (which copies the destination) only if the destination has at most this many
+times as many elements as are written; otherwise torch updates in place."""
 _REDUCTIONS = {
     "sum": ("add", "sum"),
     "prod": ("mul", "prod"),
     "amax": ("max", "max"),
     "amin": ("min", "min"),
 }
-"""How values join by torch's word for it, and the fold of that kind."""
+"""Torch's reduction -> (scatter mode, reduction with the same identity)."""
 
 
-def _joined(c: Call, how: str, x: V, values: V, *at: V) -> V:
-    """`values` at positions along the first axes of `x`."""
+def _scatter_into(c: Call, how: str, x: V, values: V, *index: V) -> V:
+    """Scatter `values` at positions along the first axes of `x`."""
     if x.dtype.kind == "bool" and how != "put":
         raise UnsupportedError("booleans that are added")
-    if not _is_filled(x) and not _is_part(c, x, at):
+    if not _is_filled(x) and not _is_small_enough_to_copy(c, x, index):
         raise UnsupportedError("a small part of a large array, which torch may write in place")
-    return x.op(Scatter(how), values.cast(x.dtype), *(a.cast(i64) for a in at))
+    return x.op(Scatter(how), values.cast(x.dtype), *(a.cast(i64) for a in index))
 
 
 def _is_filled(x: V) -> bool:
-    """Whether all elements are one number."""
+    """Whether all elements are the same constant."""
     node = x.node
     while isinstance(node.op, (Expand, Reshape)):
         (node,) = node.inputs
     return isinstance(node.op, Constant)
 
 
-def _is_part(c: Call, x: V, at: Sequence[V]) -> bool:
-    """Whether about as much is written as there is, of values that one number may stand for."""
-    places = broadcast_shapes(*(a.shape for a in at))
-    written = product((*places, *x.shape[len(at) :]))
-    return evaluate(product(x.shape), c.sizes.hints) <= _PART * evaluate(written, c.sizes.hints)
+def _is_small_enough_to_copy(c: Call, x: V, index: Sequence[V]) -> bool:
+    """Whether enough is written that copying the destination is cheap."""
+    index_shape = broadcast_shapes(*(a.shape for a in index))
+    written = product((*index_shape, *x.shape[len(index) :]))
+    return evaluate(product(x.shape), c.sizes.hints) <= _MAX_COPY_RATIO * evaluate(
+        written, c.sizes.hints
+    )
 
 
-def _counted(c: Call, shape: Shape, last: int) -> list[V]:
-    """Positions along the first axes of a shape, each counted, for arrays up to axis `last`."""
+def _leading_positions(c: Call, shape: Shape, last: int) -> list[V]:
+    """Return index arrays along the first axes of a shape, up to axis `last`."""
     return [
         iota(tuple(n if k == a else 1 for k, n in enumerate(shape[: last + 1])), a, i64, c.origin)
         for a in range(last + 1)
@@ -75,19 +78,19 @@ def _counted(c: Call, shape: Shape, last: int) -> list[V]:
 # ---- rows of elements ----------------------------------------------------------------------------
 
 
-def _rows(c: Call, x: V, dim: int, at: V, values: V) -> list[V]:
-    """Positions of rows along all axes up to `dim`."""
-    if not x.rank or at.rank != 1:
+def _row_positions(c: Call, x: V, dim: int, index: V, values: V) -> list[V]:
+    """Return positions of rows along all axes up to `dim`."""
+    if not x.rank or index.rank != 1:
         raise UnsupportedError("a single element that is added")
     a = axis_of(dim, x.rank)
-    if values.shape != (*x.shape[:a], *at.shape, *x.shape[a + 1 :]):
+    if values.shape != (*x.shape[:a], *index.shape, *x.shape[a + 1 :]):
         raise UnsupportedError("rows of another shape")
-    return [*(i.reshape(*i.shape, 1) for i in _counted(c, x.shape, a - 1)), at]
+    return [*(i.reshape(*i.shape, 1) for i in _leading_positions(c, x.shape, a - 1)), index]
 
 
-def _index_add(c: Call, x: V, dim: int, at: V, values: V, *, alpha: Any = 1) -> V:
-    rows = _rows(c, x, dim, at, values)
-    return _joined(c, "add", x, values if alpha == 1 else values * alpha, *rows)
+def _index_add(c: Call, x: V, dim: int, index: V, values: V, *, alpha: Any = 1) -> V:
+    rows = _row_positions(c, x, dim, index, values)
+    return _scatter_into(c, "add", x, values if alpha == 1 else values * alpha, *rows)
 
 
 def _index_put(
@@ -99,112 +102,121 @@ def _index_put(
         raise UnsupportedError("index arrays that are not side by side")
     if any(i.dtype.kind not in ("int", "uint") or i.dtype.name == "u8" for _, i in chosen):
         raise UnsupportedError("writes by a mask: their number depends on data")
-    at = [wrapped(i, x.shape[k]) for k, i in chosen]
-    rank = max(i.rank for i in at)
-    before = [i.reshape(*i.shape, *[1] * rank) for i in _counted(c, x.shape, first - 1)]
-    return _joined(c, "add" if accumulate else "put", x, values, *before, *at)
+    index = [wrapped(i, x.shape[k]) for k, i in chosen]
+    rank = max(i.rank for i in index)
+    before = [i.reshape(*i.shape, *[1] * rank) for i in _leading_positions(c, x.shape, first - 1)]
+    return _scatter_into(c, "add" if accumulate else "put", x, values, *before, *index)
 
 
-def _along(c: Call, x: V, a: int, at: V, values: V | None) -> list[V]:
-    """Positions along all axes up to `a`, of which all others are counted."""
+def _axis_positions(c: Call, x: V, a: int, index: V, values: V | None) -> list[V]:
+    """Return positions along all axes up to `a`; all axes but `a` count up."""
     rest = (*x.shape[:a], *x.shape[a + 1 :])
-    if not x.rank or at.rank != x.rank or (*at.shape[:a], *at.shape[a + 1 :]) != rest:
+    if not x.rank or index.rank != x.rank or (*index.shape[:a], *index.shape[a + 1 :]) != rest:
         raise UnsupportedError("positions beside which others are not written")
-    if values is not None and values.shape != at.shape:
+    if values is not None and values.shape != index.shape:
         raise UnsupportedError("more values than positions")
-    node = at.node
+    node = index.node
     while isinstance(node.op, Cast):
         (node,) = node.inputs
-    shape = at.shape
+    shape = index.shape
     if isinstance(node.op, Expand):
         (node,) = node.inputs
-        shape = (*[1] * (at.rank - node.type.rank), *node.type.shape)
+        shape = (*[1] * (index.rank - node.type.rank), *node.type.shape)
     if any(n != 1 for n in shape[a + 1 :]):
         raise UnsupportedError("positions of their own for each element")
-    before = [i.reshape(*i.shape, 1) for i in _counted(c, x.shape, a - 1)]
-    return [*before, V(node, at.origin).reshape(*shape[: a + 1])]
+    before = [i.reshape(*i.shape, 1) for i in _leading_positions(c, x.shape, a - 1)]
+    return [*before, V(node, index.origin).reshape(*shape[: a + 1])]
 
 
 def _scatter(how: str) -> Any:
-    """A write at several positions along an axis, the same for all that lies behind it."""
+    """Scatter at several positions along an axis, the same for all inner elements."""
 
-    def lower(c: Call, x: V, dim: int, at: V, value: Any, **_options: Any) -> V:
-        given = value if isinstance(value, V) and value.rank else None
-        rows = _along(c, x, axis_of(dim, x.rank), at, given)
-        return _joined(c, how, x, c.value(value, c.dtype) if given is None else given, *rows)
+    def lower(c: Call, x: V, dim: int, index: V, value: Any, **_options: Any) -> V:
+        values = value if isinstance(value, V) and value.rank else None
+        rows = _axis_positions(c, x, axis_of(dim, x.rank), index, values)
+        return _scatter_into(
+            c, how, x, c.value(value, c.dtype) if values is None else values, *rows
+        )
 
     return lower
 
 
 def _scatter_reduce(
-    c: Call, x: V, dim: int, at: V, values: V, how: str, *, include_self: bool = True
+    c: Call, x: V, dim: int, index: V, values: V, how: str, *, include_self: bool = True
 ) -> V:
-    rows = _along(c, x, axis_of(dim, x.rank), at, values)
-    return _reduced(c, x, values, rows, how, include_self=include_self)
+    rows = _axis_positions(c, x, axis_of(dim, x.rank), index, values)
+    return _scatter_reduce_rows(c, x, values, rows, how, include_self=include_self)
 
 
 def _index_reduce(
-    c: Call, x: V, dim: int, at: V, values: V, how: str, *, include_self: bool = True
+    c: Call, x: V, dim: int, index: V, values: V, how: str, *, include_self: bool = True
 ) -> V:
-    rows = _rows(c, x, dim, at, values)
-    return _reduced(c, x, values, rows, how, include_self=include_self)
+    rows = _row_positions(c, x, dim, index, values)
+    return _scatter_reduce_rows(c, x, values, rows, how, include_self=include_self)
 
 
-def _reduced(c: Call, x: V, values: V, rows: Sequence[V], how: str, *, include_self: bool) -> V:
-    """What is written to begins with what is there, or with nothing; a mean is divided at last."""
+def _scatter_reduce_rows(
+    c: Call, x: V, values: V, rows: Sequence[V], how: str, *, include_self: bool
+) -> V:
+    """Scatter-reduce rows; the reduction starts from `x` or from its identity.
+
+    A mean is a sum divided by the number of writes.
+    """
     mean = how == "mean" and x.dtype.is_float
     if how not in _REDUCTIONS and not mean:
         raise UnsupportedError(f"{how} of what is written")
-    join, fold = _REDUCTIONS["sum" if mean else how]
+    mode, reduction = _REDUCTIONS["sum" if mean else how]
     if not include_self:
-        nothing = c.number(COMBINES[fold].identity(x.dtype), x.dtype)
-        x = _joined(c, "put", x, nothing, *rows)
-    found = _joined(c, join, x.wide() if mean else x, values, *rows)
+        identity = c.number(COMBINES[reduction].identity(x.dtype), x.dtype)
+        x = _scatter_into(c, "put", x, identity, *rows)
+    result = _scatter_into(c, mode, x.wide() if mean else x, values, *rows)
     if not mean:
-        return found
-    lead = x.shape[: len(rows)]
-    one = c.number(1, found.dtype)
-    first = (one if include_self else c.number(0, found.dtype)).expand(lead)
+        return result
+    indexed = x.shape[: len(rows)]
+    one = c.number(1, result.dtype)
+    first = (one if include_self else c.number(0, result.dtype)).expand(indexed)
     count = first.op(Scatter("add"), one, *(a.cast(i64) for a in rows))
-    count = count.map("max", 1.0).reshape(*lead, *[1] * (x.rank - len(lead)))
-    return (found / count).cast(x.dtype)
+    count = count.map("max", 1.0).reshape(*indexed, *[1] * (x.rank - len(indexed)))
+    return (result / count).cast(x.dtype)
 
 
 # ---- one position --------------------------------------------------------------------------------
 
 
-def _one_place(rule: Any, several: Any) -> Any:
-    """A write at one position along an axis: elementwise, where the positions cover the rest."""
+def _elementwise_scatter(rule: Any, several: Any) -> Any:
+    """Scatter one position along an axis elementwise; `several` is used for other calls."""
 
-    def lower(c: Call, x: V, dim: int, at: V, value: Any, **options: Any) -> V:
+    def lower(c: Call, x: V, dim: int, index: V, value: Any, **options: Any) -> V:
         a = axis_of(dim, x.rank)
-        if not x.rank or at.shape != (*x.shape[:a], 1, *x.shape[a + 1 :]):
-            return several(c, x, dim, at, value, **options)
-        here = iota(x.shape, a, i64, c.origin).map("eq", at.cast(i64))
-        if isinstance(value, V) and value.rank and value.shape != at.shape:
+        if not x.rank or index.shape != (*x.shape[:a], 1, *x.shape[a + 1 :]):
+            return several(c, x, dim, index, value, **options)
+        is_target = iota(x.shape, a, i64, c.origin).map("eq", index.cast(i64))
+        if isinstance(value, V) and value.rank and value.shape != index.shape:
             raise UnsupportedError("more values than positions")
-        c.reads.append((at.node, x.shape[a], (getattr(c.origin, "operator", "a read"), c.origin)))
-        return rule(here, x, c.value(value, c.dtype))
+        c.reads.append(
+            (index.node, x.shape[a], (getattr(c.origin, "operator", "a read"), c.origin))
+        )
+        return rule(is_target, x, c.value(value, c.dtype))
 
     return lower
 
 
-def _put(here: V, x: V, value: V) -> V:
-    return select(here, value, x)
+def _replace(is_target: V, x: V, value: V) -> V:
+    return select(is_target, value, x)
 
 
-def _add(here: V, x: V, value: V) -> V:
-    return x + select(here, value, number(0, x.dtype))
+def _accumulate(is_target: V, x: V, value: V) -> V:
+    return x + select(is_target, value, number(0, x.dtype))
 
 
 ROWS = (
-    Row("aten.scatter.value", _one_place(_put, _scatter("put"))),
-    Row("aten.scatter.src", _one_place(_put, _scatter("put"))),
-    Row("aten.scatter_add.default", _one_place(_add, _scatter("add"))),
+    Row("aten.scatter.value", _elementwise_scatter(_replace, _scatter("put"))),
+    Row("aten.scatter.src", _elementwise_scatter(_replace, _scatter("put"))),
+    Row("aten.scatter_add.default", _elementwise_scatter(_accumulate, _scatter("add"))),
     Row("aten.scatter_reduce.two", _scatter_reduce),
     Row("aten.index_add.default", _index_add),
     Row("aten.index_reduce.default", _index_reduce),
     Row("aten.index_put.default", _index_put, copies=True),
     Row("aten._unsafe_index_put.default", _index_put, inside=True),
 )
-"""Writes at computed positions."""
+"""Rows of scatters."""

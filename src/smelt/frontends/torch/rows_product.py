@@ -1,4 +1,4 @@
-"""Matrix products, attention, and reads at computed positions."""
+"""Lower matrix products, attention, and gathers."""
 
 from __future__ import annotations
 
@@ -18,32 +18,34 @@ __all__ = ["ROWS"]
 
 
 def _product(spec: str) -> Any:
-    return lambda c, a, b: _settled(c, a, b, spec)
+    return lambda c, a, b: _contract_guarded(c, a, b, spec)
 
 
-def _settled(c: Call, a: V, b: V, spec: str, dtype: DType | None = None) -> V:
-    """A product of operands whose dimensions guards make equal where they share a letter: those are
-    spelt alike, as a number where one of them is."""
+def _contract_guarded(c: Call, a: V, b: V, spec: str, dtype: DType | None = None) -> V:
+    """Contract operands after respelling dimensions that guards make equal.
+
+    Dimensions that share a letter are spelt alike, as a number if one of them is.
+    """
     left, _, right = spec.partition("->")[0].partition(",")
-    known = dict(zip(left, a.shape, strict=True))
+    sizes = dict(zip(left, a.shape, strict=True))
     for letter, n in zip(right, b.shape, strict=True):
-        known[letter] = n if isinstance(n, int) else known.get(letter, n)
-    a, b = (c.settled(x, tuple([known[n] for n in side])) for x, side in ((a, left), (b, right)))
+        sizes[letter] = n if isinstance(n, int) else sizes.get(letter, n)
+    a, b = (c.settled(x, tuple([sizes[n] for n in side])) for x, side in ((a, left), (b, right)))
     return contract(a, b, spec, dtype)
 
 
-def _plus_product(spec: str) -> Any:
-    """beta · x + alpha · a b, rounded once."""
+def _addmm(spec: str) -> Any:
+    """Return beta · x + alpha · a b, rounded once."""
 
     def lower(c: Call, x: V, a: V, b: V, *, beta: Any = 1, alpha: Any = 1) -> V:
-        wide = c.dtype.compute
-        found = _settled(c, a, b, spec, wide)
+        dtype = c.dtype.compute
+        product = _contract_guarded(c, a, b, spec, dtype)
         if alpha != 1:
-            found = found * alpha
+            product = product * alpha
         if beta == 0:
-            return found.cast(c.dtype)
-        x = x.cast(wide) if beta == 1 else x.cast(wide) * beta
-        return (found + x).cast(c.dtype)
+            return product.cast(c.dtype)
+        x = x.cast(dtype) if beta == 1 else x.cast(dtype) * beta
+        return (product + x).cast(c.dtype)
 
     return lower
 
@@ -59,28 +61,28 @@ def _attention(
     attn_mask: V | None = None,
     scale: float | None = None,
 ) -> tuple[V, V]:
-    """softmax(q kᵀ · scale + mask) v and the logarithm of the softmax's sum."""
-    size, wide = q.shape[-1], q.dtype.compute
+    """Return softmax(q kᵀ · scale + mask) v and the logarithm of the softmax's sum."""
+    size, dtype = q.shape[-1], q.dtype.compute
     if scale is None and not isinstance(size, int):
         raise UnsupportedError("attention with a symbolic size of heads")
     factor = scale if scale is not None else 1 / math.sqrt(size)  # type: ignore[arg-type]
-    k, v = (_for_heads(x, q) for x in (k, v))
-    scores = contract(q, k, "bhmd,bhnd->bhmn", wide) * factor
+    k, v = (_expand_heads(x, q) for x in (k, v))
+    scores = contract(q, k, "bhmd,bhnd->bhmn", dtype) * factor
     if attn_mask is not None:
         scores = scores + attn_mask.cast(scores.dtype)
     if is_causal:
         rows, columns = (iota(scores.shape[-2:], a, i64, c.origin) for a in (0, 1))
         scores = select(columns.map("le", rows), scores, number(-math.inf, scores.dtype))
-    top = scores.reduce("max", (3,), True)
+    maximum = scores.reduce("max", (3,), True)
     if attn_mask is not None:
-        top = select(top.map("eq", -math.inf), number(0.0, top.dtype), top)
-    grown = (scores - top).map("exp")
-    total = grown.sum((3,), True)
+        maximum = select(maximum.map("eq", -math.inf), number(0.0, maximum.dtype), maximum)
+    exponentials = (scores - maximum).map("exp")
+    total = exponentials.sum((3,), True)
     if attn_mask is not None:  # a query that sees no key gets nothing
         total = select(total.map("eq", 0), number(1.0, total.dtype), total)
-    weights = grown / total
-    found = contract(weights, v, "bhmn,bhne->bhme", wide)
-    return found.cast(c.dtype), (total.map("log") + top).reshape(*total.shape[:3])
+    weights = exponentials / total
+    output = contract(weights, v, "bhmn,bhne->bhme", dtype)
+    return output.cast(c.dtype), (total.map("log") + maximum).reshape(*total.shape[:3])
 
 
 def _attention_backward(
@@ -97,19 +99,23 @@ def _attention_backward(
     attn_mask: V | None = None,
     scale: float | None = None,
 ) -> tuple[V, V, V]:
-    """Gradients of q, k and v (T. Dao et al., 2022): the weights come back from the logarithms."""
+    """Return the gradients of q, k and v (T. Dao et al., FlashAttention, 2022).
+
+    The weights are recomputed from the saved logarithms; see `docs/derivations.md`, attention
+    backward.
+    """
     if c.dtype.bits == 16:
         raise UnsupportedError("gradients of attention in half precision")
     size = q.shape[-1]
     if scale is None and not isinstance(size, int):
         raise UnsupportedError("attention with a symbolic size of heads")
     factor = scale if scale is not None else 1 / math.sqrt(size)  # type: ignore[arg-type]
-    each = _sharing(q, k)
-    h = "hg" if each > 1 else "h"
-    grad, q, out, logs = (_apart(x, each) for x in (grad, q, out, logs))
+    group = _group_size(q, k)
+    h = "hg" if group > 1 else "h"
+    grad, q, out, logs = (_split_heads(x, group) for x in (grad, q, out, logs))
     scores = contract(q, k, f"b{h}md,bhnd->b{h}mn") * factor
     if attn_mask is not None:
-        scores = scores + _apart(attn_mask, each).cast(scores.dtype)
+        scores = scores + _split_heads(attn_mask, group).cast(scores.dtype)
     weights = (scores - logs.cast(scores.dtype).unsqueeze(logs.rank)).map("exp")
     if attn_mask is not None:  # a query that sees no key: its logarithm is -inf
         weights = select(scores.map("eq", -math.inf), number(0.0, scores.dtype), weights)
@@ -122,32 +128,32 @@ def _attention_backward(
     of_q = contract(of_scores, k, f"b{h}mn,bhnd->b{h}md")
     of_k = contract(of_scores, q, f"b{h}mn,b{h}md->b{h}nd")
     of_v = contract(weights, grad, f"b{h}mn,b{h}me->b{h}ne")
-    if each > 1:
+    if group > 1:
         return of_q.reshape(*c.shape), of_k.sum((2,)), of_v.sum((2,))
     return of_q, of_k, of_v
 
 
-def _for_heads(x: V, q: V) -> V:
-    """Keys or values for each head of queries: one head of them serves several of those."""
-    each = _sharing(q, x)
-    if each == 1:
+def _expand_heads(x: V, q: V) -> V:
+    """Repeat keys or values for each head of the queries that share them."""
+    group = _group_size(q, x)
+    if group == 1:
         return x
     b, shared, *rest = x.shape
-    wide = (b, shared, each, *rest)
-    return x.unsqueeze(2).expand(wide).reshape(b, q.shape[1], *rest)
+    shape = (b, shared, group, *rest)
+    return x.unsqueeze(2).expand(shape).reshape(b, q.shape[1], *rest)
 
 
-def _apart(x: V, each: int) -> V:
-    """What heads of queries have, by the heads of keys that `each` of them share."""
-    if each == 1 or x.rank == 2:  # a mask for all heads
+def _split_heads(x: V, group: int) -> V:
+    """Split the heads of queries by the key heads that `group` of them share."""
+    if group == 1 or x.rank == 2:  # a mask for all heads
         return x
     b, heads, *rest = x.shape
-    parted = (1, 1) if heads == 1 else (floordiv(heads, each), each)
-    return x.reshape(b, *parted, *rest)
+    split = (1, 1) if heads == 1 else (floordiv(heads, group), group)
+    return x.reshape(b, *split, *rest)
 
 
-def _sharing(q: V, k: V) -> int:
-    """How many heads of queries share one of keys."""
+def _group_size(q: V, k: V) -> int:
+    """Return how many heads of queries share one head of keys."""
     heads, shared = q.shape[1], k.shape[1]
     if heads == shared:
         return 1
@@ -156,45 +162,49 @@ def _sharing(q: V, k: V) -> int:
     return heads // shared
 
 
-# ---- reads at computed positions ---------------------------------------------------------------
+# ---- reads at computed positions -----------------------------------------------------------------
 
 
-def _asked(c: Call, at: V, extent: Index) -> None:
-    """Notes positions that a caller made of sizes alone: nothing tells them from those that a rule
-    makes, which are inside."""
-    if not any(isinstance(n.op, Input) for n in Graph("positions", (), (at.node,)).nodes()):
-        c.reads.append((at.node, extent, (getattr(c.origin, "operator", "a read"), c.origin)))
+def _check_positions(c: Call, index: V, extent: Index) -> None:
+    """Record positions made of sizes alone, so that they are checked.
+
+    Only positions that a rule makes are known to be in bounds; these look the same.
+    """
+    if not any(isinstance(n.op, Input) for n in Graph("positions", (), (index.node,)).nodes()):
+        c.reads.append((index.node, extent, (getattr(c.origin, "operator", "a read"), c.origin)))
 
 
-def _embedding(c: Call, table: V, at: V, *_more: Any) -> V:
-    _asked(c, at, table.shape[0])
-    return gather(table, 0, at.cast(i64))
+def _embedding(c: Call, table: V, index: V, *_more: Any) -> V:
+    _check_positions(c, index, table.shape[0])
+    return gather(table, 0, index.cast(i64))
 
 
 def _index(c: Call, x: V, indices: Sequence[V | None]) -> V:
-    places = [k for k, i in enumerate(indices) if i is not None]
+    positions = [k for k, i in enumerate(indices) if i is not None]
     chosen = [i for i in indices if i is not None]
     if any(i.dtype.kind not in ("int", "uint") or i.dtype.name == "u8" for i in chosen):
         raise UnsupportedError("an index by a mask: its size depends on data")
-    if places != list(range(places[0], places[0] + len(places))):
+    if positions != list(range(positions[0], positions[0] + len(positions))):
         raise UnsupportedError("index arrays that are not side by side")
-    inside = [wrapped(i, x.shape[k]) for k, i in zip(places, chosen, strict=True)]
-    return gather(x, places[0], *inside)
+    inside = [wrapped(i, x.shape[k]) for k, i in zip(positions, chosen, strict=True)]
+    return gather(x, positions[0], *inside)
 
 
-def _index_select(c: Call, x: V, dim: int, at: V) -> V:
+def _index_select(c: Call, x: V, dim: int, index: V) -> V:
     if not x.rank:
         return x
-    _asked(c, at, x.shape[axis_of(dim, x.rank)])
-    return gather(x, axis_of(dim, x.rank), at.cast(i64).reshape(*(at.shape or (1,))))
+    _check_positions(c, index, x.shape[axis_of(dim, x.rank)])
+    return gather(x, axis_of(dim, x.rank), index.cast(i64).reshape(*(index.shape or (1,))))
 
 
-def _gather(c: Call, x: V, dim: int, at: V, **_options: Any) -> V:
-    if not x.rank or not at.rank:
+def _gather(c: Call, x: V, dim: int, index: V, **_options: Any) -> V:
+    if not x.rank or not index.rank:
         raise UnsupportedError("gather of a single element")
     a = axis_of(dim, x.rank)
-    _asked(c, at, x.shape[a])
-    where = [at.cast(i64) if k == a else iota(at.shape, k, i64, c.origin) for k in range(x.rank)]
+    _check_positions(c, index, x.shape[a])
+    where = [
+        index.cast(i64) if k == a else iota(index.shape, k, i64, c.origin) for k in range(x.rank)
+    ]
     return gather(x, 0, *where)
 
 
@@ -203,8 +213,8 @@ ROWS = (
     Row("aten.bmm.default", _product("bmk,bkn->bmn")),
     Row("aten.mv.default", _product("mk,k->m")),
     Row("aten.dot.default", _product("k,k->")),
-    Row("aten.addmm.default", _plus_product("mk,kn->mn")),
-    Row("aten.baddbmm.default", _plus_product("bmk,bkn->bmn")),
+    Row("aten.addmm.default", _addmm("mk,kn->mn")),
+    Row("aten.baddbmm.default", _addmm("bmk,bkn->bmn")),
     Row(
         "aten._scaled_dot_product_flash_attention_for_cpu.default",
         _attention,
@@ -217,4 +227,4 @@ ROWS = (
     Row("aten.index_select.default", _index_select),
     Row("aten.gather.default", _gather),
 )
-"""Products, attention and gathers."""
+"""Rows of products, attention and gathers."""

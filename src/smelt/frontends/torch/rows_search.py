@@ -1,13 +1,13 @@
-"""Where elements belong in sorted rows: torch's own search, one halving after another for all.
+"""Lower `searchsorted` to an unrolled binary search, with torch's own steps.
 
     first, last = 0, n
-    while first < last:                      # as often as n has digits
+    while first < last:                      # bit_length(n) times
         middle = (first + last) // 2
         if row[middle] < x: first = middle + 1
         else: last = middle
 
-Each halving is a read at a computed position, and fuses with what is around it.  The steps are
-those of torch, so that rows that are out of order, and NaN in them, give what they give there.
+Each step is a gather, which fuses with what is around it. The steps are those of torch, so that
+unsorted rows, and NaN in them, give the same result as there.
 """
 
 # PyTorch is optional, and types must check without it.
@@ -26,7 +26,7 @@ from smelt.types.dtype import i32, i64
 __all__ = ["ROWS"]
 
 
-def _searched(
+def _searchsorted(
     c: Call,
     rows: V,
     x: Any,
@@ -41,38 +41,41 @@ def _searched(
         raise UnsupportedError("a search in rows that are sorted by positions")
     if not isinstance(x, V):
         x = number(x, rows.dtype, c.origin)
-    return _places(c, rows, x, after=right or side == "right")
+    return _binary_search(c, rows, x, after=right or side == "right")
 
 
-def _bucketized(c: Call, x: Any, row: V, *, out_int32: bool = False, right: bool = False) -> V:
+def _bucketize(c: Call, x: Any, row: V, *, out_int32: bool = False, right: bool = False) -> V:
     """`bucketize`: all of `x` in one row."""
-    return _searched(c, row, x, out_int32=out_int32, right=right)
+    return _searchsorted(c, row, x, out_int32=out_int32, right=right)
 
 
-def _places(c: Call, rows: V, x: V, *, after: bool) -> V:
-    """How many elements of a row come before each one; equal ones do if `after`.  More halvings
-    than it takes would change nothing; of a symbolic length nobody knows how many it takes."""
+def _binary_search(c: Call, rows: V, x: V, *, after: bool) -> V:
+    """Return how many elements of a row come before each element of `x`.
+
+    Equal ones do if `after`. The number of steps is fixed by the length of a row: further steps
+    would change nothing, and a symbolic length has no known number of steps.
+    """
     n = rows.shape[-1]
     if not isinstance(n, int) or not 0 < n < 1 << 30:
         raise UnsupportedError("a search in rows of a symbolic length, or of none")
     if rows.dtype != x.dtype:
         raise UnsupportedError("a search for elements of another type")
-    beside = [iota(x.shape, d, i64, c.origin) for d in range(rows.rank - 1)]
+    leading_positions = [iota(x.shape, d, i64, c.origin) for d in range(rows.rank - 1)]
     first, last = (number(k, i32, c.origin).expand(x.shape) for k in (0, n))
     for _ in range(n.bit_length()):
         middle = (first + last).map("shr", 1)
-        found = gather(rows, 0, *beside, middle.map("min", n - 1).cast(i64))
-        stays = found.map("gt" if after else "ge", x)  # false for NaN, which comes behind all
-        open_ = first.map("lt", last)
-        first = select(open_.map("and", stays.map("not")), middle.map("add", 1), first)
-        last = select(open_.map("and", stays), middle, last)
+        element = gather(rows, 0, *leading_positions, middle.map("min", n - 1).cast(i64))
+        stays = element.map("gt" if after else "ge", x)  # false for NaN, which sorts last
+        is_open = first.map("lt", last)
+        first = select(is_open.map("and", stays.map("not")), middle.map("add", 1), first)
+        last = select(is_open.map("and", stays), middle, last)
     return first.cast(c.dtype)
 
 
 ROWS = (
-    Row("aten.searchsorted.Tensor", _searched, inside=True),
-    Row("aten.searchsorted.Scalar", _searched, inside=True),
-    Row("aten.bucketize.Tensor", _bucketized, inside=True),
-    Row("aten.bucketize.Scalar", _bucketized, inside=True),
+    Row("aten.searchsorted.Tensor", _searchsorted, inside=True),
+    Row("aten.searchsorted.Scalar", _searchsorted, inside=True),
+    Row("aten.bucketize.Tensor", _bucketize, inside=True),
+    Row("aten.bucketize.Scalar", _bucketize, inside=True),
 )
-"""Searches."""
+"""Rows of searches."""

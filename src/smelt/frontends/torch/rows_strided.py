@@ -1,14 +1,14 @@
-"""Views of memory by strides: which dimensions of a value the places belong to.
+"""Lower `as_strided`: find which dimensions of a value the strides step along.
 
-`as_strided` says where elements lie, as chunks that overlap are often written.  A value that lies
-without gaps has a digit for each of its dimensions in every place, the slowest first; a stride that
-is a multiple of one dimension's step walks along that one, and several along the same are windows
-that slide over it.  Where they carry into the dimension before, both are one.
+`as_strided` says where elements are stored, as overlapping chunks are often written. In a dense
+value each offset has one digit for each dimension, the slowest first; a stride that is a multiple
+of one dimension's stride steps along that one, and several along the same are windows that slide
+over it. Where they carry into the dimension before, both are merged.
 
     x: [8,128,64], as_strided([8,7,32,64], [8192,1024,64,1])  ->  x[i, 16*c + j, d]
 
-It counts from the start of the memory, whatever view of that it is called on: before a program is
-lowered, `on_memory` has it called on the value whose memory that is.
+Offsets count from the start of the storage, whatever view of it `as_strided` is called on: before a
+program is lowered, `on_memory` makes it a call on the value that owns the storage.
 """
 
 # PyTorch is optional, and types must check without it.
@@ -36,43 +36,45 @@ __all__ = ["ROWS", "on_memory"]
 
 
 def on_memory(graph: torch.fx.Graph) -> None:
-    """Has views by strides be views of the values whose memory they show: of a view in between its
-    own elements alone may be made."""
+    """Rebase views by strides on the value whose storage they show.
+
+    A view between the two might be computed with its own elements alone.
+    """
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.as_strided.default):
         x: Any = node.args[0]
-        base: Any = _whole(x)
+        base: Any = _base_value(x)
         if base is x:
             continue
-        told = dict(zip(("size", "stride", "storage_offset"), node.args[1:], strict=False))
-        told |= node.kwargs
-        start = told.get("storage_offset")
+        arguments = dict(zip(("size", "stride", "storage_offset"), node.args[1:], strict=False))
+        arguments |= node.kwargs
+        start = arguments.get("storage_offset")
         start = x.meta["val"].storage_offset() if start is None else start
-        node.args, node.kwargs = (base, told["size"], told["stride"], start), {}
+        node.args, node.kwargs = (base, arguments["size"], arguments["stride"], start), {}
 
 
-def _whole(x: Any) -> Any:
-    """The value that a view shows a part of; of parts of parts the first, else the view itself."""
-    found = x
+def _base_value(x: Any) -> Any:
+    """Return the value of which a view shows a part: the first of nested parts, else itself."""
+    base = x
     while x.op == "call_function":
         called: Any = x.args[0] if x.target is operator.getitem else x
         before = called.args[0] if called.args else None
-        if not isinstance(before, torch.fx.Node) or not _same_memory(x, before):
-            return found
+        if not isinstance(before, torch.fx.Node) or not _share_storage(x, before):
+            return base
         if str(called.target) in PARTS and before.op == "call_function":
-            found = before
+            base = before
         x = before
-    return found
+    return base
 
 
-def _same_memory(x: torch.fx.Node, y: torch.fx.Node) -> bool:
+def _share_storage(x: torch.fx.Node, y: torch.fx.Node) -> bool:
     pair = [t for t in (x.meta.get("val"), y.meta.get("val")) if isinstance(t, torch.Tensor)]
-    places = {memory for t in pair for memory, _ in storages(t)}
-    return len(pair) == 2 and len(places) == 1
+    shared = {memory for t in pair for memory, _ in storages(t)}
+    return len(pair) == 2 and len(shared) == 1
 
 
 @dataclass(slots=True)
-class _Along:
-    """A dimension of a value in its order in memory, and what walks along it."""
+class _Level:
+    """A dimension of a value in memory order, and the result dimensions that step along it."""
 
     extent: Index
     first: int = 0
@@ -89,90 +91,93 @@ def _as_strided(c: Call, x: V, _shape: Any, strides: Sequence[Any], start: Any =
         raise UnsupportedError("a view by strides from a symbolic place")
     x, shape = x.permute(*order), c.shape
     steps = [c.sizes.index(c.fakes[0].stride(a)) for a in order]
-    walked = [k for k, (n, s) in enumerate(zip(shape, strides, strict=True)) if n != 1 and s != 0]
-    found = _levels(x.shape, steps, {k: c.index(strides[k]) for k in walked}, offset)
-    levels = _carried(found, shape)
-    x, places = _walked(x.reshape(*[a.extent for a in levels]), levels, shape)
-    x = x.permute(*[places.index(k) for k in walked])
-    x = x.reshape(*[n if k in walked else 1 for k, n in enumerate(shape)])
+    moving = [k for k, (n, s) in enumerate(zip(shape, strides, strict=True)) if n != 1 and s != 0]
+    assigned = _assign_strides(x.shape, steps, {k: c.index(strides[k]) for k in moving}, offset)
+    levels = _merge_levels(assigned, shape)
+    x, positions = _window_levels(x.reshape(*[a.extent for a in levels]), levels, shape)
+    x = x.permute(*[positions.index(k) for k in moving])
+    x = x.reshape(*[n if k in moving else 1 for k, n in enumerate(shape)])
     return x.expand(shape)
 
 
-def _levels(
+def _assign_strides(
     shape: Sequence[Index], steps: Sequence[Index], strides: dict[int, Index], offset: int
-) -> list[_Along]:
-    """The dimensions, each with what walks along it: the slowest whose step divides the stride."""
-    found = [_Along(n) for n in shape]
+) -> list[_Level]:
+    """Assign each stride to the slowest dimension whose stride divides it.
+
+    Also splits the offset among the dimensions. Raises UnsupportedError if a stride fits none.
+    """
+    levels = [_Level(n) for n in shape]
     steps = [product(shape[k + 1 :]) if n == 1 else steps[k] for k, n in enumerate(shape)]
     for k, stride in strides.items():
-        for along, step in zip(found, steps, strict=True):
+        for level, step in zip(levels, steps, strict=True):
             times = floordiv(stride, step) if step != 0 else 0
             if isinstance(times, int) and times > 0 and mul(step, times) == stride:
-                along.walks.append((k, times))
+                level.walks.append((k, times))
                 break
         else:
             raise UnsupportedError("a stride that is no multiple of one dimension's")
-    for along, step in zip(found, steps, strict=True):
+    for level, step in zip(levels, steps, strict=True):
         if offset and not isinstance(step, int):
             raise UnsupportedError("a view by strides from a place among symbolic sizes")
-        along.first, offset = divmod(offset, step) if isinstance(step, int) else (0, 0)
-    return found
+        level.first, offset = divmod(offset, step) if isinstance(step, int) else (0, 0)
+    return levels
 
 
-def _reach(along: _Along, shape: Sequence[Index]) -> Index:
-    """How many positions from the first one on are walked over."""
+def _reach(level: _Level, shape: Sequence[Index]) -> Index:
+    """Return how many positions from the first one on are covered."""
     reach: Index = 1
-    for k, step in along.walks:
+    for k, step in level.walks:
         reach = add(reach, mul(sub(shape[k], 1), step))
     return reach
 
 
-def _carried(levels: list[_Along], shape: Sequence[Index]) -> list[_Along]:
-    """The same, where no walk leaves its dimension: it is one with those before, where it must."""
-    found: list[_Along] = []
-    left = list(levels)
-    while left:
-        inner = left.pop()
-        room = sub(inner.extent, add(inner.first, _reach(inner, shape)))
-        if nonnegative(room):
-            found.insert(0, inner)
+def _merge_levels(levels: list[_Level], shape: Sequence[Index]) -> list[_Level]:
+    """Merge a dimension with the one before it where steps would leave it."""
+    merged: list[_Level] = []
+    remaining = list(levels)
+    while remaining:
+        inner = remaining.pop()
+        remaining_extent = sub(inner.extent, add(inner.first, _reach(inner, shape)))
+        if nonnegative(remaining_extent):
+            merged.insert(0, inner)
             continue
-        if not left:
+        if not remaining:
             raise UnsupportedError("a view by strides of places that are not all of the value")
-        outer, n = left.pop(), inner.extent
+        outer, n = remaining.pop(), inner.extent
         if not isinstance(n, int) and (outer.walks or outer.first):
             raise UnsupportedError("a view by strides along several dimensions of symbolic sizes")
         times = n if isinstance(n, int) else 0
         walks = [(k, step * times) for k, step in outer.walks]
         first = outer.first * times + inner.first
-        left.append(_Along(mul(outer.extent, n), first, walks + inner.walks))
-    return found
+        remaining.append(_Level(mul(outer.extent, n), first, walks + inner.walks))
+    return merged
 
 
-def _walked(x: V, levels: list[_Along], shape: Sequence[Index]) -> tuple[V, list[int]]:
-    """The value as it is walked over, and which dimension of the result each of its own is."""
-    places = [-1 - k for k in range(len(levels))]
+def _window_levels(x: V, levels: list[_Level], shape: Sequence[Index]) -> tuple[V, list[int]]:
+    """Slice and window each level; return the value and the result dimension of each axis."""
+    positions = [-1 - k for k in range(len(levels))]
     for level, along in enumerate(levels):
-        a = places.index(-1 - level)
+        a = positions.index(-1 - level)
         x = x.narrow(a, along.first, _reach(along, shape))
         if not along.walks:
             x = x.pick(a, 0)
-            places.pop(a)
+            positions.pop(a)
             continue
         rest = sorted(along.walks, key=lambda w: (-w[1], isinstance(shape[w[0]], int)))
         while len(rest) > 1:
             (k, step), *rest = rest
-            extent = _reach(_Along(0, 0, rest), shape)
+            extent = _reach(_Level(0, 0, rest), shape)
             if not isinstance(extent, int):
                 raise UnsupportedError("windows of a symbolic size")
             x = x.op(Window(a, extent, step, 1))
-            places[a] = k
-            places.append(-1)
+            positions[a] = k
+            positions.append(-1)
             a = x.rank - 1
-        ((places[a], step),) = rest
-        x = x.narrow(a, 0, shape[places[a]], step)
-    return x, places
+        ((positions[a], step),) = rest
+        x = x.narrow(a, 0, shape[positions[a]], step)
+    return x, positions
 
 
 ROWS = (Row("aten.as_strided.default", _as_strided, alias=True),)
-"""Views by strides."""
+"""Rows of views by strides."""

@@ -1,7 +1,7 @@
-"""The greatest elements of rows in order: a few of them by as many visits, each a fold.
+"""Lower `topk` for few elements: one reduction over the row for each element.
 
-See `smelt.frontends.array.top`, where the same is written for array code.  For more of them, or in
-long rows, torch finds all in about one visit.
+`smelt.frontends.array.top` has the same algorithm for array code. For more elements, or in long
+rows, torch finds all in about one pass.
 """
 
 # PyTorch is optional, and types must check without it.
@@ -23,16 +23,16 @@ from smelt.types.expr import Index, evaluate, sub
 __all__ = ["ROWS"]
 
 SHORT = 1024
+"""Elements of a row that stay in the first-level cache."""
 VISITS = (16, 4)
-"""Visits that take no longer than torch's search, for 32-bit elements: of rows up to SHORT, which
-stay in the first cache, and of longer ones (measured: 16 of 1024 take three quarters of torch's
-time, 4 of 8192 six sevenths, 8 of 8192 four thirds)."""
+"""Most passes that are as fast as torch's search, for 32-bit elements: over rows up to SHORT, and
+over longer ones."""
 
 
 def _top(
     c: Call, x: V, k: Any, dim: int = -1, largest: bool = True, *_sorted: Any, **_more: Any
 ) -> tuple[V, V]:
-    """Values and positions; in order whether it is asked for or not."""
+    """Return values and positions, always sorted."""
     if not x.rank or not isinstance(k, int) or not k:
         raise UnsupportedError("a number of elements known only at the call, or none")
     a = axis_of(dim, x.rank)
@@ -41,55 +41,60 @@ def _top(
     visits = VISITS[length > SHORT] * 32 // max(32, x.dtype.compute.bits)
     if k > visits:
         raise UnsupportedError("many elements, or of long rows, which torch finds in one visit")
-    places = _visited(x, k, a, extent, largest=largest)
-    others = [places if d == a else iota(_line(x, d), d, i64, c.origin) for d in range(x.rank)]
-    return gather(x, 0, *others), places
+    positions = _first_positions(x, k, a, extent, largest=largest)
+    others = [
+        positions if d == a else iota(_axis_shape(x, d), d, i64, c.origin) for d in range(x.rank)
+    ]
+    return gather(x, 0, *others), positions
 
 
-def _line(x: V, a: int) -> tuple[Index, ...]:
-    """The shape of a counted axis beside the others."""
+def _axis_shape(x: V, a: int) -> tuple[Index, ...]:
+    """Return the shape of an index array along one axis."""
     return tuple(n if d == a else 1 for d, n in enumerate(x.shape))
 
 
-def _visited(x: V, k: int, a: int, extent: Index, *, largest: bool) -> V:
-    """Positions of the first `k` elements in order."""
-    keys, at = _keyed(x, a, extent, largest=largest)
-    kind, before = ("max", "lt") if largest else ("min", "gt")
+def _first_positions(x: V, k: int, a: int, extent: Index, *, largest: bool) -> V:
+    """Return the positions of the first `k` elements in order."""
+    keys, at = _keys_and_positions(x, a, extent, largest=largest)
+    kind, is_worse = ("max", "lt") if largest else ("min", "gt")
     worst = number(COMBINES[kind].identity(keys.dtype), keys.dtype, x.origin)
-    behind = (1 << (at.dtype.bits - 1)) - 1
-    none, any_place = (number(n, at.dtype, x.origin) for n in (behind, -behind))
+    after_all = (1 << (at.dtype.bits - 1)) - 1
+    no_position, before_all = (number(n, at.dtype, x.origin) for n in (after_all, -after_all))
     v = keys.reduce(kind, (a,), True)
-    found = [select(keys.map("eq", v), at, none).reduce("min", (a,), True)]
+    chosen = [select(keys.map("eq", v), at, no_position).reduce("min", (a,), True)]
     for _ in range(1, k):
-        p = found[-1]
+        p = chosen[-1]
         later = keys.map("eq", v).map("and", at.map("gt", p))
-        left = select(keys.map(before, v).map("or", later), keys, worst)
-        best = left.reduce(kind, (a,), True)
-        free = at.map("gt", select(best.map("eq", v), p, any_place))
+        remaining = select(keys.map(is_worse, v).map("or", later), keys, worst)
+        best = remaining.reduce(kind, (a,), True)
+        free = at.map("gt", select(best.map("eq", v), p, before_all))
         fits = keys.map("eq", best).map("and", free)
-        found.append(select(fits, at, none).reduce("min", (a,), True))
+        chosen.append(select(fits, at, no_position).reduce("min", (a,), True))
         v = best
-    whole = concat(found, a)
-    if x.dtype.is_float:  # as they stand in the row
-        outside = whole.map("lt", 0) if largest else whole.map("ge", extent)
-        moved = whole.map("add" if largest else "sub", extent)
-        whole = select(outside, moved, whole)
-    return whole.map("max", 0).map("min", sub(extent, 1)).cast(i64)
+    result = concat(chosen, a)
+    if x.dtype.is_float:  # undo the shift of NaN positions
+        was_nan = result.map("lt", 0) if largest else result.map("ge", extent)
+        moved = result.map("add" if largest else "sub", extent)
+        result = select(was_nan, moved, result)
+    return result.map("max", 0).map("min", sub(extent, 1)).cast(i64)
 
 
-def _keyed(x: V, a: int, extent: Index, *, largest: bool) -> tuple[V, V]:
-    """The elements as numbers, and their places in order among equal ones: NaN, the greatest,
-    counts as infinite, at a place before all, or behind all where the least come first."""
+def _keys_and_positions(x: V, a: int, extent: Index, *, largest: bool) -> tuple[V, V]:
+    """Return comparable keys, and positions that order equal ones.
+
+    NaN counts as the greatest: its key is infinite, at a position before all others, or after all
+    others where the least elements come first.
+    """
     short = isinstance(extent, int) and extent < 1 << 30
-    at = iota(_line(x, a), a, i32 if short else i64, x.origin)
+    positions = iota(_axis_shape(x, a), a, i32 if short else i64, x.origin)
     keys = x.cast(u8) if x.dtype == bool_ else x.wide()
     if not x.dtype.is_float:
-        return keys, at
-    unknown = keys.map("isnan")
-    moved = at.map("sub" if largest else "add", extent)
-    endless = number(math.inf, keys.dtype, x.origin)
-    return select(unknown, endless, keys), select(unknown, moved, at)
+        return keys, positions
+    is_nan = keys.map("isnan")
+    moved = positions.map("sub" if largest else "add", extent)
+    infinity = number(math.inf, keys.dtype, x.origin)
+    return select(is_nan, infinity, keys), select(is_nan, moved, positions)
 
 
 ROWS = (Row("aten.topk.default", _top),)
-"""The greatest elements in order."""
+"""Rows of `topk`."""

@@ -1,4 +1,4 @@
-"""Operators of ATen that move elements, and those that make them from nothing."""
+"""Lower views, concatenation, padding and other data movement, and constant sources."""
 
 from __future__ import annotations
 
@@ -31,35 +31,37 @@ def _reshape(c: Call, x: V, *_shape: Any) -> V:
     shape = c.shape
     if product(shape) == x.type.elements:
         return x.reshape(*shape)
-    if (parted := _parted(x.shape, shape)) is not None:
-        return x.settle(parted).reshape(*shape)
-    if (parted := _parted(shape, x.shape)) is not None:
-        return x.reshape(*parted).settle(shape)
-    kept = 0  # trailing dimensions that stay; those before have sizes spelt otherwise
-    while kept < min(x.rank, len(shape)) and x.shape[-1 - kept] == shape[-1 - kept]:
-        kept += 1
-    first, rest = x.shape[: x.rank - kept], x.shape[x.rank - kept :]
+    if (respelled := _respell_dims(x.shape, shape)) is not None:
+        return x.settle(respelled).reshape(*shape)
+    if (respelled := _respell_dims(shape, x.shape)) is not None:
+        return x.reshape(*respelled).settle(shape)
+    tail = 0  # trailing dimensions that are equal; the sizes before are spelt otherwise
+    while tail < min(x.rank, len(shape)) and x.shape[-1 - tail] == shape[-1 - tail]:
+        tail += 1
+    first, rest = x.shape[: x.rank - tail], x.shape[x.rank - tail :]
     flat = x.reshape(product(first), *rest)
-    return flat.narrow(0, 0, product(shape[: len(shape) - kept])).reshape(*shape)
+    return flat.narrow(0, 0, product(shape[: len(shape) - tail])).reshape(*shape)
 
 
-def _parted(whole: Shape, parts: Shape) -> Shape | None:
-    """`whole` in the words of `parts`, whose neighbours make up each of its dimensions: n is spelt
-    7 * (n // 7) where they are n // 7 and 7.  That is n at most, so that in views, where all of
-    them multiply to the same, it is n.  None where they do not line up."""
-    found: list[Index] = []
-    at = 0
-    for n in whole:
-        for end in range(at, len(parts) + 1):
-            few = parts[at:end]
-            made = product(few)
-            if made == n or any(d != 0 and made == mul(d, floordiv(n, d)) for d in few):
+def _respell_dims(dims: Shape, parts: Shape) -> Shape | None:
+    """Respell each dimension of `dims` as a product of consecutive dimensions of `parts`.
+
+    n is spelt 7 * (n // 7) where the parts are n // 7 and 7. That is at most n, so in views, where
+    all of them multiply to the same number, it is n. None if they do not line up.
+    """
+    respelled: list[Index] = []
+    start = 0
+    for n in dims:
+        for end in range(start, len(parts) + 1):
+            group = parts[start:end]
+            size = product(group)
+            if size == n or any(d != 0 and size == mul(d, floordiv(n, d)) for d in group):
                 break
         else:
             return None
-        found.append(made)
-        at = end
-    return tuple(found) if product(found) == product(parts) else None
+        respelled.append(size)
+        start = end
+    return tuple(respelled) if product(respelled) == product(parts) else None
 
 
 def _unsqueeze(c: Call, x: V, dim: int) -> V:
@@ -79,19 +81,19 @@ def _t(c: Call, x: V) -> V:
 
 
 def _expand(c: Call, x: V, _size: Any, *, implicit: bool = False) -> V:
-    """Also one that repeats nothing here: in another trace, whose batch is not 1, it does."""
+    """Expand, even if nothing is repeated: in another trace, whose batch is not 1, it is."""
     return x.op(Expand(c.shape))
 
 
-def _place(c: Call, x: V, a: int, place: Any) -> Index:
-    """A place along an axis, counted from the front."""
-    counted = c.sizes.counted(place)
+def _position(c: Call, x: V, a: int, position: Any) -> Index:
+    """Return a position along an axis, counted from the front."""
+    counted = c.sizes.counted(position)
     return add(x.shape[a], counted) if c.sizes.is_negative(counted) else counted
 
 
 def _start(c: Call, x: V, a: int, start: Any) -> Index:
-    """A start of a slice, counted from the front, inside the axis."""
-    first = _place(c, x, a, 0 if start is None else start)
+    """Return the start of a slice, counted from the front, clamped to the axis."""
+    first = _position(c, x, a, 0 if start is None else start)
     return 0 if c.sizes.is_negative(first) else first
 
 
@@ -105,28 +107,28 @@ def _slice(c: Call, x: V, dim: int = 0, start: Any = None, end: Any = None, step
     first = _start(c, x, a, start)
     rest = sub(x.shape[a], count)
     if step == 1 and first == maximum(rest, 0) and c.sizes.is_counted(rest):
-        first = rest  # no more are taken than there are
+        first = rest  # a slice never takes more than there is
     return x.narrow(a, first, count, step)
 
 
-def _select(c: Call, x: V, dim: int, place: Any) -> V:
+def _select(c: Call, x: V, dim: int, position: Any) -> V:
     a = axis_of(dim, x.rank)
-    return x.pick(a, _place(c, x, a, place))
+    return x.pick(a, _position(c, x, a, position))
 
 
-def _pieces(c: Call, x: V, a: int) -> tuple[V, ...]:
-    """Neighbouring parts along an axis, as long as torch says."""
-    found: list[V] = []
+def _split_along(c: Call, x: V, a: int) -> tuple[V, ...]:
+    """Split an axis into consecutive parts of the lengths that torch reports."""
+    parts: list[V] = []
     start: Index = 0
     for part in c.out:
         count = c.sizes.index(part.shape[a])
-        found.append(x.narrow(a, start, count))
+        parts.append(x.narrow(a, start, count))
         start = add(start, count)
-    return tuple(found)
+    return tuple(parts)
 
 
 def _split(c: Call, x: V, _sizes: Any, dim: int = 0) -> tuple[V, ...]:
-    return _pieces(c, x, axis_of(dim, x.rank))
+    return _split_along(c, x, axis_of(dim, x.rank))
 
 
 def _unbind(c: Call, x: V, dim: int = 0) -> tuple[V, ...]:
@@ -154,14 +156,14 @@ def _flip(c: Call, x: V, dims: Sequence[int]) -> V:
 def _cat(c: Call, parts: Sequence[V], dim: int = 0) -> V:
     a = axis_of(dim, len(c.shape))
     full = [p for p in parts if p.rank == len(c.shape)]
-    alike = [(*c.shape[:a], p.shape[a], *c.shape[a + 1 :]) for p in full]
-    return concat([c.settled(p.cast(c.dtype), s) for p, s in zip(full, alike, strict=True)], a)
+    shapes = [(*c.shape[:a], p.shape[a], *c.shape[a + 1 :]) for p in full]
+    return concat([c.settled(p.cast(c.dtype), s) for p, s in zip(full, shapes, strict=True)], a)
 
 
 def _stack(c: Call, parts: Sequence[V], dim: int = 0) -> V:
     a = axis_of(dim, len(c.shape))
-    alike = (*c.shape[:a], *c.shape[a + 1 :])
-    return concat([c.settled(p.cast(c.dtype), alike).unsqueeze(a) for p in parts], a)
+    shape = (*c.shape[:a], *c.shape[a + 1 :])
+    return concat([c.settled(p.cast(c.dtype), shape).unsqueeze(a) for p in parts], a)
 
 
 def _repeat(c: Call, x: V, repeats: Sequence[Any]) -> V:
@@ -176,12 +178,12 @@ def _repeat(c: Call, x: V, repeats: Sequence[Any]) -> V:
     return x.reshape(*inner).expand(tuple(outer)).reshape(*map(mul, repeats, shape))
 
 
-def _margin(c: Call, n: Index) -> tuple[Index, Index]:
-    """What a margin takes away, and what it adds: the tracer makes no guard of its sign."""
-    less = sub(0, n)
-    if nonnegative(n) or nonnegative(less):
+def _split_padding(c: Call, n: Index) -> tuple[Index, Index]:
+    """Return what a padding removes and what it adds: the tracer adds no guard of its sign."""
+    negated = sub(0, n)
+    if nonnegative(n) or nonnegative(negated):
         c.sizes.counted(n)
-    return maximum(less, 0), maximum(n, 0)
+    return maximum(negated, 0), maximum(n, 0)
 
 
 def _pad(c: Call, x: V, pad: Sequence[Any], value: Any = 0) -> V:
@@ -190,7 +192,7 @@ def _pad(c: Call, x: V, pad: Sequence[Any], value: Any = 0) -> V:
     for k in range(len(pad) // 2):
         low[x.rank - 1 - k], high[x.rank - 1 - k] = pad[2 * k], pad[2 * k + 1]
     for a in range(x.rank):
-        (first, low[a]), (last, high[a]) = _margin(c, low[a]), _margin(c, high[a])
+        (first, low[a]), (last, high[a]) = _split_padding(c, low[a]), _split_padding(c, high[a])
         x = x.narrow(a, first, sub(x.shape[a], add(first, last)))
     number = c.number(value, x.dtype).node.op.attributes()["value"]
     return x.pad(tuple(low), tuple(high), number)
@@ -206,23 +208,23 @@ def _roll(c: Call, x: V, shifts: Sequence[int], dims: Sequence[int] = ()) -> V:
         n = x.shape[a]
         if n == 0:
             continue
-        less = sub(0, c.sizes.counted(shift))
-        back = nonnegative(less)
-        if not (back or nonnegative(shift)):
+        negated = sub(0, c.sizes.counted(shift))
+        is_backward = nonnegative(negated)
+        if not (is_backward or nonnegative(shift)):
             raise UnsupportedError("a roll to either side")
-        k = mod(less if back else shift, n)
-        first = k if back else sub(n, k)  # which place comes to the front
+        k = mod(negated if is_backward else shift, n)
+        first = k if is_backward else sub(n, k)  # the position that moves to the front
         if k != 0:
             x = concat([x.narrow(a, first, sub(n, first)), x.narrow(a, 0, first)], a)
     return x.reshape(*shape) if flat else x
 
 
-def _select_scatter(c: Call, x: V, y: V, dim: int, place: Any) -> V:
+def _select_scatter(c: Call, x: V, y: V, dim: int, position: Any) -> V:
     a = axis_of(dim, x.rank)
     if is_zeros(x):
-        return _between_zeros(y.unsqueeze(a), x, a, _place(c, x, a, place))
-    at = iota(x.shape, a, i64, c.origin)
-    mask = at.map("eq", c.number(_place(c, x, a, place), i64))
+        return _pad_to(y.unsqueeze(a), x, a, _position(c, x, a, position))
+    index = iota(x.shape, a, i64, c.origin)
+    mask = index.map("eq", c.number(_position(c, x, a, position), i64))
     return select(mask, y.unsqueeze(a).expand(x.shape), x)
 
 
@@ -238,12 +240,12 @@ def _diagonal_scatter(c: Call, x: V, y: V, offset: int = 0, dim1: int = 0, dim2:
     rest = (rows if offset >= 0 else columns) - count
     y = y.pad((0,) * y.rank, (*[0] * last, rest), x.dtype.numpy.type(0).item())
     y = y.unsqueeze(last + 1 if offset >= 0 else last).expand(x.shape)
-    at = (iota(x.shape, last, i64, c.origin) + offset).map("eq", iota(x.shape, last + 1, i64))
-    return select(at, y, x).permute(*(order.index(k) for k in range(x.rank)))
+    index = (iota(x.shape, last, i64, c.origin) + offset).map("eq", iota(x.shape, last + 1, i64))
+    return select(index, y, x).permute(*(order.index(k) for k in range(x.rank)))
 
 
-def _between_zeros(y: V, x: V, a: int, first: Index) -> V:
-    """`y` from a place on along an axis, and zeros beside it up to the size of `x`."""
+def _pad_to(y: V, x: V, a: int, first: Index) -> V:
+    """Pad `y` with zeros along an axis, from `first` on, to the size of `x`."""
     low: list[Index] = [0] * x.rank
     high = list(low)
     low[a], high[a] = first, sub(sub(x.shape[a], first), y.shape[a])
@@ -258,9 +260,9 @@ def _slice_scatter(
     if count == x.shape[a]:
         return y
     if step != 1:
-        return _comb_scatter(c, x, y, a, (first, step))
+        return _strided_scatter(c, x, y, a, (first, step))
     if is_zeros(x):
-        return _between_zeros(y, x, a, first)
+        return _pad_to(y, x, a, first)
     after = add(first, count)
     parts = [x.narrow(a, 0, first)] if first != 0 else []
     parts.append(y)
@@ -269,23 +271,23 @@ def _slice_scatter(
     return concat(parts, a)
 
 
-def _comb_scatter(c: Call, x: V, y: V, a: int, comb: tuple[Index, int]) -> V:
-    """`x` with `y` at every so many positions along an axis: `y` with gaps, where its own are."""
+def _strided_scatter(c: Call, x: V, y: V, a: int, comb: tuple[Index, int]) -> V:
+    """Write `y` at every `step`-th position of an axis: spread by zeros, then selected."""
     (first, step), n, count = comb, x.shape[a], y.shape[a]
-    none: list[Index] = [0] * y.rank
-    apart = y.unsqueeze(a + 1).pad(
-        (0,) * (y.rank + 1), (*none[: a + 1], step - 1, *none[a + 1 :]), 0
+    zeros: list[Index] = [0] * y.rank
+    spaced = y.unsqueeze(a + 1).pad(
+        (0,) * (y.rank + 1), (*zeros[: a + 1], step - 1, *zeros[a + 1 :]), 0
     )
-    spread = apart.reshape(*y.shape[:a], mul(count, step), *y.shape[a + 1 :])
-    low, high = (*none[:a], first, *none[a + 1 :]), (*none[:a], n, *none[a + 1 :])
+    spread = spaced.reshape(*y.shape[:a], mul(count, step), *y.shape[a + 1 :])
+    low, high = (*zeros[:a], first, *zeros[a + 1 :]), (*zeros[:a], n, *zeros[a + 1 :])
     spread = spread.pad(low, high, 0).narrow(a, 0, n)
-    since = iota(x.shape, a, i64, c.origin) - c.number(first, i64)
-    mask = since.map("mod", step).map("eq", 0).map("and", since.map("ge", 0))
-    return select(mask.map("and", since.map("lt", c.number(mul(count, step), i64))), spread, x)
+    distance = iota(x.shape, a, i64, c.origin) - c.number(first, i64)
+    mask = distance.map("mod", step).map("eq", 0).map("and", distance.map("ge", 0))
+    return select(mask.map("and", distance.map("lt", c.number(mul(count, step), i64))), spread, x)
 
 
-def _tri(keep: str) -> Any:
-    """Zeros on one side of a diagonal."""
+def _triangle(keep: str) -> Any:
+    """Keep one side of a diagonal, with zeros on the other."""
 
     def lower(c: Call, x: V, diagonal: int = 0) -> V:
         rows = iota(x.shape, x.rank - 2, i64, c.origin)
@@ -295,7 +297,7 @@ def _tri(keep: str) -> Any:
     return lower
 
 
-# ---- from nothing ------------------------------------------------------------------------------
+# ---- sources -------------------------------------------------------------------------------------
 
 
 def _full(c: Call, _shape: Any, value: Any, **_options: Any) -> V:
@@ -322,8 +324,8 @@ def _arange(c: Call, start: Any, end: Any, step: Any = 1, **_options: Any) -> V:
     if c.dtype.is_float and not (isinstance(start, (int, Expr)) and step == 1):
         steps = iota(c.shape, 0, f64, c.origin)
         return (steps * step + c.number(start, steps.dtype)).cast(c.dtype)
-    found = steps if step == 1 else steps * step
-    return found if start == 0 else found + start
+    scaled = steps if step == 1 else steps * step
+    return scaled if start == 0 else scaled + start
 
 
 def _eye(c: Call, *_more: Any, **_options: Any) -> V:
@@ -331,7 +333,7 @@ def _eye(c: Call, *_more: Any, **_options: Any) -> V:
     return rows.map("eq", columns).cast(c.dtype)
 
 
-def _same(c: Call, x: V, *_more: Any, **_options: Any) -> V:
+def _identity(c: Call, x: V, *_more: Any, **_options: Any) -> V:
     return x
 
 
@@ -355,8 +357,8 @@ ROWS = (
     _alias("transpose.int", _transpose),
     _alias("t.default", _t),
     _alias("expand.default", _expand),
-    _alias("alias.default", _same),
-    _alias("detach.default", _same),
+    _alias("alias.default", _identity),
+    _alias("detach.default", _identity),
     _alias("slice.Tensor", _slice),
     _alias("select.int", _select),
     _alias("split.Tensor", _split),
@@ -372,9 +374,9 @@ ROWS = (
     Row("aten.select_scatter.default", _select_scatter),
     Row("aten.slice_scatter.default", _slice_scatter),
     Row("aten.diagonal_scatter.default", _diagonal_scatter),
-    Row("aten.tril.default", _tri("le")),
-    Row("aten.triu.default", _tri("ge")),
-    Row("aten.lift_fresh_copy.default", _same),
+    Row("aten.tril.default", _triangle("le")),
+    Row("aten.triu.default", _triangle("ge")),
+    Row("aten.lift_fresh_copy.default", _identity),
     _source("full.default", _full),
     _source("zeros.default", _fill_like(0)),
     _source("ones.default", _fill_like(1)),
@@ -396,4 +398,4 @@ ROWS = (
     _source("eye.default", _eye),
     _source("eye.m", _eye),
 )
-"""Views, rearrangements and sources."""
+"""Rows of views, data movement and sources."""

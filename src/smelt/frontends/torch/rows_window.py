@@ -1,6 +1,6 @@
-"""Windows over images: poolings, margins and convolutions.
+"""Lower poolings, padding by mirroring, convolutions and `unfold`.
 
-A window is an index map, so a pooling is one fold that reads its image in place.
+A window is an index map, so a pooling is one reduction that reads its image in place.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ __all__ = [
 ]
 
 
-def each(given: Any, count: int) -> tuple[int, ...]:
-    """A setting for each spatial dimension; torch repeats a single one."""
-    entries = [given] if isinstance(given, int) else list(given)
+def each(setting: Any, count: int) -> tuple[int, ...]:
+    """Return a setting for each spatial dimension; torch repeats a single one."""
+    entries = [setting] if isinstance(setting, int) else list(setting)
     if any(not isinstance(e, int) for e in entries):
         raise UnsupportedError("windows of symbolic size")
     return tuple(entries * count if len(entries) == 1 else entries)
@@ -46,21 +46,21 @@ def each(given: Any, count: int) -> tuple[int, ...]:
 def _windows(
     c: Call, x: V, extent: Sequence[int], step: Sequence[int], dilation: Sequence[int]
 ) -> V:
-    """[.., *places, *windows] of x: [.., *spatial], as many places as torch says."""
+    """View x: [.., *spatial] as [.., *places, *taps], with as many places as torch reports."""
     count = len(extent)
     first = x.rank - count
-    places = c.shape[-count:]
+    output_dims = c.shape[-count:]
     for k in range(count):
         x = x.op(Window(first + k, extent[k], step[k], dilation[k]))
-        x = x.narrow(first + k, 0, places[k])
+        x = x.narrow(first + k, 0, output_dims[k])
     return x
 
 
-def margin(x: V, around: Sequence[int], value: float, more: Sequence[int]) -> V:
-    """`around` elements on both sides of the last dimensions, and `more` behind."""
-    before = (0,) * (x.rank - len(around))
-    low = (*before, *around)
-    high = (*before, *(a + m for a, m in zip(around, more, strict=True)))
+def margin(x: V, pads: Sequence[int], value: float, end_pads: Sequence[int]) -> V:
+    """Pad the last dimensions by `pads` on both sides, and by `end_pads` at the end."""
+    before = (0,) * (x.rank - len(pads))
+    low = (*before, *pads)
+    high = (*before, *(a + m for a, m in zip(pads, end_pads, strict=True)))
     return x.pad(low, high, value) if any(low) or any(high) else x
 
 
@@ -70,24 +70,24 @@ def _overhang(
     extent: Sequence[int],
     step: Sequence[int],
     dilation: Sequence[int],
-    around: Sequence[int],
+    pads: Sequence[int],
     ceil: bool,
 ) -> tuple[int, ...]:
-    """Elements that the last windows need behind the margin, when places are rounded up."""
+    """Return the elements that the last windows need beyond the padding in ceil mode."""
     if not ceil:
         return (0,) * len(extent)
-    found: list[int] = []
-    for k, places in enumerate(c.shape[-len(extent) :]):
+    overhang: list[int] = []
+    for k, outputs in enumerate(c.shape[-len(extent) :]):
         n = x.shape[k - len(extent)]
-        if not isinstance(n, int) or not isinstance(places, int):
+        if not isinstance(n, int) or not isinstance(outputs, int):
             raise UnsupportedError("windows rounded up over a symbolic size")
-        reach = (places - 1) * step[k] + (extent[k] - 1) * dilation[k] + 1
-        found.append(max(0, reach - n - 2 * around[k]))
-    return tuple(found)
+        reach = (outputs - 1) * step[k] + (extent[k] - 1) * dilation[k] + 1
+        overhang.append(max(0, reach - n - 2 * pads[k]))
+    return tuple(overhang)
 
 
 MOST_CHOICES = 27
-"""Elements of a window up to which the choice of the greatest is written out."""
+"""Elements of a window up to which the argmax is unrolled."""
 
 
 def _max_pool(
@@ -99,54 +99,59 @@ def _max_pool(
     dilation: Any = 1,
     ceil_mode: bool = False,
 ) -> tuple[V, V | None]:
-    """The greatest of each window, and its place in the image."""
+    """Return the maximum of each window, and its position in the image."""
     count = 3 if c.out[0].dim() >= 4 and len(each(kernel, 1)) == 3 else 2
     extent = each(kernel, count)
     step = extent if stride == [] or stride == () else each(stride, count)
-    around, apart = each(padding, count), each(dilation, count)
-    more = _overhang(c, x, extent, step, apart, around, ceil_mode)
+    pads, dilations = each(padding, count), each(dilation, count)
+    overhang = _overhang(c, x, extent, step, dilations, pads, ceil_mode)
     lowest = -math.inf if x.dtype.is_float else 0
     if not x.dtype.is_float:
         raise UnsupportedError("pooling of integers")
-    slid = _windows(c, margin(x, around, lowest, more), extent, step, apart)
-    place = None
+    windows = _windows(c, margin(x, pads, lowest, overhang), extent, step, dilations)
+    position = None
     if math.prod(extent) <= MOST_CHOICES:
-        place = _place_of_greatest(c, x, extent, step, around, apart, more)
-    return slid.reduce("max", range(slid.rank - count, slid.rank)), place
+        position = _argmax_positions(c, x, extent, step, pads, dilations, overhang)
+    return windows.reduce("max", range(windows.rank - count, windows.rank)), position
 
 
-def _place_of_greatest(
+def _argmax_positions(
     c: Call,
     x: V,
     extent: Sequence[int],
     step: Sequence[int],
-    around: Sequence[int],
-    apart: Sequence[int],
-    more: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+    overhang: Sequence[int],
 ) -> V:
-    """Where in its image the greatest of each window is: of equals the first, of NaN the last."""
+    """Return the position in the image of each window's maximum.
+
+    Of equal elements the first, of NaN the last.
+    """
     count = len(extent)
     first = x.rank - count
     shape = c.shape
     plane = volume(x.shape[first:])
     counts = i32 if isinstance(plane, int) and plane < 1 << 31 else i64
-    wide = margin(x, around, -math.inf, more)
+    padded = margin(x, pads, -math.inf, overhang)
     best: V | None = None
     place: V | None = None
     for tap in product(*map(range, extent)):
-        seen, at = wide, number(0, counts, c.origin)
+        shifted, index = padded, number(0, counts, c.origin)
         for k, n in enumerate(tap):
             a = first + k
-            seen = seen.narrow(a, n * apart[k], shape[a], step[k])
-            here = iota(shape, a, counts, c.origin) * step[k] + (n * apart[k] - around[k])
-            if best is None and around[k]:  # all may be as low as a margin: the first inside
-                here = select(here.map("lt", 0), here.map("mod", apart[k]), here)
-            at = at * number(x.shape[a], counts, c.origin) + here
+            shifted = shifted.narrow(a, n * dilations[k], shape[a], step[k])
+            position = iota(shape, a, counts, c.origin) * step[k] + (n * dilations[k] - pads[k])
+            if best is None and pads[k]:  # if all elements equal the padding, take the first inside
+                position = select(
+                    position.map("lt", 0), position.map("mod", dilations[k]), position
+                )
+            index = index * number(x.shape[a], counts, c.origin) + position
         if best is None or place is None:
-            best, place = seen, at
+            best, place = shifted, index
             continue
-        more_so = seen.map("gt", best).map("or", seen.map("isnan"))
-        best, place = select(more_so, seen, best), select(more_so, at, place)
+        is_better = shifted.map("gt", best).map("or", shifted.map("isnan"))
+        best, place = select(is_better, shifted, best), select(is_better, index, place)
     assert place is not None
     return place.cast(i64)
 
@@ -154,37 +159,39 @@ def _place_of_greatest(
 def held(
     c: Call,
     spatial: Sequence[Index],
-    places: Sequence[Index],
+    output_dims: Sequence[Index],
     extent: Sequence[int],
     step: Sequence[int],
-    around: Sequence[int],
+    pads: Sequence[int],
     *,
     inside: bool,
     ceil: bool,
 ) -> float | list[V]:
-    """Elements of each window: a number, or counts along each dimension, whose product it is.
-    Those of the margin count, unless only what is `inside` does; what windows that are rounded up
-    hold beyond it never does."""
-    if not ceil and not (inside and any(around)):
+    """Count the elements of each window: a number, or counts along each dimension.
+
+    Padding counts, unless only elements `inside` do; what windows of ceil mode cover beyond it
+    never does.
+    """
+    if not ceil and not (inside and any(pads)):
         return float(math.prod(extent))
-    found: list[V] = []
-    for n, m, t, s, margin in zip(spatial, places, extent, step, around, strict=True):
+    counts: list[V] = []
+    for n, m, t, s, margin in zip(spatial, output_dims, extent, step, pads, strict=True):
         begin = iota((m,), 0, i64, c.origin) * s
         size = number(n, i64, c.origin)
         end = (begin + t).map("min", size + 2 * margin)
         if inside:
             begin, end = begin.map("max", margin), end.map("min", size + margin)
-        found.append(end - begin)
-    return found
+        counts.append(end - begin)
+    return counts
 
 
 def counted(n: float | list[V], x: V, count: int) -> V:
-    """What windows hold, as numbers beside the last dimensions of x."""
+    """Return window sizes as a value that broadcasts with the last dimensions of x."""
     if not isinstance(n, list):
         return number(float(n), x.dtype, x.origin)
     total = number(1, i64, x.origin)
-    for k, along in enumerate(n):
-        total = total * along.reshape(*along.shape, *[1] * (count - 1 - k))
+    for k, counts in enumerate(n):
+        total = total * counts.reshape(*counts.shape, *[1] * (count - 1 - k))
     return total.cast(x.dtype)
 
 
@@ -201,18 +208,18 @@ def _avg_pool(count: int) -> Any:
     ) -> V:
         extent = each(kernel, count)
         step = extent if stride == [] or stride == () else each(stride, count)
-        around, apart = each(padding, count), (1,) * count
-        more = _overhang(c, x, extent, step, apart, around, ceil_mode)
-        wide = margin(x.wide(), around, 0.0, more)
-        slid = _windows(c, wide, extent, step, apart)
-        total = slid.sum(range(slid.rank - count, slid.rank))
+        pads, dilations = each(padding, count), (1,) * count
+        overhang = _overhang(c, x, extent, step, dilations, pads, ceil_mode)
+        padded = margin(x.wide(), pads, 0.0, overhang)
+        windows = _windows(c, padded, extent, step, dilations)
+        total = windows.sum(range(windows.rank - count, windows.rank))
         n = held(
             c,
             x.shape[x.rank - count :],
             total.shape[x.rank - count :],
             extent,
             step,
-            around,
+            pads,
             inside=not count_include_pad,
             ceil=ceil_mode,
         )
@@ -222,50 +229,52 @@ def _avg_pool(count: int) -> Any:
 
 
 MOST_UNEQUAL = 32
-"""Elements along a dimension, of windows of different sizes, up to which each is asked for."""
+"""Elements of a window along a dimension up to which windows of different sizes are unrolled."""
 
 
 def adapted(x: V, a: int, n: Index, m: Index, *, back: bool = False) -> V:
-    """An axis of n elements as m averages, of which number i is over those from floor(i·n/m) up to
-    ceil((i + 1)·n/m); `back` gives such averages' gradients to the elements.
+    """Average an axis of n elements into m windows; with `back`, distribute gradients.
 
-    An element stands in the windows that it would hold if there were m elements and n windows.
+    Window i goes from floor(i·n/m) to ceil((i + 1)·n/m). An element belongs to the windows that it
+    would hold if there were m elements and n windows.
     """
-    whole, parts = (m, n) if back else (n, m)  # elements, and windows over them
-    if parts == 1 or (isinstance(whole, int) and isinstance(parts, int) and whole % parts == 0):
-        size = floordiv(whole, parts)
+    elements, windows = (m, n) if back else (n, m)
+    if windows == 1 or (
+        isinstance(elements, int) and isinstance(windows, int) and elements % windows == 0
+    ):
+        size = floordiv(elements, windows)
         if not back:
-            return x.reshape(*x.shape[:a], parts, size, *x.shape[a + 1 :]).mean((a + 1,))
+            return x.reshape(*x.shape[:a], windows, size, *x.shape[a + 1 :]).mean((a + 1,))
         x = (x / number(size, x.dtype, x.origin)).unsqueeze(a + 1)
         x = x.expand((*x.shape[: a + 1], size, *x.shape[a + 2 :]))
-        return x.reshape(*x.shape[:a], whole, *x.shape[a + 2 :])
+        return x.reshape(*x.shape[:a], elements, *x.shape[a + 2 :])
     if not isinstance(n, int) or not isinstance(m, int):
         raise UnsupportedError("adaptive pooling into windows of symbolic sizes")
-    most = max(-(-(i + 1) * n // m) - i * n // m for i in range(m))
-    if most > MOST_UNEQUAL:
+    window_size = max(-(-(i + 1) * n // m) - i * n // m for i in range(m))
+    if window_size > MOST_UNEQUAL:
         raise UnsupportedError("adaptive pooling into large windows of different sizes")
     if back:
         x = x / _count_of(x, a, m, n)
     first, end = _bounds(x, m, n)
     total: V | None = None
-    for t in range(most):
-        at = first + t
-        read = gather(x, a, at.map("min", n - 1))
-        there = at.map("lt", end).reshape(m, *[1] * (x.rank - 1 - a))
-        part = select(there, read, number(0, x.dtype, x.origin))
+    for t in range(window_size):
+        index = first + t
+        read = gather(x, a, index.map("min", n - 1))
+        is_inside = index.map("lt", end).reshape(m, *[1] * (x.rank - 1 - a))
+        part = select(is_inside, read, number(0, x.dtype, x.origin))
         total = part if total is None else total + part
     assert total is not None
     return total if back else total / _count_of(total, a, n, m)
 
 
 def _bounds(x: V, m: int, n: int) -> tuple[V, V]:
-    """Where each of m windows over n elements begins and ends."""
+    """Return where each of m windows over n elements begins and ends."""
     i = iota((m,), 0, i64, x.origin)
     return (i * n).map("floordiv", m), (i * n + (n + m - 1)).map("floordiv", m)
 
 
 def _count_of(x: V, a: int, n: int, m: int) -> V:
-    """Elements of each of m windows over n, beside axis `a` of x."""
+    """Return the sizes of m windows over n elements, to broadcast along axis `a` of x."""
     first, end = _bounds(x, m, n)
     return (end - first).cast(x.dtype).reshape(m, *[1] * (x.rank - 1 - a))
 
@@ -273,16 +282,16 @@ def _count_of(x: V, a: int, n: int, m: int) -> V:
 def _adaptive_avg(count: int) -> Any:
     def lower(c: Call, x: V, size: Any) -> V:
         first = x.rank - count
-        found = x.wide()
+        average = x.wide()
         for k, m in enumerate(each(size, count)):
-            found = adapted(found, first + k, x.shape[first + k], m)
-        return found.cast(x.dtype)
+            average = adapted(average, first + k, x.shape[first + k], m)
+        return average.cast(x.dtype)
 
     return lower
 
 
-def _margins_by_gather(mode: str, count: int) -> Any:
-    """Margins whose elements come from x itself, at mirrored or clipped positions."""
+def _pad_by_gather(mode: str, count: int) -> Any:
+    """Pad with elements of x, gathered at mirrored or clamped positions."""
 
     def lower(c: Call, x: V, pad: Sequence[Any]) -> V:
         for k in range(count):
@@ -291,23 +300,23 @@ def _margins_by_gather(mode: str, count: int) -> Any:
             if not isinstance(low, int) or not isinstance(high, int) or low < 0 or high < 0:
                 raise UnsupportedError("margins that are symbolic or negative")
             last = number(sub(x.shape[a], 1), i64, c.origin)
-            at = iota((c.shape[a],), 0, i64, c.origin) - low
+            index = iota((c.shape[a],), 0, i64, c.origin) - low
             if mode == "reflect":
-                at = last - (last - at.map("abs")).map("abs")
+                index = last - (last - index.map("abs")).map("abs")
             else:
-                at = at.map("max", 0).map("min", last)
-            x = gather(x, a, at)
+                index = index.map("max", 0).map("min", last)
+            x = gather(x, a, index)
         return x
 
     return lower
 
 
 MOST_BESIDE = 2.0
-"""Products of a transposed convolution against those that count, of which many lie beside tiny
-images: torch's own is faster there."""
+"""Most products of a transposed convolution for each useful one; many are wasted at the edges of
+tiny images, where torch's own is faster."""
 MOST_TAPS = 9
 """Elements of a window along one dimension of a single channel up to which our kernels are as fast
-as torch's: no line of the image serves several lines of results there."""
+as torch's: they do not reuse a row of the image for several rows of results."""
 
 
 def _convolution(
@@ -319,74 +328,76 @@ def _convolution(
     padding: Any,
     dilation: Any,
     transposed: bool,
-    more: Any,
+    output_padding: Any,
     groups: int,
 ) -> V:
-    """A sum of products over the windows of an image, which are index maps."""
+    """Contract a filter with windows of an image, which are index maps."""
     count = x.rank - 2
     extent = [n for n in weight.shape[2:] if isinstance(n, int)]
     if len(extent) != count or not x.dtype.is_float:
         raise UnsupportedError("windows of symbolic size")
     if transposed:
-        step, apart = each(stride, count), each(dilation, count)
+        step, dilations = each(stride, count), each(dilation, count)
         if knobs.ROUNDING.get() == "exact":
             raise UnsupportedError("sums that are not made products: torch's are faster")
-        if any(m >= s for m, s in zip(each(more, count), step, strict=True)):
+        if any(m >= s for m, s in zip(each(output_padding, count), step, strict=True)):
             raise UnsupportedError("a transposed convolution with places that no window has")
-        if _beside(x.shape[2:], c.shape[2:], extent, step) > MOST_BESIDE:
+        if _product_ratio(x.shape[2:], c.shape[2:], extent, step) > MOST_BESIDE:
             raise UnsupportedError("a transposed convolution of a tiny image: torch's is faster")
-        found = laid_back(x, weight, c.shape, step, each(padding, count), apart, groups)
-        return found if bias is None else found + bias.reshape(bias.shape[0], *[1] * count)
+        result = laid_back(x, weight, c.shape, step, each(padding, count), dilations, groups)
+        return result if bias is None else result + bias.reshape(bias.shape[0], *[1] * count)
     if groups > 1:
         no_long_line(weight, extent)
-    found = correlation(
+    result = correlation(
         x, weight, each(stride, count), each(padding, count), each(dilation, count), c.shape, groups
     )
-    return found if bias is None else found + bias.reshape(bias.shape[0], *[1] * count)
+    return result if bias is None else result + bias.reshape(bias.shape[0], *[1] * count)
 
 
-def _beside(
-    spatial: Sequence[Index], whole: Sequence[Index], extent: Sequence[int], step: Sequence[int]
+def _product_ratio(
+    spatial: Sequence[Index], output: Sequence[Index], extent: Sequence[int], step: Sequence[int]
 ) -> float:
-    """Places of each remainder that a transposed convolution computes, against those of its
-    image, as far as they are known."""
-    found = 1.0
-    for n, m, taps, s in zip(spatial, whole, extent, step, strict=True):
+    """Return computed products for each useful one of a transposed convolution.
+
+    Only along dimensions of known size.
+    """
+    ratio = 1.0
+    for n, m, taps, s in zip(spatial, output, extent, step, strict=True):
         if isinstance(n, int) and isinstance(m, int) and n > 0:
-            found *= min(-(-m // s), n + -(-taps // s) - 1) / n
-    return found
+            ratio *= min(-(-m // s), n + -(-taps // s) - 1) / n
+    return ratio
 
 
 def correlation(
     x: V,
     weight: V,
     step: Sequence[int],
-    around: Sequence[int],
-    apart: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
     shape: Sequence[Index],
     groups: int,
 ) -> V:
-    """A result of that shape: sums of products over windows of an image with a margin."""
+    """Contract a filter with windows of a padded image to a result of `shape`."""
     count = x.rank - 2
-    x = margin(x, around, 0.0, (0,) * count)
+    x = margin(x, pads, 0.0, (0,) * count)
     for k in range(count):
         taps = weight.shape[2 + k]
         if isinstance(taps, int) and taps > 1:
-            x = x.op(Window(2 + k, taps, step[k], apart[k])).narrow(2 + k, 0, shape[2 + k])
+            x = x.op(Window(2 + k, taps, step[k], dilations[k])).narrow(2 + k, 0, shape[2 + k])
         else:
             x = x.narrow(2 + k, 0, shape[2 + k], step[k])
-    return _correlated(x, weight, groups, count).reshape(*shape)
+    return _contract_windows(x, weight, groups, count).reshape(*shape)
 
 
 def no_long_line(weight: V, extent: Sequence[int]) -> None:
-    """Raises UnsupportedError for many taps along a line of one channel."""
+    """Raise UnsupportedError for many taps along one dimension of a single channel."""
     line = sum(n > 1 for n in extent) == 1
     if line and weight.shape[1] == 1 and math.prod(extent) > MOST_TAPS:
         raise UnsupportedError("many taps along a line: torch's convolution is faster today")
 
 
 def spread(x: V, a: int, step: int) -> V:
-    """Zeros behind each element along an axis, `step - 1` of them."""
+    """Insert `step - 1` zeros after each element along an axis."""
     if step == 1:
         return x
     zeros = [0] * (x.rank + 1)
@@ -400,45 +411,49 @@ def laid_back(
     weight: V,
     shape: Sequence[Index],
     step: Sequence[int],
-    around: Sequence[int],
-    apart: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
     groups: int,
 ) -> V:
-    """An image of that shape, to which x is what `correlation` is: products for each place and tap
-    are laid back along it and summed.  As one sum they are products over windows of x, one for each
-    remainder of places by the step (`smelt.passes.conv_transpose`), so that no zeros are
-    multiplied."""
+    """Compute the transposed convolution of x, an image of `shape`.
+
+    The products of each place and tap are sheared to their position and summed. As one sum they
+    become products over windows of x, one for each remainder of positions by the step
+    (`smelt.passes.conv_transpose`), so that no zeros are multiplied.
+    """
     extent = [n for n in weight.shape[2:] if isinstance(n, int)]
-    if not all(map(is_laid, step, apart, extent)):
+    if not all(map(is_laid, step, dilations, extent)):
         raise UnsupportedError("windows that skip places, or reach few of those they step over")
     no_long_line(weight, extent)
-    at, taps = "xyz"[: len(extent)], "uvw"[: len(extent)]
+    place_letters, tap_letters = "xyz"[: len(extent)], "uvw"[: len(extent)]
     outer, inner = weight.shape[:2]
     sizes: dict[str, Index] = {"g": groups, "o": floordiv(outer, groups), "c": inner}
     of_x, of_weight, out = (
         "".join(a for a in side if sizes[a] != 1) for side in ("go", "goc", "gc")
     )
-    places, dtype = x.shape[2:], x.dtype
-    x = x.reshape(x.shape[0], *(sizes[a] for a in of_x), *places)
+    input_dims, dtype = x.shape[2:], x.dtype
+    x = x.reshape(x.shape[0], *(sizes[a] for a in of_x), *input_dims)
     kernel = weight.reshape(*(sizes[a] for a in of_weight), *extent)
-    spec = f"b{of_x}{at},{of_weight}{taps}->b{out}{at}{taps}"
-    found = contract(x, kernel, spec, dtype.compute)
-    found = found.reshape(*shape[:2], *places, *extent)
+    spec = f"b{of_x}{place_letters},{of_weight}{tap_letters}->b{out}{place_letters}{tap_letters}"
+    image = contract(x, kernel, spec, dtype.compute)
+    image = image.reshape(*shape[:2], *input_dims, *extent)
     for k in reversed(range(len(extent))):
-        a, last = 2 + k, found.rank - 1
+        a, last = 2 + k, image.rank - 1
         if extent[k] == 1:
-            found = spread(found.reshape(*found.shape[:last]), a, step[k])
+            image = spread(image.reshape(*image.shape[:last]), a, step[k])
         else:
-            wide = add(shape[a], 2 * around[k])
-            found = spread(found, a, step[k])
-            found = found.op(Shear((*found.shape[:a], wide, *found.shape[a + 1 :]), a, apart[k]))
-            found = found.sum((last,))
-        found = found.narrow(a, around[k], shape[a])
-    return found.cast(dtype)
+            padded_length = add(shape[a], 2 * pads[k])
+            image = spread(image, a, step[k])
+            image = image.op(
+                Shear((*image.shape[:a], padded_length, *image.shape[a + 1 :]), a, dilations[k])
+            )
+            image = image.sum((last,))
+        image = image.narrow(a, pads[k], shape[a])
+    return image.cast(dtype)
 
 
-def _correlated(windows: V, kernel: V, groups: int, count: int) -> V:
-    """[b, g·c, *places, *taps] and [g·o, c, *taps] -> [b, g, o, *places] without ones."""
+def _contract_windows(windows: V, kernel: V, groups: int, count: int) -> V:
+    """Contract [b, g·c, *places, *taps] with [g·o, c, *taps] to [b, g, o, *places]."""
     shape = windows.shape
     sizes: dict[str, Index] = {
         "g": groups,
@@ -446,12 +461,16 @@ def _correlated(windows: V, kernel: V, groups: int, count: int) -> V:
         "o": floordiv(kernel.shape[0], groups),
     }
     left, right, outer = ("".join(a for a in side if sizes[a] != 1) for side in ("gc", "goc", "go"))
-    at = "xyz"[:count]
-    taps = "".join(t for t, n in zip("uvw", kernel.shape[2:], strict=False) if n != 1)
+    place_letters = "xyz"[:count]
+    tap_letters = "".join(t for t, n in zip("uvw", kernel.shape[2:], strict=False) if n != 1)
     lengths = [n for n in kernel.shape[2:] if n != 1]
     windows = windows.reshape(shape[0], *(sizes[a] for a in left), *shape[2 : 2 + count], *lengths)
     kernel = kernel.reshape(*(sizes[a] for a in right), *lengths)
-    return contract(windows, kernel, f"b{left}{at}{taps},{right}{taps}->b{outer}{at}")
+    return contract(
+        windows,
+        kernel,
+        f"b{left}{place_letters}{tap_letters},{right}{tap_letters}->b{outer}{place_letters}",
+    )
 
 
 # ---- windows along one axis ----------------------------------------------------------------------
@@ -474,11 +493,8 @@ ROWS = (
     Row("aten.adaptive_avg_pool1d.default", _adaptive_avg(1)),
     Row("aten._adaptive_avg_pool2d.default", _adaptive_avg(2)),
     Row("aten._adaptive_avg_pool3d.default", _adaptive_avg(3)),
-    *(Row(f"aten.reflection_pad{n}d.default", _margins_by_gather("reflect", n)) for n in (1, 2, 3)),
-    *(
-        Row(f"aten.replication_pad{n}d.default", _margins_by_gather("replicate", n))
-        for n in (1, 2, 3)
-    ),
+    *(Row(f"aten.reflection_pad{n}d.default", _pad_by_gather("reflect", n)) for n in (1, 2, 3)),
+    *(Row(f"aten.replication_pad{n}d.default", _pad_by_gather("replicate", n)) for n in (1, 2, 3)),
     Row("aten.convolution.default", _convolution),
 )
-"""Poolings, margins and products."""
+"""Rows of poolings, padding and convolutions."""

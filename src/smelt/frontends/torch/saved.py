@@ -1,4 +1,4 @@
-"""Programs that PyTorch saves, and that another process loads without tracing them again.
+"""Save compiled programs through PyTorch and load them without tracing again.
 
     made = torch.compile(f, fullgraph=True, backend="smelt").aot_compile(((x,), {}))
     made.save_compiled_function("f.pt")                              # one process
@@ -6,13 +6,13 @@
         f = torch.compiler.load_compiled_function(file)
 
 The file holds PyTorch's guards and, of ours, the graph that Dynamo has traced, not machine code: a
-loaded program is compiled for the machine that loads it, from the cache of kernels where it knows
-them.  So a file outlives an upgrade of Smelt and a move to another processor.  What PyTorch keeps
-of its own accord (`dynamo.caching_precompile`) is kept and loaded in the same way.
+loaded program is compiled for the machine that loads it, from the kernel cache where it has them.
+So a file outlives an upgrade of Smelt and a move to another processor. What PyTorch keeps by itself
+(`dynamo.caching_precompile`) is kept and loaded in the same way.
 
-What makes a graph compile differently lies outside of it (whether gradients are followed, the
-region of autocast) and is saved with it.  Guards are PyTorch's: those that the compiler adds are
-made while the program is saved, and one that a loaded program would need beyond them is an error.
+State outside of a graph that changes its compilation (whether gradients are followed, the region of
+autocast) is saved with it. Guards are PyTorch's: those that the compiler adds are made while the
+program is saved, and it is an error if a loaded program needs another one.
 """
 
 # PyTorch is optional, and types must check without it.
@@ -46,46 +46,54 @@ from smelt.frontends.torch.fake_facts import Told
 __all__ = ["Draft", "SavedProgram"]
 
 _FORMAT = 2
-"""Counts up when what is written changes."""
-_NOTES = ("stack_trace", "tensor_dict", "nn_module_stack")
-"""The notes at a node that are written."""
+"""Version of the file format; increase it when what is written changes."""
+_METADATA_KEYS = ("stack_trace", "tensor_dict", "nn_module_stack")
+"""Metadata keys of nodes that are written."""
 
 
 class Draft:
-    """A traced program that PyTorch wants to save, written down before it is compiled: that changes
-    the graph."""
+    """A traced program that PyTorch wants to save, serialized before it is compiled.
+
+    Compiling changes the graph.
+    """
 
     def __init__(
         self,
         module: torch.fx.GraphModule,
         inputs: Sequence[Any],
         settings: Mapping[str, Any],
-        told: Told,
+        facts: Told,
     ) -> None:
         self._mode = TracingContext.get().fake_mode
         self._key = str(getattr(module, "_backend_id", ""))
         self._text, self._failure = b"", ""
         try:
-            self._text = _written(module, inputs, settings, told)
-        except Exception as error:  # noqa: BLE001 - of what a graph may hold and no text can
+            self._text = _serialize(module, inputs, settings, facts)
+        except Exception as error:  # noqa: BLE001 - a graph may hold what cannot be written
             self._failure = reason_of(error)
 
     @contextmanager
     def compiling(self) -> Generator[None]:
-        """While the program is compiled: what PyTorch itself would save of it is left out."""
+        """Disable what PyTorch itself would save while the program is compiled."""
         with functorch.patch(force_autograd_cache=False, strict_autograd_cache=False):
             yield
 
-    def finish(self, made: Callable[..., Any]) -> Callable[..., Any]:
-        """What a caller gets for the compiled program; PyTorch's cache gets what it keeps."""
-        head = json.dumps({"format": _FORMAT, "guards": sorted(_guards(self._mode))})
-        program = SavedProgram(made, self._failure or head.encode() + b"\n" + self._text)
+    def finish(self, compiled_program: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the program to call.
+
+        That is one which PyTorch can save; with `caching_precompile` it is recorded in PyTorch's
+        cache instead.
+        """
+        head = json.dumps({"format": _FORMAT, "guards": sorted(_guard_texts(self._mode))})
+        program = SavedProgram(
+            compiled_program, self._failure or head.encode() + b"\n" + self._text
+        )
         if not dynamo.caching_precompile:
             return program
         if not self._failure:
-            kept = SavedProgram.serialize_compile_artifacts(program)
-            PrecompileContext.record_artifact(_Kept(key=self._key, content=kept))
-        return made
+            content = SavedProgram.serialize_compile_artifacts(program)
+            PrecompileContext.record_artifact(_ProgramArtifact(key=self._key, content=content))
+        return compiled_program
 
 
 class SavedProgram(SerializableCallable):
@@ -100,35 +108,38 @@ class SavedProgram(SerializableCallable):
 
     @classmethod
     def serialize_compile_artifacts(cls, fn: Any) -> bytes:
-        """Raises UnsupportedError if the graph holds what cannot be written down."""
+        """Return the bytes of a program; raises UnsupportedError if its graph cannot be written."""
         if isinstance(fn._text, str):
             raise UnsupportedError(what=f"saving this program: {fn._text}")
         return fn._text
 
     @classmethod
     def deserialize_compile_artifacts(cls, data: bytes) -> SavedProgram:
-        """Raises UnsupportedError for what another version of Smelt has written, and if the program
-        now needs what the saved guards do not ask."""
+        """Compile a saved program.
+
+        Raises UnsupportedError for what another version of Smelt has written, and if the program
+        now needs a guard that was not saved.
+        """
         head, _, text = data.partition(b"\n")
-        told = json.loads(head)
-        if told["format"] != _FORMAT:
+        header = json.loads(head)
+        if header["format"] != _FORMAT:
             raise UnsupportedError(
-                what=f"loading a program saved in format {told['format']}"
+                what=f"loading a program saved in format {header['format']}"
                 f" (this version reads {_FORMAT})"
             )
-        return cls(_compiled(text, told["guards"]), data)
+        return cls(_deserialize(text, header["guards"]), data)
 
 
-class _Kept(BackendCacheArtifact[Any]):
-    """A program in the cache of what Dynamo has traced."""
+class _ProgramArtifact(BackendCacheArtifact[Any]):
+    """A program in PyTorch's cache of what Dynamo has traced."""
 
     def after_deserialization(self) -> Any:
         return SavedProgram.deserialize_compile_artifacts(self.content)
 
 
 @dataclass(frozen=True, slots=True)
-class _Around:
-    """What is true around a program while it is traced, and decides what becomes of it."""
+class _TracingState:
+    """Global state during tracing that changes how a program is compiled."""
 
     gradients: bool
     inference: bool
@@ -138,7 +149,7 @@ class _Around:
     default_dtype: Any
 
     @classmethod
-    def now(cls) -> _Around:
+    def now(cls) -> _TracingState:
         return cls(
             torch.is_grad_enabled(),
             torch.is_inference_mode_enabled(),
@@ -163,53 +174,55 @@ class _Around:
 
 
 class _Pickler(GraphPickler):
-    """Also of views, whose bases name their mode: it is another one where they are loaded."""
+    """Pickles views without the mode that their bases refer to: the loading process has another."""
 
     def reducer_override(self, obj: Any) -> Any:
-        return (_none, ()) if isinstance(obj, FakeTensorMode) else super().reducer_override(obj)
+        return (
+            (_return_none, ()) if isinstance(obj, FakeTensorMode) else super().reducer_override(obj)
+        )
 
 
-def _none() -> None:
+def _return_none() -> None:
     return None
 
 
-def _written(
-    module: torch.fx.GraphModule, inputs: Sequence[Any], settings: Mapping[str, Any], told: Told
+def _serialize(
+    module: torch.fx.GraphModule, inputs: Sequence[Any], settings: Mapping[str, Any], facts: Told
 ) -> bytes:
-    """A program as bytes."""
+    """Serialize a program."""
     if next(module.parameters(), None) is not None:
         raise UnsupportedError(what="parameters inside of a graph")
     graph = torch.fx.Graph()
-    found: dict[torch.fx.Node, torch.fx.Node] = {}
-    graph.output(graph.graph_copy(module.graph, found))
-    for node, copy in found.items():
-        stack = node.meta.get("nn_module_stack") or {}  # with classes, which may be local ones
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    graph.output(graph.graph_copy(module.graph, copies))
+    for node, copy in copies.items():
+        stack = node.meta.get("nn_module_stack") or {}  # its classes may be local and not picklable
         copy.meta["nn_module_stack"] = {k: (str(path), None) for k, (path, _) in stack.items()}
-    given = module.graph.find_nodes(op="placeholder")
-    sources = [getattr(n, "_dynamo_source", None) for n in given]
+    arguments = module.graph.find_nodes(op="placeholder")
+    sources = [getattr(n, "_dynamo_source", None) for n in arguments]
     parts = {
         "module": torch.fx.GraphModule(module, graph),
         "sources": sources,
         "inputs": [*map(_without_data, inputs, sources)],
-        "numbers": [*map(_number, given)],
+        "numbers": [*map(_traced_float, arguments)],
         "settings": dict(settings),
-        "told": told,
-        "around": _Around.now(),
+        "told": facts,
+        "around": _TracingState.now(),
     }
-    options = Options(ops_filter=None, node_metadata_key_filter=_NOTES.__contains__)
+    options = Options(ops_filter=None, node_metadata_key_filter=_METADATA_KEYS.__contains__)
     return _Pickler.dumps(parts, options)
 
 
-def _compiled(text: bytes, guards: Sequence[str]) -> Callable[..., Any]:
-    """What `backend` makes of a program that was saved."""
+def _deserialize(text: bytes, guards: Sequence[str]) -> Callable[..., Any]:
+    """Compile a program that was saved, as `backend` would."""
     mode = FakeTensorMode(shape_env=ShapeEnv())
     parts: Any = GraphPickler.loads(text, mode)
     module = parts["module"]
     module.recompile()
-    module.meta["dynamo_compile_id"] = None  # says that the graph is Dynamo's
+    module.meta["dynamo_compile_id"] = None  # marks the graph as Dynamo's
     module._param_name_to_source = {}
-    given = module.graph.find_nodes(op="placeholder")
-    for node, source in zip(given, parts["sources"], strict=True):
+    arguments = module.graph.find_nodes(op="placeholder")
+    for node, source in zip(arguments, parts["sources"], strict=True):
         node._dynamo_source = source
     for x, number in zip(parts["inputs"], parts["numbers"], strict=True):
         if number is not None:
@@ -221,15 +234,17 @@ def _compiled(text: bytes, guards: Sequence[str]) -> Callable[..., Any]:
         stack.enter_context(get_metrics_context())
         stack.enter_context(parts["around"].again())
         stack.enter_context(tracing(TracingContext(mode)))
-        made = compiled(module, parts["inputs"], parts["settings"], parts["told"], saved=True)
-    if more := _guards(mode).difference(guards):
-        asked = ", ".join(sorted(more))
-        raise UnsupportedError(what=f"loading this program, for which no guard asks {asked}")
-    return made
+        compiled_program = compiled(
+            module, parts["inputs"], parts["settings"], parts["told"], saved=True
+        )
+    if new_guards := _guard_texts(mode).difference(guards):
+        missing = ", ".join(sorted(new_guards))
+        raise UnsupportedError(what=f"loading this program, for which no guard asks {missing}")
+    return compiled_program
 
 
 def _without_data(x: Any, source: Any) -> Any:
-    """An argument as the compiler sees it."""
+    """Return an argument as the compiler sees it, without data."""
     context = TracingContext.get()
     if not isinstance(x, torch.Tensor) or context.fake_mode is None:
         return x
@@ -238,15 +253,17 @@ def _without_data(x: Any, source: Any) -> Any:
     )
 
 
-def _number(node: torch.fx.Node) -> tuple[Any, float] | None:
-    """What the shape environment calls an argument that is a float, and its value in the traced
-    call; None for others.  Without them nothing could be decided by the value, as it was."""
-    known = getattr(node.meta.get("example_value"), "item_memo", None)
-    if not isinstance(known, torch.SymFloat) or known.node.hint is None:
+def _traced_float(node: torch.fx.Node) -> tuple[Any, float] | None:
+    """Return the symbol and traced value of an argument that is a float; None for others.
+
+    Guards on the value could not be decided without it.
+    """
+    number = getattr(node.meta.get("example_value"), "item_memo", None)
+    if not isinstance(number, torch.SymFloat) or number.node.hint is None:
         return None
-    return known.node._expr, known.node.hint
+    return number.node._expr, number.node.hint
 
 
-def _guards(mode: Any) -> frozenset[str]:
-    """What is asked of the sizes of a program."""
+def _guard_texts(mode: Any) -> frozenset[str]:
+    """Return the guards on the sizes of a program as text."""
     return frozenset(str(g.expr) for g in mode.shape_env.guards)

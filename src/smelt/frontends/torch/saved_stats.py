@@ -1,7 +1,7 @@
-"""Results of one operator that are there anyway, in the place of what the others are made from.
+"""Recompute a result of an operator from its other results that exist anyway.
 
-A norm gives its rows' mean and scale beside the normed values.  Where these two are kept, the
-normed values follow from them element by element, and no row is summed again.
+A norm returns the mean and scale of its rows besides the normed values. If these two are kept, the
+normed values follow from them element by element, and no row is reduced again.
 
 >>> from smelt.graph import build
 >>> from smelt.types.dtype import f32
@@ -29,26 +29,29 @@ from smelt.ops.view import Reshape
 __all__ = ["replaced", "through"]
 
 
-def through(results: Sequence[V | None], place: int) -> tuple[int, ...]:
-    """The other results that the one at a place is computed through."""
-    first = results[place]
+def through(results: Sequence[V | None], position: int) -> tuple[int, ...]:
+    """Return the positions of other results that one result is computed through."""
+    first = results[position]
     if first is None:
         return ()
     inside = set(Graph("one", (), (first.node,)).nodes())
-    found: list[int] = []
+    positions: list[int] = []
     for k, other in enumerate(results):
-        core = None if other is None or k == place else _core(other.node)
+        core = None if other is None or k == position else _core(other.node)
         if core is not None and core in inside and core is not _core(first.node):
-            found.append(k)
-    return tuple(found)
+            positions.append(k)
+    return tuple(positions)
 
 
-def replaced(results: Sequence[V | None], place: int, given: Mapping[int, V]) -> V:
-    """A result computed from others that are given; `through` says which ones count."""
-    first = results[place]
+def replaced(results: Sequence[V | None], position: int, siblings: Mapping[int, V]) -> V:
+    """Compute a result from other results that exist.
+
+    `siblings` are values by position; `through` says which ones count.
+    """
+    first = results[position]
     assert first is not None
     values: dict[Node, Node] = {}
-    for k, value in given.items():
+    for k, value in siblings.items():
         other = results[k]
         if other is not None and (core := _core(other.node)) is not None:
             values[core] = value.reshape(*core.type.shape).node
@@ -57,7 +60,7 @@ def replaced(results: Sequence[V | None], place: int, given: Mapping[int, V]) ->
 
 
 def _core(node: Node) -> Node | None:
-    """The computed value behind views of all its elements; None for what is not computed."""
+    """Return the computed value behind reshapes; None for an input."""
     while isinstance(node.op, Reshape):
         (node,) = node.inputs
     return None if isinstance(node.op, Input) else node

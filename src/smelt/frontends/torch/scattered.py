@@ -1,12 +1,12 @@
-"""Rows that are added at positions, as torch does it fastest.
+"""Replace slow `index_put` accumulation in calls of torch by `index_add`.
 
-The gradient of a value read at positions adds with `index_put`, element by element.  Where a
-position takes a row, `index_add` adds the row at once: less than half the time.  Positions along
-several dimensions, each along its own, are several such sums.
+The gradient of a gather accumulates with `index_put`, element by element. If a position takes a
+row, `index_add` adds the row at once and is faster. Positions along several dimensions, each along
+its own, are several such sums.
 
 Such a gradient starts from zeros, and is added to other gradients of the same value (a table that
-is read twice, or by a product too).  It is added into them instead: an array of zeros is made,
-added to and read for nothing.
+is read twice, or by a product too). It is accumulated into them instead, which saves the array of
+zeros:
 
     a + index_put(zeros, at, x, accumulate)  ->  index_put(a, at, x, accumulate)
 
@@ -31,11 +31,11 @@ from smelt.frontends.torch.row import Row
 
 __all__ = ["accumulated", "put", "put_there", "there"]
 
-_LEAST = 32768
-"""Elements from which it pays to look at the positions first: they may be negative.  A quarter for
-each further dimension: `index_put` then works out every element's place from all positions."""
-_ROW = 32
-"""Elements that a position must take at least, for its sum to start cheaply."""
+_MIN_ELEMENTS = 32768
+"""Elements from which it pays to normalise negative positions first. A quarter for each further
+dimension: `index_put` then computes every element's offset from all positions."""
+_MIN_ROW = 32
+"""Elements that each position must take at least, for an `index_add` to pay."""
 
 
 def put(
@@ -44,8 +44,8 @@ def put(
     values: torch.Tensor,
     accumulate: bool = False,
 ) -> torch.Tensor:
-    """`aten.index_put`, with the same result but for the order of sums."""
-    return _put(False, x, positions, values, accumulate)
+    """`aten.index_put`, with the same result up to the order of sums."""
+    return _index_put(False, x, positions, values, accumulate)
 
 
 def put_there(
@@ -54,67 +54,69 @@ def put_there(
     values: torch.Tensor,
     accumulate: bool = False,
 ) -> torch.Tensor:
-    """The same, written into `x`, which nobody else reads.
+    """`aten.index_put_`: write into `x`, which nothing else reads.
 
     >>> x = torch.zeros(3)
     >>> put_there(x, [torch.tensor([1, 1])], torch.ones(2), True) is x, x.tolist()
     (True, [0.0, 2.0, 0.0])
     """
-    return _put(True, x, positions, values, accumulate)
+    return _index_put(True, x, positions, values, accumulate)
 
 
-def _put(
-    inside: bool,
+def _index_put(
+    in_place: bool,
     x: torch.Tensor,
     positions: Sequence[torch.Tensor | None],
     values: torch.Tensor,
     accumulate: bool,
 ) -> torch.Tensor:
     first = next((d for d, p in enumerate(positions) if p is not None), 0)
-    found: list[torch.Tensor] = []
-    if accumulate and values.numel() * 4 ** len(positions[first + 1 :]) >= _LEAST:
-        found = _rows(x, first, positions[first:], values)
-    if found:
-        return _added(inside, x, first, found, values)
+    rows: list[torch.Tensor] = []
+    if accumulate and values.numel() * 4 ** len(positions[first + 1 :]) >= _MIN_ELEMENTS:
+        rows = _row_positions(x, first, positions[first:], values)
+    if rows:
+        return _add_rows(in_place, x, first, rows, values)
     aten = torch.ops.aten
-    function = aten.index_put_.default if inside else aten.index_put.default
+    function = aten.index_put_.default if in_place else aten.index_put.default
     return function(x, positions, values, accumulate)
 
 
-def _rows(
+def _row_positions(
     x: torch.Tensor, first: int, positions: Sequence[torch.Tensor | None], values: torch.Tensor
 ) -> list[torch.Tensor]:
-    """The positions along each dimension from the first; none where they do not vary along a
-    dimension of their own, or each takes too few elements."""
-    found: list[torch.Tensor] = []
-    for k, at in enumerate(positions):
-        own = len(positions) - k  # the positions' dimensions from the one that is this one's
-        if at is None or at.dtype != torch.int64 or at.dim() < own:
+    """Return the positions along each dimension from `first` on.
+
+    Empty if they do not vary along a dimension of their own, or each takes too few elements.
+    """
+    rows: list[torch.Tensor] = []
+    for k, index in enumerate(positions):
+        own_dims = len(positions) - k  # dimensions of `index` from its own one on
+        if index is None or index.dtype != torch.int64 or index.dim() < own_dims:
             return []
-        if at.numel() != at.shape[-own] or at.numel() * _ROW > values.numel():
+        if index.numel() != index.shape[-own_dims] or index.numel() * _MIN_ROW > values.numel():
             return []
-        found.append(at.reshape(-1))
-    counts = [at.numel() for at in found]
-    whole = [*x.shape[:first], *counts, *x.shape[first + len(found) :]]
-    alike = values.dtype == x.dtype and x.is_floating_point()
-    return found if alike and list(values.shape) == whole else []
+        rows.append(index.reshape(-1))
+    counts = [index.numel() for index in rows]
+    shape = [*x.shape[:first], *counts, *x.shape[first + len(rows) :]]
+    is_supported = values.dtype == x.dtype and x.is_floating_point()
+    return rows if is_supported and list(values.shape) == shape else []
 
 
-def _added(
-    inside: bool, x: torch.Tensor, first: int, rows: Sequence[torch.Tensor], values: torch.Tensor
+def _add_rows(
+    in_place: bool, x: torch.Tensor, first: int, rows: Sequence[torch.Tensor], values: torch.Tensor
 ) -> torch.Tensor:
-    """Adds dimension by dimension, from the last."""
+    """Add dimension by dimension, from the last."""
     for d in reversed(range(first, first + len(rows))):
         size = x.shape[d]
-        at = rows[d - first]
-        into = (
+        index = rows[d - first]
+        target = (
             x if d == first else values.new_zeros([*values.shape[:d], size, *values.shape[d + 1 :]])
         )
-        at = torch.where(at < 0, at + size, at)
-        if d == first and not inside:
-            values = torch.index_add(into, d, at, values)
+        index = torch.where(index < 0, index + size, index)
+        if d == first and not in_place:
+            values = torch.index_add(target, d, index, values)
         else:
-            values = into.index_add_(d, at, values)
+            values = target.index_add_(d, index, values)
     return values
 
 
@@ -122,7 +124,7 @@ def _added(
 
 _ATEN = torch.ops.aten
 _PUTS = (_ATEN.index_put.default, _ATEN._unsafe_index_put.default)
-_THERE: dict[Any, Callable[..., Any]] = {
+_IN_PLACE: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(_PUTS, put_there),
     _ATEN.index_add.default: _ATEN.index_add_.default,
     _ATEN.index_copy.default: _ATEN.index_copy_.default,
@@ -131,43 +133,47 @@ _THERE: dict[Any, Callable[..., Any]] = {
     _ATEN.scatter_add.default: _ATEN.scatter_add_.default,
     _ATEN.scatter_reduce.two: _ATEN.scatter_reduce_.two,
 }
-"""What writes into its first operand, by the operator that copies it first."""
-_PRECISE = (torch.float32, torch.float64)
-"""Types in which a sum may start from what it is added to: in half types small terms would be
-lost beside it."""
+"""Operator that copies its first operand -> function that writes into it."""
+_FULL_PRECISION = (torch.float32, torch.float64)
+"""Types in which a sum may start from the other gradient: in half types small terms would be lost.
+"""
 
 
 def accumulated(graph: torch.fx.Graph) -> None:
-    """Sums of a value and of what is added to zeros, in a traced program, add to that value; what
-    is written into an array of one number has one of its own."""
+    """Accumulate into a value what was added to zeros and then to that value.
+
+    Also gives each scatter into a constant array its own copy of the array.
+    """
     for node in list(graph.nodes):
         if node.target is _ATEN.add.Tensor and len(node.args) == 2 and not node.kwargs:
-            _merge(graph, node)
+            _merge_add(graph, node)
     for node in graph.nodes:
-        if node.target in _THERE and _is_filled(base := node.args[0]) and len(base.users) > 1:
+        if node.target in _IN_PLACE and _is_filled(base := node.args[0]) and len(base.users) > 1:
             with graph.inserting_before(node):
-                own = graph.node_copy(base)
-            node.replace_input_with(base, own)
+                copy = graph.node_copy(base)
+            node.replace_input_with(base, copy)
 
 
-def _merge(graph: torch.fx.Graph, node: Any) -> None:
-    """Puts a sum in the place of what it would be added to."""
+def _merge_add(graph: torch.fx.Graph, node: Any) -> None:
+    """Replace the sum of a value and a scatter into zeros by a scatter into the value."""
     for a, b in (node.args, node.args[::-1]):
         if not all(isinstance(x, torch.fx.Node) for x in (a, b)) or a is b:
             continue
-        of_zeros = _is_sum(b) and len(b.users) == 1 and _is_filled(b.args[0], with_zeros=True)
-        if not of_zeros or not _alike(a, b, node) or (_is_filled(a) and len(a.users) > 1):
+        of_zeros = (
+            _is_accumulation(b) and len(b.users) == 1 and _is_filled(b.args[0], with_zeros=True)
+        )
+        if not of_zeros or not _same_layout(a, b, node) or (_is_filled(a) and len(a.users) > 1):
             continue
         with graph.inserting_before(node):
-            made = graph.call_function(b.target, (a, *b.args[1:]))
-        made.meta = node.meta
-        node.replace_all_uses_with(made)
+            scatter = graph.call_function(b.target, (a, *b.args[1:]))
+        scatter.meta = node.meta
+        node.replace_all_uses_with(scatter)
         graph.erase_node(node)
         graph.erase_node(b)
         return
 
 
-def _is_sum(node: Any) -> bool:
+def _is_accumulation(node: Any) -> bool:
     return node.target in _PUTS and node.args[3:4] == (True,)
 
 
@@ -179,21 +185,23 @@ def _is_filled(node: Any, *, with_zeros: bool = False) -> bool:
     return not with_zeros or (isinstance(number, (int, float)) and number == 0)
 
 
-def _alike(*values: Any) -> bool:
-    """Whether values have one type and one shape, and the last lies in memory as the first."""
-    known = [n.meta.get("val") for n in values]
-    if not all(isinstance(x, torch.Tensor) and x.dtype in _PRECISE for x in known):
+def _same_layout(*values: Any) -> bool:
+    """Whether values have one type and one shape, and the last has the strides of the first."""
+    fakes = [n.meta.get("val") for n in values]
+    if not all(isinstance(x, torch.Tensor) and x.dtype in _FULL_PRECISION for x in fakes):
         return False
-    # Sizes are compared as they are written: asking whether two are equal would be a guard.
-    first, *_, last = known
-    alike = len({(x.dtype, str(x.shape)) for x in known}) == 1
-    return alike and str(first.stride()) == str(last.stride())
+    # Sizes are compared as text: comparing symbols would add a guard.
+    first, *_, last = fakes
+    equal = len({(x.dtype, str(x.shape)) for x in fakes}) == 1
+    return equal and str(first.stride()) == str(last.stride())
 
 
 def there(node: Any, row_of: Callable[[Any], Row | None]) -> Callable[..., Any] | None:
-    """What writes into an operator's first operand, if that is a value of the program's own making
-    that nothing else reads, each element of which has a place of its own; else None."""
-    if node.target not in _THERE or nodes(node.args).count(node.args[0]) != 1:
+    """Return the function that writes an operator's result into its first operand.
+
+    None unless that is a dense value of the program's own that nothing else reads.
+    """
+    if node.target not in _IN_PLACE or nodes(node.args).count(node.args[0]) != 1:
         return None
     base = node.args[0]
     if not isinstance(fake := base.meta.get("val"), torch.Tensor) or memory_order(fake) is None:
@@ -201,7 +209,7 @@ def there(node: Any, row_of: Callable[[Any], Row | None]) -> Callable[..., Any] 
     while base.op == "call_function" and len(base.users) == 1:
         row = row_of(base)
         if _is_filled(base) or (row is not None and not row.alias and not row.source):
-            return _THERE[node.target]
+            return _IN_PLACE[node.target]
         if row is None or not row.alias:
             return None
         base = base.args[0]

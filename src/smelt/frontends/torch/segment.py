@@ -1,7 +1,7 @@
-"""One graph of a program: compiled, and called on torch's memory without copies.
+"""Compile one graph of a program and call it on torch's memory without copies.
 
-Kernels read tensors where they are and write results into blocks of our own, which come back as
-tensors on that memory; the block returns to the stock when torch lets the tensor go.
+Kernels read tensors in place and write results into our own memory blocks, which are returned as
+tensors on that memory; a block returns to the pool when torch releases the tensor.
 """
 
 # PyTorch is optional, and types must check without it.
@@ -51,12 +51,12 @@ __all__ = ["Segment", "make_segment"]
 _LOG = logging.getLogger("smelt.torch")
 
 _SIZES_LIMIT = 1024
-"""Sizes of one graph whose calls are remembered."""
+"""Most sizes of one graph whose calls are remembered."""
 
 Runner = Callable[[tuple[Any, ...], tuple[int, ...]], Sequence[Any]]
 Finish = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
 Turns = Mapping[int, tuple[int, ...]]
-"""By input: its dimensions from the slowest to the fastest."""
+"""Input -> its dimensions from slowest to fastest."""
 
 
 class Segment:
@@ -66,20 +66,30 @@ class Segment:
         self,
         compiled: Compiled | Found,
         orders: Sequence[tuple[int, ...] | None],
-        more: int,
+        extra_inputs: int,
         nodes: Sequence[Any],
         written: Mapping[int, int],
         dense: Sequence[bool],
         looks: Looks,
         sizes: Mapping[str, Index],
         hints: Mapping[str, int],
-        turns: Turns,
+        permutations: Turns,
     ) -> None:
-        """`orders` say how each result is turned from its memory order into its shape; `written`
-        are inputs by the results that are their new values, `dense` tells those without gaps.  The
-        last result is the flag of `looks`, if it has one, whose sizes are the program's.  `sizes`
-        says what each size of the plan is in the program, and `hints` what it was in the call that
-        was traced; `turns`, by input, how tensors are turned to their memory order."""
+        """Prepare the calls of a compiled graph.
+
+        Args:
+            compiled: the plan.
+            orders: the permutation of each result from memory order to its shape; None for none.
+            extra_inputs: number of inputs after the tensors that only determine a size.
+            nodes: the traced nodes of the results.
+            written: results that are new values of inputs, mapped to the inputs.
+            dense: inputs without gaps between elements.
+            looks: bounds checks, in sizes of the program; the last result is their flag, if there
+                is one.
+            sizes: each size of the plan in terms of the program.
+            hints: each size of the plan in the traced call.
+            permutations: permutations of inputs to their memory order.
+        """
         self.sizes = sizes
         self.hints = hints
         self.compiled = compiled
@@ -89,141 +99,150 @@ class Segment:
         self.kept = 0 if prelude is None else prelude.nbytes
         """Bytes of constants that it keeps between calls."""
         self.size_names = compiled.size_names
-        run = self._runner(_finish(compiled, orders, written, turns), more, turns)
-        self.run: Runner = _apart(run, Places(compiled.executable, written, dense))
-        self._turns = turns
+        run = self._runner(
+            _finish_results(compiled, orders, written, permutations), extra_inputs, permutations
+        )
+        self.run: Runner = _copying_overlaps(run, Places(compiled.executable, written, dense))
+        self._permutations = permutations
 
     def arrays(self, tensors: Sequence[Any], sizes: tuple[int, ...]) -> list[np.ndarray[Any, Any]]:
-        """What a call with these tensors gives to the executable."""
-        given = [turned(t, self._turns.get(k)) for k, t in enumerate(tensors)]
+        """Return what a call with these tensors passes to the executable."""
+        views = [turned(t, self._permutations.get(k)) for k, t in enumerate(tensors)]
         named = dict(zip(self.size_names, sizes, strict=True))
         values = [v for v in self.compiled.executable.values if v.place == "input"]
         shapes = {v.number: [int(evaluate(n, named)) for n in v.shape] for v in values}
-        count = len(given)  # behind them stand those that only tell a size
-        return [*given, *(np.zeros(shapes[k], "f4") for k in range(count, len(shapes)))]
+        count = len(views)  # the inputs after them only determine a size
+        return [*views, *(np.zeros(shapes[k], "f4") for k in range(count, len(shapes)))]
 
-    def _runner(self, finish: Finish | None, more: int, turns: Turns) -> Runner:
+    def _runner(self, finish: Finish | None, extra_inputs: int, permutations: Turns) -> Runner:
         executable = self.compiled.executable
         run_at = executable.run_at
-        ready = _holder(executable.prelude, turns)
-        dummies = [_DUMMY.data_ptr()] * more
+        read_constants = _prelude_reader(executable.prelude, permutations)
+        dummies = [_DUMMY.data_ptr()] * extra_inputs
         halves = any(executable.values[v].dtype.name == "bf16" for v in executable.outputs)
         wrap: Callable[[Any], Any] = as_tensor if halves else torch.from_numpy
-        repeats = _Repeats(executable, wrap)
-        known, asked = repeats.known, repeats.asked
+        repeats = _NativeCalls(executable, wrap)
+        records, strides = repeats.known, repeats.asked
 
         def run(tensors: tuple[Any, ...], sizes: tuple[int, ...]) -> Sequence[Any]:
-            key = (*sizes, *[tensors[k].stride(d) for k, d in asked]) if asked else sizes
-            found = known.get(key)
-            if found is not None and ready is None:
-                results = found[0](found[1], (*tensors, *dummies) if dummies else tensors)
+            key = (*sizes, *[tensors[k].stride(d) for k, d in strides]) if strides else sizes
+            native = records.get(key)
+            if native is not None and read_constants is None:
+                results = native[0](native[1], (*tensors, *dummies) if dummies else tensors)
                 return results if finish is None else finish(results, tensors)
-            where = [t.data_ptr() for t in tensors]
+            addresses = [t.data_ptr() for t in tensors]
             if dummies:
-                where += dummies
-            held = None if ready is None else ready(tensors, where)
-            if found is not None and held is not None:
-                results = found[0](found[1], where + held.addresses)
+                addresses += dummies
+            constants = None if read_constants is None else read_constants(tensors, addresses)
+            if native is not None and constants is not None:
+                results = native[0](native[1], addresses + constants.addresses)
             else:
                 look = partial(self.arrays, tensors, sizes)
-                results = [wrap(a) for a in run_at(where, sizes, tensors, look, held)]
+                results = [wrap(a) for a in run_at(addresses, sizes, tensors, look, constants)]
                 repeats.note(sizes, tensors)
             return results if finish is None else finish(results, tensors)
 
         return run
 
 
-class _Repeats:
-    """Calls of one graph that native code makes from the second one on, by sizes and by the strides
-    of arguments that no guard vouches for."""
+class _NativeCalls:
+    """Calls of one graph that native code makes from the second one on.
+
+    Keyed by sizes and by the strides of arguments that no guard checks.
+    """
 
     def __init__(self, executable: Any, wrap: Callable[[Any], Any]) -> None:
         self.known: dict[tuple[int, ...], tuple[Any, int, Any]] = {}
         """The native function, the address of its record, and the record."""
         self.asked: list[tuple[int, int]] = []
-        """The strides that a call is asked for: of an input, along a dimension."""
+        """Strides that are part of the key: (input, dimension)."""
         self._executable = executable
         self._wrap = wrap
         self._seen: dict[tuple[int, ...], int] = {}
 
     def note(self, sizes: tuple[int, ...], tensors: Sequence[Any]) -> None:
-        """Python has made a call with these sizes."""
+        """Count a call that Python has made; record it for native code when it repeats."""
         if len(self._seen) >= _SIZES_LIMIT:
             self._seen.clear()
             self.known.clear()
         if not self._seen and type(self._executable) is Executable:
             of_plan = self._executable.prepared(sizes).strides
             self.asked[:] = sorted({(source, d) for _, source, d in of_plan})
-        told = {(k, d): tensors[k].stride(d) for k, d in self.asked}
-        key = (*sizes, *told.values())
+        strides = {(k, d): tensors[k].stride(d) for k, d in self.asked}
+        key = (*sizes, *strides.values())
         self._seen[key] = count = self._seen.get(key, 0) + 1
         if count != knobs.NATIVE_FROM_CALL or not knobs.NATIVE_CALLS.get():
             return
-        at = call_cache.runner_at()
+        runner = call_cache.runner_at()
         record = None
-        if at is not None:
-            record = call_cache.record_at(self._executable, sizes, self._wrap, told)
+        if runner is not None:
+            record = call_cache.record_at(self._executable, sizes, self._wrap, strides)
         if record is not None:
-            self.known[key] = at, record.address, record
+            self.known[key] = runner, record.address, record
 
 
 _DUMMY = torch.zeros(1)
 
 
-def _apart(run: Runner, places: Places) -> Runner:
-    """The same, with copies of the inputs that are written and share memory with others."""
-    if not places.inputs:
+def _copying_overlaps(run: Runner, in_place: Places) -> Runner:
+    """Wrap a runner to copy written inputs that overlap others in a call."""
+    if not in_place.inputs:
         return run
 
     def call(tensors: tuple[Any, ...], sizes: tuple[int, ...]) -> Sequence[Any]:
-        shared = places.shared(tensors, sizes)
-        if not shared:
+        overlapping = in_place.shared(tensors, sizes)
+        if not overlapping:
             return run(tensors, sizes)
-        own = tuple(t.clone() if k in shared else t for k, t in enumerate(tensors))
-        results = run(own, sizes)
-        for k in shared:
-            tensors[k].copy_(own[k])
+        copies = tuple(t.clone() if k in overlapping else t for k, t in enumerate(tensors))
+        results = run(copies, sizes)
+        for k in overlapping:
+            tensors[k].copy_(copies[k])
         return results
 
     return call
 
 
-def _holder(
-    prelude: Prelude | None, turns: Turns
+def _prelude_reader(
+    prelude: Prelude | None, input_permutations: Turns
 ) -> Callable[[tuple[Any, ...], list[int]], Run] | None:
-    """What gives the prelude's results for the tensors of a call, by identity and version.
+    """Return a function that gives the prelude's results for the tensors of a call.
 
-    A tensor's version counts what torch writes into it, in whatever mode; its address changes with
-    `p.data = ..`.  Writes through `p.data` or an array on the same memory count nowhere: for their
-    sake the memory itself is watched.
+    Results are cached by identity and version of the tensors. A tensor's version counts what torch
+    writes into it, in any mode; its address changes with `p.data = ..`. Writes through `p.data` or
+    an array on the same memory are not counted: for these the memory itself is watched.
     """
     if prelude is None:
         return None
     sources = prelude.sources
-    known = [(k, turns.get(k)) for k in sources]
+    permutations = [(k, input_permutations.get(k)) for k in sources]
 
     def elements(tensors: tuple[Any, ...], k: int) -> np.ndarray[Any, Any]:
-        return turned(tensors[k], turns.get(k))
+        return turned(tensors[k], input_permutations.get(k))
 
-    def ready(tensors: tuple[Any, ...], where: list[int]) -> Run:
+    def ready(tensors: tuple[Any, ...], addresses: list[int]) -> Run:
         owners = [tensors[k] for k in sources]
         try:
-            stamps = tuple([(where[k], tensors[k]._version, turn) for k, turn in known])
-        except RuntimeError:  # tensors made in inference mode count nothing
+            stamps = tuple(
+                [
+                    (addresses[k], tensors[k]._version, permutation)
+                    for k, permutation in permutations
+                ]
+            )
+        except RuntimeError:  # tensors made in inference mode have no version
             return prelude.once([elements(tensors, k) for k in range(len(tensors))])
         return prelude.run(owners, stamps, lambda k: elements(tensors, k), watched=True)
 
     return ready
 
 
-def turned(tensor: torch.Tensor, turn: tuple[int, ...] | None) -> np.ndarray[Any, Any]:
-    """An array on a tensor's memory, its dimensions in another order."""
-    found = as_array(tensor)
-    return found if turn is None else found.transpose(turn)
+def turned(tensor: torch.Tensor, permutation: tuple[int, ...] | None) -> np.ndarray[Any, Any]:
+    """View a tensor as an array, with its dimensions permuted."""
+    array = as_array(tensor)
+    return array if permutation is None else array.transpose(permutation)
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """An array on a tensor's memory; the inverse of `as_tensor`."""
+    """View a tensor's memory as an array; the inverse of `as_tensor`."""
     tensor = tensor.detach()
     if tensor.dtype is torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(bf16.numpy)
@@ -231,23 +250,26 @@ def as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 def as_tensor(a: np.ndarray[Any, Any]) -> torch.Tensor:
-    """A tensor on an array's memory; NumPy's bfloat16 is unknown to torch."""
+    """View an array as a tensor; torch does not know NumPy's bfloat16."""
     if a.dtype.kind == "V" or a.dtype.name == "bfloat16":
         return torch.from_numpy(a.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(a)
 
 
-def _finish(
+def _finish_results(
     compiled: Compiled | Found,
     orders: Sequence[tuple[int, ...] | None],
     written: Mapping[int, int],
-    turns: Turns,
+    permutations: Turns,
 ) -> Finish | None:
-    """What is left to do for the results: another view, or a copy of what two results share; and
-    for new values of inputs a copy, unless kernels have written them there.  None for nothing."""
+    """Return what remains to be done for the results of a call; None for nothing.
+
+    A permuted view, a copy of what two results share, and for new values of inputs a copy, unless
+    kernels have written them in place.
+    """
     values = compiled.executable.values
     fresh = sorted(v.number for v in values if v.place == "output" and v.over < 0)
-    made: list[Callable[[Sequence[Any], Sequence[Any]], Any]] = []
+    finishers: list[Callable[[Sequence[Any], Sequence[Any]], Any]] = []
     copies: list[tuple[int, Callable[[Sequence[Any], Sequence[Any]], Any]]] = []
     seen: set[int] = set()
     plain = True
@@ -256,39 +278,41 @@ def _finish(
         source = value.number if value.place == "input" else value.over
         number = fresh.index(value.number) if source < 0 else source
         if k not in written:
-            copied = source >= 0 or v in seen
+            is_copied = source >= 0 or v in seen
             seen.add(v)
-            plain = plain and order is None and not copied and number == len(made)
-            made.append(_finisher(source >= 0, number, order, copied, turns.get(source)))
+            plain = plain and order is None and not is_copied and number == len(finishers)
+            finishers.append(
+                _finish_one(source >= 0, number, order, is_copied, permutations.get(source))
+            )
         elif written[k] != source:
-            made_of = _finisher(source >= 0, number, None, source >= 0, turns.get(source))
-            copies.append((written[k], made_of))
+            finisher = _finish_one(source >= 0, number, None, source >= 0, permutations.get(source))
+            copies.append((written[k], finisher))
     if plain and not copies:
         return None
 
     def finish(results: Sequence[Any], tensors: Sequence[Any]) -> Sequence[Any]:
-        found = [f(results, tensors) for f in made]
+        finished = [f(results, tensors) for f in finishers]
         for k, new in [(k, f(results, tensors)) for k, f in copies]:
             tensors[k].copy_(new)
-        return found
+        return finished
 
     return finish
 
 
-def _finisher(
+def _finish_one(
     is_input: bool,
     number: int,
     order: tuple[int, ...] | None,
     copied: bool,
-    turn: tuple[int, ...] | None,
+    permutation: tuple[int, ...] | None,
 ) -> Any:
     def finish(results: Sequence[Any], tensors: Sequence[Any]) -> Any:
-        found = tensors[number] if is_input else results[number]
-        if turn is not None:
-            found = found.permute(turn)
+        result = tensors[number] if is_input else results[number]
+        if permutation is not None:
+            result = result.permute(permutation)
         if copied:
-            found = found.detach().clone()
-        return found if order is None else found.permute(order)
+            result = result.detach().clone()
+        return result if order is None else result.permute(order)
 
     return finish
 
@@ -301,9 +325,11 @@ def make_segment(
     looks: bool = True,
     among: Collection[int] | None = None,
 ) -> Segment:
-    """Compile the graph of a stage, or find it (`smelt.frontends.torch.plans`).  With `looks` the
-    graph tells whether positions that it reads are outside.  Numbers `among` which dimensions may
-    vary are sizes of the graph; None: as they were traced."""
+    """Compile the graph of a stage, or find its plan (`smelt.frontends.torch.plans`).
+
+    With `looks` the graph checks whether its reads are in bounds. Numbers `among` which dimensions
+    may vary become sizes of the graph; None: dimensions stay as traced.
+    """
     inputs = [_input_node(v.node) for v in stage.inputs.values()]
     outputs: list[Any] = []
     orders: list[tuple[int, ...] | None] = []
@@ -315,65 +341,76 @@ def make_segment(
         else:
             outputs.append(value.permute(*order).node)
             orders.append(tuple(order.index(a) for a in range(len(order))))
-    places, results = list(stage.inputs), list(stage.outputs)
-    written = {results.index(n): places.index(x) for n, x in stage.written.items()}
+    argument_nodes, result_nodes = list(stage.inputs), list(stage.outputs)
+    written = {result_nodes.index(n): argument_nodes.index(x) for n, x in stage.written.items()}
     donate = tuple((i, j) for j, i in written.items())
     traced = Graph("torch", tuple(inputs), tuple(outputs))
-    ready = _ready(stage, _as_traced(stage, traced), sizes, looks)
-    found = plans.found(ready.graph, ready.hints, allowance, donate)
-    if found is None:
-        found, ready = _general(stage, traced, sizes, among, looks, allowance, donate)
-    plan, names = found
+    ready = _prepare(stage, _as_traced(stage, traced), sizes, looks)
+    plan_and_sizes = plans.found(ready.graph, ready.hints, allowance, donate)
+    if plan_and_sizes is None:
+        plan_and_sizes, ready = _find_or_make_plan(
+            stage, traced, sizes, among, looks, allowance, donate
+        )
+    plan, names = plan_and_sizes
     if ready.looks.flag is not None:
         orders.append(None)
-    meant = {n: substitute(e, ready.told, "size") for n, e in names.items()}
+    program_sizes = {n: substitute(e, ready.told, "size") for n, e in names.items()}
     return Segment(
         plan,
         orders,
         len(ready.graph.inputs) - len(inputs),
-        results,
+        result_nodes,
         written,
         [x.op.strides is None for x in inputs],
         ready.looks,
-        meant,
-        _values(meant, sizes),
-        {k: turn for k, n in enumerate(places) if (turn := turn_of(n)) is not None},
+        program_sizes,
+        _hint_values(program_sizes, sizes),
+        {
+            k: permutation
+            for k, n in enumerate(argument_nodes)
+            if (permutation := turn_of(n)) is not None
+        },
     )
 
 
 class _Ready(NamedTuple):
-    """A graph that may be planned, with a result that tells whether positions are outside."""
+    """A graph that may be planned, with a flag for reads out of bounds."""
 
     graph: Graph
     looks: Looks
-    """Of which the sizes are the program's."""
+    """Bounds checks, in sizes of the program."""
     told: Mapping[str, Index]
-    """What each size of the graph is in the program."""
+    """Each size of the graph in terms of the program."""
     hints: Mapping[str, int]
 
 
-def _ready(stage: Stage, made: Generalized, sizes: Sizes, looks: bool) -> _Ready:
-    """A stage's graph, made general or not."""
-    graph, read = made.graph, Looks()
+def _prepare(stage: Stage, generalized: Generalized, sizes: Sizes, looks: bool) -> _Ready:
+    """Add bounds checks and size inputs to a stage's graph."""
+    graph, checks = generalized.graph, Looks()
     if looks:
-        new = {str(e): size(n) for n, e in made.sizes.items() if not isinstance(e, int)}
-        signed = {n for n, e in made.sizes.items() if sizes.signed.intersection(sizes_of(e))}
-        reads = [(made.nodes[at], substitute(n, new, "size"), o) for at, n, o in stage.reads]
-        inside = {made.nodes[n] for n in stage.inside if n in made.nodes}
-        read = looked_at(graph.outputs, inside, signed, reads)
-    if read.flag is not None:
-        graph = _telling(replace(graph, outputs=(*graph.outputs, read.flag), checks=1))
-    told = {n: made.sizes.get(n, size(n)) for n in size_names(graph)}
-    read = replace(read, sizes=tuple([substitute(e, told, "size") for e in read.sizes]))
-    return _Ready(graph, read, told, _values(told, sizes))
+        new = {str(e): size(n) for n, e in generalized.sizes.items() if not isinstance(e, int)}
+        signed = {n for n, e in generalized.sizes.items() if sizes.signed.intersection(sizes_of(e))}
+        reads = [
+            (generalized.nodes[positions], substitute(n, new, "size"), o)
+            for positions, n, o in stage.reads
+        ]
+        inside = {generalized.nodes[n] for n in stage.inside if n in generalized.nodes}
+        checks = looked_at(graph.outputs, inside, signed, reads)
+    if checks.flag is not None:
+        graph = _with_size_inputs(replace(graph, outputs=(*graph.outputs, checks.flag), checks=1))
+    program_sizes = {n: generalized.sizes.get(n, size(n)) for n in size_names(graph)}
+    checks = replace(
+        checks, sizes=tuple([substitute(e, program_sizes, "size") for e in checks.sizes])
+    )
+    return _Ready(graph, checks, program_sizes, _hint_values(program_sizes, sizes))
 
 
-def _values(meant: Mapping[str, Index], sizes: Sizes) -> dict[str, int]:
-    """What sizes were in the call that was traced."""
+def _hint_values(meant: Mapping[str, Index], sizes: Sizes) -> dict[str, int]:
+    """Return the sizes in the traced call."""
     return {n: int(evaluate(e, sizes.hints)) for n, e in meant.items()}
 
 
-def _general(
+def _find_or_make_plan(
     stage: Stage,
     traced: Graph,
     sizes: Sizes,
@@ -382,81 +419,89 @@ def _general(
     allowance: Allowance | None,
     donate: Donate,
 ) -> tuple[tuple[Compiled | Found, Mapping[str, Index]], _Ready]:
-    """The plan of a graph with the numbers `among` which dimensions may vary as sizes: one that is
-    known, for whatever of its numbers, or a new one."""
+    """Return a plan of the graph with varying numbers as sizes, cached or new.
+
+    The cached plans are searched with each choice of numbers `among` which dimensions may vary.
+    """
     first: _Ready | None = None
-    for made in _sized(stage, traced, sizes, among):
-        ready = _ready(stage, made, sizes, looks)
+    for generalized in _generalizations(stage, traced, sizes, among):
+        ready = _prepare(stage, generalized, sizes, looks)
         first = first or ready
-        if (known := plans.found(ready.graph, ready.hints, allowance, donate)) is not None:
-            return known, ready
+        if (cached := plans.found(ready.graph, ready.hints, allowance, donate)) is not None:
+            return cached, ready
         if not plans.alike(ready.graph):
             break
-    first = first or _ready(stage, _as_traced(stage, traced), sizes, looks)
+    first = first or _prepare(stage, _as_traced(stage, traced), sizes, looks)
     return plans.made(first.graph, first.hints, allowance, donate), first
 
 
-def _sized(
+def _generalizations(
     stage: Stage, graph: Graph, sizes: Sizes, among: Collection[int] | None
 ) -> Iterator[Generalized]:
-    """The graph with the numbers `among` which dimensions may vary as sizes, the likeliest first;
-    none where there is no such."""
+    """Yield the graph with varying numbers replaced by sizes, the likeliest choice first.
+
+    Nothing if no numbers may vary.
+    """
     if among is None:
         return
-    whole = _whole(stage, graph)
+    checked = _with_checked_positions(stage, graph)
     fixed = [_input_node(v.node) for x, v in stage.inputs.items() if is_fixed(x)]
     counts = {
-        _input_node(v.node): [at]
+        _input_node(v.node): [axis]
         for x, v in stage.inputs.items()
-        if (at := parts_at(x)) is not None
+        if (axis := parts_at(x)) is not None
     }
-    made = generalize(whole, fixed=fixed, hints=sizes.hints, among=among, counts=counts)
+    choices = generalize(checked, fixed=fixed, hints=sizes.hints, among=among, counts=counts)
     try:
-        for found in made:
-            yield _late(stage, found)
-    except SmeltError:  # the numbers are right as well
+        for choice in choices:
+            yield _without_checked_positions(stage, choice)
+    except SmeltError:  # plan with the traced numbers
         if knobs.STRICT.get():
             raise
         _LOG.debug("a graph keeps its numbers", exc_info=True)
 
 
 def _as_traced(stage: Stage, graph: Graph) -> Generalized:
-    """The graph with the sizes that it has."""
-    whole = _whole(stage, graph)
-    found = Generalized(
-        whole, {n: size(n) for n in size_names(whole)}, {n: n for n in whole.nodes()}
+    """Return the graph with its traced sizes."""
+    checked = _with_checked_positions(stage, graph)
+    generalized = Generalized(
+        checked, {n: size(n) for n in size_names(checked)}, {n: n for n in checked.nodes()}
     )
-    return _late(stage, found)
+    return _without_checked_positions(stage, generalized)
 
 
-def _whole(stage: Stage, graph: Graph) -> Graph:
-    """The graph with all positions that its rules compare as results, too."""
-    reads = [at for at, _, _ in stage.reads]
-    return _telling(replace(graph, outputs=(*graph.outputs, *reads)))
+def _with_checked_positions(stage: Stage, graph: Graph) -> Graph:
+    """Add the positions that rules compare as results, so that generalizing keeps them."""
+    reads = [positions for positions, _, _ in stage.reads]
+    return _with_size_inputs(replace(graph, outputs=(*graph.outputs, *reads)))
 
 
-def _late(stage: Stage, made: Generalized) -> Generalized:
-    """The graph without those positions, and repeating elements as late as it can: so a batch of
-    one and another one are the same graph."""
-    graph, became = late(made.graph)
+def _without_checked_positions(stage: Stage, generalized: Generalized) -> Generalized:
+    """Drop those positions, and sink expands.
+
+    So a batch of one and a larger one give the same graph.
+    """
+    graph, replacements = late(generalized.graph)
     graph = replace(graph, outputs=graph.outputs[: -len(stage.reads) or None])
-    return Generalized(graph, made.sizes, {x: became[y] for x, y in made.nodes.items()})
+    return Generalized(
+        graph, generalized.sizes, {x: replacements[y] for x, y in generalized.nodes.items()}
+    )
 
 
-def _telling(graph: Graph) -> Graph:
-    """The graph with an input for each size that no other one tells."""
-    told = {*size_names(graph)}
-    missing = [n for n in sizes_of_graph(graph) if n not in told]
+def _with_size_inputs(graph: Graph) -> Graph:
+    """Add an input for each size that no other input determines."""
+    determined = {*size_names(graph)}
+    missing = [n for n in sizes_of_graph(graph) if n not in determined]
     count = len(graph.inputs)
-    more = [
+    added = [
         build.input(f"size{count + k}", TensorType(f32, (size(n),)), (0,))
         for k, n in enumerate(missing)
     ]
-    return replace(graph, inputs=(*graph.inputs, *more)) if more else graph
+    return replace(graph, inputs=(*graph.inputs, *added)) if added else graph
 
 
 def _input_node(node: Any) -> Any:
-    """The input behind the view that an argument's memory order asks for."""
+    """Return the input behind the permutation of an argument's memory order."""
     while not isinstance(node.op, Input):
         (node,) = node.inputs
     return node

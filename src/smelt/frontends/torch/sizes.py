@@ -1,8 +1,8 @@
-"""Symbolic sizes of a traced program as ours: SymPy expressions to index expressions.
+"""Convert the tracer's symbolic sizes (SymPy) to index expressions.
 
-Each symbol of the tracer gets a short name in order of appearance, so that a program that is traced
-again has the same text.  A size that only the data tells (the number of true elements) is refused:
-the operator that needs it is left to torch.
+Each symbol gets a short name in order of appearance, so that a program that is traced again has the
+same text. A size that depends on data (the number of true elements) is refused: the operator that
+needs it is left to torch.
 """
 
 # PyTorch is optional, and types must check without it.
@@ -45,23 +45,23 @@ __all__ = ["Sizes", "agree", "count", "is_size", "told"]
 
 
 class Sizes:
-    """The symbols of one traced program: `names` by symbol, `hints` by name."""
+    """Symbols of one traced program: `names` by symbol, `hints` by name."""
 
     def __init__(self, arguments: Iterable[Any] = ()) -> None:
-        given = [x.meta.get("val") for x in arguments]
-        dims = [n for x in given for n in (x.shape if isinstance(x, torch.Tensor) else (x,))]
-        self._told = {n.node.expr for n in dims if isinstance(n, torch.SymInt)}
-        """Symbols that arguments and their dimensions are."""
+        values = [x.meta.get("val") for x in arguments]
+        dims = [n for x in values for n in (x.shape if isinstance(x, torch.Tensor) else (x,))]
+        self._argument_symbols = {n.node.expr for n in dims if isinstance(n, torch.SymInt)}
+        """Symbols that are arguments or dimensions of arguments."""
         self.names: dict[Any, str] = {}
         self.hints: dict[str, int] = {}
         self.signed: set[str] = set()
         """Names of numbers that no guard keeps from being negative."""
         self._maybe_zero: set[str] = set()
-        self._known: dict[Any, Index] = {}
+        self._converted: dict[Any, Index] = {}
         self._env: Any = None
 
     def index(self, n: Any) -> Index:
-        """An int or SymInt as an index expression.  Raises UnsupportedError where it is none."""
+        """Return an int or SymInt as an index expression; raises UnsupportedError for others."""
         if isinstance(n, int):
             return int(n)
         if not isinstance(n, torch.SymInt):
@@ -71,15 +71,19 @@ class Sizes:
             return int(constant)
         self._env = n.node.shape_env
         expr = n.node.expr
-        found = self._known.get(expr)
-        if found is None:
-            found = self._equal(n)
-            self._known[expr] = found = self._convert(expr) if found is None else found
-        return found
+        converted = self._converted.get(expr)
+        if converted is None:
+            converted = self._equal_expression(n)
+            self._converted[expr] = converted = (
+                self._convert(expr) if converted is None else converted
+            )
+        return converted
 
     def real(self, n: torch.SymFloat, origin: Origin | None) -> V | float:
-        """A number of Python's that is computed of sizes, in float64 as Python computes.  Raises
-        UnsupportedError where it is none."""
+        """Return a Python float computed from sizes, in float64 as Python computes it.
+
+        Raises UnsupportedError if it cannot be converted.
+        """
         constant = n.node.maybe_as_float()
         if constant is not None:
             return float(constant)
@@ -90,71 +94,83 @@ class Sizes:
         kind = type(e).__name__
         if e.is_number:
             return number(float(e), f64, origin)
-        if isinstance(e, sympy.Symbol) or kind not in _OF_REALS:
+        if isinstance(e, sympy.Symbol) or kind not in _FLOAT_OPERATORS:
             return number(self._convert(e), f64, origin)
         args = [self._real(a, origin) for a in e.args]
         if kind == "Pow":
             return _real_power(args[0], e.args[1])
-        found = args[0]
+        value = args[0]
         for other in args[1:]:
-            found = found.map(_OF_REALS[kind], other)
-        return found.map(_OF_REALS[kind]) if kind.startswith("Opaque") else found
+            value = value.map(_FLOAT_OPERATORS[kind], other)
+        return value.map(_FLOAT_OPERATORS[kind]) if kind.startswith("Opaque") else value
 
-    def _equal(self, n: Any) -> Index | None:
-        """The expression of an earlier size that the tracer's guards make equal to this one."""
+    def _equal_expression(self, n: Any) -> Index | None:
+        """Return the expression of an earlier size that guards make equal to this one."""
         expr, hint = n.node.expr, n.node.hint
         if isinstance(expr, sympy.Symbol) or hint is None:
             return None
         if hint in (0, 1) and self._are_equal(expr, sympy.Integer(hint)):
-            return int(hint)  # what it meets was stretched, or is empty
-        for other, known in self._known.items():
-            if isinstance(known, int) or evaluate(known, self.hints) != hint:
+            return int(hint)  # what it broadcasts with was expanded, or is empty
+        for other, converted in self._converted.items():
+            if isinstance(converted, int) or evaluate(converted, self.hints) != hint:
                 continue
             if self._are_equal(expr, other):
-                return known
+                return converted
         return None
 
-    def compare(self, found: Shape, wanted: Shape) -> None:
-        """Looks whether dimensions, counted from the end, that are no 1 and spelt otherwise are as
-        many in the call that is traced.  Raises UnsupportedError where they are not: guards then
-        make one of them a 1, and we do not know."""
-        for n, m in zip(reversed(found), reversed(wanted), strict=False):
+    def compare(self, actual: Shape, expected: Shape) -> None:
+        """Require that dimensions, counted from the end, have equal hints unless one is 1.
+
+        Raises UnsupportedError otherwise: guards then make one of them a 1, which is not visible
+        here.
+        """
+        for n, m in zip(reversed(actual), reversed(expected), strict=False):
             if n not in (1, m) and evaluate(n, self.hints) != evaluate(m, self.hints):
                 raise UnsupportedError(f"{n} elements where {m} are wanted")
 
-    def _are_equal(self, one: Any, other: Any) -> bool:
-        """Whether guards say so."""
+    def _are_equal(self, left: Any, right: Any) -> bool:
+        """Whether guards make two expressions equal."""
         try:
-            return bool(self._env._maybe_evaluate_static(sympy.Eq(one, other)) or False)
+            return bool(self._env._maybe_evaluate_static(sympy.Eq(left, right)) or False)
         except (AttributeError, TypeError):
             return False
 
     def is_made(self, node: Any) -> bool:
-        """Whether a call makes it, and not a number of sizes that arguments tell: no tensor is made
-        to be asked for its size."""
-        known = node.meta.get("val")
-        if node.op != "call_function" or not isinstance(known, torch.SymInt):
+        """Whether torch must be called for it.
+
+        Not for a number that follows from sizes of arguments: no tensor is computed just for its
+        size.
+        """
+        value = node.meta.get("val")
+        if node.op != "call_function" or not isinstance(value, torch.SymInt):
             return node.op == "call_function"
         try:
-            names = sizes_of(self.index(known))
+            names = sizes_of(self.index(value))
         except UnsupportedError:
             return True
-        return not {self.names[s] for s in self._told if s in self.names}.issuperset(names)
+        return not {self.names[s] for s in self._argument_symbols if s in self.names}.issuperset(
+            names
+        )
 
     def counted(self, n: Index) -> Index:
-        """The same, if it counts positions.  Raises UnsupportedError if it may be negative: then it
-        counts from the end, and quotients and extrema are others."""
+        """Return a position that cannot be negative.
+
+        Raises UnsupportedError otherwise: negative positions count from the end, and quotients and
+        extrema differ.
+        """
         if not self.is_counted(n):
             raise UnsupportedError("a number that may be negative, as a position")
         return n
 
     def is_counted(self, n: Index) -> bool:
-        """Whether it is made of sizes alone, so that extrema of it are what they say."""
+        """Whether it is made of sizes alone, so that extrema and quotients are as computed."""
         return isinstance(n, int) or self.signed.isdisjoint(sizes_of(n))
 
     def is_negative(self, n: Index) -> bool:
-        """Whether a position counts from the end.  Where sizes leave that open, the tracer has made
-        a guard of what it is in the call that is traced."""
+        """Whether a position counts from the end.
+
+        If sizes leave that open, the tracer has added a guard for the traced call.
+        """
         return not nonnegative(n) and evaluate(n, self.hints) < 0
 
     def is_positive(self, n: Index) -> bool:
@@ -162,14 +178,17 @@ class Sizes:
         return positive(n) and self._maybe_zero.isdisjoint(sizes_of(n))
 
     def shape(self, dims: Sequence[Any]) -> Shape:
-        """All dimensions of a tensor.  Bounds and extrema take every name in them for a size: of a
-        number that may be negative (n + k of `x[:, :k]`) guards then say that it is none.  Raises
-        UnsupportedError where it is one in the call that is traced, or it is late for guards."""
-        found = [self.index(n) for n in dims]
-        for n in found:
+        """Return all dimensions of a tensor.
+
+        Bounds and extrema take every name in them for a size: for a number that may be negative (n
+        + k of `x[:, :k]`) a guard is added. Raises UnsupportedError if it is negative in the traced
+        call, or guards can no longer be added.
+        """
+        converted = [self.index(n) for n in dims]
+        for n in converted:
             if not self.is_counted(n):
                 self._guard_signs(sizes_of(n))
-        return tuple(map(self.counted, found))
+        return tuple(map(self.counted, converted))
 
     def _guard_signs(self, names: Iterable[str]) -> None:
         among = self.signed.intersection(names)
@@ -187,61 +206,70 @@ class Sizes:
             return int(e)
         if isinstance(e, sympy.Symbol):
             return self._symbol(e)
-        if type(e).__name__ in _WHOLE:
-            above, below = self._ratio(e.args[0])
-            up = below - 1 if type(e).__name__ == "CeilToInt" else 0
-            return floordiv(add(self.counted(above), up), below)
-        rule = _RULES.get(type(e).__name__)
+        if type(e).__name__ in _ROUNDINGS:
+            numerator, denominator = self._ratio(e.args[0])
+            round_up = denominator - 1 if type(e).__name__ == "CeilToInt" else 0
+            return floordiv(add(self.counted(numerator), round_up), denominator)
+        rule = _INDEX_RULES.get(type(e).__name__)
         if rule is None:
             raise UnsupportedError(f"sizes with {type(e).__name__} are not supported: {e}")
-        if (whole := self._divisor(e)) is not None:
-            return whole
+        if (divisor := self._exact_divisor(e)) is not None:
+            return divisor
         args = [self._convert(a) for a in e.args]
-        if type(e).__name__ in _OF_SIZES:
+        if type(e).__name__ in _NONNEGATIVE_ONLY:
             args = [self.counted(a) for a in args]
-        found = args[0]
+        result = args[0]
         for other in args[1:]:
-            found = rule(found, other)
-        return found
+            result = rule(result, other)
+        return result
 
     def _ratio(self, e: Any) -> tuple[Index, int]:
-        """A number of sizes as a quotient, if Python computes it without rounding or rounds it
-        once, so that its whole part is that of the quotient.  Raises UnsupportedError."""
+        """Return a float as a quotient that has the same integer part.
+
+        Only if Python computes it without rounding, or rounds it once. Raises UnsupportedError
+        otherwise.
+        """
         kind = type(e).__name__
         if e.is_number:
             exact = Fraction(float(e))
-            if exact.denominator <= _FINEST and exact >= 0:
+            if exact.denominator <= _MAX_DENOMINATOR and exact >= 0:
                 return exact.numerator, exact.denominator
         elif kind == "ToFloat":
             return self._convert(e.args[0]), 1
         elif kind in ("IntTrueDiv", "FloatTrueDiv") and e.args[1].is_number:
             if float(e.args[1]) == -1:  # `arange(n, 0, -1.0)`
-                above, below = self._ratio(e.args[0])
-                if below == 1:  # others' whole parts are cut off towards zero
-                    return mul(-1, above), 1
-            (above, below), (n, m) = map(self._ratio, e.args)
-            if isinstance(n, int) and n and below == m == 1:
-                return above, n
+                numerator, denominator = self._ratio(e.args[0])
+                if denominator == 1:  # other quotients are truncated towards zero
+                    return mul(-1, numerator), 1
+            (numerator, denominator), (n, m) = map(self._ratio, e.args)
+            if isinstance(n, int) and n and denominator == m == 1:
+                return numerator, n
         elif kind == "Mul":
             parts = [self._ratio(a) for a in e.args]
-            below = prod(m for _, m in parts)
-            if below <= _FINEST and not below & (below - 1):  # another quotient is rounded
-                return product(n for n, _ in parts), below
-        elif kind not in _OF_REALS:
+            denominator = prod(m for _, m in parts)
+            if denominator <= _MAX_DENOMINATOR and not denominator & (
+                denominator - 1
+            ):  # other quotients are rounded
+                return product(n for n, _ in parts), denominator
+        elif kind not in _FLOAT_OPERATORS:
             return self._convert(e), 1
         raise UnsupportedError(f"a whole number of {e}")
 
-    def _divisor(self, e: Any) -> int | None:
-        """c for n // (n // c), where guards say that c divides n: torch spells the inner dimension
-        so where it views one as two."""
+    def _exact_divisor(self, e: Any) -> int | None:
+        """Return c for n // (n // c), if guards say that c divides n.
+
+        Torch spells the inner dimension so when it views one dimension as two.
+        """
         if type(e).__name__ not in _QUOTIENTS or type(e.args[1]).__name__ not in _QUOTIENTS:
             return None
         n, (m, c) = e.args[0], e.args[1].args
-        return int(c) if m == n and c.is_Integer and self._divides(c, n, e.args[1]) else None
+        return int(c) if m == n and c.is_Integer and self._is_divisible(c, n, e.args[1]) else None
 
-    def _divides(self, c: Any, n: Any, quotient: Any) -> bool:
-        """Whether guards say that c divides n: that products with it and with the quotient are
-        equal."""
+    def _is_divisible(self, c: Any, n: Any, quotient: Any) -> bool:
+        """Whether guards say that c divides n.
+
+        They say that products with c and with the quotient are equal.
+        """
         if self._are_equal(c * quotient, n):
             return True
         equal = [g.expr for g in getattr(self._env, "guards", ()) if isinstance(g.expr, sympy.Eq)]
@@ -258,66 +286,71 @@ class Sizes:
             if hint is None:
                 raise UnsupportedError(f"the size {symbol} depends on data")
             name = self.names[symbol] = f"n{len(self.names)}"
-            if not _is_least(self._env, symbol, 0):
+            if not _is_at_least(self._env, symbol, 0):
                 self.signed.add(name)
-            if not _is_least(self._env, symbol, 1):
+            if not _is_at_least(self._env, symbol, 1):
                 self._maybe_zero.add(name)
             self.hints[name] = hint
         return size(name)
 
 
 def agree(node: Any, pairs: Sequence[tuple[tuple[int, int], tuple[int, int]]]) -> None:
-    """Has guards say whether dimensions of a call's operands are equal: (operand, axis) and another
-    one.  They keep to what they are in this call: the tracer traces again for what is otherwise."""
+    """Add guards on whether dimensions of a call's operands are equal.
+
+    Each dimension is (operand, axis). Guards state what holds in this call; for anything else the
+    tracer traces again.
+    """
     for dims in pairs:
-        one, other = (told(node.args[x]).shape[a] for x, a in dims)
-        symbols = [n.node for n in (one, other) if isinstance(n, torch.SymInt)]
+        first, second = (told(node.args[x]).shape[a] for x, a in dims)
+        symbols = [n.node for n in (first, second) if isinstance(n, torch.SymInt)]
         if symbols and all(n.has_hint() and not n.shape_env.frozen for n in symbols):
-            bool(one == other)
+            bool(first == second)
 
 
 def told(a: Any) -> Any:
-    """An operator's argument with what the tracer knows of values in their place."""
+    """Return an operator's argument with the tracer's values in place of nodes."""
     if isinstance(a, torch.fx.Node):
         return a.meta["val"]
     return map_arg(a, lambda x: x.meta["val"]) if isinstance(a, (list, tuple)) else a
 
 
 def is_size(node: Any) -> bool:
-    """Whether it is a size, or a number that is computed of sizes."""
-    known = node.meta.get("val")
+    """Whether it is a size, or a number computed from sizes."""
+    value = node.meta.get("val")
     kinds = (torch.SymInt, torch.SymFloat, int)
-    return isinstance(known, kinds) and not isinstance(known, bool)
+    return isinstance(value, kinds) and not isinstance(value, bool)
 
 
 def count(node: Any) -> int:
-    """Elements of a tensor, at the sizes that it was traced with; one for a number."""
+    """Return the elements of a tensor at the traced sizes; 1 for a number."""
     shape = () if is_size(node) else node.meta["val"].shape
     return prod(n if isinstance(n, int) else n.node.hint or 0 for n in shape)
 
 
-def _is_least(env: Any, symbol: Any, least: int) -> bool:
-    """Whether a guard says that a symbol is so much or more; where there are none it is a size."""
-    known = getattr(env, "var_to_range", {}).get(symbol)
-    return (known is None and least == 0) or (known is not None and bool(known.lower >= least))
+def _is_at_least(env: Any, symbol: Any, least: int) -> bool:
+    """Whether a guard says that a symbol is at least `least`; 0 without guards."""
+    value_range = getattr(env, "var_to_range", {}).get(symbol)
+    return (value_range is None and least == 0) or (
+        value_range is not None and bool(value_range.lower >= least)
+    )
 
 
 def _hint(env: Any, symbol: Any) -> int | None:
-    """The value of a symbol in the call that is traced; None if only the data tells."""
+    """Return the value of a symbol in the traced call; None if it depends on data."""
     table = "backed_var_to_val" if hasattr(env, "backed_var_to_val") else "var_to_val"
-    found: Any = getattr(env, table, {}).get(symbol)
-    if found is None or not getattr(sympy.sympify(found), "is_Integer", False):
-        return None  # or it is the name of a ragged dimension
-    return int(found)
+    value: Any = getattr(env, table, {}).get(symbol)
+    if value is None or not getattr(sympy.sympify(value), "is_Integer", False):
+        return None  # or the symbol of a ragged dimension
+    return int(value)
 
 
 def _power(base: Index, exponent: Index) -> Index:
     if not isinstance(exponent, int) or exponent < 0:
         raise UnsupportedError("a size with a fractional or symbolic power")
-    found: Index = 1
+    result: Index = 1
     for _ in range(exponent):
-        found = mul(found, base)
-    return found
+        result = mul(result, base)
+    return result
 
 
 def _real_power(base: V, exponent: Any) -> V:
@@ -326,7 +359,7 @@ def _real_power(base: V, exponent: Any) -> V:
     raise UnsupportedError(f"a number of sizes to the power of {exponent}")
 
 
-_OF_REALS: dict[str, str] = {
+_FLOAT_OPERATORS: dict[str, str] = {
     "Add": "add",
     "Mul": "mul",
     "IntTrueDiv": "div",
@@ -335,12 +368,12 @@ _OF_REALS: dict[str, str] = {
     "Pow": "",
     "OpaqueUnaryFn_sqrt": "sqrt",
 }
-"""What numbers of Python's are computed with, as our operators."""
-_WHOLE = ("TruncToInt", "FloorToInt", "CeilToInt")
-_FINEST = 1 << 16
-"""The largest denominator, a power of two where it comes of a number: multiples of sizes are then
-exact in float64."""
-_RULES: dict[str, Any] = {
+"""SymPy function on floats -> our operator."""
+_ROUNDINGS = ("TruncToInt", "FloorToInt", "CeilToInt")
+_MAX_DENOMINATOR = 1 << 16
+"""Largest denominator, a power of two if it comes from a number: multiples of sizes are then exact
+in float64."""
+_INDEX_RULES: dict[str, Any] = {
     "Add": add,
     "Mul": mul,
     "Pow": _power,
@@ -354,5 +387,5 @@ _RULES: dict[str, Any] = {
     "Identity": lambda a: a,
 }
 _QUOTIENTS = ("FloorDiv", "CleanDiv")
-_OF_SIZES = ("FloorDiv", "CleanDiv", "Mod", "PythonMod", "Max", "Min")
-"""What is computed as if all numbers were sizes, that is not negative."""
+_NONNEGATIVE_ONLY = ("FloorDiv", "CleanDiv", "Mod", "PythonMod", "Max", "Min")
+"""Functions that are only converted for arguments that are not negative."""

@@ -1,4 +1,4 @@
-"""All rows by name, and the decompositions that torch applies to what has none.
+"""Collect all rows by name, and the decompositions for operators without a row.
 
 >>> row_of("aten.add.Tensor").name
 'aten.add.Tensor'
@@ -39,7 +39,7 @@ from smelt.frontends.torch.row import Row
 
 __all__ = ["TABLE", "decompositions", "row_of"]
 
-_OWN: dict[str, Row] = {
+_SINGLE_TENSOR_ROWS: dict[str, Row] = {
     row.name: row
     for chapter in (
         rows_elementwise.ROWS,
@@ -57,48 +57,55 @@ _OWN: dict[str, Row] = {
 }
 
 
-TABLE: dict[str, Row] = _OWN | {row.name: row for row in rows_foreach.rows(_OWN)}
+TABLE: dict[str, Row] = _SINGLE_TENSOR_ROWS | {
+    row.name: row for row in rows_foreach.rows(_SINGLE_TENSOR_ROWS)
+}
 """All rows by name."""
 
 
 def row_of(name: str) -> Row | None:
-    """The row of an overload as torch prints it."""
+    """Return the row of an overload, named as torch prints it."""
     return TABLE.get(name)
 
 
 _ATEN = torch.ops.aten
-_TAKEN_APART = (
+_EXTRA_DECOMPOSITIONS = (
     _ATEN.upsample_bilinear2d,
     _ATEN.upsample_nearest2d,
     _ATEN.native_layer_norm_backward,
     _ATEN.native_group_norm_backward,
     _ATEN._native_batch_norm_legit,
 )
-"""Operators that torch calls basic, and that are better as their parts."""
+"""Operators that torch does not decompose by default, and that are better decomposed."""
 
 
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """What torch should take apart before we see it: what is neither a row nor a better call.  It
-    does so unasked with operators that are composite for autograd, too: looking for all of them
-    takes longer than most graphs."""
+    """Return the decompositions that torch should apply before lowering.
+
+    Operators with a row are not decomposed. The table leaves out operators that are composite for
+    autograd, which torch decomposes by itself: collecting all of them takes longer than most
+    graphs.
+    """
     name = "_core_aten_decompositions_post_autograd"  # not there in every version of PyTorch
-    given: Any = getattr(decomp, name, decomp.core_aten_decompositions)()
-    given = getattr(given, "decomp_table", given)  # without a walk through all other libraries
-    table: dict[Any, Callable[..., Any]] = {**given, **get_decompositions(_TAKEN_APART)}
+    defaults: Any = getattr(decomp, name, decomp.core_aten_decompositions)()
+    defaults = getattr(defaults, "decomp_table", defaults)  # avoids a scan of all other libraries
+    table: dict[Any, Callable[..., Any]] = {**defaults, **get_decompositions(_EXTRA_DECOMPOSITIONS)}
     table = {op: rule for op, rule in table.items() if str(op) not in TABLE}
-    own = encoder.PARTS | parts.PARTS | pairs.PARTS | embedding_bag.PARTS
-    return table | {op: _either(rule, table.get(op)) for op, rule in own.items()}
+    rules = encoder.PARTS | parts.PARTS | pairs.PARTS | embedding_bag.PARTS
+    return table | {op: _with_fallback(rule, table.get(op)) for op, rule in rules.items()}
 
 
-def _either(own: Callable[..., Any], other: Callable[..., Any] | None) -> Callable[..., Any]:
-    """Our rule, and torch's for what that does not apply to."""
-    if other is None:
-        return own
+def _with_fallback(
+    ours: Callable[..., Any], theirs: Callable[..., Any] | None
+) -> Callable[..., Any]:
+    """Try our rule, then torch's if that does not apply."""
+    if theirs is None:
+        return ours
 
-    @wraps(own)
+    @wraps(ours)
     def rule(*operands: Any, **options: Any) -> Any:
-        found = own(*operands, **options)
-        return other(*operands, **options) if found is NotImplemented else found
+        result = ours(*operands, **options)
+        return theirs(*operands, **options) if result is NotImplemented else result
 
     return rule

@@ -1,12 +1,12 @@
-"""Parts of arguments that a program writes: a row of a cache, a slot of a queue.
+"""Write parts of arguments in place: a row of a cache, a slot of a queue.
 
-PyTorch turns `cache[:, at] = x` into a whole new value of the cache that is copied into the old one
-at the end.  Where nobody else needs the old value, the part is written where it stands, as eager
-code does: bytes of a part, not of everything three times.
+PyTorch turns `cache[:, at] = x` into a complete new value of the cache that is copied into the old
+one at the end. If nothing else needs the old value, the part is written in place, as eager code
+does, and the rest of the cache is neither read nor copied.
 
     updates(graph)                   # arguments by the operators that make new values of them
     write = Update(aten.index_put.default)
-    write(True, cache, [at], x)      # writes into the cache and gives it
+    write(True, cache, [at], x)      # writes into the cache and returns it
     write(False, cache, [at], x)     # a new value: the cache shares memory with another argument
 """
 
@@ -28,44 +28,47 @@ from smelt.frontends.torch.row import Row
 
 __all__ = ["Update", "apart", "settled", "updates"]
 
-_LEAST = 1 << 16
-"""Bytes of an argument that we could write whole from which writing a part is a call of torch."""
-_PART = 4
-"""Times that what is written goes into the argument, at least, for that."""
+_MIN_BYTES = 1 << 16
+"""Bytes of an argument from which a part is written by a call of torch rather than all of it by a
+kernel."""
+_MIN_RATIO = 4
+"""The argument must have at least this many times as many bytes as the part for that."""
 
 
-# ---- which -----------------------------------------------------------------------------------
+# ---- analysis ------------------------------------------------------------------------------------
 
 
 def updates(graph: torch.fx.Graph, row_of: Callable[[Any], Row | None]) -> dict[Any, Any]:
-    """The operators that make new values of arguments by writing a part, where the part may be
-    written at once: what reads the old value leads to the writing and nowhere else, and no result
-    is the argument's memory."""
+    """Return the operators that write a part of an argument and may do so in place.
+
+    Maps each to its argument. What reads the old value must lead to the write and nowhere else, and
+    no result may share the argument's memory.
+    """
     if not any(map(_is_update, graph.nodes)):
         return {}
     output = next(n for n in graph.nodes if n.op == "output")
     results = memory_of((n for n in nodes(output.args) if not is_write(n)), row_of)
-    found: dict[Any, Any] = {}
+    in_place: dict[Any, Any] = {}
     for write in filter(is_write, graph.nodes):
-        place, n = write.args[0], write.args[1]
+        argument, n = write.args[0], write.args[1]
         steps: list[Any] = []
         while _is_update(n):
             steps.append(n)
             n = n.args[0]
-        if n is not place or not steps or results & {place, *steps}:
+        if n is not argument or not steps or results & {argument, *steps}:
             continue
-        pairs = zip([*steps[1:], place], steps)
-        if all(_pays(s, row_of) and _lies_as(s, place) for s in steps) and all(
-            _leads_to(old, new, write) for old, new in pairs
+        pairs = zip([*steps[1:], argument], steps)
+        if all(_pays(s, row_of) and _same_layout(s, argument) for s in steps) and all(
+            _only_reaches(old, new, write) for old, new in pairs
         ):
-            found |= dict.fromkeys(steps, place)
-    return found
+            in_place |= dict.fromkeys(steps, argument)
+    return in_place
 
 
 def _is_update(node: Any) -> bool:
     return (
         isinstance(node, torch.fx.Node)
-        and str(node.target) in _WRITING
+        and str(node.target) in _IN_PLACE
         and not (str(node.target) == "aten.index_put.default" and node.args[3:4] == (True,))
     )
 
@@ -75,16 +78,16 @@ def _pays(step: Any, row_of: Callable[[Any], Row | None]) -> bool:
     row = row_of(step)
     if row is None or row.copies:
         return True
-    whole = _bytes(step)
-    part = max(map(_bytes, nodes(step.args[1:])), default=0)
-    return whole >= _LEAST and part * _PART <= whole
+    array_bytes = _value_bytes(step)
+    part_bytes = max(map(_value_bytes, nodes(step.args[1:])), default=0)
+    return array_bytes >= _MIN_BYTES and part_bytes * _MIN_RATIO <= array_bytes
 
 
-def _lies_as(step: Any, place: Any) -> bool:
-    """Whether a new value has the argument's type, shape and strides, which guards vouch for."""
-    old, new = place.meta["val"], step.meta["val"]
+def _same_layout(step: Any, argument: Any) -> bool:
+    """Whether a new value has the argument's type, shape and guarded strides."""
+    old, new = argument.meta["val"], step.meta["val"]
     return (
-        is_guarded(place)
+        is_guarded(argument)
         and not old.is_neg()
         and not old.is_conj()
         and old.dtype == new.dtype
@@ -94,61 +97,61 @@ def _lies_as(step: Any, place: Any) -> bool:
     )
 
 
-def _leads_to(old: Any, new: Any, write: Any) -> bool:
-    """Whether all that reads a value is read, in the end, by one operator alone."""
-    todo, seen = [old], {old}
-    while todo:
-        n = todo.pop()
+def _only_reaches(old: Any, new: Any, write: Any) -> bool:
+    """Whether everything that depends on `old` is read only by `new` or `write`."""
+    pending, seen = [old], {old}
+    while pending:
+        n = pending.pop()
         for user in n.users:
             if user in (new, write) or user in seen or _is_type_only(user, n):
                 continue
             if user.op == "output" or is_write(user):
                 return False
             seen.add(user)
-            todo.append(user)
+            pending.append(user)
     return True
 
 
 def _is_type_only(user: Any, n: Any) -> bool:
-    """Whether a copy is given a value for its type and shape."""
+    """Whether a copy uses a value only for its type and shape."""
     return str(user.target) == "aten.copy.default" and n not in nodes(user.args[1:])
 
 
-def _bytes(node: Any) -> int:
-    """Bytes of a tensor in the call that is traced; 0 of a number, and where only data tells."""
+def _value_bytes(node: Any) -> int:
+    """Return the bytes of a tensor in the traced call; 0 for a number or unknown sizes."""
     fake = node.meta.get("val")
     return (nbytes(fake.numel()) or 0) * fake.itemsize if isinstance(fake, torch.Tensor) else 0
 
 
-# ---- calls -----------------------------------------------------------------------------------
+# ---- calls ---------------------------------------------------------------------------------------
 
 
 def _slice(x: Any, y: Any, dim: int = 0, *range_: Any) -> None:
     torch.ops.aten.slice.Tensor(x, dim, *range_).copy_(y)
 
 
-def _select(x: Any, y: Any, dim: int, place: int) -> None:
-    x.select(dim, place).copy_(y)
+def _select(x: Any, y: Any, dim: int, position: int) -> None:
+    x.select(dim, position).copy_(y)
 
 
 _ATEN = torch.ops.aten
-_WRITING: dict[str, Callable[..., Any]] = {
+_IN_PLACE: dict[str, Callable[..., Any]] = {
     "aten.index_put.default": _ATEN.index_put_.default,
     "aten.scatter.src": _ATEN.scatter_.src,
     "aten.scatter.value": _ATEN.scatter_.value,
     "aten.slice_scatter.default": _slice,
     "aten.select_scatter.default": _select,
 }
-"""What writes into its first argument, by the operator that gives a new value of it."""
+"""Operator that gives a new value of its first argument -> function that writes into it."""
 
 
 class Update:
-    """An operator that gives a new value, or writes it where the old one stands."""
+    """A partial write, in place or into a copy."""
 
     __slots__ = ("_fresh", "_write")
 
     def __init__(self, fresh: Any) -> None:
-        self._fresh, self._write = fresh, _WRITING[str(fresh)]
+        self._fresh, self._write = fresh, _IN_PLACE[str(fresh)]
 
     def __call__(self, there: bool, x: torch.Tensor, *more: Any, **options: Any) -> torch.Tensor:
         if not there:
@@ -158,21 +161,21 @@ class Update:
 
 
 def settled(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    """An argument with its new value: copied in where it was not written there."""
+    """Return an argument with its new value, copied in if it was not written in place."""
     return old if new is old else old.copy_(new)
 
 
 def apart(written: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
-    """Whether none of some arguments shares memory with another one, of them or of others.
+    """Whether no written argument shares memory with another argument.
 
     >>> x = torch.zeros(6)
     >>> apart([x[:3]], [x[3:]]), apart([x[:4]], [x[3:]]), apart([x, x], [])
     (True, False, False)
     """
-    homes: dict[int, list[torch.Tensor]] = {}
+    by_storage: dict[int, list[torch.Tensor]] = {}
     for x in (*written, *others):
-        homes.setdefault(x.untyped_storage().data_ptr(), []).append(x)
-    if len(homes) == len(written) + len(others):
+        by_storage.setdefault(x.untyped_storage().data_ptr(), []).append(x)
+    if len(by_storage) == len(written) + len(others):
         return True
     for k, x in enumerate(written):
         begin, end = x.data_ptr(), x.data_ptr() + span(x)

@@ -1,7 +1,7 @@
-"""Values while a traced program is lowered: a graph's node with the arithmetic of Python.
+"""Define the values of lowering rules: graph nodes with Python arithmetic.
 
-A composite (softmax, a norm, a loss) is written with them as one would write it in eager code, and
-becomes primitives.
+A composite operator (softmax, a norm, a loss) is written with them as in eager code, and becomes
+primitives.
 
 >>> x = V(build.input("x", TensorType(f32, (4,))))
 >>> (1 - x * x).node.type
@@ -45,7 +45,7 @@ Number = bool | int | float
 
 
 class V:
-    """A node and the user's line it comes from."""
+    """A graph node and the user's line that it comes from."""
 
     __slots__ = ("node", "origin")
 
@@ -72,12 +72,12 @@ class V:
     # Building
 
     def op(self, op: TensorOp, *others: V) -> V:
-        """`op` on this value and others."""
-        made = build.apply(op, self.node, *(x.node for x in others), origin=self.origin)
-        return V(made, self.origin)
+        """Apply `op` to this value and others."""
+        node = build.apply(op, self.node, *(x.node for x in others), origin=self.origin)
+        return V(node, self.origin)
 
     def map(self, name: str, *others: Any) -> V:
-        """A scalar operator; numbers and sizes become constants of this value's type."""
+        """Apply a scalar operator; numbers and sizes become constants of this value's type."""
         nodes = [self.node, *(self._operand(x) for x in others)]
         return V(build.map(name, *nodes, origin=self.origin), self.origin)
 
@@ -88,7 +88,7 @@ class V:
         return V(build.cast(self.node, dtype, self.origin), self.origin)
 
     def wide(self) -> V:
-        """In the type that it is computed in: half types as float32."""
+        """Cast to the type of arithmetic: float32 for half types."""
         return self.cast(self.dtype.compute)
 
     def __add__(self, other: Any) -> V:
@@ -134,18 +134,18 @@ class V:
     def expand(self, shape: Shape) -> V:
         return self if shape == self.shape else self.op(Expand(shape))
 
-    def unsqueeze(self, place: int) -> V:
-        """A new dimension of size 1 at `place` of the result.
+    def unsqueeze(self, position: int) -> V:
+        """Insert a dimension of size 1 at `position` of the result.
 
-        It is told apart from one that is 1 now and varies (`graph.generalize_shapes`): it is the
-        last one until it is moved.
+        It is first the last dimension and then moved, which distinguishes it from a size that is 1
+        now and varies (`graph.generalize_shapes`).
         """
         last = self.rank
-        place += last + 1 if place < 0 else 0
-        return self.reshape(*self.shape, 1).permute(*range(place), last, *range(place, last))
+        position += last + 1 if position < 0 else 0
+        return self.reshape(*self.shape, 1).permute(*range(position), last, *range(position, last))
 
     def narrow(self, a: int, start: Index, count: Index, step: int = 1) -> V:
-        """`count` elements along an axis, from `start`."""
+        """Slice `count` elements along an axis, from `start`."""
         if start == 0 and count == self.shape[a] and step == 1:
             return self
         starts: list[Index] = [0] * self.rank
@@ -154,20 +154,20 @@ class V:
         return self.op(Slice(tuple(starts), tuple(sizes), tuple(steps)))
 
     def settle(self, shape: Shape) -> V:
-        """Dimensions spelt as in `shape`, counted from the end, where they are not the number 1.
+        """Respell dimensions as in `shape`, counted from the end, unless they are 1.
 
-        For sizes that torch's guards make equal, and that we cannot prove to be.
+        For sizes that guards make equal, and that we cannot prove to be.
         """
-        found = self
+        value = self
         for k in range(1, min(self.rank, len(shape)) + 1):
-            if found.shape[-k] not in (1, shape[-k]):
-                found = found.narrow(self.rank - k, 0, shape[-k])
-        return found
+            if value.shape[-k] not in (1, shape[-k]):
+                value = value.narrow(self.rank - k, 0, shape[-k])
+        return value
 
-    def pick(self, a: int, place: Index) -> V:
-        """The slice at one position of an axis, which goes."""
-        found = self.narrow(a, place, 1)
-        return found.reshape(*self.shape[:a], *self.shape[a + 1 :])
+    def pick(self, a: int, position: Index) -> V:
+        """Return the slice at one position of an axis, without that axis."""
+        slice_ = self.narrow(a, position, 1)
+        return slice_.reshape(*self.shape[:a], *self.shape[a + 1 :])
 
     def flip(self, *axes: int) -> V:
         return self.op(Flip(tuple(sorted(axes)))) if axes else self
@@ -175,40 +175,39 @@ class V:
     def pad(self, low: Shape, high: Shape, value: Number) -> V:
         return self.op(Pad(low, high, value))
 
-    # Folds
+    # Reductions
 
     def reduce(self, combine: str, axes: Sequence[int], keep: bool = False) -> V:
-        """Folds `axes`, which stay as 1 with `keep`."""
-        places = tuple(sorted(a % self.rank if self.rank else 0 for a in axes))
+        """Reduce `axes`, which stay as 1 with `keep`."""
+        positions = tuple(sorted(a % self.rank if self.rank else 0 for a in axes))
         if not self.rank:
             return self.reshape(1).reduce(combine, (0,))
-        found = self.op(Reduce(combine, places))
+        result = self.op(Reduce(combine, positions))
         if not keep:
-            return found
-        return found.reshape(*(1 if a in places else n for a, n in enumerate(self.shape)))
+            return result
+        return result.reshape(*(1 if a in positions else n for a, n in enumerate(self.shape)))
 
     def sum(self, axes: Sequence[int], keep: bool = False) -> V:
         return self.reduce("sum", axes, keep)
 
     def mean(self, axes: Sequence[int], keep: bool = False) -> V:
-        """The average in this type, which must be a float."""
+        """Return the average in this type, which must be a float."""
         total = self.reduce("sum", axes, keep)
         return total / self.count(axes)
 
     def count(self, axes: Sequence[int]) -> Index:
-        """How many elements a fold over `axes` takes."""
-        found: Index = 1
+        """Return how many elements a reduction over `axes` takes."""
+        total: Index = 1
         for a in {a % self.rank for a in axes} if self.rank else ():
-            found = mul(found, self.shape[a])
-        return found
+            total = mul(total, self.shape[a])
+        return total
 
     def scan(self, combine: str, a: int) -> V:
         return self.op(Scan(combine, a))
 
 
 class Real:
-    """A number of Python's that is computed of sizes; it takes no part in promotion, as numbers do
-    not."""
+    """A Python float computed from sizes; like a Python number it takes no part in promotion."""
 
     __slots__ = ("value",)
 
@@ -217,8 +216,10 @@ class Real:
 
 
 def number(x: Any, dtype: DType, origin: Origin | None = None) -> V:
-    """A Python number, one computed of sizes, or a size as a value of rank 0.  Raises
-    UnsupportedError for others."""
+    """Return a Python number, a computed number or a size as a value of rank 0.
+
+    Raises UnsupportedError for others.
+    """
     if isinstance(x, Real):
         return x.value.cast(dtype)
     if isinstance(x, Expr):
@@ -236,7 +237,7 @@ def number(x: Any, dtype: DType, origin: Origin | None = None) -> V:
 
 
 def iota(shape: Shape, a: int, dtype: DType, origin: Origin | None = None) -> V:
-    """Positions along an axis of a shape."""
+    """Return the positions along an axis of a shape."""
     return V(build.apply(Iota(shape, a, dtype), origin=origin), origin)
 
 
@@ -249,23 +250,23 @@ def is_zeros(x: V) -> bool:
 
 
 def select(mask: V, a: V, b: V) -> V:
-    """a where the mask is true, else b."""
+    """Return a where the mask is true, else b."""
     return mask.map("select", a, b)
 
 
 def concat(parts: Sequence[V], a: int) -> V:
-    """Values one after another along an axis."""
+    """Concatenate values along an axis."""
     return parts[0] if len(parts) == 1 else parts[0].op(Concat(a), *parts[1:])
 
 
 def wrapped(index: V, extent: Any) -> V:
-    """Positions counted from the front, of which negative ones count from the end."""
-    at = index.cast(i64)
-    return select(at.map("lt", 0), at + number(extent, i64, at.origin), at)
+    """Return positions counted from the front, where negative ones counted from the end."""
+    position = index.cast(i64)
+    return select(position.map("lt", 0), position + number(extent, i64, position.origin), position)
 
 
 def gather(x: V, first: int, *index: V) -> V:
-    """See `smelt.ops.index.Gather`."""
+    """Gather elements; see `smelt.ops.index.Gather`."""
     return x.op(Gather(first), *index)
 
 
@@ -278,8 +279,11 @@ def _contract(
 
 
 def contract(a: V, b: V, spec: str, dtype: DType | None = None) -> V:
-    """A sum of products: `contract(a, b, "mk,kn->mn")`, one letter a dimension.  One whose operand
-    is of a half type is a product of such numbers, of whatever type the sum is (as PyTorch's)."""
+    """Contract two operands: `contract(a, b, "mk,kn->mn")`, one letter for each dimension.
+
+    If an operand has a half type, factors are rounded to that type, whatever the type of the sum
+    is, as in PyTorch.
+    """
     dtype = None if dtype == a.dtype == b.dtype else dtype
     halves = {x.dtype for x in (a, b) if x.dtype.compute != x.dtype and x.dtype.is_float}
     (factors,) = halves if len(halves) == 1 and {h.compute for h in halves} == {dtype} else (None,)
