@@ -66,7 +66,7 @@ Linear: TypeAlias = dict[Term | None, Coefficient]
 def linear(term: Term, is_fixed: Callable[[Term], bool]) -> Linear:
     """Return the term as a sum of atoms times coefficients made of fixed terms.
 
-    `is_fixed` tells which terms are the same for every element and every block.
+    `is_fixed` says which terms are the same for every element and every block.
     """
     form: Linear = {}
     pending = [(term, ONE)]
@@ -230,7 +230,7 @@ class Product:
     plain: tuple[tuple[Term, int], ...] = ()
     """Factors that do not change with a gauge, with their powers."""
     hoisted: tuple[tuple[Term, int], ...] = ()
-    """Factors that are the same for every element, with their powers: they may leave the reduction."""
+    """Factors that are the same for every element, with powers: they may leave the reduction."""
     growing: tuple[Growing, ...] = ()
     sums: tuple[Term, ...] = ()
     """Factors that are sums in which some atoms vary and others move."""

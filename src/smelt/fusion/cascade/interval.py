@@ -110,30 +110,30 @@ class Blocks:
 
     # ---- conditions ----------------------------------------------------------------------------
 
-    def may(self, t: Term, wanted: bool) -> Term:
-        """Return whether a condition may be `wanted` somewhere in a block, as one truth value.
+    def may(self, t: Term, target: bool) -> Term:
+        """Return whether a condition may be `target` somewhere in a block, as one truth value.
 
         It is true where nothing is known.
         """
-        key = t, wanted
+        key = t, target
         answer = self.known.get(key)
         if answer is None:
-            answer = self.known[key] = self._may(t, wanted)
+            answer = self.known[key] = self._may(t, target)
         return answer
 
-    def _may(self, t: Term, wanted: bool) -> Term:
+    def _may(self, t: Term, target: bool) -> Term:
         terms = self.terms
         if t.kind == "const":
-            return terms.const(t.value == wanted, bool_)
+            return terms.const(t.value == target, bool_)
         if t.axes <= self.fixed and is_plain(t):
-            return t if wanted else terms.negated(t)
-        if (signs := _signs(t, wanted)) is not None:
+            return t if target else terms.negated(t)
+        if (signs := _signs(t, target)) is not None:
             d = _difference(t, self.fixed)
             pair, all_of = self._unfold_extreme(t, d, signs)
             if not pair:
                 return self._sign_condition(d, signs)
-            return (terms.both if all_of else terms.either)(*(self.may(x, wanted) for x in pair))
-        if (cubes := _cubes(t, wanted)) is not None:
+            return (terms.both if all_of else terms.either)(*(self.may(x, target) for x in pair))
+        if (cubes := _implicants(t, target)) is not None:
             any_cube = terms.const(False, bool_)
             for cube in cubes:
                 each = (self.may(t.args[k], v) for k, v in cube)
@@ -146,7 +146,7 @@ class Blocks:
         if read or (
             loose == {self.name} and is_plain(t)
         ):  # evaluate it at each position of the block
-            return terms.fails(terms.negated(t) if wanted else t)
+            return terms.fails(terms.negated(t) if target else t)
         return terms.const(True, bool_)
 
     def _sign_condition(self, d: _Sum, signs: frozenset[int]) -> Term:
@@ -180,7 +180,7 @@ class Blocks:
         -x.
         """
         for x, k in d.others:
-            largest = _chooses(x)
+            largest = _extreme_kind(x)
             if largest is not None and len(signs & {-1, 1}) == 1:
                 other = x.args[1] if len(x.args) == 2 else self.terms.neg(x.args[0])
                 pair = [self.terms.swap(t, {x: y}) for y in (x.args[0], other)]
@@ -189,25 +189,26 @@ class Blocks:
 
     # ---- positions -----------------------------------------------------------------------------
 
-    def hull(self, t: Term, wanted: bool) -> Hull:
-        """Return a range outside of which a condition is not `wanted` for any row of a block."""
+    def hull(self, t: Term, target: bool) -> Hull:
+        """Return a range outside of which a condition is not `target` for any row of a block."""
         if self.name not in t.axes:
             return EVERYWHERE
-        if (signs := _signs(t, wanted)) is not None:
+        if (signs := _signs(t, target)) is not None:
             d = _difference(t, self.fixed)
             pair, all_of = self._unfold_extreme(t, d, signs)
             if not pair:
                 return self._solve(d, signs)
-            both = [self.hull(x, wanted) for x in pair]
+            both = [self.hull(x, target) for x in pair]
             return self._intersection(both) if all_of else self._union(both)
-        cubes = _cubes(t, wanted)
+        cubes = _implicants(t, target)
         if not cubes:
             return Hull(None, None, exact=False, dense=t.axes - self.fixed == {self.name})
         hulls = [self._intersection([self.hull(t.args[k], v) for k, v in cube]) for cube in cubes]
         return self._union(hulls)
 
     def _solve(self, d: _Sum, signs: frozenset[int]) -> Hull:
-        """Where d, which has the streamed axis once, has a sign."""
+        """Return the positions at which d, which has the streamed axis once, has one of the
+        signs."""
         terms = self.terms
         step = next((k for a, k in d.axes.items() if a.name == self.name), 0)
         span = self._span(d.without(self.name))
@@ -227,7 +228,7 @@ class Blocks:
         return Hull(ends[0], ends[1], exact=True)
 
     def _intersection(self, hulls: list[Hull]) -> Hull:
-        """What several hulls have in common."""
+        """Return the intersection of hulls."""
         starts = [h.start for h in hulls if h.start is not None]
         stops = [h.stop for h in hulls if h.stop is not None]
         return Hull(
@@ -238,7 +239,7 @@ class Blocks:
         )
 
     def _union(self, hulls: list[Hull]) -> Hull:
-        """A hull of several."""
+        """Return a hull of the union of hulls."""
         return (
             hulls[0]
             if len(hulls) == 1
@@ -315,8 +316,8 @@ def _join_all(
 # ---- comparisons -------------------------------------------------------------------------------
 
 
-def _signs(t: Term, wanted: bool) -> frozenset[int] | None:
-    """Return the signs of the operands' difference for which an integer comparison is `wanted`."""
+def _signs(t: Term, target: bool) -> frozenset[int] | None:
+    """Return the signs of the operands' difference for which an integer comparison is `target`."""
     if t.kind != "apply" or t.dtype != bool_ or len(t.args) != 2:
         return None
     if any(a.dtype.kind != "int" for a in t.args):
@@ -324,7 +325,7 @@ def _signs(t: Term, wanted: bool) -> frozenset[int] | None:
     answers = _sign_table(t.op)
     if len(answers) != len((-1, 0, 1)):
         return None
-    return frozenset(sign for sign, answer in answers if answer == wanted)
+    return frozenset(sign for sign, answer in answers if answer == target)
 
 
 @cache
@@ -338,17 +339,20 @@ def _sign_table(op: str) -> frozenset[tuple[int, bool]]:
 
 
 def implied(t: Term, condition: Term, answer: bool) -> bool | None:
-    """Return the value of a comparison implied by another one of the same integers; None if open."""
+    """Return the value of a comparison implied by another one, None if open.
+
+    Both compare the same integers.
+    """
     orientation = 1 if t.args == condition.args else -1 if t.args == condition.args[::-1] else 0
     condition_signs = _signs(condition, answer) if orientation else None
-    for wanted in (False, True):
-        signs = _signs(t, wanted) if condition_signs is not None else None
+    for target in (False, True):
+        signs = _signs(t, target) if condition_signs is not None else None
         if (
             signs is not None
             and condition_signs is not None
             and {orientation * s for s in condition_signs} <= signs
         ):
-            return wanted
+            return target
     return None
 
 
@@ -361,7 +365,7 @@ def _difference(t: Term, fixed: frozenset[str]) -> _Sum:
         row = SCALARS[x.op] if x.kind == "apply" else None
         if x.kind == "const":
             difference.index = add(difference.index, sign * int(x.value))
-        elif isinstance(x.value, IndexValue) and (affine := _affine(x.value.index, fixed)):
+        elif isinstance(x.value, IndexValue) and (affine := _split_affine(x.value.index, fixed)):
             rest, axes = affine
             difference.index = add(difference.index, mul(sign, rest))
             for a, k in axes.items():
@@ -387,65 +391,72 @@ def _cannot_wrap(t: Term) -> bool:
     )
 
 
-_CHOOSES: dict[str, bool | None] = {}
+_EXTREME_KINDS: dict[str, bool | None] = {}
 
 
-def _chooses(t: Term) -> bool | None:
-    """Whether a term is always the greater (True) or the lesser (False) of its operands, or of its
-    operand and that taken away from zero; None if it is neither."""
+def _extreme_kind(t: Term) -> bool | None:
+    """Return True for the maximum of two operands, False for the minimum, else None.
+
+    For one operand the second is its negative, as in |x|. The kind is found by evaluating samples.
+    """
     if t.kind != "apply" or not 1 <= len(t.args) <= 2 or not _cannot_wrap(t):
         return None
-    if t.op not in _CHOOSES:
+    if t.op not in _EXTREME_KINDS:
         row = SCALARS[t.op]
         samples = list(every((-5, -1, 0, 2, 7), repeat=row.arity))
-        told = [int(row.numpy(*map(np.int64, v))) for v in samples]
+        results = [int(row.numpy(*map(np.int64, v))) for v in samples]
         pairs = [(v[0], v[1] if row.arity == 2 else -v[0]) for v in samples]
-        found = [end for end, pick in ((True, max), (False, min)) if told == list(map(pick, pairs))]
-        _CHOOSES[t.op] = found[0] if found else None
-    return _CHOOSES[t.op]
+        matches = [
+            end for end, pick in ((True, max), (False, min)) if results == list(map(pick, pairs))
+        ]
+        _EXTREME_KINDS[t.op] = matches[0] if matches else None
+    return _EXTREME_KINDS[t.op]
 
 
-def _affine(e: Index, fixed: frozenset[str]) -> tuple[Index, dict[Atom, int]] | None:
-    """A position as a sum over its axes that are not fixed, if it is one."""
-    loose = {a: a for a in atoms(e) if a.kind == "axis" and a.name not in fixed}
-    found: dict[Atom, int] = {}
-    for a in loose:
+def _split_affine(e: Index, fixed: frozenset[str]) -> tuple[Index, dict[Atom, int]] | None:
+    """Split a position into a fixed part and factors of its other axes; None if not affine."""
+    varying = {a: a for a in atoms(e) if a.kind == "axis" and a.name not in fixed}
+    factors: dict[Atom, int] = {}
+    for a in varying:
         k = coefficient(e, a.name)
         if not isinstance(k, int):
             return None
-        found[a] = k
-    return (e if isinstance(e, int) else substitute(e, {a.name: 0 for a in loose})), found
+        factors[a] = k
+    return (e if isinstance(e, int) else substitute(e, {a.name: 0 for a in varying})), factors
 
 
 # ---- operators on truth values -----------------------------------------------------------------
 
-_CUBES: dict[tuple[str, bool], list[tuple[tuple[int, bool], ...]]] = {}
+_IMPLICANTS: dict[tuple[str, bool], list[tuple[tuple[int, bool], ...]]] = {}
 
 
-def _cubes(t: Term, wanted: bool) -> list[tuple[tuple[int, bool], ...]] | None:
-    """When an operator on truth values is `wanted`: if any of these holds, which say what operands
-    are.  None for other operators."""
+def _implicants(t: Term, target: bool) -> list[tuple[tuple[int, bool], ...]] | None:
+    """Return the prime implicants of a truth-valued operator being `target`; None for others.
+
+    Each says which operands have which value; the operator is `target` if any of them holds.
+    """
     if t.kind != "apply" or not 0 < len(t.args) <= MOST_OPERANDS:
         return None
     if any(a.dtype != bool_ for a in t.args):
         return None
-    key = t.op, wanted
-    if key not in _CUBES:
-        _CUBES[key] = list(_prime(t.op, len(t.args), wanted))
-    return _CUBES[key]
+    key = t.op, target
+    if key not in _IMPLICANTS:
+        _IMPLICANTS[key] = list(_prime_implicants(t.op, len(t.args), target))
+    return _IMPLICANTS[key]
 
 
-def _prime(op: str, arity: int, wanted: bool) -> Iterator[tuple[tuple[int, bool], ...]]:
-    """The shortest statements about operands from which the answer follows, that together cover
-    all answers."""
+def _prime_implicants(op: str, arity: int, target: bool) -> Iterator[tuple[tuple[int, bool], ...]]:
+    """Iterate over minimal operand assignments that imply the result and together cover it."""
     row = SCALARS[op]
     table = {
         values: bool(row.numpy(*map(np.bool_, values)))
         for values in every((False, True), repeat=arity)
     }
     covered: set[tuple[bool, ...]] = set()
-    for told in sorted(every((None, False, True), repeat=arity), key=lambda c: c.count(None))[::-1]:
-        fits = [v for v in table if all(c is None or c == x for c, x in zip(told, v, strict=True))]
-        if all(table[v] == wanted for v in fits) and not covered.issuperset(fits):
-            covered.update(fits)
-            yield tuple((k, c) for k, c in enumerate(told) if c is not None)
+    for cube in sorted(every((None, False, True), repeat=arity), key=lambda c: c.count(None))[::-1]:
+        matching = [
+            v for v in table if all(c is None or c == x for c, x in zip(cube, v, strict=True))
+        ]
+        if all(table[v] == target for v in matching) and not covered.issuperset(matching):
+            covered.update(matching)
+            yield tuple((k, c) for k, c in enumerate(cube) if c is not None)

@@ -53,7 +53,7 @@ Kind: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """One node of an expression graph.
+    """Node of an expression graph.
 
     Kinds:
 
@@ -101,7 +101,7 @@ class Terms:
     def __init__(self) -> None:
         self.known: dict[Hashable, Term] = {}
         self.nothing: dict[Hashable, bool] = {}
-        """Whether blocks contribute nothing, by elements and conditions (see `block_sparsity.py`)."""
+        """Whether blocks contribute nothing, by elements and conditions (`block_sparsity.py`)."""
 
     def make(
         self,
@@ -153,13 +153,15 @@ class Terms:
         return self.make("opaque", "", args, axes, dtype, value)
 
     def apply(self, op: str, *args: Term) -> Term:
-        """Return a scalar operator on terms; its result type follows from the operator's table row."""
+        """Return a scalar operator on terms; the result type follows from its table row."""
         dtype = _result_type(op, tuple([a.dtype for a in args]))
         return self.make("apply", op, args, _axes(args), dtype)
 
     def cast(self, arg: Term, dtype: DType) -> Term:
-        """Return a conversion. One to a half type rounds and continues in float32 (`value` is the
-        half type)."""
+        """Return a conversion to a type.
+
+        One to a half type rounds and continues in float32 (`value` is the half type).
+        """
         if dtype == arg.dtype:
             return arg
         half = dtype if dtype.compute != dtype else None
@@ -194,7 +196,10 @@ class Terms:
         return self.make("count", "", (), (), dtype, None, over)
 
     def first(self, arg: Term, over: tuple[str, ...], third: int = 0) -> Term:
-        """Return a term at the first position of axes, or at that of their second or last third."""
+        """Return a term at the first position of axes, or of a later third of them.
+
+        `third` is 0, 1 or 2: the start, or the start of the second or last third.
+        """
         if not arg.axes & set(over):
             return arg
         return self.make("first", "", (arg,), arg.axes - set(over), arg.dtype, third, over)
@@ -296,7 +301,7 @@ class Terms:
     # ---- traversal -----------------------------------------------------------------------------
 
     def width(self, name: str, sizes: Mapping[str, int]) -> int:
-        """Return the most elements of any term per position of an axis, along the axes in `sizes`."""
+        """Return the most elements of any term per position of an axis, along axes in `sizes`."""
         return width(self.known.values(), name, sizes)
 
     def swap(self, term: Term, new: Mapping[Term, Term]) -> Term:
@@ -324,7 +329,7 @@ class Terms:
 
 
 def width(terms: Iterable[Term], name: str, sizes: Mapping[str, int]) -> int:
-    """Return the most elements of any of some terms per position of an axis, along axes in `sizes`."""
+    """Return the most elements of any term per position of an axis, along axes in `sizes`."""
     axis_sets = {t.axes for t in terms if name in t.axes}
     return max(
         (prod(sizes[a] for a in axes if a in sizes and a != name) for axes in axis_sets), default=1
