@@ -149,10 +149,10 @@ class _Analysis:
 
     def _action_of(self, fold: Term) -> Action:
         """Return the action that the states of a reduction amount to."""
-        own = [s for s in self.carrier.states if s.of is fold]
-        if any(s.carry is not None for s in own) or not own:
+        states = [s for s in self.carrier.states if s.of is fold]
+        if any(s.carry is not None for s in states) or not states:
             return "dynamic"
-        anchored = any(t.kind == "first" for s in own for t in _subterms(s.block))
+        anchored = any(t.kind == "first" for s in states for t in _subterms(s.block))
         return "static" if anchored else "hoist"
 
 

@@ -176,8 +176,7 @@ class _Sum:
         self.made_up: Term | None = None
         """Divisor at the end that replaces powers of 2 by the gauges themselves."""
         self.power: Term | None = None
-        """The power of 2 that weights are scaled by; applied at the end with the hoisted
-        factors."""
+        """The power of 2 that weights are scaled by; applied at the end with hoisted factors."""
         self.bare: dict[Gauge, bool] = {}
         self.hoisted: list[tuple[Term, int]] = []
         self.followed: list[Followed] = []
@@ -322,8 +321,8 @@ class _Sum:
         self.rescaling = self._times(self.rescaling, moved(self.terms, row, gauge, c, substitute))
         self.made_up = self._times(self.made_up, over(self.terms, row, last, last, bound=True))
 
-    def _times(self, known: Term | None, factor: Term) -> Term:
-        return factor if known is None else self.terms.mul(known, factor)
+    def _times(self, gauge_of_atom: Term | None, factor: Term) -> Term:
+        return factor if gauge_of_atom is None else self.terms.mul(gauge_of_atom, factor)
 
     def _is_bound(self, form: Linear, gauge: Gauge, c: Coefficient) -> bool:
         """Return whether the varying part of an exponent is at most c times the gauge."""
@@ -456,11 +455,10 @@ class _Sum:
     def _from_plain_total(
         self, e: tuple[int, ...], block: Term, shifts: list[_Shift]
     ) -> Term | None:
-        """Return the sum of differences from an anchor, derived from the carried sum of the
-        elements.
+        """Return the sum of differences from an anchor by means of the elements' carried sum.
 
-        None unless that one exists and the elements have fewer bits than the accumulator: a total
-        of doubles has already rounded away what they differ by.
+        None unless that one is carried and the elements have fewer bits than the accumulator: a
+        total of doubles has already rounded away what they differ by.
         """
         if sum(e) != 1 or not self.wide or block.args[0] is not (s := shifts[e.index(1)]).lift:
             return None

@@ -207,8 +207,10 @@ class Blocks:
         return self._union(hulls)
 
     def _solve(self, d: _Sum, signs: frozenset[int]) -> Hull:
-        """Return the positions at which d, which has the streamed axis once, has one of the
-        signs."""
+        """Return the positions at which the sign of d is one of `signs`.
+
+        The streamed axis occurs in d once.
+        """
         terms = self.terms
         step = next((k for a, k in d.axes.items() if a.name == self.name), 0)
         span = self._span(d.without(self.name))
