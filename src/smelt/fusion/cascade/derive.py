@@ -95,7 +95,10 @@ def gauged(f: Formula) -> Gauged | None:
 
 
 def ranked(f: Formula, dtype: DType) -> Ranked | None:
-    """Return a factor of elements of a type as a sum of products, None if its rank is too high."""
+    """Return a factor as a sum of products, None if its rank is too high.
+
+    `dtype` is the type of its elements.
+    """
     key = _key(f), dtype.bits < f64.bits
     if key not in _RANKED:
         candidate = _ranks(f, dtype)
@@ -147,7 +150,7 @@ def _samples(f: Formula, seed: int, count: int = 64) -> dict[Term, Array | float
 
 
 def _agree(left: Array, right: Array) -> bool:
-    """Return whether two arrays agree up to rounding, with enough finite values to tell."""
+    """Return whether two arrays agree up to rounding, with enough finite values."""
     finite = np.isfinite(left) & np.isfinite(right)
     with np.errstate(all="ignore"):
         close = np.abs(left - right) <= CLOSE * np.maximum(np.abs(left), np.abs(right))

@@ -180,37 +180,37 @@ _PROBES = (-np.inf, -700.5, -3.0, -1.0, -0.5, 0.0, 1e-30, 0.5, 1.0, 3.0, 700.5, 
 _NONNEGATIVE_OPS: dict[tuple[str, tuple[bool, ...]], bool] = {}
 
 
-def is_positive(t: Term, known: dict[Term, bool]) -> bool:
+def is_positive(t: Term, results: dict[Term, bool]) -> bool:
     """Return whether a term is never negative (it may be NaN).
 
     Operators are evaluated at numbers of all magnitudes and signs that their operands may have.
     """
-    if t not in known:
+    if t not in results:
         for x in reversed(list(cone(t))):
-            if x not in known:
-                known[x] = _is_positive(x, known)
-    return known[t]
+            if x not in results:
+                results[x] = _is_positive(x, results)
+    return results[t]
 
 
-def _is_positive(t: Term, known: dict[Term, bool]) -> bool:
+def _is_positive(t: Term, results: dict[Term, bool]) -> bool:
     if t.kind == "const":
         return t.dtype != bool_ and float(t.value) >= 0
     if t.kind == "cast":
-        return t.args[0].dtype == bool_ or (t.dtype.is_float and _lookup(t.args[0], known))
+        return t.args[0].dtype == bool_ or (t.dtype.is_float and _lookup(t.args[0], results))
     if t.kind == "count":
         return True
     if t.kind == "fold":
         keeps = COMBINES[t.op].grow == "same" or SCALARS[COMBINES[t.op].scalar].linear == (1, 1)
-        return keeps and t.dtype.is_float and _lookup(t.args[0], known)
+        return keeps and t.dtype.is_float and _lookup(t.args[0], results)
     if t.kind == "dot":
-        return all(_lookup(a, known) for a in t.args)
+        return all(_lookup(a, results) for a in t.args)
     if t.kind != "apply" or not t.dtype.is_float or not all(a.dtype.is_float for a in t.args):
         return False
-    return _is_nonnegative_op(t.op, tuple(_lookup(a, known) for a in t.args))
+    return _is_nonnegative_op(t.op, tuple(_lookup(a, results) for a in t.args))
 
 
-def _lookup(t: Term, known: dict[Term, bool]) -> bool:
-    return known[t] if t in known else is_positive(t, known)
+def _lookup(t: Term, results: dict[Term, bool]) -> bool:
+    return results[t] if t in results else is_positive(t, results)
 
 
 def _is_nonnegative_op(op: str, positive: tuple[bool, ...]) -> bool:

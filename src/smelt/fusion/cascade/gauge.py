@@ -50,10 +50,9 @@ def as_gauge(atom: Term, gauge: Gauge) -> float | None:
 
 
 def is_beyond(atom: Term, gauge: Gauge) -> bool:
-    """Return whether `atom` is the maximum of the gauge and something else (for a minimum: the
-    minimum).
+    """Return whether `atom` is the maximum of a running-maximum gauge and something else.
 
-    Then it bounds whatever the gauge bounds.
+    For a minimum likewise. Then it bounds whatever the gauge bounds.
     """
     if atom.kind != "apply" or atom.op != COMBINES[gauge.fold.op].scalar:
         return False

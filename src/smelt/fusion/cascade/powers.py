@@ -48,8 +48,10 @@ def over(terms: Terms, row: ScalarOp, power: Term, most: Term, *, bound: bool) -
 
 
 def moved(terms: Terms, row: ScalarOp, g: Gauge, c: Coefficient, atom: Term | None) -> Term:
-    """Return the factor by which a sum is rescaled in the current block; 0 if nothing was
-    summed."""
+    """Return the factor by which a sum is rescaled in the current block.
+
+    It is 0 if nothing was summed before.
+    """
     old, new = (greatest(terms, g, c, atom, new=n) for n in (False, True))
     factor = terms.apply(row.over[3], old, new)
     if not c.fixed and atom is None:
