@@ -79,8 +79,7 @@ class Visible:
     where: Term | None = None
     """Whether a block contributes."""
     cuts: dict[Term, tuple[Term, Term]] = field(default_factory=dict[Term, tuple[Term, Term]])
-    """For values selected by a mask: whether the mask is mixed in a block, and the value
-    otherwise."""
+    """For values that a mask selects: whether the mask is mixed in a block, else their value."""
 
 
 def visible(terms: Terms, states: Iterable[State], name: str, fixed: frozenset[str]) -> Visible:
@@ -299,11 +298,11 @@ def _contributes_nothing(block: Term, fixed: Mapping[Term, float | bool]) -> boo
     )
 
 
-def _contributes(block: Term, drawn: Drawn, known: dict[Term, Any], identity: Any) -> bool:
+def _contributes(block: Term, drawn: Drawn, values: dict[Term, Any], identity: Any) -> bool:
     """Return whether a block contributes a number other than the identity for some sample."""
     is_neutral: Any = False
     for a in block.args:
-        results = np.asarray(evaluate(a, drawn, known), np.float64)
+        results = np.asarray(evaluate(a, drawn, values), np.float64)
         is_neutral = is_neutral | (results == identity) | np.isnan(results)
     return not np.all(is_neutral)
 

@@ -146,8 +146,8 @@ class _Mask:
     def number(self, condition: Term, answer: bool) -> float | None:
         """Return the number that all such elements equal, ignoring identities; None if none."""
         (element,) = self.state.block.args
-        results = self.told(condition, answer)
-        results = np.asarray(_evaluate_samples(element, results, [element], _Strange), np.float64)
+        values = self.told(condition, answer)
+        results = np.asarray(_evaluate_samples(element, values, [element], _Strange), np.float64)
         # no `np.unique`: it imports masked arrays, which takes as long as planning attention
         numbers = {x for x in set(results.ravel().tolist()) if x != self.none}
         return numbers.pop() if len(numbers) == 1 and np.isfinite([*numbers]).all() else None
@@ -208,8 +208,10 @@ class _Strange(Drawn):
 def _evaluate_samples(
     element: Term, fixed: dict[Term, Any], elements: Sequence[Term], kind: type[Drawn]
 ) -> Any:
-    """What an element is in each draw, whatever other conditions say; no number where these are too
-    many."""
+    """Return an element's value for each sample and all values of other conditions.
+
+    NaN if there are too many conditions.
+    """
     values = answered(elements, fixed)
     if values is None:
         return np.full(DRAWS, np.nan)

@@ -40,11 +40,11 @@ def over(terms: Terms, row: ScalarOp, power: Term, most: Term, *, bound: bool) -
 
     `bound` says that no power exceeds `most`.
     """
-    far, whole, divided, _ = row.over
+    far, exponent_op, divided, _ = row.over
     offset = terms.sub(power, terms.apply(far, most))
     if not bound:  # clamp to exponents that still overflow
         offset = terms.lesser(offset, terms.const(most_over(offset.dtype), offset.dtype))
-    return terms.apply(divided, offset, terms.apply(whole, most))
+    return terms.apply(divided, offset, terms.apply(exponent_op, most))
 
 
 def moved(terms: Terms, row: ScalarOp, g: Gauge, c: Coefficient, atom: Term | None) -> Term:

@@ -32,17 +32,19 @@ class Span(NamedTuple):
     high: Term
 
 
-def between(terms: Terms, t: Term, told: Mapping[Term, bool], rows: frozenset[str]) -> Span | None:
+def between(
+    terms: Terms, t: Term, conditions: Mapping[Term, bool], rows: frozenset[str]
+) -> Span | None:
     """Return bounds of an element for each position of the axes `rows`, None if unknown.
 
-    The conditions in `told` have the values given there.
+    `conditions` maps conditions to the values that they are taken to have.
     """
-    return _Between(terms, told, rows).of(t)
+    return _Between(terms, conditions, rows).of(t)
 
 
 class _Between:
     def __init__(self, terms: Terms, conditions: Mapping[Term, bool], rows: frozenset[str]) -> None:
-        self.terms, self.told, self.rows = terms, conditions, rows
+        self.terms, self.conditions, self.rows = terms, conditions, rows
         self.known: dict[Term, Span | None] = {}
 
     def of(self, t: Term) -> Span | None:
@@ -53,8 +55,8 @@ class _Between:
 
     def _bounds_of(self, t: Term) -> Span | None:
         terms = self.terms
-        if t in self.told:
-            return _point(terms.const(self.told[t], t.dtype))
+        if t in self.conditions:
+            return _point(terms.const(self.conditions[t], t.dtype))
         if t.kind == "const":
             return _point(t)
         if t.dtype.is_float and is_read(t):
