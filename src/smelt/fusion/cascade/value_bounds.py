@@ -44,7 +44,7 @@ def between(
 
 class _Between:
     def __init__(self, terms: Terms, conditions: Mapping[Term, bool], rows: frozenset[str]) -> None:
-        self.terms, self.conditions, self.rows = terms, conditions, rows
+        self.terms, self.told, self.rows = terms, conditions, rows
         self.known: dict[Term, Span | None] = {}
 
     def of(self, t: Term) -> Span | None:
@@ -55,8 +55,8 @@ class _Between:
 
     def _bounds_of(self, t: Term) -> Span | None:
         terms = self.terms
-        if t in self.conditions:
-            return _point(terms.const(self.conditions[t], t.dtype))
+        if t in self.told:
+            return _point(terms.const(self.told[t], t.dtype))
         if t.kind == "const":
             return _point(t)
         if t.dtype.is_float and is_read(t):
