@@ -80,10 +80,9 @@ class Tries:
                     self.note(third, c, min(self.most(third, c), bound + reader_ns))
 
     def renew(self) -> list[int]:
-        """Invalidate the bound of every pair that changed since its evaluation, except illegal
-        ones.
+        """Invalidate the bound of every pair that changed since its evaluation.
 
-        Returns the affected clusters.
+        Pairs known to be illegal keep theirs. Returns the affected clusters.
         """
         affected: dict[int, None] = {}
         for a, others in self.gains.items():

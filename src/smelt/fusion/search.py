@@ -79,12 +79,11 @@ class Search(State):
         decisions.views()
         self.decisions = decisions
         self.kept = units.outputs | crowded
-        """Values that are stored in any case: results, and values with more readers than the
-        graph shows."""
+        """Values that are always stored: results, and values with readers that the graph does
+        not show."""
         self.tries = Tries()
         self.dear: dict[int, int] = {}
-        """Producers that were better stored than recomputed, with the number of readers at
-        the time."""
+        """Producers that were better stored than recomputed, with their number of readers."""
 
     # ---- the run -------------------------------------------------------------------------------
 
@@ -175,8 +174,10 @@ class Search(State):
                     enqueue(k, self.bound(k))
 
     def bound(self, p: int) -> float:
-        """Return the most that moving a producer can gain: its own time and the reads of its
-        results."""
+        """Return an upper bound of the gain from moving a producer.
+
+        That is its own time and the reads of its results.
+        """
         producer = self.clusters[p]
         if producer.members & self.units.calls:
             return 0.0
@@ -391,8 +392,10 @@ class Search(State):
         return [c for c in changed if c in self.clusters]
 
     def _sibling_pairs(self, only: int = -1) -> list[tuple[int, int]]:
-        """Return pairs of kernels that share an input, in order; with `only`, pairs of that
-        kernel."""
+        """Return pairs of kernels that share an input, in order.
+
+        With `only`, pairs of that kernel.
+        """
         pairs: dict[tuple[int, int], None] = {}
         values = bits(self.clusters[only].reads) if only >= 0 else range(len(self.readers))
         for v in values:

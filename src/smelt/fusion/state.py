@@ -60,8 +60,10 @@ class Verdict:
 
     @property
     def is_final(self) -> bool:
-        """Return whether no larger set is a kernel either: it was refused without building a
-        region."""
+        """Return whether no larger set is a kernel either.
+
+        That is so if it was refused without building a region.
+        """
         return self.refusal is not None and self.cost is None and self.found.fault is None
 
     @property
@@ -269,11 +271,10 @@ class State:
         return -1
 
     def is_made_of_nothing(self, producer: Cluster) -> bool:
-        """Return whether a producer reads no array and costs almost nothing, as a mask by
-        positions.
+        """Return whether a producer reads no array and costs almost nothing.
 
-        It belongs to its readers even where loading it would be as cheap: where it is constant in a
-        block, a stream skips it or the block.
+        Such as a mask by positions. It belongs to its readers even where loading it would be as
+        cheap: where it is constant in a block, a stream skips it or the block.
         """
         work = sum(self.units.unit(u).trace.cost for u in bits(producer.members))
         return not producer.reads and work <= CHEAP and not producer.members & self.units.folds
@@ -420,11 +421,10 @@ class State:
         return replace(region, work=-1.0, packing=0.0)
 
     def _with_result_shapes(self, region: Region) -> Region:
-        """Iterate over results under a member's shape with as many elements, where that makes it
-        legal.
+        """Iterate over results under another member's shape, where that makes the region legal.
 
-        Reductions may then stand at positions of their own. Returns `region` itself if no shape
-        helps.
+        The shape must have as many elements; reductions may then stand at positions of their own.
+        Returns `region` itself if no shape helps.
         """
         if all(isinstance(t, int) for t in region.places[region.at][0]):
             return region  # it is read at two positions, which no shape unites
@@ -451,8 +451,7 @@ class State:
 
 
 def _axes(unit: Unit, edge: Edge) -> set[int]:
-    """Return the axes of a unit along which an edge reads, including those of computed
-    positions."""
+    """Return the axes along which an edge reads, including those of computed positions."""
     data_positions = dict(unit.trace.picks)
     axes = {t for t in edge.terms if isinstance(t, int) and t != STILL}
     for x in (x for t in edge.terms if isinstance(t, Expr) for x in atoms(t)):
