@@ -2,10 +2,10 @@
 
 Greedy joining ends where no pair gains. Two kinds of better plans remain.
 
-1. Runs: neighbours that gain only all together, such as kernels that read the same arrays in turn.
-Clusters are put in topological order; that sequence may be cut anywhere without creating a cycle,
-so the best cuts are found exactly, by dynamic programming. 2. Splits: a cluster that took up a
-reduction before something better came along. One of its reductions or results becomes a kernel of
+1. Runs: neighbours that gain only all together, such as kernels that read the same arrays one after
+another. Clusters are put in topological order; that sequence may be cut anywhere without creating a
+cycle, so the best cuts are found exactly, by dynamic programming. 2. Splits: a cluster that took up
+a reduction before something better came along. One of its reductions or results becomes a kernel of
 its own, or the rest joins a neighbour.
 
 A third kind is used where memory is short, whatever the time (`Refinement.overwrite`): a large
@@ -173,8 +173,10 @@ class Refinement:
         return kernels if len(kernels) == len(verdicts) else []
 
     def _evaluate(self, members: int, stored: int, parts: Sequence[Cluster] = ()) -> Verdict | None:
-        """Return the verdict on a set if it is a kernel; None if it is none or the budget is
-        spent."""
+        """Return the verdict on a set if it is a kernel, else None.
+
+        Also None if the budget is spent.
+        """
         if self.left <= 0:
             return None
         before = self.state.asked
@@ -383,10 +385,9 @@ class Refinement:
             yield operands
 
     def _split_at(self, cluster: Cluster, cut: int) -> tuple[tuple[int, int], ...]:
-        """Return a cluster's members up to a cut, and the rest that reads them, with what each
-        stores.
+        """Split a cluster at some members: up to them, and the rest, which reads them.
 
-        Empty if one of the two would be.
+        Each part comes with what it stores. Empty if one of the parts would be.
         """
         before = self._closure(cut, cluster.members)
         roots = cluster.stored & ~before
@@ -398,8 +399,10 @@ class Refinement:
         return (before, exchanged), (after, roots)
 
     def _loaded_members(self, members: int, roots: int) -> int:
-        """Return the members that the rest loads instead of recomputing: reductions and small
-        values."""
+        """Return the members that the rest loads instead of recomputing.
+
+        These are reductions and small values.
+        """
         nbytes = self.state.model.nbytes
         largest = max(nbytes[r] for r in bits(roots)) if roots else 0
         small = sum(1 << v for v in bits(members) if SMALL * nbytes[v] <= largest)

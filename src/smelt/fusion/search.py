@@ -79,8 +79,7 @@ class Search(State):
         decisions.views()
         self.decisions = decisions
         self.kept = units.outputs | crowded
-        """Values that are always stored: results, and values with readers that the graph does
-        not show."""
+        """Values that are always stored: results, and those with readers outside the graph."""
         self.tries = Tries()
         self.dear: dict[int, int] = {}
         """Producers that were better stored than recomputed, with their number of readers."""
