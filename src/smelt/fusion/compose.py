@@ -244,16 +244,16 @@ def _check_worth(unchunked: Plan, chunked: Plan, target: Target, hints: Hints) -
     what is read and written in any case.
     """
     graph = unchunked.graph
-    unchunked_bytes, chunked_bytes = held(unchunked, hints), held(chunked, hints)
+    old_bytes, new_bytes = held(unchunked, hints), held(chunked, hints)
     io_bytes = sum(at_hints(n.type.nbytes, hints) for n in {*graph.inputs, *graph.outputs})
     slowdown = sum(c.burden for c in costs(chunked, target, hints))
     slowdown /= sum(c.burden for c in costs(unchunked, target, hints))
-    uncached_bytes = max(unchunked_bytes - target.l3_bytes, 0)
+    uncached_bytes = max(old_bytes - target.l3_bytes, 0)
     max_slowdown = min(1 + uncached_bytes / (BORDERS * max(io_bytes, 1)), MOST_SLOWER)
-    if 2 * chunked_bytes > unchunked_bytes or slowdown > max(max_slowdown, WORTH):
+    if 2 * new_bytes > old_bytes or slowdown > max(max_slowdown, WORTH):
         raise NotCut(
             f"sums that rounds need of all rows would have to be made before, of the same value; "
-            f"that takes {slowdown:.2f} times as long and keeps {chunked_bytes:,} instead of {unchunked_bytes:,} bytes, "
+            f"that takes {slowdown:.2f} times as long and keeps {new_bytes:,} instead of {old_bytes:,} bytes, "
             f"which `max_extra_memory` asks for"
         )
 
@@ -280,7 +280,7 @@ def _with_decision(candidate: Plan, decision: Decision, journal: Journal | None)
 
 
 class _Composer:
-    """Plans the parts of a graph and puts them together."""
+    """Plans the parts of a graph and composes them."""
 
     def __init__(
         self,
@@ -293,7 +293,7 @@ class _Composer:
     ) -> None:
         self.graph, self.parts, self.target, self.hints = graph, parts, target, hints
         self.most, self.room = value_bytes, available
-        """Bytes that a round keeps at most, about; and those that it may not go beyond."""
+        """Target for the bytes that a chunk keeps; `room` is the hard limit."""
         self.names = name_values(graph)
         self.places = {n: k for k, n in enumerate(graph.nodes())}
         self.clusters: list[Cluster] = []
@@ -363,13 +363,12 @@ class _Composer:
         return plan_single.plan(part, self.target, None, self.hints)
 
     def _limit_before(self, candidate: Plan) -> int | None:
-        """The room for what runs before the rounds, if it takes more."""
+        """Return the limit for the part before the chunks, None if it fits."""
         fits = self.room is None or held(candidate, self.hints) <= self.room
         return None if fits else self.room
 
     def _add_chunks(self) -> None:
-        """Add the chunked cluster: of those about as fast as the fastest, the one that keeps
-        least."""
+        """Add the chunked cluster that keeps least, of those about as fast as the fastest."""
         name = f"k{len(self.clusters)}"
         candidates = [self._cluster(name, *body_only) for body_only in self._bodies(thrifty=False)]
         if any(map(self._keeps_several_values, candidates)):
@@ -458,8 +457,11 @@ class _Composer:
         return kept_between(body, hints) - largest > largest // SMALL
 
     def _objective_ns(self, cluster: Cluster) -> float:
-        """Nanoseconds of all rounds of a cluster.  What each of them reads whole is packed while no
-        arithmetic goes on, by every kernel that reads it."""
+        """Return the nanoseconds of all chunks of a cluster.
+
+        Operands that every chunk reads in full are packed by every kernel that reads them, with no
+        arithmetic to hide behind.
+        """
         assert cluster.body is not None
         rounds, body = cluster.body.rounds, cluster.body.plan
         chunk_count = sum(1 for _ in rounds.each(self.hints))

@@ -132,7 +132,7 @@ def _is_consumed(model: Model, region: Region, a: int) -> bool:
 
 
 def streamed_along(model: Model, region: Region, a: int) -> Cost | None:
-    """Return the cost of a region with axis number `a` streamed, None if its states do not fit."""
+    """Return the cost of streaming axis number `a`, None if the states do not fit."""
     return _predict(model, region, a).cost()
 
 
@@ -327,8 +327,7 @@ class _Prediction:
         return COLUMN_BLOCK
 
     def _row_axes(self) -> Iterator[set[str]]:
-        """Iterate over the axes that one operand alone has in contractions along the streamed
-        axis."""
+        """Iterate over axes of only one operand, in contractions along the streamed axis."""
         region, units = self.region, self.model.units
         for u in region.ended:
             unit = units.unit(u)
@@ -514,8 +513,10 @@ class _Prediction:
         return {t for k, t in enumerate(products) if k in numbers}
 
     def _visited_one_by_one(self) -> frozenset[str]:
-        """Return shorter axes whose positions are visited one at a time
-        (`smelt.lower.mask_bounds`)."""
+        """Return shorter axes whose positions are visited one at a time.
+
+        `smelt.lower.mask_bounds` does so.
+        """
         states, name = self.cascade.states, self.name
         is_simple = all(s.carry is None and s.sweep == 0 for s in states)
         if not states or not is_simple or not any(s.block.kind == "dot" for s in states):
