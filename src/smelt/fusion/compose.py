@@ -253,8 +253,8 @@ def _check_worth(unchunked: Plan, chunked: Plan, target: Target, hints: Hints) -
     if 2 * new_bytes > old_bytes or slowdown > max(max_slowdown, WORTH):
         raise NotCut(
             f"sums that rounds need of all rows would have to be made before, of the same value; "
-            f"that takes {slowdown:.2f} times as long and keeps {new_bytes:,} instead of {old_bytes:,} bytes, "
-            f"which `max_extra_memory` asks for"
+            f"that takes {slowdown:.2f} times as long and keeps {new_bytes:,} "
+            f"instead of {old_bytes:,} bytes, which `max_extra_memory` asks for"
         )
 
 

@@ -64,8 +64,7 @@ class Region:
     ended: dict[int, int] = field(default_factory=dict[int, int])
     """Axes that each reduction reduces."""
     levels: dict[int, int] = field(default_factory=dict[int, int])
-    """Length of the longest chain of reductions up to and including a unit; empty if there
-    are none."""
+    """Length of the longest chain of reductions up to and including a unit; empty if none."""
     grid: int = 0
     """Axes that every result has and no reduction reduces."""
     folded: int = 0
@@ -198,7 +197,7 @@ class _RegionBuilder:
             if extent == self.units.one:
                 place.append(STILL)
                 continue
-            a = self._axis(extent, used, unit.number * 32 + d, own=shape is None)
+            a = self._axis(extent, used, unit.number * 32 + d, in_class=shape is None)
             used |= 1 << a
             place.append(a)
         return tuple(place) if shape is None else self._reshaped(unit, shape, place)
@@ -224,11 +223,11 @@ class _RegionBuilder:
                 break
         return place
 
-    def _axis(self, extent: int, used: int, key: int, *, own: bool = True) -> int:
+    def _axis(self, extent: int, used: int, key: int, *, in_class: bool = True) -> int:
         """Return an unused axis of an extent, of the same class if there are several."""
         axes = self.region.axes
         free = [a for a, e in enumerate(axes) if e == extent and not used >> a & 1]
-        if free and self.square and own:
+        if free and self.square and in_class:
             free = self._same_class_axes(free, key)
         if not free:
             axes.append(extent)
@@ -373,8 +372,7 @@ class _RegionBuilder:
         return e
 
     def _data_position(self, unit: Unit, atom: Atom, place: Place) -> Index:
-        """Return a data-dependent position under a name of its own for each position of the
-        unit."""
+        """Return a data-dependent position, named uniquely for each position of the unit."""
         axes = dict(unit.trace.picks)[atom.name]
         nth = self.region.places[unit.number].index(place[: unit.rank])
         name = f"{atom.name}.{unit.number}.{nth}"
@@ -474,8 +472,7 @@ class _RegionBuilder:
         return positions == elements or _is_injective(place)
 
     def _is_peeked(self, unit: Unit, place: Place) -> bool:
-        """Return whether reductions, and no other contraction, read a contraction through
-        windows."""
+        """Return whether reductions, and no other contraction, read it through windows."""
         units, region = self.units, self.region
         taps = excluded = 0
         for u, ended in region.ended.items():

@@ -62,8 +62,7 @@ SEVERAL = -4
 """Marks an axis that has different neighbouring axes in different arrays."""
 
 Nest: TypeAlias = tuple[int, int]
-"""A loop nest: the level of reductions that it waits for, and the axes that a task iterates
-over."""
+"""A loop nest: the level of reductions it waits for, and the axes that a task iterates over."""
 
 
 class Sweeps:
@@ -98,8 +97,10 @@ class Sweeps:
         Empty around rows so short that what repeats in them stays in registers.
         """
         self.beside = 0
-        """Independent contractions whose rows are not reduced: each finishes before the next,
-        as a mask."""
+        """Independent contractions whose rows are not reduced, as a mask.
+
+        Each is finished before the next one starts.
+        """
         if products:
             self._block_contractions(products)
         elif self.vector & region.grid:
@@ -163,8 +164,10 @@ class Sweeps:
         return -(-count // self.parts) if self.split & inner else count
 
     def _rows_together(self) -> dict[int, int]:
-        """Return how many rows a task takes in an elementwise kernel, of the axis next to the
-        vectors'."""
+        """Return how many rows a task takes in an elementwise kernel.
+
+        They are rows of the axis next to the vector axis.
+        """
         region = self.region
         place = region.places[region.stored.bit_length() - 1][0]
         others = [
@@ -243,8 +246,10 @@ class Sweeps:
     def _product_block(
         self, u: int, chosen: list[int], free: int, products: int
     ) -> tuple[int, int]:
-        """Return the positions of both axes that one task takes; `free` positions are
-        independent."""
+        """Return the positions of both axes that one task takes.
+
+        `free` positions are independent.
+        """
         if any(a < 0 or self.sizes[a] <= THIN for a in chosen):
             return THIN_COLUMNS, THIN_COLUMNS
         itemsize = self.units.values[u].type.dtype.compute.itemsize
@@ -262,8 +267,10 @@ class Sweeps:
         return a >= 0 and not self.apart and any(a in place and place[-1] != a for place in places)
 
     def is_far(self, place: Place) -> bool:
-        """Return whether each lane accesses a cache line of its own (another axis is
-        contiguous)."""
+        """Return whether each lane accesses a cache line of its own.
+
+        That is so if another axis is the contiguous one.
+        """
         last = place[-1] if place else STILL
         return isinstance(last, int) and last >= 0 and self.is_across([place])
 
@@ -362,8 +369,7 @@ class Sweeps:
         return max((region.levels[u] for u in region.ended if u not in split), default=0) > 1
 
     def _grid_tasks(self) -> int:
-        """Return the number of tasks of the grid, where blocks of contiguous positions are one
-        task.
+        """Return the number of tasks of the grid; blocks of contiguous positions are one task.
 
         Contiguous are the axes along which the arrays of highest rank are stored (`fastest` in
         lowering).
@@ -385,8 +391,8 @@ class Sweeps:
         return count
 
     def _depth(self, a: int) -> int:
-        """Return how far inside an axis is in the arrays that have it; the slowest axis is 0."""
-        places = [p for found in self.region.loads.values() for p in found]
+        """Return how far inside an axis is in the arrays that have it, 0 for the slowest."""
+        places = [p for loaded in self.region.loads.values() for p in loaded]
         return min((p.index(a) for p in places if a in p), default=0)
 
     def _is_one_pass(self, a: int) -> bool:
@@ -510,8 +516,10 @@ class Sweeps:
         self.needs[nest] = computed
 
     def _is_kept(self, u: int, level: int) -> bool:
-        """Return whether a nest finds a value in scratch: results of reductions, and
-        expensive values."""
+        """Return whether a nest finds a value in scratch memory.
+
+        Results of reductions and expensive values are kept there.
+        """
         region = self.region
         inner = region.masks[u][0] & self.own
         if u in region.ended:
@@ -528,13 +536,13 @@ class Sweeps:
         """Return the cost of computing an element from memory and finished reductions."""
         if not self.costs:
             region, units, costs = self.region, self.units, self.costs
-            members, kept = region.members, self.kept
+            members, in_scratch = region.members, self.kept
             for p, masks in reversed(region.masks.items()):  # operands before readers
                 cost = 0.0
                 if p not in region.ended and masks[0] & self.own:
                     unit, operands = units.unit(p), units.operands[p]
                     cost = float("inf") if unit.along >= 0 else unit.trace.cost
                     cost += MOVE_COST * (operands & ~members).bit_count()
-                    cost += sum([costs[v] for v in bits(operands & members & ~kept)])
+                    cost += sum([costs[v] for v in bits(operands & members & ~in_scratch)])
                 costs[p] = cost
         return self.costs[u]
