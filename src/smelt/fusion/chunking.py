@@ -40,13 +40,13 @@ from smelt.types.tensor import TensorType
 
 _MIXES = "{} mixes rows"
 MOST_EARLY, MOST_AGAIN = 6, 2
-"""Most reductions over all rows computed before the chunks, and contractions computed twice for
-them.
+"""Most reductions over all rows that are computed before the chunks.
 
-The limits keep networks out whose layers each need moments of all rows.
+The second value limits the contractions computed twice for them. Networks whose layers each need
+moments of all rows are not chunked.
 """
 _ROUNDING_OPERATORS = {row.scalar for row in COMBINES.values() if row.wide}
-"""The scalar operators whose rounding adds up in a fold."""
+"""Scalar operators whose rounding accumulates in a reduction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +213,10 @@ class _ChunkGrower:
             raise NotCut(f"{node.op.name} would be cut along two axes")
 
     def _is_large(self, node: Node) -> bool:
-        """Return whether a value is computed in chunks: large, or a mask of a large one's
-        elements."""
+        """Return whether a value is computed in chunks.
+
+        Large values are, and masks with as many elements.
+        """
         value_type = node.type
         is_large = at_hints(value_type.nbytes, self.hints) > self.least or (
             self.extent in value_type.shape
@@ -390,8 +392,10 @@ class _ChunkGrower:
         return self._assemble(body, reads, makes, rows_graph.new, rows, self._row_bytes(large))
 
     def _drop_unneeded(self, members: Sequence[Node], stored: Iterable[Node]) -> None:
-        """Remove members that no stored member needs: views that readers outside have
-        themselves."""
+        """Remove members that no stored member needs.
+
+        They are views that readers outside have themselves.
+        """
         needed = set(stored)
         for node in reversed(members):
             if node in needed:
@@ -406,7 +410,7 @@ class _ChunkGrower:
         return node
 
     def _is_narrow(self, node: Node) -> bool:
-        """Return whether a node is a sum over rows in a type that sums are not computed in."""
+        """Return whether a node is a sum over rows that is stored in a narrower type."""
         is_sum = self.trace(node).combine in _ROUNDING_OPERATORS and self._is_accumulated(node)
         return is_sum and node.type.dtype.compute != node.type.dtype
 
@@ -474,7 +478,8 @@ class _ChunkGrower:
             graph.name, (*graph.inputs, *(new[x] for x in handed)), tuple(new[n] for n in results)
         )
         of = {
-            made: n for n, made in (*inner.items(), *((n, new[n]) for n in (*handed, *after_nodes)))
+            clone: n
+            for n, clone in (*inner.items(), *((n, new[n]) for n in (*handed, *after_nodes)))
         }
         of |= {p.inner: p.node for p in (*reads, *makes)}
         of |= {p.given: p.node for p in makes if p.given is not None}

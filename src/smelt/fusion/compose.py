@@ -224,7 +224,7 @@ def _plan_chunks(
     return plan
 
 
-def _available_bytes(whole: Plan, hints: Hints) -> int | None:
+def _available_bytes(unchunked: Plan, hints: Hints) -> int | None:
     """Return the bytes left for values between kernels, if the plan keeps more.
 
     None if there is no limit or the plan fits; 0 or less where results alone exceed the limit.
@@ -232,9 +232,9 @@ def _available_bytes(whole: Plan, hints: Hints) -> int | None:
     limit = knobs.MAX_EXTRA_MEMORY.get()
     if limit is None:
         return None
-    results = {n for n in whole.graph.outputs if not isinstance(n.op, Input)}
+    results = {n for n in unchunked.graph.outputs if not isinstance(n.op, Input)}
     available = limit - sum(at_hints(n.type.nbytes, hints) for n in results)
-    return available if available < held(whole, hints) else None
+    return available if available < held(unchunked, hints) else None
 
 
 def _check_worth(unchunked: Plan, chunked: Plan, target: Target, hints: Hints) -> None:
