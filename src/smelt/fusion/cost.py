@@ -133,10 +133,10 @@ class Cost:
 class Model:
     """The cost model of one graph: bytes, elements and work of its units at the hints' sizes.
 
-    `beside` counts bytes that a call touches besides the graph's inputs and outputs.
+    `extra_bytes` are touched by a call in addition to the graph's inputs and outputs.
     """
 
-    def __init__(self, units: Units, target: Target, hints: Hints, beside: int = 0) -> None:
+    def __init__(self, units: Units, target: Target, hints: Hints, extra_bytes: int = 0) -> None:
         self.units, self.target, self.hints = units, target, hints
         self.cores = max(1, target.cores)
         self.lanes = max(target.vector_bytes // 4, 1)
@@ -146,7 +146,7 @@ class Model:
             max(prod([at_hints(e, hints) for e in node.type.shape]), 0) for node in units.values
         ]
         self.nbytes = [n * b for n, b in zip(self.elements, self.itemsize, strict=True)]
-        outside = beside + sum(self.nbytes[: len(units.inputs)])
+        outside = extra_bytes + sum(self.nbytes[: len(units.inputs)])
         outside += sum(self.nbytes[u] for u in bits(units.outputs))
         self.home: list[Level] = []
         """The cache level at which each value rests before a kernel reads it."""
@@ -366,7 +366,7 @@ class _Traffic:
 
     def __init__(self, model: Model, region: Region, sweeps: Sweeps, threads: int) -> None:
         self.touch = self.sweeps = self.lanes_ns = rows = repeated_ns = 0.0
-        """Nanoseconds by bandwidth, and those of one core for elements that lanes move one by
+        """Nanoseconds by bandwidth; `lanes_ns` are those of elements that lanes access one by
         one."""
         self.read = self.row = 0
         transposes = not region.ended or sweeps.packs
@@ -481,7 +481,7 @@ def _without_constants(place: Place) -> tuple[tuple[object, ...], tuple[int, ...
 
 
 def _near_earlier(places: Sequence[Place]) -> list[bool]:
-    """Return for each position whether it is close to an earlier one, so that its data is in L1."""
+    """Return for each position whether it is close to an earlier one, hence in L1."""
     is_near: list[bool] = []
     by_terms: dict[tuple[object, ...], list[tuple[int, ...]]] = {}
     for place in places:

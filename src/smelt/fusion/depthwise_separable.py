@@ -66,8 +66,10 @@ def lines_of(lines: int, width: int) -> int:
 
 
 def _readers(units: Units, region: Region, products: int, host: int) -> tuple[int, int]:
-    """Return the units that depend on some products, and those that do so not through another
-    one."""
+    """Return the units that depend on some products.
+
+    The second mask holds those that do so not through another product.
+    """
     derived = unmixed = products
     for u in sorted(region.masks):
         derived |= bool(units.operands[u] & derived) << u
