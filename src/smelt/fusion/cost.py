@@ -366,8 +366,7 @@ class _Traffic:
 
     def __init__(self, model: Model, region: Region, sweeps: Sweeps, threads: int) -> None:
         self.touch = self.sweeps = self.lanes_ns = rows = repeated_ns = 0.0
-        """Nanoseconds by bandwidth; `lanes_ns` are those of elements that lanes access one by
-        one."""
+        """Nanoseconds by bandwidth; `lanes_ns` is time for elements that lanes access singly."""
         self.read = self.row = 0
         transposes = not region.ended or sweeps.packs
         all_mask = region.all_axes if not sweeps.sweeps else -1

@@ -195,8 +195,7 @@ class Layers:
         )
 
     def _nodes_of_copy(self, part: Part, copy: int) -> tuple[tuple[int, ...], ...] | None:
-        """Return the nodes of a kernel that belong to one copy, and those of them that it
-        stores."""
+        """Return the nodes of a kernel in one copy, and those of them that it stores."""
         own_nodes, outputs = (
             tuple([p[1] for n in nodes if (p := self.places.get(n)) is not None and p[0] == copy])
             for nodes in (part.cluster.nodes, part.cluster.outputs)
@@ -230,8 +229,10 @@ class Layers:
 
 
 def _values_from_before(first: Sequence[Node], second: Sequence[Node]) -> dict[Node, int]:
-    """Return what the first copy reads where others read the copy before, with that node's
-    index."""
+    """Return what the first copy reads where others read the copy before.
+
+    Each value comes with the index of the node that others read.
+    """
     indices = {n: k for k, n in enumerate(first)}
     read_as: dict[Node, set[int]] = {}
     for n, m in zip(first, second, strict=True):
@@ -329,8 +330,10 @@ class _CopyTest:
         """Indices of nodes other than inputs, from the first node of the first copy."""
 
     def all(self, previous: Sequence[Node], run: Sequence[Node], number: int) -> bool:
-        """Return whether a run, copy `number`, reads as the previous one does, apart from
-        arrays."""
+        """Return whether a run, copy `number`, reads as the previous one does.
+
+        Arrays are not compared.
+        """
         place = self.place
         return all(
             isinstance(x.op, Input) or self._is_read_alike(place[x], place[y], number)
