@@ -242,7 +242,7 @@ def _overwritable_input(
     when: Mapping[int, int],
     clusters: Sequence[Cluster],
 ) -> Node | None:
-    """Return an input of a cluster whose memory a result may take over, as it is not read later."""
+    """Return an input that is not read later and whose memory a result may take over."""
     for candidate in reuses.get(node, ()):
         buffer = home.get(candidate)
         if buffer is None or buffer.nodes[-1] is not candidate or buffer.last != when[k]:
@@ -266,8 +266,10 @@ def _read_last(
 
 
 def facts(plan: Plan, hints: Mapping[str, int]) -> list[BufferPlanned]:
-    """Return where every written value lives at the sizes of the first call; times count
-    launches."""
+    """Return where every written value lives at the sizes of the first call.
+
+    Times count launches.
+    """
     names = name_values(plan.graph)
     when = {k: step for step, group in enumerate(plan.launches) for k in group}
     planned: list[BufferPlanned] = []
@@ -301,9 +303,10 @@ def _pack_buffers(buffers: list[Buffer], hints: Mapping[str, int]) -> None:
 
 
 def ceiling(sums: Iterable[Index], hints: Mapping[str, int]) -> list[Index]:
-    """Return few sums of which one is at least as large as each of `sums`, for all sizes.
+    """Return few sums of which one is at least as large as each given sum.
 
-    The largest at the hints comes first. Exact as long as there are few sums to begin with.
+    This holds for all sizes. The largest at the hints comes first. Exact as long as there are few
+    sums to begin with.
     """
     ranked = sorted(dict.fromkeys(sums), key=lambda e: (-at_hints(e, hints), str(e)))
     bounds: list[Index] = []
@@ -319,7 +322,9 @@ def ceiling(sums: Iterable[Index], hints: Mapping[str, int]) -> list[Index]:
 
 @lru_cache(maxsize=1 << 12)
 def _covers(a: Index, b: Index) -> bool:
-    """Return whether a >= b can be seen term by term; `a` may subtract terms that `b` has not.
+    """Return whether a >= b can be seen term by term.
+
+    `a` may subtract terms that `b` has not.
 
     >>> n, m = size("n"), size("m")
     >>> _covers(n * m, n * m - n), _covers(n * m - n, n * m)

@@ -47,7 +47,7 @@ NOWHERE: Axes = frozenset()
 
 
 class Read(NamedTuple):
-    """One read of operand `leaf` (values are numbered in order, views entered)."""
+    """A read of operand `leaf` (values are numbered in order, views entered)."""
 
     leaf: int
     terms: tuple[Term, ...]

@@ -1,7 +1,8 @@
-"""Short rows: the axis that vectors run along where each lane takes a row of its own, the same
-answer as `smelt.lower.assign_axes` gives, from a region instead of statements; few rows or columns
-of results that are written out (`smelt.codegen.llvm.loops.unroll_columns`); and how
-many parts an axis is split into.
+"""Predict the vector axis: short rows in lanes, unrolled axes, and the number of split parts.
+
+For short rows each lane takes a row of its own; the decision is that of `smelt.lower.assign_axes`,
+from a region instead of statements. A few rows or columns of results are unrolled as in
+`smelt.codegen.llvm.loops.unroll_columns`.
 """
 
 from __future__ import annotations
@@ -21,38 +22,44 @@ if TYPE_CHECKING:
 
 
 def lanes_axis(sweeps: Sweeps) -> int:
-    """The grid axis along which vectors take a short row each, as a mask; 0 if rows are long, or
-    few.  `schedule_model.vector` is the axis that vectors would run along otherwise."""
+    """Return the grid axis along which each lane takes a short row, as a mask.
+
+    0 if rows are long, or too few. `schedule_model.vector` is the vector axis otherwise.
+    """
     region, sizes = sweeps.region, sweeps.sizes
     if not region.ended or region.scanned or not sweeps.vector & (region.folded | region.grid):
         return 0
     if sizes[sweeps.vector.bit_length() - 1] > SHORT_ROW:
         return 0
     place = region.places[region.stored.bit_length() - 1][0]
-    free = [t for t in place if isinstance(t, int) and t >= 0 and region.grid >> t & 1]
-    many = [t for t in free if sizes[t] >= LEAST_LANES]
-    if not many or sweeps.vector >> many[-1] & 1:
+    grid_terms = [t for t in place if isinstance(t, int) and t >= 0 and region.grid >> t & 1]
+    long_axes = [t for t in grid_terms if sizes[t] >= LEAST_LANES]
+    if not long_axes or sweeps.vector >> long_axes[-1] & 1:
         return 0
     folded = sweeps.vector & region.folded & ~region.grid
-    far = folded and sweeps.volume(_inside_of(region, many[-1])) > SHORT_BLOCK
-    return 0 if far else 1 << many[-1]
+    is_strided = folded and sweeps.volume(_inside_of(region, long_axes[-1])) > SHORT_BLOCK
+    return 0 if is_strided else 1 << long_axes[-1]
 
 
 def parts_for(sweeps: Sweeps, axis: int) -> int:
-    """Into how many parts an axis would be split."""
+    """Return into how many parts an axis would be split."""
     region, size = sweeps.region, sweeps.sizes[axis]
-    places = [p for found in region.loads.values() for p in found if p]
-    runs = sum(1 << a for a in {fastest(p[-1]) for p in places} if a >= 0)
-    rows = not runs >> axis & 1 and all(over == 1 << axis for over in region.ended.values())
-    if rows or runs & region.grid:
+    positions = [p for found in region.loads.values() for p in found if p]
+    contiguous = sum(1 << a for a in {fastest(p[-1]) for p in positions} if a >= 0)
+    is_outer = not contiguous >> axis & 1 and all(
+        over == 1 << axis for over in region.ended.values()
+    )
+    if is_outer or contiguous & region.grid:
         return int(evaluate(parts_of(size), {}))
-    width = sweeps.volume(sweeps.local & ~(1 << axis))
-    return int(evaluate(fold_parts(size, width), {}))
+    row_elements = sweeps.volume(sweeps.local & ~(1 << axis))
+    return int(evaluate(fold_parts(size, row_elements), {}))
 
 
 def written_out(sweeps: Sweeps) -> int:
-    """The axes of all results, as a mask, that a map writes out beside the one that vectors run
-    along: at most one."""
+    """Return the axis that an elementwise kernel unrolls besides the vector axis, as a mask.
+
+    All results have it. 0 if there is none.
+    """
     region = sweeps.region
     if region.ended or region.scanned or region.grid != region.all_axes:
         return 0
@@ -65,8 +72,10 @@ def written_out(sweeps: Sweeps) -> int:
 
 @lru_cache(maxsize=4096)
 def fastest(term: Term) -> int:
-    """The axis along which neighbours in a last dimension lie, -1 if there is none or several:
-    also where the dimension is what is left of a longer axis."""
+    """Return the axis along which a last dimension is contiguous, -1 if there is none or several.
+
+    A remainder (%) of a longer axis counts as that axis.
+    """
     if isinstance(term, int):
         return term
     while len(term.terms) == 1 and term.terms[0][1] == 1 and len(term.terms[0][0]) == 1:
@@ -79,21 +88,21 @@ def fastest(term: Term) -> int:
 
 
 def _inside_of(region: Region, axis: int) -> int:
-    """The axes that arrays are walked along further in than along another one."""
-    found = 0
+    """Return the axes that are further inside than another one in some array."""
+    axes = 0
     for place in (p for places in region.loads.values() for p in places):
         if axis in place:
             inner = place[place.index(axis) + 1 :]
-            found |= sum(1 << t for t in {*inner} if isinstance(t, int) and t >= 0)
-    return found
+            axes |= sum(1 << t for t in {*inner} if isinstance(t, int) and t >= 0)
+    return axes
 
 
 def vote(score: list[float], place: tuple[Term, ...], mask: int, weight: float) -> None:
-    """Counts an access for the axis it walks in unit steps, against the others it walks."""
-    last = fastest(place[-1]) if place else -1
+    """Count an access for the axis it reads with stride 1, and against its other axes."""
+    contiguous = fastest(place[-1]) if place else -1
     weight *= 64.0 ** mask.bit_count()
     for a in bits(mask):
-        score[a] += 2 * weight if last == a else -weight
+        score[a] += 2 * weight if contiguous == a else -weight
 
 
 __all__ = ["lanes_axis", "vote", "written_out"]
