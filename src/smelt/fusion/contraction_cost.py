@@ -127,7 +127,7 @@ def walked_units(units: Units, region: Region) -> set[int]:
     result_axes: dict[int, tuple[set[int], set[int]]] = {}
     for unit in map(units.unit, sorted(region.ended)):
         if sides := sides_of(region, unit):
-            # Windows that read a product share the axis of its own positions: their taps do not count.
+            # Windows that read a product share the axis of its positions: taps do not count.
             taps = {w.tap for w in region.peeked.get(unit.number, ())}
             left, right = ({*bits(side)} - taps for side in sides)
             result_axes[unit.number] = left, right
@@ -205,10 +205,9 @@ def _is_one_run(units: Units, region: Region, a: int, b: int) -> bool:
 
 
 def _has_rows_of(units: Units, region: Region, v: int, place: Place, axes: tuple[int, int]) -> bool:
-    """Return whether a value is read at two axes in its last two dimensions alone, possibly
-    shifted.
+    """Return whether a value is read at two axes in its last two dimensions alone.
 
-    Its rows must be as long as the second axis.
+    Each may be shifted by a constant. Its rows must be as long as the second axis.
     """
     row_length, both = units.values[v].type.shape[-1:], sum(1 << a for a in axes)
     masks = [sum(1 << a for a in axis_numbers(t) if a >= 0) & both for t in place]

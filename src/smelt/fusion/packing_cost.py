@@ -46,7 +46,7 @@ Up to there packing counts as part of the multiply-adds: blocks of the usual hei
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One factor of a contraction.
+    """Factor of a contraction.
 
     `own`: positions in a task that the other factor lacks. `taken`: elements that all tasks pack
     together. `lies`: whether it is an array contiguous along the summed axis. `made`: whether it is
@@ -224,23 +224,23 @@ def term_packing_ns(
     if not (over := summed(t)):
         return 0.0
     left, right = t.args
-    summed, shared = {*over}, left.axes & right.axes
+    ends, shared = {*over}, left.axes & right.axes
     left_operand, right_operand = (
         Operand(
             prod(sizes[n] for n in x.axes - shared - fixed),
             evaluations(x.axes),
-            x in loads and not summed.isdisjoint(axes_of((loads[x][1] or (0,))[-1])),
+            x in loads and not ends.isdisjoint(axes_of((loads[x][1] or (0,))[-1])),
             _follows_reduction(x),
         )
         for x in t.args
     )
     steps = evaluations(left.axes | right.axes)
-    depth = prod(sizes[n] for n in summed)
+    depth = prod(sizes[n] for n in ends)
     return packing_ns(target, (left_operand, right_operand), depth, steps, t.dtype.compute.itemsize)
 
 
 def _has_windows(region: Region, unit: Unit) -> bool:
-    """Whether a product is over windows, whose places are packed once for all that they reach."""
+    """Return whether a contraction is over windows, whose pixels are packed only once."""
     terms = (t for e in unit.edges for t in e.terms if not isinstance(t, int))
     return unit.number in region.peeked or any(len(axes_of(t)) > 1 for t in terms)
 

@@ -37,7 +37,7 @@ Key: TypeAlias = tuple[Any, ...]
 STEP_COST = 0.5
 """Cost of one multiply-add of a contraction with packed operands and sums in registers.
 
-Costs are in cycles per vector of elements (`smelt.ops.scalar`).
+Costs are approximate cycles for 16 float32 elements (`ScalarOp.cost`).
 """
 MOVE_COST = 0.5
 """Cost of a conversion, or of a position as a number."""

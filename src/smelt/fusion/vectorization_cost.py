@@ -44,7 +44,7 @@ def lanes_axis(sweeps: Sweeps) -> int:
 def parts_for(sweeps: Sweeps, axis: int) -> int:
     """Return into how many parts an axis would be split."""
     region, size = sweeps.region, sweeps.sizes[axis]
-    positions = [p for found in region.loads.values() for p in found if p]
+    positions = [p for loaded in region.loads.values() for p in loaded if p]
     contiguous = sum(1 << a for a in {fastest(p[-1]) for p in positions} if a >= 0)
     is_outer = not contiguous >> axis & 1 and all(
         over == 1 << axis for over in region.ended.values()
