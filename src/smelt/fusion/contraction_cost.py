@@ -1,4 +1,4 @@
-"""Predict which contractions cannot be blocked, and what contractions cost beyond multiply-adds.
+"""Predict which contractions cannot be blocked, and the costs besides multiply-adds.
 
 The code generator blocks a contraction by two axes, one of each operand alone, with a tile of both
 in registers. Other axes of its result may belong to the grid, or be visited one position at a time:
@@ -11,12 +11,12 @@ stride.
       with h inside a task, as heads that are mixed    not blocked
 
 Contractions of one kernel may conflict as well. Where one is blocked by an axis of the grid, tasks
-take blocks of that axis, and a contraction that has it besides its own two is not blocked.
+take blocks of that axis, and a contraction that has it in addition to its own two is not blocked.
 
     B[h,m,n] = sum of Z[m,n,c] * W[c,h] over c         n, and h of the grid
-    S[h,m,n] as above, with h of the grid              not blocked beside B: h is neither m nor n
+    S[h,m,n] as above, with h of the grid              not blocked with B: h is neither m nor n
 
-The same holds beside windows that overlap along axes of the grid: tasks take blocks of these axes.
+The same holds with windows that overlap along axes of the grid: tasks take blocks of these axes.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ def walked(
     grid: Axes,
     fixed: Axes,
     order: Sequence[Any],
-    beside: Sequence[Axes] = (),
+    block_axes: Sequence[Axes] = (),
 ) -> set[int]:
     """Return which contractions of one kernel cannot be blocked.
 
     Each is given by the axes of its result that its two operands vary along. `order` is that of the
-    kernel's axes, `fixed` as in `is_walked`; `beside` holds for each contraction the axes that
-    tasks take blocks of anyway.
+    kernel's axes, `fixed` as in `is_walked`. `block_axes` holds for each contraction the axes that
+    tasks take blocks of in any case.
 
     >>> scores, bias = ({"h", "m"}, {"h", "n"}), ({"m", "n"}, {"h"})
     >>> (
@@ -95,7 +95,7 @@ def walked(
             }
     while True:
         cut = {a for pair in blocked.values() for a in pair if a in grid}
-        cut_axes = [cut | axes for axes in beside or [set[Any]()] * len(products)]
+        cut_axes = [cut | axes for axes in block_axes or [set[Any]()] * len(products)]
         conflicting = [
             k
             for k, pair in blocked.items()
@@ -167,7 +167,7 @@ def sides_of(region: Region, unit: Unit) -> tuple[int, int] | None:
 
 
 def in_lines(
-    units: Units, region: Region, u: int, edge: Edge, own: int, sizes: Sequence[int]
+    units: Units, region: Region, u: int, edge: Edge, own_axes: int, sizes: Sequence[int]
 ) -> bool:
     """Return whether two axes form the columns of a contraction, and it is computed row by row.
 
@@ -176,12 +176,12 @@ def in_lines(
     contiguous run.
     """
     last_term, is_computed = region.places[u][0][-1:], region.members >> edge.producer & 1
-    axes = [a for a in bits(own & region.grid) if sizes[a] > 1]
+    axes = [a for a in bits(own_axes & region.grid) if sizes[a] > 1]
     is_by_rows = (
         bool(is_computed) and len(axes) > 1 and bool(last_term) and last_term[0] == axes[-1]
     )
     is_short = all(
-        sizes[a] <= THIN for a in bits(region.masks[u][0] & ~own)
+        sizes[a] <= THIN for a in bits(region.masks[u][0] & ~own_axes)
     )  # read while they are computed
     return is_by_rows and (is_short or not _is_one_run(units, region, *axes[-2:]))
 

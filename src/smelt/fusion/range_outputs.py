@@ -89,8 +89,10 @@ def _key(node: Node, base: Node) -> tuple[object, ...]:
 
 
 def _range_from_terms(base: Node, terms: Sequence[Term], shape: Shape) -> Part | None:
-    """Each dimension of a value as a range; one element of several is told by a dimension of one
-    element, or nothing would say which."""
+    """Return the range that a view reads in each dimension; None if it is none.
+
+    One element out of several needs a result dimension of extent 1 to identify it.
+    """
     ranges: list[tuple[tuple[int, ...], Index]] = []
     unit_dims = [k for k, n in enumerate(shape) if n == 1]
     for term, extent in zip(terms, base.type.shape, strict=True):
@@ -166,8 +168,7 @@ def _elementwise_sources(value: Node) -> set[Node]:
 
 
 def _is_elementwise(node: Node) -> bool:
-    """Return whether an operator computes one element from elements, without reductions or
-    scans."""
+    """Return whether an operator computes elements from elements, with no reduction or scan."""
     if not node.op.fusible:
         return False
     traced = trace_of(node)
@@ -175,7 +176,10 @@ def _is_elementwise(node: Node) -> bool:
 
 
 def stored_parts(units: Units, members: int, stored: int) -> dict[int, int]:
-    """Return the stored units of a set that are ranges of another of its units, with that unit."""
+    """Return the stored units of a set that are ranges of another of its units.
+
+    The value is that unit, which is computed in full.
+    """
     views = stored & units.views
     if not views or stored == views & -views:
         return {}
