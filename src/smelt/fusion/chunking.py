@@ -106,7 +106,7 @@ def split(
         for axis in (a for a, n in enumerate(large[0].type.shape) if n != 1):
             try:
                 chunked = _split_along(
-                    graph, large, axis, Hints(hints), least, waits=may_precompute
+                    graph, large, axis, Hints(hints), least, may_precompute=may_precompute
                 )
             except Narrow:
                 raise

@@ -186,7 +186,7 @@ class Decisions:
         for reader, after in readers:
             saved += reader.cost.moved - after.moved
         for reader, _ in readers:
-            a, b, value = self._subjects(producer, reader, beside=False)
+            a, b, value = self._subjects(producer, reader, siblings=False)
             details = {
                 "value": self.names[value],
                 "times": float(len(readers)),
@@ -232,7 +232,7 @@ class Decisions:
         for first, second in combinations(before, 2):
             if not first.reads & second.reads:
                 continue
-            a, b, value = self._subjects(first, second, beside=True)
+            a, b, value = self._subjects(first, second, siblings=True)
             if any(members >> a & members >> b & 1 for members in after):
                 nbytes = self.model.nbytes[value]
                 details = {"value": self.names[value], "bytes": nbytes}
@@ -257,7 +257,7 @@ class Decisions:
             return
         separate_ns = producer.cost.burden + sum(reader.cost.burden for reader in readers)
         for reader in readers:
-            a, b, _ = self._subjects(producer, reader, beside=False)
+            a, b, _ = self._subjects(producer, reader, siblings=False)
             self.dears[a, b] = len(readers), separate_ns, -gain
 
     def carried(self, axis: str, dependencies: Iterable[Step], ns: float) -> None:

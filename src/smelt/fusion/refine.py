@@ -333,7 +333,7 @@ class Refinement:
                 else neighbours
             )
             options = list(self._join_options(c, candidates, sets))
-            if not options and not self._may_gain(c, kept=exchanged):
+            if not options and not self._may_gain(c, exchanged=exchanged):
                 continue
             first, second = (self._evaluate(*part) for part in sets)
             if first is None or second is None:

@@ -137,9 +137,9 @@ class Layers:
         touched = {self.places.get(n, (BEFORE,))[0] for n in nodes}
         count = len(self.copies)
         if LAST in touched and self.behind.isdisjoint(nodes):
-            return [partial(self._full_node, turn=layer) for layer in range(1, count)]
+            return [partial(self._full_node, layer=layer) for layer in range(1, count)]
         layer = 1 if FIRST in touched and LAST not in touched else count - 1
-        return [partial(self._full_node, turn=layer, again=False)]
+        return [partial(self._full_node, layer=layer, repeated=False)]
 
     def run_together(self, short: Found) -> bool:
         """Return whether a kernel holds nodes of both copies and of what follows.

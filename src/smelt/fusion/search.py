@@ -339,7 +339,7 @@ class Search(State):
             verdict.key[1],
             axis=self._streamed_extent(verdict),
             forced=move.gain == FORCED,
-            beside=sibling,
+            siblings=sibling,
         )
 
     def _streamed_extent(self, verdict: Verdict) -> str:
@@ -384,7 +384,7 @@ class Search(State):
             if move.gain != -gain:  # one of the two has changed since
                 enqueue([(a, b)])
                 continue
-            self.apply(a, move, beside=True)
+            self.apply(a, move, sibling=True)
             changed[b] = None
             changed |= dict.fromkeys(bits(self.producers(b)))
             enqueue(self._sibling_pairs(b))
@@ -418,7 +418,7 @@ class Search(State):
         shared = sum(self.model.nbytes[v] for v in bits(first.reads & second.reads))
         if 2 * shared < min(first.cost.read, second.cost.read):
             return Candidate(0.0)
-        move = self.joined(a, b, asked=always)
+        move = self.joined(a, b, always=always)
         if not move.joined or move.gain == FORCED:
             return move
         after = move.joined[0][1].cost
@@ -435,14 +435,14 @@ class Search(State):
         self.decisions.keep_dear(self.holders)
         for p in sorted(self.clusters):
             for c in bits(self.successors(p)):
-                self._record_refusal(p, c, self.joined(p, c, asked=True), beside=False)
+                self._record_refusal(p, c, self.joined(p, c, always=True), sibling=False)
         for a, b in self._sibling_pairs():
             if not (self.successors(a) >> b | self.successors(b) >> a) & 1:
-                self._record_refusal(a, b, self.beside(a, b, asked=True), beside=True)
+                self._record_refusal(a, b, self.beside(a, b, always=True), sibling=True)
 
     def _record_refusal(self, a: int, b: int, move: Candidate, *, sibling: bool) -> None:
         after = move.joined[0][1].cost if move.joined else None
         if after is None and move.refusal is None:
             return
         first, second = self.clusters[a], self.clusters[b]
-        self.decisions.split(first, second, after, move.refusal, move.gain, beside=sibling)
+        self.decisions.split(first, second, after, move.refusal, move.gain, siblings=sibling)
