@@ -1,4 +1,4 @@
-"""Turn sets of units into the clusters and launches of a plan.
+"""Convert sets of units into the clusters and launches of a plan.
 
 The search works with numbers; here they become nodes again: views are inlined, inputs and outputs
 listed, clusters ordered so that memory is freed early, and independent clusters grouped to start

@@ -80,8 +80,10 @@ class Barriers:
                 self.read |= 1 << u
 
     def _reached(self, v: int, dims: int) -> Iterator[tuple[int, int]]:
-        """Iterate over contractions read along some dimensions of a value, with the units
-        between."""
+        """Iterate over contractions read along some dimensions of a value.
+
+        Yields each with the units between.
+        """
         pending = [(v, dims, 0)] if dims else []
         seen = set(pending)
         while pending:
@@ -124,8 +126,10 @@ def _is_fixed(reader: Unit, edge: Edge, d: int, units: Units) -> bool:
 
 
 def _may_be_window(reader: Unit, term: Index | int) -> bool:
-    """Return whether reductions after the reader may read windows
-    (`window_recompute.windows_of`)."""
+    """Return whether reductions after the reader may read windows.
+
+    See `window_recompute.windows_of`.
+    """
     result_axes = [name for name in axes_of(term) if int(name[1:]) < reader.rank]
     steps = [coefficient(term, name) for name in result_axes]
     return bool(result_axes) and all(isinstance(s, int) and 0 < s <= WINDOW_STEPS for s in steps)

@@ -50,7 +50,7 @@ Less is within the model's error.
 
 
 def larger(units: Units, hints: Hints, cache: int) -> Hints | None:
-    """Return sizes of a large call; None if the first one is large or not all sizes are known.
+    """Return sizes of a large call; None if the first call is large or a size is unknown.
 
     `cache` are the bytes of a core's own cache. The numbers of rows of arrays grow, or the largest
     size if all arrays have few rows.

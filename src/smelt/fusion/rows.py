@@ -42,7 +42,10 @@ class Part:
 
 
 class NotCut(Exception):
-    """The rows of a value cannot be cut along an axis; the text is the reason, as a clause."""
+    """The rows of a value cannot be cut along an axis.
+
+    The text is the reason, as a clause.
+    """
 
 
 class Cuts(Protocol):
@@ -138,8 +141,7 @@ class Rows:
         return self.start.inner
 
     def result(self, node: Node, combine: str) -> Part:
-        """Return a result of the body: a block of rows, or the accumulator updated by this
-        chunk."""
+        """Return a result of the body: a block of rows, or the updated accumulator."""
         axis, rebuilt = self.home.axis[node], self.new[node]
         if axis < node.type.rank:
             return Part(node, rebuilt, axis)
