@@ -30,8 +30,7 @@ MOST_SIZE = 200.0
 
 
 class _Space:
-    """The positions that units of a chain share: those of its last unit, or of a reduction in
-    it."""
+    """The positions shared by a chain: those of its last unit, or of a reduction in it."""
 
     __slots__ = ("home", "walked")
 
@@ -74,7 +73,7 @@ def chains(units: Units, nbytes: Sequence[int]) -> dict[int, int]:
 def _common_position(
     units: Units, unit: Unit, spaces: dict[int, _Space], places: dict[int, tuple[int, ...]]
 ) -> tuple[_Space, tuple[int, ...]] | None:
-    """Return the one space and position in it of all readers of a unit, None if they differ."""
+    """Return the common space and position of all readers of a unit, None if they differ."""
     u = unit.number
     if units.outputs >> u & 1:
         return None
@@ -103,7 +102,10 @@ def _common_position(
 
 
 def _has_larger_reader(units: Units, unit: Unit, nbytes: Sequence[int]) -> bool:
-    """Whether a reader that several others read is larger: then storing the unit may be better."""
+    """Return whether a larger unit reads it that several others read.
+
+    Then storing the unit may be better.
+    """
     return any(
         units.users[c].bit_count() > 1 and nbytes[c] > nbytes[unit.number]
         for c in bits(units.users[unit.number])

@@ -59,26 +59,32 @@ def _axis_map(one: Region, other: Region) -> tuple[int, ...] | None:
     values = [v for v in other.loads if one.stored >> v & 1]
     pairs = [(one.places[v], other.loads[v]) for v in values]
     pairs += [(one.loads[v], other.places[v]) for v in one.loads if other.stored >> v & 1]
-    for own, others in pairs:
-        candidate = _match_positions(own, others, len(one.axes))
+    for first_positions, second_positions in pairs:
+        candidate = _match_positions(first_positions, second_positions, len(one.axes))
         if candidate is None or (axis_map is not None and candidate != axis_map):
             return None
         axis_map = candidate
     if axis_map is None:
-        for v, own in one.loads.items():
-            others = other.loads.get(v)
-            candidate = None if others is None else _match_positions(own, others, len(one.axes))
+        for v, first_positions in one.loads.items():
+            second_positions = other.loads.get(v)
+            candidate = (
+                None
+                if second_positions is None
+                else _match_positions(first_positions, second_positions, len(one.axes))
+            )
             if candidate is not None:
                 return candidate
     return axis_map
 
 
-def _match_positions(own: list[Place], others: list[Place], rank: int) -> tuple[int, ...] | None:
+def _match_positions(
+    first_positions: list[Place], second_positions: list[Place], rank: int
+) -> tuple[int, ...] | None:
     """Return the renaming of axes that maps one position to another, if it covers all axes."""
-    if len(own) != 1 or len(others) != 1:
+    if len(first_positions) != 1 or len(second_positions) != 1:
         return None
     axis_map = [-1] * rank
-    for a, b in zip(own[0], others[0], strict=True):
+    for a, b in zip(first_positions[0], second_positions[0], strict=True):
         if not isinstance(a, int) or not isinstance(b, int) or (a < 0) != (b < 0):
             return None
         if a >= 0:

@@ -50,10 +50,10 @@ Less is within the model's error.
 
 
 def larger(units: Units, hints: Hints, cache: int) -> Hints | None:
-    """Return sizes of a large call; None if the first call is large or a size is unknown.
+    """Return sizes of a large call, None if the first call is large.
 
-    `cache` are the bytes of a core's own cache. The numbers of rows of arrays grow, or the largest
-    size if all arrays have few rows.
+    Also None if a size is unknown. `cache` are the bytes of a core's own cache. The numbers of rows
+    of arrays grow, or the largest size if all arrays have few rows.
     """
     names = size_names(units.graph)
     if len(units.units) > MOST_UNITS or not names or any(n not in hints for n in names):

@@ -35,10 +35,10 @@ def untangled(graph: Graph, hints: Hints, least: int) -> Graph:
 
     >>> from smelt.graph.text import parse, text
     >>> graph = parse(
-    ...     "graph f(x: f32[n,1], p: f32[n,n]) {\n"
-    ...     "  v0 = exp(x)\n  v1 = sub(p, v0)\n  v2 = expand(v0) {shape=(n, n)}\n"
-    ...     "  v3 = neg(v2)\n  v4 = permute(v3) {perm=(1, 0)}\n"
-    ...     "  v5 = add(v3, v4)\n  return v1, v5\n}"
+    ...     "graph f(x: f32[n,1], p: f32[n,n]) {\\n"
+    ...     "  v0 = exp(x)\\n  v1 = sub(p, v0)\\n  v2 = expand(v0) {shape=(n, n)}\\n"
+    ...     "  v3 = neg(v2)\\n  v4 = permute(v3) {perm=(1, 0)}\\n"
+    ...     "  v5 = add(v3, v4)\\n  return v1, v5\\n}"
     ... )
     >>> print(text(untangled(graph, Hints(n=100), 1000)))
     graph f(x: f32[n,1], p: f32[n,n]) {

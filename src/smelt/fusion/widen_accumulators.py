@@ -26,8 +26,8 @@ def widened(graph: Graph, sums: AbstractSet[Node]) -> tuple[Graph, Mapping[Node,
 
     >>> from smelt.graph.text import parse, text
     >>> graph = parse(
-    ...     "graph f(x: bf16[n,m], g: bf16[n]) {\n"
-    ...     '  v0 = contract(x, g) {spec="i,j; i -> j"}\n  return v0\n}'
+    ...     "graph f(x: bf16[n,m], g: bf16[n]) {\\n"
+    ...     '  v0 = contract(x, g) {spec="i,j; i -> j"}\\n  return v0\\n}'
     ... )
     >>> print(text(widened(graph, {graph.outputs[0]})[0]))
     graph f(x: bf16[n,m], g: bf16[n]) {
