@@ -228,14 +228,14 @@ class _ChunkGrower:
         while self.pending:
             node = self.pending.pop()
             axis = self.axis[node]
-            for place, x in enumerate(node.inputs):
-                cut = self.cut(node, place)
+            for operand_index, x in enumerate(node.inputs):
+                cut = self.cut(node, operand_index)
                 if not x.inputs:
                     continue  # an input, a constant or positions
                 grows = cut != WHOLE and (self._is_large(x) or self._widens(x))
                 follows = (
                     not self._is_accumulated(node) or cut == WHOLE
-                )  # rows, or what is joined to
+                )  # rows, or the destination of a scatter
                 if (x.op.is_view and follows) or grows:
                     self._add(x, cut)
             if axis >= node.type.rank and node not in self.graph.outputs:
@@ -260,12 +260,12 @@ class _ChunkGrower:
             and read_bytes < at_hints(node.type.nbytes, self.hints)
         )
 
-    def cut(self, node: Node, place: int) -> int:
+    def cut(self, node: Node, operand_index: int) -> int:
         """Return the axis along which the chunks of a node cut one of its operands."""
         axis = self.axis[node]
         axes: set[int] = set()
         for read in self.trace(node).reads:
-            if read.leaf == place and axis != WHOLE:
+            if read.leaf == operand_index and axis != WHOLE:
                 dimensions = [k for k, t in enumerate(read.terms) if t == axis]
                 if len(dimensions) > 1 or any(
                     isinstance(t, Expr) and f"a{axis}" in axes_of(t) for t in read.terms
@@ -357,8 +357,8 @@ class _ChunkGrower:
             raise NotCut(_MIXES.format(node.op.name))
         if WHOLE < axis < node.type.rank and node.type.shape[axis] != self.extent:
             raise NotCut(f"{node.op.name} has other rows")
-        for place, x in enumerate(node.inputs):
-            if x in self.axis and self.axis[x] != self.cut(node, place):
+        for operand_index, x in enumerate(node.inputs):
+            if x in self.axis and self.axis[x] != self.cut(node, operand_index):
                 raise NotCut(_MIXES.format(node.op.name))
 
     # ---- the parts -----------------------------------------------------------------------------

@@ -519,8 +519,8 @@ def kept_between(body: Plan, hints: Hints) -> int:
 
 
 def _cut(part: Part, values: Sequence[Node]) -> Cut:
-    place = -1 if part.axis == FIRST_ROW else values.index(part.node)
-    return Cut(place, part.axis, part.combine)
+    index = -1 if part.axis == FIRST_ROW else values.index(part.node)
+    return Cut(index, part.axis, part.combine)
 
 
 # ---- the decision --------------------------------------------------------------------------------

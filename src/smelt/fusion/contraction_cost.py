@@ -193,27 +193,29 @@ def _is_one_run(units: Units, region: Region, a: int, b: int) -> bool:
     predicts).
     """
     both = 1 << a | 1 << b
-    for v, places in region.loads.items():
-        for place, mask in zip(places, region.load_masks[v], strict=True):
-            if mask & both and not _has_rows_of(units, region, v, place, (a, b)):
+    for v, positions in region.loads.items():
+        for position, mask in zip(positions, region.load_masks[v], strict=True):
+            if mask & both and not _has_rows_of(units, region, v, position, (a, b)):
                 return False
     return all(
-        _has_rows_of(units, region, u, place, (a, b))
+        _has_rows_of(units, region, u, position, (a, b))
         for u in bits(region.stored)
-        for place in region.places[u]
+        for position in region.places[u]
     )
 
 
-def _has_rows_of(units: Units, region: Region, v: int, place: Place, axes: tuple[int, int]) -> bool:
+def _has_rows_of(
+    units: Units, region: Region, v: int, position: Place, axes: tuple[int, int]
+) -> bool:
     """Return whether a value is read at two axes in its last two dimensions alone.
 
     Each may be shifted by a constant. Its rows must be as long as the second axis.
     """
     row_length, both = units.values[v].type.shape[-1:], sum(1 << a for a in axes)
-    masks = [sum(1 << a for a in axis_numbers(t) if a >= 0) & both for t in place]
-    if masks != [0] * (len(place) - 2) + [1 << a for a in axes] or len(place) < 2:
+    masks = [sum(1 << a for a in axis_numbers(t) if a >= 0) & both for t in position]
+    if masks != [0] * (len(position) - 2) + [1 << a for a in axes] or len(position) < 2:
         return False
-    last_axes = (t if isinstance(t, int) else _shifted_axis(t) for t in place[-2:])
+    last_axes = (t if isinstance(t, int) else _shifted_axis(t) for t in position[-2:])
     return tuple(last_axes) == axes and row_length == (units.extents[region.axes[axes[1]]],)
 
 
@@ -276,21 +278,21 @@ def unfilled(
 
 def side_of(region: Region, u: int, edge: Edge) -> int:
     """Return the axes of a contraction's result that one operand varies along."""
-    place = region.places[u][0]
+    position = region.places[u][0]
     axes = 0
     for term in edge.terms:
         for k in axis_numbers(term):
-            for a in axis_numbers(place[k]) if 0 <= k < len(place) else ():
+            for a in axis_numbers(position[k]) if 0 <= k < len(position) else ():
                 axes |= 1 << a if a >= 0 else 0
     return axes
 
 
-def term_at(place: Place, term: Term) -> Term:
+def term_at(position: Place, term: Term) -> Term:
     """Return an operand's term at the position of the contraction's result.
 
     A term that is an axis plus a constant becomes the result's term for that axis; other
     expressions stay.
     """
     shifted = _shifted_axis(term) if isinstance(term, Expr) else term
-    axis = term if shifted is None else shifted
-    return place[axis] if isinstance(axis, int) and 0 <= axis < len(place) else term
+    target = term if shifted is None else shifted
+    return position[target] if isinstance(target, int) and 0 <= target < len(position) else term

@@ -371,10 +371,10 @@ class _Traffic:
         transposes = not region.ended or sweeps.packs
         all_mask = region.all_axes if not sweeps.sweeps else -1
         axis = sweeps.vector.bit_length() - 1
-        for v, places in region.loads.items():
+        for v, positions in region.loads.items():
             masks = region.load_masks[v]
             itemsize = model.itemsize[v]
-            if all_mask and masks == [all_mask] and places[0][-1] == axis:
+            if all_mask and masks == [all_mask] and positions[0][-1] == axis:
                 nbytes = model.nbytes[v]  # each element once, in memory order
                 self.read += nbytes
                 self.touch += model.read_ns(v, nbytes, threads)
@@ -383,14 +383,14 @@ class _Traffic:
             distinct_elements = min(model.elements[v], sum(map(sweeps.volume, masks)))
             nbytes = distinct_elements * itemsize
             self.read += nbytes
-            across = ACROSS if sweeps.is_across(places) else 1.0
+            across = ACROSS if sweeps.is_across(positions) else 1.0
             self.touch += model.read_ns(v, nbytes, threads) * across
             self.row += sum([sweeps.row(m) for m in masks]) * itemsize
             sweep = sweeps.sweeps.get(v)
-            exclusive = _near_earlier(places) if len(places) > 1 else ONE
-            for k, (place, mask) in enumerate(zip(places, masks, strict=True)):
+            exclusive = _near_earlier(positions) if len(positions) > 1 else ONE
+            for k, (position, mask) in enumerate(zip(positions, masks, strict=True)):
                 loaded = sweeps.evaluations(mask)
-                if loaded > distinct_elements and any(not isinstance(t, int) for t in place):
+                if loaded > distinct_elements and any(not isinstance(t, int) for t in position):
                     loaded = min(loaded, model.elements[v])  # out-of-bounds lanes are masked off
                 if k == 0 and loaded > distinct_elements:
                     level = model.target.level(nbytes, 1)
@@ -399,7 +399,7 @@ class _Traffic:
                         repeated_ns += (loaded - distinct_elements) * itemsize * rate
                 times = 1 if sweep is None else sweep[k]
                 lane_ns = _lane_ns(
-                    sweeps, place, mask, loaded, packs=transposes, alone=model.cores == 1
+                    sweeps, position, mask, loaded, packs=transposes, alone=model.cores == 1
                 )
                 self.lanes_ns += times * lane_ns
                 if times == 1 and exclusive[k]:
@@ -429,7 +429,7 @@ class _Traffic:
 
 
 def _lane_ns(
-    sweeps: Sweeps, place: Place, mask: int, loaded: float, *, packs: bool, alone: bool
+    sweeps: Sweeps, position: Place, mask: int, loaded: float, *, packs: bool, alone: bool
 ) -> float:
     """Return the nanoseconds of one pass over elements that lanes access one by one.
 
@@ -437,11 +437,11 @@ def _lane_ns(
     keeps fewer of them busy.
     """
     picks = sweeps.region.picks
-    if alone and sweeps.apart and sweeps.apart.bit_length() - 1 in place[:-1]:
+    if alone and sweeps.apart and sweeps.apart.bit_length() - 1 in position[:-1]:
         return sweeps.evaluations(mask) * STEP_NS
-    if not packs and sweeps.is_far(place):
+    if not packs and sweeps.is_far(position):
         return loaded * FAR_NS
-    return loaded * GATHERED_NS if picks and is_gathered(place, picks, mask) else 0.0
+    return loaded * GATHERED_NS if picks and is_gathered(position, picks, mask) else 0.0
 
 
 @lru_cache(maxsize=1024)
@@ -473,18 +473,18 @@ def _index(term: Term) -> Index:
 
 
 @lru_cache(maxsize=4096)
-def _without_constants(place: Place) -> tuple[tuple[object, ...], tuple[int, ...]]:
+def _without_constants(position: Place) -> tuple[tuple[object, ...], tuple[int, ...]]:
     """Return the terms of a position without their constants, and the constants."""
-    parts = [without_constant(_index(t)) for t in place]
+    parts = [without_constant(_index(t)) for t in position]
     return tuple(terms for terms, _ in parts), tuple(number for _, number in parts)
 
 
-def _near_earlier(places: Sequence[Place]) -> list[bool]:
+def _near_earlier(positions: Sequence[Place]) -> list[bool]:
     """Return for each position whether it is close to an earlier one, hence in L1."""
     is_near: list[bool] = []
     by_terms: dict[tuple[object, ...], list[tuple[int, ...]]] = {}
-    for place in places:
-        terms, constants = _without_constants(place)
+    for position in positions:
+        terms, constants = _without_constants(position)
         others = by_terms.setdefault(terms, [])
         is_near.append(
             any(

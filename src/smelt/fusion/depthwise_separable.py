@@ -91,8 +91,8 @@ def _is_stencil(units: Units, region: Region, u: int, channels: int, pixel_axes:
         is_loaded = len(factor) == 1 and not region.members >> factor[0].producer & 1
         if not is_loaded or operand_masks[1 - k] & ~region.grid != channels:
             continue
-        for place in region.loads[factor[0].producer]:
-            axis_masks = [_axes(t) for t in place]
+        for position in region.loads[factor[0].producer]:
+            axis_masks = [_axes(t) for t in position]
             window_masks = [t for t in axis_masks if t & over]
             along = reduce(or_, (t & ~over for t in window_masks), 0)
             slides = reduce(or_, window_masks, 0) & over == over and all(

@@ -42,14 +42,14 @@ class _Space:
 def chains(units: Units, nbytes: Sequence[int]) -> dict[int, int]:
     """Return sets of units that belong together, by the number of their last unit."""
     spaces: dict[int, _Space] = {}
-    places: dict[int, tuple[int, ...]] = {}
+    positions: dict[int, tuple[int, ...]] = {}
     sets: dict[int, int] = {}
     size: dict[int, float] = {}
     reads: dict[int, int] = {}
     for unit in reversed(units.units):
         u = unit.number
         is_barrier = unit.is_library or unit.joins or unit.along >= 0
-        shared = None if is_barrier else _common_position(units, unit, spaces, places)
+        shared = None if is_barrier else _common_position(units, unit, spaces, positions)
         if shared is not None and _has_larger_reader(units, unit, nbytes):
             shared = None
         home = u if shared is None else shared[0].home
@@ -64,21 +64,21 @@ def chains(units: Units, nbytes: Sequence[int]) -> dict[int, int]:
         if shared is None:
             sets[u], reads[u], size[u] = 1 << u, units.operands[u], units.size[u]
         if shared is None or unit.is_fold:
-            spaces[u], places[u] = _Space(unit, home, units.one), tuple(range(len(unit.axes)))
+            spaces[u], positions[u] = _Space(unit, home, units.one), tuple(range(len(unit.axes)))
         else:
-            spaces[u], places[u] = shared
+            spaces[u], positions[u] = shared
     return dict(sorted(sets.items()))
 
 
 def _common_position(
-    units: Units, unit: Unit, spaces: dict[int, _Space], places: dict[int, tuple[int, ...]]
+    units: Units, unit: Unit, spaces: dict[int, _Space], positions: dict[int, tuple[int, ...]]
 ) -> tuple[_Space, tuple[int, ...]] | None:
     """Return the common space and position of all readers of a unit, None if they differ."""
     u = unit.number
     if units.outputs >> u & 1:
         return None
     space: _Space | None = None
-    place: tuple[int, ...] | None = None
+    common: tuple[int, ...] | None = None
     for c in bits(units.users[u]):
         reader = units.unit(c)
         if reader.is_library or (space is not None and spaces[c] is not space):
@@ -89,16 +89,16 @@ def _common_position(
                 continue
             if not edge.simple:
                 return None
-            reader_position = places[c]
-            position = tuple(
+            reader_position = positions[c]
+            reader_index = tuple(
                 [reader_position[t] if isinstance(t, int) and t >= 0 else -1 for t in edge.terms]
             )
-            if place is not None and position != place:
+            if common is not None and reader_index != common:
                 return None
-            place = position
-    if space is None or place is None or {t for t in place if t >= 0} != space.walked:
+            common = reader_index
+    if space is None or common is None or {t for t in common if t >= 0} != space.walked:
         return None
-    return space, place
+    return space, common
 
 
 def _has_larger_reader(units: Units, unit: Unit, nbytes: Sequence[int]) -> bool:

@@ -26,7 +26,7 @@ GATHERED_NS = 0.8
 """Nanoseconds per gathered element: its position, and the access of one lane."""
 
 
-def is_gathered(place: Sequence[Term], picks: Mapping[str, int], axes: int) -> bool:
+def is_gathered(position: Sequence[Term], picks: Mapping[str, int], axes: int) -> bool:
     """Return whether a read is in data-dependent rows and follows them along no axis of its own.
 
     The read depends on `axes`; `picks` holds the axes of each data-dependent position.
@@ -38,10 +38,10 @@ def is_gathered(place: Sequence[Term], picks: Mapping[str, int], axes: int) -> b
     >>> is_gathered((p,), {"p": 0b01}, 0b01), is_gathered((2, j % 16), {}, 0b110)
     (False, False)
     """
-    last_term = place[-1] if place else STILL
+    last_term = position[-1] if position else STILL
     if not _varies(last_term) or _data_positions(last_term):
         return False
-    data_axes = sum({1 << a for t in place for p in _data_positions(t) for a in bits(picks[p])})
+    data_axes = sum({1 << a for t in position for p in _data_positions(t) for a in bits(picks[p])})
     return data_axes > 0 and not any(_follows(last_term, a) for a in bits(axes & ~data_axes))
 
 
@@ -59,9 +59,9 @@ def gathered(region: Region) -> Iterator[frozenset[str]]:
     """Iterate over the axes, by name, of each gathered read of a region."""
     if not region.picks:
         return
-    for v, places in region.loads.items():
-        for place, mask in zip(places, region.load_masks[v], strict=True):
-            if is_gathered(place, region.picks, mask):
+    for v, positions in region.loads.items():
+        for position, mask in zip(positions, region.load_masks[v], strict=True):
+            if is_gathered(position, region.picks, mask):
                 yield frozenset(f"a{a}" for a in bits(mask))
 
 

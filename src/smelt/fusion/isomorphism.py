@@ -212,7 +212,7 @@ def _renamed_position(name: str, values: Mapping[int, int]) -> str:
     return f"{word}.{values[int(number)]}.{nth}"
 
 
-def _with_positions(place: Place, picks: Mapping[str, str]) -> Place:
+def _with_positions(position: Place, picks: Mapping[str, str]) -> Place:
     """Return a position with its data-dependent parts renamed."""
 
     def leaf(atom: Atom) -> Index:
@@ -225,6 +225,6 @@ def _with_positions(place: Place, picks: Mapping[str, str]) -> Place:
             rebuild(t, leaf)
             if isinstance(t, Expr) and any(a.kind == "value" for a in atoms(t))
             else t
-            for t in place
+            for t in position
         ]
     )

@@ -43,21 +43,21 @@ class Visits:
                 * sweeps
                 * sum(
                     self.order.volume(mask | region.grid)
-                    for v, places in region.loads.items()
-                    for place, mask in zip(places, region.load_masks[v], strict=True)
-                    if self.a in place[:-1]
+                    for v, positions in region.loads.items()
+                    for position, mask in zip(positions, region.load_masks[v], strict=True)
+                    if self.a in position[:-1]
                 )
             )
         loaded = sum(
             self.order.volume(mask)
-            for v, places in region.loads.items()
-            for place, mask in zip(places, region.load_masks[v], strict=True)
-            if self._is_far(place)
+            for v, positions in region.loads.items()
+            for position, mask in zip(positions, region.load_masks[v], strict=True)
+            if self._is_far(position)
         )
         stored = [u for u in bits(region.stored) if self._is_far(region.places[u][0])]
         return FAR_NS * (loaded * sweeps + sum(model.elements[u] for u in stored))
 
-    def _is_far(self, place: Place) -> bool:
+    def _is_far(self, position: Place) -> bool:
         """Return whether each lane accesses a cache line of its own.
 
         Vectors run along another axis than the position's last, or each block has too few positions
@@ -65,7 +65,7 @@ class Visits:
         """
         order = self.order
         if not order.vector >> self.a & 1 or self.block >= self.model.lanes:
-            return order.is_far(place)
+            return order.is_far(position)
         others = self.region.all_axes & ~self.region.grid & ~order.vector
-        other_terms = [t for t in place if isinstance(t, int) and t >= 0 and others >> t & 1]
-        return place[-1:] == (self.a,) and bool(other_terms)
+        other_terms = [t for t in position if isinstance(t, int) and t >= 0 and others >> t & 1]
+        return position[-1:] == (self.a,) and bool(other_terms)

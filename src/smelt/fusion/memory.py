@@ -274,13 +274,15 @@ def facts(plan: Plan, hints: Mapping[str, int]) -> list[BufferPlanned]:
     when = {k: step for step, group in enumerate(plan.launches) for k in group}
     planned: list[BufferPlanned] = []
     for slot in plan.slots:
-        place = "output" if slot.offset is None else "arena"
-        place = place if slot.within is None else names[slot.within]
+        location = "output" if slot.offset is None else "arena"
+        location = location if slot.within is None else names[slot.within]
         offset = 0 if slot.offset is None else at_hints(slot.offset, hints)
         reuses = "" if slot.reuses is None else names[slot.reuses]
         nbytes = at_hints(slot.nbytes, hints)
         first, last = when[slot.first], when[slot.last]
-        planned.append(BufferPlanned(names[slot.node], nbytes, offset, first, last, place, reuses))
+        planned.append(
+            BufferPlanned(names[slot.node], nbytes, offset, first, last, location, reuses)
+        )
     return planned
 
 

@@ -41,8 +41,8 @@ def join_flat(one: Region, other: Region, stored: int) -> Region | None:
     for region, renaming in ((other, None), (one, axis_map)):
         for u in bits(region.stored & stored):
             if u not in merged.places:
-                (place,) = region.places[u]
-                merged.places[u] = [_renamed_axes(place, renaming)]
+                (position,) = region.places[u]
+                merged.places[u] = [_renamed_axes(position, renaming)]
                 merged.masks[u] = [merged.all_axes]
         if not _add_loads(merged, region, renaming):
             return None
@@ -92,33 +92,33 @@ def _match_positions(
     return tuple(axis_map) if sorted(axis_map) == list(range(rank)) else None
 
 
-def _renamed_axes(place: Place, axis_map: tuple[int, ...] | None) -> Place:
+def _renamed_axes(position: Place, axis_map: tuple[int, ...] | None) -> Place:
     if axis_map is None:
-        return place
-    return tuple([axis_map[t] if isinstance(t, int) and t >= 0 else t for t in place])
+        return position
+    return tuple([axis_map[t] if isinstance(t, int) and t >= 0 else t for t in position])
 
 
 def _add_loads(merged: Region, region: Region, axis_map: tuple[int, ...] | None) -> bool:
     """Add the loads of a region with its axes renamed; return False if that is impossible."""
     unchanged = axis_map is None or axis_map == tuple(range(len(axis_map)))
-    for v, places in region.loads.items():
+    for v, positions in region.loads.items():
         if merged.members >> v & 1:
             continue
-        if not unchanged and any(not isinstance(t, int) for p in places for t in p):
+        if not unchanged and any(not isinstance(t, int) for p in positions for t in p):
             return False
         positions = merged.loads.setdefault(v, [])
         masks = merged.load_masks.setdefault(v, [])
-        for place, mask in zip(places, region.load_masks[v], strict=True):
-            renamed = place if unchanged else _renamed_axes(place, axis_map)
+        for position, mask in zip(positions, region.load_masks[v], strict=True):
+            renamed = position if unchanged else _renamed_axes(position, axis_map)
             if renamed not in positions:
                 positions.append(renamed)
                 masks.append(mask if unchanged else _mask(renamed))
     return True
 
 
-def _mask(place: Place) -> int:
+def _mask(position: Place) -> int:
     axes = 0
-    for t in place:
+    for t in position:
         if isinstance(t, int) and t >= 0:
             axes |= 1 << t
     return axes

@@ -185,8 +185,8 @@ def _columns(units: Units, region: Region, unit: Unit, sizes: list[int]) -> int:
 
     Full tiles where the axis is short for all sizes: no tiles are used then.
     """
-    place = region.places[unit.number][0]
-    last_term = place[-1] if place else STILL
+    position = region.places[unit.number][0]
+    last_term = position[-1] if position else STILL
     if not isinstance(last_term, int) or last_term < 0:
         return TILE
     extent = units.extents[region.axes[last_term]]

@@ -31,10 +31,10 @@ from smelt.graph.walk import size_names
 from smelt.types.expr import size
 
 SMALL_CALL, LARGE_CALL = 1 << 16, 1 << 20
-"""Most elements of the largest value of a small call, and about as many as a large call has.
+"""Most elements of the largest value in a small call; the elements that make a call large.
 
-A call is small with fewer elements, too, if they exceed a core's caches. Those of a large call
-exceed them and give all cores work.
+A call is small with fewer elements only, if they exceed a core's caches. Those of a large call
+exceed the caches and give all cores work.
 """
 MOST_UNITS = 60
 """Most units for which kernels are searched for twice."""

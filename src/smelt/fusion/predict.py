@@ -57,8 +57,8 @@ _SUMS = (
 def _cost(model: Model, cluster: Cluster) -> Cost:
     region = region_of(model.units, cluster)
     if cluster.stream is not None:
-        node, place = cluster.stream
-        axis = region.ends[model.units.number[node]][place]
+        node, index = cluster.stream
+        axis = region.ends[model.units.number[node]][index]
         stream_cost = streamed_along(model, region, axis)
         if stream_cost is not None:
             return stream_cost

@@ -1,10 +1,10 @@
 """Determine how a set of units would be computed as one kernel.
 
-A region says at which position each unit is computed, along which axes, and behind which
-reductions. Lowering pulls values back from the outputs and assigns axes to roles; this module
-predicts the outcome without building anything, so that the search can evaluate thousands of sets. A
-*place* is the position at which a unit is computed, in axes of the region: for each dimension an
-axis number, `STILL` (0), or an index expression.
+A region says at which position each unit is computed, along which axes, and after which reductions.
+Lowering pulls values back from the outputs and assigns axes to roles; this module predicts the
+outcome without building anything, so that the search can evaluate thousands of sets. A position
+(`Place`) is given in axes of the region: for each dimension an axis number, `STILL` (0), or an
+index expression.
 
 >>> from smelt.graph.text import parse
 >>> graph = parse('''graph f(x: f32[n,m]) {
@@ -155,35 +155,35 @@ class _RegionBuilder:
         if not self.walked:
             region.parts = stored_parts(units, region.members, region.stored)
         for u in bits(region.stored):
-            place = self._own_position(units.unit(region.parts.get(u, u)))
-            region.places[u] = [place]
+            position = self._own_position(units.unit(region.parts.get(u, u)))
+            region.places[u] = [position]
             if (full_unit := region.parts.get(u)) is not None:
-                region.places[full_unit] = [place]
-                self.seen.add((full_unit, place))
-            self.seen.add((u, place))
-            if place in self.expressed:
+                region.places[full_unit] = [position]
+                self.seen.add((full_unit, position))
+            self.seen.add((u, position))
+            if position in self.expressed:
                 self.odd |= 1 << u
         pending, extra_reads = region.members, 0
         while pending:
             u = pending.bit_length() - 1
             pending ^= 1 << u
-            places = region.places.get(u)
-            if places is not None:  # else nothing in the region needs it
+            positions = region.places.get(u)
+            if positions is not None:  # else nothing in the region needs it
                 unit = units.unit(u)
-                extra_reads += (len(places) - 1) * len(unit.edges)
+                extra_reads += (len(positions) - 1) * len(unit.edges)
                 if (
-                    len(places) > 1
-                    and max(extra_reads / 2, len(places) * len(unit.edges)) > MOST_READS
+                    len(positions) > 1
+                    and max(extra_reads / 2, len(positions) * len(unit.edges)) > MOST_READS
                 ):
                     return region.refuse("code-size", u)
                 if self.odd >> u & 1 and units.folds >> u & 1 and not self._is_once(unit):
                     return region.refuse("reduction-crossing", u)
                 region.masks[u] = []
-                for place in places:
+                for position in positions:
                     if u in region.parts:  # it is stored where the full value is computed
-                        region.masks[u].append(self.mask(place))
+                        region.masks[u].append(self.mask(position))
                     else:
-                        self._propagate(unit, place)
+                        self._propagate(unit, position)
         self._levels()
         return self._classify()
 
@@ -191,37 +191,37 @@ class _RegionBuilder:
 
     def _own_position(self, unit: Unit) -> Place:
         used = 0
-        place: list[Term] = []
+        position: list[Term] = []
         shape = self.walked.get(unit.number)
         for d, extent in enumerate(shape or unit.axes[: unit.rank]):
             if extent == self.units.one:
-                place.append(STILL)
+                position.append(STILL)
                 continue
             a = self._axis(extent, used, unit.number * 32 + d, in_class=shape is None)
             used |= 1 << a
-            place.append(a)
-        return tuple(place) if shape is None else self._reshaped(unit, shape, place)
+            position.append(a)
+        return tuple(position) if shape is None else self._reshaped(unit, shape, position)
 
-    def _reshaped(self, unit: Unit, shape: tuple[int, ...], place: list[Term]) -> Place:
+    def _reshaped(self, unit: Unit, shape: tuple[int, ...], position: list[Term]) -> Place:
         """Return the position of a unit that is iterated over under another shape."""
-        key = (unit.number, shape, *place)
+        key = (unit.number, shape, *position)
         position = self.units.regrouped.get(key)
         if position is None:
             extents = self.units.extents
             own_shape = tuple(extents[e] for e in unit.axes[: unit.rank])
-            index = tuple(map(self._index, place))
+            index = tuple(map(self._index, position))
             flat = regrouped(tuple(extents[e] for e in shape), own_shape, index)
             position = tuple(self._term(e, dim) for e, dim in zip(flat, own_shape, strict=True))
             self.units.regrouped[key] = position
         return self._recorded(position)
 
-    def _recorded(self, place: Place) -> Place:
-        """Return `place`, remembering it if it has index expressions."""
-        for t in place:
+    def _recorded(self, position: Place) -> Place:
+        """Return `position`, remembering it if it has index expressions."""
+        for t in position:
             if not isinstance(t, int):
-                self.expressed.add(place)
+                self.expressed.add(position)
                 break
-        return place
+        return position
 
     def _axis(self, extent: int, used: int, key: int, *, in_class: bool = True) -> int:
         """Return an unused axis of an extent, of the same class if there are several."""
@@ -282,11 +282,11 @@ class _RegionBuilder:
 
     # ---- places --------------------------------------------------------------------------------
 
-    def _propagate(self, unit: Unit, place: Place) -> None:
+    def _propagate(self, unit: Unit, position: Place) -> None:
         region = self.region
-        used = self.mask(place)
+        used = self.mask(position)
         region.masks[unit.number].append(used)
-        full_position = place
+        full_position = position
         if unit.is_fold:
             ended = 0
             reduced_axes: list[Term] = []
@@ -298,15 +298,15 @@ class _RegionBuilder:
             region.ends.setdefault(
                 unit.number, tuple([a for a in reduced_axes if isinstance(a, int)])
             )
-            full_position = (*place, *reduced_axes)
-        members, places, loads, seen = region.members, region.places, region.loads, self.seen
+            full_position = (*position, *reduced_axes)
+        members, positions, loads, seen = region.members, region.places, region.loads, self.seen
         for edge in unit.edges:
             if edge.same:
-                read_at = place
+                read_at = position
             elif edge.simple:
                 plain: tuple[int, ...] = edge.terms  # type: ignore[assignment]
                 read_at = tuple([full_position[t] if t >= 0 else STILL for t in plain])
-                if place in self.expressed:
+                if position in self.expressed:
                     self._recorded(read_at)
             else:
                 read_at = self._recorded(self._read_position(unit, edge, full_position))
@@ -316,7 +316,7 @@ class _RegionBuilder:
             if len(seen) == count:
                 continue
             if members >> v & 1:
-                positions = places.setdefault(v, [])
+                positions = positions.setdefault(v, [])
                 positions.append(read_at)
                 if len(positions) > 1 or read_at in self.expressed:
                     self.odd |= 1 << v
@@ -324,17 +324,17 @@ class _RegionBuilder:
             loads.setdefault(v, []).append(read_at)
             region.load_masks.setdefault(v, []).append(self.mask(read_at))
 
-    def _read_position(self, unit: Unit, edge: Edge, place: Place) -> Place:
+    def _read_position(self, unit: Unit, edge: Edge, position: Place) -> Place:
         """Return the position that an edge with index expressions reads."""
         axes, shape = self.region.axes, self.units.values[edge.producer].type.shape
-        key = (edge.terms, shape, place, *[axes[a] for a in bits(self.mask(place))])
+        key = (edge.terms, shape, position, *[axes[a] for a in bits(self.mask(position))])
         position = None if unit.trace.picks else self.units.rewritten.get(key)
         if position is None:
             position = tuple(
                 [
-                    self._term(rebuild(term, self._leaf(unit, place)), dim)
+                    self._term(rebuild(term, self._leaf(unit, position)), dim)
                     if isinstance(term, Expr)
-                    else place[term]
+                    else position[term]
                     if term >= 0
                     else STILL
                     for term, dim in zip(edge.terms, shape, strict=True)
@@ -346,14 +346,14 @@ class _RegionBuilder:
                 self.units.rewritten[key] = position
         return position
 
-    def _leaf(self, unit: Unit, place: Place) -> Callable[[Atom], Index]:
+    def _leaf(self, unit: Unit, position: Place) -> Callable[[Atom], Index]:
         """Return the function that replaces the variables of an edge's expression at a position."""
 
         def leaf(atom: Atom) -> Index:
             if atom.kind == "axis":
-                return self._index(place[int(atom.name[1:])])
+                return self._index(position[int(atom.name[1:])])
             if atom.kind == "value":
-                return self._data_position(unit, atom, place)
+                return self._data_position(unit, atom, position)
             return Expr((((atom,), 1),))
 
         return leaf
@@ -371,25 +371,25 @@ class _RegionBuilder:
             return int(name[1:])
         return e
 
-    def _data_position(self, unit: Unit, atom: Atom, place: Place) -> Index:
+    def _data_position(self, unit: Unit, atom: Atom, position: Place) -> Index:
         """Return a data-dependent position, named uniquely for each position of the unit."""
         axes = dict(unit.trace.picks)[atom.name]
-        nth = self.region.places[unit.number].index(place[: unit.rank])
+        nth = self.region.places[unit.number].index(position[: unit.rank])
         name = f"{atom.name}.{unit.number}.{nth}"
-        self.region.picks[name] = self.mask(tuple(place[a] for a in axes))
+        self.region.picks[name] = self.mask(tuple(position[a] for a in axes))
         return value(name, atom.extent)
 
-    def mask(self, place: Place) -> int:
+    def mask(self, position: Place) -> int:
         """Return the axes that a position depends on."""
-        axes = self.known_masks.get(place)
+        axes = self.known_masks.get(position)
         if axes is None:
             axes = 0
-            for term in place:
+            for term in position:
                 if not isinstance(term, int):
                     axes |= self._expr_mask(term)
                 elif term >= 0:
                     axes |= 1 << term
-            self.known_masks[place] = axes
+            self.known_masks[position] = axes
         return axes
 
     def _expr_mask(self, e: Expr) -> int:
@@ -459,19 +459,19 @@ class _RegionBuilder:
 
         The expressions may combine axes of the region, but not split any.
         """
-        (place, *others) = self.region.places[unit.number]
+        (position, *others) = self.region.places[unit.number]
         if others or unit.along >= 0:
             return False
-        if unit.trace.dots and self._is_peeked(unit, place):
+        if unit.trace.dots and self._is_peeked(unit, position):
             return True
         extents = self.units.extents
-        positions = product(extents[self.region.axes[a]] for a in bits(self.mask(place)))
-        if unit.trace.dots and not self._is_blocked(place):
+        positions = product(extents[self.region.axes[a]] for a in bits(self.mask(position)))
+        if unit.trace.dots and not self._is_blocked(position):
             return False
         elements = self.units.values[unit.number].type.elements
-        return positions == elements or _is_injective(place)
+        return positions == elements or _is_injective(position)
 
-    def _is_peeked(self, unit: Unit, place: Place) -> bool:
+    def _is_peeked(self, unit: Unit, position: Place) -> bool:
         """Return whether reductions, and no other contraction, read it through windows."""
         units, region = self.units, self.region
         taps = excluded = 0
@@ -480,13 +480,13 @@ class _RegionBuilder:
                 excluded |= ended
             else:
                 taps |= ended
-        windows = windows_of(place, taps & ~excluded, lambda a: units.extents[region.axes[a]])
+        windows = windows_of(position, taps & ~excluded, lambda a: units.extents[region.axes[a]])
         if not windows or units.values[unit.number].type.dtype.compute not in (f32, f64):
             return False
         region.peeked[unit.number] = windows
         return True
 
-    def _is_blocked(self, place: Place) -> bool:
+    def _is_blocked(self, position: Place) -> bool:
         """Return whether a contraction may be blocked along the axes of a position.
 
         They must be its readers' own, and none may be split.
@@ -494,8 +494,8 @@ class _RegionBuilder:
         reduced = 0
         for mask in self.region.ended.values():
             reduced |= mask
-        factors = [a for t in place if not isinstance(t, int) for a in atoms(t)]
-        return not self.mask(place) & reduced and all(a.kind not in ("//", "%") for a in factors)
+        factors = [a for t in position if not isinstance(t, int) for a in atoms(t)]
+        return not self.mask(position) & reduced and all(a.kind not in ("//", "%") for a in factors)
 
     def _check_related(self) -> Region:
         """Refuse results over different axes unless computing them iterates over a common axis."""
@@ -515,13 +515,13 @@ class _RegionBuilder:
         return region
 
 
-def _is_injective(place: Place) -> bool:
+def _is_injective(position: Place) -> bool:
     """Return whether different positions read different elements, as where a part is read.
 
     Every term must move along an axis that no other term has.
     """
     seen = set[int]()
-    for term in place:
+    for term in position:
         axes = () if term == STILL else axis_numbers(term)
         step = coefficient(term, f"a{axes[0]}") if isinstance(term, Expr) and axes else 1
         if len(axes) > 1 or seen & {*axes} or not isinstance(step, int) or step == 0:

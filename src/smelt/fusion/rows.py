@@ -99,15 +99,15 @@ class Rows:
     def _type(self, old: TensorType, axis: int) -> TensorType:
         return TensorType(old.dtype, (*old.shape[:axis], self.home.rows, *old.shape[axis + 1 :]))
 
-    def _operand(self, node: Node, place: int, x: Node) -> Node:
+    def _operand(self, node: Node, operand_index: int, x: Node) -> Node:
         """Return a rebuilt member, a constant, or an input of the body."""
         if x in self.new:
             return self.new[x]
         if isinstance(x.op, Constant):
             return x
         if not x.inputs and not isinstance(x.op, Input):
-            return self._source(x, self.home.cut(node, place))
-        cut = self.home.cut(node, place)
+            return self._source(x, self.home.cut(node, operand_index))
+        cut = self.home.cut(node, operand_index)
         key = x, cut
         part = self.reads.get(key)
         if part is None:

@@ -169,10 +169,10 @@ class Sweeps:
         They are rows of the axis next to the vector axis.
         """
         region = self.region
-        place = region.places[region.stored.bit_length() - 1][0]
+        position = region.places[region.stored.bit_length() - 1][0]
         others = [
             t
-            for t in place
+            for t in position
             if isinstance(t, int)
             and t >= 0
             and region.grid >> t & 1
@@ -214,9 +214,9 @@ class Sweeps:
 
         Also a product whose columns are two axes. Returns whether it is one of these.
         """
-        place, grid = self.region.places[u][0], self.region.grid
+        position, grid = self.region.places[u][0], self.region.grid
         for k, edge in enumerate(self.units.unit(u).edges):
-            terms = [term_at(place, t) for t in edge.terms]
+            terms = [term_at(position, t) for t in edge.terms]
             by_rows = any(map(slides, terms)) or (u == self.host and own_axes[k] & grid)
             by_rows = by_rows or in_lines(self.units, self.region, u, edge, own_axes[k], self.sizes)
             if not by_rows or not own_axes[0] or not own_axes[1]:
@@ -261,32 +261,41 @@ class Sweeps:
             rows = whole_rows(free, self.sizes[chosen[1]], itemsize, products)
         return int(evaluate(rows, {})), COLUMNS
 
-    def is_across(self, places: list[Place]) -> bool:
+    def is_across(self, positions: list[Place]) -> bool:
         """Return whether a load runs across the vector axis."""
         a = self.vector.bit_length() - 1
-        return a >= 0 and not self.apart and any(a in place and place[-1] != a for place in places)
+        return (
+            a >= 0
+            and not self.apart
+            and any(a in position and position[-1] != a for position in positions)
+        )
 
-    def is_far(self, place: Place) -> bool:
+    def is_far(self, position: Place) -> bool:
         """Return whether each lane accesses a cache line of its own.
 
         That is so if another axis is the contiguous one.
         """
-        last = place[-1] if place else STILL
-        return isinstance(last, int) and last >= 0 and self.is_across([place])
+        last = position[-1] if position else STILL
+        return isinstance(last, int) and last >= 0 and self.is_across([position])
 
     def _choose_vector_axis(self) -> int:
         """Return the axis along which most memory is accessed with stride 1, as a mask."""
         region = self.region
         if len(region.axes) < 2:
             return region.all_axes
-        lasts = {place[-1] for places in region.loads.values() for place in places if place}
+        lasts = {
+            position[-1]
+            for positions in region.loads.values()
+            for position in positions
+            if position
+        }
         lasts.update(region.places[u][0][-1] for u in bits(region.stored) if region.places[u][0])
         if len(lasts) == 1 and isinstance(only := lasts.pop(), int) and only >= 0:
             return 1 << only
         score = [0.0] * len(region.axes)
-        for v, places in region.loads.items():
-            for place, mask in zip(places, region.load_masks[v], strict=True):
-                vote(score, place, mask, 1.0)
+        for v, positions in region.loads.items():
+            for position, mask in zip(positions, region.load_masks[v], strict=True):
+                vote(score, position, mask, 1.0)
         for u in bits(region.stored):
             vote(score, region.places[u][0], region.masks[u][0], 1.5)
         for a in bits(self.split):
@@ -301,17 +310,17 @@ class Sweeps:
         region, units = self.region, self.units
         after: dict[int, int] = {}
         before: dict[int, int] = {}
-        places: dict[Place, int] = {}  # with its axes where a term is an expression, else 0
+        positions: dict[Place, int] = {}  # with its axes where a term is an expression, else 0
         fixed = region.scanned | self.split
         for v, masks in region.load_masks.items():
-            for mask, place in zip(masks, region.loads[v], strict=True):
-                places[place] = mask
+            for mask, position in zip(masks, region.loads[v], strict=True):
+                positions[position] = mask
                 fixed |= mask if v in units.loose else 0
         for u in bits(region.stored):
-            places.setdefault(region.places[u][0], 0)
-        for place, mask in places.items():
+            positions.setdefault(region.places[u][0], 0)
+        for position, mask in positions.items():
             last = -1
-            for t in (*place, -2):
+            for t in (*position, -2):
                 if not isinstance(t, int):
                     last = -3
                     fixed |= mask
@@ -358,7 +367,7 @@ class Sweeps:
     def _is_rowwise(self) -> bool:
         """Return whether reductions along rows depend on one another.
 
-        A part is then processed row by row (`codegen.llvm.rowwise`).
+        A part is then processed row by row (`codegen.llvm.loopir.rowwise_split`).
         """
         region = self.region
         split = [u for u, over in region.ended.items() if over & self.split]
@@ -375,15 +384,15 @@ class Sweeps:
         lowering).
         """
         positions = [
-            [t for t in place if t != STILL]
-            for places in self.region.loads.values()
-            for place in places
+            [t for t in position if t != STILL]
+            for positions in self.region.loads.values()
+            for position in positions
         ]
         rank = max(map(len, positions), default=0)
         contiguous = 0
-        for place in positions:
-            if rank and len(place) == rank:
-                last = place[-1]
+        for position in positions:
+            if rank and len(position) == rank:
+                last = position[-1]
                 contiguous |= sum([1 << a for a in axis_numbers(last)])
         count = self.volume(self.region.grid & ~contiguous)
         for a in bits(self.region.grid & contiguous):
@@ -392,8 +401,8 @@ class Sweeps:
 
     def _depth(self, a: int) -> int:
         """Return how far inside an axis is in the arrays that have it, 0 for the slowest."""
-        places = [p for loaded in self.region.loads.values() for p in loaded]
-        return min((p.index(a) for p in places if a in p), default=0)
+        positions = [p for reads in self.region.loads.values() for p in reads]
+        return min((p.index(a) for p in positions if a in p), default=0)
 
     def _is_one_pass(self, a: int) -> bool:
         """Return whether nothing along axis `a` waits for a reduction over `a`."""
@@ -424,7 +433,7 @@ class Sweeps:
             for u in bits(members):
                 reduced = region.ended.get(u, 0)
                 unit_ns = step_ns[u] * (WALKED_COST / STEP_COST if u in unblocked else 1.0)
-                for mask, place in zip(region.masks[u], region.places[u], strict=True):
+                for mask, position in zip(region.masks[u], region.places[u], strict=True):
                     if not (mask | reduced) & self.own & ~around:
                         count = self.evaluations(mask | reduced)
                         if repeated_units >> u & 1 and not (mask | reduced) & self.split:
@@ -435,7 +444,7 @@ class Sweeps:
                                 self.sizes,
                                 self.units.values[u].type.dtype.compute.itemsize,
                             )
-                        elif self.packs and not reduced and any(map(slides, place)):
+                        elif self.packs and not reduced and any(map(slides, position)):
                             count = min(count, self._packed_once(u, mask))
                         total_ns += unit_ns * count
         return total_ns

@@ -199,8 +199,8 @@ class State:
                 joins = self.units.unit(u).trace.joins
                 if u not in region.places or u in region.parts:
                     continue
-                place, kind = region.places[u], values[u].type
-                at_start = any(t != STILL for t in place[0][:joins])
+                position, kind = region.places[u], values[u].type
+                at_start = any(t != STILL for t in position[0][:joins])
                 if joins and not at_start:
                     continue
                 other_readers = 0 if region.flat else region.stored ^ 1 << u
@@ -212,7 +212,7 @@ class State:
                     v
                     for v, read in region.loads.items()
                     if len(read) == 1
-                    and read == place
+                    and read == position
                     and (any_value or (v < inputs and not other_readers >> v & 1))
                 ]
                 overwritable[values[u]] = [values[v] for v in candidates if values[v].type == kind]

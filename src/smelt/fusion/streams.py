@@ -489,7 +489,7 @@ class _Prediction:
                     pass
             if cost:
                 itemsize = max(a.dtype.itemsize for a in (t.args or (t,)))
-                # Sums of integers are work; positions, which a fold keeps, are what masks are.
+                # Integer sums are work; positions, which an arg-reduction carries, count as masks.
                 operands = (
                     t.args if t.kind in ("apply", "cast") else t.args[1:] * (t.kind == "fold")
                 )

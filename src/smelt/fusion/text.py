@@ -145,13 +145,13 @@ def _is_printed(node: Node, cluster: Cluster) -> bool:
 
 def _slot(slot: Slot, names: Mapping[Node, str], plan: Plan) -> str:
     if slot.reuses is not None:
-        place = f"over {names[slot.reuses]}"
+        location = f"over {names[slot.reuses]}"
     else:
-        place = "out" if slot.offset is None else expr_text(slot.offset)
+        location = "out" if slot.offset is None else expr_text(slot.offset)
         if slot.within is not None:
-            place += f" in {names[slot.within]}"
+            location += f" in {names[slot.within]}"
     first, last = plan.clusters[slot.first].name, plan.clusters[slot.last].name
-    return f"{names[slot.node]} @ {place}: {expr_text(slot.nbytes)} bytes, {first} to {last}"
+    return f"{names[slot.node]} @ {location}: {expr_text(slot.nbytes)} bytes, {first} to {last}"
 
 
 # ---- parser ------------------------------------------------------------------------------------
@@ -343,7 +343,7 @@ class _Reader:
             elif reuses not in self.graph.inputs:
                 _fail(self.source, self.at, "a buffer that stands above, or an input")
         elif m["place"] != "out":
-            place, _, host = m["place"].partition(" in ")
-            offset = self.expression(place)
+            offset_text, _, host = m["place"].partition(" in ")
+            offset = self.expression(offset_text)
             within = self.nodes(host)[0] if host else None
         self.slots[node] = Slot(node, nbytes, offset, first, last, reuses, within)

@@ -53,10 +53,10 @@ def moved_in_rounds(
     rounds, defaults = cluster.body.rounds, Hints(hints)
     times = sum(1 for _ in rounds.each(defaults))
     read, written = [0] * len(cluster.inputs), [0] * len(cluster.outputs)
-    for place in range(len(read)):
-        is_shared = any(c.axis == WHOLE for c in rounds.reads if c.place == place)
-        nbytes = at_hints(cluster.inputs[place].type.nbytes, defaults)
-        read[place] = nbytes * (times if is_shared else 1)
+    for index in range(len(read)):
+        is_shared = any(c.axis == WHOLE for c in rounds.reads if c.place == index)
+        nbytes = at_hints(cluster.inputs[index].type.nbytes, defaults)
+        read[index] = nbytes * (times if is_shared else 1)
     for c in rounds.makes:
         nbytes = at_hints(cluster.outputs[c.place].type.nbytes, defaults)
         written[c.place] = nbytes * (2 * times if c.axis == WHOLE else 1)

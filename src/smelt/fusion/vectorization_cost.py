@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 def lanes_axis(sweeps: Sweeps) -> int:
     """Return the grid axis along which each lane takes a short row, as a mask.
 
-    0 if rows are long, or too few. `schedule_model.vector` is the vector axis otherwise.
+    0 if rows are long, or too few. `schedule_model.Sweeps.vector` is the vector axis otherwise.
     """
     region, sizes = sweeps.region, sweeps.sizes
     if not region.ended or region.scanned or not sweeps.vector & (region.folded | region.grid):
         return 0
     if sizes[sweeps.vector.bit_length() - 1] > SHORT_ROW:
         return 0
-    place = region.places[region.stored.bit_length() - 1][0]
-    grid_terms = [t for t in place if isinstance(t, int) and t >= 0 and region.grid >> t & 1]
+    position = region.places[region.stored.bit_length() - 1][0]
+    grid_terms = [t for t in position if isinstance(t, int) and t >= 0 and region.grid >> t & 1]
     long_axes = [t for t in grid_terms if sizes[t] >= LEAST_LANES]
     if not long_axes or sweeps.vector >> long_axes[-1] & 1:
         return 0
@@ -90,16 +90,16 @@ def fastest(term: Term) -> int:
 def _inside_of(region: Region, axis: int) -> int:
     """Return the axes that are further inside than another one in some array."""
     axes = 0
-    for place in (p for places in region.loads.values() for p in places):
-        if axis in place:
-            inner = place[place.index(axis) + 1 :]
+    for position in (p for positions in region.loads.values() for p in positions):
+        if axis in position:
+            inner = position[position.index(axis) + 1 :]
             axes |= sum(1 << t for t in {*inner} if isinstance(t, int) and t >= 0)
     return axes
 
 
-def vote(score: list[float], place: tuple[Term, ...], mask: int, weight: float) -> None:
+def vote(score: list[float], position: tuple[Term, ...], mask: int, weight: float) -> None:
     """Count an access for the axis it reads with stride 1, and against its other axes."""
-    contiguous = fastest(place[-1]) if place else -1
+    contiguous = fastest(position[-1]) if position else -1
     weight *= 64.0 ** mask.bit_count()
     for a in bits(mask):
         score[a] += 2 * weight if contiguous == a else -weight

@@ -60,14 +60,14 @@ def window_of(term: Index, taps: int) -> Window | None:
 
 
 def windows_of(
-    place: Iterable[Index], taps: int, extent: Callable[[int], Index]
+    position: Iterable[Index], taps: int, extent: Callable[[int], Index]
 ) -> list[Window] | None:
     """Return the windows through which a value is read at a position.
 
     None if there is another expression, if windows skip positions, or if there are too many.
     """
     windows: list[Window] = []
-    for term in place:
+    for term in position:
         if isinstance(term, Expr):
             window = window_of(term, taps)
             extent_of_taps = extent(window.tap) if window else None
@@ -77,7 +77,7 @@ def windows_of(
                 return None
             windows.append(window)
     axes = [a for w in windows for a in (w.axis, w.tap)]
-    plain_terms = [t for t in place if isinstance(t, int) and t in axes]
+    plain_terms = [t for t in position if isinstance(t, int) and t in axes]
     return None if plain_terms or len({*axes}) < len(axes) or len(windows) > MOST else windows
 
 
