@@ -106,12 +106,12 @@ def _add_loads(merged: Region, region: Region, axis_map: tuple[int, ...] | None)
             continue
         if not unchanged and any(not isinstance(t, int) for p in positions for t in p):
             return False
-        positions = merged.loads.setdefault(v, [])
+        merged_positions = merged.loads.setdefault(v, [])
         masks = merged.load_masks.setdefault(v, [])
         for position, mask in zip(positions, region.load_masks[v], strict=True):
             renamed = position if unchanged else _renamed_axes(position, axis_map)
-            if renamed not in positions:
-                positions.append(renamed)
+            if renamed not in merged_positions:
+                merged_positions.append(renamed)
                 masks.append(mask if unchanged else _mask(renamed))
     return True
 

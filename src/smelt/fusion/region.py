@@ -205,15 +205,15 @@ class _RegionBuilder:
     def _reshaped(self, unit: Unit, shape: tuple[int, ...], position: list[Term]) -> Place:
         """Return the position of a unit that is iterated over under another shape."""
         key = (unit.number, shape, *position)
-        position = self.units.regrouped.get(key)
-        if position is None:
+        reshaped = self.units.regrouped.get(key)
+        if reshaped is None:
             extents = self.units.extents
             own_shape = tuple(extents[e] for e in unit.axes[: unit.rank])
             index = tuple(map(self._index, position))
             flat = regrouped(tuple(extents[e] for e in shape), own_shape, index)
-            position = tuple(self._term(e, dim) for e, dim in zip(flat, own_shape, strict=True))
-            self.units.regrouped[key] = position
-        return self._recorded(position)
+            reshaped = tuple(self._term(e, dim) for e, dim in zip(flat, own_shape, strict=True))
+            self.units.regrouped[key] = reshaped
+        return self._recorded(reshaped)
 
     def _recorded(self, position: Place) -> Place:
         """Return `position`, remembering it if it has index expressions."""
