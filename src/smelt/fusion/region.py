@@ -316,9 +316,9 @@ class _RegionBuilder:
             if len(seen) == count:
                 continue
             if members >> v & 1:
-                positions = positions.setdefault(v, [])
-                positions.append(read_at)
-                if len(positions) > 1 or read_at in self.expressed:
+                of_operand = positions.setdefault(v, [])
+                of_operand.append(read_at)
+                if len(of_operand) > 1 or read_at in self.expressed:
                     self.odd |= 1 << v
                 continue
             loads.setdefault(v, []).append(read_at)
@@ -328,9 +328,9 @@ class _RegionBuilder:
         """Return the position that an edge with index expressions reads."""
         axes, shape = self.region.axes, self.units.values[edge.producer].type.shape
         key = (edge.terms, shape, position, *[axes[a] for a in bits(self.mask(position))])
-        position = None if unit.trace.picks else self.units.rewritten.get(key)
-        if position is None:
-            position = tuple(
+        composed = None if unit.trace.picks else self.units.rewritten.get(key)
+        if composed is None:
+            composed = tuple(
                 [
                     self._term(rebuild(term, self._leaf(unit, position)), dim)
                     if isinstance(term, Expr)
@@ -343,8 +343,8 @@ class _RegionBuilder:
             if (
                 not unit.trace.picks
             ):  # data-dependent positions have a name per position of the unit
-                self.units.rewritten[key] = position
-        return position
+                self.units.rewritten[key] = composed
+        return composed
 
     def _leaf(self, unit: Unit, position: Place) -> Callable[[Atom], Index]:
         """Return the function that replaces the variables of an edge's expression at a position."""

@@ -373,20 +373,20 @@ class State:
         if signature is None:
             return None
         first, first_signature = self.seen.setdefault(signature.form, (key, signature))
-        known = self.judged.get(first)
-        if known is None:
+        verdict = self.judged.get(first)
+        if verdict is None:
             return None
         shapes = self.walked.get(first)
         if shapes is not None:  # isomorphic sets with other shapes have identical extents
             self.walked[key] = {
                 first_signature.here(signature, u): shape for u, shape in shapes.items()
             }
-        refusal, fault = known.refusal, known.found.fault
+        refusal, fault = verdict.refusal, verdict.found.fault
         if refusal is not None and fault is not None:  # expressed with this set's values
             refusal = refuse_fault(
-                self.units, fault, first_signature.here(signature, known.found.at)
+                self.units, fault, first_signature.here(signature, verdict.found.at)
             )
-        return Verdict(known.found, known.cost, refusal, (first_signature, signature))
+        return Verdict(verdict.found, verdict.cost, refusal, (first_signature, signature))
 
     def size(self, members: int, parts: Sequence[Cluster] = ()) -> float:
         """Return the scalar operations of a set."""
