@@ -138,9 +138,8 @@ def _split_along(
             chunked = _ChunkGrower(graph, readers, hints, least, early).run(large[0], axis, large)
             break
         except _NeedsAllRows as reason:
-            if (
-                not may_precompute or reason.folds <= early
-            ):  # computed before already, and still needed
+            # computed before already, and still needed
+            if not may_precompute or reason.folds <= early:
                 raise
             early |= reason.folds
         except SmeltError as error:
@@ -233,9 +232,8 @@ class _ChunkGrower:
                 if not x.inputs:
                     continue  # an input, a constant or positions
                 grows = cut != WHOLE and (self._is_large(x) or self._widens(x))
-                follows = (
-                    not self._is_accumulated(node) or cut == WHOLE
-                )  # rows, or the destination of a scatter
+                # rows, or the destination of a scatter
+                follows = not self._is_accumulated(node) or cut == WHOLE
                 if (x.op.is_view and follows) or grows:
                     self._add(x, cut)
             if axis >= node.type.rank and node not in self.graph.outputs:

@@ -352,9 +352,8 @@ class _Composer:
         """Return the plan of a part that runs once; the part before may be chunked again."""
         if part is self.parts.before and self.parts.again:
             unchunked = plan_single.plan(part, self.target, None, self.hints)
-            available = self._limit_before(
-                unchunked
-            )  # tried once only: that plan might have a part before its chunks as well
+            # tried once only: that plan might have a part before its chunks as well
+            available = self._limit_before(unchunked)
             candidate = _chunked_plan(unchunked, self.target, self.hints, NOTHING, available)
             if not isinstance(candidate, Plan):
                 return unchunked

@@ -180,9 +180,8 @@ def in_lines(
     is_by_rows = (
         bool(is_computed) and len(axes) > 1 and bool(last_term) and last_term[0] == axes[-1]
     )
-    is_short = all(
-        sizes[a] <= THIN for a in bits(region.masks[u][0] & ~own_axes)
-    )  # read while they are computed
+    # read while they are computed
+    is_short = all(sizes[a] <= THIN for a in bits(region.masks[u][0] & ~own_axes))
     return is_by_rows and (is_short or not _is_one_run(units, region, *axes[-2:]))
 
 

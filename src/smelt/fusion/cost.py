@@ -486,11 +486,12 @@ def _near_earlier(positions: Sequence[Place]) -> list[bool]:
     for position in positions:
         terms, constants = _without_constants(position)
         others = by_terms.setdefault(terms, [])
+        # most positions come in order
         is_near.append(
             any(
                 all(abs(a - b) <= NEAR for a, b in zip(constants, other, strict=True))
                 for other in reversed(others)
             )
-        )  # most positions come in order
+        )
         others.append(constants)
     return is_near

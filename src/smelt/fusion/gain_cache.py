@@ -63,9 +63,8 @@ class Tries:
         """
         for c in readers:
             for third, bound in self.gains.get(c, {}).items():
-                if third != p and (
-                    third not in readers or third < c
-                ):  # update a pair that grows on both sides only once
+                # update a pair that grows on both sides only once
+                if third != p and (third not in readers or third < c):
                     self.note(third, c, bound + objective_ns)
         for third, gain in self.last.pop(p, {}).items():
             del self.last[third][p]

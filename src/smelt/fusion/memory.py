@@ -77,9 +77,8 @@ def rounded(nbytes: Index) -> Index:
         (unaligned if c % LINE else aligned).append((m, c))
     if not unaligned:
         return nbytes
-    lines = Atom(
-        "//", args=(add(Expr(tuple(unaligned)), LINE - 1), LINE)
-    )  # known to be irreducible
+    # known to be irreducible
+    lines = Atom("//", args=(add(Expr(tuple(unaligned)), LINE - 1), LINE))
     return add(Expr(tuple(aligned)) if aligned else 0, Expr((((lines,), LINE),)))
 
 

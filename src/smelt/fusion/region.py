@@ -140,9 +140,8 @@ class _RegionBuilder:
         self.beside: set[tuple[int, int]] = set()
         """Pairs of axis classes that some member has as two axes of its own, in both orders."""
         self.square = region.members & units.square
-        picked = (
-            region.members & units.picked
-        )  # their position names mean other axes in other regions
+        # their position names mean other axes in other regions
+        picked = region.members & units.picked
         self.known_masks: dict[Place, int] = {} if picked else units.masks
         self.expressed = units.expressed
         self.odd = 0
@@ -340,9 +339,7 @@ class _RegionBuilder:
                     for term, dim in zip(edge.terms, shape, strict=True)
                 ]
             )
-            if (
-                not unit.trace.picks
-            ):  # data-dependent positions have a name per position of the unit
+            if not unit.trace.picks:  # else its names differ at each position of the unit
                 self.units.rewritten[key] = composed
         return composed
 
@@ -435,9 +432,8 @@ class _RegionBuilder:
             unit = self.units.unit(u)
             if unit.along >= 0 and u in region.places:
                 scan_axis = region.places[u][0][unit.along]
-                if (
-                    not isinstance(scan_axis, int) or scan_axis < 0
-                ):  # a single element of the scan is read
+                # a single element of the scan is read
+                if not isinstance(scan_axis, int) or scan_axis < 0:
                     return region.refuse("reduction-crossing", u)
                 region.scanned |= 1 << scan_axis
                 if region.scanned.bit_count() != 1:

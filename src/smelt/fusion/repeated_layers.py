@@ -345,9 +345,8 @@ class _CopyTest:
         if x == y:
             return x < 0  # it precedes all copies
         if number == 1 and x < 0:
-            return (
-                0 <= y < self.period
-            )  # the first copy reads from before what others read from their predecessor
+            # the first copy reads from before what others read from their predecessor
+            return 0 <= y < self.period
         return y == x + self.period and x >= 0 and y >= (number - 1) * self.period
 
 

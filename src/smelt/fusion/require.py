@@ -51,9 +51,8 @@ def _separated_pairs(
     for u, v in adjacent:
         if not any(c >> u & c >> v & 1 for c in clusters):
             yield u, v
-    if (
-        first and first == second and len(clusters) > 1
-    ):  # the whole program: parts without shared data too
+    # the whole program: parts without shared data too
+    if first and first == second and len(clusters) > 1:
         yield least(clusters[0]), least(clusters[1] & ~clusters[0] or clusters[1])
     elif not adjacent and first and second and not any(c & first and c & second for c in clusters):
         yield least(first), least(second)

@@ -101,9 +101,8 @@ def streamed(model: Model, region: Region, *, beyond: bool) -> Cost | None:
         is_consumed = n > SHORT_TAKEN and _is_consumed(model, region, a)
         relieves_memory = beyond and (not products or n > SHORT_TAKEN)
         is_stored_along = any(region.masks[u][0] >> a & 1 for u in bits(region.stored))
-        may_skip = (
-            masked and not is_stored_along
-        )  # results along the axis are stored at every position
+        # results along the axis are stored at every position
+        may_skip = masked and not is_stored_along
         if not (relieves_memory or may_skip or is_long or is_consumed):
             continue
         try:

@@ -63,9 +63,8 @@ class Collected:
 def collect(units: Units, region: Region, a: int, rounding: str) -> Collected:
     """Return the terms of a region with axis number `a` streamed. Raises NotCollected."""
     collector = _Collector(units, region, f"a{a}", rounding)
-    for u in reversed(
-        region.masks
-    ):  # operands before readers, so that long chains need no deep recursion
+    # operands before readers, so that long chains need no deep recursion
+    for u in reversed(region.masks):
         for place in region.places[u]:
             if all(isinstance(t, int) for t in place):
                 collector.element(units.values[region.parts.get(u, u)], collector.index_of(place))

@@ -143,9 +143,8 @@ class Blocks:
             return any_cube
         loose = t.axes - self.fixed
         read = is_read(t.args[0] if t.kind == "cast" else t) and self.name in loose
-        if read or (
-            loose == {self.name} and is_plain(t)
-        ):  # evaluate it at each position of the block
+        # evaluate it at each position of the block
+        if read or (loose == {self.name} and is_plain(t)):
             return terms.fails(terms.negated(t) if target else t)
         return terms.const(True, bool_)
 

@@ -178,9 +178,8 @@ class Terms:
         position: Index = 0
         for a in over:
             position = add(mul(position, extents[a]), axis(a, extents[a]))
-        arg = (
-            self.cast(arg, i8) if arg.dtype.kind == "bool" else arg
-        )  # bool has no identity for min and max
+        # bool has no identity for min and max
+        arg = self.cast(arg, i8) if arg.dtype.kind == "bool" else arg
         args, axes = (arg, self.index(position)), arg.axes - set(over)
         return self.make("fold", combine, args, axes, i64, None, over)
 
@@ -320,9 +319,8 @@ class Terms:
 
     def _with(self, t: Term, args: tuple[Term, ...]) -> Term:
         removed = frozenset(t.over) if t.kind == "first" else NO_AXES
-        extra = t.axes - _axes(
-            t.args
-        )  # axes that come from no argument, such as those of a position
+        # axes that come from no argument, such as those of a position
+        extra = t.axes - _axes(t.args)
         return self.make(
             t.kind, t.op, args, (_axes(args) | extra) - removed, t.dtype, t.value, t.over
         )
