@@ -204,7 +204,7 @@ def own_classes(
 
 
 def regrouped(walked: Shape, shape: Shape, position: tuple[Index, ...]) -> tuple[Index, ...]:
-    """Return the index in `shape` of the element at row-major position `at` of `walked`.
+    """Return the index in `shape` of the element at row-major `position` of `walked`.
 
     >>> i, j = axis("i", 6), axis("j", 4)
     >>> regrouped((6, 4), (2, 3, 4), (i, j)), regrouped((2, 3, 4), (6, 4), (axis("g", 2), i % 3, j))

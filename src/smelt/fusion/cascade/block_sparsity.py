@@ -107,7 +107,7 @@ def narrowed(
 ) -> None:
     """Narrow the visited part to where conditions do not rule out every contribution.
 
-    `masks` are conditions with the value for which nothing is contributed.
+    `ruling` are conditions with the value for which nothing is contributed.
     """
     rules = Blocks(terms, name, fixed)
     position_rules = Blocks(terms, name, fixed, each=True)
