@@ -79,9 +79,8 @@ def plan(
     if split is None:
         return _plan(graph, target, journal, hints, fuse=fuse, donated=donated)
     checks = plan_single.plan(split[1], target, Journal(keep=False), hints)
-    checked_values = {
-        n for c in checks.clusters for n in c.inputs
-    }  # checks run last: their inputs must not be overwritten
+    # checks run last: their inputs must not be overwritten
+    checked_values = {n for c in checks.clusters for n in c.inputs}
     donated = {n: to for n, to in donated.items() if n not in checked_values}
     combined = together(_plan(split[0], target, journal, hints, fuse=fuse, donated=donated), checks)
     if knobs.VERIFY.get():

@@ -283,9 +283,8 @@ class Decisions:
         for (a, b), (times, separate_ns, lost_ns) in self.dears.items():
             if not holders[a] & holders[b]:
                 details = {"value": self.names[a], "times": float(times), "cost_ns": lost_ns}
-                saved_bytes = (1 + times) * self.model.nbytes[
-                    a
-                ]  # not written once and not read by each
+                # not written once and not read by each
+                saved_bytes = (1 + times) * self.model.nbytes[a]
                 self._record(
                     a,
                     b,

@@ -279,7 +279,7 @@ class _RegionBuilder:
                             parent[b] = a
         return parent
 
-    # ---- places --------------------------------------------------------------------------------
+    # ---- positions -----------------------------------------------------------------------------
 
     def _propagate(self, unit: Unit, position: Place) -> None:
         region = self.region

@@ -321,8 +321,8 @@ class _Sum:
         self.rescaling = self._times(self.rescaling, moved(self.terms, row, gauge, c, substitute))
         self.made_up = self._times(self.made_up, over(self.terms, row, last, last, bound=True))
 
-    def _times(self, gauge_of_atom: Term | None, factor: Term) -> Term:
-        return factor if gauge_of_atom is None else self.terms.mul(gauge_of_atom, factor)
+    def _times(self, product: Term | None, factor: Term) -> Term:
+        return factor if product is None else self.terms.mul(product, factor)
 
     def _is_bound(self, form: Linear, gauge: Gauge, c: Coefficient) -> bool:
         """Return whether the varying part of an exponent is at most c times the gauge."""

@@ -203,7 +203,7 @@ def _is_safe(f: Formula, slot: Term, unit: float, least: bool) -> bool:
     return True
 
 
-# ---- from fixed places -------------------------------------------------------------------------
+# ---- low-rank factors --------------------------------------------------------------------------
 
 
 def _evaluate_at(f: Formula, v: Any, r: Any) -> Array:
