@@ -84,9 +84,9 @@ class Narrow(NotCut):
 class _NeedsAllRows(NotCut):
     """Chunks read reductions over all rows: `folds` would have to be computed before."""
 
-    def __init__(self, how: str, folds: AbstractSet[Node]) -> None:
+    def __init__(self, how: str, reductions: AbstractSet[Node]) -> None:
         super().__init__(how)
-        self.folds = folds
+        self.folds = reductions
 
 
 def split(
@@ -168,7 +168,9 @@ class _ChunkGrower:
         self.graph, self.readers, self.hints, self.least = graph, readers, hints, least
         self.early = early
         """Reductions over rows that are computed before, from what the chunks recompute."""
-        self.ahead = {n for fold in early for n in Graph(graph.name, graph.inputs, (fold,)).nodes()}
+        self.ahead = {
+            n for reduction in early for n in Graph(graph.name, graph.inputs, (reduction,)).nodes()
+        }
         """Everything that is computed for `early`."""
         self.order = {n: k for k, n in enumerate(graph.nodes())}
         self.axis: dict[Node, int] = {}

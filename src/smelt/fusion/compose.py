@@ -434,9 +434,9 @@ class _Composer:
         outputs = tuple(p.node for p in parts.makes)
         reads = tuple(_cut(p, inputs) for p in parts.reads)
         makes = tuple(_cut(p, outputs) for p in parts.makes)
-        rounds = Rounds(reads, makes, parts.extent, parts.rows, rows)
+        chunks = Rounds(reads, makes, parts.extent, parts.rows, rows)
         inside = {n: parts.of[n] for n in parts.body.nodes() if n in parts.of}
-        chunk_body = _with_names(name, Body(rounds, body, inside))
+        chunk_body = _with_names(name, Body(chunks, body, inside))
         return Cluster(name, parts.members, inputs, outputs, body=chunk_body)
 
     def _chunk_bytes(self, cluster: Cluster) -> int:
@@ -448,8 +448,8 @@ class _Composer:
     def _keeps_several_values(self, cluster: Cluster) -> bool:
         """Return whether a chunk keeps noticeably more than its largest value at some time."""
         assert cluster.body is not None
-        body, rounds = cluster.body.plan, cluster.body.rounds
-        hints = Hints({**self.hints, rounds.rows: rounds.block})
+        body, chunks = cluster.body.plan, cluster.body.rounds
+        hints = Hints({**self.hints, chunks.rows: chunks.block})
         sizes = [at_hints(s.nbytes, hints) for s in body.slots if s.offset is not None]
         largest = max(sizes, default=0)
         return kept_between(body, hints) - largest > largest // SMALL
@@ -461,9 +461,9 @@ class _Composer:
         arithmetic to hide behind.
         """
         assert cluster.body is not None
-        rounds, body = cluster.body.rounds, cluster.body.plan
-        chunk_count = sum(1 for _ in rounds.each(self.hints))
-        shared = {x for x, c in zip(body.graph.inputs, rounds.reads) if c.axis == WHOLE}
+        chunks, body = cluster.body.rounds, cluster.body.plan
+        chunk_count = sum(1 for _ in chunks.each(self.hints))
+        shared = {x for x, c in zip(body.graph.inputs, chunks.reads) if c.axis == WHOLE}
         repacked = sum(
             at_hints(x.type.nbytes, self.hints)
             for c in body.clusters

@@ -249,9 +249,9 @@ class Model:
             touch += self.read_ns(v, nbytes, threads)
         u = region.stored.bit_length() - 1
         touch += self.write_ns(u, threads)
-        sweeps = random * self.ns_per_byte(self.target.level(self.nbytes[u], 1), "copy", threads)
+        rereads = random * self.ns_per_byte(self.target.level(self.nbytes[u], 1), "copy", threads)
         launch = self.target.launch_ns if threads > 1 else INLINE_LAUNCH_NS
-        arithmetic, memory = region.work / threads, touch + sweeps
+        arithmetic, memory = region.work / threads, touch + rereads
         hidden = min(arithmetic, memory)
         total = launch + arithmetic + memory - OVERLAP * hidden
         burden = total + (OVERLAP - CHARGED) * hidden
@@ -261,7 +261,7 @@ class Model:
             launch,
             arithmetic,
             touch,
-            sweeps,
+            rereads,
             read=read,
             written=self.nbytes[u],
             tasks=tasks,
@@ -275,40 +275,40 @@ class Model:
             return self.call(self.units.unit(region.members.bit_length() - 1))
         if region.members & self.units.joined:
             return self.joining(region)
-        sweeps = Sweeps(self.units, region, self.extents)
-        sweeps.arrange()
+        schedule = Sweeps(self.units, region, self.extents)
+        schedule.arrange()
         if region.work < 0:
-            region.work = sweeps.work(self._steps(region)) * sweeps.emptiness(self.lanes)
-            if sweeps.packs:
-                fixed = region.grid & ~sweeps.cut_axes
+            region.work = schedule.work(self._steps(region)) * schedule.emptiness(self.lanes)
+            if schedule.packs:
+                fixed = region.grid & ~schedule.cut_axes
                 region.packing = region_packing_ns(
                     self.target,
                     self.units,
                     region,
-                    sweeps.sizes,
+                    schedule.sizes,
                     fixed,
-                    sweeps.evaluations,
-                    hosted=sweeps.hosted,
+                    schedule.evaluations,
+                    hosted=schedule.hosted,
                 )
                 region.work += region.packing
                 region.work += unfilled(
                     self.units,
                     region,
-                    sweeps.sizes,
+                    schedule.sizes,
                     self.target.vector_bytes,
-                    lambda u, axes: self.step_ns[u] * sweeps.evaluations(axes),
+                    lambda u, axes: self.step_ns[u] * schedule.evaluations(axes),
                 )
-        tasks = sweeps.tasks()
+        tasks = schedule.tasks()
         inline = region.work < INLINE_NS and region.work + self._floor(region) < INLINE_NS
         threads = 1 if inline else min(tasks, self.cores)
-        traffic = _Traffic(self, region, sweeps, threads)
-        partials = self._partials(region, sweeps)
+        traffic = _Traffic(self, region, schedule, threads)
+        partials = self._partials(region, schedule)
         launch = self.target.launch_ns if threads > 1 else INLINE_LAUNCH_NS
-        launch *= 2 if sweeps.split else 1
+        launch *= 2 if schedule.split else 1
         count = len(region.loads) + region.stored.bit_count()
         streams = max(0.0, count / STREAMS - 1.0) * traffic.touch
         memory = traffic.touch + traffic.sweeps + traffic.scratch + partials + streams
-        arithmetic = (region.work + traffic.lanes_ns + FEW_NS * _rows_of_few(sweeps)) / threads
+        arithmetic = (region.work + traffic.lanes_ns + FEW_NS * _rows_of_few(schedule)) / threads
         hidden = min(arithmetic, memory)
         total = launch + arithmetic + memory - OVERLAP * hidden
         burden = total + (OVERLAP - CHARGED) * hidden
@@ -327,8 +327,8 @@ class Model:
             tasks,
             traffic.row,
             traffic.kept,
-            max(map(max, sweeps.sweeps.values()), default=1),
-            bool(sweeps.split),
+            max(map(max, schedule.sweeps.values()), default=1),
+            bool(schedule.split),
             packing=region.packing / threads,
         )
 
@@ -352,25 +352,25 @@ class Model:
         read = sum(self.read_ns(v, self.nbytes[v], 1) for v in region.loads)
         return read + sum(self.write_ns(u, 1) for u in bits(region.stored))
 
-    def _partials(self, region: Region, sweeps: Sweeps) -> float:
+    def _partials(self, region: Region, schedule: Sweeps) -> float:
         """Return the time of writing and reading the partial results of a split reduction."""
         total = 0.0
         for u, ended in region.ended.items():
-            if ended & sweeps.split:
-                total += sweeps.parts * sweeps.volume(region.masks[u][0]) * PARTIAL_BYTES
+            if ended & schedule.split:
+                total += schedule.parts * schedule.volume(region.masks[u][0]) * PARTIAL_BYTES
         return 2 * total * self.ns_per_byte("l2", "copy", 1)
 
 
 class _Traffic:
     """The bytes that a region moves, and the nanoseconds of moving them."""
 
-    def __init__(self, model: Model, region: Region, sweeps: Sweeps, threads: int) -> None:
+    def __init__(self, model: Model, region: Region, schedule: Sweeps, threads: int) -> None:
         self.touch = self.sweeps = self.lanes_ns = rows = repeated_ns = 0.0
         """Nanoseconds by bandwidth; `lanes_ns` is time for elements that lanes access singly."""
         self.read = self.row = 0
-        transposes = not region.ended or sweeps.packs
-        all_mask = region.all_axes if not sweeps.sweeps else -1
-        axis = sweeps.vector.bit_length() - 1
+        transposes = not region.ended or schedule.packs
+        all_mask = region.all_axes if not schedule.sweeps else -1
+        axis = schedule.vector.bit_length() - 1
         for v, positions in region.loads.items():
             masks = region.load_masks[v]
             itemsize = model.itemsize[v]
@@ -378,18 +378,18 @@ class _Traffic:
                 nbytes = model.nbytes[v]  # each element once, in memory order
                 self.read += nbytes
                 self.touch += model.read_ns(v, nbytes, threads)
-                self.row += sweeps.row(all_mask) * itemsize
+                self.row += schedule.row(all_mask) * itemsize
                 continue
-            distinct_elements = min(model.elements[v], sum(map(sweeps.volume, masks)))
+            distinct_elements = min(model.elements[v], sum(map(schedule.volume, masks)))
             nbytes = distinct_elements * itemsize
             self.read += nbytes
-            across = ACROSS if sweeps.is_across(positions) else 1.0
+            across = ACROSS if schedule.is_across(positions) else 1.0
             self.touch += model.read_ns(v, nbytes, threads) * across
-            self.row += sum([sweeps.row(m) for m in masks]) * itemsize
-            sweep = sweeps.sweeps.get(v)
+            self.row += sum([schedule.row(m) for m in masks]) * itemsize
+            pass_index = schedule.sweeps.get(v)
             exclusive = _near_earlier(positions) if len(positions) > 1 else ONE
             for k, (position, mask) in enumerate(zip(positions, masks, strict=True)):
-                loaded = sweeps.evaluations(mask)
+                loaded = schedule.evaluations(mask)
                 if loaded > distinct_elements and any(not isinstance(t, int) for t in position):
                     loaded = min(loaded, model.elements[v])  # out-of-bounds lanes are masked off
                 if k == 0 and loaded > distinct_elements:
@@ -397,68 +397,68 @@ class _Traffic:
                     if level != "l1":  # data in L1 is as cheap as in registers
                         rate = model.ns_per_byte(level, "read", threads)
                         repeated_ns += (loaded - distinct_elements) * itemsize * rate
-                times = 1 if sweep is None else sweep[k]
+                times = 1 if pass_index is None else pass_index[k]
                 lane_ns = _lane_ns(
-                    sweeps, position, mask, loaded, packs=transposes, alone=model.cores == 1
+                    schedule, position, mask, loaded, packs=transposes, alone=model.cores == 1
                 )
                 self.lanes_ns += times * lane_ns
                 if times == 1 and exclusive[k]:
                     continue
                 rows += max(times - (k == 0), 0) * loaded * itemsize
-        kept_values = [(region.masks[u][0], max(model.itemsize[u], 4)) for u in bits(sweeps.kept)]
+        kept_values = [(region.masks[u][0], max(model.itemsize[u], 4)) for u in bits(schedule.kept)]
         sizes = {
-            u: sweeps.row(axes) * itemsize
-            for u, (axes, itemsize) in zip(bits(sweeps.kept), kept_values, strict=True)
+            u: schedule.row(axes) * itemsize
+            for u, (axes, itemsize) in zip(bits(schedule.kept), kept_values, strict=True)
         }
-        exclusive = [n for u, n in sizes.items() if sweeps.beside >> u & 1]
+        exclusive = [n for u, n in sizes.items() if schedule.beside >> u & 1]
         self.kept = sum(sizes.values()) - sum(exclusive) + max(exclusive, default=0)
         self.row += self.kept
         self.scratch = 0.0
         if rows > 0 or kept_values:
             resting = model.target.level(self.row * threads, threads)
             self.sweeps = rows * model.ns_per_byte(resting, "read", threads)
-            moved = sum(sweeps.evaluations(axes) * itemsize for axes, itemsize in kept_values)
+            moved = sum(schedule.evaluations(axes) * itemsize for axes, itemsize in kept_values)
             self.scratch = 2 * moved * model.ns_per_byte(resting, "copy", threads)
         self.written = 0
         for u in bits(region.stored):
             self.written += model.nbytes[u]
             self.touch += model.write_ns(u, threads)
-            if not transposes and sweeps.is_far(region.places[u][0]):
+            if not transposes and schedule.is_far(region.places[u][0]):
                 self.lanes_ns += model.elements[u] * FAR_NS
         self.sweeps += max(0.0, repeated_ns - OVERLAP * self.touch)
 
 
 def _lane_ns(
-    sweeps: Sweeps, position: Place, mask: int, loaded: float, *, packs: bool, alone: bool
+    schedule: Sweeps, position: Place, mask: int, loaded: float, *, packs: bool, alone: bool
 ) -> float:
     """Return the nanoseconds of one pass over elements that lanes access one by one.
 
     Short rows are charged only on a single core: with more, a kernel that stores nothing instead
     keeps fewer of them busy.
     """
-    picks = sweeps.region.picks
-    if alone and sweeps.apart and sweeps.apart.bit_length() - 1 in position[:-1]:
-        return sweeps.evaluations(mask) * STEP_NS
-    if not packs and sweeps.is_far(position):
+    picks = schedule.region.picks
+    if alone and schedule.apart and schedule.apart.bit_length() - 1 in position[:-1]:
+        return schedule.evaluations(mask) * STEP_NS
+    if not packs and schedule.is_far(position):
         return loaded * FAR_NS
     return loaded * GATHERED_NS if picks and is_gathered(position, picks, mask) else 0.0
 
 
 @lru_cache(maxsize=1024)
-def _rows_of_few(sweeps: Sweeps) -> int:
+def _rows_of_few(schedule: Sweeps) -> int:
     """Return the rows of products reduced over all of a few columns, summed over reductions.
 
     A reduction without products is unrolled instead, with vectors across rows.
     """
-    if not sweeps.packs or sweeps.split or not 1 < sweeps.volume(sweeps.vector) <= FEW:
+    if not schedule.packs or schedule.split or not 1 < schedule.volume(schedule.vector) <= FEW:
         return 0
-    region = sweeps.region
+    region = schedule.region
     reductions = [
         u
         for u, over in region.ended.items()
-        if over == sweeps.vector and not sweeps.units.unit(u).trace.dots
+        if over == schedule.vector and not schedule.units.unit(u).trace.dots
     ]
-    return sum(sweeps.volume(region.masks[u][0]) for u in reductions)
+    return sum(schedule.volume(region.masks[u][0]) for u in reductions)
 
 
 def _axis(t: int) -> Index:

@@ -32,7 +32,7 @@ class Visits:
         size, lanes = max(task_elements, 1), self.model.lanes
         return -(-size // lanes) * lanes / size
 
-    def far_ns(self, sweeps: int) -> float:
+    def far_ns(self, passes: int) -> float:
         """Return the nanoseconds of elements that lanes load or store with a cache line each."""
         if self.order.packs:
             return 0.0  # packing transposes operands anyway
@@ -40,7 +40,7 @@ class Visits:
         if self.order.apart:  # lanes run along the streamed axis: tasks take one position of it
             return (
                 STEP_NS
-                * sweeps
+                * passes
                 * sum(
                     self.order.volume(mask | region.grid)
                     for v, positions in region.loads.items()
@@ -55,7 +55,7 @@ class Visits:
             if self._is_far(position)
         )
         stored = [u for u in bits(region.stored) if self._is_far(region.places[u][0])]
-        return FAR_NS * (loaded * sweeps + sum(model.elements[u] for u in stored))
+        return FAR_NS * (loaded * passes + sum(model.elements[u] for u in stored))
 
     def _is_far(self, position: Place) -> bool:
         """Return whether each lane accesses a cache line of its own.

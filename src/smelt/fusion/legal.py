@@ -105,9 +105,9 @@ def refuse_sets(
     return None if product < 0 else refuse_fault(units, CROSSING, product)
 
 
-def refuse_torn(units: Units, fold: int) -> Refusal:
+def refuse_torn(units: Units, reduction: int) -> Refusal:
     """Refuse a reduction that is read at several positions: it is computed once and stored."""
-    return refuse_fault(units, CROSSING, fold)
+    return refuse_fault(units, CROSSING, reduction)
 
 
 def refuse_fault(units: Units, reason: str, number: int) -> Refusal:

@@ -32,10 +32,10 @@ def steps(model: Model, region: Region, a: int) -> Iterator[Step]:
     """Iterate over the dependencies between reductions of a streamed axis."""
     stream = derived(model.units, region, a)
     collected, cascade = stream.found, stream.cascade
-    for fold, treatment in cascade.how.items():
+    for reduction, treatment in cascade.how.items():
         for read in treatment.reads:
             is_recomputed = treatment.action == "recompute"
             reason = "visited-again" if is_recomputed else "carried"
             explanation = treatment.blocker if is_recomputed else _HOW[treatment.of(read)]
-            if fold in collected.units and read in collected.units:
-                yield Step(collected.units[fold], collected.units[read], reason, explanation)
+            if reduction in collected.units and read in collected.units:
+                yield Step(collected.units[reduction], collected.units[read], reason, explanation)

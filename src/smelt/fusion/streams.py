@@ -200,22 +200,22 @@ class _Prediction:
         floor = sum(model.read_ns(v, model.nbytes[v], 1) for v in region.loads)
         is_inline = work < INLINE_NS and work + floor < INLINE_NS
         threads = 1 if is_inline else min(task_count, model.cores)
-        touch = sweeps = 0.0
+        touch = rereads = 0.0
         read_values: set[int] = set()
         for terms, share in zip((*passes, outside), (*visited, 1.0), strict=True):
             for t in terms:
                 if t in self.found.loads:
                     v = self.found.loads[t][0]
                     first, again = self._read(t, v, threads, v not in read_values)
-                    touch, sweeps = touch + first, sweeps + again * share
+                    touch, rereads = touch + first, rereads + again * share
                     read += 0 if v in read_values else self._distinct(t, v)
                     read_values.add(v)
-        sweeps += self._carrying(level, states, task_count, threads)
+        rereads += self._carrying(level, states, task_count, threads)
         written = sum(model.nbytes[u] for u in bits(region.stored))
         touch += sum(model.write_ns(u, threads) for u in bits(region.stored))
         launch = model.target.launch_ns if threads > 1 else INLINE_LAUNCH_NS
         launch *= 2 if self.parts > 1 else 1
-        memory, arithmetic = touch + sweeps, work / threads
+        memory, arithmetic = touch + rereads, work / threads
         hidden = min(arithmetic, memory)
         total = launch + arithmetic + memory - OVERLAP * hidden
         packed = any(self.sizes[a] > THIN for a in self.cut) and any(
@@ -227,7 +227,7 @@ class _Prediction:
             launch,
             arithmetic,
             touch,
-            sweeps,
+            rereads,
             read=read,
             written=written,
             tasks=task_count,
@@ -255,9 +255,9 @@ class _Prediction:
         key = tuple(s.block for s in states), self.still, bool(self.held)
         visited = self.made.looked.get(key)
         if visited is None:
-            terms, sweep = self.found.terms, states[0].sweep
+            terms, pass_index = self.found.terms, states[0].sweep
             visited = visible(terms, states, self.name, self.still)
-            finite = faint(terms, self.cascade.states, sweep, visited, self.name, self.still)
+            finite = faint(terms, self.cascade.states, pass_index, visited, self.name, self.still)
             if finite is not None and not self.held:
                 visited = finite.seen  # fully masked rows are rare: the fallback is not charged
             self.made.looked[key] = visited
@@ -368,10 +368,10 @@ class _Prediction:
                 count *= -(-self.sizes[n] // self.cut[n])
         return count
 
-    def _tasks(self, sweeps: int) -> int:
+    def _tasks(self, rereads: int) -> int:
         tasks = int(self._evaluations(frozenset()))
         dots = any(state.block.kind == "dot" for state in self.cascade.states)
-        split = dots and sweeps == 1 and has_parts((tasks,), self.visits)
+        split = dots and rereads == 1 and has_parts((tasks,), self.visits)
         return tasks * self.visits if split else tasks
 
     def _carrying(self, level: Level, states: int, tasks: int, threads: int) -> float:
@@ -396,9 +396,11 @@ class _Prediction:
         root_passes = {
             u: self.cascade.sweep_of(t) for u, t in self.found.roots.items() if self.name in t.axes
         }
-        for sweep in sorted({s.sweep for s in self.cascade.states} | set(root_passes.values())):
-            roots = [self.found.roots[u] for u, k in root_passes.items() if k == sweep]
-            states = [s for s in self.cascade.states if s.sweep == sweep]
+        for pass_index in sorted(
+            {s.sweep for s in self.cascade.states} | set(root_passes.values())
+        ):
+            roots = [self.found.roots[u] for u, k in root_passes.items() if k == pass_index]
+            states = [s for s in self.cascade.states if s.sweep == pass_index]
             merged_alone = [s for s in states if self.parts > 1 and s.best is not None]
             blocks = [s.of if s in merged_alone else s.block for s in states]
             carries = [s.carry for s in states if s.carry and s not in merged_alone]

@@ -103,7 +103,7 @@ def _in_round(body: Body, hints: Mapping[str, int]) -> dict[str, int]:
 
 
 def _rounds(cluster: Cluster, body: Body, names: Mapping[Node, str]) -> str:
-    inner_names, rounds = name_values(body.plan.graph), body.rounds
+    inner_names, chunks = name_values(body.plan.graph), body.rounds
 
     def cut(c: Cut, values: tuple[Node, ...]) -> str:
         if c.axis == FIRST_ROW:
@@ -115,9 +115,9 @@ def _rounds(cluster: Cluster, body: Body, names: Mapping[Node, str]) -> str:
         f"{inner_names[x]}={names[n]}" for x, n in body.of.items() if not isinstance(x.op, Constant)
     ]
     return (
-        f"in rounds of {rounds.rows}={rounds.block} over {expr_text(rounds.extent)} reads"
-        f" {', '.join(cut(c, cluster.inputs) for c in rounds.reads)} makes"
-        f" {', '.join(cut(c, cluster.outputs) for c in rounds.makes)} as {' '.join(pairs)} {{"
+        f"in rounds of {chunks.rows}={chunks.block} over {expr_text(chunks.extent)} reads"
+        f" {', '.join(cut(c, cluster.inputs) for c in chunks.reads)} makes"
+        f" {', '.join(cut(c, cluster.outputs) for c in chunks.makes)} as {' '.join(pairs)} {{"
     )
 
 
@@ -311,8 +311,8 @@ class _Reader:
         pairs = [pair.split("=") for pair in m["pairs"].split()]
         if any(len(p) != 2 or p[0] not in inner_values or p[1] not in self.values for p in pairs):
             _fail(self.source, self.at, "values of the rounds and of the whole")
-        rounds = Rounds(tuple(cuts[0]), tuple(cuts[1]), extent, m["rows"], int(m["block"]))
-        return Body(rounds, plan, {inner_values[x]: self.values[n] for x, n in pairs})
+        chunks = Rounds(tuple(cuts[0]), tuple(cuts[1]), extent, m["rows"], int(m["block"]))
+        return Body(chunks, plan, {inner_values[x]: self.values[n] for x, n in pairs})
 
     def cut(self, source: str, values: tuple[Node, ...]) -> Cut:
         """Parse one operand or result of chunks."""

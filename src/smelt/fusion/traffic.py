@@ -50,14 +50,14 @@ def moved_in_rounds(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the bytes of each operand and each result that the chunks of a cluster move."""
     assert cluster.body is not None
-    rounds, defaults = cluster.body.rounds, Hints(hints)
-    times = sum(1 for _ in rounds.each(defaults))
+    chunks, defaults = cluster.body.rounds, Hints(hints)
+    times = sum(1 for _ in chunks.each(defaults))
     read, written = [0] * len(cluster.inputs), [0] * len(cluster.outputs)
     for index in range(len(read)):
-        is_shared = any(c.axis == WHOLE for c in rounds.reads if c.place == index)
+        is_shared = any(c.axis == WHOLE for c in chunks.reads if c.place == index)
         nbytes = at_hints(cluster.inputs[index].type.nbytes, defaults)
         read[index] = nbytes * (times if is_shared else 1)
-    for c in rounds.makes:
+    for c in chunks.makes:
         nbytes = at_hints(cluster.outputs[c.place].type.nbytes, defaults)
         written[c.place] = nbytes * (2 * times if c.axis == WHOLE else 1)
     return tuple(read), tuple(written)

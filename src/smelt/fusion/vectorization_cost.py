@@ -21,29 +21,29 @@ if TYPE_CHECKING:
     from smelt.fusion.schedule_model import Sweeps
 
 
-def lanes_axis(sweeps: Sweeps) -> int:
+def lanes_axis(schedule: Sweeps) -> int:
     """Return the grid axis along which each lane takes a short row, as a mask.
 
     0 if rows are long, or too few. `schedule_model.Sweeps.vector` is the vector axis otherwise.
     """
-    region, sizes = sweeps.region, sweeps.sizes
-    if not region.ended or region.scanned or not sweeps.vector & (region.folded | region.grid):
+    region, sizes = schedule.region, schedule.sizes
+    if not region.ended or region.scanned or not schedule.vector & (region.folded | region.grid):
         return 0
-    if sizes[sweeps.vector.bit_length() - 1] > SHORT_ROW:
+    if sizes[schedule.vector.bit_length() - 1] > SHORT_ROW:
         return 0
     position = region.places[region.stored.bit_length() - 1][0]
     grid_terms = [t for t in position if isinstance(t, int) and t >= 0 and region.grid >> t & 1]
     long_axes = [t for t in grid_terms if sizes[t] >= LEAST_LANES]
-    if not long_axes or sweeps.vector >> long_axes[-1] & 1:
+    if not long_axes or schedule.vector >> long_axes[-1] & 1:
         return 0
-    folded = sweeps.vector & region.folded & ~region.grid
-    is_strided = folded and sweeps.volume(_inside_of(region, long_axes[-1])) > SHORT_BLOCK
+    folded = schedule.vector & region.folded & ~region.grid
+    is_strided = folded and schedule.volume(_inside_of(region, long_axes[-1])) > SHORT_BLOCK
     return 0 if is_strided else 1 << long_axes[-1]
 
 
-def parts_for(sweeps: Sweeps, axis: int) -> int:
+def parts_for(schedule: Sweeps, axis: int) -> int:
     """Return into how many parts an axis would be split."""
-    region, size = sweeps.region, sweeps.sizes[axis]
+    region, size = schedule.region, schedule.sizes[axis]
     positions = [p for loaded in region.loads.values() for p in loaded if p]
     contiguous = sum(1 << a for a in {fastest(p[-1]) for p in positions} if a >= 0)
     is_outer = not contiguous >> axis & 1 and all(
@@ -51,20 +51,20 @@ def parts_for(sweeps: Sweeps, axis: int) -> int:
     )
     if is_outer or contiguous & region.grid:
         return int(evaluate(parts_of(size), {}))
-    row_elements = sweeps.volume(sweeps.local & ~(1 << axis))
+    row_elements = schedule.volume(schedule.local & ~(1 << axis))
     return int(evaluate(fold_parts(size, row_elements), {}))
 
 
-def written_out(sweeps: Sweeps) -> int:
+def written_out(schedule: Sweeps) -> int:
     """Return the axis that an elementwise kernel unrolls besides the vector axis, as a mask.
 
     All results have it. 0 if there is none.
     """
-    region = sweeps.region
+    region = schedule.region
     if region.ended or region.scanned or region.grid != region.all_axes:
         return 0
-    for a in bits(region.grid & ~sweeps.vector):
-        n = sweeps.units.extents[region.axes[a]]
+    for a in bits(region.grid & ~schedule.vector):
+        n = schedule.units.extents[region.axes[a]]
         if isinstance(n, int) and 1 < n <= WRITTEN_OUT:
             return 1 << a
     return 0

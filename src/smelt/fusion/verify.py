@@ -104,19 +104,19 @@ def _inside(plan: Plan, cluster: Cluster) -> None:
 
 def _chunks(plan: Plan, cluster: Cluster, body: Body) -> None:
     """Check that a chunk's inputs and results are blocks of the cluster's, each result once."""
-    rounds, graph = body.rounds, body.plan.graph
-    accumulated = [c for c in rounds.makes if c.axis == WHOLE]
+    chunks, graph = body.rounds, body.plan.graph
+    accumulated = [c for c in chunks.makes if c.axis == WHOLE]
     types = [x.type for x in (*graph.inputs, *graph.outputs)]
-    expected = [_block(plan, cluster, c, cluster.inputs, rounds.rows) for c in rounds.reads]
+    expected = [_block(plan, cluster, c, cluster.inputs, chunks.rows) for c in chunks.reads]
     expected += [
-        _block(plan, cluster, c, cluster.outputs, rounds.rows)
-        for c in (*accumulated, *rounds.makes)
+        _block(plan, cluster, c, cluster.outputs, chunks.rows)
+        for c in (*accumulated, *chunks.makes)
     ]
     if types != expected:
         _fail(plan, cluster, "its rounds do not read and make blocks of its values")
-    if sorted(c.place for c in rounds.makes) != list(range(len(cluster.outputs))):
+    if sorted(c.place for c in chunks.makes) != list(range(len(cluster.outputs))):
         _fail(plan, cluster, "its rounds do not make each result once")
-    if any(not c.combine for c in accumulated) or rounds.block < 1:
+    if any(not c.combine for c in accumulated) or chunks.block < 1:
         _fail(plan, cluster, "its rounds do not say how to go on")
 
 

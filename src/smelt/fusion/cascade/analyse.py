@@ -86,9 +86,9 @@ class _Analysis:
 
     def run(self, roots: Iterable[Term]) -> Cascade:
         order = in_order(roots)
-        self.read_on = {f for fold in order for f in folds_in(fold)}
-        for fold in order:
-            self._decide(fold)
+        self.read_on = {f for reduction in order for f in folds_in(reduction)}
+        for reduction in order:
+            self._decide(reduction)
         return Cascade(self.axis, tuple(self.carrier.states), self.finals, self.how)
 
     def _reads(self, t: Term) -> frozenset[Term]:
@@ -99,35 +99,39 @@ class _Analysis:
             self.read[t] = reductions
         return reductions
 
-    def _sorts(self, fold: Term, moving: frozenset[Term]) -> Sorts:
-        over = frozenset(fold.over)
+    def _sorts(self, reduction: Term, moving: frozenset[Term]) -> Sorts:
+        over = frozenset(reduction.over)
         return Sorts(lambda t: bool(t.axes & over), lambda t: bool(self._reads(t) & moving))
 
-    def _decide(self, fold: Term) -> None:
-        read = folds_in(fold)
+    def _decide(self, reduction: Term) -> None:
+        read = folds_in(reduction)
         base = max((self.how[f].sweep for f in read), default=0)
         moving = frozenset(f for f in read if self.how[f].sweep == base)
         if not moving:
-            self.how[fold] = How("plain", 0)
-            self.finals[fold] = self.carrier.plain(fold, 0, last=fold not in self.read_on)
+            self.how[reduction] = How("plain", 0)
+            self.finals[reduction] = self.carrier.plain(
+                reduction, 0, last=reduction not in self.read_on
+            )
             return
         dependencies = tuple(sorted(moving, key=lambda f: f.number))
         try:
-            action, final = self._carried(fold, moving, base)
-            gauges = frozenset(self.carrier.moved_by.get(fold, ()))
-            self.how[fold] = How(action, base, dependencies, gauges=gauges)
+            action, final = self._carried(reduction, moving, base)
+            gauges = frozenset(self.carrier.moved_by.get(reduction, ()))
+            self.how[reduction] = How(action, base, dependencies, gauges=gauges)
         except NotSeparable as reason:
-            self.how[fold] = How("recompute", base + 1, dependencies, str(reason))
-            final = self.carrier.plain(fold, base + 1)
-        self.finals[fold] = final
+            self.how[reduction] = How("recompute", base + 1, dependencies, str(reason))
+            final = self.carrier.plain(reduction, base + 1)
+        self.finals[reduction] = final
 
-    def _carried(self, fold: Term, moving: frozenset[Term], sweep: int) -> tuple[Action, Term]:
+    def _carried(
+        self, reduction: Term, moving: frozenset[Term], pass_index: int
+    ) -> tuple[Action, Term]:
         """Carry a reduction in the pass of the reductions it reads. Raises NotSeparable."""
-        sorts = self._sorts(fold, moving)
-        if any(f.axes & set(fold.over) for f in moving):
-            raise NotSeparable(fold.op or fold.kind)
-        if fold.kind == "fold" and COMBINES[fold.op].idempotent:
-            return "monotone", self.carrier.monotone(fold, sorts, sweep)
+        sorts = self._sorts(reduction, moving)
+        if any(f.axes & set(reduction.over) for f in moving):
+            raise NotSeparable(reduction.op or reduction.kind)
+        if reduction.kind == "fold" and COMBINES[reduction.op].idempotent:
+            return "monotone", self.carrier.monotone(reduction, sorts, pass_index)
         unfinished = frozenset(moving)
         gauges: list[Gauge] = []
         for f in sorted(unfinished, key=lambda f: f.number):
@@ -141,15 +145,15 @@ class _Analysis:
                 gauges.append(gauge)
         before = len(self.carrier.states)
         try:
-            final = self.carrier.summed(fold, sorts, gauges, sweep)
+            final = self.carrier.summed(reduction, sorts, gauges, pass_index)
         except NotSeparable:
             self.carrier.forget(before)
             raise
-        return self._action_of(fold), final
+        return self._action_of(reduction), final
 
-    def _action_of(self, fold: Term) -> Action:
+    def _action_of(self, reduction: Term) -> Action:
         """Return the action that the states of a reduction amount to."""
-        states = [s for s in self.carrier.states if s.of is fold]
+        states = [s for s in self.carrier.states if s.of is reduction]
         if any(s.carry is not None for s in states) or not states:
             return "dynamic"
         anchored = any(t.kind == "first" for s in states for t in _subterms(s.block))

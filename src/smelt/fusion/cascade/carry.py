@@ -78,47 +78,58 @@ class _Shift:
 class Carrier(States):
     """Creates the states of a cascade, pass by pass."""
 
-    def plain(self, fold: Term, sweep: int, *, last: bool = False) -> Term:
+    def plain(self, reduction: Term, pass_index: int, *, last: bool = False) -> Term:
         """Carry a reduction whose elements do not move; return its final value.
 
         If no other reduction reads it (`last`), monotone functions of the elements are applied to
         the result instead.
         """
-        if fold.kind == "dot":
-            return self.state(fold, SUM_OF_PRODUCTS[0], None, fold.dtype.compute, sweep, fold)
-        if COMBINES[fold.op].positional:
-            return self.winner(fold, sweep)
-        if last and (hoisted := outside(self.terms, fold)).layers:
+        if reduction.kind == "dot":
+            return self.state(
+                reduction, SUM_OF_PRODUCTS[0], None, reduction.dtype.compute, pass_index, reduction
+            )
+        if COMBINES[reduction.op].positional:
+            return self.winner(reduction, pass_index)
+        if last and (hoisted := outside(self.terms, reduction)).layers:
             x, combine = hoisted.element, hoisted.combine
-            block = self.terms.fold(combine, x, fold.over, x.dtype)
-            return hoisted.of(self.terms, self.state(block, combine, None, x.dtype, sweep, fold))
-        accumulator_type = accumulator(COMBINES[fold.op], fold.dtype)
-        block = self.terms.fold(fold.op, fold.args[0], fold.over, accumulator_type)
+            block = self.terms.fold(combine, x, reduction.over, x.dtype)
+            return hoisted.of(
+                self.terms, self.state(block, combine, None, x.dtype, pass_index, reduction)
+            )
+        accumulator_type = accumulator(COMBINES[reduction.op], reduction.dtype)
+        block = self.terms.fold(reduction.op, reduction.args[0], reduction.over, accumulator_type)
         return self.terms.cast(
-            self.state(block, fold.op, None, accumulator_type, sweep, fold), fold.dtype.compute
+            self.state(block, reduction.op, None, accumulator_type, pass_index, reduction),
+            reduction.dtype.compute,
         )
 
-    def gauge(self, fold: Term, sorts: Sorts) -> Gauge | None:
+    def gauge(self, reduction: Term, sorts: Sorts) -> Gauge | None:
         """Return the gauge that a reduction of unmoving elements defines; None if it is none."""
-        if fold.kind != "fold" or sorts.moves(fold.args[0]) or not fold.dtype.is_float:
+        if (
+            reduction.kind != "fold"
+            or sorts.moves(reduction.args[0])
+            or not reduction.dtype.is_float
+        ):
             return None
-        row = COMBINES[fold.op]
-        identity = row.identity(fold.dtype)
-        block = self.terms.fold(fold.op, fold.args[0], fold.over, fold.dtype.compute)
+        row = COMBINES[reduction.op]
+        identity = row.identity(reduction.dtype)
+        block = self.terms.fold(
+            reduction.op, reduction.args[0], reduction.over, reduction.dtype.compute
+        )
         for number, state in enumerate(self.states):
             if state.block is block and row.idempotent and not math.isfinite(identity):
-                form = linear(fold.args[0], sorts.is_fixed)
-                return None if is_odd(form) else Gauge(fold, number, float(identity), form)
+                form = linear(reduction.args[0], sorts.is_fixed)
+                return None if is_odd(form) else Gauge(reduction, number, float(identity), form)
         return None
 
     # ---- monotone functions of a maximum -------------------------------------------------------
 
-    def monotone(self, fold: Term, sorts: Sorts, sweep: int) -> Term:
+    def monotone(self, reduction: Term, sorts: Sorts, pass_index: int) -> Term:
         """Carry max_j h(v(x_j), r) as h(max_j v(x_j), r) for a monotone h. Raises NotSeparable."""
-        row = COMBINES[fold.op]
-        if not row.idempotent or row.grow != "same" or not fold.dtype.is_float:
-            raise NotSeparable(fold.op)
-        inner, rising = fold.args[0], True
+        row = COMBINES[reduction.op]
+        if not row.idempotent or row.grow != "same" or not reduction.dtype.is_float:
+            raise NotSeparable(reduction.op)
+        inner, rising = reduction.args[0], True
         while sorts.moves(inner):
             operands = [k for k, a in enumerate(inner.args) if sorts.varies(a)]
             if inner.kind != "apply" or len(operands) != 1 or not is_total(inner.op):
@@ -129,33 +140,39 @@ class Carrier(States):
             rising ^= slope < 0
             inner = inner.args[operands[0]]
         if not inner.dtype.is_float:
-            raise NotSeparable(fold.op)
-        combine = fold.op if rising else opposite(fold.op)
-        block = self.terms.fold(combine, inner, fold.over, inner.dtype)
-        result = self.state(block, combine, None, inner.dtype, sweep, fold)
-        return self.terms.swap(fold.args[0], {inner: result})
+            raise NotSeparable(reduction.op)
+        combine = reduction.op if rising else opposite(reduction.op)
+        block = self.terms.fold(combine, inner, reduction.over, inner.dtype)
+        result = self.state(block, combine, None, inner.dtype, pass_index, reduction)
+        return self.terms.swap(reduction.args[0], {inner: result})
 
     # ---- sums ----------------------------------------------------------------------------------
 
-    def summed(self, fold: Term, sorts: Sorts, gauges: list[Gauge], sweep: int) -> Term:
+    def summed(self, reduction: Term, sorts: Sorts, gauges: list[Gauge], pass_index: int) -> Term:
         """Carry a sum whose elements move; return its final value. Raises NotSeparable."""
-        if fold.kind == "fold" and SCALARS[COMBINES[fold.op].scalar].linear != (1, 1):
-            raise NotSeparable(fold.op)
-        if not fold.dtype.is_float:
-            raise NotSeparable(fold.op)
-        if fold.kind == "dot":
-            sides = [list(products(side, sorts)) for side in fold.args]
+        if reduction.kind == "fold" and SCALARS[COMBINES[reduction.op].scalar].linear != (1, 1):
+            raise NotSeparable(reduction.op)
+        if not reduction.dtype.is_float:
+            raise NotSeparable(reduction.op)
+        if reduction.kind == "dot":
+            sides = [list(products(side, sorts)) for side in reduction.args]
             pairs = every(*sides)
-            parts = (_Sum(self, fold, sorts, gauges, sweep).of_products(pair) for pair in pairs)
+            parts = (
+                _Sum(self, reduction, sorts, gauges, pass_index).of_products(pair) for pair in pairs
+            )
         else:
-            factored = products(narrow(fold), sorts)
-            expanded = [q for p in factored for q in in_parts(self.terms, p, sorts, fold.dtype)]
-            parts = (_Sum(self, fold, sorts, gauges, sweep).of(product) for product in expanded)
+            factored = products(narrow(reduction), sorts)
+            expanded = [
+                q for p in factored for q in in_parts(self.terms, p, sorts, reduction.dtype)
+            ]
+            parts = (
+                _Sum(self, reduction, sorts, gauges, pass_index).of(product) for product in expanded
+            )
         total: Term | None = None
         for part in parts:
             total = part if total is None else self._plus(total, part)
         assert total is not None
-        return self.terms.cast(total, fold.dtype.compute)
+        return self.terms.cast(total, reduction.dtype.compute)
 
     def _plus(self, left: Term, right: Term) -> Term:
         """Add in the wider of both types, so that terms which cancel are not rounded before."""
@@ -167,10 +184,10 @@ class _Sum:
     """Carries one product of a sum."""
 
     def __init__(
-        self, carrier: Carrier, fold: Term, sorts: Sorts, gauges: list[Gauge], sweep: int
+        self, carrier: Carrier, reduction: Term, sorts: Sorts, gauges: list[Gauge], pass_index: int
     ) -> None:
-        self.carrier, self.terms, self.fold = carrier, carrier.terms, fold
-        self.sorts, self.gauges, self.sweep = sorts, gauges, sweep
+        self.carrier, self.terms, self.fold = carrier, carrier.terms, reduction
+        self.sorts, self.gauges, self.sweep = sorts, gauges, pass_index
         self.product = Product()
         self.rescaling: Term | None = None
         self.made_up: Term | None = None

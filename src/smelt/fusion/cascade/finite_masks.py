@@ -73,7 +73,7 @@ class Faint:
 def faint(
     terms: Terms,
     states: Sequence[State],
-    sweep: int,
+    pass_index: int,
     seen: Visible,
     name: str,
     fixed: frozenset[str],
@@ -82,7 +82,7 @@ def faint(
 
     None if there are none. They are skipped in addition to those that `seen` skips.
     """
-    pass_states = {k: s for k, s in enumerate(states) if s.sweep == sweep}
+    pass_states = {k: s for k, s in enumerate(states) if s.sweep == pass_index}
     if not any(s.block.kind == "dot" for s in pass_states.values()):
         return None
     blocks = [s.block for s in pass_states.values()]

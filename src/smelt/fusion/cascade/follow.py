@@ -51,7 +51,7 @@ class Followed:
 
 
 def follow(
-    terms: Terms, t: Term, fold: Term, sorts: Sorts, state: MakeState, *, alone: bool
+    terms: Terms, t: Term, reduction: Term, sorts: Sorts, state: MakeState, *, alone: bool
 ) -> Followed:
     """Carry a factor of a sum's elements under a gauge. Raises NotSeparable.
 
@@ -68,16 +68,16 @@ def follow(
     )
     if not (alone or is_own_gauge):
         raise NotSeparable(t.op)
-    return _under_gauge(terms, f, gauge, combine, fold, state)
+    return _under_gauge(terms, f, gauge, combine, reduction, state)
 
 
 def _under_gauge(
-    terms: Terms, f: Formula, gauge: Gauged, combine: str, fold: Term, state: MakeState
+    terms: Terms, f: Formula, gauge: Gauged, combine: str, reduction: Term, state: MakeState
 ) -> Followed:
     v, slot = f.varying, gauge.slot
     dtype = v.dtype.compute
     placeholders = {t: terms.const(HELD, t.dtype) for t in f.moving if t is not slot}
-    last = state(terms.fold(combine, v, fold.over, dtype))
+    last = state(terms.fold(combine, v, reduction.over, dtype))
     new = terms.state(last.value, last.axes, dtype, new=True)
     unit = terms.const(gauge.unit, dtype)
 
@@ -100,7 +100,7 @@ def _under_gauge(
         is_valid(last),
         over_unit(f.of(terms, at_last, dtype)),
         f.of(terms, {v: last}, dtype),
-        terms.count(fold.over, i64),
+        terms.count(reduction.over, i64),
         slot,
     )
 

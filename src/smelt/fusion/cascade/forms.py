@@ -198,10 +198,10 @@ def multiplied(terms: Terms, base: Term, c: Coefficient) -> Term:
     return result
 
 
-def narrow(fold: Term) -> Term:
+def narrow(reduction: Term) -> Term:
     """Return the summed elements without conversions to the type they are accumulated in anyway."""
-    (x,) = fold.args
-    accumulator_type = accumulator(COMBINES[fold.op], fold.dtype)
+    (x,) = reduction.args
+    accumulator_type = accumulator(COMBINES[reduction.op], reduction.dtype)
     while (
         x.kind == "cast"
         and x.value is None

@@ -80,14 +80,14 @@ class Outside:
         return float(COMBINES[self.combine].identity(self.element.dtype))
 
 
-def outside(terms: Terms, fold: Term) -> Outside:
+def outside(terms: Terms, reduction: Term) -> Outside:
     """Return the reduction with as many operators as possible applied to its result."""
-    reduction = Outside(fold.args[0], fold.op)
-    row = COMBINES[fold.op]
-    if not row.idempotent or row.grow != "same" or not fold.dtype.is_float:
-        return reduction
-    candidates = list(_hoist_stepwise(terms, reduction, frozenset(fold.over)))
-    return next((w for w in reversed(candidates) if _keeps_order(terms, w)), reduction)
+    unhoisted = Outside(reduction.args[0], reduction.op)
+    row = COMBINES[reduction.op]
+    if not row.idempotent or row.grow != "same" or not reduction.dtype.is_float:
+        return unhoisted
+    candidates = list(_hoist_stepwise(terms, unhoisted, frozenset(reduction.over)))
+    return next((w for w in reversed(candidates) if _keeps_order(terms, w)), unhoisted)
 
 
 def _hoist_stepwise(terms: Terms, current: Outside, over: frozenset[str]) -> Iterator[Outside]:

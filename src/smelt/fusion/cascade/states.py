@@ -51,16 +51,16 @@ class States:
         combine: str,
         carry: Term | None,
         dtype: DType,
-        sweep: int,
+        pass_index: int,
         of: Term,
         best: Term | None = None,
     ) -> Term:
         """Return the final value of a state as a term; equal states are shared."""
-        key = sweep, block, carry
+        key = pass_index, block, carry
         number = self.numbers.get(key)
         if number is None:
             number = self.numbers[key] = len(self.states)
-            self.states.append(State(block, combine, carry, dtype, sweep, of, best))
+            self.states.append(State(block, combine, carry, dtype, pass_index, of, best))
         return self.terms.state(number, block.axes, dtype)
 
     def forget(self, count: int) -> None:
@@ -68,7 +68,7 @@ class States:
         del self.states[count:]
         self.numbers = {key: n for key, n in self.numbers.items() if n < count}
 
-    def winner(self, fold: Term, sweep: int) -> Term:
+    def winner(self, reduction: Term, pass_index: int) -> Term:
         """Carry the position of the best element: the smallest position among equally good ones.
 
         When another value becomes the best, earlier positions no longer count.
@@ -78,18 +78,18 @@ class States:
 
         NaN wins and stays: two NaN are equally good.
         """
-        terms, (x, position) = self.terms, fold.args
-        best = COMBINES[fold.op].winner
+        terms, (x, position) = self.terms, reduction.args
+        best = COMBINES[reduction.op].winner
         best_value = self.state(
-            terms.fold(best, x, fold.over, x.dtype), best, None, x.dtype, sweep, fold
+            terms.fold(best, x, reduction.over, x.dtype), best, None, x.dtype, pass_index, reduction
         )
         old = terms.state(best_value.value, best_value.axes, x.dtype)
         new = terms.state(best_value.value, best_value.axes, x.dtype, new=True)
         none = terms.const(COMBINES[FIRST].identity(i64), i64)
         block = terms.fold(
-            FIRST, terms.choose(terms.as_good(x, new), position, none), fold.over, i64
+            FIRST, terms.choose(terms.as_good(x, new), position, none), reduction.over, i64
         )
         number = len(self.states)
         before = terms.state(number, block.axes, i64)
         carry = terms.choose(terms.as_good(old, new), before, none)
-        return self.state(block, FIRST, carry, i64, sweep, fold, best_value)
+        return self.state(block, FIRST, carry, i64, pass_index, reduction, best_value)
