@@ -80,7 +80,10 @@ def _is_light(node: Node) -> bool:
 
 
 def together(rest: Plan, checks: Plan) -> Plan:
-    """Return one plan with the checks after the rest; they are too short for several threads."""
+    """Return one plan with the checks after the rest.
+
+    Checks are too short for several threads, so they do not run concurrently with other clusters.
+    """
     count = len(rest.clusters)
     graph = replace(
         rest.graph,

@@ -155,7 +155,7 @@ def _split_along(
 
 
 class _ChunkGrower:
-    """Grows a set of nodes around a large value until only small values cross its border."""
+    """Grows a set of nodes around a large value until its border is small."""
 
     def __init__(
         self,
@@ -410,7 +410,7 @@ class _ChunkGrower:
         return node
 
     def _is_narrow(self, node: Node) -> bool:
-        """Return whether a node is a sum over rows that is stored in a narrower type."""
+        """Return whether a node is a sum over rows in a narrower type."""
         is_sum = self.trace(node).combine in _ROUNDING_OPERATORS and self._is_accumulated(node)
         return is_sum and node.type.dtype.compute != node.type.dtype
 

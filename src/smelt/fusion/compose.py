@@ -1,4 +1,4 @@
-"""Plan a graph, running a part with large values in chunks of rows where that saves memory.
+"""Plan a graph, with a part in chunks of rows where that saves memory.
 
 If the plan of the full graph would store values that exceed every cache, and something is summed
 over their rows, `chunking.py` takes the graph apart. The parts are planned like any other graph and
@@ -348,7 +348,7 @@ class _Composer:
         self._record(planned)
 
     def _planned(self, part: Graph) -> Plan:
-        """Return the plan of a part that runs once; the part before may be chunked again."""
+        """Return the plan of a part that runs once, possibly chunked itself."""
         if part is self.parts.before and self.parts.again:
             unchunked = plan_single.plan(part, self.target, None, self.hints)
             # tried once only: that plan might have a part before its chunks as well
@@ -417,7 +417,7 @@ class _Composer:
             yield self._body(accumulating_rows, thrifty)[0], accumulating_rows
 
     def _body(self, rows: int, thrifty: bool) -> tuple[Plan, int]:
-        """Return the body's plan for so many rows, and the bytes that it keeps between kernels."""
+        """Return the body's plan for `rows`, and the bytes kept between its kernels."""
         parts, target = self.parts, self.target
         accumulators = dict.fromkeys(p.given for p in parts.makes if p.given is not None)
         hints = Hints({**self.hints, parts.rows: rows})

@@ -169,7 +169,7 @@ def sides_of(region: Region, unit: Unit) -> tuple[int, int] | None:
 def in_lines(
     units: Units, region: Region, u: int, edge: Edge, own_axes: int, sizes: Sequence[int]
 ) -> bool:
-    """Return whether two axes form the columns of a contraction, and it is computed row by row.
+    """Return whether a contraction over two column axes is computed row by row.
 
     That is so if its operand is computed where it is packed and the last axis is that of the rows
     in memory. The code generator then treats it as a convolution. Not so where all rows are one

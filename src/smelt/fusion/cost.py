@@ -1,4 +1,4 @@
-"""Predict the time of a region on a target: a roofline with one line per term.
+"""Predict the time of a region on a target by a roofline model.
 
     total = launches + overlap(arithmetic, memory) with
     arithmetic = work of every unit at every position, in every pass, over the cores with tasks
@@ -131,7 +131,7 @@ class Cost:
 
 
 class Model:
-    """The cost model of one graph: bytes, elements and work of its units at the hints' sizes.
+    """The cost model of one graph at the sizes of the hints.
 
     `extra_bytes` are touched by a call in addition to the graph's inputs and outputs.
     """
@@ -159,7 +159,7 @@ class Model:
         self._rates: dict[tuple[Level, Kind, int], float] = {}
 
     def _step(self, unit: Unit) -> float:
-        """Return the nanoseconds of one element (or of one step of a reduction) on one core."""
+        """Return the nanoseconds of one element or reduction step on one core."""
         width = unit.node.type.dtype.compute.itemsize
         for e in unit.edges:
             width = max(width, self.units.values[e.producer].type.dtype.compute.itemsize)

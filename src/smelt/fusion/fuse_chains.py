@@ -30,7 +30,7 @@ MOST_SIZE = 200.0
 
 
 class _Space:
-    """The positions shared by a chain: those of its last unit, or of a reduction in it."""
+    """The positions shared by a chain: its last unit's, or a reduction's."""
 
     __slots__ = ("home", "walked")
 
@@ -73,7 +73,7 @@ def chains(units: Units, nbytes: Sequence[int]) -> dict[int, int]:
 def _common_position(
     units: Units, unit: Unit, spaces: dict[int, _Space], positions: dict[int, tuple[int, ...]]
 ) -> tuple[_Space, tuple[int, ...]] | None:
-    """Return the common space and position of all readers of a unit, None if they differ."""
+    """Return the common space and position of all readers, None if they differ."""
     u = unit.number
     if units.outputs >> u & 1:
         return None

@@ -56,7 +56,7 @@ class Barriers:
             self._find(units.unit(r))
 
     def product(self, members: int) -> int:
-        """Return a contraction of a set that cannot share a kernel with another one, or -1."""
+        """Return a contraction that cannot share a kernel with another of the set, or -1."""
         for u in reversed(bits(members & self.read)):
             for barrier in self.known[u]:
                 both = barrier.between | 1 << barrier.reader

@@ -27,7 +27,7 @@ GATHERED_NS = 0.8
 
 
 def is_gathered(position: Sequence[Term], picks: Mapping[str, int], axes: int) -> bool:
-    """Return whether a read is in data-dependent rows and follows them along no axis of its own.
+    """Return whether a read of data-dependent rows follows them along no axis.
 
     The read depends on `axes`; `picks` holds the axes of each data-dependent position.
 

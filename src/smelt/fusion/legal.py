@@ -111,7 +111,7 @@ def refuse_torn(units: Units, reduction: int) -> Refusal:
 
 
 def refuse_fault(units: Units, reason: str, number: int) -> Refusal:
-    """Return the refusal for a fault of a region, and the unit that it is about.
+    """Return the refusal for a fault of a region.
 
     A contraction is an array to its author: its reader does not wait for its sums, but reads it in
     another order.

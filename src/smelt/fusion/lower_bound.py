@@ -1,4 +1,4 @@
-"""Bound from below the time of a set of units in any kernels, to avoid evaluations.
+"""Bound from below the time of a set of units in any kernels.
 
 However units are divided among kernels, each is computed once, their outside values are read once,
 and what others read of them is written once. If clusters take hardly more than that, neither
@@ -135,7 +135,7 @@ class Bounds:
         return 0.0 if members & self.ruling else TOLD
 
     def _reread_ns(self, region: Region, values: int) -> tuple[float, float]:
-        """Return the nanoseconds of reading some members of a region with one core and with all."""
+        """Return the time to read members of a region with one core and with all."""
         model = self.model
         one_core = all_cores = 0.0
         for u in bits(values):

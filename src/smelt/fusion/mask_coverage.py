@@ -1,4 +1,4 @@
-"""Estimate the share of an axis that the blocks of a stream visit or read under masks.
+"""Estimate the share of an axis that masked blocks of a stream visit.
 
 The ends of the visited range are terms (`smelt.fusion.cascade.block_sparsity`) over the first and
 last positions of a block in other axes. Here they are evaluated for some evenly spread blocks at
@@ -33,7 +33,10 @@ class _Unknown(Exception):
 
 
 class Shares:
-    """Shares of axes with the extents `sizes`; a block has `cut` positions of an axis, else all."""
+    """Shares of axes with extents `sizes`, of which a block has `cut` positions.
+
+    A block has all positions of other axes.
+    """
 
     def __init__(self, sizes: Mapping[str, int], cut: Mapping[str, int], hints: Hints) -> None:
         self.sizes, self.cut, self.hints = sizes, cut, hints
@@ -79,7 +82,7 @@ class Shares:
         axes: Iterable[str],
         fixed: frozenset[str],
     ) -> dict[str, float]:
-        """Return how much a block of axis `name` reads of some other axes in one pass.
+        """Return how much a block of axis `name` reads of other axes in one pass.
 
         As in `smelt.lower.mask_bounds`; axes that it reads in full are left out.
         """
@@ -100,7 +103,7 @@ class Shares:
 def _reductions_over(
     terms: Terms, part: Iterable[Term], states: Iterable[State], name: str, axis: str
 ) -> list[Term] | None:
-    """Return the reductions of a block over an axis, and its contributions to states along it.
+    """Return a block's reductions over an axis, and its contributions to states.
 
     None if its elements have other uses.
     """

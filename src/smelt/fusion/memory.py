@@ -241,7 +241,7 @@ def _overwritable_input(
     when: Mapping[int, int],
     clusters: Sequence[Cluster],
 ) -> Node | None:
-    """Return an input that is not read later and whose memory a result may take over."""
+    """Return an input, not read later, whose memory a result may take over."""
     for candidate in reuses.get(node, ()):
         buffer = home.get(candidate)
         if buffer is None or buffer.nodes[-1] is not candidate or buffer.last != when[k]:
@@ -259,7 +259,10 @@ def _read_last(
     when: Mapping[int, int],
     clusters: Sequence[Cluster],
 ) -> bool:
-    """Return whether cluster `k` is the last to read a value, and no concurrent one reads it."""
+    """Return whether cluster `k` alone reads a value last.
+
+    No later cluster reads it, and no concurrent one.
+    """
     concurrent = (c for j, c in enumerate(clusters) if when[j] == when[k] and c is not cluster)
     return last[node] == k and not any(node in c.inputs for c in concurrent)
 
@@ -339,7 +342,7 @@ def _covers(a: Index, b: Index) -> bool:
 
 
 def _at_most(e: Index) -> Index:
-    """Return an upper bound of a sum in which cache lines are rounded term by term.
+    """Return an upper bound of a sum, rounding cache lines term by term.
 
     >>> n = size("n")
     >>> _at_most(rounded(n * 68) + n * 256)

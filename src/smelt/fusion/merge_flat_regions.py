@@ -80,7 +80,7 @@ def _axis_map(one: Region, other: Region) -> tuple[int, ...] | None:
 def _match_positions(
     first_positions: list[Place], second_positions: list[Place], rank: int
 ) -> tuple[int, ...] | None:
-    """Return the renaming of axes that maps one position to another, if it covers all axes."""
+    """Return the renaming of all axes that maps one position to another, if any."""
     if len(first_positions) != 1 or len(second_positions) != 1:
         return None
     axis_map = [-1] * rank
@@ -99,7 +99,7 @@ def _renamed_axes(position: Place, axis_map: tuple[int, ...] | None) -> Place:
 
 
 def _add_loads(merged: Region, region: Region, axis_map: tuple[int, ...] | None) -> bool:
-    """Add the loads of a region with its axes renamed; return False if that is impossible."""
+    """Add the loads of a region, axes renamed; return whether that is possible."""
     unchanged = axis_map is None or axis_map == tuple(range(len(axis_map)))
     for v, positions in region.loads.items():
         if merged.members >> v & 1:

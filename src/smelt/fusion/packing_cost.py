@@ -220,7 +220,7 @@ def term_packing_ns(
     loads: Mapping[Term, tuple[int, tuple[Index, ...]]],
     evaluations: Callable[[frozenset[str]], float],
 ) -> float:
-    """Return the packing nanoseconds of term `t` of a stream; 0 if it is no contraction."""
+    """Return the packing nanoseconds of a stream's contraction, 0 for other terms."""
     if not (over := summed(t)):
         return 0.0
     left, right = t.args

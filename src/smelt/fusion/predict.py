@@ -21,7 +21,7 @@ __all__ = ["costs", "in_turns"]
 
 
 def costs(plan: Plan, target: Target, sizes: Mapping[str, int]) -> list[Cost]:
-    """Return the predicted cost of every cluster, in order; of a chunked one, for all chunks."""
+    """Return the predicted cost of every cluster, with all chunks of chunked ones."""
     model = Model(Units(plan.graph), target, Hints(sizes))
     return [
         _cost(model, c) if c.body is None else in_turns(c.body, target, sizes)

@@ -139,7 +139,7 @@ def _start(offset: Index, names: Sequence[str], shape: Shape) -> Index | None:
 def shared_parts(
     results: Collection[Node], parts: Mapping[Node, Part], holds_product: Callable[[Node], bool]
 ) -> dict[Node, Part]:
-    """Return those results that are ranges of a value whose contraction is needed more than once.
+    """Return the results that are ranges of a value with a shared contraction.
 
     That is so if other results are ranges of that value, are that value, or are computed from its
     elements one by one.
@@ -244,7 +244,7 @@ def shares_of_ranges(
 
 
 def cluster_parts(cluster: Cluster) -> dict[Node, Part]:
-    """Return the results of a cluster that are ranges of a value which is computed in full."""
+    """Return a cluster's results that are ranges of a value computed in full."""
     if any(cluster.shape(k) != node.type.shape for k, node in enumerate(cluster.outputs)):
         return {}
     inside = set(cluster.nodes)

@@ -219,7 +219,7 @@ class Refinement:
         return moves
 
     def _grow_run(self, order: Sequence[int], start: int) -> Iterator[tuple[int, Verdict]]:
-        """Iterate over the runs that start at an index of the order: their end, and their verdict.
+        """Iterate over runs from an index of the order, with end and verdict.
 
         Where one of the clusters streams, more than traffic may be saved: blocks that a mask rules
         out.
@@ -506,7 +506,7 @@ class Refinement:
     def _creates_cycle(
         self, c: int, n: int, joined: tuple[int, int], rest: tuple[int, int]
     ) -> bool:
-        """Return whether joining a part of cluster `c` with `n` would make kernels wait in a cycle.
+        """Return whether joining a part of cluster `c` with `n` closes a cycle.
 
         A path may lead through the rest of `c` or through other clusters.
         """

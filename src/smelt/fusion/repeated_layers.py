@@ -129,7 +129,7 @@ class Layers:
         return self.copies[layer - 1 + copy][index]
 
     def _target_maps(self, nodes: Sequence[Node]) -> list[Callable[[Node], Node]]:
-        """Return the node maps under which a fact about some nodes holds in the full graph.
+        """Return the node maps that transfer a fact about nodes to the full graph.
 
         One for every copy but the first, unless the fact is about the first copy alone or about
         what follows the copies.
@@ -195,7 +195,7 @@ class Layers:
         )
 
     def _nodes_of_copy(self, part: Part, copy: int) -> tuple[tuple[int, ...], ...] | None:
-        """Return the nodes of a kernel in one copy, and those of them that it stores."""
+        """Return the nodes of a kernel in one copy, and those it stores."""
         own_nodes, outputs = (
             tuple([p[1] for n in nodes if (p := self.places.get(n)) is not None and p[0] == copy])
             for nodes in (part.cluster.nodes, part.cluster.outputs)

@@ -17,7 +17,7 @@ from smelt.origin import UNKNOWN
 
 
 def require(wishes: Wishes, clusters: Sequence[int], decisions: Decisions) -> None:
-    """Raise FusionError if a demanded pair of units shares none of the clusters (sets of units).
+    """Raise FusionError if a demanded pair of units shares no cluster.
 
     If the two names match several operators, every operator and its readers must share a cluster.
     If none of them reads another, it suffices that two of them share one.

@@ -28,7 +28,7 @@ ADDED = COMBINES[SUM_OF_PRODUCTS[0]].scalar
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A value that chunks read or produce, and the axis along which it is cut (or WHOLE)."""
+    """A value that chunks read or produce, and its cut axis (or WHOLE)."""
 
     node: Node
     inner: Node
@@ -53,17 +53,17 @@ class Cuts(Protocol):
 
     @property
     def axis(self) -> Mapping[Node, int]:
-        """The members, with the axis along which each is cut."""
+        """Return the members, with the axis along which each is cut."""
         ...
 
     @property
     def order(self) -> Mapping[Node, int]:
-        """The index of each node of the full graph."""
+        """Return the index of each node of the full graph."""
         ...
 
     @property
     def rows(self) -> Expr:
-        """The size of a block of rows."""
+        """Return the size of a block of rows."""
         ...
 
     def cut(self, node: Node, place: int) -> int:

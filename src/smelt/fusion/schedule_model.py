@@ -351,7 +351,7 @@ class Sweeps:
         return count * self.parts if self.split else count
 
     def _choose_split(self) -> int:
-        """Return the reduced axis that is split over the grid, as a mask; 0 if none is."""
+        """Return the reduced axis that is split over the grid, as a mask, or 0."""
         region = self.region
         if region.scanned or self._grid_tasks() >= LEAST_TASKS:
             return 0
@@ -400,7 +400,7 @@ class Sweeps:
         return count
 
     def _depth(self, a: int) -> int:
-        """Return how far inside an axis is in the arrays that have it, 0 for the slowest."""
+        """Return how far inside its arrays an axis is, 0 for the slowest."""
         positions = [p for reads in self.region.loads.values() for p in reads]
         return min((p.index(a) for p in positions if a in p), default=0)
 

@@ -170,7 +170,7 @@ def axis_classes(nodes: Iterable[Node]) -> dict[Dim, int]:
 def own_classes(
     nodes: Collection[Node],
 ) -> tuple[dict[tuple[Node, str], int], set[tuple[int, int]]]:
-    """Return the class number of every axis of the nodes by their reads of one another.
+    """Return the class numbers of the nodes' axes, by their reads of each other.
 
     Axes are o0, o1, .. of a result and e1, e2, .. which are reduced. The second result holds pairs
     of classes, in both orders, that some node has as two axes of equal extent: these are different

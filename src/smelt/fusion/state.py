@@ -244,7 +244,10 @@ class State:
         return clusters
 
     def between(self, a: int, b: int) -> int:
-        """Return the clusters that the union of two would wait for and that wait for it."""
+        """Return the clusters that would be in a cycle with the union of two.
+
+        The union would wait for them, and they for it.
+        """
         reach = self.reach
         clusters = reach.before[b] and reach.between(a, b, self.successors(a))
         return clusters | (reach.before[a] and reach.between(b, a, self.successors(b)))
@@ -348,7 +351,7 @@ class State:
         return verdict
 
     def _stream_cost(self, region: Region, cost: Cost, refusal: Refusal | None) -> Cost | None:
-        """Return the cost of the region with an axis streamed, if that is legal and faster."""
+        """Return the cost with an axis streamed, if that is legal and faster."""
         exceeds_memory = refusal is not None and refusal.reason == FAST_MEMORY
         if not streams.COMPILED or not region.ended or (refusal is not None and not exceeds_memory):
             return None

@@ -1,4 +1,4 @@
-"""Find the axes of a region that may be streamed, and whether evaluating that is worthwhile."""
+"""Find the axes of a region that are worth streaming."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def streamable(model: Model, region: Region) -> Iterator[int]:
 
 
 def _depth(region: Region, a: int) -> int:
-    """Return how far inside an axis is in the arrays that have it, 0 for the slowest."""
+    """Return how far inside its arrays an axis is, 0 for the slowest."""
     places = [p for loaded in region.loads.values() for p in loaded]
     return min((p.index(a) for p in places if a in p), default=0)
 

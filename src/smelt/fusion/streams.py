@@ -1,4 +1,4 @@
-"""Predict the cost of a region with one axis streamed, and whether it may be streamed.
+"""Predict whether a region may stream an axis, and at what cost.
 
 To stream an axis is to process it block by block while its reductions are carried. Where rows
 exceed fast memory, every further pass over them reads main memory again, and what a later pass

@@ -224,7 +224,7 @@ class _Reader:
         )
 
     def line(self) -> str:
-        """Return the next line that is not blank, without its comment; `at` is where it starts."""
+        """Return the next non-blank line without its comment; `at` is its start."""
         while self.at < len(self.source):
             end = self.source.find("\n", self.at)
             end = len(self.source) if end < 0 else end

@@ -21,7 +21,7 @@ from smelt.fusion.units import Units
 
 
 def traffic(plan: Plan, hints: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
-    """Return for each cluster the bytes that it moves, and that its operators move one by one.
+    """Return the bytes moved by each cluster, and by its operators one by one.
 
     `hints` are the sizes of a call. An operator that several clusters compute counts, by itself, in
     the first of them, so that the sums compare two full programs.
@@ -48,7 +48,7 @@ def traffic(plan: Plan, hints: Mapping[str, int]) -> tuple[tuple[int, int], ...]
 def moved_in_rounds(
     cluster: Cluster, hints: Mapping[str, int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the bytes of each operand and each result that the chunks of a cluster move."""
+    """Return the bytes of each operand and result that a cluster's chunks move."""
     assert cluster.body is not None
     chunks, defaults = cluster.body.rounds, Hints(hints)
     times = sum(1 for _ in chunks.each(defaults))

@@ -201,7 +201,7 @@ class Units:
 
     @cached_property
     def ties(self) -> list[tuple[tuple[int, tuple[tuple[int, int], ...]], ...]]:
-        """For each unit, the values it reads and the pairs of dimensions that are one axis.
+        """Return for each unit its operands with the dimensions that are one axis.
 
         A dimension is numbered 32 * value + dimension.
         """
@@ -233,12 +233,12 @@ class Units:
 
     @cached_property
     def ranges(self) -> dict[int, Part | None]:
-        """For views that are ranges of a value, that range (cache of regions)."""
+        """Return the range of each view that is one (cache of regions)."""
         return {}
 
     @cached_property
     def conditions(self) -> frozenset[int]:
-        """The values of boolean type."""
+        """Return the values of boolean type."""
         return frozenset(v for v, node in enumerate(self.values) if node.type.dtype == bool_)
 
     def _is_square(self, unit: Unit) -> bool:
@@ -387,19 +387,19 @@ def _views_to_materialize(graph: Graph) -> frozenset[Node]:
 
 
 def _operands_read(node: Node, traced: Trace) -> Iterator[Node]:
-    """Iterate over the operands of a node, once for each position that it reads them at."""
+    """Iterate over the operands of a node, once per read."""
     return (node.inputs[read.leaf] for read in traced.reads)
 
 
 def follow(term: Term, dim: Index, extents: tuple[Index, ...]) -> Term:
-    """Return a term as an axis number if it follows an axis of the dimension's extent exactly."""
+    """Return a term as an axis number if it follows a full axis exactly."""
     if isinstance(term, int) and term >= 0 and extents[term] != dim:
         return axis(f"a{term}", extents[term])
     return term
 
 
 def _is_strided(node: Node) -> bool:
-    """Return whether a view of one value can be expressed by strides, as a library needs it."""
+    """Return whether a view of one value can be expressed by strides."""
     reads = trace(node.op, node.type, _keys_below(node))
     if reads.guards or len(reads.reads) != 1:
         return not reads.reads

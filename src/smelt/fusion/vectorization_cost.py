@@ -1,4 +1,4 @@
-"""Predict the vector axis: short rows in lanes, unrolled axes, and the number of split parts.
+"""Predict the vector axis, unrolled axes, and the number of split parts.
 
 For short rows each lane takes a row of its own; the decision is that of `smelt.lower.assign_axes`,
 from a region instead of statements. A few rows or columns of results are unrolled as in
@@ -72,7 +72,7 @@ def written_out(schedule: Sweeps) -> int:
 
 @lru_cache(maxsize=4096)
 def fastest(term: Term) -> int:
-    """Return the axis along which a last dimension is contiguous, -1 if there is none or several.
+    """Return the contiguous axis of a last dimension, -1 for none or several.
 
     A remainder (%) of a longer axis counts as that axis.
     """
@@ -98,7 +98,7 @@ def _inside_of(region: Region, axis: int) -> int:
 
 
 def vote(score: list[float], position: tuple[Term, ...], mask: int, weight: float) -> None:
-    """Count an access for the axis it reads with stride 1, and against its other axes."""
+    """Count an access for its stride-1 axis, and against its other axes."""
     contiguous = fastest(position[-1]) if position else -1
     weight *= 64.0 ** mask.bit_count()
     for a in bits(mask):

@@ -185,7 +185,7 @@ def _donated(plan: Plan, slot: Slot, k: int) -> None:
 
 
 def _hosted(plan: Plan, slot: Slot, slots: Mapping[Node, Slot]) -> None:
-    """Check that a value lies only in a result that is written after its last reader."""
+    """Check that a hosting result is written after the value's last reader."""
     if slot.within is None:
         return
     step = {j: s for s, group in enumerate(plan.launches) for j in group}

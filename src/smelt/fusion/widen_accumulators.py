@@ -22,7 +22,7 @@ __all__ = ["widened"]
 
 
 def widened(graph: Graph, sums: AbstractSet[Node]) -> tuple[Graph, Mapping[Node, Node]]:
-    """Return the graph with `sums` in their accumulator type, and the new nodes by the old ones.
+    """Return the graph with `sums` in their accumulator type, and the new nodes.
 
     >>> from smelt.graph.text import parse, text
     >>> graph = parse(

@@ -29,9 +29,10 @@ With windows over more, it would be summed position by position, many times slow
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window: an axis of results and its taps (axis numbers of a region), step and dilation.
+    """A window: an axis of results, its taps, step and dilation.
 
-    `step` is the distance of neighbouring windows, `dilation` that of neighbouring taps.
+    `axis` and `tap` are axis numbers of a region, `step` is the distance of neighbouring windows,
+    `dilation` that of neighbouring taps.
     """
 
     axis: int
@@ -45,7 +46,7 @@ class Window:
 
 
 def window_of(term: Index, taps: int) -> Window | None:
-    """Return the window that an index expression is, over an axis of `taps` and another one."""
+    """Return the window over an axis of `taps` that an index expression is."""
     if isinstance(term, int):
         return None
     steps = {int(a[1:]): coefficient(term, a) for a in axes_of(term)}

@@ -1,4 +1,4 @@
-"""Find the blocks that a stream can skip because of masks, and where masks need computing.
+"""Find the blocks of a stream that masks rule out, and those that need masking.
 
 A condition between positions or ids, such as `n <= m` or `id[n] == id[m]`, may have one known value
 in a whole block of rows and of the stream (`interval.py`). If no state of the pass changes for that
@@ -211,7 +211,7 @@ def _partial_values(
 
 
 def _minus_infinities(blocks: list[Term], name: str) -> Iterator[Term]:
-    """Iterate over array elements that rule out what they are added to where they are -inf.
+    """Iterate over array elements that rule out, as -inf, what they are added to.
 
     Only where that saves more than loading them costs (a reduction over other axes), and not for
     elements at computed positions, which a question about a whole block cannot express.

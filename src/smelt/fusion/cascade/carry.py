@@ -175,7 +175,7 @@ class Carrier(States):
         return self.terms.cast(total, reduction.dtype.compute)
 
     def _plus(self, left: Term, right: Term) -> Term:
-        """Add in the wider of both types, so that terms which cancel are not rounded before."""
+        """Add in the wider of both types, so that cancelling terms are not rounded."""
         wider_type = max((left.dtype, right.dtype), key=lambda d: d.bits)
         return self.terms.add(self.terms.cast(left, wider_type), self.terms.cast(right, wider_type))
 
@@ -256,7 +256,7 @@ class _Sum:
     # ---- factors -------------------------------------------------------------------------------
 
     def _gauge_of(self, atom: Term) -> tuple[Gauge, bool] | None:
-        """Return the gauge that an atom is, and whether the atom is finite before any element."""
+        """Return the gauge that an atom equals, and whether it is finite before any element."""
         for g in self.gauges:
             if atom is g.fold:
                 return g, False
@@ -265,7 +265,7 @@ class _Sum:
         return None
 
     def _gauge_value(self, atom: Term, g: Gauge, finite: bool, *, new: bool) -> Term:
-        """Return a gauge before or after the current block, 0 where there was no element yet."""
+        """Return a gauge before or after the current block, 0 before any element."""
         state = self.terms.state(g.state, g.fold.axes, g.fold.dtype.compute, new=new)
         if finite:
             return self.terms.swap(atom, {g.fold: state})
@@ -330,7 +330,7 @@ class _Sum:
     def _record_rescaling(
         self, row: ScalarOp, gauge: Gauge, c: Coefficient, substitute: Term | None
     ) -> None:
-        """Record how a sum is rescaled when a gauge moves, and the correction at the end.
+        """Record a sum's rescaling when a gauge moves, and the correction at the end.
 
         The correction is for the difference between the gauge and the power of 2 used for it.
         """
@@ -507,7 +507,7 @@ class _Sum:
     def _binomial(
         self, e: tuple[int, ...], states: dict[tuple[int, ...], Term], shifts: list[Term | None]
     ) -> Term:
-        """Return the sum over d <= e of states d times binomials and powers of the shifts."""
+        """Sum states d <= e, times binomials and powers of the shifts."""
         terms = self.terms
         total: Term | None = None
         for d in every(*(range(n + 1) if s is not None else (n,) for n, s in zip(e, shifts))):

@@ -153,7 +153,7 @@ class _Mask:
         return numbers.pop() if len(numbers) == 1 and np.isfinite([*numbers]).all() else None
 
     def shifted(self, condition: Term, answer: bool) -> float | None:
-        """Return the largest of such elements among the samples, if all of them have a bound."""
+        """Return the largest of such elements among the samples, if they are bounded."""
         (element,) = self.state.block.args
         if self._bound(condition, answer) is None:
             return None

@@ -100,7 +100,7 @@ def _collect(into: Linear, atom: Term | None, c: Coefficient) -> None:
 def _scaled(
     t: Term, powers: tuple[int, ...], is_fixed: Callable[[Term], bool]
 ) -> tuple[Term, Coefficient] | None:
-    """Split a product with one factor that is not fixed into that factor and a coefficient."""
+    """Split a product into its one factor that is not fixed, and a coefficient."""
     variable = [(a, p) for a, p in zip(t.args, powers) if not is_fixed(a)]
     if len(variable) != 1 or variable[0][1] != 1:
         return None
@@ -133,7 +133,10 @@ def same(one: Linear, other: Linear) -> bool:
 
 
 def build(terms: Terms, form: Mapping[Term | None, Coefficient], like: Term) -> Term:
-    """Return the term of a linear form, of the type of `like`; 0 for an empty form."""
+    """Return the term of a linear form, in the type of `like`.
+
+    It is 0 for an empty form.
+    """
     result: Term | None = None
     order = sorted(
         form.items(), key=lambda p: (p[1].number < 0, -1 if p[0] is None else p[0].number)
@@ -346,7 +349,7 @@ def _multiplied(term: Term, powers: tuple[int, ...], sorts: Sorts) -> list[Produ
 
 
 def _added(term: Term, sorts: Sorts) -> list[Product]:
-    """Split a sum: one factor if each atom either varies or moves, else a sum of products."""
+    """Return a sum as one factor if its atoms vary or move, else as products."""
     form = linear(term, sorts.is_fixed)
     if is_odd(form):
         raise NotSeparable(term.op)

@@ -52,7 +52,7 @@ class Formula:
 
     @property
     def atoms(self) -> tuple[Term, ...]:
-        """The varying part, the moving parts and the fixed part."""
+        """Return the varying part, the moving parts and the fixed part."""
         return (self.varying, *self.moving, *self.fixed)
 
     def at(self, values: Mapping[Term, Array | float]) -> Array:

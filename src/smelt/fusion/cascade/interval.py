@@ -54,7 +54,7 @@ EVERYWHERE = Hull(None, None, False)
 
 @dataclass(slots=True)
 class _Sum:
-    """An affine difference: index + the sum of axes and of other terms, each times a number."""
+    """An affine difference: index + sum of axes and other terms, times numbers."""
 
     index: Index
     axes: dict[Atom, int]
@@ -189,7 +189,7 @@ class Blocks:
     # ---- positions -----------------------------------------------------------------------------
 
     def hull(self, t: Term, target: bool) -> Hull:
-        """Return a range outside of which a condition is not `target` for any row of a block."""
+        """Return a range outside of which a condition is never `target` in a block."""
         if self.name not in t.axes:
             return EVERYWHERE
         if (signs := _signs(t, target)) is not None:
@@ -415,7 +415,10 @@ def _extreme_kind(t: Term) -> bool | None:
 
 
 def _split_affine(e: Index, fixed: frozenset[str]) -> tuple[Index, dict[Atom, int]] | None:
-    """Split a position into a fixed part and factors of its other axes; None if not affine."""
+    """Split an affine position into a fixed part and factors of its other axes.
+
+    None if the position is not affine in them.
+    """
     varying = {a: a for a in atoms(e) if a.kind == "axis" and a.name not in fixed}
     factors: dict[Atom, int] = {}
     for a in varying:

@@ -113,7 +113,7 @@ def _peel(current: Outside, layer: Layer) -> Outside:
 
 
 def _outermost_layer(t: Term, over: frozenset[str]) -> Layer | None:
-    """Return the outermost operator of an element if it is monotone in its only varying operand."""
+    """Return an element's outermost operator if it is monotone in its only varying operand."""
     if t.kind not in ("apply", "cast") or any(not a.dtype.is_float for a in t.args):
         return None
     varying = [k for k, a in enumerate(t.args) if a.kind != "const"]

@@ -1,4 +1,4 @@
-"""Prove that a factor can be rescaled: built-in proofs, cached ones, and new ones by SymPy.
+"""Prove that a factor can be rescaled: by built-in, cached or new SymPy proofs.
 
 A claim is written so that one proof covers all constants of a sign, so few proofs serve many
 programs. Claims about common factors are listed in `PROVED` (a test proves them again). Others need
@@ -61,7 +61,7 @@ class Claim:
 
     @property
     def text(self) -> str:
-        """The claim as text, valid for all constants of the recorded signs."""
+        """Return the claim as text, valid for all constants of the recorded signs."""
         return f"{self.kind} {self.number} {self.formula.key}"
 
 

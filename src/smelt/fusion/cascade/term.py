@@ -184,8 +184,10 @@ class Terms:
         return self.make("fold", combine, args, axes, i64, None, over)
 
     def dot(self, left: Term, right: Term, over: tuple[str, ...], dtype: DType) -> Term:
-        """Return a sum of products over axes. Factors of a half type (`value`) are summed in
-        float32."""
+        """Return a sum of products over axes.
+
+        Factors of a half type (`value` of the term) are summed in float32.
+        """
         axes = _axes((left, right)) - set(over)
         half = dtype if dtype.compute != dtype else None
         return self.make("dot", "", (left, right), axes, dtype.compute, half, over)
@@ -195,7 +197,7 @@ class Terms:
         return self.make("count", "", (), (), dtype, None, over)
 
     def first(self, arg: Term, over: tuple[str, ...], third: int = 0) -> Term:
-        """Return a term at the first position of axes, or of a later third of them.
+        """Return a term at the start of axes, or of a later third of them.
 
         `third` is 0, 1 or 2: the start, or the start of the second or last third.
         """
@@ -300,7 +302,10 @@ class Terms:
     # ---- traversal -----------------------------------------------------------------------------
 
     def width(self, name: str, sizes: Mapping[str, int]) -> int:
-        """Return the most elements of any term per position of an axis, along axes in `sizes`."""
+        """Return the most elements of any term per position of an axis.
+
+        Elements are counted along the axes in `sizes`.
+        """
         return width(self.known.values(), name, sizes)
 
     def swap(self, term: Term, new: Mapping[Term, Term]) -> Term:
@@ -327,7 +332,10 @@ class Terms:
 
 
 def width(terms: Iterable[Term], name: str, sizes: Mapping[str, int]) -> int:
-    """Return the most elements of any term per position of an axis, along axes in `sizes`."""
+    """Return the most elements of any term per position of an axis.
+
+    Elements are counted along the axes in `sizes`.
+    """
     axis_sets = {t.axes for t in terms if name in t.axes}
     return max(
         (prod(sizes[a] for a in axes if a in sizes and a != name) for axes in axis_sets), default=1
@@ -336,7 +344,7 @@ def width(terms: Iterable[Term], name: str, sizes: Mapping[str, int]) -> int:
 
 @lru_cache(maxsize=1024)
 def _result_type(op: str, dtypes: tuple[DType, ...]) -> DType:
-    """The type that a scalar operator computes in."""
+    """Return the type that a scalar operator computes in."""
     return SCALARS[op].result(*dtypes).compute
 
 
