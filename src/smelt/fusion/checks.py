@@ -82,7 +82,7 @@ def _is_light(node: Node) -> bool:
 def together(rest: Plan, checks: Plan) -> Plan:
     """Return one plan with the checks after the rest.
 
-    Checks are too short for several threads, so they do not run concurrently with other clusters.
+    Checks run in launches of their own, because they are too short for several threads.
     """
     count = len(rest.clusters)
     graph = replace(

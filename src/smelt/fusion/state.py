@@ -186,9 +186,8 @@ class State:
         Such an input has the result's type and is read at the result's position only. In a flat
         kernel any such input qualifies. In a kernel with reductions, only inputs of the graph that
         no other result and no reduction reads; reductions do not count if all of them are
-        contractions, which read an operand only once. A scatter may overwrite its destination if
-        the updates read nothing there, or if its only position along each of those dimensions is
-        known.
+        contractions, which read an operand only once. A scatter may overwrite its destination,
+        since its updates read nothing there, unless all dimensions that it indexes have extent 1.
         """
         overwritable: dict[Node, list[Node]] = {}
         values, inputs = self.units.values, len(self.units.inputs)

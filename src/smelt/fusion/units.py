@@ -80,7 +80,7 @@ class Unit:
     along: int = -1
     """The result's axis that a scan runs along; -1 for other operators."""
     factors: tuple[tuple[Edge, ...], ...] = ()
-    """For a contraction, the reads of each factor: several if a factor is concatenated."""
+    """For a contraction, the reads of each factor: several if a factor combines several values."""
 
     @property
     def joins(self) -> bool:
