@@ -196,7 +196,7 @@ def test_a_variance_under_weights_is_taken_about_an_element() -> None:
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that has just begun."""
-    for module, name in ((proofs, "_KNOWN"), (derive, "_GAUGED"), (derive, "_RANKED")):
+    for module, name in ((proofs, "_RESULTS"), (derive, "_GAUGED"), (derive, "_RANKED")):
         monkeypatch.setattr(module, name, {})
 
 

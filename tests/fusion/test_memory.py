@@ -13,8 +13,8 @@ from smelt.fusion.memory import (
     LINE,
     Buffer,
     _at_most,
-    _guests,
-    _place,
+    _pack_buffers,
+    _place_in_results,
     ceiling,
     rounded,
 )
@@ -114,7 +114,7 @@ def test_packing_of_random_lives(seed: int):
         nbytes = rounded(r.choice(kinds))
         hint = int(evaluate(nbytes, hints))
         buffers.append(Buffer([], nbytes, hint, first, first + r.randint(0, 6)))
-    _place(buffers, hints)
+    _pack_buffers(buffers, hints)
     assert peak(buffers) <= 1.2 * lower_bound(buffers)
     for _ in range(15):
         sizes = {"n": r.randint(1, 10000), "m": r.randint(1, 2 * most if seed % 3 else most)}
@@ -178,7 +178,7 @@ def test_parts_of_lines_keep_nothing_out_of_a_result():
     for room, left in ((n * 128, []), (n * 96, [values])):
         result = build.input("y", TensorType(u8, (room,)))
         numbers.within = values.within = None
-        assert _guests([numbers, values], {result: 5}, {"n": 1}) == left
+        assert _place_in_results([numbers, values], {result: 5}, {"n": 1}) == left
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -37,7 +37,7 @@ def test_circles_are_told_from_what_clusters_read_and_write(
 ) -> None:
     """As running the kernels one after the other tells them."""
     told: list[bool] = []
-    is_circle = Refinement._is_circle  # pyright: ignore[reportPrivateUsage]
+    is_circle = Refinement._creates_cycle  # pyright: ignore[reportPrivateUsage]
 
     def compared(self: Any, c: int, n: int, joined: Any, left: Any) -> bool:
         found = is_circle(self, c, n, joined, left)
@@ -46,7 +46,7 @@ def test_circles_are_told_from_what_clusters_read_and_write(
         told.append(found)
         return found
 
-    monkeypatch.setattr(Refinement, "_is_circle", compared)
+    monkeypatch.setattr(Refinement, "_creates_cycle", compared)
     for seed in (*range(40), 52, 55):
         graph, sizes = tangled(seed)
         plan(graph, MACHINE, None, sizes)
@@ -75,7 +75,7 @@ def _burden(found: Plan, sizes: dict[str, int]) -> float:
 def test_the_next_best_way_is_taken_where_the_best_one_would_be_a_circle() -> None:
     graph, sizes = tangled(23)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Refinement, "_is_circle", lambda *_: False)
+        patch.setattr(Refinement, "_creates_cycle", lambda *_: False)
         before = plan(graph, MACHINE, None, sizes)
     found = plan(graph, MACHINE, None, sizes)
     assert _burden(found, sizes) < _burden(before, sizes)

@@ -33,9 +33,9 @@ def untaken(graph: Graph, sizes: dict[str, int]) -> list[float]:
         refusal: Any,
         gain: float = 0.0,
         *,
-        beside: bool,
+        siblings: bool,
     ) -> None:
-        split(self, one, other, after, refusal, gain, beside=beside)
+        split(self, one, other, after, refusal, gain, siblings=siblings)
         if after is not None and refusal is None:
             found.append(max(gain, self.found[-1].saves_ns))
 

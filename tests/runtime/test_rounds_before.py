@@ -209,14 +209,14 @@ def test_folds_that_are_waited_for_though_made_before_end_the_search(
 
     looks = 0
 
-    class Counted(chunking._Rounds):  # pyright: ignore[reportPrivateUsage]
+    class Counted(chunking._ChunkGrower):  # pyright: ignore[reportPrivateUsage]
         def run(self, *args: Any) -> Any:
             nonlocal looks
             looks += 1
             assert looks < 1000, "planning does not end"
             return super().run(*args)
 
-    monkeypatch.setattr(chunking, "_Rounds", Counted)
+    monkeypatch.setattr(chunking, "_ChunkGrower", Counted)
     arrays = 0.3 * f32(17, 24), 0.3 * f32(1, 24), f32(24)
     with knobs.config(max_extra_memory=1):
         made = compiled(code, *arrays)

@@ -1,4 +1,4 @@
-"""Fusion: Graph -> Plan. Which operators become one kernel, and why."""
+"""Fusion: partition a graph into kernels (graph -> plan), with the reasons."""
 
 from smelt.fusion.compose import plan
 from smelt.fusion.plan import Cluster, Plan, Slot

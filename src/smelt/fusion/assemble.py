@@ -1,8 +1,8 @@
-"""Sets of units -> the clusters and launches of a Plan.
+"""Convert sets of units into the clusters and launches of a plan.
 
-The search works with numbers; here they become nodes again: views are pulled in, inputs and outputs
-listed, clusters put in an order that frees memory early, and those that do not wait for one another
-are started together.
+The search works with numbers; here they become nodes again: views are inlined, inputs and outputs
+listed, clusters ordered so that memory is freed early, and independent clusters grouped to start
+together.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from smelt.types.tensor import Shape
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Units that become one cluster, and those of them that are written."""
+    """Units that become one cluster, and those of them that are stored."""
 
     members: int
     stored: int
     walked: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
-    """Shapes (extent numbers) other than their own under which stored units are walked."""
+    """Shapes (extent numbers) other than their own under which stored units are iterated over."""
     stream: tuple[int, int] | None = None
-    """The streamed axis: a fold, and which of the axes that end in it."""
+    """The streamed axis: a reduction, and the index among the axes that it reduces."""
 
 
 def parts_of(
@@ -38,24 +38,26 @@ def parts_of(
     moved: Sequence[int],
     reuses: Mapping[Node, Sequence[Node]],
 ) -> list[Part]:
-    """A cluster for each group, told how many bytes it moves and what its results may be written
-    over."""
-    times: dict[int, int] = {}
+    """Return a cluster for each group.
+
+    Each has the bytes that it moves and the inputs that its results may overwrite.
+    """
+    cluster_counts: dict[int, int] = {}
     for g in groups:
         for u in bits(g.members):
-            times[u] = times.get(u, 0) + 1
-    found: list[Part] = []
+            cluster_counts[u] = cluster_counts.get(u, 0) + 1
+    parts: list[Part] = []
     for g, nbytes in zip(groups, moved, strict=True):
-        cluster = _cluster(units, g, _reads(units, g), times)
-        own = {n: reuses[n] for n in cluster.outputs if n in reuses}
-        found.append(Part(cluster, units.values[least(g.members)], nbytes, own))
-    return found
+        cluster = _cluster(units, g, _reads(units, g), cluster_counts)
+        own_reuses = {n: reuses[n] for n in cluster.outputs if n in reuses}
+        parts.append(Part(cluster, units.values[least(g.members)], nbytes, own_reuses))
+    return parts
 
 
 def in_order(
     graph: Graph, parts: Sequence[Part], hints: Mapping[str, int]
 ) -> tuple[tuple[Cluster, ...], tuple[tuple[int, ...], ...]]:
-    """Clusters in execution order, and their numbers grouped by launch."""
+    """Return clusters in execution order, and their numbers grouped by launch."""
     clusters: list[Cluster] = []
     launches: list[tuple[int, ...]] = []
     for step in _schedule(graph, parts, hints):
@@ -66,12 +68,12 @@ def in_order(
 
 
 def _reads(units: Units, group: Group) -> int:
-    """Values that a group reads from memory."""
-    found = 0
+    """Return the values that a group reads from memory."""
+    operands = 0
     for u in bits(group.members):
         for edge in units.unit(u).edges:
-            found |= 1 << edge.producer
-    return found & ~group.members
+            operands |= 1 << edge.producer
+    return operands & ~group.members
 
 
 def _cluster(units: Units, group: Group, reads: int, times: Mapping[int, int]) -> Cluster:
@@ -79,48 +81,50 @@ def _cluster(units: Units, group: Group, reads: int, times: Mapping[int, int]) -
     for u in bits(group.members):
         nodes.update(dict.fromkeys(units.pulled(u)))
         nodes[units.values[u]] = None
-    inside = tuple(sorted(nodes, key=units.order.__getitem__))
+    ordered = tuple(sorted(nodes, key=units.order.__getitem__))
     inputs = tuple(units.values[v] for v in bits(reads))
     outputs = tuple(units.values[u] for u in bits(group.stored))
-    again = tuple(units.values[u] for u in bits(group.members) if times[u] > 1)
+    recomputed = tuple(units.values[u] for u in bits(group.members) if times[u] > 1)
     shapes: list[Shape] = []
     for u in bits(group.stored if group.walked else 0):
-        own = units.values[u].type.shape
+        own_shape = units.values[u].type.shape
         axes = group.walked.get(u)
-        shapes.append(own if axes is None else tuple(units.extents[e] for e in axes))
+        shapes.append(own_shape if axes is None else tuple(units.extents[e] for e in axes))
     stream = None if group.stream is None else (units.values[group.stream[0]], group.stream[1])
-    return Cluster("", inside, inputs, outputs, again, tuple(shapes), stream)
+    return Cluster("", ordered, inputs, outputs, recomputed, tuple(shapes), stream)
 
 
 # ---- order -----------------------------------------------------------------------------------
 
 
 def _schedule(graph: Graph, parts: Sequence[Part], hints: Mapping[str, int]) -> list[list[int]]:
-    """Steps of clusters that start together.  One whose time is free runs late if it writes more
-    than it lets go, early otherwise."""
+    """Return steps of clusters that start together.
+
+    A cluster with slack runs late if it writes more than it frees, early otherwise.
+    """
     clusters = [p.cluster for p in parts]
     writer = {n: k for k, c in enumerate(clusters) for n in c.outputs}
-    before = [sorted({writer[n] for n in c.inputs if n in writer}) for c in clusters]
-    after: list[list[int]] = [[] for _ in clusters]
-    for k, earlier in enumerate(before):
+    predecessors = [sorted({writer[n] for n in c.inputs if n in writer}) for c in clusters]
+    successors: list[list[int]] = [[] for _ in clusters]
+    for k, earlier in enumerate(predecessors):
         for e in earlier:
-            after[e].append(k)
-    order = _topological(before, after)
-    early = [0] * len(clusters)
+            successors[e].append(k)
+    order = _topological(predecessors, successors)
+    earliest = [0] * len(clusters)
     for k in order:
-        early[k] = 1 + max((early[e] for e in before[k]), default=-1)
-    depth = max(early, default=0)
-    late = [depth] * len(clusters)
+        earliest[k] = 1 + max((earliest[e] for e in predecessors[k]), default=-1)
+    depth = max(earliest, default=0)
+    latest = [depth] * len(clusters)
     for k in reversed(order):
-        late[k] = min((late[a] for a in after[k]), default=depth + 1) - 1
-    place: dict[int, int] = {}
+        latest[k] = min((latest[a] for a in successors[k]), default=depth + 1) - 1
+    step: dict[int, int] = {}
     results = set(graph.outputs)
     for k in reversed(order):
-        last = min((place[a] for a in after[k]), default=late[k] + 1) - 1
-        place[k] = last if _grows(clusters[k], results, hints) else early[k]
+        latest_step = min((step[a] for a in successors[k]), default=latest[k] + 1) - 1
+        step[k] = latest_step if _grows_memory(clusters[k], results, hints) else earliest[k]
     for k in order:
-        place[k] = max((place[e] + 1 for e in before[k]), default=place[k])
-    return _steps(graph, parts, order, place)
+        step[k] = max((step[e] + 1 for e in predecessors[k]), default=step[k])
+    return _steps(graph, parts, order, step)
 
 
 def _topological(before: Sequence[Sequence[int]], after: Sequence[Sequence[int]]) -> list[int]:
@@ -136,8 +140,8 @@ def _topological(before: Sequence[Sequence[int]], after: Sequence[Sequence[int]]
     return order
 
 
-def _grows(cluster: Cluster, results: Collection[Node], hints: Mapping[str, int]) -> bool:
-    """Whether a cluster leaves more intermediates in memory than it reads."""
+def _grows_memory(cluster: Cluster, results: Collection[Node], hints: Mapping[str, int]) -> bool:
+    """Return whether a cluster leaves more intermediates in memory than it reads."""
     written = [n for n in cluster.outputs if n not in results]
     read = [n for n in cluster.inputs if not isinstance(n.op, Input)]
     written, read = (sum([at_hints(n.type.nbytes, hints) for n in ns]) for ns in (written, read))
@@ -145,17 +149,17 @@ def _grows(cluster: Cluster, results: Collection[Node], hints: Mapping[str, int]
 
 
 def _steps(
-    graph: Graph, parts: Sequence[Part], order: Sequence[int], place: Mapping[int, int]
+    graph: Graph, parts: Sequence[Part], order: Sequence[int], step: Mapping[int, int]
 ) -> list[list[int]]:
-    """Clusters by place; a library call has a step of its own."""
-    numbers = {n: k for k, n in enumerate(graph.nodes())}
+    """Return clusters by step; a library call has a step of its own."""
+    node_order = {n: k for k, n in enumerate(graph.nodes())}
     by_place: dict[int, list[int]] = {}
-    for k in sorted(order, key=lambda k: (place[k], numbers[parts[k].first])):
-        by_place.setdefault(place[k], []).append(k)
+    for k in sorted(order, key=lambda k: (step[k], node_order[parts[k].first])):
+        by_place.setdefault(step[k], []).append(k)
     steps: list[list[int]] = []
-    for here in by_place.values():
-        kernels = [k for k in here if not parts[k].cluster.is_extern]
+    for concurrent in by_place.values():
+        kernels = [k for k in concurrent if not parts[k].cluster.is_extern]
         if kernels:
             steps.append(kernels)
-        steps += [[k] for k in here if parts[k].cluster.is_extern]
+        steps += [[k] for k in concurrent if parts[k].cluster.is_extern]
     return steps

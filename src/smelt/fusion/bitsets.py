@@ -1,4 +1,4 @@
-"""Sets of small numbers as bits of an int, and sizes as numbers.
+"""Represent sets of small numbers as bits of an int, and evaluate sizes.
 
 >>> bits(0b1011), least(0b1010)
 ((0, 1, 3), 1)
@@ -16,48 +16,50 @@ import numpy as np
 from smelt.types.expr import Index, evaluate
 
 MANY, SHORT = 64, 256
-"""Members beyond which taking them off one by one, each time a new number, is slower than looking
-at all bits, and zeros below the first one beyond which numbers without them are quicker."""
+"""Number of members from which unpacking all bits is faster than removing members one by one.
+
+The second value is the number of low zero bits from which shifting them out pays.
+"""
 UNKNOWN_SIZE = 1 << 10
-"""Assumed where no hint tells a size."""
+"""Size assumed where no hint gives one."""
 
 
 @lru_cache(maxsize=1 << 14)
 def bits(mask: int) -> tuple[int, ...]:
-    """The numbers in a set, in increasing order."""
+    """Return the numbers in a set in increasing order."""
     low = least(mask)
-    if low > SHORT:  # members of a cluster lie close together, far from zero
+    if low > SHORT:  # members of a cluster are close together, far from zero
         return tuple([low + n for n in bits(mask >> low)])
     if mask.bit_count() > MANY:
         words = np.frombuffer(mask.to_bytes(mask.bit_length() // 8 + 1, "little"), np.uint8)
         return tuple(np.flatnonzero(np.unpackbits(words, bitorder="little")).tolist())
-    found: list[int] = []
+    numbers: list[int] = []
     while mask:
         low = mask & -mask
-        found.append(low.bit_length() - 1)
+        numbers.append(low.bit_length() - 1)
         mask ^= low
-    return tuple(found)
+    return tuple(numbers)
 
 
 def least(mask: int) -> int:
-    """The least number in a set, -1 if it is empty."""
+    """Return the smallest number in a set, -1 if it is empty."""
     return (mask & -mask).bit_length() - 1
 
 
 class Hints(dict[str, int]):
-    """Sizes at the first call, with a guess for those that are not known."""
+    """Sizes at the first call, with a default for unknown ones."""
 
     def __missing__(self, name: str) -> int:
         return UNKNOWN_SIZE
 
 
 def at_hints(e: Index, hints: Mapping[str, int]) -> int:
-    """An expression over sizes as a number."""
+    """Evaluate an expression over sizes."""
     return e if isinstance(e, int) else int(evaluate(e, hints))
 
 
 def find(parent: dict[int, int], key: int) -> int:
-    """What stands for a key among those that `parent` has put together (union-find)."""
+    """Return the representative of a key in a union-find forest."""
     root = key
     while (above := parent.get(root, root)) != root:
         root = above

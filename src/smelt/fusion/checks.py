@@ -1,9 +1,9 @@
-"""What a graph asks of its inputs, apart from what it computes of them.
+"""Plan the checks of a graph's inputs separately from what it computes.
 
-A check reads little: positions, where what stands there is a row.  Inside of the kernel that reads
-them it is one fold more over an axis whose rows are else computed by themselves, which makes that
-kernel slower than the few bytes are worth, and larger to compile.  Where its inputs are a small
-share of all that is moved it is planned by itself, and computes again what both need.
+A check reads little, such as the row numbers of a gather. Within the kernel that reads them too, it
+is one more reduction over an axis whose rows are otherwise independent; that slows the kernel down
+by more than the few bytes are worth, and takes longer to compile. If its inputs are a small share
+of all traffic, the check is planned by itself and recomputes what both need.
 
 >>> from smelt.graph.text import parse
 >>> graph = parse('''graph f(x: f32[n,m], i: i64[k]) {
@@ -35,60 +35,68 @@ from smelt.types.expr import product
 __all__ = ["apart", "together"]
 
 SHARE = 8
-"""Apart is a check whose inputs are at most this part of what a graph takes and gives: it reads
-them again, 8 bytes for the position of one element that is read and written."""
+"""Least ratio of a graph's traffic to a separate check's inputs, which are read twice."""
 
 LEAST = 4
-"""Bytes that a position counts at least: one of fewer is widened, one that is computed from none is
-computed again."""
+"""Bytes that a position counts at least.
+
+Narrower ones are widened; one computed from no input is recomputed.
+"""
 
 
 def apart(graph: Graph, hints: Hints) -> tuple[Graph, Graph] | None:
-    """The graph without its checks, and a graph of them alone; None if it has none, or if they are
-    better computed with the rest."""
+    """Return the graph without its checks, and a graph of the checks alone.
+
+    None if it has none, or if they are better computed with the rest.
+    """
     if not graph.asked or not graph.results:
         return None
     rest = replace(graph, outputs=graph.results, checks=0)
-    looked = Graph(graph.name, (), graph.asked)
-    read = [n for n in looked.nodes() if isinstance(n.op, Input)]
-    moved = sum(at_hints(n.type.nbytes, hints) for n in (*graph.inputs, *rest.outputs))
-    if not all(map(_is_light, looked.nodes())):
+    check_graph = Graph(graph.name, (), graph.asked)
+    check_inputs = [n for n in check_graph.nodes() if isinstance(n.op, Input)]
+    total_bytes = sum(at_hints(n.type.nbytes, hints) for n in (*graph.inputs, *rest.outputs))
+    if not all(map(_is_light, check_graph.nodes())):
         return None
-    count = max(at_hints(product(n.type.shape), hints) for n in looked.nodes())
-    given = sum(at_hints(n.type.nbytes, hints) for n in read)
-    if SHARE * max(given, LEAST * count) > moved:
+    positions = max(at_hints(product(n.type.shape), hints) for n in check_graph.nodes())
+    input_bytes = sum(at_hints(n.type.nbytes, hints) for n in check_inputs)
+    if SHARE * max(input_bytes, LEAST * positions) > total_bytes:
         return None
-    made: dict[Node, Node] = {}
-    for n in looked.nodes():
-        inputs = tuple(made[x] for x in n.inputs)
-        made[n] = n if isinstance(n.op, Input) else Node(n.op, inputs, n.type, n.origin)
-    again = tuple(made[n] for n in looked.outputs)
-    return rest, replace(graph, outputs=again, checks=len(again))
+    copies: dict[Node, Node] = {}
+    for n in check_graph.nodes():
+        inputs = tuple(copies[x] for x in n.inputs)
+        copies[n] = n if isinstance(n.op, Input) else Node(n.op, inputs, n.type, n.origin)
+    outputs = tuple(copies[n] for n in check_graph.outputs)
+    return rest, replace(graph, outputs=outputs, checks=len(outputs))
 
 
 def _is_light(node: Node) -> bool:
-    """Whether a value can be computed twice: folds of what is true or not are, others may be what
-    the graph is about."""
+    """Return whether a value can be computed twice.
+
+    Reductions of booleans can; other reductions may be the main work of the graph.
+    """
     if is_free(node) or isinstance(node.op, Input):
         return True
     return node.op.fusible and (not trace_of(node).folds or node.type.dtype.kind == "bool")
 
 
 def together(rest: Plan, checks: Plan) -> Plan:
-    """One plan of both, the checks behind the rest: they are too short to be shared by threads."""
+    """Return one plan with the checks after the rest.
+
+    Checks run in launches of their own, because they are too short for several threads.
+    """
     count = len(rest.clusters)
     graph = replace(
         rest.graph,
         outputs=(*rest.graph.outputs, *checks.graph.outputs),
         checks=len(checks.graph.outputs),
     )
-    more = (replace(c, name=f"check{k}") for k, c in enumerate(checks.clusters))
-    later = (tuple(count + k for k in group) for group in checks.launches)
+    check_clusters = (replace(c, name=f"check{k}") for k, c in enumerate(checks.clusters))
+    check_launches = (tuple(count + k for k in group) for group in checks.launches)
     slots = (replace(s, first=s.first + count, last=s.last + count) for s in checks.slots)
     return Plan(
         graph,
-        (*rest.clusters, *more),
-        (*rest.launches, *later),
+        (*rest.clusters, *check_clusters),
+        (*rest.launches, *check_launches),
         rest.decisions,
         (*rest.slots, *slots),
         rest.sizes,

@@ -1,19 +1,19 @@
-"""A part of a graph that runs in rounds over a few rows at a time, its values being too large.
+"""Split a graph around large values into chunks of rows.
 
-The way back through a large head needs every logit, and that of attention every score.  They
-need not all be there at once: rows do not wait for one another, but for sums over them.  So the
-operators around the large values become a graph of their own for a block of rows, which is run
-block after block; results with rows are written block by block, results without are carried along
-and added to.  What stands before and behind is planned as ever.
+The backward pass through a large classifier needs every logit, that of attention every score. They
+need not exist all at once: rows are independent except for sums over them. So the operators around
+the large values become a graph of their own for a block of rows, which runs chunk after chunk.
+Results with rows are stored block by block; results without are accumulated. What comes before and
+after is planned as usual.
 
     before    what rounds read and that is no input                 once
     body      z = x[rows] @ w.T, its loss, dx[rows], dw + dz.T @ x  for each block of rows
     after     loss / n                                              once
 
-This is the chunking of rows that memory-efficient losses do by hand (P. Hsu et al., "Liger Kernel",
-2024), here for whatever operators stand around a value that no cache holds.  An axis of rows is
-found by asking each operator's definition where it reads; an operator that mixes rows otherwise
-than by a sum, a product or a largest element stands outside, or nothing is cut.
+This is the row chunking that memory-efficient losses do by hand (P. Hsu et al., "Liger Kernel",
+2024), here for whatever operators surround a value that no cache holds. The row axis is found by
+evaluating where each operator's definition reads. An operator that mixes rows other than by a sum,
+product, maximum or minimum stays outside, or nothing is chunked.
 """
 
 from __future__ import annotations
@@ -40,111 +40,122 @@ from smelt.types.tensor import TensorType
 
 _MIXES = "{} mixes rows"
 MOST_EARLY, MOST_AGAIN = 6, 2
-"""Folds over all rows that are made before rounds at most, and products that are made twice for
-them: of a network whose layers each take moments of all rows, all would be."""
-_ROUNDS = {row.scalar for row in COMBINES.values() if row.wide}
-"""The scalar operators whose rounding adds up in a fold."""
+"""Most reductions over all rows that are computed before the chunks.
+
+The second value limits the contractions computed twice for them. Networks whose layers each need
+moments of all rows are not chunked.
+"""
+_ROUNDING_OPERATORS = {row.scalar for row in COMBINES.values() if row.wide}
+"""Scalar operators whose rounding accumulates in a reduction."""
 
 
 @dataclass(frozen=True, slots=True)
 class InRounds:
-    """A graph taken apart.  All parts have its sizes; the body also has `rows`."""
+    """A graph split for chunking. All parts have its sizes; the body also has `rows`."""
 
     before: Graph
-    """Its results are what rounds and `after` read that is no input."""
+    """Computes what chunks and `after` read other than inputs of the graph."""
     body: Graph
     after: Graph
-    """Its inputs are those of the whole graph, then `handed`."""
+    """Its inputs are those of the full graph, then `handed`."""
     reads: tuple[Part, ...]
     makes: tuple[Part, ...]
     handed: tuple[Node, ...]
     members: tuple[Node, ...]
-    """What stands in rounds, in order, with the constants and positions that it reads."""
+    """The nodes that run in chunks, in order, with the constants and positions they read."""
     of: Mapping[Node, Node]
-    """The nodes of the whole graph, by those of `body` and `after` that stand for them."""
+    """The nodes of the full graph by the nodes of `body` and `after` that compute them."""
     extent: Index
     rows: str
     row_bytes: Index
-    """Bytes of large values for one row."""
+    """Bytes of large values per row."""
     again: bool = False
-    """Whether rounds make again what folds over all rows were made of before."""
+    """Whether chunks recompute what reductions over all rows were computed from."""
 
 
 class Narrow(NotCut):
-    """Rounds would add to sums that are stored in a type narrower than they are summed in."""
+    """Chunks would accumulate into sums of a narrower type than they are summed in."""
 
     def __init__(self, sums: Sequence[Node]) -> None:
         super().__init__("sums of sums would be rounded to half types in between")
         self.sums = frozenset(sums)
 
 
-class _Waits(NotCut):
-    """Some of the rounds read what is folded over the rows of all: `folds`, which have to be made
-    before the rounds begin."""
+class _NeedsAllRows(NotCut):
+    """Chunks read reductions over all rows: `folds` would have to be computed before."""
 
-    def __init__(self, how: str, folds: AbstractSet[Node]) -> None:
+    def __init__(self, how: str, reductions: AbstractSet[Node]) -> None:
         super().__init__(how)
-        self.folds = folds
+        self.folds = reductions
 
 
 def split(
     graph: Graph, large: Sequence[Node], hints: Mapping[str, int], least: int
 ) -> InRounds | None:
-    """The graph with the operators around its `large` values in rounds, the largest of them first;
-    None if nothing is summed over rows and more than a little is made of them: then nothing waits
-    for all of them, and other schedules serve as well.  `least` are the bytes of a large value.
+    """Split the graph so that the operators around its `large` values run in chunks.
 
-    Rows are those of the outermost axis that lets itself be cut into small blocks; of one along
-    which folds of all rows would have to be made before, only where there is no other.  Raises
-    NotCut if none does.
+    `large` starts with the largest value; `least` is the size in bytes of a large value. Rows are
+    those of the outermost axis that can be cut into small blocks. An axis along which reductions
+    over all rows have to be computed before is used only if there is no other. Returns None if
+    nothing is summed over rows and the results are not small: then nothing waits for all rows, and
+    other schedules serve as well. Raises NotCut if no axis can be cut.
     """
-    refused = NotCut("it has no rows")
-    for waits in (False, True):
-        idle = False
+    refusal = NotCut("it has no rows")
+    for may_precompute in (False, True):
+        not_worth = False
         for axis in (a for a, n in enumerate(large[0].type.shape) if n != 1):
             try:
-                found = _split(graph, large, axis, Hints(hints), least, waits=waits)
+                chunked = _split_along(
+                    graph, large, axis, Hints(hints), least, may_precompute=may_precompute
+                )
             except Narrow:
                 raise
-            except NotCut as how:
-                refused = how if str(refused) == "it has no rows" else refused
+            except NotCut as reason:
+                refusal = reason if str(refusal) == "it has no rows" else refusal
                 continue
-            if found is not None:
-                return found
-            idle = True
-        if idle:
+            if chunked is not None:
+                return chunked
+            not_worth = True
+        if not_worth:
             return None
-    raise refused
+    raise refusal
 
 
-def _split(
-    graph: Graph, large: Sequence[Node], axis: int, hints: Hints, least: int, *, waits: bool
+def _split_along(
+    graph: Graph,
+    large: Sequence[Node],
+    axis: int,
+    hints: Hints,
+    least: int,
+    *,
+    may_precompute: bool,
 ) -> InRounds | None:
     early, readers = frozenset[Node](), users(graph)
     while True:
         if len(early) > MOST_EARLY:
             raise NotCut("too many sums of all rows would have to be made before")
         try:
-            found = _Rounds(graph, readers, hints, least, early).run(large[0], axis, large)
+            chunked = _ChunkGrower(graph, readers, hints, least, early).run(large[0], axis, large)
             break
-        except _Waits as how:
-            if not waits or how.folds <= early:  # made before already, and still waited for
+        except _NeedsAllRows as reason:
+            # computed before already, and still needed
+            if not may_precompute or reason.folds <= early:
                 raise
-            early |= how.folds
+            early |= reason.folds
         except SmeltError as error:
             raise NotCut("an operator has no form for a block of rows") from error
-    if at_hints(found.row_bytes, hints) > least * 3 // 4:
+    if at_hints(chunked.row_bytes, hints) > least * 3 // 4:
         raise NotCut("a single row is too large")
-    if at_hints(found.extent, hints) <= ROUND_ROWS:
+    if at_hints(chunked.extent, hints) <= ROUND_ROWS:
         raise NotCut("it has few rows")
-    made = sum(at_hints(p.node.type.nbytes, hints) for p in found.makes)
-    if not any(p.combine for p in found.makes) and made * SMALL > least:
+    result_bytes = sum(at_hints(p.node.type.nbytes, hints) for p in chunked.makes)
+    if not any(p.combine for p in chunked.makes) and result_bytes * SMALL > least:
         return None
-    return found
+    return chunked
 
 
-class _Rounds:
-    """Grows a set of nodes around a large value until only small values cross its border."""
+class _ChunkGrower:
+    """Grows a set of nodes around a large value until its border is small."""
 
     def __init__(
         self,
@@ -156,13 +167,18 @@ class _Rounds:
     ) -> None:
         self.graph, self.readers, self.hints, self.least = graph, readers, hints, least
         self.early = early
-        """Folds over rows that are made before, of what the rounds make again."""
-        self.ahead = {n for fold in early for n in Graph(graph.name, graph.inputs, (fold,)).nodes()}
-        """All that is computed for them."""
+        """Reductions over rows that are computed before, from what the chunks recompute."""
+        self.ahead = {
+            n for reduction in early for n in Graph(graph.name, graph.inputs, (reduction,)).nodes()
+        }
+        """Everything that is computed for `early`."""
         self.order = {n: k for k, n in enumerate(graph.nodes())}
         self.axis: dict[Node, int] = {}
-        """The members, and which axis of theirs is cut: of the result, or beyond its rank one that
-        a fold ends; WHOLE for views of what is not cut."""
+        """The members, with the axis that is cut.
+
+        That of the result, or beyond its rank one that a reduction reduces; WHOLE for views of what
+        is not cut.
+        """
         self.pending: list[Node] = []
 
     def run(self, seed: Node, axis: int, large: Iterable[Node]) -> InRounds:
@@ -170,12 +186,12 @@ class _Rounds:
         self.elements = at_hints(seed.type.elements, self.hints)
         self._add(seed, axis)
         self._grow()
-        self._close()
+        self._add_between()
         for node in self.axis:
             self._check(node)
         if sum(self.trace(n).dots > 0 for n in self.ahead & self.axis.keys()) > MOST_AGAIN:
             raise NotCut("too many products would be made twice")
-        return self._parts([n for n in large if n in self.axis])
+        return self._build_parts([n for n in large if n in self.axis])
 
     # ---- growing -------------------------------------------------------------------------------
 
@@ -183,215 +199,232 @@ class _Rounds:
         return traced(node.op, node.type, tuple((None, x.type, ()) for x in node.inputs))
 
     def _add(self, node: Node, axis: int) -> None:
-        known = self.axis.get(node)
-        if known is None:
+        known_axis = self.axis.get(node)
+        if known_axis is None:
             if not node.op.fusible or isinstance(node.op, (Input, Constant)):
                 raise NotCut(f"{node.op.name} is one call for all rows")
-            found = self.trace(node)
-            if found.joins and not (axis >= node.type.rank and _begins(node, found.combine)):
+            traced = self.trace(node)
+            if traced.joins and not (
+                axis >= node.type.rank and _starts_from_identity(node, traced.combine)
+            ):
                 raise NotCut(f"{node.op.name} writes rows in no order")
             self.axis[node] = axis
             self.pending.append(node)
-        elif known != axis:
+        elif known_axis != axis:
             raise NotCut(f"{node.op.name} would be cut along two axes")
 
     def _is_large(self, node: Node) -> bool:
-        """Whether a value is made in rounds: truth values of a large one's elements are too."""
-        kind = node.type
-        many = at_hints(kind.nbytes, self.hints) > self.least or (
-            self.extent in kind.shape and at_hints(kind.elements, self.hints) >= self.elements
+        """Return whether a value is computed in chunks.
+
+        Large values are, and masks with as many elements.
+        """
+        value_type = node.type
+        is_large = at_hints(value_type.nbytes, self.hints) > self.least or (
+            self.extent in value_type.shape
+            and at_hints(value_type.elements, self.hints) >= self.elements
         )
-        return many and not isinstance(node.op, Input)
+        return is_large and not isinstance(node.op, Input)
 
     def _grow(self) -> None:
         while self.pending:
             node = self.pending.pop()
             axis = self.axis[node]
-            for place, x in enumerate(node.inputs):
-                cut = self.cut(node, place)
+            for operand_index, x in enumerate(node.inputs):
+                cut = self.cut(node, operand_index)
                 if not x.inputs:
-                    continue  # a source of the graph's, or what counts positions
-                wide = cut != WHOLE and (self._is_large(x) or self._widens(x))
-                own = not self._is_done(node) or cut == WHOLE  # rows, or what is joined to
-                if (x.op.is_view and own) or wide:
+                    continue  # an input, a constant or positions
+                grows = cut != WHOLE and (self._is_large(x) or self._widens(x))
+                # rows, or the destination of a scatter
+                follows = not self._is_accumulated(node) or cut == WHOLE
+                if (x.op.is_view and follows) or grows:
                     self._add(x, cut)
             if axis >= node.type.rank and node not in self.graph.outputs:
-                after = self.readers[node]
-                for reader in after if all(r.op.is_view for r in after) else ():
-                    self._add(reader, reader.type.rank)  # written as it is read
+                readers = self.readers[node]
+                for reader in readers if all(r.op.is_view for r in readers) else ():
+                    self._add(reader, reader.type.rank)  # stored in the shape that it is read in
             if WHOLE < axis < node.type.rank and self._is_large(node):
                 for reader in self.readers[node]:
                     if reader not in self.early:
-                        self._add(reader, self._seen(reader, node, axis))
+                        self._add(reader, self._axis_in_reader(reader, node, axis))
 
     def _widens(self, node: Node) -> bool:
-        """Whether a node maps what it reads to something larger."""
-        found = self.trace(node)
-        stored = [x for x in node.inputs if x.inputs or isinstance(x.op, Input)]
-        read = sum(at_hints(x.type.nbytes, self.hints) for x in stored)
+        """Return whether a node is elementwise with a result larger than its operands."""
+        traced = self.trace(node)
+        operands = [x for x in node.inputs if x.inputs or isinstance(x.op, Input)]
+        read_bytes = sum(at_hints(x.type.nbytes, self.hints) for x in operands)
         return (
-            not found.folds
-            and not found.dots
-            and found.along < 0
+            not traced.folds
+            and not traced.dots
+            and traced.along < 0
             and node.op.fusible
-            and read < at_hints(node.type.nbytes, self.hints)
+            and read_bytes < at_hints(node.type.nbytes, self.hints)
         )
 
-    def cut(self, node: Node, place: int) -> int:
-        """Along which axis the rounds of a node cut one of its operands."""
+    def cut(self, node: Node, operand_index: int) -> int:
+        """Return the axis along which the chunks of a node cut one of its operands."""
         axis = self.axis[node]
-        found: set[int] = set()
+        axes: set[int] = set()
         for read in self.trace(node).reads:
-            if read.leaf == place and axis != WHOLE:
-                at = [k for k, t in enumerate(read.terms) if t == axis]
-                if len(at) > 1 or any(
+            if read.leaf == operand_index and axis != WHOLE:
+                dimensions = [k for k, t in enumerate(read.terms) if t == axis]
+                if len(dimensions) > 1 or any(
                     isinstance(t, Expr) and f"a{axis}" in axes_of(t) for t in read.terms
                 ):
                     raise NotCut(_MIXES.format(node.op.name))
-                found.update(at or [WHOLE])
-        if len(found) > 1:
+                axes.update(dimensions or [WHOLE])
+        if len(axes) > 1:
             raise NotCut(f"{node.op.name} reads it along two axes")
-        return found.pop() if found else WHOLE
+        return axes.pop() if axes else WHOLE
 
-    def _seen(self, reader: Node, node: Node, axis: int) -> int:
-        """Which axis of a reader an operand's axis is."""
-        places = {k for k, x in enumerate(reader.inputs) if x is node}
-        found = {r.terms[axis] for r in self.trace(reader).reads if r.leaf in places}
-        if len(found) != 1 or not isinstance(t := found.pop(), int) or t < 0:
+    def _axis_in_reader(self, reader: Node, node: Node, axis: int) -> int:
+        """Return which axis of a reader an operand's axis is."""
+        operands = {k for k, x in enumerate(reader.inputs) if x is node}
+        terms = {r.terms[axis] for r in self.trace(reader).reads if r.leaf in operands}
+        if len(terms) != 1 or not isinstance(t := terms.pop(), int) or t < 0:
             raise NotCut(_MIXES.format(reader.op.name))
         return t
 
-    def _close(self) -> None:
-        """Takes up what stands between members."""
+    def _add_between(self) -> None:
+        """Add the nodes between members."""
         reaching: set[Node] = set()
         for node in sorted(self.order, key=self.order.__getitem__, reverse=True):
             if any(r in self.axis or r in reaching for r in self.readers[node]):
                 reaching.add(node)
         after: set[Node] = set()
         for node in self.order:
-            waits = [x for x in node.inputs if x in after or self._is_done(x)]
-            if (self._is_done(node) and node.op.is_view) or node in self.early:
+            unfinished = [x for x in node.inputs if x in after or self._is_accumulated(x)]
+            if (self._is_accumulated(node) and node.op.is_view) or node in self.early:
                 continue
-            rows = [
+            with_rows = [
                 x
                 for x in node.inputs
                 if x in self.axis
-                and not self._is_done(x)
+                and not self._is_accumulated(x)
                 and self.axis[x] != WHOLE
-                and not self._is_seen(x)
+                and not self._is_outside_view(x)
             ]
-            if waits and (node in self.axis or node in reaching):
-                how = f"{node.op.name} needs {waits[0].op.name} of all rows"
-                raise _Waits(how, self._awaited(waits))
+            if unfinished and (node in self.axis or node in reaching):
+                reason = f"{node.op.name} needs {unfinished[0].op.name} of all rows"
+                raise _NeedsAllRows(reason, self._reductions_needed(unfinished))
             if node in self.axis:
                 continue
-            if waits:
+            if unfinished:
                 after.add(node)
-            elif rows and node in reaching:
-                self._add(node, self._seen(node, rows[0], self.axis[rows[0]]))
+            elif with_rows and node in reaching:
+                self._add(node, self._axis_in_reader(node, with_rows[0], self.axis[with_rows[0]]))
                 self._grow()
-            elif rows:
+            elif with_rows:
                 after.add(node)
 
-    def _awaited(self, nodes: Iterable[Node]) -> AbstractSet[Node]:
-        """The folds over rows that nodes behind the rounds are made of."""
-        found: set[Node] = set()
+    def _reductions_needed(self, nodes: Iterable[Node]) -> AbstractSet[Node]:
+        """Return the reductions over rows that nodes after the chunks depend on."""
+        reductions: set[Node] = set()
         seen, pending = {*nodes}, [*nodes]
         while pending:
             node = pending.pop()
-            if self._is_done(node) and not node.op.is_view:
-                found.add(node)
+            if self._is_accumulated(node) and not node.op.is_view:
+                reductions.add(node)
                 continue
-            more = [x for x in node.inputs if x not in seen and (x in self.axis or x not in found)]
-            seen.update(more)
-            pending += more
-        return found
+            operands = [
+                x for x in node.inputs if x not in seen and (x in self.axis or x not in reductions)
+            ]
+            seen.update(operands)
+            pending += operands
+        return reductions
 
-    def _is_seen(self, node: Node) -> bool:
-        """Whether a member is a view of what no round makes: others see it without rounds."""
+    def _is_outside_view(self, node: Node) -> bool:
+        """Return whether a member is a view of a value that no chunk computes.
+
+        Readers outside can have it without chunks.
+        """
         while node in self.axis and node.op.is_view:
             node, *_ = node.inputs
         return node not in self.axis
 
-    def _is_done(self, node: Node) -> bool:
-        """Whether a node is complete only after the last round."""
+    def _is_accumulated(self, node: Node) -> bool:
+        """Return whether a node is complete only after the last chunk."""
         return self.axis.get(node, WHOLE) >= node.type.rank
 
     def _check(self, node: Node) -> None:
-        """All operands of a member are read in its own rows."""
-        found = self.trace(node)
+        """Check that all operands of a member are read in its own rows. Raises NotCut."""
+        traced = self.trace(node)
         axis = self.axis[node]
         if axis >= node.type.rank and node.op.is_view:
             return
-        if axis >= node.type.rank and (found.positional or not found.combine):
+        if axis >= node.type.rank and (traced.positional or not traced.combine):
             raise NotCut(f"parts of {node.op.name} cannot be joined")
-        if found.along == axis != WHOLE:
+        if traced.along == axis != WHOLE:
             raise NotCut(_MIXES.format(node.op.name))
         if WHOLE < axis < node.type.rank and node.type.shape[axis] != self.extent:
             raise NotCut(f"{node.op.name} has other rows")
-        for place, x in enumerate(node.inputs):
-            if x in self.axis and self.axis[x] != self.cut(node, place):
+        for operand_index, x in enumerate(node.inputs):
+            if x in self.axis and self.axis[x] != self.cut(node, operand_index):
                 raise NotCut(_MIXES.format(node.op.name))
 
     # ---- the parts -----------------------------------------------------------------------------
 
-    def _parts(self, large: Iterable[Node]) -> InRounds:
+    def _build_parts(self, large: Iterable[Node]) -> InRounds:
         rows = "rows"
         while rows in sizes(self.graph):
             rows += "_"
         self.rows = size(rows)
-        made = Rows(self)
+        rows_graph = Rows(self)
         members = sorted(self.axis, key=self.order.__getitem__)
         results = set(self.graph.outputs)
-        inside = self.axis.keys() | self.ahead
-        outside = [
-            n for n in members if n in results or any(r not in inside for r in self.readers[n])
+        internal = self.axis.keys() | self.ahead
+        stored = [
+            n for n in members if n in results or any(r not in internal for r in self.readers[n])
         ]
-        outside = [n for n in outside if self.axis[n] != WHOLE and not self._is_seen(n)]
-        self._leave(members, outside)
-        if narrow := [n for n in map(self._fold, outside) if self._is_narrow(n)]:
-            raise Narrow(narrow)
+        stored = [n for n in stored if self.axis[n] != WHOLE and not self._is_outside_view(n)]
+        self._drop_unneeded(members, stored)
+        if narrow_sums := [n for n in map(self._reduction_of, stored) if self._is_narrow(n)]:
+            raise Narrow(narrow_sums)
         if any(n not in self.axis for n in large):
             raise NotCut("no result of its rows needs it")
         for node in filter(self.axis.__contains__, members):
-            made.add(node)
-        makes = tuple(made.result(n, self.trace(self._fold(n)).combine) for n in outside)
-        reads = tuple(made.reads.values())
+            rows_graph.add(node)
+        makes = tuple(
+            rows_graph.result(n, self.trace(self._reduction_of(n)).combine) for n in stored
+        )
+        reads = tuple(rows_graph.reads.values())
         inputs = (*(p.inner for p in reads), *(p.given for p in makes if p.given is not None))
         body = Graph(self.graph.name, inputs, tuple(p.inner for p in makes))
-        return self._around(body, reads, makes, made.new, rows, self._row_bytes(large))
+        return self._assemble(body, reads, makes, rows_graph.new, rows, self._row_bytes(large))
 
-    def _leave(self, members: Sequence[Node], outside: Iterable[Node]) -> None:
-        """Leaves out what nothing needs that rounds make: views that others see without them."""
-        wanted = set(outside)
+    def _drop_unneeded(self, members: Sequence[Node], stored: Iterable[Node]) -> None:
+        """Remove members that no stored member needs.
+
+        They are views that readers outside have themselves.
+        """
+        needed = set(stored)
         for node in reversed(members):
-            if node in wanted:
-                wanted.update(node.inputs)
+            if node in needed:
+                needed.update(node.inputs)
             else:
                 del self.axis[node]
 
-    def _fold(self, node: Node) -> Node:
-        """The fold that a result is, or a view of; a result with rows itself."""
-        while node.op.is_view and self._is_done(node):
+    def _reduction_of(self, node: Node) -> Node:
+        """Return the reduction that a result is or views; a result with rows itself."""
+        while node.op.is_view and self._is_accumulated(node):
             (node,) = node.inputs
         return node
 
     def _is_narrow(self, node: Node) -> bool:
-        """Whether it is a sum over rows in a type that sums are not made in."""
-        rounds = self.trace(node).combine in _ROUNDS and self._is_done(node)
-        return rounds and node.type.dtype.compute != node.type.dtype
+        """Return whether a node is a sum over rows in a narrower type."""
+        is_sum = self.trace(node).combine in _ROUNDING_OPERATORS and self._is_accumulated(node)
+        return is_sum and node.type.dtype.compute != node.type.dtype
 
     def _row_bytes(self, large: Iterable[Node]) -> Index:
-        """Bytes that a row has of the large values; sums over rows have none, and are added to."""
-        total: Index = 0
+        """Return the bytes per row of the large values; accumulated sums have none."""
+        row_bytes: Index = 0
         for n in large:
             shape, axis = list(n.type.shape), self.axis[n]
             if WHOLE < axis < n.type.rank:
                 shape[axis] = 1
-                total = add(total, TensorType(n.type.dtype, tuple(shape)).nbytes)
-        return total
+                row_bytes = add(row_bytes, TensorType(n.type.dtype, tuple(shape)).nbytes)
+        return row_bytes
 
-    def _around(
+    def _assemble(
         self,
         body: Graph,
         reads: tuple[Part, ...],
@@ -403,40 +436,51 @@ class _Rounds:
         graph = self.graph
         if any(isinstance(n.op, Constant) for n in graph.outputs):
             raise NotCut("a result is a constant")
-        ours = {p.node for p in makes}
-        late: dict[Node, None] = {}
+        chunk_results = {p.node for p in makes}
+        after_nodes: dict[Node, None] = {}
         for node in self.order:
-            behind = any(x in late or x in ours for x in node.inputs)
-            if behind and node not in self.axis and node not in self.ahead:
-                late[node] = None
+            depends = any(x in after_nodes or x in chunk_results for x in node.inputs)
+            if depends and node not in self.axis and node not in self.ahead:
+                after_nodes[node] = None
         for node in reversed(self.order):
             if (
                 node not in self.axis
                 and is_free(node)
-                and any(r in late for r in self.readers[node])
+                and any(r in after_nodes for r in self.readers[node])
             ):
-                late[node] = None  # whoever reads a view has it
-        late = dict.fromkeys(n for n in self.order if n in late)
-        read = (p.node for p in reads if p.axis != FIRST_ROW)
-        early = dict.fromkeys(n for n in read if not isinstance(n.op, Input))
-        for node in (*late, *graph.outputs):
-            for x in node.inputs if node in late else (node,):
-                if x not in late and x not in ours and not isinstance(x.op, (Input, Constant)):
-                    early[x] = None
-        if any(is_free(n) and n not in graph.outputs for n in early):
+                after_nodes[node] = None  # a view goes to its reader
+        after_nodes = dict.fromkeys(n for n in self.order if n in after_nodes)
+        loaded = (p.node for p in reads if p.axis != FIRST_ROW)
+        before_nodes = dict.fromkeys(n for n in loaded if not isinstance(n.op, Input))
+        for node in (*after_nodes, *graph.outputs):
+            for x in node.inputs if node in after_nodes else (node,):
+                if (
+                    x not in after_nodes
+                    and x not in chunk_results
+                    and not isinstance(x.op, (Input, Constant))
+                ):
+                    before_nodes[x] = None
+        if any(is_free(n) and n not in graph.outputs for n in before_nodes):
             raise NotCut("rounds would read a view that nobody writes")
-        before = Graph(graph.name, graph.inputs, tuple(early), graph.facts)
-        handed = tuple(dict.fromkeys(x for n in late for x in n.inputs if x in ours or x in early))
+        before = Graph(graph.name, graph.inputs, tuple(before_nodes), graph.facts)
+        handed = tuple(
+            dict.fromkeys(
+                x for n in after_nodes for x in n.inputs if x in chunk_results or x in before_nodes
+            )
+        )
         new: dict[Node, Node] = {x: x for x in graph.inputs}
         for k, x in enumerate(handed):
             new[x] = build.input(f"given{k}", x.type)
-        for n in late:
+        for n in after_nodes:
             new[n] = renew(n, tuple(new.get(x, x) for x in n.inputs))
-        wanted = tuple(dict.fromkeys(n for n in graph.outputs if n in late))
+        results = tuple(dict.fromkeys(n for n in graph.outputs if n in after_nodes))
         after = Graph(
-            graph.name, (*graph.inputs, *(new[x] for x in handed)), tuple(new[n] for n in wanted)
+            graph.name, (*graph.inputs, *(new[x] for x in handed)), tuple(new[n] for n in results)
         )
-        of = {made: n for n, made in (*inner.items(), *((n, new[n]) for n in (*handed, *late)))}
+        of = {
+            clone: n
+            for n, clone in (*inner.items(), *((n, new[n]) for n in (*handed, *after_nodes)))
+        }
         of |= {p.inner: p.node for p in (*reads, *makes)}
         of |= {p.given: p.node for p in makes if p.given is not None}
         return InRounds(
@@ -455,15 +499,18 @@ class _Rounds:
         )
 
     def _with_sources(self, reads: tuple[Part, ...]) -> tuple[Node, ...]:
-        """The members, and what counts positions or is a constant among their operands."""
-        read = {p.node for p in reads if p.axis != FIRST_ROW}
-        found = set(self.axis)
-        found |= {x for n in self.axis for x in n.inputs if not x.inputs and x not in read}
-        return tuple(sorted(found, key=self.order.__getitem__))
+        """Return the members, with the constants and positions among their operands."""
+        loaded = {p.node for p in reads if p.axis != FIRST_ROW}
+        nodes = set(self.axis)
+        nodes |= {x for n in self.axis for x in n.inputs if not x.inputs and x not in loaded}
+        return tuple(sorted(nodes, key=self.order.__getitem__))
 
 
-def _begins(node: Node, combine: str) -> bool:
-    """Whether a node joins values to what changes none of them: each round may begin with it."""
+def _starts_from_identity(node: Node, combine: str) -> bool:
+    """Return whether a node scatters into the identity of its operator.
+
+    Then each chunk may start from that value.
+    """
     first = node.inputs[0]
     while first.op.is_view:
         (first,) = first.inputs
@@ -476,19 +523,20 @@ def _begins(node: Node, combine: str) -> bool:
 
 
 def block(part: InRounds, hints: Mapping[str, int], budget: int) -> int:
-    """Rows of one round whose large values fit a budget of bytes; as even as may be."""
+    """Return the rows of a chunk whose large values fit a budget of bytes."""
     return rows_within(at_hints(part.row_bytes, Hints(hints)), 1, budget)
 
 
 def rows_within(nbytes: int, rows: int, budget: int) -> int:
-    """Rows that fit a budget where so many of them take `nbytes`: whole register tiles if there are
-    several.
+    """Return the rows that fit a budget of bytes where `rows` of them take `nbytes`.
+
+    Rounded down to full register tiles if there are several.
 
     >>> rows_within(1000, 10, 9900), rows_within(1000, 10, 480), rows_within(1000, 10, 10)
     (96, 4, 1)
     """
-    fit = max(budget * rows // max(nbytes, 1), 1)
-    return fit // ROUND_ROWS * ROUND_ROWS if fit > ROUND_ROWS else fit
+    rows_fitting = max(budget * rows // max(nbytes, 1), 1)
+    return rows_fitting // ROUND_ROWS * ROUND_ROWS if rows_fitting > ROUND_ROWS else rows_fitting
 
 
 __all__ = ["InRounds", "NotCut", "Part", "block", "rows_within", "split"]

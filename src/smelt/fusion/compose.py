@@ -1,9 +1,10 @@
-"""The planner's verb: a plan of the whole graph, or one around a part that runs in rounds.
+"""Plan a graph, with a part in chunks of rows where that saves memory.
 
-Where the plan of the whole would store values that no cache holds, and something is summed over
-their rows, `chunking.py` takes the graph apart.  The parts are planned like any other graph, and
-put together as one plan of the whole: kernels before, one cluster with a body that is a plan of its
-own, kernels behind.  That is done for the memory; what it costs or saves in time is told.
+If the plan of the full graph would store values that exceed every cache, and something is summed
+over their rows, `chunking.py` takes the graph apart. The parts are planned like any other graph and
+put together as one plan: kernels before, one cluster whose body is a plan of its own and runs chunk
+by chunk, kernels after. This is done for the memory; the decision records what it costs or saves in
+time.
 """
 
 from __future__ import annotations
@@ -39,19 +40,24 @@ from smelt.types.expr import text as expr_text
 __all__ = ["held", "kept_between", "plan"]
 
 SHARE = 4
-"""Into so many parts the last cache is thought to be cut in a round: what is larger counts as
-beyond it.  Values of a round share it with one another and with the operands that stream by."""
+"""Number of parts that the last-level cache is divided into for a chunk.
+
+A value that exceeds one part counts as uncached: values of a chunk share the cache with one another
+and with the operands that are streamed.
+"""
 WORTH = 1.04
-"""By how much slower rounds may be that keep less."""
+"""Largest slowdown accepted for chunks that keep less memory."""
 MOST_SLOWER = 2.0
-"""The same where values are made twice that no cache holds, at most."""
+"""Largest slowdown accepted where uncached values are computed twice."""
 PARTS = (4, 16, 64, 1)
-"""Parts of what is kept that rounds may keep where those for the room that there is keep more."""
+"""Divisors of the kept bytes that are tried as budgets.
+
+They are tried if the plan for the available memory does not fit it.
+"""
 ALIGNED = 128
-"""Bytes that the arenas of a plan and of its rounds take beyond what is in them, at most."""
+"""Most bytes of alignment in the arenas of a plan and of its chunks."""
 BORDERS = 8
-"""Keeping as many times the bytes of all operands and results costs as much as taking twice as
-long."""
+"""Ratio of kept bytes to input and output bytes that is worth a doubling of the time."""
 
 
 def plan(
@@ -63,21 +69,23 @@ def plan(
     fuse: bool = True,
     donated: Donated = NOTHING,
 ) -> Plan:
-    """The plan of a graph, as `plan_single.plan` says, part of it in rounds where that saves
-    memory.
+    """Return the plan of a graph, part of it in chunks where that saves memory.
 
-    Nothing is cut without `fuse`, nor where operators are required to be one kernel.
+    The arguments are those of `plan_single.plan`. Nothing is chunked without `fuse`, nor where
+    operators are required to be one kernel. Checks of the graph are planned separately if they read
+    little.
     """
-    found = apart(graph, Hints(hints)) if fuse else None
-    if found is None:
+    split = apart(graph, Hints(hints)) if fuse else None
+    if split is None:
         return _plan(graph, target, journal, hints, fuse=fuse, donated=donated)
-    looked = plan_single.plan(found[1], target, Journal(keep=False), hints)
-    read = {n for c in looked.clusters for n in c.inputs}  # after all others: nothing stands there
-    donated = {n: to for n, to in donated.items() if n not in read}
-    made = together(_plan(found[0], target, journal, hints, fuse=fuse, donated=donated), looked)
+    checks = plan_single.plan(split[1], target, Journal(keep=False), hints)
+    # checks run last: their inputs must not be overwritten
+    checked_values = {n for c in checks.clusters for n in c.inputs}
+    donated = {n: to for n, to in donated.items() if n not in checked_values}
+    combined = together(_plan(split[0], target, journal, hints, fuse=fuse, donated=donated), checks)
     if knobs.VERIFY.get():
-        verify(made)
-    return made
+        verify(combined)
+    return combined
 
 
 def _plan(
@@ -89,161 +97,189 @@ def _plan(
     fuse: bool,
     donated: Donated,
 ) -> Plan:
-    """That of a graph whose checks stay where they are."""
-    whole = plan_single.plan(graph, target, journal, hints, fuse=fuse, donated=donated)
-    known = Hints(hints)
-    exact = knobs.ROUNDING.get() == "exact"  # sums over rows would be added to, block by block
+    """Return the plan of a graph, leaving its checks where they are."""
+    unchunked = plan_single.plan(graph, target, journal, hints, fuse=fuse, donated=donated)
+    defaults = Hints(hints)
+    exact = knobs.ROUNDING.get() == "exact"  # chunks would add partial sums in another order
     if not fuse or exact or knobs.REQUIRE_FUSED.get():
-        return whole
-    made = _least(whole, target, known, donated, _room(whole, known))
-    if isinstance(made, Decision):
-        return _told(whole, made, journal)
-    if made is None:
-        return whole
+        return unchunked
+    candidate = _fitting_plan(
+        unchunked, target, defaults, donated, _available_bytes(unchunked, defaults)
+    )
+    if isinstance(candidate, Decision):
+        return _with_decision(unchunked, candidate, journal)
+    if candidate is None:
+        return unchunked
     if knobs.VERIFY.get():
-        verify(made)
-    last = made.decisions[-1]
-    return _told(replace(made, decisions=made.decisions[:-1]), last, journal)
+        verify(candidate)
+    decision = candidate.decisions[-1]
+    return _with_decision(replace(candidate, decisions=candidate.decisions[:-1]), decision, journal)
 
 
-def _least(
-    whole: Plan, target: Target, hints: Hints, donated: Donated, room: int | None
+def _fitting_plan(
+    unchunked: Plan, target: Target, hints: Hints, donated: Donated, available: int | None
 ) -> Plan | Decision | None:
-    """What `_tried` finds within the room that the user leaves; else, of plans that are the same
-    for every limit, the first one that fits, or the one that keeps least: the error then tells what
-    would do, since with that much it is found again."""
-    if room is None:
-        return _tried(whole, target, hints, donated, None)
-    found = _tried(whole, target, hints, donated, room) if room > 0 else None
-    if isinstance(found, Plan) and held(found, hints) + ALIGNED <= room:
-        return found
-    kept, least = held(whole, hints), None
-    for part in PARTS:
-        made = _tried(whole, target, hints, donated, max(kept // part, 1))
-        if not isinstance(made, Plan):
-            found = made or found
-        elif held(made, hints) + ALIGNED <= room:
-            return made
-        elif least is None or held(made, hints) < held(least, hints):
-            least = made
-    return least or found
+    """Return a chunked plan within the available memory, or the decision against it.
+
+    Without a limit this is `_chunked_plan`. Otherwise fixed budgets are tried, the same for every
+    limit, and the first plan that fits is taken, or the one that keeps least. The error then
+    reports a limit that would suffice: with it, the same plan is found again.
+    """
+    if available is None:
+        return _chunked_plan(unchunked, target, hints, donated, None)
+    first_try = (
+        _chunked_plan(unchunked, target, hints, donated, available) if available > 0 else None
+    )
+    if isinstance(first_try, Plan) and held(first_try, hints) + ALIGNED <= available:
+        return first_try
+    unchunked_bytes, smallest = held(unchunked, hints), None
+    for divisor in PARTS:
+        candidate = _chunked_plan(
+            unchunked, target, hints, donated, max(unchunked_bytes // divisor, 1)
+        )
+        if not isinstance(candidate, Plan):
+            first_try = candidate or first_try
+        elif held(candidate, hints) + ALIGNED <= available:
+            return candidate
+        elif smallest is None or held(candidate, hints) < held(smallest, hints):
+            smallest = candidate
+    return smallest or first_try
 
 
-def _tried(
-    whole: Plan, target: Target, hints: Hints, donated: Donated, room: int | None
+def _chunked_plan(
+    unchunked: Plan, target: Target, hints: Hints, donated: Donated, available: int | None
 ) -> Plan | Decision | None:
-    """The plan with rounds that keep no more than `room` bytes, or why there is none, if anybody
-    would want to know; the last of its decisions tells of the rounds."""
-    most = target.l3_bytes if room is None else min(max(room // SHARE, 1), target.l3_bytes)
+    """Return a plan whose chunks keep at most `available` bytes; its last decision describes them.
+
+    If there is none, the decision that says why, or None where nobody would expect chunks.
+    """
+    value_bytes = (
+        target.l3_bytes if available is None else min(max(available // SHARE, 1), target.l3_bytes)
+    )
     large = [
-        s.node for s in whole.slots if s.offset is not None and at_hints(s.nbytes, hints) > most
+        s.node
+        for s in unchunked.slots
+        if s.offset is not None and at_hints(s.nbytes, hints) > value_bytes
     ]
     if not large:
         return None
     large.sort(key=lambda n: -at_hints(n.type.nbytes, hints))
     try:
-        made = _in_rounds(whole, large, target, hints, donated, most, room)
+        candidate = _plan_chunks(unchunked, large, target, hints, donated, value_bytes, available)
     except NotCut as refused:
-        if not _is_summed(whole.graph, large[0]):
+        if not _is_summed(unchunked.graph, large[0]):
             return None
-        return _refused(whole, large[0], str(refused), hints)
-    if made is None:
+        return _refused(unchunked, large[0], str(refused), hints)
+    if candidate is None:
         return None
-    return replace(made, decisions=(*made.decisions, _accepted(whole, made, large, target, hints)))
+    return replace(
+        candidate,
+        decisions=(*candidate.decisions, _accepted(unchunked, candidate, large, target, hints)),
+    )
 
 
-def _in_rounds(
-    whole: Plan,
+def _plan_chunks(
+    unchunked: Plan,
     large: Sequence[Node],
     target: Target,
     hints: Hints,
     donated: Donated,
-    most: int,
-    room: int | None,
+    value_bytes: int,
+    available: int | None,
 ) -> Plan | None:
-    """The plan around a part that makes the `large` values in rounds, which have `most` bytes and
-    more; None or NotCut as `split` says.  Where no more than `room` bytes may be kept, it is taken
-    whatever its time."""
-    graph, made, tangled = whole.graph, list(large), True
+    """Return the plan that computes the `large` values in chunks.
+
+    They have at least `value_bytes` bytes. None or NotCut as in `split`. With a memory limit
+    (`available`) the plan is taken whatever its time.
+    """
+    graph, large_values, may_rematerialize = unchunked.graph, list(large), True
     while True:
         try:
-            parts = split(graph, made, hints, most)
+            chunked = split(graph, large_values, hints, value_bytes)
             break
-        except Narrow as found:
-            graph, new = widened(graph, found.sums)
-            made = [new.get(n, n) for n in made]
+        except Narrow as narrow:
+            graph, renamed = widened(graph, narrow.sums)
+            large_values = [renamed.get(n, n) for n in large_values]
         except NotCut:
-            apart = untangled(graph, hints, at_hints(made[0].type.elements, hints))
-            if not tangled or apart is graph or not {*made} & {*apart.nodes()}:
+            rematerialized = untangled(graph, hints, at_hints(large_values[0].type.elements, hints))
+            if (
+                not may_rematerialize
+                or rematerialized is graph
+                or not {*large_values} & {*rematerialized.nodes()}
+            ):
                 raise
-            graph, tangled = apart, False
-            made = [n for n in made if n in {*apart.nodes()}]
-    if parts is None:
+            graph, may_rematerialize = rematerialized, False
+            large_values = [n for n in large_values if n in {*rematerialized.nodes()}]
+    if chunked is None:
         return None
-    now = dict(zip(whole.graph.outputs, graph.outputs, strict=True))
-    given = {n: to if to is None else now[to] for n, to in donated.items()}
-    plan = _Composed(graph, parts, target, hints, most, room).plan(given)
-    others = graph is not whole.graph or not {*made} <= {*parts.members}
-    if others and held(plan, hints) >= held(whole, hints):
+    results = dict(zip(unchunked.graph.outputs, graph.outputs, strict=True))
+    donated_now = {n: to if to is None else results[to] for n, to in donated.items()}
+    plan = _Composer(graph, chunked, target, hints, value_bytes, available).plan(donated_now)
+    changed = graph is not unchunked.graph or not {*large_values} <= {*chunked.members}
+    if changed and held(plan, hints) >= held(unchunked, hints):
         raise NotCut("rounds would keep as much, in sums that are wider or values that stand apart")
-    if parts.again and room is None:
-        _is_worth(whole, plan, target, hints)
+    if chunked.again and available is None:
+        _check_worth(unchunked, plan, target, hints)
     return plan
 
 
-def _room(whole: Plan, hints: Hints) -> int | None:
-    """Bytes that the user leaves for what stands between kernels, if the plan keeps more; none or
-    less where results alone are more than the limit."""
+def _available_bytes(unchunked: Plan, hints: Hints) -> int | None:
+    """Return the bytes left for values between kernels, if the plan keeps more.
+
+    None if there is no limit or the plan fits; 0 or less where results alone exceed the limit.
+    """
     limit = knobs.MAX_EXTRA_MEMORY.get()
     if limit is None:
         return None
-    results = {n for n in whole.graph.outputs if not isinstance(n.op, Input)}
-    room = limit - sum(at_hints(n.type.nbytes, hints) for n in results)
-    return room if room < held(whole, hints) else None
+    results = {n for n in unchunked.graph.outputs if not isinstance(n.op, Input)}
+    available = limit - sum(at_hints(n.type.nbytes, hints) for n in results)
+    return available if available < held(unchunked, hints) else None
 
 
-def _is_worth(whole: Plan, made: Plan, target: Target, hints: Hints) -> None:
-    """Raises NotCut unless rounds that compute something twice keep much less in time that pays:
-    twice the time at most, and less where little is kept that no cache holds, beside what is read
-    and written anyhow."""
-    graph = whole.graph
-    kept, keeps = held(whole, hints), held(made, hints)
-    border = sum(at_hints(n.type.nbytes, hints) for n in {*graph.inputs, *graph.outputs})
-    slower = sum(c.burden for c in costs(made, target, hints))
-    slower /= sum(c.burden for c in costs(whole, target, hints))
-    beyond = max(kept - target.l3_bytes, 0)
-    worth = min(1 + beyond / (BORDERS * max(border, 1)), MOST_SLOWER)
-    if 2 * keeps > kept or slower > max(worth, WORTH):
+def _check_worth(unchunked: Plan, chunked: Plan, target: Target, hints: Hints) -> None:
+    """Raise NotCut unless chunks that recompute something save enough memory for their time.
+
+    They may take twice the time at most, and less where few uncached bytes are kept in relation to
+    what is read and written in any case.
+    """
+    graph = unchunked.graph
+    old_bytes, new_bytes = held(unchunked, hints), held(chunked, hints)
+    io_bytes = sum(at_hints(n.type.nbytes, hints) for n in {*graph.inputs, *graph.outputs})
+    slowdown = sum(c.burden for c in costs(chunked, target, hints))
+    slowdown /= sum(c.burden for c in costs(unchunked, target, hints))
+    uncached_bytes = max(old_bytes - target.l3_bytes, 0)
+    max_slowdown = min(1 + uncached_bytes / (BORDERS * max(io_bytes, 1)), MOST_SLOWER)
+    if 2 * new_bytes > old_bytes or slowdown > max(max_slowdown, WORTH):
         raise NotCut(
             f"sums that rounds need of all rows would have to be made before, of the same value; "
-            f"that takes {slower:.2f} times as long and keeps {keeps:,} instead of {kept:,} bytes, "
-            f"which `max_extra_memory` asks for"
+            f"that takes {slowdown:.2f} times as long and keeps {new_bytes:,} "
+            f"instead of {old_bytes:,} bytes, which `max_extra_memory` asks for"
         )
 
 
-def held(made: Plan, hints: Hints) -> int:
-    """Bytes that a plan keeps between kernels, and its rounds between theirs."""
-    inside = (
+def held(candidate: Plan, hints: Hints) -> int:
+    """Return the bytes that a plan keeps between kernels, including those of its chunks."""
+    chunk_bytes = (
         kept_between(body.plan, Hints({**hints, body.rounds.rows: body.rounds.block}))
-        for _, body in made.in_rounds
+        for _, body in candidate.in_rounds
     )
-    return kept_between(made, hints) + max(inside, default=0)
+    return kept_between(candidate, hints) + max(chunk_bytes, default=0)
 
 
-def _told(made: Plan, decision: Decision, journal: Journal | None) -> Plan:
-    """A plan with one decision more."""
+def _with_decision(candidate: Plan, decision: Decision, journal: Journal | None) -> Plan:
+    """Return a plan with one more decision."""
     if journal is not None:
         journal.record(decision)
     if journal is not None and not journal.keep:
-        return made
-    return replace(made, decisions=(*made.decisions, decision))
+        return candidate
+    return replace(candidate, decisions=(*candidate.decisions, decision))
 
 
-# ---- the parts as one plan -----------------------------------------------------------------------
+# ---- composing the parts -------------------------------------------------------------------------
 
 
-class _Composed:
-    """Plans the parts of a graph and puts them together."""
+class _Composer:
+    """Plans the parts of a graph and composes them."""
 
     def __init__(
         self,
@@ -251,12 +287,12 @@ class _Composed:
         parts: InRounds,
         target: Target,
         hints: Hints,
-        most: int,
-        room: int | None,
+        value_bytes: int,
+        available: int | None,
     ) -> None:
         self.graph, self.parts, self.target, self.hints = graph, parts, target, hints
-        self.most, self.room = most, room
-        """Bytes that a round keeps at most, about; and those that it may not go beyond."""
+        self.most, self.room = value_bytes, available
+        """Target for the bytes that a chunk keeps; `room` is the hard limit."""
         self.names = name_values(graph)
         self.places = {n: k for k, n in enumerate(graph.nodes())}
         self.clusters: list[Cluster] = []
@@ -265,31 +301,33 @@ class _Composed:
         self.decisions: list[Decision] = []
 
     def plan(self, donated: Donated) -> Plan:
-        """Before, rounds, behind."""
+        """Plan the part before, the chunks, and the part after."""
         parts = self.parts
-        self._beside(parts.before)
-        self._rounds()
-        self._beside(parts.after)
+        self._add_once(parts.before)
+        self._add_chunks()
+        self._add_once(parts.after)
         slots = memory.assign(
             self.graph, self.clusters, self.launches, self.hints, self.reuses, donated
         )
-        return Plan(self.graph, self._marked(), tuple(self.launches), tuple(self.decisions), slots)
+        return Plan(
+            self.graph, self._with_recomputed(), tuple(self.launches), tuple(self.decisions), slots
+        )
 
-    def _marked(self) -> tuple[Cluster, ...]:
-        """The clusters, told what others compute too."""
+    def _with_recomputed(self) -> tuple[Cluster, ...]:
+        """Return the clusters with the nodes that other clusters compute too."""
         times = Counter(n for c in self.clusters for n in c.nodes)
         return tuple(
             replace(c, recomputed=tuple(n for n in c.nodes if times[n] > 1 and not is_free(n)))
             for c in self.clusters
         )
 
-    def _beside(self, part: Graph) -> None:
-        """What runs once."""
+    def _add_once(self, part: Graph) -> None:
+        """Add the clusters of a part that runs once."""
         if not part.outputs:
             return
-        made = self._planned(part)
+        planned = self._planned(part)
         first = len(self.clusters)
-        for k, c in enumerate(made.clusters):
+        for k, c in enumerate(planned.clusters):
             name = f"k{first + k}"
             self.clusters.append(
                 Cluster(
@@ -300,125 +338,140 @@ class _Composed:
                     self._nodes(c.recomputed),
                     c.shapes,
                     None if c.stream is None else (self._node(c.stream[0]), c.stream[1]),
-                    None if c.body is None else _named(name, c.body),
+                    None if c.body is None else _with_names(name, c.body),
                 )
             )
-        self.launches += [tuple(first + k for k in group) for group in made.launches]
-        for slot in made.slots:
+        self.launches += [tuple(first + k for k in group) for group in planned.launches]
+        for slot in planned.slots:
             if slot.reuses is not None:
                 self.reuses[self._node(slot.node)] = (self._node(slot.reuses),)
-        self._note(made)
+        self._record(planned)
 
     def _planned(self, part: Graph) -> Plan:
-        """The plan of what runs once; before the rounds, there may be rounds again."""
+        """Return the plan of a part that runs once, possibly chunked itself."""
         if part is self.parts.before and self.parts.again:
-            whole = plan_single.plan(part, self.target, None, self.hints)
-            room = self._room_before(whole)  # tried once: there may be rounds before these, too
-            made = _tried(whole, self.target, self.hints, NOTHING, room)
-            if not isinstance(made, Plan):
-                return whole
-            if made.graph is part:
-                return replace(made, decisions=made.decisions[:-1])
+            unchunked = plan_single.plan(part, self.target, None, self.hints)
+            # tried once only: that plan might have a part before its chunks as well
+            available = self._limit_before(unchunked)
+            candidate = _chunked_plan(unchunked, self.target, self.hints, NOTHING, available)
+            if not isinstance(candidate, Plan):
+                return unchunked
+            if candidate.graph is part:
+                return replace(candidate, decisions=candidate.decisions[:-1])
         return plan_single.plan(part, self.target, None, self.hints)
 
-    def _room_before(self, made: Plan) -> int | None:
-        """The room for what runs before the rounds, if it takes more."""
-        fits = self.room is None or held(made, self.hints) <= self.room
+    def _limit_before(self, candidate: Plan) -> int | None:
+        """Return the limit for the part before the chunks, None if it fits."""
+        fits = self.room is None or held(candidate, self.hints) <= self.room
         return None if fits else self.room
 
-    def _rounds(self) -> None:
-        """The cluster with a body: the one that keeps least of those that are about as fast as the
-        fastest."""
+    def _add_chunks(self) -> None:
+        """Add the chunked cluster that keeps least, of those about as fast as the fastest."""
         name = f"k{len(self.clusters)}"
-        found = [self._cluster(name, *made) for made in self._bodies(thrifty=False)]
-        if any(map(self._keeps_several, found)):
-            found += [self._cluster(name, *made) for made in self._bodies(thrifty=True)]
+        candidates = [self._cluster(name, *body_only) for body_only in self._bodies(thrifty=False)]
+        if any(map(self._keeps_several_values, candidates)):
+            candidates += [
+                self._cluster(name, *body_only) for body_only in self._bodies(thrifty=True)
+            ]
         if self.room is not None:
-            small = [c for c in found if self._kept(c) <= self.room]
-            found = small or [min(found, key=self._kept)]
-        burdens = {c: self._burden(c) for c in found}
-        most, step = WORTH * min(burdens.values()), max(self.most // SMALL, 1)
-        fast = [c for c in found if burdens[c] <= most]
-        cluster = min(fast, key=lambda c: (self._kept(c) // step, burdens[c]))
+            fitting = [c for c in candidates if self._chunk_bytes(c) <= self.room]
+            candidates = fitting or [min(candidates, key=self._chunk_bytes)]
+        burdens = {c: self._objective_ns(c) for c in candidates}
+        max_ns, step = WORTH * min(burdens.values()), max(self.most // SMALL, 1)
+        fast_enough = [c for c in candidates if burdens[c] <= max_ns]
+        cluster = min(fast_enough, key=lambda c: (self._chunk_bytes(c) // step, burdens[c]))
         assert cluster.body is not None
         body = cluster.body.plan
-        self._note(body)
+        self._record(body)
         self.launches.append((len(self.clusters),))
-        made = replace(cluster.body, plan=replace(body, decisions=()))
-        self.clusters.append(replace(cluster, body=made))
+        body_only = replace(cluster.body, plan=replace(body, decisions=()))
+        self.clusters.append(replace(cluster, body=body_only))
 
     def _bodies(self, *, thrifty: bool) -> Iterator[tuple[Plan, int]]:
-        """Plans of the body, each with the rows of one round: those for which what it keeps fits
-        (as many as the plan of the whole lets expect, and as many as that one leaves room for), and
-        so many that it keeps about as much as it adds to, which every round reads and writes."""
+        """Iterate over plans of the body, each with its rows per chunk.
+
+        First the rows for which the kept values fit (estimated from the full plan, then from the
+        body's plan). Then as many rows that a chunk keeps about as much as it accumulates into,
+        since every chunk reads and writes that.
+        """
         parts, budget = self.parts, self.most * 3 // 4
         rows = first = block(parts, self.hints, budget)
         half = even_rows(-(-at_hints(parts.extent, self.hints) // 2))
-        made, kept = self._body(rows, thrifty)
-        fit = min(rows_within(kept, rows, budget), max(half, first))
-        yield made, fit
-        if fit != rows:
-            rows = fit
-            made, kept = self._body(rows, thrifty)
-            fit = min(rows_within(kept, rows, budget), max(half, first))
-            yield made, fit
+        candidate, kept_bytes = self._body(rows, thrifty)
+        fitting_rows = min(rows_within(kept_bytes, rows, budget), max(half, first))
+        yield candidate, fitting_rows
+        if fitting_rows != rows:
+            rows = fitting_rows
+            candidate, kept_bytes = self._body(rows, thrifty)
+            fitting_rows = min(rows_within(kept_bytes, rows, budget), max(half, first))
+            yield candidate, fitting_rows
         sums = sum(at_hints(p.node.type.nbytes, self.hints) for p in parts.makes if p.combine)
-        more = rows_within(kept, rows, sums + sums // 4)
-        more = min(more - more % DEPTH if more > DEPTH else more, half)
-        if more > fit:
-            yield self._body(more, thrifty)[0], more
+        accumulating_rows = rows_within(kept_bytes, rows, sums + sums // 4)
+        accumulating_rows = min(
+            accumulating_rows - accumulating_rows % DEPTH
+            if accumulating_rows > DEPTH
+            else accumulating_rows,
+            half,
+        )
+        if accumulating_rows > fitting_rows:
+            yield self._body(accumulating_rows, thrifty)[0], accumulating_rows
 
     def _body(self, rows: int, thrifty: bool) -> tuple[Plan, int]:
-        """The body's plan for so many rows, and bytes that it keeps between its kernels."""
+        """Return the body's plan for `rows`, and the bytes kept between its kernels."""
         parts, target = self.parts, self.target
-        given = dict.fromkeys(p.given for p in parts.makes if p.given is not None)
+        accumulators = dict.fromkeys(p.given for p in parts.makes if p.given is not None)
         hints = Hints({**self.hints, parts.rows: rows})
         shared = replace(target, l3_bytes=target.l3_bytes // SHARE)
-        made = plan_single.plan(parts.body, shared, None, hints, donated=given, thrifty=thrifty)
-        return made, kept_between(made, hints)
+        candidate = plan_single.plan(
+            parts.body, shared, None, hints, donated=accumulators, thrifty=thrifty
+        )
+        return candidate, kept_between(candidate, hints)
 
     def _cluster(self, name: str, body: Plan, rows: int) -> Cluster:
-        """The rounds of a body as a cluster."""
+        """Return the chunks of a body as a cluster."""
         parts = self.parts
         inputs = tuple(dict.fromkeys(p.node for p in parts.reads if p.axis != FIRST_ROW))
         outputs = tuple(p.node for p in parts.makes)
         reads = tuple(_cut(p, inputs) for p in parts.reads)
         makes = tuple(_cut(p, outputs) for p in parts.makes)
-        rounds = Rounds(reads, makes, parts.extent, parts.rows, rows)
+        chunks = Rounds(reads, makes, parts.extent, parts.rows, rows)
         inside = {n: parts.of[n] for n in parts.body.nodes() if n in parts.of}
-        made = _named(name, Body(rounds, body, inside))
-        return Cluster(name, parts.members, inputs, outputs, body=made)
+        chunk_body = _with_names(name, Body(chunks, body, inside))
+        return Cluster(name, parts.members, inputs, outputs, body=chunk_body)
 
-    def _kept(self, cluster: Cluster) -> int:
-        """Bytes that a round keeps between its kernels."""
+    def _chunk_bytes(self, cluster: Cluster) -> int:
+        """Return the bytes that a chunk keeps between its kernels."""
         assert cluster.body is not None
         rows = cluster.body.rounds.block
         return kept_between(cluster.body.plan, Hints({**self.hints, self.parts.rows: rows}))
 
-    def _keeps_several(self, cluster: Cluster) -> bool:
-        """Whether a round keeps more than its largest value at some time."""
+    def _keeps_several_values(self, cluster: Cluster) -> bool:
+        """Return whether a chunk keeps noticeably more than its largest value at some time."""
         assert cluster.body is not None
-        body, rounds = cluster.body.plan, cluster.body.rounds
-        hints = Hints({**self.hints, rounds.rows: rounds.block})
-        kept = [at_hints(s.nbytes, hints) for s in body.slots if s.offset is not None]
-        largest = max(kept, default=0)
+        body, chunks = cluster.body.plan, cluster.body.rounds
+        hints = Hints({**self.hints, chunks.rows: chunks.block})
+        sizes = [at_hints(s.nbytes, hints) for s in body.slots if s.offset is not None]
+        largest = max(sizes, default=0)
         return kept_between(body, hints) - largest > largest // SMALL
 
-    def _burden(self, cluster: Cluster) -> float:
-        """Nanoseconds of all rounds of a cluster.  What each of them reads whole is packed while no
-        arithmetic goes on, by every kernel that reads it."""
+    def _objective_ns(self, cluster: Cluster) -> float:
+        """Return the nanoseconds of all chunks of a cluster.
+
+        Operands that every chunk reads in full are packed by every kernel that reads them, with no
+        arithmetic to hide behind.
+        """
         assert cluster.body is not None
-        rounds, body = cluster.body.rounds, cluster.body.plan
-        turns = sum(1 for _ in rounds.each(self.hints))
-        whole = {x for x, c in zip(body.graph.inputs, rounds.reads) if c.axis == WHOLE}
-        again = sum(
+        chunks, body = cluster.body.rounds, cluster.body.plan
+        chunk_count = sum(1 for _ in chunks.each(self.hints))
+        shared = {x for x, c in zip(body.graph.inputs, chunks.reads) if c.axis == WHOLE}
+        repacked = sum(
             at_hints(x.type.nbytes, self.hints)
             for c in body.clusters
             for x in c.inputs
-            if x in whole
+            if x in shared
         )
-        waits = turns * self.target.transfer_ns(again, 0)
-        return in_turns(cluster.body, self.target, self.hints).burden + waits
+        packing_ns = chunk_count * self.target.transfer_ns(repacked, 0)
+        return in_turns(cluster.body, self.target, self.hints).burden + packing_ns
 
     def _node(self, node: Node) -> Node:
         return self.parts.of.get(node, node)
@@ -427,32 +480,32 @@ class _Composed:
         return tuple(map(self._node, nodes))
 
     def _in_order(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
-        """The same in the order of the whole graph."""
+        """Return the full graph's nodes in its order."""
         return tuple(sorted(self._nodes(nodes), key=self.places.__getitem__))
 
-    def _note(self, made: Plan) -> None:
-        """The decisions about a part, in the names of the whole."""
-        own = name_values(made.graph)
-        known = {
+    def _record(self, planned: Plan) -> None:
+        """Record the decisions about a part with the names of the full graph."""
+        part_names = name_values(planned.graph)
+        full_names = {
             name: self.names[self._node(n)]
-            for n, name in own.items()
+            for n, name in part_names.items()
             if self._node(n) in self.names and not isinstance(n.op, Constant)
         }
 
         self.decisions += [
-            renamed(d, lambda text: known.get(text, text), d.a_origin, d.origin)
-            for d in made.decisions
+            renamed(d, lambda text: full_names.get(text, text), d.a_origin, d.origin)
+            for d in planned.decisions
         ]
 
 
-def _named(name: str, body: Body) -> Body:
-    """The rounds of a cluster of that name, their clusters called after it."""
+def _with_names(name: str, body: Body) -> Body:
+    """Return the body of a cluster with its inner clusters named after it."""
     clusters = (replace(c, name=f"{name}_{k}") for k, c in enumerate(body.plan.clusters))
     return replace(body, plan=replace(body.plan, clusters=tuple(clusters)))
 
 
 def kept_between(body: Plan, hints: Hints) -> int:
-    """Bytes that a round keeps between its kernels."""
+    """Return the size of the arena: the bytes that a plan keeps between its kernels."""
     return max(
         (
             at_hints(add(s.offset, s.nbytes), hints)
@@ -464,40 +517,43 @@ def kept_between(body: Plan, hints: Hints) -> int:
 
 
 def _cut(part: Part, values: Sequence[Node]) -> Cut:
-    place = -1 if part.axis == FIRST_ROW else values.index(part.node)
-    return Cut(place, part.axis, part.combine)
+    index = -1 if part.axis == FIRST_ROW else values.index(part.node)
+    return Cut(index, part.axis, part.combine)
 
 
 # ---- the decision --------------------------------------------------------------------------------
 
 
 def _reader(graph: Graph, value: Node) -> Node:
-    """Who reads a value first."""
+    """Return the first reader of a value."""
     return next(n for n in graph.nodes() if value in n.inputs)
 
 
 def _is_summed(graph: Graph, value: Node) -> bool:
-    """Whether a fold behind a value ends its rows: only then rounds come to mind."""
+    """Return whether a later reduction ends the rows of a value.
+
+    Only then would anybody expect chunks.
+    """
     rows = next((n for n in value.type.shape if n != 1), None)
-    behind = {value}
+    dependents = {value}
     for node in graph.nodes():
-        from_it = [x for x in node.inputs if x in behind]
-        if any(rows in x.type.shape for x in from_it) and rows not in node.type.shape:
-            found = trace(node.op, node.type, tuple((None, x.type, ()) for x in node.inputs))
-            if found.folds or found.dots:
+        operands = [x for x in node.inputs if x in dependents]
+        if any(rows in x.type.shape for x in operands) and rows not in node.type.shape:
+            traced = trace(node.op, node.type, tuple((None, x.type, ()) for x in node.inputs))
+            if traced.folds or traced.dots:
                 return True
-        if from_it:
-            behind.add(node)
+        if operands:
+            dependents.add(node)
     return False
 
 
-def _refused(whole: Plan, value: Node, how: str, hints: Hints) -> Decision:
-    names, reader = name_values(whole.graph), _reader(whole.graph, value)
+def _refused(unchunked: Plan, value: Node, reason: str, hints: Hints) -> Decision:
+    names, reader = name_values(unchunked.graph), _reader(unchunked.graph, value)
     nbytes = at_hints(value.type.nbytes, hints)
     details = {
         "value": names[value],
         "bytes": nbytes,
-        "how": how,
+        "how": reason,
         "a_op": value.op.name,
         "b_op": reader.op.name,
     }
@@ -514,22 +570,24 @@ def _refused(whole: Plan, value: Node, how: str, hints: Hints) -> Decision:
 
 
 def _accepted(
-    whole: Plan, made: Plan, large: Sequence[Node], target: Target, hints: Hints
+    unchunked: Plan, chunked: Plan, large: Sequence[Node], target: Target, hints: Hints
 ) -> Decision:
-    names, value = name_values(whole.graph), large[0]
-    reader = _reader(whole.graph, value)
-    *_, (number, body) = made.in_rounds
-    cluster = made.clusters[number]
-    stored = sum(at_hints(n.type.nbytes, hints) for n in large if n not in cluster.outputs)
-    once = sum(at_hints(n.type.nbytes, hints) for n in (*cluster.inputs, *cluster.outputs))
-    again = sum(n for side in moved_in_rounds(cluster, hints) for n in side) - once
-    fused_ns, split_ns = (sum(c.burden for c in costs(p, target, hints)) for p in (made, whole))
+    names, value = name_values(unchunked.graph), large[0]
+    reader = _reader(unchunked.graph, value)
+    *_, (number, body) = chunked.in_rounds
+    cluster = chunked.clusters[number]
+    avoided_bytes = sum(at_hints(n.type.nbytes, hints) for n in large if n not in cluster.outputs)
+    io_bytes = sum(at_hints(n.type.nbytes, hints) for n in (*cluster.inputs, *cluster.outputs))
+    extra_bytes = sum(n for side in moved_in_rounds(cluster, hints) for n in side) - io_bytes
+    fused_ns, split_ns = (
+        sum(c.burden for c in costs(p, target, hints)) for p in (chunked, unchunked)
+    )
     details = {
         "value": names[value],
-        "bytes": stored,
+        "bytes": avoided_bytes,
         "rows": body.rounds.block,
         "extent": expr_text(body.rounds.extent),
-        "again": again,
+        "again": extra_bytes,
         "rounds": sum(1 for _ in body.rounds.each(hints)),
         "a_op": value.op.name,
         "b_op": reader.op.name,
@@ -539,9 +597,9 @@ def _accepted(
         names[reader],
         "fused",
         "rounds",
-        saves_bytes=2 * stored,
+        saves_bytes=2 * avoided_bytes,
         saves_ns=max(split_ns - fused_ns, 0.0),
-        costs_bytes=again,
+        costs_bytes=extra_bytes,
         costs_ns=max(fused_ns - split_ns, 0.0),
         fused_ns=fused_ns,
         split_ns=split_ns,

@@ -1,21 +1,22 @@
-"""Products that are walked rather than blocked, and what that costs.
+"""Predict which contractions cannot be blocked, and the costs besides multiply-adds.
 
-The code generator blocks a product by two axes, one that each operand has alone, with a tile of
-both in registers.  Other axes of its result may be of the grid, or be visited one position at a
-time: they are fixed while a block is multiplied.  A product with more axes inside a task is a fold
-like any other: every factor is read for every step, most of them across memory.
+The code generator blocks a contraction by two axes, one of each operand alone, with a tile of both
+in registers. Other axes of its result may belong to the grid, or be visited one position at a time:
+they are fixed while a block is multiplied. A contraction with more axes inside a task is not
+blocked: it runs as a plain reduction, which reads every factor in every step, most of them with a
+stride.
 
     S[h,m,n] = sum of Q[h,m,d] * K[h,n,d] over d      m, n
       with h of the grid                               blocked
-      with h inside a task, as heads that are mixed    walked
+      with h inside a task, as heads that are mixed    not blocked
 
-Products of one kernel may be at odds as well.  Where one is blocked by an axis of the grid, tasks
-take that axis in blocks, and a product that has it beside its own two is walked.
+Contractions of one kernel may conflict as well. Where one is blocked by an axis of the grid, tasks
+take blocks of that axis, and a contraction that has it in addition to its own two is not blocked.
 
     B[h,m,n] = sum of Z[m,n,c] * W[c,h] over c         n, and h of the grid
-    S[h,m,n] as above, with h of the grid              walked beside B: h is neither m nor n
+    S[h,m,n] as above, with h of the grid              not blocked with B: h is neither m nor n
 
-So it is beside windows that reach shared places along axes of the grid: tasks take those in blocks.
+The same holds with windows that overlap along axes of the grid: tasks take blocks of these axes.
 """
 
 from __future__ import annotations
@@ -36,28 +37,29 @@ from smelt.types.expr import Expr
 Axes: TypeAlias = AbstractSet[Any]
 
 WALKED_COST = 28.0
-"""Row cost of a step of such a product: a cycle and a half for each element alone, not for a vector
-(measured: 0.40 ns where a blocked product takes 0.007)."""
+"""Cost of a step of an unblocked contraction, for each element instead of each vector."""
 
 LONE = 1.6
-"""What multiplying a lone vector takes, of half a tile of two (measured for 12 rows of single
-precision: 16 columns take 1.6 to 1.75 times half of what 32 do, alone or beside whole tiles; as the
-last vector of longer lines 1.4)."""
+"""Cost of a tile that is a single vector wide, in halves of a tile of two vectors."""
 
 PACKED_NS = 300.0
-"""Packing both operands of a product by code of their own, and calling its tiles, however few there
-are (measured: 400 to 1000 ns for factors of 3 × 3 to 8 × 8, read as they lie 20)."""
+"""Nanoseconds to start packing both operands of a contraction and its tiles, however few."""
 
 
 def is_walked(left: Axes, right: Axes, fixed: Axes) -> bool:
-    """Whether a product is walked, of operands that vary along these axes of the result, where some
-    are fixed while a block of it is multiplied.
+    """Return whether a contraction of operands with these result axes cannot be blocked.
+
+    `fixed` axes have one position while a block is multiplied.
 
     >>> is_walked({"h", "m"}, {"h", "n"}, {"h"}), is_walked({"h", "m"}, {"h", "n"}, {"m"})
     (False, True)
     """
-    one, other = left - fixed, right - fixed
-    return not one.isdisjoint(other) or len(one - right) > 1 or len(other - left) > 1
+    left_axes, right_axes = left - fixed, right - fixed
+    return (
+        not left_axes.isdisjoint(right_axes)
+        or len(left_axes - right) > 1
+        or len(right_axes - left) > 1
+    )
 
 
 def walked(
@@ -65,11 +67,13 @@ def walked(
     grid: Axes,
     fixed: Axes,
     order: Sequence[Any],
-    beside: Sequence[Axes] = (),
+    block_axes: Sequence[Axes] = (),
 ) -> set[int]:
-    """Which products of one kernel are walked: each is told by the axes of its result that its two
-    operands vary along.  `order` is that of the kernel's axes, `fixed` those of `is_walked`;
-    `beside` has for each product the axes that tasks take in blocks anyway.
+    """Return which contractions of one kernel cannot be blocked.
+
+    Each is given by the axes of its result that its two operands vary along. `order` is that of the
+    kernel's axes, `fixed` as in `is_walked`. `block_axes` holds for each contraction the axes that
+    tasks take blocks of in any case.
 
     >>> scores, bias = ({"h", "m"}, {"h", "n"}), ({"m", "n"}, {"h"})
     >>> (
@@ -86,124 +90,146 @@ def walked(
     for k, (left, right) in enumerate(products):
         if not is_walked(left, right, fixed):
             sides = (left - right, right - left)
-            blocked[k] = {_own(side - (fixed - grid), grid, order) for side in sides if side}
+            blocked[k] = {
+                _blocking_axis(side - (fixed - grid), grid, order) for side in sides if side
+            }
     while True:
         cut = {a for pair in blocked.values() for a in pair if a in grid}
-        taken = [cut | axes for axes in beside or [set[Any]()] * len(products)]
-        odd = [
+        cut_axes = [cut | axes for axes in block_axes or [set[Any]()] * len(products)]
+        conflicting = [
             k
             for k, pair in blocked.items()
-            if pair and (products[k][0] | products[k][1]) & taken[k] - pair
+            if pair and (products[k][0] | products[k][1]) & cut_axes[k] - pair
         ]
-        if not odd:
+        if not conflicting:
             return {*range(len(products))} - {*blocked}
-        del blocked[odd[0]]
+        del blocked[conflicting[0]]
 
 
 def short_axes(units: Units, region: Region) -> int:
-    """The axes that have few positions for all sizes: products are blocked by others."""
+    """Return the axes that have few positions for all sizes: contractions are blocked by others."""
     extents = [units.extents[e] for e in region.axes]
     return sum(1 << a for a, n in enumerate(extents) if isinstance(n, int) and n <= THIN)
 
 
-def _own(side: Axes, grid: Axes, order: Sequence[Any]) -> Any:
-    """The axis of one operand alone by which a product is blocked: an inner one, the last in
-    `order`."""
-    own = [a for a in order if a in side]
-    inner = [a for a in own if a not in grid]
-    return (inner or own or [None])[-1]
+def _blocking_axis(side: Axes, grid: Axes, order: Sequence[Any]) -> Any:
+    """Return the axis of one operand alone by which a contraction is blocked.
+
+    An inner one if possible, the last in `order`.
+    """
+    candidates = [a for a in order if a in side]
+    inner = [a for a in candidates if a not in grid]
+    return (inner or candidates or [None])[-1]
 
 
 def walked_units(units: Units, region: Region) -> set[int]:
-    """The products of a region that are walked rather than blocked."""
-    found: dict[int, tuple[set[int], set[int]]] = {}
+    """Return the contractions of a region that cannot be blocked."""
+    result_axes: dict[int, tuple[set[int], set[int]]] = {}
     for unit in map(units.unit, sorted(region.ended)):
         if sides := sides_of(region, unit):
-            # Windows that peek share the axis of places that a product has instead of theirs.
+            # Windows that read a product share the axis of its positions: taps do not count.
             taps = {w.tap for w in region.peeked.get(unit.number, ())}
-            one, other = ({*bits(side)} - taps for side in sides)
-            found[unit.number] = one, other
-    grid, few = {*bits(region.grid)}, short_axes(units, region)
-    order = sorted(range(len(region.axes)), key=lambda a: not few >> a & 1)
-    reached = {w.axis for windows in region.peeked.values() for w in windows} & grid
-    beside = [set[int]() if u in region.peeked else reached for u in found]
-    slow = walked([*found.values()], grid, grid, order, beside)
-    return {u for k, u in enumerate(found) if k in slow}
+            left, right = ({*bits(side)} - taps for side in sides)
+            result_axes[unit.number] = left, right
+    grid, short = {*bits(region.grid)}, short_axes(units, region)
+    order = sorted(range(len(region.axes)), key=lambda a: not short >> a & 1)
+    window_axes = {w.axis for windows in region.peeked.values() for w in windows} & grid
+    taken = [set[int]() if u in region.peeked else window_axes for u in result_axes]
+    unblocked = walked([*result_axes.values()], grid, grid, order, taken)
+    return {u for k, u in enumerate(result_axes) if k in unblocked}
 
 
 def packing(units: Units, region: Region, volume: Callable[[int], int]) -> float:
-    """Nanoseconds of starting products whose operands are computed where they are packed: once for
-    every position of the axes that both operands have, however small the product is."""
-    found = 0.0
+    """Return the nanoseconds of starting contractions whose operands are computed when packed.
+
+    Once for every position of the axes that both operands have, however small the contraction is.
+    """
+    total_ns = 0.0
     for unit in map(units.unit, region.ended):
-        made = any(region.members >> e.producer & 1 for e in unit.edges)
-        if made and (sides := sides_of(region, unit)):
-            found += PACKED_NS * volume(sides[0] & sides[1] & region.grid)
-    return found
+        is_computed = any(region.members >> e.producer & 1 for e in unit.edges)
+        if is_computed and (sides := sides_of(region, unit)):
+            total_ns += PACKED_NS * volume(sides[0] & sides[1] & region.grid)
+    return total_ns
 
 
 def sides_of(region: Region, unit: Unit) -> tuple[int, int] | None:
-    """The axes of a product's result that either factor varies along, whatever it is put together
-    from; None for what is no product of two values."""
+    """Return the axes of a contraction's result that each factor varies along.
+
+    None for what is no product of two values.
+    """
     if len(unit.edges) < 2 or not unit.factors or not all(unit.factors):
         return None
-    found = [0, 0]
+    axes = [0, 0]
     for k, edges in enumerate(unit.factors):
         for edge in edges:
-            found[k] |= side_of(region, unit.number, edge)
-    return found[0], found[1]
+            axes[k] |= side_of(region, unit.number, edge)
+    return axes[0], axes[1]
 
 
 def in_lines(
-    units: Units, region: Region, u: int, edge: Edge, own: int, sizes: Sequence[int]
+    units: Units, region: Region, u: int, edge: Edge, own_axes: int, sizes: Sequence[int]
 ) -> bool:
-    """Whether two axes walk the columns of a product, of which the last one is that of its lines in
-    memory: what is made for it is made line by line, as sums of neighbours are, and the code
-    generator takes it as one over windows.  Not so where all lines are one run."""
-    last, made = region.places[u][0][-1:], region.members >> edge.producer & 1
-    axes = [a for a in bits(own & region.grid) if sizes[a] > 1]
-    lines = bool(made) and len(axes) > 1 and bool(last) and last[0] == axes[-1]
-    few = all(sizes[a] <= THIN for a in bits(region.masks[u][0] & ~own))  # read as they are made
-    return lines and (few or not _is_one_run(units, region, *axes[-2:]))
+    """Return whether a contraction over two column axes is computed row by row.
+
+    That is so if its operand is computed where it is packed and the last axis is that of the rows
+    in memory. The code generator then treats it as a convolution. Not so where all rows are one
+    contiguous run.
+    """
+    last_term, is_computed = region.places[u][0][-1:], region.members >> edge.producer & 1
+    axes = [a for a in bits(own_axes & region.grid) if sizes[a] > 1]
+    is_by_rows = (
+        bool(is_computed) and len(axes) > 1 and bool(last_term) and last_term[0] == axes[-1]
+    )
+    # read while they are computed
+    is_short = all(sizes[a] <= THIN for a in bits(region.masks[u][0] & ~own_axes))
+    return is_by_rows and (is_short or not _is_one_run(units, region, *axes[-2:]))
 
 
 def _is_one_run(units: Units, region: Region, a: int, b: int) -> bool:
-    """Whether all that a region reads and stores along two axes lies as one run over them, but for
-    margins: the code generator takes the places of all lines as one axis then
-    (`smelt.codegen.llvm.loopir.collapse_spatial`, which this foresees)."""
+    """Return whether everything along two axes is contiguous over both, apart from padding.
+
+    The code generator then collapses them (`smelt.codegen.llvm.loopir.collapse_spatial`, which this
+    predicts).
+    """
     both = 1 << a | 1 << b
-    for v, places in region.loads.items():
-        for place, mask in zip(places, region.load_masks[v], strict=True):
-            if mask & both and not _ends_in(units, region, v, place, (a, b)):
+    for v, positions in region.loads.items():
+        for position, mask in zip(positions, region.load_masks[v], strict=True):
+            if mask & both and not _has_rows_of(units, region, v, position, (a, b)):
                 return False
     return all(
-        _ends_in(units, region, u, place, (a, b))
+        _has_rows_of(units, region, u, position, (a, b))
         for u in bits(region.stored)
-        for place in region.places[u]
+        for position in region.places[u]
     )
 
 
-def _ends_in(units: Units, region: Region, v: int, place: Place, axes: tuple[int, int]) -> bool:
-    """Whether a value is read at two axes, or a number from them, in its last two dimensions alone,
-    where its lines are as long as theirs."""
-    line, both = units.values[v].type.shape[-1:], sum(1 << a for a in axes)
-    found = [sum(1 << a for a in axis_numbers(t) if a >= 0) & both for t in place]
-    if found != [0] * (len(place) - 2) + [1 << a for a in axes] or len(place) < 2:
+def _has_rows_of(
+    units: Units, region: Region, v: int, position: Place, axes: tuple[int, int]
+) -> bool:
+    """Return whether a value is read at two axes in its last two dimensions alone.
+
+    Each may be shifted by a constant. Its rows must be as long as the second axis.
+    """
+    row_length, both = units.values[v].type.shape[-1:], sum(1 << a for a in axes)
+    masks = [sum(1 << a for a in axis_numbers(t) if a >= 0) & both for t in position]
+    if masks != [0] * (len(position) - 2) + [1 << a for a in axes] or len(position) < 2:
         return False
-    steps = (t if isinstance(t, int) else _from(t) for t in place[-2:])
-    return tuple(steps) == axes and line == (units.extents[region.axes[axes[1]]],)
+    last_axes = (t if isinstance(t, int) else _shifted_axis(t) for t in position[-2:])
+    return tuple(last_axes) == axes and row_length == (units.extents[region.axes[axes[1]]],)
 
 
-def _from(term: Expr) -> int | None:
-    """The axis that an expression is a number from; None where it is more."""
+def _shifted_axis(term: Expr) -> int | None:
+    """Return the axis in an expression of the form axis + constant, else None."""
     terms, _ = without_constant(term)
     name = bare_axis(Expr(terms)) if terms else None
     return None if name is None else int(name[1:])
 
 
 def filled(line: int, lanes: int) -> float:
-    """Columns that tiles of two vectors compute for each one of a line: of the last tile all, or a
-    vector, which each element of the other operand is read for as for two.
+    """Return the computed columns per column of a row, with tiles of two vectors.
+
+    In the last tile both vectors are computed, or one, for which each element of the other operand
+    is loaded as for two.
 
     >>> filled(64, 16), filled(28, 16) < 1.2, filled(14, 16) > 1.5
     (1.0, True, True)
@@ -212,9 +238,9 @@ def filled(line: int, lanes: int) -> float:
     """
     if line == 0:
         return 1.0
-    over = line % (2 * lanes)
-    last = 2 * lanes if over > lanes else LONE * lanes if over else 0
-    return (line - over + last) / line
+    remainder = line % (2 * lanes)
+    last_columns = 2 * lanes if remainder > lanes else LONE * lanes if remainder else 0
+    return (line - remainder + last_columns) / line
 
 
 def unfilled(
@@ -224,42 +250,48 @@ def unfilled(
     vector: int,
     work: Callable[[int, int], float],
 ) -> float:
-    """Nanoseconds of what products of lines multiply beside these, where `work(u, axes)` are those
-    of all that a unit multiplies along its axes, and vectors have so many bytes: nothing fills a
-    tile across the ends of lines."""
-    found = 0.0
+    """Return the nanoseconds of partially filled tiles where contractions run row by row.
+
+    No tile crosses the end of a row. `work(u, axes)` is the multiply-add time of unit u along axes,
+    `vector` the vector size in bytes.
+    """
+    total_ns = 0.0
     for u, over in region.ended.items():
         unit, mask = units.unit(u), region.masks[u][0]
         if len(unit.edges) != 2 or not unit.trace.dots:
             continue
         sides = [side_of(region, u, edge) for edge in unit.edges]
-        own = sides[0] & ~sides[1], sides[1] & ~sides[0]
-        lines = (
-            in_lines(units, region, u, e, o, sizes) for e, o in zip(unit.edges, own, strict=True)
+        own_axes = sides[0] & ~sides[1], sides[1] & ~sides[0]
+        by_rows = (
+            in_lines(units, region, u, e, o, sizes)
+            for e, o in zip(unit.edges, own_axes, strict=True)
         )
-        if any(lines):
-            line = region.places[u][0][-1]
-            assert isinstance(line, int)
+        if any(by_rows):
+            last_axis = region.places[u][0][-1]
+            assert isinstance(last_axis, int)
             size = units.values[u].type.dtype.compute.itemsize
-            fill = filled(sizes[line], max(vector // size, 1))
-            found += work(u, mask | over) * (fill - 1.0)
-    return found
+            overhead = filled(sizes[last_axis], max(vector // size, 1))
+            total_ns += work(u, mask | over) * (overhead - 1.0)
+    return total_ns
 
 
 def side_of(region: Region, u: int, edge: Edge) -> int:
-    """The axes of a contraction's result that one operand varies along."""
-    place = region.places[u][0]
-    found = 0
+    """Return the axes of a contraction's result that one operand varies along."""
+    position = region.places[u][0]
+    axes = 0
     for term in edge.terms:
         for k in axis_numbers(term):
-            for a in axis_numbers(place[k]) if 0 <= k < len(place) else ():
-                found |= 1 << a if a >= 0 else 0
-    return found
+            for a in axis_numbers(position[k]) if 0 <= k < len(position) else ():
+                axes |= 1 << a if a >= 0 else 0
+    return axes
 
 
-def term_at(place: Place, term: Term) -> Term:
-    """What an operand's term is where the result's place has another expression for its axis, which
-    the operand may read from a number on; of any other expression, itself."""
-    found = _from(term) if isinstance(term, Expr) else term
-    axis = term if found is None else found
-    return place[axis] if isinstance(axis, int) and 0 <= axis < len(place) else term
+def term_at(position: Place, term: Term) -> Term:
+    """Return an operand's term at the position of the contraction's result.
+
+    A term that is an axis plus a constant becomes the result's term for that axis; other
+    expressions stay.
+    """
+    shifted = _shifted_axis(term) if isinstance(term, Expr) else term
+    target = term if shifted is None else shifted
+    return position[target] if isinstance(target, int) and 0 <= target < len(position) else term

@@ -1,8 +1,7 @@
-"""Decisions as facts: every candidate that was looked at, its verdict, its reason and its numbers.
+"""Record the search's decisions: candidate, verdict, reason and numbers.
 
-Times are what the search compares:
-`Cost.burden`.  A decision names two values as the graph's text does; their operators and the terms
-of both times are in its details.  Nothing here decides anything.
+Times are those that the search compares: `Cost.burden`. A decision names two values as the graph's
+text does; its details hold their operators and the terms of both times. Nothing is decided here.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Numbers = dict[str, float]
 
 
 class Joinable(Protocol):
-    """A cluster of the search, as far as decisions need it."""
+    """The part of a cluster that decisions need."""
 
     @property
     def members(self) -> int: ...
@@ -45,32 +44,34 @@ class Decisions:
         self.recording = recording
         self.found: list[Decision] = []
         self.dears: dict[tuple[int, int], tuple[int, float, float]] = {}
-        """Pairs of a value and a reader in which it was not computed again: times, the time of what
-        is apart, and what would be lost."""
+        """Pairs of a value and a reader in which it was not recomputed.
+
+        With the number of readers, the time of separate kernels, and the time that would be lost.
+        """
 
     @cached_property
     def known(self) -> dict[Node, str]:
-        """What the graph's text calls each node."""
+        """Return the name of each node in the graph's text."""
         return name_values(self.units.graph)
 
     @cached_property
     def names(self) -> list[str]:
-        """The name of each value, by number."""
+        """Return the name of each value, by number."""
         return [self.known[node] for node in self.units.values]
 
     def name(self, v: int) -> str:
-        """What the graph's text calls a value."""
+        """Return the name of a value in the graph's text."""
         return self.names[v]
 
     def views(self) -> None:
-        """Views are index maps of whoever reads them: one decision for each, with a reader."""
+        """Record for each view that it is inlined, with one of its readers."""
         if not self.recording:
             return
-        seen: set[Node] = set()
+        recorded: set[Node] = set()
         for unit in self.units.units:
             for node in self.units.pulled(unit.number):
-                if node.op.is_view and node not in seen:
-                    seen.add(node)
+                if node.op.is_view and node not in recorded:
+                    recorded.add(node)
                     details = {"a_op": node.op.name, "b_op": unit.node.op.name, "op": node.op.name}
                     self.found.append(
                         Decision(
@@ -85,7 +86,7 @@ class Decisions:
                     )
 
     def off(self) -> None:
-        """Fusion is switched off: one decision for each operator and its reader."""
+        """Record for each operator and reader that fusion is switched off."""
         if not self.recording:
             return
         for unit in self.units.units:
@@ -94,8 +95,11 @@ class Decisions:
                     self._record(edge.producer, unit.number, "split", "fuse-off", {})
 
     def chain(self, last: int, after: Joinable) -> None:
-        """Values that joined their only readers, up to a last one.  Apart they would have taken as
-        many more starts, and what writing and reading them takes."""
+        """Record values that joined their only readers, up to a last one.
+
+        Separate kernels would take as many more launches, and the time to write and read the
+        values.
+        """
         if not self.recording:
             return
         model, fused = self.model, after.cost.burden
@@ -128,24 +132,29 @@ class Decisions:
         stored: int,
         *,
         forced: bool,
-        beside: bool,
+        siblings: bool,
         axis: str = "",
     ) -> None:
-        """Two clusters became one, perhaps streaming an axis of that extent."""
+        """Record that two clusters became one, perhaps streaming an axis of extent `axis`."""
         if not self.recording:
             return
-        a, b, value = self._subjects(producer, reader, beside)
+        a, b, value = self._subjects(producer, reader, siblings)
         split_ns = producer.cost.burden + reader.cost.burden
         saved = producer.cost.moved + reader.cost.moved - after.moved
         details: dict[str, Any] = {"value": self.names[value], "bytes": saved}
         if forced:
             reason = "must-fuse"
-        elif beside:
+        elif siblings:
             reason = "sibling"
-        elif after.stream >= 0 and self._folds(producer):
+        elif after.stream >= 0 and self._has_reductions(producer):
             reason = "cascade"
             details["axis"] = axis
-        elif after.sweeps > 0 and after.row_bytes and self._folds(producer) and not after.split:
+        elif (
+            after.sweeps > 0
+            and after.row_bytes
+            and self._has_reductions(producer)
+            and not after.split
+        ):
             reason = "row-in-fast-memory"
             level = self.model.target.level(after.row_bytes, 1)
             details |= {"bytes": after.row_bytes, "level": level.upper(), "sweeps": after.times}
@@ -167,22 +176,22 @@ class Decisions:
     def copied(
         self, producer: Joinable, readers: Sequence[tuple[Joinable, Cost]], gain: float
     ) -> None:
-        """A producer is computed again in each of its readers."""
+        """Record that a producer is recomputed in each of its readers."""
         if not self.recording:
             return
         split_ns = producer.cost.burden + sum(r.cost.burden for r, _ in readers)
         saved = producer.cost.moved
-        again = sum(after.arithmetic for _, after in readers)
-        again -= producer.cost.arithmetic + sum(r.cost.arithmetic for r, _ in readers)
+        extra_ns = sum(after.arithmetic for _, after in readers)
+        extra_ns -= producer.cost.arithmetic + sum(r.cost.arithmetic for r, _ in readers)
         for reader, after in readers:
             saved += reader.cost.moved - after.moved
         for reader, _ in readers:
-            a, b, value = self._subjects(producer, reader, beside=False)
+            a, b, value = self._subjects(producer, reader, siblings=False)
             details = {
                 "value": self.names[value],
                 "times": float(len(readers)),
-                "cost_ns": max(again, 0.0),
-                "store_ns": gain + max(again, 0.0),
+                "cost_ns": max(extra_ns, 0.0),
+                "store_ns": gain + max(extra_ns, 0.0),
             }
             self._record(
                 a,
@@ -194,43 +203,46 @@ class Decisions:
             )
 
     def refined(self, before: Sequence[Joinable], after: Sequence[int], gain: float) -> None:
-        """Several clusters became others at once, sets of members `after`: what stands together
-        only now, and what does not any more."""
+        """Record that several clusters were regrouped into sets of members `after`."""
         if not self.recording:
             return
-        total = sum(k.cost.burden for k in before)
-        saved: dict[str, Any] = {"saves_ns": gain, "split_ns": total, "fused_ns": total - gain}
-        lost = {"costs_ns": gain, "split_ns": total - gain, "fused_ns": total}
-        inside = 0
+        before_ns = sum(k.cost.burden for k in before)
+        saved_details: dict[str, Any] = {
+            "saves_ns": gain,
+            "split_ns": before_ns,
+            "fused_ns": before_ns - gain,
+        }
+        lost_details = {"costs_ns": gain, "split_ns": before_ns - gain, "fused_ns": before_ns}
+        members = 0
         for k in before:
-            inside |= k.members
-        for v in bits(inside):
-            for c in bits(self.units.users[v] & inside):
+            members |= k.members
+        for v in bits(members):
+            for c in bits(self.units.users[v] & members):
                 pair = 1 << v | 1 << c
-                was = any(k.members & pair == pair for k in before)
-                now = any(members & pair == pair for members in after)
-                if was and not now:
-                    self._record(v, c, "split", "cost", {"slower_ns": gain}, **lost)
-                elif now and not was:
+                was_together = any(k.members & pair == pair for k in before)
+                is_together = any(members & pair == pair for members in after)
+                if was_together and not is_together:
+                    self._record(v, c, "split", "cost", {"slower_ns": gain}, **lost_details)
+                elif is_together and not was_together:
                     nbytes = self.model.nbytes[v]
                     details = {"value": self.names[v], "bytes": nbytes}
                     self._record(
-                        v, c, "fused", "saves-traffic", details, saves_bytes=nbytes, **saved
+                        v, c, "fused", "saves-traffic", details, saves_bytes=nbytes, **saved_details
                     )
-        for one, other in combinations(before, 2):
-            if not one.reads & other.reads:
+        for first, second in combinations(before, 2):
+            if not first.reads & second.reads:
                 continue
-            a, b, value = self._subjects(one, other, beside=True)
+            a, b, value = self._subjects(first, second, siblings=True)
             if any(members >> a & members >> b & 1 for members in after):
                 nbytes = self.model.nbytes[value]
                 details = {"value": self.names[value], "bytes": nbytes}
-                self._record(a, b, "fused", "sibling", details, saves_bytes=nbytes, **saved)
+                self._record(a, b, "fused", "sibling", details, saves_bytes=nbytes, **saved_details)
 
-    def over(self, before: Joinable, after: Sequence[int], value: int, old: int) -> None:
-        """A cluster was taken apart so that a value is written over another one."""
+    def over(self, before: Joinable, after: Sequence[int], value: int, overwritten: int) -> None:
+        """Record that a cluster was split so that a value overwrites another one."""
         if not self.recording:
             return
-        details = {"value": self.names[value], "old": self.names[old]}
+        details = {"value": self.names[value], "old": self.names[overwritten]}
         for v in bits(before.members):
             for c in bits(self.units.users[v] & before.members):
                 pair = 1 << v | 1 << c
@@ -240,20 +252,22 @@ class Decisions:
                     )
 
     def dear(self, producer: Joinable, readers: Sequence[Joinable], gain: float) -> None:
-        """A producer is better stored than computed again in each reader."""
+        """Note that a producer is better stored than recomputed in each reader."""
         if not self.recording:
             return
-        apart = producer.cost.burden + sum(reader.cost.burden for reader in readers)
+        separate_ns = producer.cost.burden + sum(reader.cost.burden for reader in readers)
         for reader in readers:
-            a, b, _ = self._subjects(producer, reader, beside=False)
-            self.dears[a, b] = len(readers), apart, -gain
+            a, b, _ = self._subjects(producer, reader, siblings=False)
+            self.dears[a, b] = len(readers), separate_ns, -gain
 
-    def carried(self, axis: str, found: Iterable[Step], ns: float) -> None:
-        """Folds of a streamed axis that read others: what becomes of each dependency in a kernel
-        of that time."""
+    def carried(self, axis: str, dependencies: Iterable[Step], ns: float) -> None:
+        """Record how each dependency between reductions of a streamed axis is carried.
+
+        `ns` is the time of the kernel.
+        """
         if not self.recording:
             return
-        for step in found:
+        for step in dependencies:
             details = {
                 "value": self.names[step.fold],
                 "gauge": self.names[step.reads],
@@ -265,21 +279,22 @@ class Decisions:
             )
 
     def keep_dear(self, holders: Sequence[int]) -> None:
-        """Records those of `dear` whose two sides ended in different clusters."""
-        for (a, b), (times, apart, lost) in self.dears.items():
+        """Record those of `dear` whose two sides ended in different clusters."""
+        for (a, b), (times, separate_ns, lost_ns) in self.dears.items():
             if not holders[a] & holders[b]:
-                details = {"value": self.names[a], "times": float(times), "cost_ns": lost}
-                saved = (1 + times) * self.model.nbytes[a]  # neither written nor read
+                details = {"value": self.names[a], "times": float(times), "cost_ns": lost_ns}
+                # not written once and not read by each
+                saved_bytes = (1 + times) * self.model.nbytes[a]
                 self._record(
                     a,
                     b,
                     "split",
                     "recompute-dear",
                     details,
-                    saves_bytes=saved,
-                    costs_ns=lost,
-                    split_ns=apart,
-                    fused_ns=apart + lost,
+                    saves_bytes=saved_bytes,
+                    costs_ns=lost_ns,
+                    split_ns=separate_ns,
+                    fused_ns=separate_ns + lost_ns,
                 )
 
     def split(
@@ -290,13 +305,16 @@ class Decisions:
         refusal: Refusal | None,
         gain: float = 0.0,
         *,
-        beside: bool,
+        siblings: bool,
     ) -> None:
-        """Two clusters stay apart.  `gain` is what the search would have of joining them: two that
-        start together anyway save no launch."""
+        """Record that two clusters stay separate.
+
+        `gain` is what the search would gain by joining them; two that start together save no
+        launch.
+        """
         if not self.recording:
             return
-        a, b, value = self._subjects(producer, reader, beside)
+        a, b, value = self._subjects(producer, reader, siblings)
         split_ns = producer.cost.burden + reader.cost.burden
         if after is None or refusal is not None:
             refusal = refusal or Refusal("cost")
@@ -305,7 +323,7 @@ class Decisions:
             return
         saved = producer.cost.moved + reader.cost.moved - after.moved
         split_ns = after.burden + gain
-        reason, details = self._losing(producer, reader, after, value, -gain, beside)
+        reason, details = self._losing_reason(producer, reader, after, value, -gain, siblings)
         self._record(
             a,
             b,
@@ -317,49 +335,53 @@ class Decisions:
 
     # ---- parts ---------------------------------------------------------------------------------
 
-    def _losing(
+    def _losing_reason(
         self,
         producer: Joinable,
         reader: Joinable,
         after: Cost,
         value: int,
         slower: float,
-        beside: bool,
+        siblings: bool,
     ) -> tuple[str, dict[str, Any]]:
-        """The term that makes the joined kernel slower, by so much."""
+        """Return the reason why the joined kernel is slower, with details."""
         cores = self.model.cores
-        idle = after.burden * (1 - after.tasks / cores)
-        most = max(producer.cost.tasks, reader.cost.tasks)
-        if after.tasks < cores <= most and 0 < slower <= idle:
+        idle_ns = after.burden * (1 - after.tasks / cores)
+        most_tasks = max(producer.cost.tasks, reader.cost.tasks)
+        if after.tasks < cores <= most_tasks and 0 < slower <= idle_ns:
             return "lost-parallelism", {"tasks": after.tasks, "threads": cores}
-        alone, own, joined = (c.arithmetic - c.packing for c in (producer.cost, reader.cost, after))
-        more = joined - alone - own
-        if more > 0 and more >= after.sweeps + after.scratch + after.streams:
+        producer_ns, reader_ns, joined_ns = (
+            c.arithmetic - c.packing for c in (producer.cost, reader.cost, after)
+        )
+        extra_ns = joined_ns - producer_ns - reader_ns
+        if extra_ns > 0 and extra_ns >= after.sweeps + after.scratch + after.streams:
             return "recompute-dear", {
                 "value": self.names[value],
-                "times": 1 + more / max(alone, 1e-9),
-                "cost_ns": more,
+                "times": 1 + extra_ns / max(producer_ns, 1e-9),
+                "cost_ns": extra_ns,
             }
-        if beside and slower <= 0:
+        if siblings and slower <= 0:
             return "no-shared-data", {}
         return "cost", {"slower_ns": max(slower, 0.0)}
 
-    def _subjects(self, one: Joinable, other: Joinable, beside: bool) -> tuple[int, int, int]:
-        """The two units a decision is about, and the value between them."""
-        if beside:
-            shared = least(one.reads & other.reads)
-            first = (u for u in bits(one.members) if self.units.operands[u] >> shared & 1)
-            second = (u for u in bits(other.members) if self.units.operands[u] >> shared & 1)
-            return next(first, 0), next(second, 0), shared
-        crossing = one.stored & other.reads
+    def _subjects(self, first: Joinable, second: Joinable, siblings: bool) -> tuple[int, int, int]:
+        """Return the two units that a decision is about, and the value between them."""
+        if siblings:
+            shared = least(first.reads & second.reads)
+            first_readers = (u for u in bits(first.members) if self.units.operands[u] >> shared & 1)
+            second_readers = (
+                u for u in bits(second.members) if self.units.operands[u] >> shared & 1
+            )
+            return next(first_readers, 0), next(second_readers, 0), shared
+        crossing = first.stored & second.reads
         value = least(crossing)
         if value < 0:
-            value = least(other.stored & one.reads)
-            one, other = other, one
-        reader = next(u for u in bits(other.members) if self.units.operands[u] >> value & 1)
+            value = least(second.stored & first.reads)
+            first, second = second, first
+        reader = next(u for u in bits(second.members) if self.units.operands[u] >> value & 1)
         return value, reader, value
 
-    def _folds(self, cluster: Joinable) -> bool:
+    def _has_reductions(self, cluster: Joinable) -> bool:
         return any(self.units.unit(u).is_fold for u in bits(cluster.members))
 
     def _record(
@@ -371,17 +393,17 @@ class Decisions:
         details: Mapping[str, Any],
         **numbers: Any,
     ) -> None:
-        one, other = self.units.values[a], self.units.values[b]
-        named = {"a_op": one.op.name, "b_op": other.op.name, **details}
+        first, second = self.units.values[a], self.units.values[b]
+        all_details = {"a_op": first.op.name, "b_op": second.op.name, **details}
         self.found.append(
             Decision(
                 self.names[a],
                 self.names[b],
                 verdict,
                 reason,
-                details=named,
-                a_origin=one.origin,
-                origin=other.origin,
+                details=all_details,
+                a_origin=first.origin,
+                origin=second.origin,
                 **numbers,
             )
         )
@@ -390,7 +412,7 @@ class Decisions:
 def renamed(
     d: Decision, name: Callable[[str], str], a_origin: Origin | None, origin: Origin | None
 ) -> Decision:
-    """The same decision about values of other names, which come from elsewhere."""
+    """Return a decision about the same values under other names and origins."""
     details = {
         k: name(v) if isinstance(v, str) and not k.endswith("op") else v
         for k, v in d.details.items()

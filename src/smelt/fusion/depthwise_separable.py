@@ -1,11 +1,11 @@
-"""Products over windows that another one has line by line while it packs what is made of them.
+"""Find depthwise convolutions that can be fused into the packer of a pointwise GEMM.
 
-    P[y,x,m] = sum of f(S[y,x,c]) * W[c,m] over c                 packs lines of f(S)
-    S[y,x,c] = sum of X[y + u, x + v, c] * D[c,u,v] over u, v     computed line by line for that
+    P[y,x,m] = sum of f(S[y,x,c]) * W[c,m] over c                 packs rows of f(S)
+    S[y,x,c] = sum of X[y + u, x + v, c] * D[c,u,v] over u, v     computed row by row for it
 
-The code generator does so for products that follow windows where their images lie with channels
-last (`smelt.codegen.llvm.schedule.depthwise_separable`, which this foresees): each line of results
-stays in fast memory, and none is computed twice.
+The code generator fuses them where images are stored channels last
+(`smelt.codegen.llvm.schedule.depthwise_separable`, which this predicts): each row of results stays
+in fast memory, and none is computed twice.
 """
 
 from __future__ import annotations
@@ -22,77 +22,95 @@ from smelt.fusion.units import Units
 from smelt.types.dtype import f32, f64
 
 LINES = 2
-"""Axes of places that a packed image has, at most."""
+"""Most axes of pixel positions of a packed image."""
 
 
 def hosted(units: Units, region: Region) -> tuple[int, int]:
-    """The product of a region that has all others of it line by line, and these as a mask; -1 and 0
-    where there is none."""
-    none = -1, 0
+    """Return the contraction that all others can be fused into, and these as a mask.
+
+    -1 and 0 if there is none.
+    """
+    no_fusion = -1, 0
     if len(region.ended) < 2 or region.peeked or region.scanned:
-        return none
+        return no_fusion
     *inner, host = sorted(region.ended)
     unit, over, mask = units.unit(host), region.ended[host], sum(1 << u for u in inner)
-    made, beside = _readers(units, region, mask, host)
-    sides = sides_of(region, unit)
-    if sides is None or beside & region.stored or over.bit_count() != 1:
-        return none
-    image = [any(made >> e.producer & 1 for e in factor) for factor in unit.factors]
-    if image.count(True) != 1:
-        return none
-    k = image.index(True)
-    places, columns = sides[k] & ~sides[1 - k], sides[1 - k] & ~sides[k] & ~region.grid
-    lasts = [region.places[u][0][-1:] for u in bits(region.stored)]
+    derived, unmixed = _readers(units, region, mask, host)
+    operand_masks = sides_of(region, unit)
+    if operand_masks is None or unmixed & region.stored or over.bit_count() != 1:
+        return no_fusion
+    is_image = [any(derived >> e.producer & 1 for e in factor) for factor in unit.factors]
+    if is_image.count(True) != 1:
+        return no_fusion
+    k = is_image.index(True)
+    pixel_axes, columns = (
+        operand_masks[k] & ~operand_masks[1 - k],
+        operand_masks[1 - k] & ~operand_masks[k] & ~region.grid,
+    )
+    last_terms = [region.places[u][0][-1:] for u in bits(region.stored)]
     types = [units.values[u].type.dtype for u in region.ended]
-    wide = all(units.values[e.producer].type.dtype.itemsize >= f32.itemsize for e in unit.edges)
+    is_wide = all(units.values[e.producer].type.dtype.itemsize >= f32.itemsize for e in unit.edges)
     if (
-        wide
+        is_wide
         and all(t in (f32, f64) for t in types)
-        and all(last and _axes(last[0]) & columns for last in lasts)
-        and all(_is_stencil(units, region, u, over, places) for u in inner)
+        and all(last and _axes(last[0]) & columns for last in last_terms)
+        and all(_is_stencil(units, region, u, over, pixel_axes) for u in inner)
     ):
         return host, mask
-    return none
+    return no_fusion
 
 
 def lines_of(lines: int, width: int) -> int:
-    """Lines of an image that one task takes at most, for the sake of other tasks."""
+    """Return the most image rows that one task takes, so that enough tasks remain."""
     return -(-lines // max(min(lines * width // HOSTED_PLACES, HOSTED_TASKS), 1))
 
 
 def _readers(units: Units, region: Region, products: int, host: int) -> tuple[int, int]:
-    """What is made of some products, and what is so without another one between."""
-    made = beside = products
+    """Return the units that depend on some products.
+
+    The second mask holds those that do so not through another product.
+    """
+    derived = unmixed = products
     for u in sorted(region.masks):
-        made |= bool(units.operands[u] & made) << u
-        beside |= bool(u != host and units.operands[u] & beside) << u
-    return made, beside
+        derived |= bool(units.operands[u] & derived) << u
+        unmixed |= bool(u != host and units.operands[u] & unmixed) << u
+    return derived, unmixed
 
 
-def _is_stencil(units: Units, region: Region, u: int, channels: int, places: int) -> bool:
-    """Whether a product slides windows over an array that lies along `channels`, as its weights do
-    too, and sums along these windows alone: along two other axes of an image, or all `places`."""
+def _is_stencil(units: Units, region: Region, u: int, channels: int, pixel_axes: int) -> bool:
+    """Return whether a product is a depthwise convolution.
+
+    Its windows slide over an array that is contiguous along `channels`, as are its weights, and it
+    sums over these windows alone: along two other axes of an image, or all of `pixel_axes`.
+    """
     unit, over = units.unit(u), region.ended[u]
-    sides = sides_of(region, unit)
-    if sides is None or len(region.places[u]) > 1:
+    operand_masks = sides_of(region, unit)
+    if operand_masks is None or len(region.places[u]) > 1:
         return False
     for k, factor in enumerate(unit.factors):
-        stored = len(factor) == 1 and not region.members >> factor[0].producer & 1
-        if not stored or sides[1 - k] & ~region.grid != channels:
+        is_loaded = len(factor) == 1 and not region.members >> factor[0].producer & 1
+        if not is_loaded or operand_masks[1 - k] & ~region.grid != channels:
             continue
-        for place in region.loads[factor[0].producer]:
-            terms = [_axes(t) for t in place]
-            windows = [t for t in terms if t & over]
-            along = reduce(or_, (t & ~over for t in windows), 0)
-            slides = reduce(or_, windows, 0) & over == over and all(t & ~over for t in windows)
-            known = along == places or along.bit_count() == LINES
-            if slides and known and len(windows) == along.bit_count() and terms[-1] == channels:
+        for position in region.loads[factor[0].producer]:
+            axis_masks = [_axes(t) for t in position]
+            window_masks = [t for t in axis_masks if t & over]
+            along = reduce(or_, (t & ~over for t in window_masks), 0)
+            slides = reduce(or_, window_masks, 0) & over == over and all(
+                t & ~over for t in window_masks
+            )
+            is_image = along == pixel_axes or along.bit_count() == LINES
+            if (
+                slides
+                and is_image
+                and len(window_masks) == along.bit_count()
+                and axis_masks[-1] == channels
+            ):
                 return True
     return False
 
 
 def _axes(term: Term) -> int:
-    """The axes of a term as a mask."""
+    """Return the axes of a term as a mask."""
     return sum(1 << a for a in axis_numbers(term) if a >= 0)
 
 

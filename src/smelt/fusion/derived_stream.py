@@ -1,4 +1,4 @@
-"""What a stream of a region computes, derived once: prices at any sizes and words are told by it.
+"""Derive what a streamed region computes, once per region, for costs and explanations.
 
 >>> from smelt.fusion.region import look
 >>> from smelt.graph.text import parse
@@ -32,27 +32,27 @@ from smelt.fusion.units import Units
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Derived:
-    """The terms of a region of which an axis is streamed, and what becomes of its folds."""
+    """The terms of a region with a streamed axis, and the treatment of its reductions."""
 
     region: Region
-    """For which it was derived: its places are those of others of the same units."""
+    """The region it was derived for; its positions identify regions of the same units."""
     found: Collected
     cascade: Cascade
     own: tuple[Term, ...]
-    """The terms of both; what is asked about them makes more."""
+    """All terms of both; later questions create more."""
     looked: dict[Hashable, Visible] = field(default_factory=dict[Hashable, Visible])
-    """What sweeps visit, by what their states fold and which axes stand still."""
+    """Visited ranges, by the blocks of the states and the fixed axes."""
 
 
 def derived(units: Units, region: Region, a: int) -> Derived:
-    """What is computed along axis number `a` of a region.  Raises NotCollected."""
+    """Return what is computed along axis number `a` of a region. Raises NotCollected."""
     rounding = knobs.ROUNDING.get()
     key = region.members, region.stored, a, rounding
-    known = units.derived.get(key)
-    if isinstance(known, Derived) and known.region.places is region.places:
-        return known
-    found = collect(units, region, a, rounding)
-    cascade = analyse(found.terms, found.roots.values(), f"a{a}")
-    made = Derived(region, found, cascade, tuple(found.terms.known.values()))
-    units.derived[key] = made
-    return made
+    cached = units.derived.get(key)
+    if isinstance(cached, Derived) and cached.region.places is region.places:
+        return cached
+    collected = collect(units, region, a, rounding)
+    cascade = analyse(collected.terms, collected.roots.values(), f"a{a}")
+    stream = Derived(region, collected, cascade, tuple(collected.terms.known.values()))
+    units.derived[key] = stream
+    return stream

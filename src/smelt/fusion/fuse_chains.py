@@ -1,8 +1,8 @@
-"""Joins that need no question: a value all of whose readers stand at its own position.
+"""Fuse chains: values whose readers are all at their own position.
 
-Such a value saves being written and read, costs nothing to compute in its readers' place, and can
-close no cycle, because nobody else reads it.  Doing these first makes the search small: what is
-left to it are values with readers in several places, and folds whose results are broadcast.
+Fusing such a value saves writing and reading it, costs nothing at its readers' position, and cannot
+create a cycle because nothing else reads it. Doing this first keeps the search small: what remains
+are values with readers at several positions, and reductions whose results are broadcast.
 
 >>> from smelt.graph.text import parse
 >>> graph = parse('''graph f(x: f32[n,m]) {
@@ -24,13 +24,13 @@ from smelt.fusion.bitsets import bits
 from smelt.fusion.units import Unit, Units
 
 MOST_STREAMS = 12
-"""Arrays that a chain may read before the model is asked about every further join."""
+"""Most arrays that a chain reads before the cost model evaluates every further join."""
 MOST_SIZE = 200.0
-"""Scalar operations that a chain may hold before the model is asked."""
+"""Most scalar operations of a chain before the cost model evaluates every further join."""
 
 
 class _Space:
-    """Positions that the units of one chain share: those of its last unit, or of a fold in it."""
+    """The positions shared by a chain: its last unit's, or a reduction's."""
 
     __slots__ = ("home", "walked")
 
@@ -40,45 +40,45 @@ class _Space:
 
 
 def chains(units: Units, nbytes: Sequence[int]) -> dict[int, int]:
-    """Sets of units that belong together, by the number of their last unit."""
+    """Return sets of units that belong together, by the number of their last unit."""
     spaces: dict[int, _Space] = {}
-    places: dict[int, tuple[int, ...]] = {}
+    positions: dict[int, tuple[int, ...]] = {}
     sets: dict[int, int] = {}
     size: dict[int, float] = {}
     reads: dict[int, int] = {}
     for unit in reversed(units.units):
         u = unit.number
-        ends = unit.is_library or unit.joins or unit.along >= 0
-        found = None if ends else _joins(units, unit, spaces, places)
-        if found is not None and _is_dearer(units, unit, nbytes):
-            found = None
-        home = u if found is None else found[0].home
-        if found is not None:
+        is_barrier = unit.is_library or unit.joins or unit.along >= 0
+        shared = None if is_barrier else _common_position(units, unit, spaces, positions)
+        if shared is not None and _has_larger_reader(units, unit, nbytes):
+            shared = None
+        home = u if shared is None else shared[0].home
+        if shared is not None:
             members = sets[home] | 1 << u
-            both = (reads[home] | units.operands[u]) & ~members
-            if both.bit_count() > MOST_STREAMS or size[home] + units.size[u] > MOST_SIZE:
-                found, home = None, u
+            operands = (reads[home] | units.operands[u]) & ~members
+            if operands.bit_count() > MOST_STREAMS or size[home] + units.size[u] > MOST_SIZE:
+                shared, home = None, u
             else:
-                sets[home], reads[home] = members, both
+                sets[home], reads[home] = members, operands
                 size[home] += units.size[u]
-        if found is None:
+        if shared is None:
             sets[u], reads[u], size[u] = 1 << u, units.operands[u], units.size[u]
-        if found is None or unit.is_fold:
-            spaces[u], places[u] = _Space(unit, home, units.one), tuple(range(len(unit.axes)))
+        if shared is None or unit.is_fold:
+            spaces[u], positions[u] = _Space(unit, home, units.one), tuple(range(len(unit.axes)))
         else:
-            spaces[u], places[u] = found
+            spaces[u], positions[u] = shared
     return dict(sorted(sets.items()))
 
 
-def _joins(
-    units: Units, unit: Unit, spaces: dict[int, _Space], places: dict[int, tuple[int, ...]]
+def _common_position(
+    units: Units, unit: Unit, spaces: dict[int, _Space], positions: dict[int, tuple[int, ...]]
 ) -> tuple[_Space, tuple[int, ...]] | None:
-    """The one space and the one position in it at which all readers of a unit stand."""
+    """Return the common space and position of all readers, None if they differ."""
     u = unit.number
     if units.outputs >> u & 1:
         return None
     space: _Space | None = None
-    place: tuple[int, ...] | None = None
+    common: tuple[int, ...] | None = None
     for c in bits(units.users[u]):
         reader = units.unit(c)
         if reader.is_library or (space is not None and spaces[c] is not space):
@@ -89,18 +89,23 @@ def _joins(
                 continue
             if not edge.simple:
                 return None
-            own = places[c]
-            at = tuple([own[t] if isinstance(t, int) and t >= 0 else -1 for t in edge.terms])
-            if place is not None and at != place:
+            reader_position = positions[c]
+            reader_index = tuple(
+                [reader_position[t] if isinstance(t, int) and t >= 0 else -1 for t in edge.terms]
+            )
+            if common is not None and reader_index != common:
                 return None
-            place = at
-    if space is None or place is None or {t for t in place if t >= 0} != space.walked:
+            common = reader_index
+    if space is None or common is None or {t for t in common if t >= 0} != space.walked:
         return None
-    return space, place
+    return space, common
 
 
-def _is_dearer(units: Units, unit: Unit, nbytes: Sequence[int]) -> bool:
-    """Whether a reader that several others read is larger: then storing the unit may be better."""
+def _has_larger_reader(units: Units, unit: Unit, nbytes: Sequence[int]) -> bool:
+    """Return whether a larger unit reads it that several others read.
+
+    Then storing the unit may be better.
+    """
     return any(
         units.users[c].bit_count() > 1 and nbytes[c] > nbytes[unit.number]
         for c in bits(units.users[unit.number])

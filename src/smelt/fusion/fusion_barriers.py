@@ -1,10 +1,9 @@
-"""Products that no kernel holds together, found once for each graph.
+"""Find pairs of contractions that no kernel can hold together, once per graph.
 
-A product is computed once for each result.  Where another one reads it at places put together with
-an axis that ends there, such as the windows of a convolution or the heads of attention, every
-region of both says so (`region`), whatever else is in it: the place has that axis for good.  Here
-such pairs are found from the edges, along all that only hands the place on, so that no region has
-to be looked at.
+A contraction is computed once per result. If another one reads it at positions that combine its
+axis with an axis reduced there (windows of a convolution, heads of attention), every region of both
+has that axis in the position, whatever else it contains, and is refused. Such pairs are found here
+from the edges, through all units that pass the position on, so that no region has to be built.
 
 >>> from smelt.graph.text import parse
 >>> units = Units(
@@ -35,54 +34,56 @@ from smelt.windows import WINDOW_STEPS
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """What stands between a product and one that reads it."""
+    """A contraction that reads another one at such positions, and the units between them."""
 
     reader: int
     between: int
-    """Units that hand the place on: where one of them is stored, so is the product."""
+    """Units that pass the position on: where one of them is stored, so is the contraction."""
     looks: int
-    """Folds behind the reader that may look at the product through windows, as a mask."""
+    """Reductions after the reader that may read the contraction through windows, as a mask."""
 
 
 class Barriers:
-    """The pairs of products of one graph that no kernel holds."""
+    """The pairs of contractions of one graph that no kernel can hold."""
 
     def __init__(self, units: Units) -> None:
         self.units = units
         self.products = sum(1 << u.number for u in units.units if u.trace.dots)
         self.known: dict[int, list[Barrier]] = {}
         self.read = 0
-        """The products that are read in such a way."""
+        """The contractions that are read in such a way."""
         for r in bits(self.products):
             self._find(units.unit(r))
 
     def product(self, members: int) -> int:
-        """A product of a set of units that cannot be in one kernel with another one; -1 if there
-        is none."""
+        """Return a contraction that cannot share a kernel with another of the set, or -1."""
         for u in reversed(bits(members & self.read)):
             for barrier in self.known[u]:
-                needed = barrier.between | 1 << barrier.reader
-                if needed & members == needed and not barrier.looks & members:
+                both = barrier.between | 1 << barrier.reader
+                if both & members == both and not barrier.looks & members:
                     return u
         return -1
 
     def _find(self, reader: Unit) -> None:
-        """Notes the products that one product reads at such places."""
-        sums = self.units.folds & ~self.products
-        behind = sums >> reader.number << reader.number
+        """Record the contractions that one contraction reads at such positions."""
+        reductions = self.units.folds & ~self.products
+        later_reductions = reductions >> reader.number << reader.number
         for edge in reader.edges:
-            dims, looks = 0, behind
+            dims, window_readers = 0, later_reductions
             for d in () if edge.simple else range(len(edge.terms)):
-                fixed = _is_fixed(reader, edge, d, self.units)
-                dims |= fixed << d
-                if fixed and not _may_be_window(reader, edge.terms[d]):
-                    looks = 0
+                is_fixed = _is_fixed(reader, edge, d, self.units)
+                dims |= is_fixed << d
+                if is_fixed and not _may_be_window(reader, edge.terms[d]):
+                    window_readers = 0
             for u, between in self._reached(edge.producer, dims):
-                self.known.setdefault(u, []).append(Barrier(reader.number, between, looks))
+                self.known.setdefault(u, []).append(Barrier(reader.number, between, window_readers))
                 self.read |= 1 << u
 
     def _reached(self, v: int, dims: int) -> Iterator[tuple[int, int]]:
-        """The products that are read where some dimensions of a value are, and what is between."""
+        """Iterate over contractions read along some dimensions of a value.
+
+        Yields each with the units between.
+        """
         pending = [(v, dims, 0)] if dims else []
         seen = set(pending)
         while pending:
@@ -92,37 +93,43 @@ class Barriers:
             if v < len(self.units.inputs) or self.units.folds >> v & 1:
                 continue
             for edge in self.units.unit(v).edges:
-                kept = sum(
+                followed = sum(
                     1 << d
                     for d, t in enumerate(edge.terms)
                     if isinstance(t, int) and t >= 0 and dims >> t & 1
                 )
-                found = edge.producer, kept, between | 1 << v
-                if kept and found not in seen:
-                    seen.add(found)
-                    pending.append(found)
+                source = edge.producer, followed, between | 1 << v
+                if followed and source not in seen:
+                    seen.add(source)
+                    pending.append(source)
 
 
 def _is_fixed(reader: Unit, edge: Edge, d: int, units: Units) -> bool:
-    """Whether one dimension of what is read is an expression with an axis that ends in the reader,
-    wherever that one is computed: no other axis can take it away, nor leave it alone."""
+    """Return whether one dimension of a read always contains an axis that the reader reduces.
+
+    That is so if the term is an expression that no other axis can cancel or reduce to that axis
+    alone.
+    """
     term = edge.terms[d]
     if not isinstance(term, Expr):
         return False
     names = axes_of(term)
-    ended = [name for name in names if int(name[1:]) >= reader.rank]
-    if ended and len(ended) == len(names):
+    reduced = [name for name in names if int(name[1:]) >= reader.rank]
+    if reduced and len(reduced) == len(names):
         return True
     extent = units.values[edge.producer].type.shape[d]
     return any(
         coefficient(term, name) not in (None, 0)
         and units.extents[reader.axes[int(name[1:])]] != extent
-        for name in ended
+        for name in reduced
     )
 
 
 def _may_be_window(reader: Unit, term: Index | int) -> bool:
-    """Whether reductions after the reader may read windows (`window_recompute.windows_of`)."""
-    others = [name for name in axes_of(term) if int(name[1:]) < reader.rank]
-    steps = [coefficient(term, name) for name in others]
-    return bool(others) and all(isinstance(s, int) and 0 < s <= WINDOW_STEPS for s in steps)
+    """Return whether reductions after the reader may read windows.
+
+    See `window_recompute.windows_of`.
+    """
+    result_axes = [name for name in axes_of(term) if int(name[1:]) < reader.rank]
+    steps = [coefficient(term, name) for name in result_axes]
+    return bool(result_axes) and all(isinstance(s, int) and 0 < s <= WINDOW_STEPS for s in steps)

@@ -1,9 +1,10 @@
-"""What joining two clusters can gain at most, where they were tried before.
+"""Cache upper bounds of the gain from joining two clusters.
 
-A try's gain holds until one of the two changes; where that takes up a third cluster, it is taken
-to gain at most that one's whole time more.  So most pairs of a large graph are not tried again.  It
-may gain more than that where a stream is only possible with all of its parts, and now and then by
-the way in which rows are visited: what has changed since it was tried is tried again in the end.
+An evaluated gain holds until one of the two clusters changes. When a cluster takes up a third one,
+its bound grows by at most the third one's whole time. So most pairs of a large graph are evaluated
+once. The bound is an estimate: more may be gained where a stream needs all of its parts, or by
+another order of loops. Pairs that changed since they were evaluated are therefore evaluated again
+at the end.
 
 >>> tries = Tries()
 >>> tries.tried(1, 2, -50.0)
@@ -18,74 +19,80 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 UNTRIED = 1e18
-"""What two clusters may gain that nobody has tried."""
+"""Bound of a pair that was never evaluated."""
 NEVER = -UNTRIED
-"""What they gain where no kernel holds both, whatever they take up."""
+"""Bound of a pair that no kernel can hold, whatever is added."""
 
 
 class Tries:
-    """The pairs of clusters that were tried."""
+    """Bounds and last gains of pairs of clusters."""
 
     def __init__(self) -> None:
         self.gains: dict[int, dict[int, float]] = {}
-        """For each cluster, those that it was tried with: known to both of them."""
+        """Upper bounds by cluster and other cluster; symmetric."""
         self.exact: dict[tuple[int, int], float] = {}
-        """What pairs gained when they were tried last, the lower number first."""
+        """Evaluated gains of pairs, the lower number first."""
         self.last: dict[int, dict[int, float]] = {}
-        """What they gained when they, or parts of them, were tried last."""
+        """Gains at the last evaluation of a pair, or of parts of it."""
 
     def most(self, a: int, b: int) -> float:
-        """What two clusters can gain at most."""
+        """Return an upper bound of the gain of joining two clusters."""
         return self.gains.get(a, {}).get(b, UNTRIED)
 
     def guess(self, a: int, b: int) -> float:
-        """What two clusters gained when they or parts of them were tried last."""
+        """Return the gain when two clusters, or parts of them, were last evaluated."""
         return self.last.get(a, {}).get(b, UNTRIED)
 
     def tried(self, a: int, b: int, gain: float) -> None:
-        """Remembers a try."""
+        """Record an evaluated gain."""
         self.note(a, b, gain)
         self.exact[(a, b) if a < b else (b, a)] = gain
         self.last.setdefault(a, {})[b] = gain
         self.last.setdefault(b, {})[a] = gain
 
     def note(self, a: int, b: int, gain: float) -> None:
-        """Remembers what two clusters can gain at most."""
+        """Record an upper bound."""
         self.gains.setdefault(a, {})[b] = gain
         self.gains.setdefault(b, {})[a] = gain
 
-    def joined(self, p: int, burden: float, grown: Mapping[int, float]) -> None:
-        """A cluster that took `burden` is now a part of those that have `grown`, whose own times
-        were these."""
-        for c in grown:
-            for third, most in self.gains.get(c, {}).items():
-                if third != p and (third not in grown or third < c):  # both of them grow once
-                    self.note(third, c, most + burden)
+    def joined(self, p: int, objective_ns: float, readers: Mapping[int, float]) -> None:
+        """Update bounds after cluster `p` became a part of others.
+
+        `objective_ns` is what `p` took, `readers` maps the clusters that took it up to their own
+        times.
+        """
+        for c in readers:
+            for third, bound in self.gains.get(c, {}).items():
+                # update a pair that grows on both sides only once
+                if third != p and (third not in readers or third < c):
+                    self.note(third, c, bound + objective_ns)
         for third, gain in self.last.pop(p, {}).items():
             del self.last[third][p]
-            for c in grown:
+            for c in readers:
                 if third != c and self.last.get(c, {}).get(third, 0.0) < gain:
                     self.last.setdefault(c, {})[third] = gain
                     self.last[third][c] = gain
-        for third, most in self.gains.pop(p, {}).items():
+        for third, bound in self.gains.pop(p, {}).items():
             del self.gains[third][p]
-            for c, own in grown.items():
+            for c, reader_ns in readers.items():
                 if third != c:
-                    self.note(third, c, min(self.most(third, c), most + own))
+                    self.note(third, c, min(self.most(third, c), bound + reader_ns))
 
     def renew(self) -> list[int]:
-        """Forgets what pairs can gain at most that have changed since they were tried, but for
-        those that no kernel holds; returns the clusters of the others."""
-        found: dict[int, None] = {}
+        """Invalidate the bound of every pair that changed since its evaluation.
+
+        Pairs known to be illegal keep theirs. Returns the affected clusters.
+        """
+        affected: dict[int, None] = {}
         for a, others in self.gains.items():
             for b in [b for b, most in others.items() if most != NEVER]:
                 if self.exact.get((a, b) if a < b else (b, a)) != others[b]:
                     others[b] = UNTRIED
-                    found[a] = found[b] = None
-        return list(found)
+                    affected[a] = affected[b] = None
+        return list(affected)
 
     def forget(self) -> None:
-        """Begins again, with clusters of other numbers."""
+        """Start over, for clusters with new numbers."""
         self.gains.clear()
         self.exact.clear()
         self.last.clear()

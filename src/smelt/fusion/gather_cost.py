@@ -1,14 +1,14 @@
-"""Elements that lanes gather of rows that data pick, where the rows might be read as they lie.
+"""Find reads of data-dependent rows that lanes gather element by element.
 
-A row of a table that is picked by a number is read as it lies, by whoever walks along it.  Behind
-views that cut or join rows otherwise, neighbouring positions may be elements of different rows:
-then lanes fetch them one by one, wherever the value is read again, packed or not.
+A row of a table at a data-dependent index is read contiguously along its own axis. Behind views
+that split or merge rows otherwise, neighbouring positions may belong to different rows: then lanes
+fetch them one by one, wherever the value is read again, packed or not.
 
-    table[id[n], k]                  along k a line
-    table[id[n, j // 16], j % 16]    along j parts of many lines, along n a line for each element
-    x[id[n]]                         no lines: whoever reads it gathers
+    table[id[n], k]                  along k a row
+    table[id[n, j // 16], j % 16]    along j parts of many rows, along n one row per element
+    x[id[n]]                         no rows: every reader gathers it
 
-Written once where it is read in lines, such a value is read in lines by whoever follows.
+If such a value is stored once where rows are read contiguously, its readers read it contiguously.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from smelt.types.affine import coefficient
 from smelt.types.expr import Expr, Index, atoms, axes_of
 
 GATHERED_NS = 0.8
-"""Nanoseconds for each such element: its position, and a lane of its own (measured: 0.9 with the
-arithmetic around it, of a table that the second cache holds in part)."""
+"""Nanoseconds per gathered element: its position, and the access of one lane."""
 
 
-def is_gathered(place: Sequence[Term], picks: Mapping[str, int], axes: int) -> bool:
-    """Whether a place that depends on `axes` is in rows that data pick, and follows them along none
-    of these; `picks` are the axes of each position that data decide.
+def is_gathered(position: Sequence[Term], picks: Mapping[str, int], axes: int) -> bool:
+    """Return whether a read of data-dependent rows follows them along no axis.
+
+    The read depends on `axes`; `picks` holds the axes of each data-dependent position.
 
     >>> from smelt.types.expr import axis, value
     >>> j, p = axis("a1", 416), value("p", 1000)
@@ -38,35 +38,35 @@ def is_gathered(place: Sequence[Term], picks: Mapping[str, int], axes: int) -> b
     >>> is_gathered((p,), {"p": 0b01}, 0b01), is_gathered((2, j % 16), {}, 0b110)
     (False, False)
     """
-    last = place[-1] if place else STILL
-    if not _walks(last) or _picked(last):
+    last_term = position[-1] if position else STILL
+    if not _varies(last_term) or _data_positions(last_term):
         return False
-    varied = sum({1 << a for t in place for p in _picked(t) for a in bits(picks[p])})
-    return varied > 0 and not any(_follows(last, a) for a in bits(axes & ~varied))
+    data_axes = sum({1 << a for t in position for p in _data_positions(t) for a in bits(picks[p])})
+    return data_axes > 0 and not any(_follows(last_term, a) for a in bits(axes & ~data_axes))
 
 
-def _walks(last: Term) -> bool:
-    """Whether a dimension is read at more than one place."""
+def _varies(last: Term) -> bool:
+    """Return whether a dimension is read at more than one position."""
     return len(axes_of(last)) > 0 if isinstance(last, Expr) else last != STILL
 
 
-def _picked(term: Term) -> list[str]:
-    """The positions in a term that data decide."""
+def _data_positions(term: Term) -> list[str]:
+    """Return the data-dependent positions in a term."""
     return [a.name for a in atoms(term) if a.kind == "value"] if isinstance(term, Expr) else []
 
 
 def gathered(region: Region) -> Iterator[frozenset[str]]:
-    """The axes of each such read of a region, by name."""
+    """Iterate over the axes, by name, of each gathered read of a region."""
     if not region.picks:
         return
-    for v, places in region.loads.items():
-        for place, mask in zip(places, region.load_masks[v], strict=True):
-            if is_gathered(place, region.picks, mask):
+    for v, positions in region.loads.items():
+        for position, mask in zip(positions, region.load_masks[v], strict=True):
+            if is_gathered(position, region.picks, mask):
                 yield frozenset(f"a{a}" for a in bits(mask))
 
 
 def _follows(last: Term, a: int) -> bool:
-    """Whether the last dimension follows an axis step by step."""
+    """Return whether the last dimension follows an axis with step 1 or -1."""
     if isinstance(last, Expr):
         step: Index | None = coefficient(last, f"a{a}")
         return step in (1, -1)

@@ -1,10 +1,10 @@
-"""Sets of units that look alike have one verdict: the layers of a network are judged once.
+"""Share verdicts between isomorphic sets of units, such as the layers of a network.
 
-Two sets are alike if their units, in order, do the same work along axes of the same sizes, read one
-another and values from outside in the same way, and are written alike; and if those outside values
-are as large and rest at the same level of memory.  Then everything that the model says about one
-set holds for the other, with other numbers.  What sizes are called does not matter, unless an index
-expression names them.
+Two sets are isomorphic if their units, in order, do the same work along axes of equal sizes, read
+one another and values from outside in the same way, and are stored alike, and if those values are
+of equal size and rest at the same level of memory. Then everything that the model says about one
+set holds for the other, with other numbers. The names of sizes do not matter unless an index
+expression contains them.
 
 >>> from smelt.fusion.bitsets import Hints
 >>> from smelt.fusion.units import Units
@@ -43,30 +43,30 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Look:
-    """What a set of units looks like."""
+    """The signature of a set of units."""
 
     form: tuple[int, ...]
-    """Equal for sets that look alike."""
+    """Equal for isomorphic sets."""
     values: list[int]
     """Its units and the values that it reads, in order of appearance."""
     extents: list[int]
-    """The extents of its axes, in order of appearance; empty if they must be the very same."""
+    """The extents of its axes in order of appearance; empty if they must be identical."""
 
     def here(self, other: Look, v: int) -> int:
-        """What a value of this set is called in one that looks alike."""
+        """Return the value of an isomorphic set that corresponds to a value of this set."""
         return other.values[self.values.index(v)]
 
 
 class Alike:
-    """Tells whether sets of units of one graph look alike."""
+    """Computes signatures of sets of units of one graph."""
 
     def __init__(self, units: Units, model: Model) -> None:
         self.units, self.model = units, model
         self.known: dict[tuple[Any, ...], int] = {}
         self.outer = [self._outer(v) for v in range(len(units.values))]
-        """For each value, what it is to a kernel that reads it."""
+        """For each value, a number for its properties as an operand of a kernel."""
         self.inner = [-1] * len(units.inputs) + [self._inner(unit) for unit in units.units]
-        """For each unit, what it is to the kernel that computes it."""
+        """For each unit, a number for its properties within the kernel that computes it."""
         self.axes = [-1] * len(units.inputs) + [self._number(u.axes, "") for u in units.units]
         """For each unit, a number for the extents of its axes."""
         self.shapes = [self._number(*node.type.shape) for node in units.values]
@@ -74,7 +74,7 @@ class Alike:
         self.producers: list[tuple[int, ...]] = [()] * len(units.inputs)
         self.producers += [tuple([e.producer for e in unit.edges]) for unit in units.units]
         self.strict = self.none = 0
-        """Units whose reads name their axes' extents; units that no other is like."""
+        """Units whose reads name extents of their axes; `none`: units without a signature."""
         for unit in units.units:
             if unit.joins or unit.is_library:
                 self.none |= 1 << unit.number
@@ -91,90 +91,94 @@ class Alike:
         )
 
     def _inner(self, unit: Unit) -> int:
-        u, found = unit.number, unit.trace
+        u, traced = unit.number, unit.trace
         return self._number(
             self.outer[u],
             self.model.step_ns[u],
             unit.rank,
             unit.along,
-            found.cost,
-            found.size,
-            found.dots,
-            found.guards,
-            found.positional,
+            traced.cost,
+            traced.size,
+            traced.dots,
+            traced.guards,
+            traced.positional,
             tuple([e.terms for e in unit.edges]),
-            found.picks,
-            _spelled(unit.node),
+            traced.picks,
+            _operator_key(unit.node),
         )
 
     def look(self, members: int, stored: int) -> Look | None:
-        """What a set of units looks like; None if it is like no other."""
+        """Return the signature of a set of units; None if it has none."""
         if members & self.none:
             return None
         inner, outer, axes, producers = self.inner, self.outer, self.axes, self.producers
-        lies = self.shapes
+        value_shapes = self.shapes
         strict = bool(members & self.strict)
-        places: dict[int, int] = {}
-        shapes: dict[int, int] = {}
+        value_indices: dict[int, int] = {}
+        axes_indices: dict[int, int] = {}
         extents: dict[int, int] = {}
         form: list[int] = [strict]
         for u in bits(members):
             form.append(~inner[u] if stored >> u & 1 else inner[u])
-            place = shapes.get(axes[u])
-            if place is None:
-                shapes[axes[u]] = len(shapes)
-                self._spell(u, extents, form, strict)
+            index = axes_indices.get(axes[u])
+            if index is None:
+                axes_indices[axes[u]] = len(axes_indices)
+                self._append_extents(u, extents, form, strict)
             else:
-                form.append(place)
+                form.append(index)
             for v in producers[u]:
-                place = places.get(v)
-                if place is None:
-                    place = places[v] = len(places)
-                    form += (place, outer[v])
+                index = value_indices.get(v)
+                if index is None:
+                    index = value_indices[v] = len(value_indices)
+                    form += (index, outer[v])
                     if strict:
-                        form.append(lies[v])
+                        form.append(value_shapes[v])
                 else:
-                    form.append(place)
-            places[u] = len(places)
-        return Look(tuple(form), list(places), [] if strict else list(extents))
+                    form.append(index)
+            value_indices[u] = len(value_indices)
+        return Look(tuple(form), list(value_indices), [] if strict else list(extents))
 
     def alone(self, u: int) -> tuple[int, ...]:
-        """What a unit that maps whole values looks like by itself."""
+        """Return the signature of an elementwise unit by itself."""
         return (self.inner[u], *[self.outer[v] for v in bits(self.units.operands[u])])
 
-    def _spell(self, u: int, extents: dict[int, int], form: list[int], strict: bool) -> None:
-        """Adds the extents of a unit's axes to a form."""
+    def _append_extents(
+        self, u: int, extents: dict[int, int], form: list[int], strict: bool
+    ) -> None:
+        """Append the extents of a unit's axes to a signature."""
         form.append(-1)
         for e in self.units.unit(u).axes:
-            place = extents.get(e)
-            if place is None:
-                place = extents[e] = len(extents)
-                form += (place, e if strict or e == self.units.one else -self.model.extents[e])
+            index = extents.get(e)
+            if index is None:
+                index = extents[e] = len(extents)
+                form += (index, e if strict or e == self.units.one else -self.model.extents[e])
             else:
-                form.append(place)
+                form.append(index)
 
 
-def _spelled(node: Node) -> tuple[Any, ...]:
-    """An operator and the constants that it is applied to: what a carried fold is derived from.
-    Of views only the kind counts; their index maps are in the reads."""
-    below = [_spelled(x) for x in node.inputs if is_free(x)]
-    return (type(node.op) if node.op.is_view else node.op, *below)
+def _operator_key(node: Node) -> tuple[Any, ...]:
+    """Return an operator with the constants it is applied to, which carried reductions depend on.
+
+    Of views only the kind counts; their index maps are in the reads.
+    """
+    constants = [_operator_key(x) for x in node.inputs if is_free(x)]
+    return (type(node.op) if node.op.is_view else node.op, *constants)
 
 
-def renamed(region: Region, one: Look, other: Look) -> Region:
-    """The region of a set that looks like `other`, from that of a set that looks like `one`."""
-    values = dict(zip(one.values, other.values, strict=True))
-    extents = dict(zip(one.extents, other.extents, strict=True))
+def renamed(region: Region, source: Look, target: Look) -> Region:
+    """Return the region of a set with signature `target`, from that of an isomorphic set."""
+    values = dict(zip(source.values, target.values, strict=True))
+    extents = dict(zip(source.extents, target.extents, strict=True))
 
-    def keys(found: Mapping[int, T]) -> dict[int, T]:
-        return {values[k]: value for k, value in found.items()}
+    def keys(mapping: Mapping[int, T]) -> dict[int, T]:
+        return {values[k]: value for k, value in mapping.items()}
 
-    def places(found: Places) -> Places:
+    def places(mapping: Places) -> Places:
         if picks:
-            found = {k: [_named(p, picks) for p in v] for k, v in found.items()}
-        return keys(found)
+            mapping = {k: [_with_positions(p, picks) for p in v] for k, v in mapping.items()}
+        return keys(mapping)
 
-    picks = {name: _of(name, values) for name in region.picks}
+    picks = {name: _renamed_position(name, values) for name in region.picks}
     members = sum([1 << values[u] for u in bits(region.members)])
     stored = sum([1 << values[u] for u in bits(region.stored)])
     return Region(
@@ -202,14 +206,14 @@ def renamed(region: Region, one: Look, other: Look) -> Region:
     )
 
 
-def _of(name: str, values: Mapping[int, int]) -> str:
-    """What a position that data decide is called at another unit (as `region` names them)."""
-    word, unit, nth = name.split(".")
-    return f"{word}.{values[int(unit)]}.{nth}"
+def _renamed_position(name: str, values: Mapping[int, int]) -> str:
+    """Return the name of a data-dependent position at another unit (see `region`)."""
+    word, number, nth = name.split(".")
+    return f"{word}.{values[int(number)]}.{nth}"
 
 
-def _named(place: Place, picks: Mapping[str, str]) -> Place:
-    """A place with other names for positions that data decide."""
+def _with_positions(position: Place, picks: Mapping[str, str]) -> Place:
+    """Return a position with its data-dependent parts renamed."""
 
     def leaf(atom: Atom) -> Index:
         if atom.kind == "value":
@@ -221,6 +225,6 @@ def _named(place: Place, picks: Mapping[str, str]) -> Place:
             rebuild(t, leaf)
             if isinstance(t, Expr) and any(a.kind == "value" for a in atoms(t))
             else t
-            for t in place
+            for t in position
         ]
     )

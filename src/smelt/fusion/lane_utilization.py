@@ -1,8 +1,8 @@
-"""What lanes of vectors do within a visit of a stream: stay empty, or move elements one by one.
+"""Predict idle vector lanes, and lanes with strided accesses, in the blocks of a stream.
 
-A visit takes a block of the streamed axis.  Vectors run along the axis that most memory is walked
-along; where that one is short, be it that the block is, most lanes have nothing to do, and what
-lies along it is taken from a line of its own for each lane.
+Vectors run along the axis of most contiguous accesses. If that axis is short, or the block is, most
+lanes are idle, and arrays that are contiguous along another axis are accessed with a cache line per
+lane.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from smelt.fusion.schedule_model import Sweeps
 
 
 class Visits:
-    """The lanes in visits of `block` positions of a region's axis `a`."""
+    """The vector lanes in blocks of `block` positions of a region's axis `a`."""
 
     def __init__(self, model: Model, region: Region, a: int, block: int) -> None:
         self.model, self.region, self.a, self.block = model, region, a, block
@@ -22,45 +22,50 @@ class Visits:
         self.along = f"a{self.order.vector.bit_length() - 1}"
         """The axis that vectors run along."""
 
-    def emptiness(self, held: int) -> float:
-        """Lanes for each one that has an element, where a task holds so many elements of the axis
-        at once and no product blocks it."""
+    def emptiness(self, task_elements: int) -> float:
+        """Return the lanes per lane that has an element, without contractions.
+
+        `task_elements` are the elements of the axis that a task holds at once.
+        """
         if self.order.packs or self.order.apart:
             return 1.0
-        size, lanes = max(held, 1), self.model.lanes
+        size, lanes = max(task_elements, 1), self.model.lanes
         return -(-size // lanes) * lanes / size
 
-    def far_ns(self, sweeps: int) -> float:
-        """For elements that lanes take from lines of their own in all sweeps, or put there."""
+    def far_ns(self, passes: int) -> float:
+        """Return the nanoseconds of elements that lanes load or store with a cache line each."""
         if self.order.packs:
-            return 0.0  # other operands are turned while they are packed
+            return 0.0  # packing transposes operands anyway
         model, region = self.model, self.region
-        if self.order.apart:  # tasks take one position of it: lanes run along the streamed axis
+        if self.order.apart:  # lanes run along the streamed axis: tasks take one position of it
             return (
                 STEP_NS
-                * sweeps
+                * passes
                 * sum(
                     self.order.volume(mask | region.grid)
-                    for v, places in region.loads.items()
-                    for place, mask in zip(places, region.load_masks[v], strict=True)
-                    if self.a in place[:-1]
+                    for v, positions in region.loads.items()
+                    for position, mask in zip(positions, region.load_masks[v], strict=True)
+                    if self.a in position[:-1]
                 )
             )
-        taken = sum(
+        loaded = sum(
             self.order.volume(mask)
-            for v, places in region.loads.items()
-            for place, mask in zip(places, region.load_masks[v], strict=True)
-            if self._is_far(place)
+            for v, positions in region.loads.items()
+            for position, mask in zip(positions, region.load_masks[v], strict=True)
+            if self._is_far(position)
         )
-        put = [u for u in bits(region.stored) if self._is_far(region.places[u][0])]
-        return FAR_NS * (taken * sweeps + sum(model.elements[u] for u in put))
+        stored = [u for u in bits(region.stored) if self._is_far(region.places[u][0])]
+        return FAR_NS * (loaded * passes + sum(model.elements[u] for u in stored))
 
-    def _is_far(self, place: Place) -> bool:
-        """Whether lanes move elements of lines of their own: they run along another axis than the
-        place's last, be it that each visit takes too few of those to fill a vector."""
+    def _is_far(self, position: Place) -> bool:
+        """Return whether each lane accesses a cache line of its own.
+
+        Vectors run along another axis than the position's last, or each block has too few positions
+        of that one to fill a vector.
+        """
         order = self.order
         if not order.vector >> self.a & 1 or self.block >= self.model.lanes:
-            return order.is_far(place)
+            return order.is_far(position)
         others = self.region.all_axes & ~self.region.grid & ~order.vector
-        beside = [t for t in place if isinstance(t, int) and t >= 0 and others >> t & 1]
-        return place[-1:] == (self.a,) and bool(beside)
+        other_terms = [t for t in position if isinstance(t, int) and t >= 0 and others >> t & 1]
+        return position[-1:] == (self.a,) and bool(other_terms)

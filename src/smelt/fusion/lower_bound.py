@@ -1,15 +1,15 @@
-"""The least that units take, whatever kernels they are in: what no question need be asked about.
+"""Bound from below the time of a set of units in any kernels.
 
-However units are divided among kernels, each is computed once, what they read from outside is read
-once, and what others read of them is written once.  Where clusters take hardly more than that,
-neither taking them apart nor joining parts of them otherwise can gain, and the model is not asked.
+However units are divided among kernels, each is computed once, their outside values are read once,
+and what others read of them is written once. If clusters take hardly more than that, neither
+splitting them nor joining parts of them can gain, and the cost model is not consulted.
 
-    least = starts + work + traffic - what is not charged of the shorter of the two
+    least = starts + work + traffic - uncharged part of the shorter of the two
 
-A kernel in the calling thread has one core, any other one all of them.  A stream may skip blocks
-that masks rule out, if the units have what a stream needs, a fold that another one of them reads.
-What positions rule out nobody knows before the stream is derived: there only the traffic counts.
-Of what data rule out, the model knows a part that is visited, and charges little for masks.
+A kernel in the calling thread has one core, any other kernel all of them. A stream may skip blocks
+that masks rule out, if the units have a reduction that another one of them reads. What positions
+rule out is unknown before the stream is derived: then only the traffic counts. Of what data rules
+out, the model assumes a fixed share to be visited, and charges little for masks.
 
 >>> from smelt.fusion.region import look
 >>> from smelt.fusion.bitsets import Hints
@@ -40,127 +40,147 @@ from smelt.types.dtype import bool_
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Least:
-    """What some units do in any kernels."""
+    """The least work and traffic of some units in any kernels."""
 
     members: int
     work: dict[int, float]
     """Nanoseconds of each unit on one core."""
     total: float
-    """Those of all."""
+    """Their sum."""
     told: float
-    """Those of the units that no mask is made of."""
+    """Nanoseconds of the units that no mask is computed from."""
     read: int
     """Values that are read from outside."""
     reads: dict[int, tuple[float, float]]
-    """Nanoseconds that reading each of them takes one core and all cores."""
+    """Nanoseconds of reading each of them with one core and with all cores."""
     one: float
     every: float
-    """Those of all of them."""
+    """Sum of these with all cores."""
     written: int
     whole: float
-    """Nanoseconds that one core takes at most to read each value whole, and to write each result:
-    arrays take no kernel of these units longer."""
+    """Most nanoseconds of one core to read every value and write every result in full.
+
+    The arrays of no kernel of these units take longer.
+    """
     is_masked: bool
 
 
 class Bounds:
-    """Least times of the regions of one graph."""
+    """Lower bounds of the regions of one graph."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
         self.known: dict[tuple[int, int], Least] = {}
         self.start = min(model.target.launch_ns, INLINE_LAUNCH_NS)
         units = model.units
-        self.ruling = sum(1 << u.number for u in units.units if _is_ruling(u.node))
-        """Conditions that positions may decide for a whole block."""
-        self.plain = sum(1 << u.number for u in units.units if _is_plain(u.node))
-        """Units that are made of floating-point numbers alone: no part of a mask."""
+        self.ruling = sum(1 << u.number for u in units.units if _compares_integers(u.node))
+        """Conditions that positions may decide for a full block."""
+        self.plain = sum(1 << u.number for u in units.units if _is_floating(u.node))
+        """Units that involve floating-point numbers alone: no part of a mask."""
 
     def of(self, region: Region) -> Least:
-        """What the units of a region do at least."""
+        """Return the lower bound of a region's units."""
         key = region.members, region.stored
-        found = self.known.get(key)
-        if found is None:
-            found = self.known[key] = self._of(region)
-        return found
+        bound = self.known.get(key)
+        if bound is None:
+            bound = self.known[key] = self._compute(region)
+        return bound
 
-    def alone(self, region: Region, kernels: int, kept: int = 0) -> float:
-        """Nanoseconds of so many kernels, at least, that are all of a region together; of values
-        that are `kept` one of them writes each and another one reads it."""
-        found = self.of(region)
-        share = self._share(found.members, is_masked=found.is_masked)
-        work = found.total if share == 1.0 else share * found.told
-        alone, every = self._again(region, kept)
-        alone, every = found.one + alone, found.every + every
-        return self._burden(work, alone, every, found.whole, found.written | kept, kernels)
+    def alone(self, region: Region, kernels: int, exchanged: int = 0) -> float:
+        """Return the least nanoseconds of `kernels` kernels that are all of a region together.
 
-    def both(self, one: Region, other: Region, written: int, kernels: int, kept: int = 0) -> float:
-        """The same of the units of two regions, of which `written` are written; what is `kept` are
-        some of the first one's."""
-        a, b = self.of(one), self.of(other)
-        alone, every = self._again(one, kept)
-        alone, every = alone + a.one + b.one, every + a.every + b.every
+        Each of the `exchanged` values is written by one of them and read by another.
+        """
+        bound = self.of(region)
+        share = self._unmasked_share(bound.members, is_masked=bound.is_masked)
+        work = bound.total if share == 1.0 else share * bound.told
+        one_core, all_cores = self._reread_ns(region, exchanged)
+        one_core, all_cores = bound.one + one_core, bound.every + all_cores
+        return self._objective_ns(
+            work, one_core, all_cores, bound.whole, bound.written | exchanged, kernels
+        )
+
+    def both(
+        self, first: Region, second: Region, written: int, kernels: int, exchanged: int = 0
+    ) -> float:
+        """Return the least nanoseconds of two regions in `kernels` kernels that store `written`.
+
+        The `exchanged` values belong to the first region.
+        """
+        a, b = self.of(first), self.of(second)
+        one_core, all_cores = self._reread_ns(first, exchanged)
+        one_core, all_cores = one_core + a.one + b.one, all_cores + a.every + b.every
         for v in bits(a.read & b.read):
             x, y = a.reads[v], b.reads[v]
-            alone, every = alone - min(x[0], y[0]), every - min(x[1], y[1])
+            one_core, all_cores = one_core - min(x[0], y[0]), all_cores - min(x[1], y[1])
         for x, y in ((a, b), (b, a)):
             for v in bits(x.read & y.members):
-                alone, every = alone - x.reads[v][0], every - x.reads[v][1]
-        share = self._share(a.members | b.members, is_masked=a.is_masked or b.is_masked)
-        work, both = a.told + b.told, a.members & b.members & self.plain
+                one_core, all_cores = one_core - x.reads[v][0], all_cores - x.reads[v][1]
+        share = self._unmasked_share(a.members | b.members, is_masked=a.is_masked or b.is_masked)
+        work, common = a.told + b.told, a.members & b.members & self.plain
         if share == 1.0:
-            work, both = a.total + b.total, a.members & b.members
-        for u in bits(both) if share else ():
+            work, common = a.total + b.total, a.members & b.members
+        for u in bits(common) if share else ():
             work -= min(a.work.get(u, 0.0), b.work.get(u, 0.0))
         work *= share
-        return self._burden(work, alone, every, a.whole + b.whole, written | kept, kernels)
+        return self._objective_ns(
+            work, one_core, all_cores, a.whole + b.whole, written | exchanged, kernels
+        )
 
-    def _share(self, members: int, *, is_masked: bool) -> float:
-        """The least part of the work of some units that masks leave of it."""
+    def _unmasked_share(self, members: int, *, is_masked: bool) -> float:
+        """Return the least share of the work of some units that masks leave."""
         units = self.model.units
         if not is_masked or not any(units.users[f] & members for f in bits(members & units.folds)):
             return 1.0
         return 0.0 if members & self.ruling else TOLD
 
-    def _again(self, region: Region, kept: int) -> tuple[float, float]:
-        """Nanoseconds of reading some members of a region, by one core and by all."""
+    def _reread_ns(self, region: Region, values: int) -> tuple[float, float]:
+        """Return the time to read members of a region with one core and with all."""
         model = self.model
-        alone = every = 0.0
-        for u in bits(kept):
-            if u not in region.masks:  # joined of flat ones, which know their results' places only
+        one_core = all_cores = 0.0
+        for u in bits(values):
+            if u not in region.masks:  # joined flat regions know the positions of results only
                 continue
             volumes = [
                 prod([model.extents[region.axes[a]] for a in bits(m)]) for m in region.masks[u]
             ]
             nbytes = min(*volumes, model.elements[u]) * model.itemsize[u]
-            alone += model.read_ns(u, nbytes, 1)
-            every += model.read_ns(u, nbytes, model.cores)
-        return alone, every
+            one_core += model.read_ns(u, nbytes, 1)
+            all_cores += model.read_ns(u, nbytes, model.cores)
+        return one_core, all_cores
 
-    def _burden(
-        self, work: float, one: float, every: float, whole: float, written: int, kernels: int
+    def _objective_ns(
+        self,
+        work: float,
+        one_core: float,
+        all_cores: float,
+        full_ns: float,
+        written: int,
+        kernels: int,
     ) -> float:
         model = self.model
         for u in bits(written):
-            one += model.write_ns(u, 1)
-            every += model.write_ns(u, model.cores)
+            one_core += model.write_ns(u, 1)
+            all_cores += model.write_ns(u, model.cores)
         threaded = model.target.launch_ns + (kernels - 1) * self.start
-        # what is not run in the calling thread takes long enough, be it that it computes more
-        threaded += max(_charged(work / model.cores, every), (INLINE_NS - whole) / model.cores)
-        if kernels == 1 and (work >= INLINE_NS or work + one >= INLINE_NS):
+        # a kernel outside of the calling thread takes at least INLINE_NS, possibly by recomputing
+        threaded += max(
+            _charged(work / model.cores, all_cores), (INLINE_NS - full_ns) / model.cores
+        )
+        if kernels == 1 and (work >= INLINE_NS or work + one_core >= INLINE_NS):
             return threaded
-        return min(threaded, kernels * INLINE_LAUNCH_NS + _charged(work, one))
+        return min(threaded, kernels * INLINE_LAUNCH_NS + _charged(work, one_core))
 
-    def _of(self, region: Region) -> Least:
+    def _compute(self, region: Region) -> Least:
         model = self.model
         sizes = [model.extents[e] for e in region.axes]
         volumes: dict[int, int] = {0: 1}
 
         def volume(mask: int) -> int:
-            found = volumes.get(mask)
-            if found is None:
-                found = volumes[mask] = prod([sizes[a] for a in bits(mask)])
-            return found
+            product = volumes.get(mask)
+            if product is None:
+                product = volumes[mask] = prod([sizes[a] for a in bits(mask)])
+            return product
 
         work: dict[int, float] = {}
         for u, masks in region.masks.items():
@@ -172,8 +192,8 @@ class Bounds:
             nbytes = min(max(map(volume, masks)), model.elements[v]) * model.itemsize[v]
             reads[v] = model.read_ns(v, nbytes, 1), model.read_ns(v, nbytes, model.cores)
             read |= 1 << v
-        whole = sum([model.read_ns(v, model.nbytes[v], 1) for v in bits(read | region.members)])
-        whole += sum([model.write_ns(u, 1) for u in bits(region.members)])
+        full_ns = sum([model.read_ns(v, model.nbytes[v], 1) for v in bits(read | region.members)])
+        full_ns += sum([model.write_ns(u, 1) for u in bits(region.members)])
         return Least(
             region.members,
             work,
@@ -184,21 +204,21 @@ class Bounds:
             sum([x for x, _ in reads.values()]),
             sum([x for _, x in reads.values()]),
             region.stored,
-            whole,
+            full_ns,
             is_masked(model, region),
         )
 
 
-def _is_ruling(node: Node) -> bool:
-    """Whether a condition compares integers, as positions are."""
+def _compares_integers(node: Node) -> bool:
+    """Return whether a condition compares integers, as positions are."""
     return node.type.dtype == bool_ and any(x.type.dtype.kind == "int" for x in node.inputs)
 
 
-def _is_plain(node: Node) -> bool:
-    """Whether an operator reads and makes nothing but floating-point numbers."""
+def _is_floating(node: Node) -> bool:
+    """Return whether an operator reads and computes floating-point numbers only."""
     return node.type.dtype.is_float and all(x.type.dtype.is_float for x in node.inputs)
 
 
 def _charged(work: float, traffic: float) -> float:
-    """What is charged of both where the shorter hides behind the longer."""
+    """Return the charge for both where a part of the shorter hides behind the longer."""
     return work + traffic - CHARGED * min(work, traffic)

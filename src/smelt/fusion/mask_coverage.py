@@ -1,8 +1,8 @@
-"""How much of an axis the blocks of a stream visit, or see: what masks leave of it.
+"""Estimate the share of an axis that masked blocks of a stream visit.
 
-The ends of what is visited are terms (`smelt.fusion.cascade.block_sparsity`), told by the first and
-last positions that a block has of other axes.  Here they are asked for some blocks, evenly spread,
-at the sizes of the hints; the planner charges the mean.
+The ends of the visited range are terms (`smelt.fusion.cascade.block_sparsity`) over the first and
+last positions of a block in other axes. Here they are evaluated for some evenly spread blocks at
+the sizes of the hints; the planner charges the mean.
 """
 
 from __future__ import annotations
@@ -19,54 +19,58 @@ from smelt.ops.combine import COMBINES
 from smelt.types.expr import evaluate as evaluate_index
 
 SAMPLES = 8
-"""Blocks of which it is looked at how much of an axis their masks let them see."""
+"""Number of blocks for which the share is evaluated."""
 
 TOLD = 0.75
-"""Part of an axis that is visited where data tells from where to where, such as lengths: about what
-padding leaves of texts of unequal length."""
+"""Share of an axis that is visited where data decides the range, such as sequence lengths.
+
+About what padding leaves of texts of unequal length.
+"""
 
 
 class _Unknown(Exception):
-    """A number that only data tells."""
+    """A number depends on data."""
 
 
 class Shares:
-    """Parts of axes of the extents `sizes`, of which a block has so many positions as `cut` says
-    and else all."""
+    """Shares of axes with extents `sizes`, of which a block has `cut` positions.
+
+    A block has all positions of other axes.
+    """
 
     def __init__(self, sizes: Mapping[str, int], cut: Mapping[str, int], hints: Hints) -> None:
         self.sizes, self.cut, self.hints = sizes, cut, hints
 
     def between(self, start: Term | None, stop: Term | None, name: str) -> float:
-        """The mean part of an axis from `start` up to `stop`."""
+        """Return the mean share of an axis from `start` up to `stop`."""
         if start is None and stop is None:
             return 1.0
-        found = (self._at(start, stop, name, (k + 0.5) / SAMPLES) for k in range(SAMPLES))
-        return sum(found) / SAMPLES
+        shares = (self._share_at(start, stop, name, (k + 0.5) / SAMPLES) for k in range(SAMPLES))
+        return sum(shares) / SAMPLES
 
-    def _at(self, start: Term | None, stop: Term | None, name: str, at: float) -> float:
-        """The part that a block sees which stands at a part of the other axes."""
+    def _share_at(self, start: Term | None, stop: Term | None, name: str, fraction: float) -> float:
+        """Return the share that a block sees at a relative position of the other axes."""
         extent = self.sizes[name]
 
-        def given(t: Term) -> Any:
+        def leaf_value(t: Term) -> Any:
             if t.kind != "extreme" or not isinstance(t.args[0].value, IndexValue):
                 raise _Unknown
             (a,) = t.args[0].axes
             block = self.cut.get(a, max(self.sizes[a], 1))
-            first = int(self.sizes[a] * at) // block * block
+            first = int(self.sizes[a] * fraction) // block * block
             last = min(first + block, self.sizes[a]) - 1
-            here = {**self.sizes, a: last if t.value else first}
-            return evaluate_index(t.args[0].value.index, self.hints, here)
+            sizes = {**self.sizes, a: last if t.value else first}
+            return evaluate_index(t.args[0].value.index, self.hints, sizes)
 
         ends: list[int] = []
-        told = 1.0
+        factor = 1.0
         for t, default in ((start, 0), (stop, extent)):
             try:
-                end = default if t is None else int(evaluate(t, given))
+                end = default if t is None else int(evaluate(t, leaf_value))
             except _Unknown:
-                end, told = default, TOLD
+                end, factor = default, TOLD
             ends.append(min(max(end, 0), extent))
-        return told * max(ends[1] - ends[0], 1) / max(extent, 1)
+        return factor * max(ends[1] - ends[0], 1) / max(extent, 1)
 
     def seen(
         self,
@@ -78,50 +82,56 @@ class Shares:
         axes: Iterable[str],
         fixed: frozenset[str],
     ) -> dict[str, float]:
-        """How much a block of the streamed axis `name` sees of each of some other axes in one sweep
-        (`smelt.lower.mask_bounds`); axes of which it sees all are left out."""
-        own = [s for s in states if s.block in part]
+        """Return how much a block of axis `name` reads of other axes in one pass.
+
+        As in `smelt.lower.mask_bounds`; axes that it reads in full are left out.
+        """
+        pass_states = [s for s in states if s.block in part]
         stored = frozenset[str]().union(*(t.axes for t in roots if t in part and name in t.axes))
-        found: dict[str, float] = {}
+        shares: dict[str, float] = {}
         for axis in axes:
-            folds = None if axis in stored else _folds(terms, part, own, name, axis)
-            if folds:
-                share = self.between(*bounds(terms, folds, axis, fixed), axis)
+            reductions = (
+                None if axis in stored else _reductions_over(terms, part, pass_states, name, axis)
+            )
+            if reductions:
+                share = self.between(*bounds(terms, reductions, axis, fixed), axis)
                 if share < 1.0:
-                    found[axis] = share
-        return found
+                    shares[axis] = share
+        return shares
 
 
-def _folds(
+def _reductions_over(
     terms: Terms, part: Iterable[Term], states: Iterable[State], name: str, axis: str
 ) -> list[Term] | None:
-    """What a block folds over an axis, and what it adds to states along it; None where more is done
-    with its elements."""
-    found: list[Term] = []
+    """Return a block's reductions over an axis, and its contributions to states.
+
+    None if its elements have other uses.
+    """
+    reductions: list[Term] = []
     for s in states:
         if any(axis in a.axes for a in s.block.args):
             if s.carry is not None or COMBINES[s.combine].positional:
                 return None
-            found.append(s.block)
+            reductions.append(s.block)
     for t in part:
-        if t.kind != "opaque" or not isinstance(t.value, tuple) or axis not in _axes(t):
+        if t.kind != "opaque" or not isinstance(t.value, tuple) or axis not in _argument_axes(t):
             continue
-        kind, *named = t.value
+        kind, *parameters = t.value
         if kind == "scan":
             return None
         if kind != "fold":
             continue
-        op, over = named
+        op, over = parameters
         if axis in over and name in t.axes:
             if op and COMBINES[op].positional:
                 return None
-            found.append(
+            reductions.append(
                 terms.fold(op, t.args[0], over, t.dtype)
                 if op
                 else terms.dot(t.args[0], t.args[1], over, t.dtype)
             )
-    return found
+    return reductions
 
 
-def _axes(t: Term) -> frozenset[str]:
+def _argument_axes(t: Term) -> frozenset[str]:
     return frozenset[str]().union(*(a.axes for a in t.args))

@@ -1,8 +1,8 @@
-"""Two flat regions as one, found from what crosses between them alone.
+"""Merge the regions of two flat sets of units without rebuilding them.
 
-A flat region computes every unit once at the positions of one space.  If one reads the other at its
-own positions, the two spaces are one up to the order of axes, and nothing has to be pulled back
-again: loads and stores are put together, and work adds up.
+A flat region computes every unit once at the positions of one space. If one region reads the other
+at its own positions, the two spaces are the same up to the order of axes: loads and stores are
+united, and work adds up.
 
 >>> from smelt.fusion.region import look
 >>> from smelt.fusion.units import Units
@@ -27,92 +27,98 @@ from smelt.fusion.region import Place, Region
 
 
 def join_flat(one: Region, other: Region, stored: int) -> Region | None:
-    """The region of two flat ones together, found from what crosses between them alone.
+    """Return the region of two flat ones together.
 
-    `other` may read `one`, the other way round, or neither (siblings).  None if the two spaces are
-    not seen to be the same, or if anything else is out of the ordinary: then `look` knows.  Only
-    stored units have places in the result.
+    `other` may read `one`, the reverse, or neither (siblings). None if the two spaces are not seen
+    to be the same, or in other unusual cases, which `look` handles. Only stored units have
+    positions in the result.
     """
-    turn = _turn(one, other)
-    again = one.members & other.members
-    if turn is None or (again and not (one.even and other.even)):
+    axis_map = _axis_map(one, other)
+    common = one.members & other.members
+    if axis_map is None or (common and not (one.even and other.even)):
         return None
-    found = Region(one.members | other.members, stored, list(other.axes))
-    for region, moves in ((other, None), (one, turn)):
+    merged = Region(one.members | other.members, stored, list(other.axes))
+    for region, renaming in ((other, None), (one, axis_map)):
         for u in bits(region.stored & stored):
-            if u not in found.places:
-                (place,) = region.places[u]
-                found.places[u] = [_moved(place, moves)]
-                found.masks[u] = [found.all_axes]
-        if not _add_loads(found, region, moves):
+            if u not in merged.places:
+                (position,) = region.places[u]
+                merged.places[u] = [_renamed_axes(position, renaming)]
+                merged.masks[u] = [merged.all_axes]
+        if not _add_loads(merged, region, renaming):
             return None
-    found.picks = one.picks | other.picks
-    found.grid, found.flat, found.even = found.all_axes, True, one.even and other.even
-    return found
+    merged.picks = one.picks | other.picks
+    merged.grid, merged.flat, merged.even = merged.all_axes, True, one.even and other.even
+    return merged
 
 
-def _turn(one: Region, other: Region) -> tuple[int, ...] | None:
-    """For each axis of `one`, the axis of `other` that it is."""
+def _axis_map(one: Region, other: Region) -> tuple[int, ...] | None:
+    """Return for each axis of `one` the axis of `other` that it corresponds to."""
     if len(one.axes) != len(other.axes):
         return None
-    turn: tuple[int, ...] | None = None
+    axis_map: tuple[int, ...] | None = None
     values = [v for v in other.loads if one.stored >> v & 1]
     pairs = [(one.places[v], other.loads[v]) for v in values]
     pairs += [(one.loads[v], other.places[v]) for v in one.loads if other.stored >> v & 1]
-    for mine, theirs in pairs:
-        found = _match(mine, theirs, len(one.axes))
-        if found is None or (turn is not None and found != turn):
+    for first_positions, second_positions in pairs:
+        candidate = _match_positions(first_positions, second_positions, len(one.axes))
+        if candidate is None or (axis_map is not None and candidate != axis_map):
             return None
-        turn = found
-    if turn is None:
-        for v, mine in one.loads.items():
-            theirs = other.loads.get(v)
-            found = None if theirs is None else _match(mine, theirs, len(one.axes))
-            if found is not None:
-                return found
-    return turn
+        axis_map = candidate
+    if axis_map is None:
+        for v, first_positions in one.loads.items():
+            second_positions = other.loads.get(v)
+            candidate = (
+                None
+                if second_positions is None
+                else _match_positions(first_positions, second_positions, len(one.axes))
+            )
+            if candidate is not None:
+                return candidate
+    return axis_map
 
 
-def _match(mine: list[Place], theirs: list[Place], rank: int) -> tuple[int, ...] | None:
-    """The renaming of axes that makes one place another, if it covers all axes."""
-    if len(mine) != 1 or len(theirs) != 1:
+def _match_positions(
+    first_positions: list[Place], second_positions: list[Place], rank: int
+) -> tuple[int, ...] | None:
+    """Return the renaming of all axes that maps one position to another, if any."""
+    if len(first_positions) != 1 or len(second_positions) != 1:
         return None
-    turn = [-1] * rank
-    for a, b in zip(mine[0], theirs[0], strict=True):
+    axis_map = [-1] * rank
+    for a, b in zip(first_positions[0], second_positions[0], strict=True):
         if not isinstance(a, int) or not isinstance(b, int) or (a < 0) != (b < 0):
             return None
         if a >= 0:
-            turn[a] = b
-    return tuple(turn) if sorted(turn) == list(range(rank)) else None
+            axis_map[a] = b
+    return tuple(axis_map) if sorted(axis_map) == list(range(rank)) else None
 
 
-def _moved(place: Place, turn: tuple[int, ...] | None) -> Place:
-    if turn is None:
-        return place
-    return tuple([turn[t] if isinstance(t, int) and t >= 0 else t for t in place])
+def _renamed_axes(position: Place, axis_map: tuple[int, ...] | None) -> Place:
+    if axis_map is None:
+        return position
+    return tuple([axis_map[t] if isinstance(t, int) and t >= 0 else t for t in position])
 
 
-def _add_loads(found: Region, region: Region, turn: tuple[int, ...] | None) -> bool:
-    """Adds the loads of a part, with its axes renamed; False if they cannot be."""
-    still = turn is None or turn == tuple(range(len(turn)))
-    for v, places in region.loads.items():
-        if found.members >> v & 1:
+def _add_loads(merged: Region, region: Region, axis_map: tuple[int, ...] | None) -> bool:
+    """Add the loads of a region, axes renamed; return whether that is possible."""
+    unchanged = axis_map is None or axis_map == tuple(range(len(axis_map)))
+    for v, positions in region.loads.items():
+        if merged.members >> v & 1:
             continue
-        if not still and any(not isinstance(t, int) for p in places for t in p):
+        if not unchanged and any(not isinstance(t, int) for p in positions for t in p):
             return False
-        known = found.loads.setdefault(v, [])
-        masks = found.load_masks.setdefault(v, [])
-        for place, mask in zip(places, region.load_masks[v], strict=True):
-            moved = place if still else _moved(place, turn)
-            if moved not in known:
-                known.append(moved)
-                masks.append(mask if still else _mask(moved))
+        merged_positions = merged.loads.setdefault(v, [])
+        masks = merged.load_masks.setdefault(v, [])
+        for position, mask in zip(positions, region.load_masks[v], strict=True):
+            renamed = position if unchanged else _renamed_axes(position, axis_map)
+            if renamed not in merged_positions:
+                merged_positions.append(renamed)
+                masks.append(mask if unchanged else _mask(renamed))
     return True
 
 
-def _mask(place: Place) -> int:
-    found = 0
-    for t in place:
+def _mask(position: Place) -> int:
+    axes = 0
+    for t in position:
         if isinstance(t, int) and t >= 0:
-            found |= 1 << t
-    return found
+            axes |= 1 << t
+    return axes

@@ -1,4 +1,4 @@
-"""Axes that join the results of parts, as `smelt.lower.assign_axes` will split them."""
+"""Find axes whose parts can be reduced separately, as `smelt.lower.assign_axes` splits them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,26 @@ from smelt.fusion.units import Units
 
 
 def joining(units: Units, region: Region) -> Iterator[int]:
-    """The folded axes that may be in parts: places are joined along their first axis."""
-    places = [u for u in region.ended if units.unit(u).trace.positional]
+    """Iterate over reduced axes that may be split into parts.
+
+    Arg-reductions are merged along their first axis only.
+    """
+    positional = [u for u in region.ended if units.unit(u).trace.positional]
     for a in bits(region.folded):
-        if all(region.ends[u][0] == a for u in places if region.ended[u] >> a & 1):
+        if all(region.ends[u][0] == a for u in positional if region.ended[u] >> a & 1):
             yield a
 
 
 def awaited(units: Units, region: Region, split: int) -> int:
-    """The members that folds over a split axis wait for. Every part computes them itself: what
-    lacks that axis, such as the sum that a row is centred by, as often as there are parts."""
+    """Return the members that reductions over a split axis depend on.
+
+    Every part computes them itself. Those without that axis, such as the mean that a row is centred
+    by, are computed once per part.
+    """
     pending = [u for u, over in region.ended.items() if over & split]
-    found = 0
+    members = 0
     while pending:
-        fresh = units.operands[pending.pop()] & region.members & ~found
-        found |= fresh
-        pending += bits(fresh)
-    return found
+        new = units.operands[pending.pop()] & region.members & ~members
+        members |= new
+        pending += bits(new)
+    return members

@@ -1,4 +1,4 @@
-"""The Plan: *together*. Clusters of operators, the buffers between them, and each decision."""
+"""Define the plan: clusters, launches, the buffers between them, and the decisions."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from smelt.types.expr import Index
 from smelt.types.tensor import Shape
 
 Donate: TypeAlias = tuple[int | tuple[int, int], ...]
-"""Inputs by place that a caller gives away: results may take their memory.  Of a pair, only the
-result whose place is told second."""
+"""Inputs, by index, whose memory results may take over.
+
+A pair names an input and the only result, by index, that may take its memory.
+"""
 Donated: TypeAlias = Mapping[Node, Node | None]
-"""The same by nodes: inputs, and the only result that may take their memory, or None for any."""
+"""Donated inputs by node, with the only result that may take their memory, or None for any."""
 NOTHING: Donated = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cluster:
-    """Operators that become one kernel (or one library call).
+    """Operators that become one kernel or one library call.
 
-    `nodes` are in execution order, `inputs` are values from outside, `outputs` those of its values
-    that are written because somebody outside needs them.  Values in neither stay virtual.
+    `nodes` are in execution order. `inputs` are values from outside, `outputs` those of its values
+    that are stored because somebody outside needs them. Values in neither are never materialised.
     `recomputed` are nodes that another cluster computes too.
     """
 
@@ -37,41 +39,53 @@ class Cluster:
     outputs: tuple[Node, ...]
     recomputed: tuple[Node, ...] = ()
     shapes: tuple[Shape, ...] = ()
-    """For each output the shape under which the kernel walks and writes it: its own, or another
-    with the same elements in the same row-major order.  Empty: every output's own."""
+    """For each output, the shape under which the kernel iterates over it and stores it.
+
+    Either its own, or another one with the same elements in the same row-major order. Empty: every
+    output's own.
+    """
     stream: tuple[Node, int] | None = None
-    """The axis that is visited block by block while its folds are carried along: a fold, and which
-    of the axes that end in it."""
+    """The axis that is processed block by block with carried reductions.
+
+    A reduction, and the index among the axes that it reduces.
+    """
     body: Body | None = None
-    """What is run in rounds over rows instead of one kernel.  The operands and results that its
-    rounds cut are `inputs` and `outputs`, by place."""
+    """The plan that runs chunk by chunk instead of one kernel.
+
+    The operands and results that its chunks cut are `inputs` and `outputs`, by index.
+    """
 
     def shape(self, number: int) -> Shape:
-        """The shape under which output `number` is walked."""
+        """Return the shape under which the kernel iterates over output `number`."""
         return self.shapes[number] if self.shapes else self.outputs[number].type.shape
 
     @property
     def is_extern(self) -> bool:
-        """One library call instead of a kernel."""
+        """Return whether it is one library call instead of a kernel."""
         return any(not n.op.fusible for n in self.nodes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Body:
-    """What a cluster runs for a block of rows after the other: a plan of its own, whose graph has
-    the sizes of the whole and that of the rows of a block."""
+    """The plan that a cluster runs for one chunk of rows after another.
+
+    Its graph has the sizes of the full graph, and one for the rows of a chunk.
+    """
 
     rounds: Rounds
     plan: Plan
     of: Mapping[Node, Node]
-    """The operators of the cluster by those of the body that stand for them."""
+    """The operators of the cluster by the nodes of the body that compute them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot:
-    """Where a value between clusters lives: at `offset` bytes (an expression over sizes) of the
-    arena or of a result that is not written yet (`within`), or in a buffer of its own (`offset`
-    None) when it is a result of the graph."""
+    """The memory of a value between clusters.
+
+    It lies at `offset` bytes (an expression over sizes) of the arena or of a result that is not
+    written yet (`within`), or in a buffer of its own (`offset` None) if it is a result of the
+    graph.
+    """
 
     node: Node
     nbytes: Index
@@ -81,16 +95,20 @@ class Slot:
     last: int
     """Number of the last cluster that reads it."""
     reuses: Node | None = None
-    """The value whose memory it takes over in place: `first` is that one's last reader.  For a
-    result of the graph, an input that the caller has given away."""
+    """The value whose memory it takes over in place; `first` is that one's last reader.
+
+    For a result of the graph, an input that the caller donated.
+    """
     within: Node | None = None
-    """The result in whose memory it lives, until that one is written."""
+    """The result in whose memory it lives until that one is written."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """Clusters in execution order.  `launches` groups the numbers of clusters that do not depend on
-    one another and start together."""
+    """Clusters in execution order, their launches and their memory.
+
+    `launches` groups the numbers of independent clusters that start together.
+    """
 
     graph: Graph
     clusters: tuple[Cluster, ...]
@@ -98,22 +116,24 @@ class Plan:
     decisions: tuple[Decision, ...] = ()
     slots: tuple[Slot, ...] = ()
     sizes: Mapping[str, int] = field(default_factory=dict[str, int])
-    """The sizes that its kernels are for, where those are not the first call's."""
+    """Sizes that the kernels are chosen for, if other than those of the first call."""
 
     @property
     def every(self) -> tuple[Cluster, ...]:
-        """The clusters, then those that run in the rounds of one of them: all that may be kernels,
-        those with a body left as they are."""
+        """Return all clusters, followed by those within chunked clusters.
+
+        Clusters with a body are included as they are.
+        """
         within = (c for k in self.clusters if k.body is not None for c in k.body.plan.every)
         return (*self.clusters, *within)
 
     @property
     def checks(self) -> tuple[int, ...]:
-        """The clusters, by number, that compute nothing but checks of the graph."""
-        asked = {*self.graph.asked}
-        return tuple(k for k, c in enumerate(self.clusters) if asked.issuperset(c.outputs))
+        """Return the numbers of clusters that compute only checks of the graph."""
+        check_nodes = {*self.graph.asked}
+        return tuple(k for k, c in enumerate(self.clusters) if check_nodes.issuperset(c.outputs))
 
     @property
     def in_rounds(self) -> tuple[tuple[int, Body], ...]:
-        """The clusters that run in rounds, by number."""
+        """Return the clusters that run in chunks, by number."""
         return tuple((k, c.body) for k, c in enumerate(self.clusters) if c.body is not None)

@@ -1,9 +1,9 @@
-"""Sizes of calls larger than the first one, for which a plan is to be good as well.
+"""Choose larger sizes for which a plan should be good as well.
 
-A program is planned once, with the sizes of its first call, and the plan serves all others.  What
-is best for a few rows may lose the axis that a large call is long along, to save a start.  So where
-a first call is small, kernels are also looked for at sizes that are larger, and those are taken
-where they cost a small call little and spare a large one more.
+A program is planned once, with the sizes of its first call, and the plan serves all others. What is
+best for a few rows may lose a long axis of a large call to save a launch. So if the first call is
+small, kernels are also searched for at larger sizes, and taken if they cost a small call little and
+save a large one more.
 
 >>> from smelt.graph.text import parse
 >>> graph = parse('''graph f(x: f32[n,d], w: f32[d]) {
@@ -31,84 +31,104 @@ from smelt.graph.walk import size_names
 from smelt.types.expr import size
 
 SMALL_CALL, LARGE_CALL = 1 << 16, 1 << 20
-"""Elements of the largest value up to which a call counts as small (fewer where they outgrow a
-core's caches), and about as many as a large one has: they do outgrow them, and all cores have
-something to do."""
+"""Most elements of the largest value in a small call; the elements that make a call large.
+
+A call is small with fewer elements only, if they exceed a core's caches. Those of a large call
+exceed the caches and give all cores work.
+"""
 MOST_UNITS = 60
-"""Units beyond which looking for kernels twice takes too long."""
+"""Most units for which kernels are searched for twice."""
 LEAST_ROWS = 16
-"""What is shorter is part of the program, such as the channels of an image."""
+"""Smallest size that may grow; smaller ones belong to the program, such as image channels."""
 REGRET = 1.25
-"""By how much slower a small call may be for the sake of large ones."""
+"""Largest slowdown of a small call for the benefit of large ones."""
 GAIN = 1.25
-"""By how much faster both together must be, a call of either size counting the same: less is within
-the model's error."""
+"""Least product of both speedups, a call of either size counting the same.
+
+Less is within the model's error.
+"""
 
 
 def larger(units: Units, hints: Hints, cache: int) -> Hints | None:
-    """Sizes of a large call; None where the first one is large, beside so many bytes of a core's
-    own, or nothing is known of it.  What grows is how many rows arrays have, or the largest size
-    where all have few."""
+    """Return sizes of a large call, None if the first call is large.
+
+    Also None if a size is unknown. `cache` are the bytes of a core's own cache. The numbers of rows
+    of arrays grow, or the largest size if all arrays have few rows.
+    """
     names = size_names(units.graph)
     if len(units.units) > MOST_UNITS or not names or any(n not in hints for n in names):
         return None
-    long = [n for n in names if hints[n] >= LEAST_ROWS]
-    rows = {x.type.shape[0] for x in units.inputs if x.type.rank > 1}
-    most = max(hints[n] for n in names)
-    growing = [n for n in long if size(n) in rows] or [n for n in long if hints[n] == most]
-    if not growing or _elements(units, hints) > min(SMALL_CALL, cache // 4):
+    large_names = [n for n in names if hints[n] >= LEAST_ROWS]
+    row_counts = {x.type.shape[0] for x in units.inputs if x.type.rank > 1}
+    largest = max(hints[n] for n in names)
+    grown = [n for n in large_names if size(n) in row_counts] or [
+        n for n in large_names if hints[n] == largest
+    ]
+    if not grown or _elements(units, hints) > min(SMALL_CALL, cache // 4):
         return None
-    found = hints
-    while max(_elements(units, found), *(found[n] for n in growing)) < LARGE_CALL:
-        found = Hints({**found, **{n: 2 * found[n] for n in growing}})
-    return found
+    sizes = hints
+    while max(_elements(units, sizes), *(sizes[n] for n in grown)) < LARGE_CALL:
+        sizes = Hints({**sizes, **{n: 2 * sizes[n] for n in grown}})
+    return sizes
 
 
 def _elements(units: Units, hints: Hints) -> int:
-    """Elements of the largest value."""
+    """Return the elements of the largest value."""
     return max(prod(at_hints(n, hints) for n in x.type.shape) for x in units.values)
 
 
-def may_gain(first: State, more: Model) -> bool:
-    """Whether kernels that are looked for at larger sizes may be much faster there than those that
-    were found at the first call's: not if these take little more than the arithmetic and the arrays
-    of the graph do, each once."""
+def may_gain(first: State, larger_model: Model) -> bool:
+    """Return whether kernels searched for at larger sizes may be much faster there.
+
+    Not if those found at the first call's sizes take little more than the graph's arithmetic or
+    arrays, each once.
+    """
     units = first.units
     work = sum(
-        more.step_ns[u.number] * more.elements[u.number] * prod(more.extents[e] for e in u.ended)
+        larger_model.step_ns[u.number]
+        * larger_model.elements[u.number]
+        * prod(larger_model.extents[e] for e in u.ended)
         for u in units.units
     )
-    touch = sum(more.read_ns(v, more.nbytes[v], more.cores) for v in range(len(units.inputs)))
-    touch += sum(more.write_ns(u, more.cores) for u in bits(units.outputs))
-    least = max(work / more.cores, touch)
-    return _spent(more, first) > GAIN * least
+    traffic_ns = sum(
+        larger_model.read_ns(v, larger_model.nbytes[v], larger_model.cores)
+        for v in range(len(units.inputs))
+    )
+    traffic_ns += sum(larger_model.write_ns(u, larger_model.cores) for u in bits(units.outputs))
+    least = max(work / larger_model.cores, traffic_ns)
+    return _plan_ns(larger_model, first) > GAIN * least
 
 
 def serves(first: State, other: State) -> bool:
-    """Whether the kernels of `other`, found at larger sizes, are better than those that were found
-    at the first call's, with calls of both in view."""
+    """Return whether `other`, found at larger sizes, is better for calls of both sizes together."""
     if first.groups() == other.groups():
         return False
-    small, large = _spent(first.model, first), _spent(other.model, first)
-    less, least = _spent(first.model, other), _spent(other.model, other)
-    return less <= REGRET * small and GAIN * less * least <= small * large
+    first_small, first_large = _plan_ns(first.model, first), _plan_ns(other.model, first)
+    other_small, other_large = _plan_ns(first.model, other), _plan_ns(other.model, other)
+    return (
+        other_small <= REGRET * first_small
+        and GAIN * other_small * other_large <= first_small * first_large
+    )
 
 
-def _spent(model: Model, state: State) -> float:
-    """Nanoseconds of all kernels at the sizes of a model.  Starts are not charged for the sake of
-    other sizes, which are looked at."""
-    own = model is state.model
-    found = [
-        c.cost if own and c.cost.stream >= 0 else _cost(model, c) for c in state.clusters.values()
+def _plan_ns(model: Model, state: State) -> float:
+    """Return the nanoseconds of all kernels at the sizes of a model.
+
+    Launches in the calling thread are charged as for repeated calls.
+    """
+    is_own = model is state.model
+    costs = [
+        c.cost if is_own and c.cost.stream >= 0 else _cost(model, c)
+        for c in state.clusters.values()
     ]
-    inline = sum(c.launch for c in found if c.launch <= 2 * INLINE_LAUNCH_NS)
-    return sum(c.burden for c in found) - inline * (1 - INLINE_START_NS / INLINE_LAUNCH_NS)
+    inline = sum(c.launch for c in costs if c.launch <= 2 * INLINE_LAUNCH_NS)
+    return sum(c.burden for c in costs) - inline * (1 - INLINE_START_NS / INLINE_LAUNCH_NS)
 
 
 def _cost(model: Model, cluster: Cluster) -> Cost:
     region = replace(cluster.region, work=-1.0)
     if cluster.cost.stream >= 0:
-        found = streamed_along(model, region, cluster.cost.stream)
-        if found is not None:
-            return found
+        stream_cost = streamed_along(model, region, cluster.cost.stream)
+        if stream_cost is not None:
+            return stream_cost
     return model.cost(region)

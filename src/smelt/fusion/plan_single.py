@@ -1,7 +1,7 @@
-"""The plan of a graph whose kernels run once each: searched for, put in order, given memory.
+"""Plan a graph whose kernels run once each: search, order, memory.
 
-What a search has found for a graph is data about its nodes; so of equal layers, all but two may be
-left out while it goes on.
+The result of a search is data about the nodes of a graph; so for repeated layers, all but two may
+be left out during the search.
 
 >>> from smelt.graph.text import parse
 >>> graph = parse('''graph f(x: f32[n,m]) {
@@ -53,36 +53,43 @@ def plan(
     donated: Donated = NOTHING,
     thrifty: bool = False,
 ) -> Plan:
-    """The plan of a graph: right for all sizes, chosen for those of `hints`.
+    """Return the plan of a graph: correct for all sizes, chosen for those of `hints`.
 
-    `hints` are the sizes seen at the first call; one that is missing is guessed.  With `fuse`
-    False every operator becomes a kernel.  Results may take the place of inputs in `donated`.
-    A `thrifty` plan writes large values over others where it can, whatever time that takes.
-    Decisions go into the plan and into `journal`.
+    `hints` are the sizes seen at the first call; a missing one is guessed. With `fuse` False every
+    operator becomes a kernel. Results may take the place of inputs in `donated`. A `thrifty` plan
+    overwrites large values where it can, whatever the time. Decisions go into the plan and into
+    `journal`.
     """
     start = perf_counter()
     recording = journal is None or journal.keep or bool(knobs.REQUIRE_FUSED.get())
-    found = _found(graph, _Asked(target, Hints(hints), fuse, thrifty, recording))
-    sizes = Hints(found.sizes or hints)
-    clusters, launches = in_order(graph, found.parts, sizes)
-    reuses = {n: old for p in found.parts for n, old in p.reuses.items()}
+    search_result = _search_layers(
+        graph, _SearchOptions(target, Hints(hints), fuse, thrifty, recording)
+    )
+    sizes = Hints(search_result.sizes or hints)
+    clusters, launches = in_order(graph, search_result.parts, sizes)
+    reuses = {n: inputs for p in search_result.parts for n, inputs in p.reuses.items()}
     slots = memory.assign(graph, clusters, launches, sizes, reuses, donated)
-    result = Plan(graph, clusters, launches, tuple(found.decisions), slots, found.sizes)
+    result = Plan(
+        graph, clusters, launches, tuple(search_result.decisions), slots, search_result.sizes
+    )
     disjoint(result, sizes)
     if knobs.VERIFY.get():
         verify(result)
     if journal is not None:
-        for fact in (*found.decisions, *memory.facts(result, sizes)):
+        for fact in (*search_result.decisions, *memory.facts(result, sizes)):
             journal.record(fact)
-        moved, apart = sum(p.moved for p in found.parts), sum(found.alone.values())
-        count, seconds = len(found.alone), perf_counter() - start
-        journal.record(Planned(graph.name, count, len(clusters), moved, apart, seconds))
+        moved, unfused_bytes = (
+            sum(p.moved for p in search_result.parts),
+            sum(search_result.alone.values()),
+        )
+        count, seconds = len(search_result.alone), perf_counter() - start
+        journal.record(Planned(graph.name, count, len(clusters), moved, unfused_bytes, seconds))
     return result
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """How kernels are to be searched for."""
+class _SearchOptions:
+    """Options of the search for kernels."""
 
     target: Target
     sizes: Hints
@@ -90,56 +97,60 @@ class _Asked:
     thrifty: bool
     recording: bool
     shorter: bool = False
-    """Whether it is not all of a program that they are searched for."""
+    """Whether the graph is a shortened version of the program."""
     crowded: frozenset[Node] = frozenset()
     """Values that have more readers than the graph shows."""
     beside: int = 0
-    """Bytes that a call touches beside the graph's inputs and outputs."""
+    """Bytes that a call touches besides the graph's inputs and outputs."""
 
 
-def _found(graph: Graph, asked: _Asked) -> Found:
-    """The kernels of a graph, from those of a shorter one where layers of it are equal."""
+def _search_layers(graph: Graph, options: _SearchOptions) -> Found:
+    """Return the kernels of a graph, from a shorter one where layers of it repeat."""
     demands = (knobs.MUST_FUSE, knobs.NEVER_FUSE, knobs.REQUIRE_FUSED)
-    if asked.fuse and not any(knob.get() for knob in demands):
+    if options.fuse and not any(knob.get() for knob in demands):
         for layers in shortened(graph) if len(graph.nodes()) > MOST_UNITS else ():
-            crowded = {layers.short.get(n, n) for n in asked.crowded} | layers.shared
-            given = {*graph.inputs, *graph.outputs} & layers.left_out
-            beside = asked.beside + sum(at_hints(n.type.nbytes, asked.sizes) for n in given)
-            less = replace(asked, shorter=True, crowded=frozenset(crowded), beside=beside)
-            short = _found(layers.graph, less)
+            crowded = {layers.short.get(n, n) for n in options.crowded} | layers.shared
+            outside_values = {*graph.inputs, *graph.outputs} & layers.left_out
+            beside = options.beside + sum(
+                at_hints(n.type.nbytes, options.sizes) for n in outside_values
+            )
+            shorter_options = replace(
+                options, shorter=True, crowded=frozenset(crowded), beside=beside
+            )
+            short = _search_layers(layers.graph, shorter_options)
             if layers.run_together(short):
                 break
-            found = layers.expanded(short)
-            if found is not None and len(found.alone) > MOST_UNITS:
-                return found
-    return _searched(graph, asked)
+            expanded = layers.expanded(short)
+            if expanded is not None and len(expanded.alone) > MOST_UNITS:
+                return expanded
+    return _search_graph(graph, options)
 
 
-def _searched(graph: Graph, asked: _Asked) -> Found:
-    """The kernels of a graph as it is."""
+def _search_graph(graph: Graph, options: _SearchOptions) -> Found:
+    """Return the kernels of a graph as it is."""
     units = Units(graph)
     required = knobs.REQUIRE_FUSED.get()
     wishes = Wishes(units, knobs.MUST_FUSE.get(), knobs.NEVER_FUSE.get(), required)
-    crowded = sum(1 << units.number[n] for n in asked.crowded if n in units.number)
-    target = asked.target
+    crowded = sum(1 << units.number[n] for n in options.crowded if n in units.number)
+    target = options.target
 
-    def searched(sizes: Hints) -> Search:
-        model = Model(units, target, sizes, asked.beside)
-        return Search(units, model, wishes, Decisions(model, recording=asked.recording), crowded)
+    def new_search(sizes: Hints) -> Search:
+        model = Model(units, target, sizes, options.beside)
+        return Search(units, model, wishes, Decisions(model, recording=options.recording), crowded)
 
-    search, chosen = searched(asked.sizes), Hints()
-    if asked.fuse:
+    search, chosen = new_search(options.sizes), Hints()
+    if options.fuse:
         search.run()
-        more = (
+        larger_sizes = (
             None
-            if asked.shorter
-            else larger(units, asked.sizes, min(target.l2_bytes, target.l3_bytes))
+            if options.shorter
+            else larger(units, options.sizes, min(target.l2_bytes, target.l3_bytes))
         )
-        if more is not None and may_gain(search, (other := searched(more)).model):
+        if larger_sizes is not None and may_gain(search, (other := new_search(larger_sizes)).model):
             other.run()
             if serves(search, other):
-                search, chosen = other, more
-        if asked.thrifty:
+                search, chosen = other, larger_sizes
+        if options.thrifty:
             Refinement(search, search.decisions).overwrite()
     else:
         search.apart()
@@ -148,5 +159,5 @@ def _searched(graph: Graph, asked: _Asked) -> Found:
     require(wishes, [c.members for c in clusters], search.decisions)
     moved = [c.cost.moved for c in clusters]
     parts = parts_of(units, search.groups(), moved, search.reuses())
-    alone = {u.node: search.moved_alone(u.number) for u in units.units}
-    return Found(parts, search.decisions.found, alone, chosen)
+    unfused_bytes = {u.node: search.moved_alone(u.number) for u in units.units}
+    return Found(parts, search.decisions.found, unfused_bytes, chosen)

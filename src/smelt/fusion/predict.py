@@ -1,6 +1,6 @@
-"""What the model says of a plan that is made: the cost of every cluster, at any sizes.
+"""Predict the cost of every cluster of a finished plan, at any sizes.
 
-The search keeps the costs of what it joins; here they are asked for again, of a plan alone.
+The search keeps the costs of what it joins; this recomputes them from a plan alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["costs", "in_turns"]
 
 
 def costs(plan: Plan, target: Target, sizes: Mapping[str, int]) -> list[Cost]:
-    """The predicted cost of every cluster, in order; of one in rounds, that of all its rounds."""
+    """Return the predicted cost of every cluster, with all chunks of chunked ones."""
     model = Model(Units(plan.graph), target, Hints(sizes))
     return [
         _cost(model, c) if c.body is None else in_turns(c.body, target, sizes)
@@ -30,13 +30,13 @@ def costs(plan: Plan, target: Target, sizes: Mapping[str, int]) -> list[Cost]:
 
 
 def in_turns(body: Body, target: Target, sizes: Mapping[str, int]) -> Cost:
-    """The predicted cost of all rounds of a body."""
-    lengths = Counter(high - low for low, high in body.rounds.each(Hints(sizes)))
-    found = Cost()
-    for rows, times in lengths.items():  # the last round may be shorter
+    """Return the predicted cost of all chunks of a body."""
+    chunk_lengths = Counter(high - low for low, high in body.rounds.each(Hints(sizes)))
+    total = Cost()
+    for rows, times in chunk_lengths.items():  # the last chunk may be shorter
         for c in costs(body.plan, target, {**sizes, body.rounds.rows: rows}):
-            found = replace(found, **{t: getattr(found, t) + times * getattr(c, t) for t in _SUMS})
-    return found
+            total = replace(total, **{t: getattr(total, t) + times * getattr(c, t) for t in _SUMS})
+    return total
 
 
 _SUMS = (
@@ -57,9 +57,9 @@ _SUMS = (
 def _cost(model: Model, cluster: Cluster) -> Cost:
     region = region_of(model.units, cluster)
     if cluster.stream is not None:
-        node, place = cluster.stream
-        axis = region.ends[model.units.number[node]][place]
-        found = streamed_along(model, region, axis)
-        if found is not None:
-            return found
+        node, index = cluster.stream
+        axis = region.ends[model.units.number[node]][index]
+        stream_cost = streamed_along(model, region, axis)
+        if stream_cost is not None:
+            return stream_cost
     return model.cost(region)

@@ -1,8 +1,8 @@
-"""Results that are ranges of one value: slices that are returned, stored where they are computed.
+"""Store results that are slices of one value where that value is computed.
 
-A product is computed once for each element of its result.  Where several results are slices of it
-(the queries, keys and values of one projection, the halves of a gate that are both kept), a kernel
-walks the whole value and stores each element in the result whose range it lies in.
+A contraction is computed once for each element of its result. If several results are slices of it
+(queries, keys and values of one projection; the halves of a gate that are both kept), a kernel
+iterates over the full value and stores each element in the result whose range it lies in.
 
 >>> from smelt.graph.text import parse
 >>> graph = parse('''graph f(x: f32[4,6]) {
@@ -31,135 +31,155 @@ from smelt.types.expr import Expr, Index, axes_of, axis, mul, product, sub
 from smelt.types.tensor import Shape
 
 Dim = tuple[int, Index, Index]
-"""For a dimension of a value: the result's dimension that walks it (-1: none, as it is one
-element), where it begins and how long it is."""
+"""For a dimension of a value: the result's dimension that iterates over it, start and length.
+
+The dimension is -1 if none does, as it is a single element.
+"""
 
 MOST_PARTS = 8
-"""Ranges of one value beyond which each is copied: every tile asks about each, and every vector of
-a tile that lies in several.  A guard, not where the two are even."""
+"""Most ranges of one value; with more, each is copied.
+
+Every tile tests for each range, and every vector of a tile that overlaps several. A safeguard, not
+a break-even point.
+"""
 ROW_BEGINS = 128
-"""Elements that a row of a range takes longer than the same in a kernel of its own, which walks on
-over rows' ends (measured of tanh and sigmoid: 3 ranges of 128 columns take 1.5 times
-as long, of 768 1.15 times)."""
+"""Extra time per row of a range, in elements.
+
+A kernel of its own would continue across the ends of rows.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """A result as a range of a value, along each dimension of that."""
+    """A result as a range of a value, along each dimension of that value."""
 
     base: Node
     dims: tuple[Dim, ...]
     shape: Shape
-    """What is stored, as `dims` count its dimensions: those of the result, of which each group that
-    walks one dimension of the value is one (heads, and the columns of each)."""
+    """The stored shape to which `dims` refer.
+
+    It is the result's, with each group of dimensions that iterates over one dimension of the value
+    merged (such as heads and the columns of each).
+    """
     row: tuple[int, ...]
-    """The result's dimensions that walk the value's last one."""
+    """The result's dimensions that iterate over the value's last one."""
 
 
 def part_of(node: Node) -> Part | None:
-    """The value that a view is a range of, if it is one: nothing broadcast, padded or turned
-    round, and each position once."""
+    """Return the value that a view is a range of, if it is one.
+
+    Nothing may be broadcast, padded or reversed, and each position occurs once.
+    """
     base = node
     while base.op.is_view and len(base.inputs) == 1:
         base = base.inputs[0]
     if base is node or base.op.is_view or base.op.is_source:
         return None
-    found = trace(node.op, node.type, tuple(_key(x, base) for x in node.inputs))
-    if found.guards or found.picks or len(found.reads) != 1:
+    traced = trace(node.op, node.type, tuple(_key(x, base) for x in node.inputs))
+    if traced.guards or traced.picks or len(traced.reads) != 1:
         return None
-    return _part(base, found.reads[0].terms, node.type.shape)
+    return _range_from_terms(base, traced.reads[0].terms, node.type.shape)
 
 
 def _key(node: Node, base: Node) -> tuple[object, ...]:
-    """A chain of views as `trace` is told of it."""
+    """Return a chain of views as a key for `trace`."""
     if node is base:
         return (None, node.type, ())
     return (node.op, node.type, tuple(_key(x, base) for x in node.inputs))
 
 
-def _part(base: Node, terms: Sequence[Term], shape: Shape) -> Part | None:
-    """Each dimension of a value as a range; one element of several is told by a dimension of one
-    element, or nothing would say which."""
-    found: list[tuple[tuple[int, ...], Index]] = []
-    single = [k for k, n in enumerate(shape) if n == 1]
-    for term, whole in zip(terms, base.type.shape, strict=True):
-        at: Index = term
+def _range_from_terms(base: Node, terms: Sequence[Term], shape: Shape) -> Part | None:
+    """Return the range that a view reads in each dimension; None if it is none.
+
+    One element out of several needs a result dimension of extent 1 to identify it.
+    """
+    ranges: list[tuple[tuple[int, ...], Index]] = []
+    unit_dims = [k for k, n in enumerate(shape) if n == 1]
+    for term, extent in zip(terms, base.type.shape, strict=True):
+        index: Index = term
         if isinstance(term, int):
-            at = axis(f"a{term}", shape[term]) if term >= 0 else 0
-        names = axes_of(at) if isinstance(at, Expr) else ()
-        if not names and whole == 1:
-            found.append(((), 0))
-        elif not names and single:
-            found.append(((single.pop(0),), at))
-        elif (begins := _begins(at, names, shape)) is not None:
-            found.append((tuple(sorted(int(name[1:]) for name in names)), begins))
+            index = axis(f"a{term}", shape[term]) if term >= 0 else 0
+        names = axes_of(index) if isinstance(index, Expr) else ()
+        if not names and extent == 1:
+            ranges.append(((), 0))
+        elif not names and unit_dims:
+            ranges.append(((unit_dims.pop(0),), index))
+        elif (begins := _start(index, names, shape)) is not None:
+            ranges.append((tuple(sorted(int(name[1:]) for name in names)), begins))
         else:
             return None
-    walked = [k for group, _ in found for k in group if shape[k] != 1]
+    walked = [k for group, _ in ranges for k in group if shape[k] != 1]
     if sorted(walked) != [k for k, n in enumerate(shape) if n != 1]:
         return None
-    groups = sorted([*(g for g, _ in found if g), *((k,) for k in single)])
-    less = tuple(product(shape[k] for k in group) for group in groups)
+    groups = sorted([*(g for g, _ in ranges if g), *((k,) for k in unit_dims)])
+    merged_shape = tuple(product(shape[k] for k in group) for group in groups)
     dims = [
-        (groups.index(g), first, less[groups.index(g)]) if g else (-1, first, 1)
-        for g, first in found
+        (groups.index(g), first, merged_shape[groups.index(g)]) if g else (-1, first, 1)
+        for g, first in ranges
     ]
-    return Part(base, tuple(dims), less, found[-1][0] if found else ())
+    return Part(base, tuple(dims), merged_shape, ranges[-1][0] if ranges else ())
 
 
-def _begins(at: Index, names: Sequence[str], shape: Shape) -> Index | None:
-    """Where a position begins that dimensions of a result walk step by step, the last of them
-    fastest and nothing between them."""
+def _start(offset: Index, names: Sequence[str], shape: Shape) -> Index | None:
+    """Return the start of a range that dimensions of a result iterate over contiguously.
+
+    The last of them is the fastest, and nothing may lie between them.
+    """
     step: Index = 1
     order = sorted(int(name[1:]) for name in names)
     for k in reversed(order):
-        if coefficient(at, f"a{k}") != step:
+        if coefficient(offset, f"a{k}") != step:
             return None
-        at = sub(at, mul(step, axis(f"a{k}", shape[k])))
+        offset = sub(offset, mul(step, axis(f"a{k}", shape[k])))
         step = mul(step, shape[k])
     between = [shape[k] for k in range(order[0], order[-1]) if k not in order] if order else [0]
-    return None if not order or any(n != 1 for n in between) else at
+    return None if not order or any(n != 1 for n in between) else offset
 
 
 def shared_parts(
     results: Collection[Node], parts: Mapping[Node, Part], holds_product: Callable[[Node], bool]
 ) -> dict[Node, Part]:
-    """The results that are ranges of values which take a product of the same kernel to compute,
-    where other results are ranges of the same, or all of it, or what is made of its elements one by
-    one."""
+    """Return the results that are ranges of a value with a shared contraction.
+
+    That is so if other results are ranges of that value, are that value, or are computed from its
+    elements one by one.
+    """
     bases = dict.fromkeys([*results, *(part.base for part in parts.values())])
-    made = {base: _made_of(base) for base in bases if not base.op.is_view}
-    times = Counter(x for node in results if node not in parts for x in made.get(node, ()))
-    times.update(x for part in parts.values() for x in made[part.base])
-    several = {x for part in parts.values() for x in made[part.base] if times[x] > 1}
-    several = {x for x in several if holds_product(x)}
-    return {node: part for node, part in parts.items() if not several.isdisjoint(made[part.base])}
+    sources = {base: _elementwise_sources(base) for base in bases if not base.op.is_view}
+    use_counts = Counter(x for node in results if node not in parts for x in sources.get(node, ()))
+    use_counts.update(x for part in parts.values() for x in sources[part.base])
+    shared = {x for part in parts.values() for x in sources[part.base] if use_counts[x] > 1}
+    shared = {x for x in shared if holds_product(x)}
+    return {node: part for node, part in parts.items() if not shared.isdisjoint(sources[part.base])}
 
 
-def _made_of(value: Node) -> set[Node]:
-    """A value, and those that its elements are made of one by one, at the same positions."""
-    found, pending = set[Node](), [value]
+def _elementwise_sources(value: Node) -> set[Node]:
+    """Return a value and those that its elements are computed from at the same positions."""
+    values, pending = set[Node](), [value]
     while pending:
         node = pending.pop()
-        if node in found:
+        if node in values:
             continue
-        found.add(node)
-        same = [x for x in node.inputs if x.type.shape == value.type.shape and not x.op.is_view]
-        if same and _is_plain(node):
-            pending += same
-    return found
+        values.add(node)
+        operands = [x for x in node.inputs if x.type.shape == value.type.shape and not x.op.is_view]
+        if operands and _is_elementwise(node):
+            pending += operands
+    return values
 
 
-def _is_plain(node: Node) -> bool:
-    """Whether an operator makes one element of elements, without sums or anything that runs."""
+def _is_elementwise(node: Node) -> bool:
+    """Return whether an operator computes elements from elements, with no reduction or scan."""
     if not node.op.fusible:
         return False
-    found = trace_of(node)
-    return not (found.folds or found.dots or found.joins or found.picks) and found.along < 0
+    traced = trace_of(node)
+    return not (traced.folds or traced.dots or traced.joins or traced.picks) and traced.along < 0
 
 
 def stored_parts(units: Units, members: int, stored: int) -> dict[int, int]:
-    """The stored units of a set that are ranges of another one of it, which is computed whole."""
+    """Return the stored units of a set that are ranges of another of its units.
+
+    The value is that unit, which is computed in full.
+    """
     views = stored & units.views
     if not views or stored == views & -views:
         return {}
@@ -177,53 +197,54 @@ def stored_parts(units: Units, members: int, stored: int) -> dict[int, int]:
         return False
 
     results = [units.values[u] for u in bits(stored)]
-    found = shared_parts(results, _few_parts(units, stored), holds_product)
-    return {units.number[node]: units.number[part.base] for node, part in found.items()}
+    ranges = shared_parts(results, _limited_ranges(units, stored), holds_product)
+    return {units.number[node]: units.number[part.base] for node, part in ranges.items()}
 
 
-def _few_parts(units: Units, stored: int) -> dict[Node, Part]:
-    """The stored units that are ranges of values which are not cut into too many."""
+def _limited_ranges(units: Units, stored: int) -> dict[Node, Part]:
+    """Return the stored units that are ranges of values without too many ranges."""
     if len(units.ranges) < units.views.bit_count():
         units.ranges.update({u: part_of(units.values[u]) for u in bits(units.views)})
-    known = {u: part for u, part in units.ranges.items() if part is not None}
-    times = Counter(part.base for part in known.values())
+    ranges = {u: part for u, part in units.ranges.items() if part is not None}
+    range_counts = Counter(part.base for part in ranges.values())
     return {
         units.values[u]: part
-        for u, part in known.items()
-        if stored >> u & 1 and times[part.base] <= MOST_PARTS
+        for u, part in ranges.items()
+        if stored >> u & 1 and range_counts[part.base] <= MOST_PARTS
     }
 
 
 def shares_of_ranges(
     units: Units, members: int, stored: int, parts: Mapping[int, int], extents: Sequence[int]
 ) -> dict[int, float]:
-    """For units that nothing but ranges is made of: the part of their elements that lies in those,
-    which are all that is computed, and what their rows take beside.  A product is computed
-    whole."""
-    whole = {u for u in bits(stored) if u not in parts}
-    found: dict[int, float] = {}
+    """Return for units that only ranges are computed from the share of elements computed.
+
+    It includes the extra time at the start of rows. Contractions are computed in full.
+    """
+    full_units = {u for u in bits(stored) if u not in parts}
+    shares: dict[int, float] = {}
     for part, base in parts.items():
-        some, every = ([extents[n] for n in units.unit(u).axes] for u in (part, base))
-        told = units.ranges[part]
-        row = prod(some[k] for k in told.row) if told is not None else 1
-        share = prod(some) / prod(every) * (1 + ROW_BEGINS / row)
-        found[base] = found.get(base, 0.0) + share
+        range_sizes, base_sizes = ([extents[n] for n in units.unit(u).axes] for u in (part, base))
+        range_info = units.ranges[part]
+        row_elements = prod(range_sizes[k] for k in range_info.row) if range_info is not None else 1
+        share = prod(range_sizes) / prod(base_sizes) * (1 + ROW_BEGINS / row_elements)
+        shares[base] = shares.get(base, 0.0) + share
     for u in reversed([*bits(members)]):  # readers before operands
         unit = units.unit(u)
         if u in parts:
             continue
         if unit.is_fold or unit.along >= 0:
-            whole.add(u)
+            full_units.add(u)
         for edge in unit.edges:
-            if u in whole or not edge.same:
-                whole.add(edge.producer)
+            if u in full_units or not edge.same:
+                full_units.add(edge.producer)
             else:
-                found[edge.producer] = found.get(edge.producer, 0.0) + found.get(u, 0.0)
-    return {u: share for u, share in found.items() if members >> u & 1 and u not in whole}
+                shares[edge.producer] = shares.get(edge.producer, 0.0) + shares.get(u, 0.0)
+    return {u: share for u, share in shares.items() if members >> u & 1 and u not in full_units}
 
 
 def cluster_parts(cluster: Cluster) -> dict[Node, Part]:
-    """The same of a cluster: its results that are ranges of a value which is computed whole."""
+    """Return a cluster's results that are ranges of a value computed in full."""
     if any(cluster.shape(k) != node.type.shape for k, node in enumerate(cluster.outputs)):
         return {}
     inside = set(cluster.nodes)

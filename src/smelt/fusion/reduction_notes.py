@@ -1,4 +1,4 @@
-"""What becomes of the folds over a streamed axis, in words for decisions."""
+"""Describe how the reductions over a streamed axis are carried, for decisions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from smelt.fusion.region import Region
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What becomes of one fold that reads another one over the same axis."""
+    """The treatment of a reduction that reads another one over the same axis."""
 
     fold: int
     reads: int
@@ -29,13 +29,13 @@ _HOW = {
 
 
 def steps(model: Model, region: Region, a: int) -> Iterator[Step]:
-    """Each dependency between the folds over a streamed axis, and what becomes of it."""
-    made = derived(model.units, region, a)
-    found, cascade = made.found, made.cascade
-    for fold, how in cascade.how.items():
-        for read in how.reads:
-            again = how.action == "recompute"
-            reason = "visited-again" if again else "carried"
-            told = how.blocker if again else _HOW[how.of(read)]
-            if fold in found.units and read in found.units:
-                yield Step(found.units[fold], found.units[read], reason, told)
+    """Iterate over the dependencies between reductions of a streamed axis."""
+    stream = derived(model.units, region, a)
+    collected, cascade = stream.found, stream.cascade
+    for reduction, treatment in cascade.how.items():
+        for read in treatment.reads:
+            is_recomputed = treatment.action == "recompute"
+            reason = "visited-again" if is_recomputed else "carried"
+            explanation = treatment.blocker if is_recomputed else _HOW[treatment.of(read)]
+            if reduction in collected.units and read in collected.units:
+                yield Step(collected.units[reduction], collected.units[read], reason, explanation)

@@ -1,18 +1,19 @@
-"""Moves that joining pairs cannot find: several clusters at once, and clusters taken apart again.
+"""Refine clusters by moves that joining pairs cannot find.
 
-Greedy joining ends where no pair gains.  Two kinds of better plans lie beyond that.
+Greedy joining ends where no pair gains. Two kinds of better plans remain.
 
-1. Runs: neighbours that gain only all together, such as kernels that read the same arrays in turn.
-   Clusters are put in a row in which producers stand before readers; a row may be cut anywhere
-   without closing a cycle, so the best cuts are found exactly, by dynamic programming.
-2. Splits: a cluster that took up a fold before something better came along.  One of its folds or
-   results becomes a kernel of its own, by itself or because what is left then joins a neighbour.
+1. Runs: neighbours that gain only all together, such as kernels that read the same arrays one after
+another. Clusters are put in topological order; that sequence may be cut anywhere without creating a
+cycle, so the best cuts are found exactly, by dynamic programming. 2. Splits: a cluster that took up
+a reduction before something better came along. One of its reductions or results becomes a kernel of
+its own, or the rest joins a neighbour.
 
-A third kind is made where memory is short, whatever the model says of its time: a large value that
-is mapped from another one becomes a kernel that does nothing else, which writes it in that one's
-place.  The model is asked in proportion to the number of units, of large sets fewer times, and not
-at all where the least that units take tells the answer; the first two take only what is predicted
-to gain.
+A third kind is used where memory is short, whatever the time (`Refinement.overwrite`): a large
+value that is an elementwise function of another becomes a kernel of its own, which overwrites that
+one.
+
+The number of evaluations is limited in proportion to the number of units, and lower bounds avoid
+many of them. Runs and splits are taken only if they are predicted to gain.
 """
 
 from __future__ import annotations
@@ -28,27 +29,34 @@ from smelt.fusion.reachability import in_order
 from smelt.fusion.state import SMALL, Cluster, State, Verdict
 
 RUN_LOOKS, SPLIT_LOOKS = 3, 1
-"""Members, for each unit of the graph, of the sets that may be asked about as runs and as parts of
-clusters: what a question takes grows with them."""
+"""Evaluation budgets for runs and for splits, in members of the evaluated sets per unit.
+
+The time of an evaluation grows with the members of the set.
+"""
 LEAST_LOOKS = 1200
-"""The same for a small graph."""
+"""Least budget, for small graphs."""
 MOST_NEIGHBOURS = 4
-"""Neighbours that a part of a cluster is tried to be joined with."""
+"""Most neighbours that a part of a cluster is tried to be joined with."""
 WORTH = 0.05
-"""Part of the time of two clusters that the traffic between them and a launch must make up."""
+"""Least share of two clusters' time that their shared traffic and a launch must make up."""
 FLAT = 16
-"""How many members of a set that maps one space take as long as one of any other set."""
+"""Members of a flat set that cost as much to evaluate as one member of another set."""
 HOPELESS = 1.25
-"""How much more than its clusters take apart a run that folds may take, twice in a row, to be grown
-further: what such runs compute again in every sweep over their rows only grows with them."""
+"""Ratio of a run's time to its clusters' time from which growing it is given up.
+
+It must be exceeded twice in a row. What such runs recompute in every pass over their rows only
+grows with them.
+"""
 ENOUGH, MORE = 0.03, 0.2
-"""Part of the time of what it touches that a move must gain, since less is within the model's
-error: where it makes no kernel more, and where it does."""
+"""Least gain of a move as a share of the time it affects; less is within the model's error.
+
+The second holds for moves that add a kernel.
+"""
 
 
 @dataclass(slots=True)
 class Move:
-    """Clusters that go, and sets that come instead."""
+    """Clusters to remove and sets to add instead."""
 
     gain: float
     old: tuple[int, ...]
@@ -56,40 +64,40 @@ class Move:
 
 
 class Refinement:
-    """Improves the clusters of a finished search."""
+    """Refines the clusters of a finished search."""
 
     def __init__(self, state: State, decisions: Decisions) -> None:
         self.state, self.units, self.decisions = state, state.units, decisions
-        self.left = self._looks(RUN_LOOKS)
+        self.left = self._budget(RUN_LOOKS)
         self.least = state.least
         self.next = max((len(self.units.values), *(c + 1 for c in state.clusters)))
         self.gone: set[tuple[int, int]] = set()
-        """Clusters that were given up: none comes again, so that moves cannot go in a circle."""
+        """Clusters that were replaced: none is built again, so moves cannot cycle."""
         self.hopeless: set[tuple[object, ...]] = set()
-        """What clusters that are best left as they are look like, with their neighbours."""
+        """Signatures of clusters with their neighbours for which no split gains."""
         self.places: dict[int, int] = {}
-        """Where clusters stand in a row, producers before readers; empty until that is asked."""
+        """Topological index of each cluster; empty until needed."""
 
     def run(self) -> list[int]:
-        """Takes the moves that gain; returns the clusters that came of them."""
-        fresh = [c for move in self._runs() for c in self._take(move)]
-        self.left = self._looks(SPLIT_LOOKS)
+        """Take the moves that gain; return the clusters they created."""
+        created = [c for move in self._best_runs() for c in self._take(move)]
+        self.left = self._budget(SPLIT_LOOKS)
         pending = [] if self.state.wishes.must else self._by_slack()
         while pending and self.left > 0:
             c = pending.pop()
             move = self._split(c) if c in self.state.clusters else None
             if move is not None and self._is_acyclic(move):
-                found = self._take(move)
-                fresh += found
-                pending += found
-        return [c for c in fresh if c in self.state.clusters]
+                added = self._take(move)
+                created += added
+                pending += added
+        return [c for c in created if c in self.state.clusters]
 
-    def _looks(self, each: int) -> int:
-        """Members of sets that may be asked about."""
+    def _budget(self, each: int) -> int:
+        """Return how many members of sets may be evaluated."""
         return max(LEAST_LOOKS, each * len(self.units.units))
 
     def _by_slack(self) -> list[int]:
-        """The clusters, last those that take most beyond the least that their units take."""
+        """Return the clusters in order of their time above the lower bound, largest last."""
         clusters = self.state.clusters
         slack = {
             c: k.cost.burden - self.least.alone(k.region, 1) for c, k in sorted(clusters.items())
@@ -97,413 +105,463 @@ class Refinement:
         return sorted(slack, key=lambda c: slack[c])
 
     def overwrite(self) -> None:
-        """Takes clusters apart so that large values are written over others that nobody reads any
-        more: by kernels that map them, which run last of those that read them."""
+        """Split clusters so that large values overwrite others that are not read any more.
+
+        The kernel that overwrites is elementwise and runs after all other readers.
+        """
         for c in sorted(self.state.clusters):
-            found = self._over(c)
-            if found is not None and self._is_acyclic(found[0]):
-                move, value, old = found
+            candidate = self._overwriting_move(c)
+            if candidate is not None and self._is_acyclic(candidate[0]):
+                move, value, overwritten = candidate
                 members = [v.key[0] for v in move.new]
-                self.decisions.over(self.state.clusters[c], members, value, old)
+                self.decisions.over(self.state.clusters[c], members, value, overwritten)
                 self._replace(move)
 
-    def _over(self, c: int) -> tuple[Move, int, int] | None:
-        """A cluster's move, the value that is written over another one, and that one."""
+    def _overwriting_move(self, c: int) -> tuple[Move, int, int] | None:
+        """Return a cluster's move, the value that overwrites another one, and that one."""
         cluster, units = self.state.clusters[c], self.units
         nbytes = self.state.model.nbytes
-        kept = [u for k in self.state.clusters.values() for u in bits(k.stored & ~units.outputs)]
-        most = max((nbytes[u] for u in kept), default=0)
+        stored = [u for k in self.state.clusters.values() for u in bits(k.stored & ~units.outputs)]
+        largest = max((nbytes[u] for u in stored), default=0)
         if cluster.region.flat or cluster.members & units.calls:
             return None
         for u in bits(cluster.stored & ~units.outputs):
-            if nbytes[u] * SMALL <= most:
+            if nbytes[u] * SMALL <= largest:
                 continue
             new = self._mapped_last(cluster, u)
-            at = next((k for k, v in enumerate(new) if v.region.stored == 1 << u), -1)
-            if at < 0 or not new[at].region.flat:
+            index = next((k for k, v in enumerate(new) if v.region.stored == 1 << u), -1)
+            if index < 0 or not new[index].region.flat:
                 continue
-            region = new[at].region
-            for old in bits(cluster.reads):
-                read, kind = region.loads.get(old, []), units.values[old].type
-                mapped = len(read) == 1 and read == region.places[u]
-                again = any(old in v.region.loads for v in new[at + 1 :])
+            region = new[index].region
+            for overwritten in bits(cluster.reads):
+                reads, value_type = (
+                    region.loads.get(overwritten, []),
+                    units.values[overwritten].type,
+                )
+                is_elementwise = len(reads) == 1 and reads == region.places[u]
+                read_later = any(overwritten in v.region.loads for v in new[index + 1 :])
                 if (
-                    mapped
-                    and not again
-                    and old >= len(units.inputs)
-                    and kind == units.values[u].type
+                    is_elementwise
+                    and not read_later
+                    and overwritten >= len(units.inputs)
+                    and value_type == units.values[u].type
                 ):
-                    return Move(0.0, (c,), tuple(new)), u, old
+                    return Move(0.0, (c,), tuple(new)), u, overwritten
         return None
 
     def _mapped_last(self, cluster: Cluster, u: int) -> list[Verdict]:
-        """A cluster as up to three: what `u` needs or what does not need it, the maps that make
-        `u` of that, and what reads it; none if one of them is no kernel."""
-        units, members = self.units, cluster.members & ~(1 << u)
-        maps = self._closure(1 << u, cluster.members & ~units.folds | 1 << u)
-        behind = self.state.reads(maps) & members
-        others = cluster.stored & ~(1 << u)
-        early = sum(
-            1 << r for r in bits(others) if not self._closure(1 << r, cluster.members) >> u & 1
-        )
-        first = self._closure(behind | early, members)
-        late = others & ~first
-        rest = self._closure(late, members & ~(behind | early))
-        parts = ((first, behind | early), (maps, 1 << u), (rest, late))
-        found = [self._judge(part, stored) for part, stored in parts if part]
-        judged = [v for v in found if v is not None]
-        return judged if len(judged) == len(found) else []
+        """Split a cluster into up to three kernels around the elementwise computation of `u`.
 
-    def _judge(self, members: int, stored: int, parts: Sequence[Cluster] = ()) -> Verdict | None:
-        """A verdict that is a kernel, None if there is none or too much was asked."""
+        They are: what `u` needs or what does not need it; the elementwise units that compute `u`;
+        what reads it. Empty if one of them is no kernel.
+        """
+        units, members = self.units, cluster.members & ~(1 << u)
+        mapped = self._closure(1 << u, cluster.members & ~units.folds | 1 << u)
+        operands = self.state.reads(mapped) & members
+        other_results = cluster.stored & ~(1 << u)
+        early_results = sum(
+            1 << r
+            for r in bits(other_results)
+            if not self._closure(1 << r, cluster.members) >> u & 1
+        )
+        before = self._closure(operands | early_results, members)
+        late_results = other_results & ~before
+        after = self._closure(late_results, members & ~(operands | early_results))
+        parts = ((before, operands | early_results), (mapped, 1 << u), (after, late_results))
+        verdicts = [self._evaluate(part, stored) for part, stored in parts if part]
+        kernels = [v for v in verdicts if v is not None]
+        return kernels if len(kernels) == len(verdicts) else []
+
+    def _evaluate(self, members: int, stored: int, parts: Sequence[Cluster] = ()) -> Verdict | None:
+        """Return the verdict on a set if it is a kernel, else None.
+
+        Also None if the budget is spent.
+        """
         if self.left <= 0:
             return None
         before = self.state.asked
-        found = self.state.judge(members, stored, parts)
+        verdict = self.state.judge(members, stored, parts)
         if self.state.asked > before:
-            self.left -= members.bit_count() // (FLAT if found.found.flat else 1)
-        return found if found.cost is not None and found.refusal is None else None
+            self.left -= members.bit_count() // (FLAT if verdict.found.flat else 1)
+        return verdict if verdict.cost is not None and verdict.refusal is None else None
 
     # ---- runs ----------------------------------------------------------------------------------
 
-    def _runs(self) -> list[Move]:
-        """Neighbours in a row that are better together, though no two of them are."""
+    def _best_runs(self) -> list[Move]:
+        """Return consecutive clusters that are faster together, though no two of them are."""
         clusters = self.state.clusters
-        row = in_order({c: self.state.successors(c) for c in clusters})
+        order = in_order({c: self.state.successors(c) for c in clusters})
         best: list[tuple[float, int]] = [(0.0, 0)]
-        found: dict[tuple[int, int], Verdict] = {}
-        for end in range(1, len(row) + 1):
-            best.append((best[-1][0] + clusters[row[end - 1]].cost.burden, end - 1))
-        for start in range(len(row)):
-            before = clusters[row[start]].cost.burden
-            for end, verdict in self._grown(row, start):
-                before += clusters[row[end - 1]].cost.burden
-                if verdict.cost is not None and verdict.cost.burden < (1 - ENOUGH) * before:
-                    found[start, end] = verdict
-        for end in range(1, len(row) + 1):
-            best[end] = (best[end - 1][0] + clusters[row[end - 1]].cost.burden, end - 1)
+        verdicts: dict[tuple[int, int], Verdict] = {}
+        for end in range(1, len(order) + 1):
+            best.append((best[-1][0] + clusters[order[end - 1]].cost.burden, end - 1))
+        for start in range(len(order)):
+            total_ns = clusters[order[start]].cost.burden
+            for end, verdict in self._grow_run(order, start):
+                total_ns += clusters[order[end - 1]].cost.burden
+                if verdict.cost is not None and verdict.cost.burden < (1 - ENOUGH) * total_ns:
+                    verdicts[start, end] = verdict
+        for end in range(1, len(order) + 1):
+            best[end] = (best[end - 1][0] + clusters[order[end - 1]].cost.burden, end - 1)
             for start in range(end - 1):
-                verdict = found.get((start, end))
+                verdict = verdicts.get((start, end))
                 if verdict is not None and verdict.cost is not None:
                     best[end] = min(best[end], (best[start][0] + verdict.cost.burden, start))
         moves: list[Move] = []
-        end = len(row)
+        end = len(order)
         while end:
             start = best[end][1]
             if end - start > 1:
-                gain = sum(clusters[c].cost.burden for c in row[start:end])
+                gain = sum(clusters[c].cost.burden for c in order[start:end])
                 gain -= best[end][0] - best[start][0]
-                moves.append(Move(gain, tuple(row[start:end]), (found[start, end],)))
+                moves.append(Move(gain, tuple(order[start:end]), (verdicts[start, end],)))
             end = start
         return moves
 
-    def _grown(self, row: Sequence[int], start: int) -> Iterator[tuple[int, Verdict]]:
-        """The runs that begin at a place in the row: where they end, and what they are.  Where one
-        of them streams, more than traffic may be saved: what a mask rules out."""
+    def _grow_run(self, order: Sequence[int], start: int) -> Iterator[tuple[int, Verdict]]:
+        """Iterate over runs from an index of the order, with end and verdict.
+
+        Where one of the clusters streams, more than traffic may be saved: blocks that a mask rules
+        out.
+        """
         state = self.state
-        whole = state.clusters[row[start]]
-        streams = whole.cost.stream >= 0
-        old = 1 << row[start]
-        apart, worse = whole.cost.burden, 0
-        for end in range(start + 2, len(row) + 1):
-            c = row[end - 1]
+        run = state.clusters[order[start]]
+        streams = run.cost.stream >= 0
+        included = 1 << order[start]
+        separate_ns, hopeless_steps = run.cost.burden, 0
+        for end in range(start + 2, len(order) + 1):
+            c = order[end - 1]
             other = state.clusters[c]
-            members = whole.members | other.members
-            if members & self.units.calls or whole.size + other.size > CODE:
+            members = run.members | other.members
+            if members & self.units.calls or run.size + other.size > CODE:
                 return
-            shared = self._traffic(whole.stored & other.reads | whole.reads & other.reads)
-            least = min(whole.cost.burden, other.cost.burden)
+            shared = self._traffic(run.stored & other.reads | run.reads & other.reads)
+            least = min(run.cost.burden, other.cost.burden)
             streams = streams or other.cost.stream >= 0
             if not shared or (not streams and shared + other.cost.launch < WORTH * least):
                 return
-            reads = (whole.reads | other.reads) & ~members
-            old |= 1 << c
-            stored = self._stored(whole.stored | other.stored, old)
+            reads = (run.reads | other.reads) & ~members
+            included |= 1 << c
+            stored = self._stored(run.stored | other.stored, included)
             if reads.bit_count() + stored.bit_count() > OPERANDS:
                 return
-            found = self._judge(members, stored, (whole, other))
-            if found is None or found.cost is None:
+            verdict = self._evaluate(members, stored, (run, other))
+            if verdict is None or verdict.cost is None:
                 return
-            size = state.size(members, (whole, other))
-            whole = Cluster(members, stored, reads, size, found, found.cost)
-            yield end, found
-            apart += other.cost.burden
-            hopeless = found.region.ended and found.cost.burden > HOPELESS * apart
-            worse = worse + 1 if hopeless else 0
-            if worse > 1:
+            size = state.size(members, (run, other))
+            run = Cluster(members, stored, reads, size, verdict, verdict.cost)
+            yield end, verdict
+            separate_ns += other.cost.burden
+            is_hopeless = verdict.region.ended and verdict.cost.burden > HOPELESS * separate_ns
+            hopeless_steps = hopeless_steps + 1 if is_hopeless else 0
+            if hopeless_steps > 1:
                 return
 
     def _traffic(self, values: int) -> float:
-        """Nanoseconds of reading some values once."""
+        """Return the nanoseconds of reading some values once."""
         model = self.state.model
         return sum(model.read_ns(v, model.nbytes[v], model.cores) for v in bits(values))
 
-    def _stored(self, stored: int, inside: int, also: int = 0) -> int:
-        """Those of some values that clusters other than `inside` read, or nobody, or that `also`
-        are read."""
+    def _stored(self, stored: int, inside: int, always: int = 0) -> int:
+        """Return those of some values that must be stored.
+
+        These are values that clusters outside `inside` read, that nobody reads, or that are in
+        `always`.
+        """
         units = self.units
         return sum(
             1 << u
             for u in bits(stored)
             if self.state.readers[u] & ~inside
-            or (units.outputs | also) >> u & 1
+            or (units.outputs | always) >> u & 1
             or not units.users[u]
         )
 
     # ---- splits --------------------------------------------------------------------------------
 
     def _split(self, c: int) -> Move | None:
-        """The best way to take a cluster apart."""
+        """Return the best way to split a cluster, None if none gains."""
         cluster = self.state.clusters[c]
         if cluster.members & self.units.calls or cluster.members & (cluster.members - 1) == 0:
             return None
-        near = self._neighbours(c)
-        around = self._around(c, near)
-        if around in self.hopeless:
+        neighbours = self._neighbours(c)
+        signature = self._neighbourhood_signature(c, neighbours)
+        if signature in self.hopeless:
             return None
-        best = self._best_split(c, [n for n in near if self._may_gain(c, n)])
-        if best is None and around is not None and self.left > 0:
-            self.hopeless.add(around)
+        best = self._best_split(c, [n for n in neighbours if self._may_gain(c, n)])
+        if best is None and signature is not None and self.left > 0:
+            self.hopeless.add(signature)
         return best
 
-    def _around(self, c: int, near: Sequence[int]) -> tuple[object, ...] | None:
-        """What a cluster and its neighbours look like, each by itself and together: where nothing
-        gains, nothing does where it is the same.  None if nothing else can look like that, or not
-        all that happens there is a matter of looks."""
+    def _neighbourhood_signature(
+        self, c: int, neighbours: Sequence[int]
+    ) -> tuple[object, ...] | None:
+        """Return the signature of a cluster with its neighbours, each and together.
+
+        Where one of two such groups gains nothing, the other does not either. None if there is no
+        signature or not everything depends on it.
+        """
         state = self.state
         if self.gone or state.wishes.never:
             return None
-        clusters = [state.clusters[n] for n in (c, *near)]
+        clusters = [state.clusters[n] for n in (c, *neighbours)]
         members = stored = inside = 0
-        for n, k in zip((c, *near), clusters, strict=True):
+        for n, k in zip((c, *neighbours), clusters, strict=True):
             members, stored, inside = members | k.members, stored | k.stored, inside | 1 << n
-        look = state.alike.look(members, self._stored(stored, inside))
-        if look is None:
+        signature = state.alike.look(members, self._stored(stored, inside))
+        if signature is None:
             return None
-        place = {u: k for k, u in enumerate(bits(members))}
+        index = {u: k for k, u in enumerate(bits(members))}
         sets = [s for k in clusters for s in (k.members, k.stored)]
         sets.append(stored & self.units.outputs)
-        return (look.form, *[tuple([place[u] for u in bits(s)]) for s in sets])
+        return (signature.form, *[tuple([index[u] for u in bits(s)]) for s in sets])
 
-    def _best_split(self, c: int, near: Sequence[int]) -> Move | None:
-        """The best way to take a cluster apart, perhaps with one of its neighbours."""
+    def _best_split(self, c: int, neighbours: Sequence[int]) -> Move | None:
+        """Return the best way to split a cluster, possibly joining a part with a neighbour."""
         cluster = self.state.clusters[c]
         best: Move | None = None
-        if not near and not self._may_gain(c):
+        if not neighbours and not self._may_gain(c):
             return None
-        for cut in self._cuts(cluster):
-            sets = self._sets(cluster, cut)
+        for cut_units in self._cut_points(cluster):
+            sets = self._split_at(cluster, cut_units)
             if not sets:
                 continue
-            kept = sets[0][1] & ~cluster.stored
-            able = [n for n in near if self._may_gain(c, n, kept)] if kept else near
-            ways = list(self._ways(c, able, sets))
-            if not ways and not self._may_gain(c, kept=kept):
+            exchanged = sets[0][1] & ~cluster.stored
+            candidates = (
+                [n for n in neighbours if self._may_gain(c, n, exchanged)]
+                if exchanged
+                else neighbours
+            )
+            options = list(self._join_options(c, candidates, sets))
+            if not options and not self._may_gain(c, exchanged=exchanged):
                 continue
-            one, other = (self._judge(*part) for part in sets)
-            if one is None or other is None:
+            first, second = (self._evaluate(*part) for part in sets)
+            if first is None or second is None:
                 continue
-            for move in self._moves(c, ways, (one, other), 0.0 if best is None else best.gain):
-                before = sum(self.state.clusters[k].cost.burden for k in move.old)
-                enough = ENOUGH if len(move.new) <= len(move.old) else MORE
+            for move in self._moves(
+                c, options, (first, second), 0.0 if best is None else best.gain
+            ):
+                old_ns = sum(self.state.clusters[k].cost.burden for k in move.old)
+                min_share = ENOUGH if len(move.new) <= len(move.old) else MORE
                 if self.gone.intersection([v.key for v in move.new]):
                     continue
-                if move.gain > enough * before and (best is None or move.gain > best.gain):
+                if move.gain > min_share * old_ns and (best is None or move.gain > best.gain):
                     best = move
         return best
 
-    def _may_gain(self, c: int, n: int = -1, kept: int = 0) -> bool:
-        """Whether a cluster taken apart, or one and its neighbour `n` otherwise than they are, may
-        gain enough: not if they take little more than their units do in any two kernels of which
-        one writes values that are `kept` for the other."""
+    def _may_gain(self, c: int, n: int = -1, exchanged: int = 0) -> bool:
+        """Return whether splitting a cluster, or regrouping it with neighbour `n`, may gain enough.
+
+        It may not if they take little more than the lower bound for their units in any two kernels,
+        of which one stores the values `exchanged` for the other.
+        """
         cluster = self.state.clusters[c]
         if n < 0:
-            least = self.least.alone(cluster.region, 2, kept)
+            least = self.least.alone(cluster.region, 2, exchanged)
             return cluster.cost.burden - least > MORE * cluster.cost.burden
         other = self.state.clusters[n]
-        both, before = cluster.stored | other.stored, cluster.cost.burden + other.cost.burden
+        both, old_ns = cluster.stored | other.stored, cluster.cost.burden + other.cost.burden
         stored = self._stored(both, 1 << c | 1 << n)
-        least = self.least.both(cluster.region, other.region, stored, 2, kept)
-        return before - least + self.state.held(both) > ENOUGH * before
+        least = self.least.both(cluster.region, other.region, stored, 2, exchanged)
+        return old_ns - least + self.state.held(both) > ENOUGH * old_ns
 
-    def _cuts(self, cluster: Cluster) -> Iterator[int]:
-        """Members that may be where a cluster is cut: each of its folds and results, and what folds
-        of finished folds read, for rows end there; that by one and all together, for it takes
-        several where several numbers of each row are summed up."""
-        cuts = cluster.members & self.units.folds
-        ends = 0
+    def _cut_points(self, cluster: Cluster) -> Iterator[int]:
+        """Iterate over sets of members at which a cluster may be cut.
+
+        These are each of its reductions and results, and the operands of reductions that read
+        finished reductions, for rows end there: one at a time and all together, since several are
+        needed where several numbers of each row are summed.
+        """
+        candidates = cluster.members & self.units.folds
+        operands = 0
         if self.state.held(cluster.reads):
-            for u in bits(cuts):
+            for u in bits(candidates):
                 if cluster.region.levels.get(u, 0) > 1:
-                    ends |= self.units.operands[u] & cluster.members
+                    operands |= self.units.operands[u] & cluster.members
         if cluster.stored & (cluster.stored - 1):
-            cuts |= cluster.stored
-        yield from (1 << u for u in bits(cuts | ends))
-        if ends & (ends - 1):
-            yield ends
+            candidates |= cluster.stored
+        yield from (1 << u for u in bits(candidates | operands))
+        if operands & (operands - 1):
+            yield operands
 
-    def _sets(self, cluster: Cluster, cut: int) -> tuple[tuple[int, int], ...]:
-        """Some members with all that they need, and what is left, which reads them: both with what
-        is written of them; nothing where one of the two would be."""
-        first = self._closure(cut, cluster.members)
-        roots = cluster.stored & ~first
-        once = self._once(first, roots) | cut
-        rest = self._closure(roots, cluster.members & ~once)
-        kept = cluster.stored & first | self.state.reads(rest) & once
-        if not roots or (first | rest) != cluster.members or not kept:
+    def _split_at(self, cluster: Cluster, cut: int) -> tuple[tuple[int, int], ...]:
+        """Split a cluster at some members: up to them, and the rest, which reads them.
+
+        Each part comes with what it stores. Empty if one of the parts would be.
+        """
+        before = self._closure(cut, cluster.members)
+        roots = cluster.stored & ~before
+        loaded = self._loaded_members(before, roots) | cut
+        after = self._closure(roots, cluster.members & ~loaded)
+        exchanged = cluster.stored & before | self.state.reads(after) & loaded
+        if not roots or (before | after) != cluster.members or not exchanged:
             return ()
-        return (first, kept), (rest, roots)
+        return (before, exchanged), (after, roots)
 
-    def _once(self, members: int, roots: int) -> int:
-        """Members that are read from memory rather than computed again beside `roots`: folds, and
-        what is small."""
+    def _loaded_members(self, members: int, roots: int) -> int:
+        """Return the members that the rest loads instead of recomputing.
+
+        These are reductions and small values.
+        """
         nbytes = self.state.model.nbytes
-        most = max(nbytes[r] for r in bits(roots)) if roots else 0
-        small = sum(1 << v for v in bits(members) if SMALL * nbytes[v] <= most)
+        largest = max(nbytes[r] for r in bits(roots)) if roots else 0
+        small = sum(1 << v for v in bits(members) if SMALL * nbytes[v] <= largest)
         return members & self.units.folds | small
 
-    def _closure(self, wanted: int, members: int) -> int:
-        """Members that some of them need."""
-        found = 0
-        pending = wanted & members
+    def _closure(self, roots: int, members: int) -> int:
+        """Return the members that some of them depend on."""
+        members_needed = 0
+        pending = roots & members
         while pending:
             u = pending.bit_length() - 1
-            found |= 1 << u
-            pending = (pending | self.units.operands[u] & members) & ~found
-        return found
+            members_needed |= 1 << u
+            pending = (pending | self.units.operands[u] & members) & ~members_needed
+        return members_needed
 
-    def _ways(
-        self, c: int, near: Sequence[int], sets: Sequence[tuple[int, int]]
+    def _join_options(
+        self, c: int, neighbours: Sequence[int], sets: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[int, int, int]]:
-        """How one of two parts of a cluster may be joined with a neighbour: with which one, what is
-        written then, and the number of the part.  Only where they share something, and where no
-        kernels wait for one another in a circle."""
+        """Iterate over ways to join a part of a cluster with a neighbour.
+
+        Yields the neighbour, what is stored then, and the number of the part. Only if they share a
+        value and no cycle of kernels results.
+        """
         clusters, reads = self.state.clusters, self.state.reads
-        for n in near:
+        for n in neighbours:
             cluster = clusters[n]
-            for k, (members, own) in enumerate(sets):
-                read = reads(members)
-                if not (cluster.stored & read | own & cluster.reads | read & cluster.reads):
+            for k, (members, part_stored) in enumerate(sets):
+                part_reads = reads(members)
+                if not (
+                    cluster.stored & part_reads
+                    | part_stored & cluster.reads
+                    | part_reads & cluster.reads
+                ):
                     continue
-                left = sets[1 - k]
-                stored = self._stored(own | cluster.stored, 1 << c | 1 << n, reads(left[0]))
-                if not self._is_circle(c, n, (members | cluster.members, stored), left):
+                rest = sets[1 - k]
+                stored = self._stored(part_stored | cluster.stored, 1 << c | 1 << n, reads(rest[0]))
+                if not self._creates_cycle(c, n, (members | cluster.members, stored), rest):
                     yield n, stored, k
 
     def _moves(
         self,
         c: int,
-        ways: Sequence[tuple[int, int, int]],
+        options: Sequence[tuple[int, int, int]],
         parts: tuple[Verdict, Verdict],
-        most: float,
+        min_gain: float,
     ) -> Iterator[Move]:
-        """The two parts as they are, and either joined with a neighbour where that may gain more
-        than `most`."""
+        """Iterate over moves: the two parts as they are, and each joined with a neighbour.
+
+        Joins are evaluated only where they may gain more than `min_gain`.
+        """
         clusters, state = self.state.clusters, self.state
-        one, other = parts
-        assert one.cost is not None and other.cost is not None
-        apart = one.cost.burden + other.cost.burden
-        before = clusters[c].cost.burden
-        more = (one.region.stored | other.region.stored) & ~clusters[c].stored
-        yield Move(before - apart - state.held(more, other.region.stored), (c,), parts)
-        for n, stored, k in ways:
-            cluster, part, left = clusters[n], parts[k], parts[1 - k]
-            assert part.cost is not None and left.cost is not None
+        first, second = parts
+        assert first.cost is not None and second.cost is not None
+        separate_ns = first.cost.burden + second.cost.burden
+        old_ns = clusters[c].cost.burden
+        added = (first.region.stored | second.region.stored) & ~clusters[c].stored
+        yield Move(old_ns - separate_ns - state.held(added, second.region.stored), (c,), parts)
+        for n, stored, k in options:
+            cluster, part, rest = clusters[n], parts[k], parts[1 - k]
+            assert part.cost is not None and rest.cost is not None
             region, both = part.region, clusters[c].stored | cluster.stored
-            gain = before + cluster.cost.burden - left.cost.burden + state.held(both)
+            gain = old_ns + cluster.cost.burden - rest.cost.burden + state.held(both)
             gain -= self.least.both(region, cluster.region, stored, 1)
-            if gain <= max(most, ENOUGH * (before + cluster.cost.burden)):
+            if gain <= max(min_gain, ENOUGH * (old_ns + cluster.cost.burden)):
                 continue
-            found = self._judge(region.members | cluster.members, stored)
-            if found is not None and found.cost is not None:
-                gain = before + cluster.cost.burden - left.cost.burden - found.cost.burden
-                gone = both & ~left.region.stored & ~found.region.stored
-                gain += state.held(gone, found.region.stored)
+            verdict = self._evaluate(region.members | cluster.members, stored)
+            if verdict is not None and verdict.cost is not None:
+                gain = old_ns + cluster.cost.burden - rest.cost.burden - verdict.cost.burden
+                dropped = both & ~rest.region.stored & ~verdict.region.stored
+                gain += state.held(dropped, verdict.region.stored)
                 reads = state.reads(region.members)
                 if not (cluster.stored & reads | region.stored & cluster.reads):
-                    # they start together anyway
-                    saved = part.cost.launch + cluster.cost.launch - found.cost.launch
+                    # kernels of one launch start together anyway
+                    saved = part.cost.launch + cluster.cost.launch - verdict.cost.launch
                     gain -= max(0.0, saved - INLINE_LAUNCH_NS)
-                yield Move(gain, (c, n), (left, found))
+                yield Move(gain, (c, n), (rest, verdict))
 
     def _neighbours(self, c: int) -> list[int]:
-        """Clusters that share much traffic with one, the most first."""
+        """Return the clusters that share much traffic with one, the most first."""
         state = self.state
         cluster = state.clusters[c]
         shared: dict[int, float] = {}
         for v in bits(cluster.reads | cluster.stored):
-            spent = self._traffic(1 << v) + state.held(1 << v)
+            traffic_ns = self._traffic(1 << v) + state.held(1 << v)
             for n in bits(state.readers[v] | state.holders[v]):
-                shared[n] = shared.get(n, 0.0) + spent
-        found: list[int] = []
-        for n, spent in shared.items():
+                shared[n] = shared.get(n, 0.0) + traffic_ns
+        neighbours: list[int] = []
+        for n, traffic_ns in shared.items():
             other = state.clusters[n]
-            most = spent + min(cluster.cost.launch, other.cost.launch)
+            max_gain = traffic_ns + min(cluster.cost.launch, other.cost.launch)
             if (
                 n != c
                 and not other.members & self.units.calls
-                and most > WORTH * (cluster.cost.burden + other.cost.burden)
+                and max_gain > WORTH * (cluster.cost.burden + other.cost.burden)
             ):
-                found.append(n)
-        return sorted(found, key=lambda n: -shared[n])[:MOST_NEIGHBOURS]
+                neighbours.append(n)
+        return sorted(neighbours, key=lambda n: -shared[n])[:MOST_NEIGHBOURS]
 
     # ---- carrying out --------------------------------------------------------------------------
 
-    def _is_circle(self, c: int, n: int, joined: tuple[int, int], left: tuple[int, int]) -> bool:
-        """Whether a part of cluster `c` as one kernel with `n` would wait for itself, by way of
-        what is left of `c` or of other clusters: told from what each computes and writes."""
+    def _creates_cycle(
+        self, c: int, n: int, joined: tuple[int, int], rest: tuple[int, int]
+    ) -> bool:
+        """Return whether joining a part of cluster `c` with `n` closes a cycle.
+
+        A path may lead through the rest of `c` or through other clusters.
+        """
         state = self.state
         if not self.places:
-            row = in_order({k: state.successors(k) for k in state.clusters})
-            self.places = {k: place for place, k in enumerate(row)}
-        last = max(self.places[c], self.places[n])  # who comes later does not lead back
-        wanted, needed = state.reads(joined[0]), state.reads(left[0])
-        written = everything = joined[1]
+            order = in_order({k: state.successors(k) for k in state.clusters})
+            self.places = {k: place for place, k in enumerate(order)}
+        last = max(self.places[c], self.places[n])  # later clusters cannot lead back
+        reads, rest_reads = state.reads(joined[0]), state.reads(rest[0])
+        written = all_written = joined[1]
         seen = 1 << c | 1 << n
-        while written and not written & wanted:
-            more = left[1] if written & needed else 0
+        while written and not written & reads:
+            next_written = rest[1] if written & rest_reads else 0
             for v in bits(written):
                 for k in bits(state.readers[v] & ~seen):
                     seen |= 1 << k
-                    more |= state.clusters[k].stored if self.places[k] < last else 0
-            written = more & ~everything
-            everything |= more
+                    next_written |= state.clusters[k].stored if self.places[k] < last else 0
+            written = next_written & ~all_written
+            all_written |= next_written
         return bool(written)
 
     def _is_acyclic(self, move: Move) -> bool:
-        """Whether the clusters still wait for one another in one direction after a move."""
+        """Return whether the clusters remain acyclic after a move."""
         clusters = self.state.clusters
         sets = [(k.stored, k.reads) for c, k in clusters.items() if c not in move.old]
         sets += [(v.key[1], self.state.reads(v.key[0])) for v in move.new]
         written = 0
         pending = sets
-        ours = sum(1 << u.number for u in self.units.units)
+        units_mask = sum(1 << u.number for u in self.units.units)
         while pending:
-            waiting = [s for s in pending if s[1] & ours & ~written]
+            waiting = [s for s in pending if s[1] & units_mask & ~written]
             if len(waiting) == len(pending):
                 return False
             for stored, reads in pending:
-                if not reads & ours & ~written:
+                if not reads & units_mask & ~written:
                     written |= stored
             pending = waiting
         return True
 
     def _take(self, move: Move) -> list[int]:
-        """Carries out a move; returns the numbers of the new clusters."""
-        before = [self.state.clusters[c] for c in move.old]
-        self.decisions.refined(before, [found.key[0] for found in move.new], move.gain)
+        """Carry out a move and record it; return the numbers of the new clusters."""
+        old = [self.state.clusters[c] for c in move.old]
+        self.decisions.refined(old, [verdict.key[0] for verdict in move.new], move.gain)
         return self._replace(move)
 
     def _replace(self, move: Move) -> list[int]:
-        """Puts the new clusters in the places of the old ones; returns their numbers."""
+        """Replace the old clusters by the new ones; return their numbers."""
         for c in move.old:
             cluster = self.state.clusters[c]
             self.gone.add((cluster.members, cluster.stored))
             self.state.remove(c)
-        fresh: list[int] = []
+        created: list[int] = []
         self.places = {}
-        for found in move.new:
-            self.state.put(self.next, found)
-            fresh.append(self.next)
+        for verdict in move.new:
+            self.state.put(self.next, verdict)
+            created.append(self.next)
             self.next += 1
-        return fresh
+        return created

@@ -1,9 +1,10 @@
-"""A set of units as one kernel: where each is computed, along which axes, behind which folds.
+"""Determine how a set of units would be computed as one kernel.
 
-Lowering pulls values back from the outputs and gives axes their roles; this module foresees the
-outcome without building anything, so that the search can ask about thousands of sets.  A *place* is
-the position at which a unit is computed, in axes of the region: an axis number for each dimension,
-`STILL`, or an index expression.
+A region says at which position each unit is computed, along which axes, and after which reductions.
+Lowering pulls values back from the outputs and assigns axes to roles; this module predicts the
+outcome without building anything, so that the search can evaluate thousands of sets. A position
+(`Place`) is given in axes of the region: for each dimension an axis number, `STILL` (0), or an
+index expression.
 
 >>> from smelt.graph.text import parse
 >>> graph = parse('''graph f(x: f32[n,m]) {
@@ -47,74 +48,77 @@ Masks: TypeAlias = dict[int, list[int]]
 
 @dataclass(slots=True, eq=False)
 class Region:
-    """What `look` finds.  Sets of units, values and axes are bit masks."""
+    """The result of `look`. Sets of units, values and axes are bit masks."""
 
     members: int
     stored: int
     axes: list[int] = field(default_factory=list[int])
     """Extent numbers (of `Units.extents`) of the axes."""
     places: Places = field(default_factory=dict[int, list[Place]])
-    """Where each unit is computed; readers come before what they read."""
+    """Positions at which each unit is computed; readers come before their operands."""
     masks: Masks = field(default_factory=dict[int, list[int]])
-    """The axes of each of these places."""
+    """The axes of each of these positions."""
     loads: Places = field(default_factory=dict[int, list[Place]])
-    """Values from outside and where they are read."""
+    """Values from outside and the positions where they are read."""
     load_masks: Masks = field(default_factory=dict[int, list[int]])
     ended: dict[int, int] = field(default_factory=dict[int, int])
-    """Axes that each fold ends."""
+    """Axes that each reduction reduces."""
     levels: dict[int, int] = field(default_factory=dict[int, int])
-    """How many folds lie one behind the other, up to and with a unit; empty if there are none."""
+    """Length of the longest chain of reductions up to and including a unit; empty if none."""
     grid: int = 0
-    """Axes that every result has and no fold ends."""
+    """Axes that every result has and no reduction reduces."""
     folded: int = 0
     scanned: int = 0
     flat: bool = False
-    """Every unit is computed once, at positions of one and the same space."""
+    """Whether every unit is computed once, at positions of one common space."""
     even: bool = False
-    """Flat, and at every position of it: nothing is broadcast inside."""
+    """Whether it is flat and nothing is broadcast inside: every unit at every position."""
     work: float = -1.0
-    """Nanoseconds of arithmetic on one core; -1 until the model has counted."""
-    fault: str | None = None  # the reason for which this is no kernel
+    """Nanoseconds of arithmetic on one core; -1 until the model has computed it."""
+    fault: str | None = None  # the reason why this is no kernel
     at: int = -1  # the unit that the fault is about
     ends: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
-    """The same axes as `ended` in the order in which a fold ends them, where it stands first."""
+    """The axes of `ended` in the order in which the reduction has them at its first position."""
     peeked: dict[int, list[Window]] = field(default_factory=dict[int, "list[Window]"])
-    """The windows through which folds read each product that is computed once for each place."""
+    """Windows through which reductions read each product that is computed once per position."""
     packing: float = 0.0
-    """The part of `work` that packs operands of products again."""
+    """The part of `work` that packs operands of contractions repeatedly."""
     picks: dict[str, int] = field(default_factory=dict[str, int])
-    """The axes of each position that data decide."""
+    """The axes of each data-dependent position."""
     parts: dict[int, int] = field(default_factory=dict[int, int])
-    """Results that are ranges of a unit, stored at its places."""
+    """Results that are ranges of another unit and are stored at its positions."""
 
     @property
     def all_axes(self) -> int:
         return (1 << len(self.axes)) - 1
 
     def refuse(self, reason: str, unit: int) -> Region:
-        """This region with a fault."""
+        """Return this region with a fault."""
         self.fault, self.at = reason, unit
         return self
 
 
 MOST_READS = 256
-"""Reads that a unit may be written out with at its places, and half of those of a whole kernel at
-places behind its units' first: short sums behind one another multiply them, neighbours add up."""
+"""Most reads of a unit unrolled at its positions.
+
+A kernel may have twice as many at all positions beyond the first of each unit: nested short sums
+multiply them, neighbours add up.
+"""
 
 
 def look(
     units: Units, members: int, stored: int, walked: Mapping[int, tuple[int, ...]] | None = None
 ) -> Region:
-    """The region of units `members`, of which `stored` are written.
+    """Build the region of units `members`, of which `stored` are stored.
 
-    `walked` gives stored units another shape to be walked under, as extent numbers: a result
-    [n, c] whose folds live in [n, g, c//g] is computed group by group and written as it lies.
+    `walked` gives stored units another shape (extent numbers) to iterate over: a result [n, c]
+    whose reductions live in [n, g, c//g] is computed group by group and stored as it is.
     """
-    return _Pull(units, Region(members, stored), walked or {}).run()
+    return _RegionBuilder(units, Region(members, stored), walked or {}).run()
 
 
 def region_of(units: Units, cluster: Cluster) -> Region:
-    """The region of a cluster of a finished plan, walked as the plan says."""
+    """Return the region of a cluster of a finished plan."""
     members = sum(1 << units.number[node] for node in cluster.nodes if units.is_unit(node))
     stored = [units.number[node] for node in cluster.outputs]
     walked = {
@@ -125,7 +129,7 @@ def region_of(units: Units, cluster: Cluster) -> Region:
     return look(units, members, sum(1 << u for u in stored), walked)
 
 
-class _Pull:
+class _RegionBuilder:
     """Pulls values back from the stored units."""
 
     def __init__(self, units: Units, region: Region, walked: Mapping[int, tuple[int, ...]]) -> None:
@@ -134,92 +138,96 @@ class _Pull:
         self.classes: dict[int, int] | None = None
         self.own: dict[int, int] | None = None
         self.beside: set[tuple[int, int]] = set()
-        """Classes of axes that some member has beside one another, both ways."""
+        """Pairs of axis classes that some member has as two axes of its own, in both orders."""
         self.square = region.members & units.square
-        picked = region.members & units.picked  # under names that say other axes in other regions
+        # their position names mean other axes in other regions
+        picked = region.members & units.picked
         self.known_masks: dict[Place, int] = {} if picked else units.masks
         self.expressed = units.expressed
         self.odd = 0
-        """Units that are computed at several places, or at one with index expressions."""
+        """Units computed at several positions, or at one with index expressions."""
         self.seen: set[tuple[int, Place]] = set()
-        """The places of units and loads that are known: in chains of shifts there are hundreds."""
+        """Known positions of units and loads: chains of shifts have hundreds."""
 
     def run(self) -> Region:
         region, units = self.region, self.units
         if not self.walked:
             region.parts = stored_parts(units, region.members, region.stored)
         for u in bits(region.stored):
-            place = self._own_place(units.unit(region.parts.get(u, u)))
-            region.places[u] = [place]
-            if (whole := region.parts.get(u)) is not None:
-                region.places[whole] = [place]
-                self.seen.add((whole, place))
-            self.seen.add((u, place))
-            if place in self.expressed:
+            position = self._own_position(units.unit(region.parts.get(u, u)))
+            region.places[u] = [position]
+            if (full_unit := region.parts.get(u)) is not None:
+                region.places[full_unit] = [position]
+                self.seen.add((full_unit, position))
+            self.seen.add((u, position))
+            if position in self.expressed:
                 self.odd |= 1 << u
-        left, again = region.members, 0
-        while left:
-            u = left.bit_length() - 1
-            left ^= 1 << u
-            places = region.places.get(u)
-            if places is not None:  # else nobody in the region needs it
+        pending, extra_reads = region.members, 0
+        while pending:
+            u = pending.bit_length() - 1
+            pending ^= 1 << u
+            positions = region.places.get(u)
+            if positions is not None:  # else nothing in the region needs it
                 unit = units.unit(u)
-                again += (len(places) - 1) * len(unit.edges)
-                if len(places) > 1 and max(again / 2, len(places) * len(unit.edges)) > MOST_READS:
+                extra_reads += (len(positions) - 1) * len(unit.edges)
+                if (
+                    len(positions) > 1
+                    and max(extra_reads / 2, len(positions) * len(unit.edges)) > MOST_READS
+                ):
                     return region.refuse("code-size", u)
                 if self.odd >> u & 1 and units.folds >> u & 1 and not self._is_once(unit):
                     return region.refuse("reduction-crossing", u)
                 region.masks[u] = []
-                for place in places:
-                    if u in region.parts:  # it is stored where the whole is computed
-                        region.masks[u].append(self.mask(place))
+                for position in positions:
+                    if u in region.parts:  # it is stored where the full value is computed
+                        region.masks[u].append(self.mask(position))
                     else:
-                        self._follow(unit, place)
+                        self._propagate(unit, position)
         self._levels()
-        return self._judge()
+        return self._classify()
 
     # ---- axes ----------------------------------------------------------------------------------
 
-    def _own_place(self, unit: Unit) -> Place:
+    def _own_position(self, unit: Unit) -> Place:
         used = 0
-        place: list[Term] = []
+        position: list[Term] = []
         shape = self.walked.get(unit.number)
         for d, extent in enumerate(shape or unit.axes[: unit.rank]):
             if extent == self.units.one:
-                place.append(STILL)
+                position.append(STILL)
                 continue
-            a = self._axis(extent, used, unit.number * 32 + d, own=shape is None)
+            a = self._axis(extent, used, unit.number * 32 + d, in_class=shape is None)
             used |= 1 << a
-            place.append(a)
-        return tuple(place) if shape is None else self._regrouped(unit, shape, place)
+            position.append(a)
+        return tuple(position) if shape is None else self._reshaped(unit, shape, position)
 
-    def _regrouped(self, unit: Unit, shape: tuple[int, ...], place: list[Term]) -> Place:
-        """Where a unit is computed when it is walked under another shape."""
-        key = (unit.number, shape, *place)
-        found = self.units.regrouped.get(key)
-        if found is None:
+    def _reshaped(self, unit: Unit, shape: tuple[int, ...], position: list[Term]) -> Place:
+        """Return the position of a unit that is iterated over under another shape."""
+        key = (unit.number, shape, *position)
+        reshaped = self.units.regrouped.get(key)
+        if reshaped is None:
             extents = self.units.extents
-            own = tuple(extents[e] for e in unit.axes[: unit.rank])
-            at = tuple(map(self._index, place))
-            flat = regrouped(tuple(extents[e] for e in shape), own, at)
-            found = tuple(self._term(e, dim) for e, dim in zip(flat, own, strict=True))
-            self.units.regrouped[key] = found
-        return self._noted(found)
+            own_shape = tuple(extents[e] for e in unit.axes[: unit.rank])
+            index = tuple(map(self._index, position))
+            flat = regrouped(tuple(extents[e] for e in shape), own_shape, index)
+            reshaped = tuple(self._term(e, dim) for e, dim in zip(flat, own_shape, strict=True))
+            self.units.regrouped[key] = reshaped
+        return self._recorded(reshaped)
 
-    def _noted(self, place: Place) -> Place:
-        """`place`, remembered if it has index expressions."""
-        for t in place:
+    def _recorded(self, position: Place) -> Place:
+        """Return `position`, remembering it if it has index expressions."""
+        for t in position:
             if not isinstance(t, int):
-                self.expressed.add(place)
+                self.expressed.add(position)
                 break
-        return place
+        return position
 
-    def _axis(self, extent: int, used: int, key: int, *, own: bool = True) -> int:
-        """An axis of an extent that is not used yet: of the same class if there are several."""
+    def _axis(self, extent: int, used: int, key: int, *, in_class: bool = True) -> int:
+        """Return an unused axis of an extent, of the same class if there are several."""
         axes = self.region.axes
         free = [a for a, e in enumerate(axes) if e == extent and not used >> a & 1]
-        if free and self.square and own:
-            free = self._apart(free, key)
+        if free and self.square and in_class:
+            free = self._same_class_axes(free, key)
         if not free:
             axes.append(extent)
             self.origins.append(key)
@@ -233,107 +241,116 @@ class _Pull:
                     return a
         return free[0]
 
-    def _apart(self, free: list[int], key: int) -> list[int]:
-        """Of some axes those of the same class by the edges between members, if there are; else
-        those that no member has beside it: as many queries as keys are two axes still."""
+    def _same_class_axes(self, free: list[int], key: int) -> list[int]:
+        """Return the axes of the same class by the edges between members.
+
+        If there are none, those that no member has together with that class: attention with as many
+        queries as keys still has two axes.
+        """
         if self.own is None:
-            made = sum(1 << u for u in bits(self.region.members) if self.units.unit(u).edges)
-            self.own = self._classes(made)  # what is made of nothing ties no axes together
+            with_operands = sum(
+                1 << u for u in bits(self.region.members) if self.units.unit(u).edges
+            )
+            self.own = self._classes(with_operands)  # units without operands relate no axes
             for u in bits(self.square):
-                same = combinations(enumerate(self.units.unit(u).axes), 2)
-                pairs = [(u * 32 + d, u * 32 + k) for (d, e), (k, n) in same if e == n]
-                for one, other in pairs:
-                    a, b = find(self.own, one), find(self.own, other)
+                pairs_of_axes = combinations(enumerate(self.units.unit(u).axes), 2)
+                pairs = [(u * 32 + d, u * 32 + k) for (d, e), (k, n) in pairs_of_axes if e == n]
+                for left, right in pairs:
+                    a, b = find(self.own, left), find(self.own, right)
                     self.beside |= {(a, b), (b, a)}
         kind = find(self.own, key)
         kinds = {a: find(self.own, self.origins[a]) for a in free}
-        alike = [a for a in free if kinds[a] == kind]
-        return alike or [a for a in free if (kinds[a], kind) not in self.beside]
+        same_class = [a for a in free if kinds[a] == kind]
+        return same_class or [a for a in free if (kinds[a], kind) not in self.beside]
 
     def _classes(self, producers: int) -> dict[int, int]:
-        """Which dimensions are the same axis by the edges from `producers` to members
-        (union-find)."""
+        """Return which dimensions are the same axis by the edges from `producers` to members.
+
+        A union-find forest.
+        """
         parent: dict[int, int] = {}
         ties = self.units.ties
         for u in bits(self.region.members):
             for v, pairs in ties[u]:
                 if producers >> v & 1:
-                    for one, other in pairs:
-                        a, b = find(parent, one), find(parent, other)
+                    for left, right in pairs:
+                        a, b = find(parent, left), find(parent, right)
                         if a != b:
                             parent[b] = a
         return parent
 
-    # ---- places --------------------------------------------------------------------------------
+    # ---- positions -----------------------------------------------------------------------------
 
-    def _follow(self, unit: Unit, place: Place) -> None:
+    def _propagate(self, unit: Unit, position: Place) -> None:
         region = self.region
-        used = self.mask(place)
+        used = self.mask(position)
         region.masks[unit.number].append(used)
-        full = place
+        full_position = position
         if unit.is_fold:
             ended = 0
-            more: list[Term] = []
+            reduced_axes: list[Term] = []
             for k in range(unit.rank, len(unit.axes)):
                 a = self._axis(unit.axes[k], used | ended, unit.number * 32 + k)
                 ended |= 1 << a
-                more.append(a)
+                reduced_axes.append(a)
             region.ended[unit.number] = region.ended.get(unit.number, 0) | ended
-            region.ends.setdefault(unit.number, tuple([a for a in more if isinstance(a, int)]))
-            full = (*place, *more)
-        members, places, loads, seen = region.members, region.places, region.loads, self.seen
+            region.ends.setdefault(
+                unit.number, tuple([a for a in reduced_axes if isinstance(a, int)])
+            )
+            full_position = (*position, *reduced_axes)
+        members, positions, loads, seen = region.members, region.places, region.loads, self.seen
         for edge in unit.edges:
             if edge.same:
-                found = place
+                read_at = position
             elif edge.simple:
                 plain: tuple[int, ...] = edge.terms  # type: ignore[assignment]
-                found = tuple([full[t] if t >= 0 else STILL for t in plain])
-                if place in self.expressed:
-                    self._noted(found)
+                read_at = tuple([full_position[t] if t >= 0 else STILL for t in plain])
+                if position in self.expressed:
+                    self._recorded(read_at)
             else:
-                found = self._noted(self._through(unit, edge, full))
+                read_at = self._recorded(self._read_position(unit, edge, full_position))
             v = edge.producer
             count = len(seen)
-            seen.add((v, found))
+            seen.add((v, read_at))
             if len(seen) == count:
                 continue
             if members >> v & 1:
-                known = places.setdefault(v, [])
-                known.append(found)
-                if len(known) > 1 or found in self.expressed:
+                of_operand = positions.setdefault(v, [])
+                of_operand.append(read_at)
+                if len(of_operand) > 1 or read_at in self.expressed:
                     self.odd |= 1 << v
                 continue
-            loads.setdefault(v, []).append(found)
-            region.load_masks.setdefault(v, []).append(self.mask(found))
+            loads.setdefault(v, []).append(read_at)
+            region.load_masks.setdefault(v, []).append(self.mask(read_at))
 
-    def _through(self, unit: Unit, edge: Edge, place: Place) -> Place:
-        """The place that an edge with index expressions reads."""
+    def _read_position(self, unit: Unit, edge: Edge, position: Place) -> Place:
+        """Return the position that an edge with index expressions reads."""
         axes, shape = self.region.axes, self.units.values[edge.producer].type.shape
-        key = (edge.terms, shape, place, *[axes[a] for a in bits(self.mask(place))])
-        found = None if unit.trace.picks else self.units.rewritten.get(key)
-        if found is None:
-            found = tuple(
+        key = (edge.terms, shape, position, *[axes[a] for a in bits(self.mask(position))])
+        composed = None if unit.trace.picks else self.units.rewritten.get(key)
+        if composed is None:
+            composed = tuple(
                 [
-                    self._term(rebuild(term, self._leaf(unit, place)), dim)
+                    self._term(rebuild(term, self._leaf(unit, position)), dim)
                     if isinstance(term, Expr)
-                    else place[term]
+                    else position[term]
                     if term >= 0
                     else STILL
                     for term, dim in zip(edge.terms, shape, strict=True)
                 ]
             )
-            if not unit.trace.picks:  # whose positions have a name for each place
-                self.units.rewritten[key] = found
-        return found
+            if not unit.trace.picks:  # else its names differ at each position of the unit
+                self.units.rewritten[key] = composed
+        return composed
 
-    def _leaf(self, unit: Unit, place: Place) -> Callable[[Atom], Index]:
-        """What each variable of an edge's expression stands for at a place."""
+    def _leaf(self, unit: Unit, position: Place) -> Callable[[Atom], Index]:
+        """Return the function that replaces the variables of an edge's expression at a position."""
 
         def leaf(atom: Atom) -> Index:
             if atom.kind == "axis":
-                return self._index(place[int(atom.name[1:])])
+                return self._index(position[int(atom.name[1:])])
             if atom.kind == "value":
-                return self._pick(unit, atom, place)
+                return self._data_position(unit, atom, position)
             return Expr((((atom,), 1),))
 
         return leaf
@@ -351,35 +368,35 @@ class _Pull:
             return int(name[1:])
         return e
 
-    def _pick(self, unit: Unit, atom: Atom, place: Place) -> Index:
-        """A position that the data decides, under a name of its own for each place."""
+    def _data_position(self, unit: Unit, atom: Atom, position: Place) -> Index:
+        """Return a data-dependent position, named uniquely for each position of the unit."""
         axes = dict(unit.trace.picks)[atom.name]
-        nth = self.region.places[unit.number].index(place[: unit.rank])
+        nth = self.region.places[unit.number].index(position[: unit.rank])
         name = f"{atom.name}.{unit.number}.{nth}"
-        self.region.picks[name] = self.mask(tuple(place[a] for a in axes))
+        self.region.picks[name] = self.mask(tuple(position[a] for a in axes))
         return value(name, atom.extent)
 
-    def mask(self, place: Place) -> int:
-        """The axes that a place depends on."""
-        found = self.known_masks.get(place)
-        if found is None:
-            found = 0
-            for term in place:
+    def mask(self, position: Place) -> int:
+        """Return the axes that a position depends on."""
+        axes = self.known_masks.get(position)
+        if axes is None:
+            axes = 0
+            for term in position:
                 if not isinstance(term, int):
-                    found |= self._expr_mask(term)
+                    axes |= self._expr_mask(term)
                 elif term >= 0:
-                    found |= 1 << term
-            self.known_masks[place] = found
-        return found
+                    axes |= 1 << term
+            self.known_masks[position] = axes
+        return axes
 
     def _expr_mask(self, e: Expr) -> int:
-        found = 0
+        axes = 0
         for atom in atoms(e):
             if atom.kind == "axis":
-                found |= 1 << int(atom.name[1:])
+                axes |= 1 << int(atom.name[1:])
             elif atom.kind == "value":
-                found |= self.region.picks[atom.name]
-        return found
+                axes |= self.region.picks[atom.name]
+        return axes
 
     # ---- verdict -------------------------------------------------------------------------------
 
@@ -397,100 +414,110 @@ class _Pull:
         for mask in region.ended.values():
             region.folded |= mask
 
-    def _dear_folds(self) -> list[int]:
-        """Contractions if there are any, since nothing else counts beside them; else all folds."""
+    def _blocking_reductions(self) -> list[int]:
+        """Return the contractions, or all reductions if there are none.
+
+        Contractions dominate the cost of a kernel.
+        """
         ended = self.region.ended
         return [u for u in ended if self.units.unit(u).trace.dots] or list(ended)
 
-    def _judge(self) -> Region:
-        """Finds the grid, or the fault."""
+    def _classify(self) -> Region:
+        """Determine the grid, or the fault."""
         region = self.region
-        joined = region.members & self.units.joined
-        if joined & (joined - 1) or (joined and joined != region.stored):
-            return region.refuse("scatter-root", joined.bit_length() - 1)
+        scatters = region.members & self.units.joined
+        if scatters & (scatters - 1) or (scatters and scatters != region.stored):
+            return region.refuse("scatter-root", scatters.bit_length() - 1)
         for u in bits(region.members & self.units.folds):
             unit = self.units.unit(u)
             if unit.along >= 0 and u in region.places:
-                along = region.places[u][0][unit.along]
-                if not isinstance(along, int) or along < 0:  # one of its elements is read
+                scan_axis = region.places[u][0][unit.along]
+                # a single element of the scan is read
+                if not isinstance(scan_axis, int) or scan_axis < 0:
                     return region.refuse("reduction-crossing", u)
-                region.scanned |= 1 << along
+                region.scanned |= 1 << scan_axis
                 if region.scanned.bit_count() != 1:
                     return region.refuse("reduction-crossing", u)
         common = region.all_axes
-        every = 0
+        all_axes = 0
         for u in bits(region.stored):
             common &= region.masks[u][0]
-            every |= region.masks[u][0]
-        for u in self._dear_folds():  # they would be done again along axes that they lack
+            all_axes |= region.masks[u][0]
+        for u in self._blocking_reductions():  # they would be repeated along axes that they lack
             common &= region.masks[u][0] | region.ended[u]
         region.grid = common & ~region.folded & ~region.scanned
         region.flat = not self.odd and not region.ended and region.grid == region.all_axes
         region.even = region.flat and all(m == [region.grid] for m in region.masks.values())
-        return region if common == every else self._related()
+        return region if common == all_axes else self._check_related()
 
     def _is_once(self, unit: Unit) -> bool:
-        """Whether a fold at a place with index expressions is computed once for each result: the
-        expressions put the region's axes together, and take none apart."""
-        (place, *others) = self.region.places[unit.number]
+        """Return whether a reduction at a position with expressions is computed once per result.
+
+        The expressions may combine axes of the region, but not split any.
+        """
+        (position, *others) = self.region.places[unit.number]
         if others or unit.along >= 0:
             return False
-        if unit.trace.dots and self._is_peeked(unit, place):
+        if unit.trace.dots and self._is_peeked(unit, position):
             return True
         extents = self.units.extents
-        walked = product(extents[self.region.axes[a]] for a in bits(self.mask(place)))
-        if unit.trace.dots and not self._is_blocked(place):
+        positions = product(extents[self.region.axes[a]] for a in bits(self.mask(position)))
+        if unit.trace.dots and not self._is_blocked(position):
             return False
         elements = self.units.values[unit.number].type.elements
-        return walked == elements or _keeps_apart(place)
+        return positions == elements or _is_injective(position)
 
-    def _is_peeked(self, unit: Unit, place: Place) -> bool:
-        """Whether folds read a product through windows, which no other product looks through."""
+    def _is_peeked(self, unit: Unit, position: Place) -> bool:
+        """Return whether reductions, and no other contraction, read it through windows."""
         units, region = self.units, self.region
-        taps = barred = 0
+        taps = excluded = 0
         for u, ended in region.ended.items():
             if units.unit(u).trace.dots:
-                barred |= ended
+                excluded |= ended
             else:
                 taps |= ended
-        found = windows_of(place, taps & ~barred, lambda a: units.extents[region.axes[a]])
-        if not found or units.values[unit.number].type.dtype.compute not in (f32, f64):
+        windows = windows_of(position, taps & ~excluded, lambda a: units.extents[region.axes[a]])
+        if not windows or units.values[unit.number].type.dtype.compute not in (f32, f64):
             return False
-        region.peeked[unit.number] = found
+        region.peeked[unit.number] = windows
         return True
 
-    def _is_blocked(self, place: Place) -> bool:
-        """Whether a product may be blocked along the axes of a place: they are its readers' own,
-        and none is taken apart."""
-        ended = 0
-        for mask in self.region.ended.values():
-            ended |= mask
-        parts = [a for t in place if not isinstance(t, int) for a in atoms(t)]
-        return not self.mask(place) & ended and all(a.kind not in ("//", "%") for a in parts)
+    def _is_blocked(self, position: Place) -> bool:
+        """Return whether a contraction may be blocked along the axes of a position.
 
-    def _related(self) -> Region:
-        """Results over different axes must meet in the axes that computing them walks."""
+        They must be its readers' own, and none may be split.
+        """
+        reduced = 0
+        for mask in self.region.ended.values():
+            reduced |= mask
+        factors = [a for t in position if not isinstance(t, int) for a in atoms(t)]
+        return not self.mask(position) & reduced and all(a.kind not in ("//", "%") for a in factors)
+
+    def _check_related(self) -> Region:
+        """Refuse results over different axes unless computing them iterates over a common axis."""
         region = self.region
-        walked: dict[int, int] = {}
+        iterated: dict[int, int] = {}
         for u in reversed(region.masks):
-            found = region.masks[u][0] | region.ended.get(u, 0)
+            axes = region.masks[u][0] | region.ended.get(u, 0)
             for edge in self.units.unit(u).edges:
-                found |= walked.get(edge.producer, 0)
-            walked[u] = found
+                axes |= iterated.get(edge.producer, 0)
+            iterated[u] = axes
         seen: list[int] = []
         for u in bits(region.stored):
             for other in seen:
-                if not walked[u] & other and walked[u] | other:
+                if not iterated[u] & other and iterated[u] | other:
                     return region.refuse("different-axes", u)
-            seen.append(walked[u])
+            seen.append(iterated[u])
         return region
 
 
-def _keeps_apart(place: Place) -> bool:
-    """Whether each position has a place of its own, as where a part of a value is read: every term
-    moves along an axis that no other one has."""
+def _is_injective(position: Place) -> bool:
+    """Return whether different positions read different elements, as where a part is read.
+
+    Every term must move along an axis that no other term has.
+    """
     seen = set[int]()
-    for term in place:
+    for term in position:
         axes = () if term == STILL else axis_numbers(term)
         step = coefficient(term, f"a{axes[0]}") if isinstance(term, Expr) and axes else 1
         if len(axes) > 1 or seen & {*axes} or not isinstance(step, int) or step == 0:
@@ -501,5 +528,5 @@ def _keeps_apart(place: Place) -> bool:
 
 @lru_cache(maxsize=4096)
 def axis_numbers(term: Term) -> tuple[int, ...]:
-    """The axes of a term; those that stand still are told as such."""
+    """Return the axis numbers in a term; `STILL` counts as one."""
     return (term,) if isinstance(term, int) else tuple(int(name[1:]) for name in axes_of(term))

@@ -1,10 +1,9 @@
-"""Readers of a value that costs next to nothing have it each for itself.
+"""Copy cheap values for each of their readers, so that chunking can cut them differently.
 
     h = where(i == j, c, 0);  h - p, h - q.T    ->    g = where(i == j, c, 0);  h - p, g - q.T
 
-Rounds cut a value along one axis.  One that is read as it is here and turned there would be cut
-along two, although whoever reads it could as well compute it: it is made of positions and of what
-is small.
+Chunks cut a value along one axis. A value that is read both as it is and transposed would be cut
+along two, although each reader could compute it: it depends on positions and small values only.
 """
 
 from __future__ import annotations
@@ -20,14 +19,19 @@ from smelt.ops.create import Input
 __all__ = ["untangled"]
 
 CHEAP = 4.0
-"""The cost of an element of an operator that is rather computed again: comparisons, selections."""
+"""Most cost per element of an operator that is recomputed, such as a comparison or select."""
 MOST_COPIES = 16
-"""For each node of a graph: lines that read the one before twice have as many readers as paths."""
+"""Most copies per node of a graph.
+
+Chains in which each value reads the previous one twice have as many readers as paths.
+"""
 
 
 def untangled(graph: Graph, hints: Hints, least: int) -> Graph:
-    """The graph with a copy for each reader of such a value that has at least as many elements as
-    told, and of views of less; the graph itself where there is none, or where it would be many.
+    """Copy large cheap values, and views of small ones, for each of their readers.
+
+    `least` is the number of elements of a large value. Returns the graph itself if there is none,
+    or if there would be too many copies.
 
     >>> from smelt.graph.text import parse, text
     >>> graph = parse(
@@ -60,36 +64,36 @@ def untangled(graph: Graph, hints: Hints, least: int) -> Graph:
             return True
         if isinstance(node.op, Input) or not node.op.fusible:
             return False
-        found = trace(node.op, node.type, tuple((None, x.type, ()) for x in node.inputs))
-        folds = found.folds or found.dots or found.joins
-        return not folds and found.cost <= CHEAP and all(map(is_cheap, node.inputs))
+        traced = trace(node.op, node.type, tuple((None, x.type, ()) for x in node.inputs))
+        reduces = traced.folds or traced.dots or traced.joins
+        return not reduces and traced.cost <= CHEAP and all(map(is_cheap, node.inputs))
 
     def is_shared(x: Node) -> bool:
         return counts[x] > 1 and (is_cheap(x) if is_large(x) else x.op.is_view)
 
     shared = {x for x in graph.nodes() if is_shared(x)}
-    most = MOST_COPIES * len(graph.nodes())
+    max_copies = MOST_COPIES * len(graph.nodes())
     copies = 0
 
     def change(node: Node, old: Node) -> Node:
-        made: dict[Node, Node] = {}
+        rebuilt: dict[Node, Node] = {}
 
         def copy(node: Node) -> Node:
             nonlocal copies
             if not (is_cheap(node) if is_large(node) else node.op.is_view):
-                return node  # inputs stay what they are, and what is dear stays one
-            if node not in made:
+                return node  # inputs and expensive values are not copied
+            if node not in rebuilt:
                 copies += 1
                 inputs = tuple(map(copy, node.inputs))
-                made[node] = Node(node.op, inputs, node.type, node.origin)
-            return made[node]
+                rebuilt[node] = Node(node.op, inputs, node.type, node.origin)
+            return rebuilt[node]
 
-        if shared.isdisjoint(old.inputs) or copies > most:
+        if shared.isdisjoint(old.inputs) or copies > max_copies:
             return node
         inputs = (
             copy(x) if y in shared else x for x, y in zip(node.inputs, old.inputs, strict=True)
         )
         return Node(node.op, tuple(inputs), node.type, node.origin)
 
-    made = rebuild_from(graph, change)
-    return graph if copies > most else made
+    rebuilt = rebuild_from(graph, change)
+    return graph if copies > max_copies else rebuilt

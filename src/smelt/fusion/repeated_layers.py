@@ -1,11 +1,11 @@
-"""Layers that follow one another and are equal: two of them are planned, the others are like them.
+"""Plan deep networks by planning two of their repeated layers.
 
-The operators of a deep network come in equal runs.  *Copies* are such runs: operator by operator
-the same, reading the same places of their own copy and of the one before it, arrays of their own of
-the same types, and the same values from in front of all copies.  Behind the last copy nobody reads
-any other.  Without the copies between the first and the last one a graph is the same but shorter;
-its kernels tell those of the whole, unless the first and the last copy came out differently.  The
-first layer is often none of the copies: it reads what no layer gives.
+Operators of a deep network come in runs that repeat. *Copies* are such runs: equal operator by
+operator, reading the same positions of their own copy and of the previous one, arrays of their own
+of equal types, and the same values from before all copies. After the last copy nothing reads any
+other copy. Without the copies between the first and the last, a graph is equal but shorter. Its
+kernels determine those of the full graph, unless the first and the last copy were planned
+differently. The first layer is often not a copy: it reads what no layer produces.
 
 >>> from smelt.graph.text import parse
 >>> arrays = ", ".join(f"w{k}: f32[8,8]" for k in range(1, 10))
@@ -38,21 +38,26 @@ from smelt.journal import Decision
 from smelt.ops.create import Constant, Input
 
 LEAST_COPIES = 7
-"""Copies from which on most are left out: a value that all of them read has more readers than are
-ever asked about one by one, in either graph."""
+"""Fewest copies from which most are left out.
+
+A value that all of them read has then more readers than are ever evaluated one by one, in either
+graph.
+"""
 CONTEXT = 6
-"""Operators in a row by which equal places of two copies are recognized."""
+"""Number of consecutive operators by which corresponding positions of two copies are recognised."""
 PERIODS = 3
-"""Distances between equal places that are looked at, the most frequent first."""
+"""Number of distances between corresponding positions that are tried, the most frequent first."""
 BORDERS = (0, 1)
-"""Copies at either end that are planned as what stands around the others: where those at the ends
-differ, the next ones may not."""
+"""Numbers of copies at either end that are not treated as copies.
+
+Where those at the ends are planned differently, the next ones may not be.
+"""
 BEFORE, FIRST, LAST = -1, 0, 1
-"""The copies of a shortened graph, and what is in front of them in the place of another copy."""
+"""The copies of a shortened graph: the first, the last, and what precedes them."""
 
 
 def shortened(graph: Graph) -> Iterator[Layers]:
-    """The ways of leaving copies out of a graph, the shortest first."""
+    """Iterate over shortened versions of a graph, the shortest first."""
     copies = _copies(graph)
     for border in BORDERS if copies else ():
         if len(copies) - 2 * border >= LEAST_COPIES:
@@ -62,71 +67,85 @@ def shortened(graph: Graph) -> Iterator[Layers]:
 class Layers:
     """A graph without the copies between the first and the last one."""
 
-    def __init__(self, whole: Graph, copies: Sequence[Sequence[Node]]) -> None:
-        self.whole, self.copies = whole, copies
+    def __init__(self, full: Graph, copies: Sequence[Sequence[Node]]) -> None:
+        self.whole, self.copies = full, copies
         first, last, before = copies[0], copies[-1], copies[-2]
         self.left_out = {n for copy in copies[1:-1] for n in copy}
         self.short = dict(zip(before, first, strict=True))
-        """What stands in the shorter graph for nodes of the whole that are not in it."""
+        """Nodes of the shortened graph by the nodes of the full graph that are not in it."""
         self.behind: set[Node] = set()
-        """Nodes of the shorter graph behind the copies."""
-        nodes = whole.nodes()
+        """Nodes of the shortened graph after the copies."""
+        nodes = full.nodes()
         self.order = {n: k for k, n in enumerate(nodes)}
         start = self.order[last[0]]
-        inside = {*last}
+        last_copy = {*last}
         for node in nodes[start:]:
             inputs = tuple([self.short.get(x, x) for x in node.inputs])
-            made = node if inputs == node.inputs else Node(node.op, inputs, node.type, node.origin)
-            if made is not node:
-                self.short[node] = made
-            if node not in inside:
-                self.behind.add(made)
+            counterpart = (
+                node if inputs == node.inputs else Node(node.op, inputs, node.type, node.origin)
+            )
+            if counterpart is not node:
+                self.short[node] = counterpart
+            if node not in last_copy:
+                self.behind.add(counterpart)
         self.graph = replace(
-            whole,
-            inputs=tuple([x for x in whole.inputs if x not in self.left_out]),
-            outputs=tuple([self.short.get(x, x) for x in whole.outputs if x not in self.left_out]),
+            full,
+            inputs=tuple([x for x in full.inputs if x not in self.left_out]),
+            outputs=tuple([self.short.get(x, x) for x in full.outputs if x not in self.left_out]),
         )
-        self.long = {made: node for node, made in self.short.items() if node not in self.left_out}
-        self.places = {x: (BEFORE, k) for x, k in _handed(first, copies[1]).items()}
+        self.long = {
+            counterpart: node
+            for node, counterpart in self.short.items()
+            if node not in self.left_out
+        }
+        self.places = {x: (BEFORE, k) for x, k in _values_from_before(first, copies[1]).items()}
         self.places |= {node: (FIRST, k) for k, node in enumerate(first)}
-        """Which copy the nodes of the shorter graph belong to, and which of its nodes they are."""
+        """For nodes of the shortened graph: the copy they belong to, and their index in it."""
         self.places |= {self.short.get(node, node): (LAST, k) for k, node in enumerate(last)}
 
     @property
     def shared(self) -> set[Node]:
-        """What stands in front of the copies and is read by each of them."""
-        found: set[Node] = set()
-        inside = {*self.copies[1], *self.copies[0]}
-        pending = [x for n in self.copies[1] for x in n.inputs if x not in inside]
+        """Return the values before the copies that each of them reads."""
+        values: set[Node] = set()
+        copy_nodes = {*self.copies[1], *self.copies[0]}
+        pending = [x for n in self.copies[1] for x in n.inputs if x not in copy_nodes]
         while pending:
             node = pending.pop()
             if is_free(node):
                 pending += node.inputs
             elif not isinstance(node.op, Input):
-                found.add(node)
-        return found
+                values.add(node)
+        return values
 
-    def _at(self, node: Node, turn: int, *, again: bool = True) -> Node:
-        """The node of the whole that one of the shorter graph stands for where its last copy is
-        copy number `turn`: `again` if what is said of other copies is said of that one."""
-        copy, k = self.places.get(node, (BEFORE, -1))
-        if copy == BEFORE and (k < 0 or turn == 1 or not again):
+    def _full_node(self, node: Node, layer: int, *, repeated: bool = True) -> Node:
+        """Return the full graph's node for a node of the shortened graph.
+
+        The last copy of the shortened graph stands for copy number `layer`. With `repeated`, facts
+        about other copies are transferred to that one.
+        """
+        copy, index = self.places.get(node, (BEFORE, -1))
+        if copy == BEFORE and (index < 0 or layer == 1 or not repeated):
             return self.long.get(node, node)
-        return self.copies[turn - 1 + copy][k]
+        return self.copies[layer - 1 + copy][index]
 
-    def _places(self, nodes: Sequence[Node]) -> list[Callable[[Node], Node]]:
-        """Where in the whole what is said of some nodes is true: in the place of every copy but the
-        first, unless something is said of the first copy alone, or of what stands behind."""
+    def _target_maps(self, nodes: Sequence[Node]) -> list[Callable[[Node], Node]]:
+        """Return the node maps that transfer a fact about nodes to the full graph.
+
+        One for every copy but the first, unless the fact is about the first copy alone or about
+        what follows the copies.
+        """
         touched = {self.places.get(n, (BEFORE,))[0] for n in nodes}
         count = len(self.copies)
         if LAST in touched and self.behind.isdisjoint(nodes):
-            return [partial(self._at, turn=turn) for turn in range(1, count)]
-        turn = 1 if FIRST in touched and LAST not in touched else count - 1
-        return [partial(self._at, turn=turn, again=False)]
+            return [partial(self._full_node, layer=layer) for layer in range(1, count)]
+        layer = 1 if FIRST in touched and LAST not in touched else count - 1
+        return [partial(self._full_node, layer=layer, repeated=False)]
 
     def run_together(self, short: Found) -> bool:
-        """Whether a kernel is made of both copies and of what stands behind: of more copies, if
-        there were more."""
+        """Return whether a kernel holds nodes of both copies and of what follows.
+
+        With more copies it would hold nodes of more.
+        """
         for part in short.parts:
             nodes = part.cluster.nodes
             touched = {self.places.get(n, (BEFORE,))[0] for n in nodes}
@@ -135,138 +154,154 @@ class Layers:
         return False
 
     def expanded(self, short: Found) -> Found | None:
-        """What was found for the whole, by what was found for the shorter graph, in which no kernel
-        runs through the copies; None where the two copies differ."""
+        """Return the result for the full graph from that of the shortened one.
+
+        No kernel may cross the copies. None where the two copies were planned differently.
+        """
         parts: list[Part] = []
         sides: tuple[Counter[object], Counter[object]] = Counter(), Counter()
         to_next: Counter[object] = Counter()
         to_rest: Counter[object] = Counter()
         for part in short.parts:
             nodes = part.cluster.nodes
-            found = [self._side(part, FIRST), self._side(part, LAST)]
-            behind = any(n in self.behind for n in nodes)
-            for side, here in zip(sides, found, strict=True):
-                side.update([here] if here else ())
-            if all(found):
-                to_next[found[FIRST]] += 1
-            elif found[LAST] and behind:
-                to_rest[found[LAST]] += 1
-            places = self._places(nodes)
-            if len(places) > 1 and not self._is_repeated(part.cluster):
+            copies = [self._nodes_of_copy(part, FIRST), self._nodes_of_copy(part, LAST)]
+            is_after = any(n in self.behind for n in nodes)
+            for side, nodes_here in zip(sides, copies, strict=True):
+                side.update([nodes_here] if nodes_here else ())
+            if all(copies):
+                to_next[copies[FIRST]] += 1
+            elif copies[LAST] and is_after:
+                to_rest[copies[LAST]] += 1
+            targets = self._target_maps(nodes)
+            if len(targets) > 1 and not self._is_repeated(part.cluster):
                 return None
-            parts += [part.at(place, self.order) for place in places]
+            parts += [part.at(target, self.order) for target in targets]
         if sides[FIRST] != sides[LAST] or to_next != to_rest:
             return None
         alone = {
-            place(n): nbytes for n, nbytes in short.alone.items() for place in self._places((n,))
+            target(n): nbytes
+            for n, nbytes in short.alone.items()
+            for target in self._target_maps((n,))
         }
         return Found(parts, self._decisions(short.decisions), alone)
 
     def _is_repeated(self, cluster: Cluster) -> bool:
-        """Whether the kernel in the place of other copies reads what they read, and writes nothing
-        but what is theirs."""
-        inside = all(self.places.get(n, (BEFORE,))[0] != BEFORE for n in cluster.outputs)
-        return inside and all(
-            self._at(x, 2) is y
+        """Return whether a kernel, moved to other copies, reads and writes what they do."""
+        writes_copies = all(self.places.get(n, (BEFORE,))[0] != BEFORE for n in cluster.outputs)
+        return writes_copies and all(
+            self._full_node(x, 2) is y
             for n in cluster.nodes
-            for x, y in zip(n.inputs, self._at(n, 2).inputs, strict=True)
+            for x, y in zip(n.inputs, self._full_node(n, 2).inputs, strict=True)
         )
 
-    def _side(self, part: Part, copy: int) -> tuple[tuple[int, ...], ...] | None:
-        """The nodes of a kernel that belong to one copy, and those that it writes."""
-        inside, outputs = (
+    def _nodes_of_copy(self, part: Part, copy: int) -> tuple[tuple[int, ...], ...] | None:
+        """Return the nodes of a kernel in one copy, and those it stores."""
+        own_nodes, outputs = (
             tuple([p[1] for n in nodes if (p := self.places.get(n)) is not None and p[0] == copy])
             for nodes in (part.cluster.nodes, part.cluster.outputs)
         )
-        return (inside, outputs) if inside else None
+        return (own_nodes, outputs) if own_nodes else None
 
     def _decisions(self, short: Sequence[Decision]) -> list[Decision]:
-        """The decisions about the whole."""
+        """Return the decisions about the full graph."""
         if not short:
             return []
         names = name_values(self.whole)
-        known = {
+        nodes_by_name = {
             name: node
             for node, name in name_values(self.graph).items()
             if not isinstance(node.op, Constant)
         }
 
-        def told(d: Decision, place: Callable[[Node], Node]) -> Decision:
+        def transferred(d: Decision, place: Callable[[Node], Node]) -> Decision:
             def name(text: str) -> str:
-                node = known.get(text)
+                node = nodes_by_name.get(text)
                 return text if node is None else names[place(node)]
 
-            a, b = place(known[d.a]), place(known[d.b])
+            a, b = place(nodes_by_name[d.a]), place(nodes_by_name[d.b])
             return renamed(d, name, a.origin, b.origin)
 
-        return [told(d, place) for d in short for place in self._places((known[d.a], known[d.b]))]
+        return [
+            transferred(d, place)
+            for d in short
+            for place in self._target_maps((nodes_by_name[d.a], nodes_by_name[d.b]))
+        ]
 
 
-def _handed(first: Sequence[Node], second: Sequence[Node]) -> dict[Node, int]:
-    """What the first copy reads where others read the copy before them, and which node of that."""
-    place = {n: k for k, n in enumerate(first)}
-    found: dict[Node, set[int]] = {}
+def _values_from_before(first: Sequence[Node], second: Sequence[Node]) -> dict[Node, int]:
+    """Return what the first copy reads where others read the copy before.
+
+    Each value comes with the index of the node that others read.
+    """
+    indices = {n: k for k, n in enumerate(first)}
+    read_as: dict[Node, set[int]] = {}
     for n, m in zip(first, second, strict=True):
         for x, y in zip(n.inputs, m.inputs, strict=True):
-            if x not in place:
-                found.setdefault(x, set()).add(place.get(y, -1))
-    return {x: k for x, (k, *more) in found.items() if k >= 0 and not more}
+            if x not in indices:
+                read_as.setdefault(x, set()).add(indices.get(y, -1))
+    return {x: k for x, (k, *more) in read_as.items() if k >= 0 and not more}
 
 
 # ---- copies --------------------------------------------------------------------------------------
 
 
 def _copies(graph: Graph) -> list[list[Node]]:
-    """The nodes of each copy, in order, then the arrays that it alone reads; nothing if there are
-    too few copies."""
+    """Return the nodes of each copy in order, then the arrays that it alone reads.
+
+    Empty if there are too few copies.
+    """
     nodes = [n for n in graph.nodes() if not isinstance(n.op, Input)]
-    start, period, count = _longest(_labels(graph, nodes))
+    start, period, count = _longest_repetition(_labels(graph, nodes))
     if count < LEAST_COPIES:
         return []
-    place = {n: k - start for k, n in enumerate(nodes)}
+    indices = {n: k - start for k, n in enumerate(nodes)}
     runs = [nodes[start + k * period :][:period] for k in range(count)]
-    follows = _Follows(place, period)
-    last = next((k for k in range(1, count) if not follows.all(runs[k - 1], runs[k], k)), count)
-    first, last = _alike_outside(graph, runs[:last])
-    runs, end = runs[first:last], start + last * period
+    follows = _CopyTest(indices, period)
+    end_copy = next((k for k in range(1, count) if not follows.all(runs[k - 1], runs[k], k)), count)
+    first, end_copy = _same_outputs(graph, runs[:end_copy])
+    runs, end_index = runs[first:end_copy], start + end_copy * period
     left_out = {n for run in runs[:-1] for n in run}
-    late = any(x in left_out for n in nodes[end:] for x in n.inputs)
-    if len(runs) < LEAST_COPIES or late or not left_out.isdisjoint(graph.asked):
+    is_read_later = any(x in left_out for n in nodes[end_index:] for x in n.inputs)
+    if len(runs) < LEAST_COPIES or is_read_later or not left_out.isdisjoint(graph.asked):
         return []
-    return _with_arrays(nodes[: start + first * period], runs, nodes[end:], graph.outputs)
+    return _with_own_arrays(nodes[: start + first * period], runs, nodes[end_index:], graph.outputs)
 
 
-def _alike_outside(graph: Graph, runs: Sequence[Sequence[Node]]) -> tuple[int, int]:
-    """The longest row of runs of which all but the last give the same results away: the first, and
-    the one behind."""
+def _same_outputs(graph: Graph, runs: Sequence[Sequence[Node]]) -> tuple[int, int]:
+    """Return the longest sequence of runs of which all but the last return equal results.
+
+    The first, and the one after the last.
+    """
     outputs = {*graph.outputs}
-    given = [[n in outputs for n in run] for run in runs]
-    found, start = (0, 0), 0
+    is_output = [[n in outputs for n in run] for run in runs]
+    longest, start = (0, 0), 0
     for k in range(1, len(runs) + 1):
-        if k == len(runs) or given[k] != given[start]:
-            found = max(found, (start, min(k + 1, len(runs))), key=lambda f: f[1] - f[0])
+        if k == len(runs) or is_output[k] != is_output[start]:
+            longest = max(longest, (start, min(k + 1, len(runs))), key=lambda f: f[1] - f[0])
             start = k
-    return found
+    return longest
 
 
 def _labels(graph: Graph, nodes: Sequence[Node]) -> list[int]:
-    """A number for each node, equal for those that may stand for one another."""
-    known: dict[object, int] = {}
-    given = {x: known.setdefault(_kind(x), len(known)) for x in graph.inputs}
+    """Return a number for each node, equal for nodes that may correspond."""
+    numbers: dict[object, int] = {}
+    input_labels = {x: numbers.setdefault(_input_kind(x), len(numbers)) for x in graph.inputs}
     return [
-        known.setdefault((n.op, n.type, tuple([given.get(x, -1) for x in n.inputs])), len(known))
+        numbers.setdefault(
+            (n.op, n.type, tuple([input_labels.get(x, -1) for x in n.inputs])), len(numbers)
+        )
         for n in nodes
     ]
 
 
-def _kind(node: Node) -> tuple[object, ...]:
-    """What has to be equal of two inputs."""
+def _input_kind(node: Node) -> tuple[object, ...]:
+    """Return what must be equal for two inputs to correspond."""
     assert isinstance(node.op, Input)
     return (node.type, node.op.strides, node.op.constant)
 
 
-def _longest(labels: Sequence[int]) -> tuple[int, int, int]:
-    """Where labels repeat, after how many of them and how often, so that most can be left out."""
+def _longest_repetition(labels: Sequence[int]) -> tuple[int, int, int]:
+    """Return start, period and count of the repetition that leaves out most nodes."""
     distances: Counter[int] = Counter()
     seen: dict[tuple[int, ...], int] = {}
     for k in range(len(labels) - CONTEXT + 1):
@@ -287,62 +322,79 @@ def _longest(labels: Sequence[int]) -> tuple[int, int, int]:
     return best
 
 
-class _Follows:
-    """Tells whether one run of nodes is a copy of the one before it."""
+class _CopyTest:
+    """Tests whether a run of nodes is a copy of the previous one."""
 
     def __init__(self, place: dict[Node, int], period: int) -> None:
         self.place, self.period = place, period
-        """Places of nodes that are no inputs, from the first copy's first one on."""
+        """Indices of nodes other than inputs, from the first node of the first copy."""
 
-    def all(self, before: Sequence[Node], run: Sequence[Node], number: int) -> bool:
-        """Whether a run, the copy of that number, reads as the one before it does: arrays aside."""
+    def all(self, previous: Sequence[Node], run: Sequence[Node], number: int) -> bool:
+        """Return whether a run, copy `number`, reads as the previous one does.
+
+        Arrays are not compared.
+        """
         place = self.place
         return all(
             isinstance(x.op, Input) or self._is_read_alike(place[x], place[y], number)
-            for old, new in zip(before, run, strict=True)
+            for old, new in zip(previous, run, strict=True)
             for x, y in zip(old.inputs, new.inputs, strict=True)
         )
 
     def _is_read_alike(self, x: int, y: int, number: int) -> bool:
         if x == y:
-            return x < 0  # it stands in front of all copies
+            return x < 0  # it precedes all copies
         if number == 1 and x < 0:
-            return 0 <= y < self.period  # the first copy begins with what others get from theirs
+            # the first copy reads from before what others read from their predecessor
+            return 0 <= y < self.period
         return y == x + self.period and x >= 0 and y >= (number - 1) * self.period
 
 
-def _with_arrays(
+def _with_own_arrays(
     before: Sequence[Node],
     runs: Sequence[Sequence[Node]],
     behind: Sequence[Node],
     outputs: Sequence[Node],
 ) -> list[list[Node]]:
-    """The runs with the arrays that they bring: those that differ from copy to copy, and that at
-    most the next copy reads as well.  Nothing where one of them is read in front or behind, unless
-    it is the last copy's, or the copies do not all read them alike."""
-    given = [_arrays(run) for run in runs]
-    first = {*given[0]}
-    shared = first.intersection(*given[1:])
-    brings = [x not in first for x in given[1]]
-    own = [[*dict.fromkeys(x for x, new in zip(g, brings, strict=True) if new)] for g in given]
-    place = {x: (c, k) for c, arrays in enumerate(own) for k, x in enumerate(arrays)}
-    early, late = {*_arrays(before)}, {*_arrays(behind), *outputs}
-    if len(place) != sum(map(len, own)) or not (early | shared).isdisjoint(place):
+    """Return the runs together with the arrays that belong to them.
+
+    These differ from copy to copy, and at most the next copy reads them as well. Empty where one of
+    them is read before or after the copies (unless it is the last copy's), or where the copies do
+    not all read them alike.
+    """
+    arrays_read = [_arrays(run) for run in runs]
+    first = {*arrays_read[0]}
+    shared = first.intersection(*arrays_read[1:])
+    is_own = [x not in first for x in arrays_read[1]]
+    own_arrays = [
+        [*dict.fromkeys(x for x, new in zip(g, is_own, strict=True) if new)] for g in arrays_read
+    ]
+    owner = {x: (c, k) for c, arrays in enumerate(own_arrays) for k, x in enumerate(arrays)}
+    read_before, read_after = {*_arrays(before)}, {*_arrays(behind), *outputs}
+    if len(owner) != sum(map(len, own_arrays)) or not (read_before | shared).isdisjoint(owner):
         return []
-    if any(not late.isdisjoint(arrays) for arrays in own[:-1]):
+    if any(not read_after.isdisjoint(arrays) for arrays in own_arrays[:-1]):
         return []
-    wanted = [p if (p := place.get(x)) is None else (1 - p[0], p[1]) for x in given[1]]
-    for c, g in enumerate(given):
-        for x, told in zip(g, wanted, strict=True):
-            if told is None and x not in shared:
+    expected = [p if (p := owner.get(x)) is None else (1 - p[0], p[1]) for x in arrays_read[1]]
+    for c, g in enumerate(arrays_read):
+        for x, target in zip(g, expected, strict=True):
+            if target is None and x not in shared:
                 return []
-            if told is not None and place.get(x) != (c - told[0], told[1]) and c - told[0] >= 0:
+            if (
+                target is not None
+                and owner.get(x) != (c - target[0], target[1])
+                and c - target[0] >= 0
+            ):
                 return []
-    if any(x in shared and y is not x for g in given for x, y in zip(given[0], g, strict=True)):
+    if any(
+        x in shared and y is not x
+        for g in arrays_read
+        for x, y in zip(arrays_read[0], g, strict=True)
+    ):
         return []
-    return [[*run, *arrays] for run, arrays in zip(runs, own, strict=True)]
+    return [[*run, *arrays] for run, arrays in zip(runs, own_arrays, strict=True)]
 
 
 def _arrays(nodes: Sequence[Node]) -> list[Node]:
-    """The inputs that some nodes read, once for each time."""
+    """Return the inputs that some nodes read, once per read."""
     return [x for n in nodes for x in n.inputs if isinstance(x.op, Input)]

@@ -1,7 +1,7 @@
-"""What the user demands to be one kernel, checked on the finished clusters.
+"""Check that the clusters fulfil the user's demands for single kernels.
 
-The search has joined what is demanded wherever that is legal; what is left apart has a decision
-that says why.
+The search has joined what is demanded wherever that is legal. Each demanded pair that remains
+separate has a decision with the reason.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from smelt.origin import UNKNOWN
 
 
 def require(wishes: Wishes, clusters: Sequence[int], decisions: Decisions) -> None:
-    """Raises FusionError if a demanded pair of units shares none of the clusters (sets of units).
+    """Raise FusionError if a demanded pair of units shares no cluster.
 
-    Of two names that mean many operators each, every operator and its readers must share one; if
-    none of them reads another, it is enough that some two share a kernel.
+    If the two names match several operators, every operator and its readers must share a cluster.
+    If none of them reads another, it suffices that two of them share one.
     """
     for first, second in wishes.required:
-        for u, v in _apart(wishes, first, second, clusters):
-            names, found = decisions.names, _reason(decisions, clusters, u, v)
-            row = REASONS["no-shared-data" if found is None else found.reason]
-            sentence = row.explain(**({} if found is None else found.details))
+        for u, v in _separated_pairs(wishes, first, second, clusters):
+            names, refusal = decisions.names, _last_refusal(decisions, clusters, u, v)
+            row = REASONS["no-shared-data" if refusal is None else refusal.reason]
+            sentence = row.explain(**({} if refusal is None else refusal.details))
             node = wishes.units.values[v]
             raise FusionError(
                 a=f"{wishes.units.values[u].op.name} {names[u]}",
@@ -37,30 +37,29 @@ def require(wishes: Wishes, clusters: Sequence[int], decisions: Decisions) -> No
             )
 
 
-def _apart(
+def _separated_pairs(
     wishes: Wishes, first: int, second: int, clusters: Sequence[int]
 ) -> Iterator[tuple[int, int]]:
-    """Pairs of units that share no kernel and have to."""
+    """Iterate over pairs of units that must share a kernel and do not."""
     units = wishes.units
-    near = [
+    adjacent = [
         (u, v)
-        for one, other in ((first, second), (second, first))
-        for u in bits(one)
-        for v in bits(units.users[u] & other)
+        for producers, readers in ((first, second), (second, first))
+        for u in bits(producers)
+        for v in bits(units.users[u] & readers)
     ]
-    for u, v in near:
+    for u, v in adjacent:
         if not any(c >> u & c >> v & 1 for c in clusters):
             yield u, v
-    if (
-        first and first == second and len(clusters) > 1
-    ):  # all of a program: also what shares no data
+    # the whole program: parts without shared data too
+    if first and first == second and len(clusters) > 1:
         yield least(clusters[0]), least(clusters[1] & ~clusters[0] or clusters[1])
-    elif not near and first and second and not any(c & first and c & second for c in clusters):
+    elif not adjacent and first and second and not any(c & first and c & second for c in clusters):
         yield least(first), least(second)
 
 
-def _reason(decisions: Decisions, clusters: Sequence[int], u: int, v: int) -> Decision | None:
-    """The last refusal about two units, or else about their clusters."""
+def _last_refusal(decisions: Decisions, clusters: Sequence[int], u: int, v: int) -> Decision | None:
+    """Return the last refusal about two units, or else about their clusters."""
     names = decisions.names
     split = [d for d in reversed(decisions.found) if d.verdict == "split"]
     for d in split:

@@ -1,7 +1,7 @@
-"""The operators of rounds for a block of rows: a graph of their own, whose inputs are blocks.
+"""Rebuild the nodes of a chunk as a graph whose inputs are blocks of rows.
 
 z = x @ w.T    ->    z: f32[rows,c] = x[rows] @ w.T
-sum(dz)        ->    so_far + sum(dz), where so_far is 0 in the first round
+sum(dz)        ->    so_far + sum(dz), where so_far is 0 in the first chunk
 """
 
 from __future__ import annotations
@@ -28,50 +28,55 @@ ADDED = COMBINES[SUM_OF_PRODUCTS[0]].scalar
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A value that rounds read or make, and the axis along which it is cut (or WHOLE)."""
+    """A value that chunks read or produce, and its cut axis (or WHOLE)."""
 
     node: Node
     inner: Node
     axis: int
     combine: str = ""
-    """For a whole result, the scalar operator that joins what rounds make of it; `given` is then
-    the body's input for what there is so far."""
+    """For an accumulated result, the scalar operator that merges a chunk's part into it.
+
+    `given` is then the body's input for the value so far.
+    """
     given: Node | None = None
 
 
 class NotCut(Exception):
-    """The rows of a value cannot be cut along an axis: says why, as part of a sentence."""
+    """The rows of a value cannot be cut along an axis.
+
+    The text is the reason, as a clause.
+    """
 
 
 class Cuts(Protocol):
-    """Who knows along which axes values are cut."""
+    """The axes along which values are cut, and other facts that `Rows` needs."""
 
     @property
     def axis(self) -> Mapping[Node, int]:
-        """The members, and which axis of theirs is cut."""
+        """Return the members, with the axis along which each is cut."""
         ...
 
     @property
     def order(self) -> Mapping[Node, int]:
-        """The place of each node of the whole graph."""
+        """Return the index of each node of the full graph."""
         ...
 
     @property
     def rows(self) -> Expr:
-        """The rows of a block."""
+        """Return the size of a block of rows."""
         ...
 
     def cut(self, node: Node, place: int) -> int:
-        """Along which axis the rounds of a node cut one of its operands."""
+        """Return the axis along which the chunks of a node cut one of its operands."""
         ...
 
     def trace(self, node: Node) -> Trace:
-        """What a node reads and folds."""
+        """Return the reads and reductions of a node."""
         ...
 
 
 class Rows:
-    """The members again, for a block of rows."""
+    """Rebuilds the members for a block of rows."""
 
     def __init__(self, home: Cuts) -> None:
         self.home = home
@@ -83,71 +88,71 @@ class Rows:
         home = self.home
         axis = home.axis[node]
         inputs = tuple(self._operand(node, k, x) for k, x in enumerate(node.inputs))
-        cut = WHOLE < axis < node.type.rank
-        wanted = self._type(node.type, axis) if cut else node.type
-        op = shaped(node.op, node.type, wanted) if cut else node.op
-        made = build.apply(op, *inputs, origin=node.origin)
-        if made.type != wanted:
+        is_cut = WHOLE < axis < node.type.rank
+        block_type = self._type(node.type, axis) if is_cut else node.type
+        op = shaped(node.op, node.type, block_type) if is_cut else node.op
+        rebuilt = build.apply(op, *inputs, origin=node.origin)
+        if rebuilt.type != block_type:
             raise NotCut(f"{node.op.name} has no form for a block of rows")
-        self.new[node] = made
+        self.new[node] = rebuilt
 
     def _type(self, old: TensorType, axis: int) -> TensorType:
         return TensorType(old.dtype, (*old.shape[:axis], self.home.rows, *old.shape[axis + 1 :]))
 
-    def _operand(self, node: Node, place: int, x: Node) -> Node:
-        """A member, a number, or an input of the body."""
+    def _operand(self, node: Node, operand_index: int, x: Node) -> Node:
+        """Return a rebuilt member, a constant, or an input of the body."""
         if x in self.new:
             return self.new[x]
         if isinstance(x.op, Constant):
             return x
         if not x.inputs and not isinstance(x.op, Input):
-            return self._source(x, self.home.cut(node, place))
-        cut = self.home.cut(node, place)
+            return self._source(x, self.home.cut(node, operand_index))
+        cut = self.home.cut(node, operand_index)
         key = x, cut
-        found = self.reads.get(key)
-        if found is None:
-            kind = x.type if cut == WHOLE else self._type(x.type, cut)
+        part = self.reads.get(key)
+        if part is None:
+            block_type = x.type if cut == WHOLE else self._type(x.type, cut)
             strides = x.op.strides if isinstance(x.op, Input) else None
             if cut > 0 and strides is None:
-                last = len(kind.shape) - 1
+                last = len(block_type.shape) - 1
                 strides = tuple(1 if d == last else None for d in range(last + 1))
-            inner = build.input(f"r{len(self.reads)}", kind, strides)
-            found = self.reads[key] = Part(x, inner, cut)
-        return found.inner
+            inner = build.input(f"r{len(self.reads)}", block_type, strides)
+            part = self.reads[key] = Part(x, inner, cut)
+        return part.inner
 
     def _source(self, x: Node, cut: int) -> Node:
-        """What counts positions, from where the round begins."""
+        """Return positions, counted from the start of the chunk."""
         counts = self.home.trace(x).counts
         if cut == WHOLE:
             return x
-        wanted = self._type(x.type, cut)
-        local = build.apply(shaped(x.op, x.type, wanted), origin=x.origin)
-        if local.type != wanted or counts < 0:
+        block_type = self._type(x.type, cut)
+        block = build.apply(shaped(x.op, x.type, block_type), origin=x.origin)
+        if block.type != block_type or counts < 0:
             raise NotCut(f"{x.op.name} has no form for a block of rows")
         if counts != cut:
-            return local
-        return build.map(ADDED, local, build.cast(self._start(x), x.type.dtype), origin=x.origin)
+            return block
+        return build.map(ADDED, block, build.cast(self._start(x), x.type.dtype), origin=x.origin)
 
-    def _start(self, wanted: Node) -> Node:
-        """The number of the round's first row, wanted for a value."""
+    def _start(self, reader: Node) -> Node:
+        """Return the number of the chunk's first row, as an input of the body."""
         if self.start is None:
             start = build.input("start", TensorType(i64))
-            self.start = self.reads[wanted, FIRST_ROW] = Part(wanted, start, FIRST_ROW)
+            self.start = self.reads[reader, FIRST_ROW] = Part(reader, start, FIRST_ROW)
         return self.start.inner
 
     def result(self, node: Node, combine: str) -> Part:
-        """A result of the body: rows of one, or what there is so far with this round's part."""
-        axis, made = self.home.axis[node], self.new[node]
+        """Return a result of the body: a block of rows, or the updated accumulator."""
+        axis, rebuilt = self.home.axis[node], self.new[node]
         if axis < node.type.rank:
-            return Part(node, made, axis)
-        given = build.input(f"so_far{len(self.reads)}_{self.home.order[node]}", node.type)
-        nothing = build.constant(BEGINS[combine](node.type.dtype), node.type.dtype)
-        begins = build.map(SAME, self._start(node), build.constant(0, i64))
-        so_far = build.map(CHOICE, begins, nothing, given)
-        return Part(node, build.map(combine, so_far, made), WHOLE, combine, given)
+            return Part(node, rebuilt, axis)
+        accumulator = build.input(f"so_far{len(self.reads)}_{self.home.order[node]}", node.type)
+        identity = build.constant(BEGINS[combine](node.type.dtype), node.type.dtype)
+        is_first = build.map(SAME, self._start(node), build.constant(0, i64))
+        so_far = build.map(CHOICE, is_first, identity, accumulator)
+        return Part(node, build.map(combine, so_far, rebuilt), WHOLE, combine, accumulator)
 
 
 def shaped(op: Any, old: TensorType, new: TensorType) -> Any:
-    """An operator whose fields that are its result's shape say another one."""
-    found = {f.name: new.shape for f in fields(op) if getattr(op, f.name) == old.shape}
-    return replace(op, **found) if found else op
+    """Return an operator with the fields that hold its result's shape replaced."""
+    new_fields = {f.name: new.shape for f in fields(op) if getattr(op, f.name) == old.shape}
+    return replace(op, **new_fields) if new_fields else op

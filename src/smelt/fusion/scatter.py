@@ -1,7 +1,8 @@
-"""What kernels cost that write at places which depend on data (`smelt.lower.scatter`).
+"""Predict the cost of scatter kernels, which write at data-dependent positions.
 
-Updates are visited one by one: what is computed for them runs along their rows, in vectors where
-these are long, and for each part of the rows all places are looked at.
+Updates are applied one by one (`smelt.lower.scatter`). What is computed for them is vectorised
+along their rows where these are long. The rows are split into parts; for each part all target
+positions are examined.
 """
 
 from __future__ import annotations
@@ -17,34 +18,32 @@ if TYPE_CHECKING:
     from smelt.fusion.cost import Model
 
 VISIT_NS = 0.8
-"""Nanoseconds of looking at a place, and as many of starting with an update that is taken up
-(measured: 0.9 for an update of one element, whose sum waits for the one before)."""
+"""Nanoseconds to examine a target position, and as many to start an update that applies."""
 
 
 def joined_work(model: Model, region: Region) -> tuple[float, int, float]:
-    """Nanoseconds of arithmetic on one core, blocks of the grid, and bytes of the result that
-    updates meet in no order."""
+    """Return nanoseconds of arithmetic on one core, tasks, and bytes updated in random order."""
     units, sizes = model.units, [model.extents[e] for e in region.axes]
     u = region.stored.bit_length() - 1
-    place, found = region.places[u][0], units.unit(u).trace
-    ended = region.ended.get(u, 0)  # a single update ends no axis
+    position, traced = region.places[u][0], units.unit(u).trace
+    reduced = region.ended.get(u, 0)  # a single update has no axis
     first = units.unit(u).rank
-    own = [region.ends[u][k - first] if k >= 0 else -1 for k in found.beside]
+    shared_axes = [region.ends[u][k - first] if k >= 0 else -1 for k in traced.beside]
     """Axes of the updates that the result has too."""
-    places = [*own, *(t for t in place[found.joins :] if isinstance(t, int))]
-    front = next((k for k, a in enumerate(own) if a < 0), len(own))
-    rest = [a for a in places[front:] if a >= 0]
-    width = prod([sizes[a] for a in rest])
-    vector = 1 << rest[-1] if rest else 0
+    result_axes = [*shared_axes, *(t for t in position[traced.joins :] if isinstance(t, int))]
+    leading = next((k for k, a in enumerate(shared_axes) if a < 0), len(shared_axes))
+    row_axes = [a for a in result_axes[leading:] if a >= 0]
+    width = prod([sizes[a] for a in row_axes])
+    vector = 1 << row_axes[-1] if row_axes else 0
     lanes = model.lanes
-    row = sizes[rest[-1]] if rest else 1
-    visited = ended & ~sum(1 << a for a in {*rest})
-    inside = ended | sum(1 << a for a in {*rest})
+    row = sizes[row_axes[-1]] if row_axes else 1
+    update_axes = reduced & ~sum(1 << a for a in {*row_axes})
+    all_axes = reduced | sum(1 << a for a in {*row_axes})
 
     def steps(mask: int) -> float:
-        """Elements of what vectors compute for something along some axes."""
+        """Return the elements that vectors compute for something along some axes."""
         count = prod([sizes[a] for a in bits(mask)])
-        if not mask & ended:
+        if not mask & reduced:
             return float(count)
         if not mask & vector:
             return float(count * lanes)
@@ -53,9 +52,9 @@ def joined_work(model: Model, region: Region) -> tuple[float, int, float]:
     work = sum(
         model.step_ns[v] * steps(m) for v, masks in region.masks.items() if v != u for m in masks
     )
-    work += model.step_ns[u] * steps(inside)
-    parts = 1 if front else max(min(width // JOINED_WIDTH, JOINED_PARTS), 1)
-    updates = prod([sizes[a] for a in bits(visited)])
+    work += model.step_ns[u] * steps(all_axes)
+    parts = 1 if leading else max(min(width // JOINED_WIDTH, JOINED_PARTS), 1)
+    updates = prod([sizes[a] for a in bits(update_axes)])
     work += updates * VISIT_NS * (parts + 1)
-    tasks = parts * prod([sizes[a] for a in own[:front]])
+    tasks = parts * prod([sizes[a] for a in shared_axes[:leading]])
     return work, tasks, updates * width * float(model.itemsize[u])

@@ -1,10 +1,11 @@
-"""The schedule that the code generator will give a region, foreseen: tasks, nests, what is kept.
+"""Predict the schedule that the code generator will choose for a region.
 
-A fold is a barrier: what reads its result belongs to a later level, hence to a later loop nest.  A
-value that a later nest needs is computed again there when that is cheap, and kept in scratch memory
-otherwise.  When too few positions are independent, a folded axis is split.  Each rule has its
-counterpart in `smelt.lower.assign_axes` or `smelt.codegen.llvm.schedule.build_nests`; the numbers
-are in `smelt.blocks`.
+A schedule consists of tasks, loop nests, and the values kept between nests. A reduction is a
+barrier: what reads its result belongs to a later level, hence to a later loop nest. A value that a
+later nest needs is recomputed there if that is cheap, else kept in scratch memory. If there are too
+few independent positions, a reduced axis is split. Each rule mirrors one in
+`smelt.lower.assign_axes` or `smelt.codegen.llvm.schedule.build_nests`; the numbers are in
+`smelt.blocks`.
 """
 
 from __future__ import annotations
@@ -52,20 +53,20 @@ from smelt.types.dtype import f64
 from smelt.types.expr import evaluate
 
 KEEP_ABOVE = 4.0
-"""Row cost above which a value that a later nest needs is kept."""
+"""Cost of an element above which a value that a later nest needs is kept."""
 
 HALO = 1.25
-"""Places of an image that are packed for the windows of one task, relative to its own."""
+"""Pixels of an image that are packed for the windows of one task, relative to its own."""
 
 SEVERAL = -4
-"""What stands beside an axis that has one axis there in one array and another one in others."""
+"""Marks an axis that has different neighbouring axes in different arrays."""
 
 Nest: TypeAlias = tuple[int, int]
-"""A loop nest: the level of folds that it waits for, and the axes that one task walks in it."""
+"""A loop nest: the level of reductions it waits for, and the axes that a task iterates over."""
 
 
 class Sweeps:
-    """The loop nests of one region.  Sets of axes are bit masks."""
+    """The predicted loop nests of one region. Sets of axes are bit masks."""
 
     def __init__(self, units: Units, region: Region, extents: list[int]) -> None:
         self.units, self.region = units, region
@@ -75,9 +76,9 @@ class Sweeps:
         self.block = fold_columns(len(region.ended)) if region.ended else BLOCK
         self.local = region.all_axes & ~region.grid
         products = [u for u in region.ended if units.unit(u).trace.dots]
-        self.split = self._split() if region.ended and not products else 0
+        self.split = self._choose_split() if region.ended and not products else 0
         self.parts = parts_for(self, self.split.bit_length() - 1) if self.split else 1
-        self.vector = self._vector()
+        self.vector = self._choose_vector_axis()
         self.apart = 0 if products else lanes_axis(self)
         """The grid axis that vectors run along because rows are short, as a mask."""
         self.vector = self.apart or self.vector
@@ -85,18 +86,23 @@ class Sweeps:
         self.packs = bool(products)
         self.host, self.hosted = hosted(units, region) if len(products) > 1 else (-1, 0)
         self.held = self.split if self.split and self._is_rowwise() else 0
-        """The split axis where a part is walked row by row, as a mask."""
+        """The split axis where a part is processed row by row, as a mask."""
         if not region.even and len(region.axes) > 2:
             self._collapse()
         self.cut: dict[int, int] = {}
-        """Grid axes that tasks take in blocks, and how many positions."""
+        """Grid axes of which tasks take blocks, with the positions of a block."""
         self.rows = 0
-        """The one of them that is walked around the vectors, as a mask; none around so short rows
-        that what repeats in them stays in registers."""
+        """Those of `cut` whose loop is outside of the vector loop, as a mask.
+
+        Empty around rows so short that what repeats in them stays in registers.
+        """
         self.beside = 0
-        """Products side by side whose rows nobody folds: each is done with before the next."""
+        """Independent contractions whose rows are not reduced, as a mask.
+
+        Each is finished before the next one starts.
+        """
         if products:
-            self._cut_products(products)
+            self._block_contractions(products)
         elif self.vector & region.grid:
             together = self._rows_together()
             along = self.vector.bit_length() - 1
@@ -106,64 +112,67 @@ class Sweeps:
             self.cut = {along: self.block, **together}
         self.cut_axes = sum(1 << a for a in self.cut)
         self.own = self.local | self.vector | self.cut_axes
-        """The axes that one task walks itself."""
+        """The axes that one task iterates over itself."""
         self.times: dict[int, float] = {}
         self.kept = 0
         self.needs: dict[Nest, int] = {}
         """The units that each nest computes."""
         self.sweeps: dict[int, list[int]] = {}
-        """How many nests read a value, for each of its places; empty where there is one nest."""
+        """How many nests read a value, for each of its positions; empty if there is one nest."""
         self.roots: dict[Nest, int] = {}
         self.nest_loads = 0
         self.costs: dict[int, float] = {}
 
     def volume(self, axes: int) -> int:
-        """Positions of a set of axes."""
-        found = self.volumes.get(axes)
-        if found is None:
-            found = 1
+        """Return the number of positions of a set of axes."""
+        count = self.volumes.get(axes)
+        if count is None:
+            count = 1
             for a in bits(axes):
-                found *= self.sizes[a]
-            self.volumes[axes] = found
-        return found
+                count *= self.sizes[a]
+            self.volumes[axes] = count
+        return count
 
     def inner(self, axes: int) -> int:
-        """Those of some axes that one task walks itself."""
+        """Return those of some axes that one task iterates over itself."""
         return axes & self.own
 
     def blocks(self, a: int) -> int:
-        """Blocks of an axis that is cut."""
+        """Return the number of blocks of an axis in `cut`."""
         return -(-self.sizes[a] // self.cut[a])
 
     def evaluations(self, axes: int) -> float:
-        """How often something along `axes` is computed by all tasks together."""
-        known = self.times.get(axes)
-        if known is None:
+        """Return how often something along `axes` is computed by all tasks together."""
+        count = self.times.get(axes)
+        if count is None:
             fixed = self.region.grid & ~self.cut_axes & ~self.spread
-            found = self.volume(fixed | (axes & self.spread) | self.inner(axes))
+            product = self.volume(fixed | (axes & self.spread) | self.inner(axes))
             for a in self.cut:
-                if not axes >> a & 1:  # along the vectors a row begins anew
-                    anew = self.rows >> a & 1 and axes & self.vector
-                    found *= self.sizes[a] if anew else self.blocks(a)
-            known = self.times[axes] = float(found)
-        return known
+                if not axes >> a & 1:  # a vector loop starts again for each row
+                    restarts = self.rows >> a & 1 and axes & self.vector
+                    product *= self.sizes[a] if restarts else self.blocks(a)
+            count = self.times[axes] = float(product)
+        return count
 
     def row(self, axes: int) -> int:
-        """Elements of something along `axes` that one task holds."""
+        """Return the elements along `axes` that one task holds."""
         inner = self.inner(axes) & ~self.held
-        found = self.volume(inner & ~self.cut_axes)
+        count = self.volume(inner & ~self.cut_axes)
         for a, block in self.cut.items():
             if inner >> a & 1:
-                found *= min(self.sizes[a], block)
-        return -(-found // self.parts) if self.split & inner else found
+                count *= min(self.sizes[a], block)
+        return -(-count // self.parts) if self.split & inner else count
 
     def _rows_together(self) -> dict[int, int]:
-        """How many rows a task takes where nothing is folded: of the axis beside the vector one."""
+        """Return how many rows a task takes in an elementwise kernel.
+
+        They are rows of the axis next to the vector axis.
+        """
         region = self.region
-        place = region.places[region.stored.bit_length() - 1][0]
+        position = region.places[region.stored.bit_length() - 1][0]
         others = [
             t
-            for t in place
+            for t in position
             if isinstance(t, int)
             and t >= 0
             and region.grid >> t & 1
@@ -176,53 +185,59 @@ class Sweeps:
             others[-1]: int(evaluate(rows_together(self.sizes[self.vector.bit_length() - 1]), {}))
         }
 
-    def _cut_products(self, products: list[int]) -> None:
-        """Blocks of the axes that only one operand of a contraction has."""
-        grid, few = self.region.grid, short_axes(self.units, self.region)
-        found = {
+    def _block_contractions(self, products: list[int]) -> None:
+        """Block the axes that only one operand of a contraction has."""
+        grid, short = self.region.grid, short_axes(self.units, self.region)
+        sides = {
             u: [side_of(self.region, u, edge) for edge in self.units.unit(u).edges]
             for u in products
         }
-        pairs = {u: (s[0], s[1]) for u, s in found.items() if len(s) == 2}
+        pairs = {u: (s[0], s[1]) for u, s in sides.items() if len(s) == 2}
         if len(pairs) > 1 and not any((x ^ y) & self.region.folded for x, y in pairs.values()):
             self.beside = sum(1 << u for u in pairs)
         for u, (left, right) in pairs.items():
             if self.hosted >> u & 1:
                 continue
-            own = [left & ~right, right & ~left]
-            if self._cut_windows(u, own) or u in self.region.peeked:
-                self._cut_bands(u)
+            own_axes = [left & ~right, right & ~left]
+            if self._block_windows(u, own_axes) or u in self.region.peeked:
+                self._block_peeked(u)
                 continue
-            chosen = [(x & ~grid or x & ~few or x).bit_length() - 1 for x in own]
+            chosen = [(x & ~grid or x & ~short or x).bit_length() - 1 for x in own_axes]
             free = self.volume((left | right) & grid)
-            cut = self._product_block(u, chosen, free, len(products))
-            for a, block in zip(chosen, cut, strict=True):
+            blocks = self._product_block(u, chosen, free, len(products))
+            for a, block in zip(chosen, blocks, strict=True):
                 if a >= 0 and grid >> a & 1:
                     self.cut[a] = min(block, self.cut.get(a, block))
 
-    def _cut_windows(self, u: int, own: list[int]) -> bool:
-        """Blocks of a product over windows, or of one whose columns two axes walk: rows of the one
-        operand, whole lines of the other."""
-        place, grid = self.region.places[u][0], self.region.grid
+    def _block_windows(self, u: int, own_axes: list[int]) -> bool:
+        """Block a convolution: rows of the filter operand, full rows of the image operand.
+
+        Also a product whose columns are two axes. Returns whether it is one of these.
+        """
+        position, grid = self.region.places[u][0], self.region.grid
         for k, edge in enumerate(self.units.unit(u).edges):
-            terms = [term_at(place, t) for t in edge.terms]
-            walks = any(map(slides, terms)) or (u == self.host and own[k] & grid)
-            walks = walks or in_lines(self.units, self.region, u, edge, own[k], self.sizes)
-            if not walks or not own[0] or not own[1]:
+            terms = [term_at(position, t) for t in edge.terms]
+            by_rows = any(map(slides, terms)) or (u == self.host and own_axes[k] & grid)
+            by_rows = by_rows or in_lines(self.units, self.region, u, edge, own_axes[k], self.sizes)
+            if not by_rows or not own_axes[0] or not own_axes[1]:
                 continue
-            *_, row = bits(own[1 - k])
-            *outer, line = list(bits(own[k]))[-2:]
-            most = window_columns(self.units.values[u].type.dtype.compute.itemsize)
-            width = min(self.sizes[line], most)
-            lines = lines_of(self.sizes[outer[0]], width) if outer and u == self.host else most
-            columns = min(max(most // width, 1), lines)
-            blocks = {row: WINDOW_ROWS, line: width, **dict.fromkeys(outer, columns)}
+            *_, row_axis = bits(own_axes[1 - k])
+            *outer, last_axis = list(bits(own_axes[k]))[-2:]
+            max_columns = window_columns(self.units.values[u].type.dtype.compute.itemsize)
+            row_length = min(self.sizes[last_axis], max_columns)
+            max_rows = (
+                lines_of(self.sizes[outer[0]], row_length)
+                if outer and u == self.host
+                else max_columns
+            )
+            columns = min(max(max_columns // row_length, 1), max_rows)
+            blocks = {row_axis: WINDOW_ROWS, last_axis: row_length, **dict.fromkeys(outer, columns)}
             self.cut |= {a: n for a, n in blocks.items() if grid >> a & 1}
             return True
         return False
 
-    def _cut_bands(self, u: int) -> None:
-        """Blocks of the axes whose windows peek at a product."""
+    def _block_peeked(self, u: int) -> None:
+        """Block the axes of windows that read a product which is computed once per position."""
         windows = self.region.peeked.get(u)
         if windows:
             itemsize = self.units.values[u].type.dtype.compute.itemsize
@@ -231,7 +246,10 @@ class Sweeps:
     def _product_block(
         self, u: int, chosen: list[int], free: int, products: int
     ) -> tuple[int, int]:
-        """Positions of both axes that one task takes, where `free` ones are independent."""
+        """Return the positions of both axes that one task takes.
+
+        `free` positions are independent.
+        """
         if any(a < 0 or self.sizes[a] <= THIN for a in chosen):
             return THIN_COLUMNS, THIN_COLUMNS
         itemsize = self.units.values[u].type.dtype.compute.itemsize
@@ -243,29 +261,41 @@ class Sweeps:
             rows = whole_rows(free, self.sizes[chosen[1]], itemsize, products)
         return int(evaluate(rows, {})), COLUMNS
 
-    def is_across(self, places: list[Place]) -> bool:
-        """Whether a load walks its rows across the vector axis."""
+    def is_across(self, positions: list[Place]) -> bool:
+        """Return whether a load runs across the vector axis."""
         a = self.vector.bit_length() - 1
-        return a >= 0 and not self.apart and any(a in place and place[-1] != a for place in places)
+        return (
+            a >= 0
+            and not self.apart
+            and any(a in position and position[-1] != a for position in positions)
+        )
 
-    def is_far(self, place: Place) -> bool:
-        """Whether lanes move elements of lines of their own, along which another axis runs."""
-        last = place[-1] if place else STILL
-        return isinstance(last, int) and last >= 0 and self.is_across([place])
+    def is_far(self, position: Place) -> bool:
+        """Return whether each lane accesses a cache line of its own.
 
-    def _vector(self) -> int:
-        """The axis along which most memory is walked in unit steps."""
+        That is so if another axis is the contiguous one.
+        """
+        last = position[-1] if position else STILL
+        return isinstance(last, int) and last >= 0 and self.is_across([position])
+
+    def _choose_vector_axis(self) -> int:
+        """Return the axis along which most memory is accessed with stride 1, as a mask."""
         region = self.region
         if len(region.axes) < 2:
             return region.all_axes
-        lasts = {place[-1] for places in region.loads.values() for place in places if place}
+        lasts = {
+            position[-1]
+            for positions in region.loads.values()
+            for position in positions
+            if position
+        }
         lasts.update(region.places[u][0][-1] for u in bits(region.stored) if region.places[u][0])
         if len(lasts) == 1 and isinstance(only := lasts.pop(), int) and only >= 0:
             return 1 << only
         score = [0.0] * len(region.axes)
-        for v, places in region.loads.items():
-            for place, mask in zip(places, region.load_masks[v], strict=True):
-                vote(score, place, mask, 1.0)
+        for v, positions in region.loads.items():
+            for position, mask in zip(positions, region.load_masks[v], strict=True):
+                vote(score, position, mask, 1.0)
         for u in bits(region.stored):
             vote(score, region.places[u][0], region.masks[u][0], 1.5)
         for a in bits(self.split):
@@ -273,22 +303,24 @@ class Sweeps:
         return 1 << max(range(len(score)), key=lambda a: (score[a], a))
 
     def _collapse(self) -> None:
-        """Neighbouring axes that every array walks as one become one: the inner axis takes the
-        extent of both, the outer one has a single position."""
+        """Collapse neighbouring axes that every array has next to each other.
+
+        The inner axis takes the extent of both; the outer one keeps a single position.
+        """
         region, units = self.region, self.units
         after: dict[int, int] = {}
         before: dict[int, int] = {}
-        places: dict[Place, int] = {}  # with axes that are fixed where a term is an expression
+        positions: dict[Place, int] = {}  # with its axes where a term is an expression, else 0
         fixed = region.scanned | self.split
         for v, masks in region.load_masks.items():
-            for mask, place in zip(masks, region.loads[v], strict=True):
-                places[place] = mask
+            for mask, position in zip(masks, region.loads[v], strict=True):
+                positions[position] = mask
                 fixed |= mask if v in units.loose else 0
         for u in bits(region.stored):
-            places.setdefault(region.places[u][0], 0)
-        for place, mask in places.items():
+            positions.setdefault(region.places[u][0], 0)
+        for position, mask in positions.items():
             last = -1
-            for t in (*place, -2):
+            for t in (*position, -2):
                 if not isinstance(t, int):
                     last = -3
                     fixed |= mask
@@ -309,32 +341,34 @@ class Sweeps:
     # ---- tasks ---------------------------------------------------------------------------------
 
     def tasks(self) -> int:
-        """Independent pieces of work."""
+        """Return the number of independent tasks."""
         grid = self.region.grid
-        found = self.volume(grid & ~self.cut_axes)
+        count = self.volume(grid & ~self.cut_axes)
         for a in self.cut:
-            found *= self.blocks(a)
+            count *= self.blocks(a)
         if not self.local:
-            found = max(found, -(-self.volume(grid) // self.block))
-        return found * self.parts if self.split else found
+            count = max(count, -(-self.volume(grid) // self.block))
+        return count * self.parts if self.split else count
 
-    def _split(self) -> int:
-        """The folded axis that is split over the grid, as a mask; 0 if none is."""
+    def _choose_split(self) -> int:
+        """Return the reduced axis that is split over the grid, as a mask, or 0."""
         region = self.region
-        if region.scanned or self._columns() >= LEAST_TASKS:
+        if region.scanned or self._grid_tasks() >= LEAST_TASKS:
             return 0
         if self.volume(region.all_axes) < SPLIT_ABOVE:
             return 0
-        able = [a for a in joining(self.units, region) if self._one_sweep(a)]
-        long = [a for a in able if self.sizes[a] >= PARTS]
-        if not able:
+        candidates = [a for a in joining(self.units, region) if self._is_one_pass(a)]
+        long = [a for a in candidates if self.sizes[a] >= PARTS]
+        if not candidates:
             return 0
-        best = min(long, key=self._depth) if long else max(able, key=lambda a: self.sizes[a])
+        best = min(long, key=self._depth) if long else max(candidates, key=lambda a: self.sizes[a])
         return 1 << best if parts_for(self, best) > 1 else 0
 
     def _is_rowwise(self) -> bool:
-        """Whether folds along rows wait for one another, so that a part is walked row by row
-        (`codegen.llvm.rowwise`)."""
+        """Return whether reductions along rows depend on one another.
+
+        A part is then processed row by row (`codegen.llvm.loopir.rowwise_split`).
+        """
         region = self.region
         split = [u for u, over in region.ended.items() if over & self.split]
         if any(
@@ -343,76 +377,83 @@ class Sweeps:
             return False
         return max((region.levels[u] for u in region.ended if u not in split), default=0) > 1
 
-    def _columns(self) -> int:
-        """Tasks of the grid, where neighbouring positions in memory go together: those along which
-        the arrays with most dimensions lie (`fastest` in lowering)."""
-        walked = [
-            [t for t in place if t != STILL]
-            for places in self.region.loads.values()
-            for place in places
+    def _grid_tasks(self) -> int:
+        """Return the number of tasks of the grid; blocks of contiguous positions are one task.
+
+        Contiguous are the axes along which the arrays of highest rank are stored (`fastest` in
+        lowering).
+        """
+        positions = [
+            [t for t in position if t != STILL]
+            for positions in self.region.loads.values()
+            for position in positions
         ]
-        most = max(map(len, walked), default=0)
-        runs = 0
-        for place in walked:
-            if most and len(place) == most:
-                last = place[-1]
-                runs |= sum([1 << a for a in axis_numbers(last)])
-        found = self.volume(self.region.grid & ~runs)
-        for a in bits(self.region.grid & runs):
-            found *= -(-self.sizes[a] // self.block)
-        return found
+        rank = max(map(len, positions), default=0)
+        contiguous = 0
+        for position in positions:
+            if rank and len(position) == rank:
+                last = position[-1]
+                contiguous |= sum([1 << a for a in axis_numbers(last)])
+        count = self.volume(self.region.grid & ~contiguous)
+        for a in bits(self.region.grid & contiguous):
+            count *= -(-self.sizes[a] // self.block)
+        return count
 
     def _depth(self, a: int) -> int:
-        """How far in an axis stands in the arrays that it walks; the slowest is 0."""
-        places = [p for found in self.region.loads.values() for p in found]
-        return min((p.index(a) for p in places if a in p), default=0)
+        """Return how far inside its arrays an axis is, 0 for the slowest."""
+        positions = [p for reads in self.region.loads.values() for p in reads]
+        return min((p.index(a) for p in positions if a in p), default=0)
 
-    def _one_sweep(self, a: int) -> bool:
-        """Whether nothing along axis `a` waits for a fold over `a`."""
-        late = 0
+    def _is_one_pass(self, a: int) -> bool:
+        """Return whether nothing along axis `a` waits for a reduction over `a`."""
+        waiting = 0
         region = self.region
         for u in reversed(region.masks):  # operands before readers
-            waits = self.units.operands[u] & late
+            waits = self.units.operands[u] & waiting
             over = region.ended.get(u, 0) >> a & 1
             if waits and (over or any(mask >> a & 1 for mask in region.masks[u])):
                 return False
             if over or waits:
-                late |= 1 << u
+                waiting |= 1 << u
         return True
 
     # ---- nests ---------------------------------------------------------------------------------
 
     def work(self, step_ns: Sequence[float]) -> float:
-        """Nanoseconds on one core, given those of one step of each unit."""
+        """Return the nanoseconds on one core, with `step_ns` for one step of each unit."""
         region = self.region
-        found = 0.0
-        slow = walked_units(self.units, region) if region.ended and not self.hosted else set[int]()
+        total_ns = 0.0
+        unblocked = (
+            walked_units(self.units, region) if region.ended and not self.hosted else set[int]()
+        )
         if self.packs:
-            found += packing(self.units, region, self.volume)
-        whole = awaited(self.units, region, self.split) if self.split else 0
+            total_ns += packing(self.units, region, self.volume)
+        repeated_units = awaited(self.units, region, self.split) if self.split else 0
         for (_, around), members in self.needs.items():
             for u in bits(members):
-                over = region.ended.get(u, 0)
-                step = step_ns[u] * (WALKED_COST / STEP_COST if u in slow else 1.0)
-                for mask, place in zip(region.masks[u], region.places[u], strict=True):
-                    if not (mask | over) & self.own & ~around:
-                        times = self.evaluations(mask | over)
-                        if whole >> u & 1 and not (mask | over) & self.split:
-                            times *= self.parts
+                reduced = region.ended.get(u, 0)
+                unit_ns = step_ns[u] * (WALKED_COST / STEP_COST if u in unblocked else 1.0)
+                for mask, position in zip(region.masks[u], region.places[u], strict=True):
+                    if not (mask | reduced) & self.own & ~around:
+                        count = self.evaluations(mask | reduced)
+                        if repeated_units >> u & 1 and not (mask | reduced) & self.split:
+                            count *= self.parts
                         if u in region.peeked:
-                            times *= places_for_each(
+                            count *= places_for_each(
                                 region.peeked[u],
                                 self.sizes,
                                 self.units.values[u].type.dtype.compute.itemsize,
                             )
-                        elif self.packs and not over and any(map(slides, place)):
-                            times = min(times, self._packed_once(u, mask))
-                        found += step * times
-        return found
+                        elif self.packs and not reduced and any(map(slides, position)):
+                            count = min(count, self._packed_once(u, mask))
+                        total_ns += unit_ns * count
+        return total_ns
 
     def emptiness(self, lanes: int) -> float:
-        """Lanes of the vectors along a few columns that are folded for each one that has a column:
-        every row of theirs is a vector.  Columns that are split have few in each part."""
+        """Return the computed lanes per useful lane where few columns are reduced.
+
+        Every row of theirs takes full vectors. Columns that are split have few in each part.
+        """
         size = self.sizes[self.vector.bit_length() - 1] if self.vector else 1
         columns = self.region.ended and not self.vector & self.region.folded
         if self.vector & self.split & ~self.held:
@@ -422,67 +463,72 @@ class Sweeps:
         return -(-size // lanes) * lanes / size
 
     def _packed_once(self, u: int, mask: int) -> float:
-        """How often elements are computed that a product packs: each once, whatever windows reach
-        it, for every block of the axes that it lacks."""
+        """Return how often elements are computed that a contraction packs.
+
+        Each once per block of the axes that it lacks, however many windows read it.
+        """
         unit = self.units.unit(u)
-        found = HALO * prod(self.extents[n] for n in unit.axes[: unit.rank])
+        count = HALO * prod(self.extents[n] for n in unit.axes[: unit.rank])
         for a in self.cut:
             if not mask >> a & 1:
-                found *= self.blocks(a)
-        return found
+                count *= self.blocks(a)
+        return count
 
     def arrange(self) -> None:
-        """Finds which units each nest computes, and what is kept for later nests."""
+        """Determine which units each nest computes, and what is kept for later nests."""
         region = self.region
-        if not self.local:  # one nest over the grid
+        if not self.local:  # a single nest over the grid
             if region.work < 0:
-                everything = sum(1 << u for u in region.masks)
-                self.needs[0, self.inner(region.all_axes)] = everything
+                members = sum(1 << u for u in region.masks)
+                self.needs[0, self.inner(region.all_axes)] = members
             return
         for u, ended in region.ended.items():
-            self._root(u, region.levels[u] - 1, ended | region.masks[u][0])
+            self._add_root(u, region.levels[u] - 1, ended | region.masks[u][0])
         for u in bits(region.stored):
-            self._root(u, region.levels.get(u, 0), region.masks[u][0])
+            self._add_root(u, region.levels.get(u, 0), region.masks[u][0])
         for level in range(max(level for level, _ in self.roots), -1, -1):
             for nest in [k for k in self.roots if k[0] == level]:
-                self._close(nest)
+                self._fill_nest(nest)
 
-    def _root(self, u: int, level: int, axes: int) -> None:
+    def _add_root(self, u: int, level: int, axes: int) -> None:
         nest = level, self.inner(axes)
         self.roots[nest] = self.roots.get(nest, 0) | 1 << u
 
-    def _close(self, nest: Nest) -> None:
-        """Finds what one nest computes and reads."""
+    def _fill_nest(self, nest: Nest) -> None:
+        """Determine what one nest computes and loads."""
         levels = self.region.levels
         self.needs[nest] = self.nest_loads = 0
         for u in bits(self.roots[nest]):
             if self.units.unit(u).is_fold and levels[u] > nest[0]:
                 self.needs[nest] |= 1 << u
                 self.nest_loads |= self.units.operands[u] & ~self.region.members
-                self._need(self.units.operands[u] & self.region.members, nest)
+                self._require(self.units.operands[u] & self.region.members, nest)
             else:
-                self._need(1 << u, nest)
+                self._require(1 << u, nest)
         for v in bits(self.nest_loads):
             masks = self.region.load_masks[v]
             times = self.sweeps.setdefault(v, [0] * len(masks))
             for k, mask in enumerate(masks):
                 times[k] += not self.inner(mask) & ~nest[1]
 
-    def _need(self, wanted: int, nest: Nest) -> None:
-        """Has a nest compute units, and what they need that was not kept by an earlier nest."""
+    def _require(self, roots: int, nest: Nest) -> None:
+        """Make a nest compute units, and their operands that no earlier nest has kept."""
         operands, members = self.units.operands, self.region.members
-        pending, found = list(bits(wanted)), self.needs[nest]
+        pending, computed = list(bits(roots)), self.needs[nest]
         while pending:
             u = pending.pop()
-            if found >> u & 1 or self._is_kept(u, nest[0]):
+            if computed >> u & 1 or self._is_kept(u, nest[0]):
                 continue
-            found |= 1 << u
+            computed |= 1 << u
             self.nest_loads |= operands[u] & ~members
-            pending += bits(operands[u] & members & ~found)
-        self.needs[nest] = found
+            pending += bits(operands[u] & members & ~computed)
+        self.needs[nest] = computed
 
     def _is_kept(self, u: int, level: int) -> bool:
-        """Whether a nest finds a value in scratch: the results of folds, and what is dear."""
+        """Return whether a nest finds a value in scratch memory.
+
+        Results of reductions and expensive values are kept there.
+        """
         region = self.region
         inner = region.masks[u][0] & self.own
         if u in region.ended:
@@ -490,22 +536,22 @@ class Sweeps:
             return True
         if not inner or region.levels.get(u, 0) >= level:
             return False
-        if not self.kept >> u & 1 and self._again(u) > KEEP_ABOVE:
+        if not self.kept >> u & 1 and self._recompute_cost(u) > KEEP_ABOVE:
             self.kept |= 1 << u
-            self._root(u, region.levels[u], inner)
+            self._add_root(u, region.levels[u], inner)
         return bool(self.kept >> u & 1)
 
-    def _again(self, u: int) -> float:
-        """Row cost of computing a value from memory and finished folds."""
+    def _recompute_cost(self, u: int) -> float:
+        """Return the cost of computing an element from memory and finished reductions."""
         if not self.costs:
             region, units, costs = self.region, self.units, self.costs
-            members, kept = region.members, self.kept
+            members, in_scratch = region.members, self.kept
             for p, masks in reversed(region.masks.items()):  # operands before readers
                 cost = 0.0
                 if p not in region.ended and masks[0] & self.own:
                     unit, operands = units.unit(p), units.operands[p]
                     cost = float("inf") if unit.along >= 0 else unit.trace.cost
                     cost += MOVE_COST * (operands & ~members).bit_count()
-                    cost += sum([costs[v] for v in bits(operands & members & ~kept)])
+                    cost += sum([costs[v] for v in bits(operands & members & ~in_scratch)])
                 costs[p] = cost
         return self.costs[u]

@@ -1,4 +1,4 @@
-"""What a search has found: kernels in no order yet, and what was said on the way."""
+"""The result of a search: kernels without an order, and the decisions taken."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from smelt.journal import Decision
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """A cluster that has no place among the others yet."""
+    """A cluster without a place in the execution order yet."""
 
     cluster: Cluster
     first: Node
@@ -21,18 +21,21 @@ class Part:
     moved: int
     """Bytes that it reads and writes."""
     reuses: Mapping[Node, Sequence[Node]]
-    """For each of its results the inputs that it may be written over."""
+    """For each of its results, the inputs that it may overwrite."""
 
     def at(self, place: Callable[[Node], Node], order: Mapping[Node, int]) -> Part:
-        """The same of other nodes, which have an order."""
+        """Return the same cluster of other nodes, sorted by their order.
+
+        `place` maps each node to its counterpart.
+        """
         c, key = self.cluster, order.__getitem__
         nodes = tuple(sorted(map(place, c.nodes), key=key))
         inputs = tuple(sorted(map(place, c.inputs), key=key))
         outputs = tuple(map(place, c.outputs))
         stream = None if c.stream is None else (place(c.stream[0]), c.stream[1])
-        again = tuple(map(place, c.recomputed))
+        recomputed = tuple(map(place, c.recomputed))
         return Part(
-            Cluster(c.name, nodes, inputs, outputs, again, c.shapes, stream),
+            Cluster(c.name, nodes, inputs, outputs, recomputed, c.shapes, stream),
             place(self.first),
             self.moved,
             {place(n): tuple(map(place, old)) for n, old in self.reuses.items()},
@@ -41,11 +44,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """Kernels for all of a graph."""
+    """Kernels for a whole graph."""
 
     parts: Sequence[Part]
     decisions: Sequence[Decision]
     alone: Mapping[Node, int]
-    """For each operator, bytes that it reads and writes by itself."""
+    """Bytes that each operator reads and writes if it is a kernel of its own."""
     sizes: Mapping[str, int] = field(default_factory=dict[str, int])
-    """The sizes that the kernels are for, where those are not the first call's."""
+    """Sizes that the kernels are chosen for, if other than those of the first call."""

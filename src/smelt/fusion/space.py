@@ -1,9 +1,9 @@
-"""Iteration spaces: which dimensions of which values are the same axis.
+"""Find which dimensions of which values are the same axis.
 
-Elementwise use and broadcasting make dimensions equal, permutations move them, reductions end them.
-Nothing here knows an operator: `define` is run with a probe that notes how it indexes its operands.
-Each (node, dimension) gets a class number; equal numbers mean one axis.  Views that cut or join a
-dimension start a new class.
+Elementwise operators and broadcasting equate dimensions, permutations move them, reductions end
+them. No operator is known here: `define` runs with a probe that records how it indexes its
+operands. Each (node, dimension) gets a class number; equal numbers mean one axis. Views that split
+or merge a dimension start a new class.
 
 >>> from smelt.graph import build
 >>> from smelt.ops.view import Permute
@@ -38,7 +38,7 @@ Reads = tuple[tuple[int, tuple[Index, ...]], ...]
 
 
 class _Probe:
-    """Plays the definer: values are nothing, reads are written down."""
+    """A definer whose values are empty and whose reads are recorded."""
 
     def __init__(self) -> None:
         self.reads: list[tuple[int, tuple[Index, ...]]] = []
@@ -111,29 +111,32 @@ class _ProbeOperand:
 
 @lru_cache(maxsize=8192)
 def reads_of(op: TensorOp, out: TensorType, inputs: tuple[TensorType, ...]) -> Reads:
-    """How `op` indexes its operands: (operand, index) with output axes o0, o1, .. and axes that
-    end here e1, e2, ..; nothing for operators without `define`."""
+    """Return how `op` indexes its operands, as pairs (operand, index).
+
+    The axes are o0, o1, .. of the output and e1, e2, .. which are reduced. Empty for operators
+    without `define`.
+    """
     if not op.fusible:
         return ()
     probe = _Probe()
-    at = tuple(axis(f"o{k}", n) for k, n in enumerate(out.shape))
-    op.define(probe, at, *(_ProbeOperand(probe, k, t) for k, t in enumerate(inputs)))
+    position = tuple(axis(f"o{k}", n) for k, n in enumerate(out.shape))
+    op.define(probe, position, *(_ProbeOperand(probe, k, t) for k, t in enumerate(inputs)))
     return tuple(probe.reads)
 
 
 def reads(node: Node) -> Reads:
-    """`reads_of` a node."""
+    """Return `reads_of` a node."""
     return reads_of(node.op, node.type, tuple(x.type for x in node.inputs))
 
 
 class AxisClasses:
-    """A partition of dimensions, grown by uniting."""
+    """A union-find partition of dimensions."""
 
     def __init__(self) -> None:
         self._parent: dict[Any, Any] = {}
 
     def find(self, item: Any) -> Any:
-        """The representative of the class of `item`."""
+        """Return the representative of the class of `item`."""
         parent = self._parent.setdefault(item, item)
         while parent is not self._parent[parent]:
             parent = self._parent[parent]
@@ -141,25 +144,25 @@ class AxisClasses:
         return parent
 
     def unite(self, a: Any, b: Any) -> None:
-        """Puts `a` and `b` into one class."""
+        """Merge the classes of `a` and `b`."""
         self._parent[self.find(b)] = self.find(a)
 
 
 def axis_classes(nodes: Iterable[Node]) -> dict[Dim, int]:
-    """Class number of every dimension of the nodes and of their operands."""
+    """Return the class number of every dimension of the nodes and of their operands."""
     partition = AxisClasses()
     dims: dict[Dim, None] = {}
     for node in nodes:
         for d in range(node.type.rank):
             dims[node, d] = None
-        named: dict[str, Any] = {f"o{d}": (node, d) for d in range(node.type.rank)}
+        first_dim: dict[str, Any] = {f"o{d}": (node, d) for d in range(node.type.rank)}
         for operand, index in reads(node):
             x = node.inputs[operand]
             for d, term in enumerate(index):
                 dims[x, d] = None
                 name = bare_axis(term)
                 if name is not None:
-                    partition.unite(named.setdefault(name, (x, d)), (x, d))
+                    partition.unite(first_dim.setdefault(name, (x, d)), (x, d))
     numbers: dict[Any, int] = {}
     return {dim: numbers.setdefault(partition.find(dim), len(numbers)) for dim in dims}
 
@@ -167,57 +170,59 @@ def axis_classes(nodes: Iterable[Node]) -> dict[Dim, int]:
 def own_classes(
     nodes: Collection[Node],
 ) -> tuple[dict[tuple[Node, str], int], set[tuple[int, int]]]:
-    """Class number of every axis of the nodes (o0, o1, .., and e1, e2, .. which end there) by what
-    they read of one another, and the pairs of classes that some node has beside one another with
-    one extent, both ways: these are two axes, however alike.  What is made of nothing, such as the
-    positions that a mask compares with themselves, ties no axes together."""
+    """Return the class numbers of the nodes' axes, by their reads of each other.
+
+    Axes are o0, o1, .. of a result and e1, e2, .. which are reduced. The second result holds pairs
+    of classes, in both orders, that some node has as two axes of equal extent: these are different
+    axes. Nodes without operands, such as the positions that a mask compares, relate no axes.
+    """
     partition, inside = AxisClasses(), set(nodes)
     axes: dict[Node, dict[str, Index]] = {}
     for node in nodes:
-        own = axes[node] = {f"o{d}": n for d, n in enumerate(node.type.shape)}
+        node_axes = axes[node] = {f"o{d}": n for d, n in enumerate(node.type.shape)}
         for operand, index in reads(node):
             x = node.inputs[operand]
             for d, term in enumerate(index):
                 name = bare_axis(term)
                 if name is not None:
-                    own.setdefault(name, x.type.shape[d])
+                    node_axes.setdefault(name, x.type.shape[d])
                     if x in inside and x.inputs:
                         partition.unite((node, name), (x, f"o{d}"))
     numbers: dict[Any, int] = {}
-    found: dict[tuple[Node, str], int] = {}
-    beside: set[tuple[int, int]] = set()
-    for node, own in axes.items():
-        for name in own:
-            kind = numbers.setdefault(partition.find((node, name)), len(numbers))
-            found[node, name] = kind
-        beside |= {
-            (found[node, a], found[node, b])
-            for a, b in permutations(own, 2)
-            if own[a] == own[b] != 1
+    class_numbers: dict[tuple[Node, str], int] = {}
+    distinct: set[tuple[int, int]] = set()
+    for node, node_axes in axes.items():
+        for name in node_axes:
+            number = numbers.setdefault(partition.find((node, name)), len(numbers))
+            class_numbers[node, name] = number
+        distinct |= {
+            (class_numbers[node, a], class_numbers[node, b])
+            for a, b in permutations(node_axes, 2)
+            if node_axes[a] == node_axes[b] != 1
         }
-    return found, beside
+    return class_numbers, distinct
 
 
-def regrouped(walked: Shape, shape: Shape, at: tuple[Index, ...]) -> tuple[Index, ...]:
-    """The position in `shape` of what row-major order puts at position `at` of `walked`.
+def regrouped(walked: Shape, shape: Shape, position: tuple[Index, ...]) -> tuple[Index, ...]:
+    """Return the index in `shape` of the element at row-major `position` of `walked`.
 
     >>> i, j = axis("i", 6), axis("j", 4)
     >>> regrouped((6, 4), (2, 3, 4), (i, j)), regrouped((2, 3, 4), (6, 4), (axis("g", 2), i % 3, j))
     ((i//3, i%3, j), (g*3 + i%3, j))
     """
-    found: list[Index] = []
+    index: list[Index] = []
     start = 0
     for target, source in split_groups(shape, walked):
-        part = at[start : start + len(source)]
+        part = position[start : start + len(source)]
         start += len(source)
         if target == source:
-            found.extend(part)
+            index.extend(part)
             continue
         flat: Index = 0
-        for dim, place in zip(source, part, strict=True):
-            flat = add(mul(flat, dim), place)
+        for dim, coordinate in zip(source, part, strict=True):
+            flat = add(mul(flat, dim), coordinate)
         for k, dim in enumerate(target):
             inner = product(target[k + 1 :])
-            place = 0 if inner == 0 else floordiv(flat, inner)
-            found.append(0 if dim in (0, 1) else place if k == 0 else mod(place, dim))
-    return tuple(found)
+            coordinate = 0 if inner == 0 else floordiv(flat, inner)
+            index.append(0 if dim in (0, 1) else coordinate if k == 0 else mod(coordinate, dim))
+    return tuple(index)

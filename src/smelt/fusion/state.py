@@ -1,7 +1,7 @@
-"""Clusters in the making: what each holds, who reads whom, and verdicts on sets of units.
+"""Maintain clusters during the search: members, readers, and cached verdicts on sets of units.
 
-Clusters are numbered by one of their units; sets of units and of clusters are bit masks.  A verdict
-is found once for each set and remembered.
+Clusters are numbered by one of their units; sets of units and of clusters are bit masks. The
+verdict on a set is computed once.
 """
 
 from __future__ import annotations
@@ -37,30 +37,38 @@ from smelt.graph.ir import Node
 from smelt.types.expr import Expr, atoms
 
 MOST_ALIKE = 64
-"""Units of a set beyond which looking for another that is like it takes longer than joining the
-regions of two flat parts."""
+"""Most units of a set for which an isomorphic set is looked up.
+
+For more it is faster to join the regions of two flat parts.
+"""
 
 
 @dataclass(slots=True)
 class Verdict:
-    """A set of units as one kernel: its cost, or why it is none (both if it could be one)."""
+    """The evaluation of a set of units as one kernel.
+
+    Its cost, or the reason why it is no kernel, or both if it could be one.
+    """
 
     found: Region
     cost: Cost | None = None
     refusal: Refusal | None = None
     looks: tuple[Look, Look] | None = None
-    """Where `found` is the region of another set: what that one and this one look like."""
+    """If `found` is the region of an isomorphic set: the signatures of that set and of this one."""
     key: tuple[int, int] = (0, 0)
-    """The set, and those of it that are written."""
+    """The set, and those of its units that are stored."""
 
     @property
     def is_final(self) -> bool:
-        """Whether no larger set is a kernel either: it was refused without a look at its axes."""
+        """Return whether no larger set is a kernel either.
+
+        That is so if it was refused without building a region.
+        """
         return self.refusal is not None and self.cost is None and self.found.fault is None
 
     @property
     def region(self) -> Region:
-        """Where its units are computed."""
+        """Return the region of the set."""
         if self.looks is not None:
             self.found, self.looks = renamed(self.found, *self.looks), None
         return self.found
@@ -68,34 +76,38 @@ class Verdict:
 
 @dataclass(slots=True)
 class Cluster:
-    """A kernel in the making."""
+    """A cluster during the search."""
 
     members: int
     stored: int
-    """Members that are written, because somebody outside reads them."""
+    """Members that are stored because a reader outside needs them."""
     reads: int
     """Values that it reads from memory."""
     size: float
-    """Scalar operations, dear ones counted by their cost."""
+    """Scalar operations, expensive ones counted by their cost."""
     found: Verdict
     cost: Cost
 
     @property
     def region(self) -> Region:
-        """Where its units are computed."""
+        """Return the region of the cluster."""
         return self.found.region
 
 
 SMALL = 8
-"""A value is small beside one that is this many times its size."""
+"""Ratio of sizes from which the smaller of two values counts as small."""
 HELD = 2.0
-"""What a value between kernels that outgrows every cache costs beyond its traffic, as a multiple of
-it: it takes memory from the caller, and the first touch of that is dear."""
+"""Cost of a value between kernels that exceeds every cache, as a multiple of its traffic.
+
+It takes memory from the caller, and touching that for the first time is expensive.
+"""
 
 
 CHEAP = 4.0
-"""Row cost of an element up to which a value that reads nothing is never worth a place in memory
-(as the code generator's own limit for what it computes again)."""
+"""Cost of an element up to which a value that reads nothing is never worth storing.
+
+Equals the code generator's own limit for what it recomputes.
+"""
 
 
 class State:
@@ -110,25 +122,25 @@ class State:
         """For each value, the clusters that read it from memory."""
         self.beyond = sum(1 << v for v, n in enumerate(model.nbytes) if n > model.target.l3_bytes)
         self.beyond &= ~units.outputs
-        """Values between kernels that no cache holds."""
+        """Values between kernels that exceed every cache."""
         self.alike = Alike(units, model)
         self.reach = Reach({})
         self.least = Bounds(model)
         self.barriers = Barriers(units)
         self.judged: dict[tuple[int, int], Verdict] = {}
         self.seen: dict[tuple[int, ...], tuple[tuple[int, int], Look]] = {}
-        """For what a set looks like, the first such set that was judged."""
+        """For each signature, the first set that was evaluated with it."""
         self.asked = 0
-        """Sets that were looked at, because none was like them."""
+        """Number of sets whose region was evaluated because no isomorphic set was known."""
         self.maps: dict[tuple[int, ...], Cost] = {}
-        """Costs of operators that map their operands, by what they look like."""
+        """Costs of elementwise operators by signature."""
         self.walked: dict[tuple[int, int], Mapping[int, tuple[int, ...]]] = {}
-        """Shapes other than their own under which sets have to walk their results."""
+        """For sets that iterate over results under another shape: these shapes."""
 
     # ---- clusters ------------------------------------------------------------------------------
 
     def place(self, c: int, members: int) -> None:
-        """A new cluster, of units that no cluster has yet."""
+        """Add a cluster of units that no cluster holds yet."""
         stored = 0
         for u in bits(members):
             users = self.units.users[u]
@@ -136,18 +148,18 @@ class State:
                 stored |= 1 << u
         self.put(c, self.judge(members, stored))
 
-    def put(self, c: int, found: Verdict) -> None:
-        """A new cluster, of a set that was judged."""
-        members, stored = found.key
+    def put(self, c: int, verdict: Verdict) -> None:
+        """Add a cluster of an evaluated set."""
+        members, stored = verdict.key
         reads, size = self.reads(members), self.size(members)
-        self.clusters[c] = Cluster(members, stored, reads, size, found, found.cost or Cost())
+        self.clusters[c] = Cluster(members, stored, reads, size, verdict, verdict.cost or Cost())
         for u in bits(members):
             self.holders[u] |= 1 << c
         for v in bits(reads):
             self.readers[v] |= 1 << c
 
     def remove(self, c: int) -> None:
-        """Takes a cluster away."""
+        """Remove a cluster."""
         cluster = self.clusters.pop(c)
         for v in bits(cluster.reads):
             self.readers[v] &= ~(1 << c)
@@ -155,27 +167,29 @@ class State:
             self.holders[u] &= ~(1 << c)
 
     def reads(self, members: int) -> int:
-        """Values that a set of units reads from outside."""
-        found = 0
+        """Return the values that a set of units reads from outside."""
+        operands = 0
         for u in bits(members):
-            found |= self.units.operands[u]
-        return found & ~members
+            operands |= self.units.operands[u]
+        return operands & ~members
 
     def groups(self) -> list[Group]:
-        """The clusters as sets, for assembly."""
+        """Return the clusters as sets for assembly."""
         return [
-            Group(c.members, c.stored, self.walked.get((c.members, c.stored), {}), _streamed(c))
+            Group(c.members, c.stored, self.walked.get((c.members, c.stored), {}), _stream_cost(c))
             for _, c in sorted(self.clusters.items())
         ]
 
     def reuses(self) -> dict[Node, list[Node]]:
-        """For each result of a flat kernel, the inputs that it may be written over: of its own
-        type and read at its own positions only.  Of a kernel with folds, inputs of the graph that
-        no other result reads, nor a fold, unless all are contractions, which visit what stands
-        behind them once.  Of one that writes at computed places, what it writes into: what is
-        written reads nothing there, unless the only place along each of those dimensions is
-        known."""
-        found: dict[Node, list[Node]] = {}
+        """Return for each result of a kernel the inputs that it may overwrite.
+
+        Such an input has the result's type and is read at the result's position only. In a flat
+        kernel any such input qualifies. In a kernel with reductions, only inputs of the graph that
+        no other result and no reduction reads; reductions do not count if all of them are
+        contractions, which read an operand only once. A scatter may overwrite its destination,
+        since its updates read nothing there, unless all dimensions that it indexes have extent 1.
+        """
+        overwritable: dict[Node, list[Node]] = {}
         values, inputs = self.units.values, len(self.units.inputs)
         for cluster in self.clusters.values():
             region = cluster.region
@@ -184,108 +198,114 @@ class State:
                 joins = self.units.unit(u).trace.joins
                 if u not in region.places or u in region.parts:
                     continue
-                place, kind = region.places[u], values[u].type
-                first = any(t != STILL for t in place[0][:joins])
-                if joins and not first:
+                position, kind = region.places[u], values[u].type
+                at_start = any(t != STILL for t in position[0][:joins])
+                if joins and not at_start:
                     continue
-                others = 0 if region.flat else region.stored ^ 1 << u
+                other_readers = 0 if region.flat else region.stored ^ 1 << u
                 if not (joins or region.flat or products):
-                    others |= sum(1 << f for f in region.ended)
-                others = self._read_for(cluster.members, others)
-                every = region.flat or first
-                same = [
+                    other_readers |= sum(1 << f for f in region.ended)
+                other_readers = self._needed_for(cluster.members, other_readers)
+                any_value = region.flat or at_start
+                candidates = [
                     v
                     for v, read in region.loads.items()
                     if len(read) == 1
-                    and read == place
-                    and (every or (v < inputs and not others >> v & 1))
+                    and read == position
+                    and (any_value or (v < inputs and not other_readers >> v & 1))
                 ]
-                found[values[u]] = [values[v] for v in same if values[v].type == kind]
-        return found
+                overwritable[values[u]] = [values[v] for v in candidates if values[v].type == kind]
+        return overwritable
 
-    def _read_for(self, members: int, stored: int) -> int:
-        """Values that some members need, members among them."""
-        found = left = stored
-        while left:
-            u = left.bit_length() - 1
-            left ^= 1 << u
-            more = self.units.operands[u] & ~found
-            found |= more
-            left |= more & members
-        return found
+    def _needed_for(self, members: int, stored: int) -> int:
+        """Return the values that some members depend on, including the members themselves."""
+        needed = pending = stored
+        while pending:
+            u = pending.bit_length() - 1
+            pending ^= 1 << u
+            more = self.units.operands[u] & ~needed
+            needed |= more
+            pending |= more & members
+        return needed
 
     def successors(self, c: int) -> int:
-        """Clusters that read what `c` writes."""
-        found = 0
+        """Return the clusters that read what `c` stores."""
+        clusters = 0
         for u in bits(self.clusters[c].stored):
-            found |= self.readers[u]
-        return found
+            clusters |= self.readers[u]
+        return clusters
 
     def producers(self, c: int) -> int:
-        """Clusters that write what `c` reads."""
-        found = 0
+        """Return the clusters that store what `c` reads."""
+        clusters = 0
         for v in bits(self.clusters[c].reads):
-            found |= self.holders[v]
-        return found
+            clusters |= self.holders[v]
+        return clusters
 
     def between(self, a: int, b: int) -> int:
-        """Clusters that two would wait for as one, and that wait for it."""
+        """Return the clusters that would be in a cycle with the union of two.
+
+        The union would wait for them, and they for it.
+        """
         reach = self.reach
-        found = reach.before[b] and reach.between(a, b, self.successors(a))
-        return found | (reach.before[a] and reach.between(b, a, self.successors(b)))
+        clusters = reach.before[b] and reach.between(a, b, self.successors(a))
+        return clusters | (reach.before[a] and reach.between(b, a, self.successors(b)))
 
     def held(self, values: int, stored: int = 0) -> float:
-        """What it is worth in nanoseconds not to have some values in memory where only `stored` is
-        written: those that no cache holds, of which only something much smaller is left."""
-        found = 0.0
+        """Return the gain in nanoseconds of not keeping some uncached values in memory.
+
+        Only values count that exceed every cache and of which only something much smaller is
+        stored.
+        """
+        total_ns = 0.0
         model = self.model
         for v in bits(values & self.beyond):
             if model.nbytes[v] > SMALL * max((model.nbytes[u] for u in bits(stored)), default=0):
-                found += model.write_ns(v, 1) + model.read_ns(v, model.nbytes[v], 1)
-        return HELD * found
+                total_ns += model.write_ns(v, 1) + model.read_ns(v, model.nbytes[v], 1)
+        return HELD * total_ns
 
-    def torn_fold(self, one: Cluster, other: Cluster) -> int:
-        """A fold of one of two clusters that the other reads at several places, or -1."""
-        for a, b in ((one, other), (other, one)):
+    def torn_fold(self, first: Cluster, second: Cluster) -> int:
+        """Return a reduction of one cluster that the other reads at several positions, or -1."""
+        for a, b in ((first, second), (second, first)):
             for u in bits(a.stored & b.reads & self.units.folds):
                 if len(b.region.loads.get(u, ())) > 1:
                     return u
         return -1
 
     def is_made_of_nothing(self, producer: Cluster) -> bool:
-        """Whether a producer reads no array and costs next to nothing, as a mask by positions does.
+        """Return whether a producer reads no array and costs almost nothing.
 
-        It belongs to its readers even where reading it would be as cheap: where it has one value
-        for a whole block, a stream does not look at it, or does not visit the block.
+        Such as a mask by positions. It belongs to its readers even where loading it would be as
+        cheap: where it is constant in a block, a stream skips it or the block.
         """
         work = sum(self.units.unit(u).trace.cost for u in bits(producer.members))
         return not producer.reads and work <= CHEAP and not producer.members & self.units.folds
 
     def is_cheaper(self, chain: Cluster) -> bool:
-        """Whether a chain takes less than its members one by one: what only maps always does."""
+        """Return whether a chain is faster than its members as single kernels."""
         region = chain.region
         if not chain.members & self.units.folds:
             return True
-        inner, most = chain.members & ~chain.stored, chain.cost.burden
-        if most <= self.least.alone(region, chain.members.bit_count(), inner):
+        unstored, objective_ns = chain.members & ~chain.stored, chain.cost.burden
+        if objective_ns <= self.least.alone(region, chain.members.bit_count(), unstored):
             return True
-        return most <= sum(self.alone(u).burden for u in bits(chain.members))
+        return objective_ns <= sum(self.alone(u).burden for u in bits(chain.members))
 
     # ---- verdicts ------------------------------------------------------------------------------
 
     def alone(self, u: int) -> Cost:
-        """The cost of one operator by itself: quickly for those that only map their operands."""
+        """Return the cost of one operator as a kernel; cheap to compute for elementwise ones."""
         unit = self.units.unit(u)
         if unit.is_fold or unit.along >= 0 or not all(e.simple for e in unit.edges):
             return self.judge(1 << u, 1 << u).cost or Cost()
-        looks = self.alike.alone(u)
-        known = self.maps.get(looks)
-        if known is None:
-            known = self.maps[looks] = self.model.map(unit)
-        return known
+        signature = self.alike.alone(u)
+        cost = self.maps.get(signature)
+        if cost is None:
+            cost = self.maps[signature] = self.model.map(unit)
+        return cost
 
     def moved_alone(self, u: int) -> int:
-        """Bytes that one operator by itself reads and writes."""
+        """Return the bytes that one operator reads and writes as a kernel of its own."""
         model, unit = self.model, self.units.unit(u)
         volumes: dict[int, int] = {}
         for edge in unit.edges:
@@ -295,17 +315,20 @@ class State:
         return read + model.nbytes[u]
 
     def judge(self, members: int, stored: int, parts: Sequence[Cluster] = ()) -> Verdict:
-        """A set of units as one kernel.  `parts` are two clusters that it joins, if any."""
+        """Return the verdict on a set of units as one kernel.
+
+        `parts` are the two clusters that it joins, if any.
+        """
         key = members, stored
-        known = self.judged.get(key)
-        if known is not None:
-            return known
+        verdict = self.judged.get(key)
+        if verdict is not None:
+            return verdict
         size = self.size(members, parts)
         refusal = refuse_sets(self.units, members, size, self.wishes, self.barriers)
         if refusal is not None:
-            known = Verdict(Region(members, stored), refusal=refusal)
-        elif (like := self._like(key, parts)) is not None:
-            known = like
+            verdict = Verdict(Region(members, stored), refusal=refusal)
+        elif (isomorphic := self._from_isomorphic(key, parts)) is not None:
+            verdict = isomorphic
         else:
             self.asked += 1
             region = self._region(members, stored, parts)
@@ -314,105 +337,114 @@ class State:
             if region.fault is None:
                 cost = self.model.cost(region)
                 refusal = refusal or refuse_cost(self.model, cost)
-                if (streamed := self._streamed(region, cost, refusal)) is not None:
-                    cost, refusal = streamed, None
+                if (stream_cost := self._stream_cost(region, cost, refusal)) is not None:
+                    cost, refusal = stream_cost, None
                 elif refusal is not None and refusal.reason == FAST_MEMORY and _is_exact():
                     details = {**refusal.details, "rounding": knobs.ROUNDING.get()}
                     refusal = Refusal("rounding-barrier", details)
             if members & (members - 1) == 0:
-                refusal = None  # an operator by itself is always a kernel
-            known = Verdict(region, cost, refusal)
-        known.key = key
-        self.judged[key] = known
-        return known
+                refusal = None  # a single operator is always a kernel
+            verdict = Verdict(region, cost, refusal)
+        verdict.key = key
+        self.judged[key] = verdict
+        return verdict
 
-    def _streamed(self, region: Region, cost: Cost, refusal: Refusal | None) -> Cost | None:
-        """The cost of the region with an axis streamed, if that is legal and wins."""
-        beyond = refusal is not None and refusal.reason == FAST_MEMORY
-        if not streams.COMPILED or not region.ended or (refusal is not None and not beyond):
+    def _stream_cost(self, region: Region, cost: Cost, refusal: Refusal | None) -> Cost | None:
+        """Return the cost with an axis streamed, if that is legal and faster."""
+        exceeds_memory = refusal is not None and refusal.reason == FAST_MEMORY
+        if not streams.COMPILED or not region.ended or (refusal is not None and not exceeds_memory):
             return None
         if region.members & self.units.joined:
             return None
-        if _is_exact():  # blocks would be added up before they join the rest
+        if _is_exact():  # exact rounding: partial sums of blocks would change the result
             return None
-        if not beyond and not streamable_axes.worth_asking(self.model, region, cost):
+        if not exceeds_memory and not streamable_axes.worth_asking(self.model, region, cost):
             return None
-        if not beyond and self.least.alone(region, 1) > cost.burden:
+        if not exceeds_memory and self.least.alone(region, 1) > cost.burden:
             return None
-        found = streams.streamed(self.model, region, beyond=beyond)
-        if found is None or (not beyond and found.burden > cost.burden):
+        cost_ns = streams.streamed(self.model, region, beyond=exceeds_memory)
+        if cost_ns is None or (not exceeds_memory and cost_ns.burden > cost.burden):
             return None
-        return found
+        return cost_ns
 
-    def _like(self, key: tuple[int, int], parts: Sequence[Cluster]) -> Verdict | None:
-        """The verdict on a set that looks like another that is judged already."""
+    def _from_isomorphic(self, key: tuple[int, int], parts: Sequence[Cluster]) -> Verdict | None:
+        """Return the verdict on a set that is isomorphic to an evaluated one."""
         if key[0].bit_count() > MOST_ALIKE and parts and all(part.region.flat for part in parts):
             return None
-        look = self.alike.look(*key)
-        if look is None:
+        signature = self.alike.look(*key)
+        if signature is None:
             return None
-        first, other = self.seen.setdefault(look.form, (key, look))
-        known = self.judged.get(first)
-        if known is None:
+        first, first_signature = self.seen.setdefault(signature.form, (key, signature))
+        verdict = self.judged.get(first)
+        if verdict is None:
             return None
-        walked = self.walked.get(first)
-        if walked is not None:  # its extents are the very same
-            self.walked[key] = {other.here(look, u): shape for u, shape in walked.items()}
-        refusal, fault = known.refusal, known.found.fault
-        if refusal is not None and fault is not None:  # in this set's own words
-            refusal = refuse_fault(self.units, fault, other.here(look, known.found.at))
-        return Verdict(known.found, known.cost, refusal, (other, look))
+        shapes = self.walked.get(first)
+        if shapes is not None:  # isomorphic sets with other shapes have identical extents
+            self.walked[key] = {
+                first_signature.here(signature, u): shape for u, shape in shapes.items()
+            }
+        refusal, fault = verdict.refusal, verdict.found.fault
+        if refusal is not None and fault is not None:  # expressed with this set's values
+            refusal = refuse_fault(
+                self.units, fault, first_signature.here(signature, verdict.found.at)
+            )
+        return Verdict(verdict.found, verdict.cost, refusal, (first_signature, signature))
 
     def size(self, members: int, parts: Sequence[Cluster] = ()) -> float:
-        """Scalar operations of a set."""
+        """Return the scalar operations of a set."""
         size = self.units.size
         if not parts:
             return sum(size[u] for u in bits(members))
-        one, other = parts
-        return one.size + other.size - sum(size[u] for u in bits(one.members & other.members))
+        first, second = parts
+        return first.size + second.size - sum(size[u] for u in bits(first.members & second.members))
 
     def _region(self, members: int, stored: int, parts: Sequence[Cluster]) -> Region:
-        """The region of a set: from those of its parts where that is possible."""
+        """Return the region of a set, built from its parts' regions if both are flat."""
         flat = parts and parts[0].region.flat and parts[1].region.flat
-        if flat and not members & self.units.joined:  # what ends its kernel: `look` asks for it
-            one, other = (part.region for part in parts)
-            found = join_flat(one, other, stored)
-            if found is not None and found.members == members:
-                found.work = one.work + other.work
-                for u in bits(one.members & other.members):
-                    found.work -= self.model.step_ns[u] * self.model.elements[u]
-                return found
+        if flat and not members & self.units.joined:  # `look` checks that a scatter ends its kernel
+            first, second = (part.region for part in parts)
+            joined = join_flat(first, second, stored)
+            if joined is not None and joined.members == members:
+                joined.work = first.work + second.work
+                for u in bits(first.members & second.members):
+                    joined.work -= self.model.step_ns[u] * self.model.elements[u]
+                return joined
         key = members, stored
-        known = self.units.looked.get(key)
-        if known is None:
+        cached = self.units.looked.get(key)
+        if cached is None:
             region = look(self.units, members, stored)
             if region.fault == CROSSING:
-                region = self._walked_otherwise(region)
+                region = self._with_result_shapes(region)
             self.units.looked[key] = region, self.walked.get(key)
             return region
-        region, walked = known  # at other sizes
-        if walked is not None:
-            self.walked[key] = walked
+        region, shapes = cached  # built by a search at other sizes
+        if shapes is not None:
+            self.walked[key] = shapes
         return replace(region, work=-1.0, packing=0.0)
 
-    def _walked_otherwise(self, region: Region) -> Region:
-        """The region with its results walked under the shape of a member with as many elements,
-        where folds then stand at positions of their own; `region` itself if there is none."""
+    def _with_result_shapes(self, region: Region) -> Region:
+        """Iterate over results under another member's shape, where that makes the region legal.
+
+        The shape must have as many elements; reductions may then stand at positions of their own.
+        Returns `region` itself if no shape helps.
+        """
         if all(isinstance(t, int) for t in region.places[region.at][0]):
-            return region  # it is read at two places, which no shape makes one
+            return region  # it is read at two positions, which no shape unites
         key = region.members, region.stored
-        fold = self.units.unit(region.at)
-        folds = map(self._shape, bits(region.members & self.units.folds))
-        for shape in dict.fromkeys((fold.axes, fold.axes[: fold.rank], *folds)):
-            alike = [u for u in bits(region.members) if self._shape(u) == shape]
-            walked = {
-                o: shape for o in bits(region.stored) if alike and self.units.regroups(o, alike[0])
+        reduction = self.units.unit(region.at)
+        shapes = map(self._shape, bits(region.members & self.units.folds))
+        for shape in dict.fromkeys((reduction.axes, reduction.axes[: reduction.rank], *shapes)):
+            matching = [u for u in bits(region.members) if self._shape(u) == shape]
+            result_shapes = {
+                o: shape
+                for o in bits(region.stored)
+                if matching and self.units.regroups(o, matching[0])
             }
-            if walked:
-                other = look(self.units, *key, walked)
-                if other.fault is None:
-                    self.walked[key] = walked
-                    return other
+            if result_shapes:
+                reshaped = look(self.units, *key, result_shapes)
+                if reshaped.fault is None:
+                    self.walked[key] = result_shapes
+                    return reshaped
         return region
 
     def _shape(self, u: int) -> tuple[int, ...]:
@@ -421,23 +453,23 @@ class State:
 
 
 def _axes(unit: Unit, edge: Edge) -> set[int]:
-    """The axes of a unit along which it reads, those of computed positions included."""
-    picks = dict(unit.trace.picks)
-    found = {t for t in edge.terms if isinstance(t, int) and t != STILL}
+    """Return the axes along which an edge reads, including those of computed positions."""
+    data_positions = dict(unit.trace.picks)
+    axes = {t for t in edge.terms if isinstance(t, int) and t != STILL}
     for x in (x for t in edge.terms if isinstance(t, Expr) for x in atoms(t)):
         if x.kind == "axis":
-            found.add(int(x.name[1:]))
+            axes.add(int(x.name[1:]))
         elif x.kind == "value":
-            found.update(picks[x.name])
-    return found
+            axes.update(data_positions[x.name])
+    return axes
 
 
 def _is_exact() -> bool:
     return knobs.ROUNDING.get() == "exact"
 
 
-def _streamed(cluster: Cluster) -> tuple[int, int] | None:
-    """The streamed axis of a cluster: a fold, and which of the axes that end in it."""
-    a = cluster.cost.stream
-    ends = cluster.region.ends.items() if a >= 0 else ()
-    return next(((u, axes.index(a)) for u, axes in sorted(ends) if a in axes), None)
+def _stream_cost(cluster: Cluster) -> tuple[int, int] | None:
+    """Return the streamed axis of a cluster: a reduction, and the index among its axes."""
+    axis = cluster.cost.stream
+    reductions = cluster.region.ends.items() if axis >= 0 else ()
+    return next(((u, axes.index(axis)) for u, axes in sorted(reductions) if axis in axes), None)

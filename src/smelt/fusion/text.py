@@ -1,4 +1,4 @@
-"""The text of a plan: printer and parser, the names being those of the graph's text.
+"""Print and parse plans as text; names are those of the graph's text.
 
     plan    = "plan" NAME ["for" {NAME "=" NUMBER}] "{" {cluster} {slot} "}"
     cluster = STEP ":" NAME "(" [value {"," value}] ")" "->" value {"," value} "=" {value}
@@ -11,12 +11,12 @@
               "to" NAME
     shape   = "[" [expr {"," expr}] "]"
 
-A cluster streams the axis that a fold ends, by number where several end there.  Clusters with
-the same STEP start together.  Constants belong to whoever reads them and are left
-out, unless they are results.  What runs in rounds has a graph and a plan of its own for the rows of
-one round: the cuts say what of the whole its inputs and results are, the pairs for which values of
-the whole its own stand.  `#` starts a comment; with the sizes of a call the printer says there
-what each cluster moves, and what its operators would move one by one.
+A cluster streams an axis that a reduction reduces, by number if the reduction has several. Clusters
+with the same STEP start together. Constants belong to their readers and are left out unless they
+are results. A chunked cluster has a graph and a plan of its own for the rows of one chunk: the cuts
+say which values of the full graph its inputs and results are parts of, the pairs which values its
+own nodes compute. `#` starts a comment. If sizes are passed, comments say what each cluster moves
+and what its operators would move as single kernels.
 
 >>> from smelt.fusion.plan_single import plan
 >>> from smelt.graph.text import parse as parse_graph
@@ -74,12 +74,15 @@ _SLOT = re.compile(
 
 
 def text(plan: Plan, hints: Mapping[str, int] | None = None, *, graph: bool = False) -> str:
-    """The plan as text; with `hints` what it moves at these sizes, with `graph` its graph first."""
+    """Return the plan as text.
+
+    With `hints` it includes the bytes moved at these sizes, with `graph` the graph comes first.
+    """
     names = name_values(plan.graph)
     moved = None if hints is None else traffic(plan, hints)
     steps = {k: step for step, group in enumerate(plan.launches) for k in group}
-    made_for = "".join(f" {n}={at}" for n, at in plan.sizes.items())
-    lines = [f"plan {plan.graph.name}{' for' if made_for else ''}{made_for} {{"]
+    sizes_text = "".join(f" {n}={at}" for n, at in plan.sizes.items())
+    lines = [f"plan {plan.graph.name}{' for' if sizes_text else ''}{sizes_text} {{"]
     for k, cluster in enumerate(plan.clusters):
         line = f"  {steps[k]}: {_cluster(cluster, names)}"
         if moved is not None:
@@ -94,25 +97,27 @@ def text(plan: Plan, hints: Mapping[str, int] | None = None, *, graph: bool = Fa
 
 
 def _in_round(body: Body, hints: Mapping[str, int]) -> dict[str, int]:
-    """The sizes of the first round."""
+    """Return the sizes of the first chunk."""
     low, high = next(body.rounds.each(hints), (0, 0))
     return {**hints, body.rounds.rows: high - low}
 
 
 def _rounds(cluster: Cluster, body: Body, names: Mapping[Node, str]) -> str:
-    own, rounds = name_values(body.plan.graph), body.rounds
+    inner_names, chunks = name_values(body.plan.graph), body.rounds
 
     def cut(c: Cut, values: tuple[Node, ...]) -> str:
         if c.axis == FIRST_ROW:
             return "first row"
-        how = c.axis if c.axis != WHOLE else c.combine or "whole"
-        return f"{names[values[c.place]]}.{how}"
+        suffix = c.axis if c.axis != WHOLE else c.combine or "whole"
+        return f"{names[values[c.place]]}.{suffix}"
 
-    pairs = [f"{own[x]}={names[n]}" for x, n in body.of.items() if not isinstance(x.op, Constant)]
+    pairs = [
+        f"{inner_names[x]}={names[n]}" for x, n in body.of.items() if not isinstance(x.op, Constant)
+    ]
     return (
-        f"in rounds of {rounds.rows}={rounds.block} over {expr_text(rounds.extent)} reads"
-        f" {', '.join(cut(c, cluster.inputs) for c in rounds.reads)} makes"
-        f" {', '.join(cut(c, cluster.outputs) for c in rounds.makes)} as {' '.join(pairs)} {{"
+        f"in rounds of {chunks.rows}={chunks.block} over {expr_text(chunks.extent)} reads"
+        f" {', '.join(cut(c, cluster.inputs) for c in chunks.reads)} makes"
+        f" {', '.join(cut(c, cluster.outputs) for c in chunks.makes)} as {' '.join(pairs)} {{"
     )
 
 
@@ -120,9 +125,9 @@ def _cluster(cluster: Cluster, names: Mapping[Node, str]) -> str:
     def listed(nodes: tuple[Node, ...], between: str) -> str:
         return between.join(names[node] for node in nodes)
 
-    shown = tuple(n for n in cluster.nodes if _is_shown(n, cluster))
+    visible = tuple(n for n in cluster.nodes if _is_printed(n, cluster))
     line = f"{cluster.name}({listed(cluster.inputs, ', ')}) -> {listed(cluster.outputs, ', ')}"
-    line += f" = {listed(shown, ' ')}"
+    line += f" = {listed(visible, ' ')}"
     if cluster.recomputed:
         line += f" again {listed(cluster.recomputed, ' ')}"
     if cluster.shapes:
@@ -134,28 +139,28 @@ def _cluster(cluster: Cluster, names: Mapping[Node, str]) -> str:
     return line
 
 
-def _is_shown(node: Node, cluster: Cluster) -> bool:
+def _is_printed(node: Node, cluster: Cluster) -> bool:
     return not isinstance(node.op, Constant) or node in cluster.outputs
 
 
 def _slot(slot: Slot, names: Mapping[Node, str], plan: Plan) -> str:
     if slot.reuses is not None:
-        place = f"over {names[slot.reuses]}"
+        location = f"over {names[slot.reuses]}"
     else:
-        place = "out" if slot.offset is None else expr_text(slot.offset)
+        location = "out" if slot.offset is None else expr_text(slot.offset)
         if slot.within is not None:
-            place += f" in {names[slot.within]}"
+            location += f" in {names[slot.within]}"
     first, last = plan.clusters[slot.first].name, plan.clusters[slot.last].name
-    return f"{names[slot.node]} @ {place}: {expr_text(slot.nbytes)} bytes, {first} to {last}"
+    return f"{names[slot.node]} @ {location}: {expr_text(slot.nbytes)} bytes, {first} to {last}"
 
 
 # ---- parser ------------------------------------------------------------------------------------
 
 
 def parse(source: str, graph: Graph | None = None) -> Plan:
-    """The plan that `source` spells, of `graph` or of the graph whose text comes first.
+    """Parse a plan, of `graph` or of the graph whose text comes first.
 
-    Raises PlanTextError with the line that is no part of a plan or names a value the graph lacks.
+    Raises PlanTextError with the line that is no part of a plan or names an unknown value.
     """
     start = 0
     if graph is None:
@@ -180,7 +185,7 @@ def _fail(source: str, at: int, expected: str) -> NoReturn:
 
 
 class _Reader:
-    """Reads the lines after the graph's."""
+    """Parses the lines after the graph's."""
 
     def __init__(self, source: str, start: int, graph: Graph) -> None:
         self.source, self.graph = source, graph
@@ -194,7 +199,7 @@ class _Reader:
         self.slots: dict[Node, Slot] = {}
 
     def plan(self) -> Plan:
-        """Everything from `plan` to the brace."""
+        """Parse everything from `plan` to the brace."""
         head = _HEAD.fullmatch(self.line())
         if head is None or head["name"] != self.graph.name:
             _fail(self.source, self.at, f"`plan {self.graph.name} {{`")
@@ -219,18 +224,18 @@ class _Reader:
         )
 
     def line(self) -> str:
-        """The next line that is not blank, without its comment; `at` is where it starts."""
+        """Return the next non-blank line without its comment; `at` is its start."""
         while self.at < len(self.source):
             end = self.source.find("\n", self.at)
             end = len(self.source) if end < 0 else end
-            found = self.source[self.at : end].partition("#")[0].strip()
-            if found:
-                return found
+            content = self.source[self.at : end].partition("#")[0].strip()
+            if content:
+                return content
             self.at = end + 1
         _fail(self.source, len(self.source), "`}`")
 
     def next(self) -> str:
-        """The line after the one at `at`."""
+        """Return the line after the one at `at`."""
         end = self.source.find("\n", self.at)
         self.at = len(self.source) if end < 0 else end + 1
         return self.line()
@@ -245,23 +250,23 @@ class _Reader:
         return self.read("an expression over sizes", source, lambda s: parse_expr(s, size))
 
     def nodes(self, source: str) -> tuple[Node, ...]:
-        """Values by name, separated by commas or blanks."""
-        found: list[Node] = []
+        """Return values by name, separated by commas or blanks."""
+        nodes: list[Node] = []
         for name in source.replace(",", " ").split():
             if name not in self.values:
                 _fail(self.source, self.at, f"a value of graph {self.graph.name}, not {name},")
-            found.append(self.values[name])
-        return tuple(found)
+            nodes.append(self.values[name])
+        return tuple(nodes)
 
     def shapes(self, source: str | None) -> tuple[Shape, ...]:
         rows = re.findall(r"\[([^\]]*)\]", source or "")
         return tuple(tuple(self.expression(d) for d in row.split(",") if d.strip()) for row in rows)
 
     def cluster(self, m: re.Match[str]) -> None:
-        """One cluster, the constants that its nodes read included."""
-        shown = self.nodes(m["nodes"])
-        nodes = dict.fromkeys(shown)
-        for node in shown:
+        """Parse one cluster, adding the constants that its nodes read."""
+        listed = self.nodes(m["nodes"])
+        nodes = dict.fromkeys(listed)
+        for node in listed:
             nodes |= dict.fromkeys(x for x in node.inputs if isinstance(x.op, Constant))
         order = {node: k for k, node in enumerate(self.graph.nodes())}
         step = int(m["step"])
@@ -286,7 +291,7 @@ class _Reader:
         )
 
     def body(self, head: str, ins: tuple[Node, ...], outs: tuple[Node, ...]) -> Body:
-        """What runs in rounds: the rest of the line, then lines up to the brace."""
+        """Parse a chunked body: the rest of the line, then lines up to the brace."""
         m = _ROUNDS.fullmatch(head)
         if m is None:
             _fail(self.source, self.at, "`of NAME=ROWS over .. reads .. makes .. as ..`")
@@ -302,27 +307,27 @@ class _Reader:
             depth += line.endswith("{") - (line == "}")
             lines.append(line)
         plan = parse(dedent("\n".join(lines[:-1])))
-        own = {name: x for x, name in name_values(plan.graph).items()}
+        inner_values = {name: x for x, name in name_values(plan.graph).items()}
         pairs = [pair.split("=") for pair in m["pairs"].split()]
-        if any(len(p) != 2 or p[0] not in own or p[1] not in self.values for p in pairs):
+        if any(len(p) != 2 or p[0] not in inner_values or p[1] not in self.values for p in pairs):
             _fail(self.source, self.at, "values of the rounds and of the whole")
-        rounds = Rounds(tuple(cuts[0]), tuple(cuts[1]), extent, m["rows"], int(m["block"]))
-        return Body(rounds, plan, {own[x]: self.values[n] for x, n in pairs})
+        chunks = Rounds(tuple(cuts[0]), tuple(cuts[1]), extent, m["rows"], int(m["block"]))
+        return Body(chunks, plan, {inner_values[x]: self.values[n] for x, n in pairs})
 
     def cut(self, source: str, values: tuple[Node, ...]) -> Cut:
-        """One operand or result of rounds."""
+        """Parse one operand or result of chunks."""
         if source == "first row":
             return Cut(-1, FIRST_ROW)
-        name, _, how = source.rpartition(".")
+        name, _, suffix = source.rpartition(".")
         (node,) = self.nodes(name)
         if node not in values:
             _fail(self.source, self.at, f"a value that the cluster reads or writes, not {name},")
-        if how.isdigit():
-            return Cut(values.index(node), int(how))
-        return Cut(values.index(node), WHOLE, "" if how == "whole" else how)
+        if suffix.isdigit():
+            return Cut(values.index(node), int(suffix))
+        return Cut(values.index(node), WHOLE, "" if suffix == "whole" else suffix)
 
     def slot(self, m: re.Match[str]) -> None:
-        """One buffer."""
+        """Parse one buffer."""
         (node,) = self.nodes(m["node"])
         nbytes = self.expression(m["nbytes"])
         if m["first"] not in self.numbers or m["last"] not in self.numbers:
@@ -338,7 +343,7 @@ class _Reader:
             elif reuses not in self.graph.inputs:
                 _fail(self.source, self.at, "a buffer that stands above, or an input")
         elif m["place"] != "out":
-            place, _, host = m["place"].partition(" in ")
-            offset = self.expression(place)
+            offset_text, _, host = m["place"].partition(" in ")
+            offset = self.expression(offset_text)
             within = self.nodes(host)[0] if host else None
         self.slots[node] = Slot(node, nbytes, offset, first, last, reuses, within)

@@ -1,7 +1,7 @@
-"""What an operator's definition does, without doing it: reads, folds and cost, through views.
+"""Trace an operator's definition: its reads, reductions and cost, looking through views.
 
-`define` is run with values that only remember which axes they vary along.  Operands that are views
-are entered, so that their index maps compose to one.  Nothing here knows an operator by name.
+`define` runs with values that only record which axes they vary along. Operands that are views are
+entered, so that their index maps are composed into one. No operator is known by name.
 
 >>> from smelt.ops.reduce import Reduce
 >>> from smelt.types.dtype import f32
@@ -32,20 +32,22 @@ from smelt.types.tensor import TensorType
 Axes: TypeAlias = frozenset[str]
 Term: TypeAlias = int | Expr
 Key: TypeAlias = tuple[Any, ...]
-"""(operator, type, keys of operands) of a view that is entered, (None, type, ()) of a value."""
+"""A view that is entered: (operator, type, keys of operands); a value: (None, type, ())."""
 
 STEP_COST = 0.5
-"""Row cost of one multiply-add of a contraction, whose operands are packed and whose sums stay in
-registers."""
+"""Cost of one multiply-add of a contraction with packed operands and sums in registers.
+
+Costs are approximate cycles for 16 float32 elements (`ScalarOp.cost`).
+"""
 MOVE_COST = 0.5
-"""Row cost of a conversion or of a position as a number."""
+"""Cost of a conversion, or of a position as a number."""
 GUARD_COST = 1.0
-"""Row cost of the test that a padded or joined element needs."""
+"""Cost of the bounds test of a padded or concatenated element."""
 NOWHERE: Axes = frozenset()
 
 
 class Read(NamedTuple):
-    """One read of operand `leaf` (values counted in order, views entered)."""
+    """A read of operand `leaf` (values are numbered in order, views entered)."""
 
     leaf: int
     terms: tuple[Term, ...]
@@ -58,29 +60,31 @@ class Trace:
     reads: tuple[Read, ...] = ()
     ended: tuple[Index, ...] = ()
     cost: float = 0.0
-    """Row cost of one element, or of one step of a fold."""
+    """Cost of one element, or of one step of a reduction."""
     size: int = 0
-    """Scalar operations, for the size of the code."""
+    """Scalar operations, as a measure of code size."""
     folds: int = 0
     dots: int = 0
     combine: str = ""
-    """The scalar operator by which it folds or joins."""
+    """The scalar operator by which it reduces or scatters."""
     guards: int = 0
     positional: bool = False
-    """A fold whose result is a place, not a value."""
+    """Whether it is an arg-reduction: its result is a position."""
     along: int = -1
     """The axis of the result that a scan runs along, or -1."""
     picks: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """Positions that the data decides: name, and the axes they vary along."""
+    """Data-dependent positions: name, and the axes they vary along."""
     counts: int = -1
-    """The axis whose positions the result is, counted from 0, or -1."""
+    """The axis whose positions, counted from 0, the result is; or -1."""
     first: int = 0
-    """Leaves of the first operand: reads of those are of a product's first factor."""
+    """Number of leaves of the first operand, whose reads belong to a product's first factor."""
     joins: int = 0
-    """Leading dimensions of the result whose places are computed from data where values join what
-    stands there: what ends here are the axes of those values.  0 for anything else."""
+    """For a scatter, the number of leading dimensions of the result that are indexed by data.
+
+    Its reduced axes are those of the updates. 0 for other operators.
+    """
     beside: tuple[int, ...] = ()
-    """For each of these dimensions, the axis of the values that its place counts, or -1."""
+    """For each of these dimensions, the axis of the updates that its position counts, or -1."""
 
 
 class _IndexAxes(frozenset[str]):
@@ -90,7 +94,7 @@ class _IndexAxes(frozenset[str]):
 
 
 class _Tracer:
-    """Plays the definer: a value is the set of axes it varies along."""
+    """A definer whose values are the sets of axes they vary along."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -121,13 +125,13 @@ class _Tracer:
     def index(self, position: Index, dtype: DType) -> Axes:
         self.cost += MOVE_COST
         self.size += 1
-        found = _IndexAxes(self.axes(position))
-        found.index = position
-        return found
+        axes = _IndexAxes(self.axes(position))
+        axes.index = position
+        return axes
 
     def position(self, value: Axes, extent: Index) -> Index:
         if isinstance(value, _IndexAxes) and _within(value.index, extent):
-            return value.index  # x[iota, ..] reads where it stands
+            return value.index  # x[iota, ..] reads at the position itself
         name = f"p{len(self.picks)}"
         self.picks[name] = value
         self.size += 1
@@ -163,8 +167,8 @@ class _Tracer:
         first = self.rank + len(self.ended)
         self.ended += extents
         over = tuple(axis(f"a{first + k}", n) for k, n in enumerate(extents))
-        found = body(over)
-        return found - {f"a{first + k}" for k in range(len(extents))}
+        axes = body(over)
+        return axes - {f"a{first + k}" for k in range(len(extents))}
 
     def scan(
         self,
@@ -193,13 +197,13 @@ class _Tracer:
         self.size += 3
 
         def element(j: tuple[Index, ...]) -> Axes:
-            places, value = body(j)
-            self.joins = len(places)
+            targets, value = body(j)
+            self.joins = len(targets)
             names = [
-                bare_axis(at.index) if isinstance(at, _IndexAxes) else None for at, _ in places
+                bare_axis(at.index) if isinstance(at, _IndexAxes) else None for at, _ in targets
             ]
             self.beside = tuple(-1 if n is None else int(n[1:]) for n in names)
-            return value.union(*(at for at, _ in places))
+            return value.union(*(at for at, _ in targets))
 
         return first | self._over(extents, element)
 
@@ -212,17 +216,17 @@ class _Tracer:
         return value().union(other, *(self.axes(e) for e, _ in limits))
 
     def axes(self, e: Index) -> Axes:
-        found = NOWHERE
+        names = NOWHERE
         for atom in atoms(e):
             if atom.kind == "axis":
-                found |= {atom.name}
+                names |= {atom.name}
             elif atom.kind == "value":
-                found |= self.picks[atom.name]
-        return found
+                names |= self.picks[atom.name]
+        return names
 
 
 class _Entered:
-    """An operand: a value whose reads are noted, or a view that is looked through."""
+    """An operand: a value whose reads are recorded, or a view that is looked through."""
 
     def __init__(self, tracer: _Tracer, key: Key, first: int) -> None:
         self.tracer = tracer
@@ -243,7 +247,7 @@ class _Entered:
 
 
 def _within(e: Index, extent: Index) -> bool:
-    """0 <= e < extent can be seen."""
+    """Return whether 0 <= e < extent can be proved."""
     span = bounds(e)
     return span is not None and nonnegative(span[0]) and nonnegative(sub(sub(extent, 1), span[1]))
 
@@ -257,22 +261,22 @@ def _term(e: Index) -> Term:
 
 @lru_cache(maxsize=8192)
 def trace(op: TensorOp, out: TensorType, operands: tuple[Key, ...]) -> Trace:
-    """The facts about `op` with result type `out` on operands given by their keys.
+    """Return the facts about `op` with result type `out` on operands given by their keys.
 
-    Axes are called a0, a1, ..: those of the result, then those that end here in order.  Operators
-    without a definition give an empty trace.
+    Axes are called a0, a1, ..: those of the result, then the reduced ones in order. Operators
+    without a definition yield an empty trace.
     """
     if not op.fusible:
         return Trace()
     tracer = _Tracer(out.rank)
-    at = tuple(0 if n == 1 else axis(f"a{k}", n) for k, n in enumerate(out.shape))
+    position = tuple(0 if n == 1 else axis(f"a{k}", n) for k, n in enumerate(out.shape))
     inputs: list[_Entered] = []
     first = 0
     for key in operands:
         inputs.append(_Entered(tracer, key, first))
         first += inputs[-1].leaves
-    found = op.define(tracer, at, *inputs)
-    counted = bare_axis(found.index) if isinstance(found, _IndexAxes) else None
+    result = op.define(tracer, position, *inputs)
+    counted_axis = bare_axis(result.index) if isinstance(result, _IndexAxes) else None
     picks = tuple(
         (name, tuple(sorted(int(a[1:]) for a in axes))) for name, axes in tracer.picks.items()
     )
@@ -288,7 +292,7 @@ def trace(op: TensorOp, out: TensorType, operands: tuple[Key, ...]) -> Trace:
         tracer.positional,
         tracer.along,
         picks,
-        -1 if counted is None else int(counted[1:]),
+        -1 if counted_axis is None else int(counted_axis[1:]),
         inputs[0].leaves if inputs else 0,
         tracer.joins,
         tracer.beside,

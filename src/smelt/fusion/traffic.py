@@ -1,12 +1,12 @@
-"""Bytes that a plan moves through main memory, exactly, and those without fusion.
+"""Count the bytes that a plan moves through main memory, and those without fusion.
 
-Transfers are arrays read plus arrays written, by each kernel once: what a kernel reads again comes
-from a cache.  Of an array that is read through a slice only the part that is read counts.  Views
-are free; a view that is a result is a copy.
+The count includes each array that a kernel reads or writes once: rereads come from a cache. Of an
+array read through a slice, only the part that is read counts. Views are free; a view that is a
+result is a copy.
 
-Rounds read the rows that they cut once, and everything else in every round; results that they add
-to are read and written in every round.  What they hold in between stays in a cache: so
-many rows are taken at once.
+Chunks read the rows that they cut once, and everything else in every chunk; results that they
+accumulate into are read and written in every chunk. Intermediate values of a chunk stay in a cache,
+for which the number of rows is chosen.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ from smelt.fusion.units import Units
 
 
 def traffic(plan: Plan, hints: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
-    """For each cluster, bytes moved by it and by its operators one by one.
+    """Return the bytes moved by each cluster, and by its operators one by one.
 
-    `hints` are the sizes of a call.  Where an operator is computed by several clusters, the
-    operator alone counts in the first of them, so that the sums compare two whole programs.
+    `hints` are the sizes of a call. An operator that several clusters compute counts, by itself, in
+    the first of them, so that the sums compare two full programs.
     """
     counter = _Counter(Units(plan.graph), Hints(hints))
-    found: list[tuple[int, int]] = []
-    seen = 0
+    bytes_by_cluster: list[tuple[int, int]] = []
+    counted = 0
     for cluster in plan.clusters:
         units = counter.units
         members = sum(1 << units.number[n] for n in cluster.nodes if units.is_unit(n))
-        apart = 0
-        for u in bits(members & ~seen):
-            apart += counter.moved(look(units, 1 << u, 1 << u))
+        unfused = 0
+        for u in bits(members & ~counted):
+            unfused += counter.moved(look(units, 1 << u, 1 << u))
         moved = (
             counter.moved(region_of(units, cluster))
             if cluster.body is None
             else sum(n for side in moved_in_rounds(cluster, hints) for n in side)
         )
-        found.append((moved, apart))
-        seen |= members
-    return tuple(found)
+        bytes_by_cluster.append((moved, unfused))
+        counted |= members
+    return tuple(bytes_by_cluster)
 
 
 def moved_in_rounds(
     cluster: Cluster, hints: Mapping[str, int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Bytes of each operand and each result that the rounds of a cluster move."""
+    """Return the bytes of each operand and result that a cluster's chunks move."""
     assert cluster.body is not None
-    rounds, known = cluster.body.rounds, Hints(hints)
-    times = sum(1 for _ in rounds.each(known))
+    chunks, defaults = cluster.body.rounds, Hints(hints)
+    times = sum(1 for _ in chunks.each(defaults))
     read, written = [0] * len(cluster.inputs), [0] * len(cluster.outputs)
-    for place in range(len(read)):
-        whole = any(c.axis == WHOLE for c in rounds.reads if c.place == place)
-        nbytes = at_hints(cluster.inputs[place].type.nbytes, known)
-        read[place] = nbytes * (times if whole else 1)
-    for c in rounds.makes:
-        nbytes = at_hints(cluster.outputs[c.place].type.nbytes, known)
+    for index in range(len(read)):
+        is_shared = any(c.axis == WHOLE for c in chunks.reads if c.place == index)
+        nbytes = at_hints(cluster.inputs[index].type.nbytes, defaults)
+        read[index] = nbytes * (times if is_shared else 1)
+    for c in chunks.makes:
+        nbytes = at_hints(cluster.outputs[c.place].type.nbytes, defaults)
         written[c.place] = nbytes * (2 * times if c.axis == WHOLE else 1)
     return tuple(read), tuple(written)
 
@@ -73,20 +73,20 @@ class _Counter:
         return elements * self.units.values[v].type.dtype.itemsize
 
     def moved(self, region: Region) -> int:
-        """Bytes that one kernel (or call) reads and writes."""
-        found = sum(self.nbytes(u, self.elements[u]) for u in bits(region.stored))
+        """Return the bytes that one kernel or library call reads and writes."""
+        bytes_moved = sum(self.nbytes(u, self.elements[u]) for u in bits(region.stored))
         if region.members & self.units.calls:
             unit = self.units.unit(region.members.bit_length() - 1)
-            return found + sum(
+            return bytes_moved + sum(
                 self.nbytes(e.producer, self.elements[e.producer]) for e in unit.edges
             )
         for v, masks in region.load_masks.items():
-            walked = sum(self._positions(region.axes, mask) for mask in masks)
-            found += self.nbytes(v, min(self.elements[v], walked))
-        return found
+            positions = sum(self._positions(region.axes, mask) for mask in masks)
+            bytes_moved += self.nbytes(v, min(self.elements[v], positions))
+        return bytes_moved
 
     def _positions(self, axes: list[int], mask: int) -> int:
-        found = 1
+        count = 1
         for a in bits(mask):
-            found *= self.extents[axes[a]]
-        return found
+            count *= self.extents[axes[a]]
+        return count

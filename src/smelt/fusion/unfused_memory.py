@@ -1,7 +1,7 @@
-"""What a graph's operators hold in memory when they run apart: one after another, as written.
+"""Compute the peak memory of a graph's operators when they run one after another, unfused.
 
-That is what array libraries do, and what a plan is measured against: memory that fusion does not
-need may be spent on constants that lie ready for their readers.
+Array libraries do that, and plans are measured against it: memory that fusion saves may be spent on
+precomputed constants.
 
 >>> from smelt.graph.text import parse
 >>> graph = parse('''graph f(x: f32[n,256]) {
@@ -28,36 +28,36 @@ __all__ = ["held_apart", "held_by"]
 
 
 def held_apart(graph: Graph, hints: Mapping[str, int]) -> int:
-    """Bytes of results and of what lies between them at the fullest time, at the hints' sizes.
+    """Return the peak bytes of results and intermediate values, at the hints' sizes.
 
-    Every value is freed after its last reader.  Views take nothing, nor do constants and positions;
-    what is no product and no library call writes over an operand that nobody reads again, where
-    both are of one size: no library holds less.
+    Every value is freed after its last reader. Views, constants and positions take no memory. An
+    operator other than a contraction or library call overwrites an operand of equal size that is
+    not read again: no library needs less.
     """
     nodes = graph.nodes()
-    last: dict[Node, int] = {}
+    last_reader: dict[Node, int] = {}
     for at, node in enumerate(nodes):
         for x in node.inputs:
-            last[_home(x)] = at
-    last.update(dict.fromkeys(map(_home, graph.outputs), len(nodes)))
-    ends: dict[int, list[Node]] = {}
-    for home, at in last.items():
-        ends.setdefault(at, []).append(home)
-    live = most = 0
+            last_reader[_home(x)] = at
+    last_reader.update(dict.fromkeys(map(_home, graph.outputs), len(nodes)))
+    freed_at: dict[int, list[Node]] = {}
+    for home, at in last_reader.items():
+        freed_at.setdefault(at, []).append(home)
+    live = peak = 0
     for at, node in enumerate(nodes):
-        gone = [x for x in ends.get(at, ()) if x is not node]
+        freed = [x for x in freed_at.get(at, ()) if x is not node]
         size = 0 if _home(node) is not node else _nbytes(node, hints)
-        over = any(size == _nbytes(x, hints) for x in map(_home, node.inputs) if x in gone)
-        over = over and size > 0 and not is_contraction(node) and not is_library(node)
-        most = max(most, live + (0 if over else size))
-        live += size - sum(_nbytes(x, hints) for x in gone)
-        if node not in last:
+        overwrites = any(size == _nbytes(x, hints) for x in map(_home, node.inputs) if x in freed)
+        overwrites = overwrites and size > 0 and not is_contraction(node) and not is_library(node)
+        peak = max(peak, live + (0 if overwrites else size))
+        live += size - sum(_nbytes(x, hints) for x in freed)
+        if node not in last_reader:
             live -= size
-    return most
+    return peak
 
 
 def held_by(plan: Plan, hints: Mapping[str, int]) -> int:
-    """Bytes of a plan's arena and of its results, at the hints' sizes."""
+    """Return the bytes of a plan's arena and of its results, at the hints' sizes."""
     ends = [
         at_hints(s.offset, hints) + at_hints(s.nbytes, hints)
         for s in plan.slots
@@ -70,14 +70,14 @@ def held_by(plan: Plan, hints: Mapping[str, int]) -> int:
 
 
 def _home(node: Node) -> Node:
-    """The value whose memory a view shows."""
+    """Return the value whose memory a view shows."""
     while node.op.is_view and len(node.inputs) == 1:
         (node,) = node.inputs
     return node
 
 
 def _nbytes(node: Node, hints: Mapping[str, int]) -> int:
-    """Bytes that an operator brings; inputs are the caller's."""
+    """Return the bytes that an operator allocates; inputs belong to the caller."""
     if isinstance(node.op, Input) or not node.inputs:
         return 0
     return at_hints(node.type.nbytes, hints)

@@ -1,9 +1,9 @@
-"""The graph as the planner sees it: numbered values, and edges that look through views.
+"""Number the values of a graph and compose the index maps between them.
 
-Views and sources (constants, positions, sizes) are free: they are pulled into whoever reads them.
-What is left are *units*, the operators that compute, and the graph's inputs.  An edge says at which
+Views and sources (constants, positions, sizes) are free: they are inlined into their readers. What
+remains are the graph's inputs and the *units*, the operators that compute. An edge says at which
 position a unit reads another value, in terms of the unit's own axes: those of its result, then
-those that end in it.
+those that it reduces.
 
 >>> from smelt.graph.text import parse
 >>> graph = parse('''graph f(x: f32[n,4], b: f32[4]) {
@@ -38,19 +38,21 @@ if TYPE_CHECKING:
     from smelt.fusion.region import Region
 
 TESTS, PACKED = 200, 20
-"""Tests of positions for one element of a view, by all who read it, from which on it is a unit; and
-against how many of them each counts where products pack what is read: elsewhere rows are tested at
-their ends alone."""
+"""Most bounds tests per element of a view, over all its readers, before it becomes a unit.
+
+The second value is how often each test counts where a contraction packs the view; elsewhere rows
+are tested at their ends only.
+"""
 STILL = -1
-"""The term of a dimension that is read at one place (it has extent 1)."""
+"""The term of a dimension of extent 1, which is read at position 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A read of value number `producer`, one term for each of its dimensions.
+    """A read of value number `producer`, with one term for each of its dimensions.
 
-    A term is the number of one of the reader's axes where the read follows that axis exactly,
-    `STILL` where the position is 0, and an index expression over the axes a0, a1, .. otherwise.
+    A term is the number of one of the reader's axes if the read follows that axis exactly, `STILL`
+    if the position is 0, else an index expression over the axes a0, a1, ..
     """
 
     producer: int
@@ -58,61 +60,64 @@ class Edge:
     simple: bool
     """No term is an expression."""
     same: bool = False
-    """The reader's own position, dimension by dimension."""
+    """Whether it reads the reader's own position in every dimension."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unit:
-    """An operator that computes, or a view that must be written."""
+    """An operator that computes, or a view that must be stored."""
 
     number: int
     node: Node
     rank: int
     axes: tuple[int, ...]
-    """Extents (numbers in `Units.extents`) of the result's axes, then of those that end here."""
+    """Extents (numbers in `Units.extents`) of the result's axes, then of the reduced axes."""
     edges: tuple[Edge, ...]
     trace: Trace
     is_library: bool
-    """Runs as one call outside the compiler's own kernels."""
+    """Whether it runs as a library call instead of a generated kernel."""
     is_fold: bool = False
     along: int = -1
-    """The result's axis that a scan runs along; -1 for anything else."""
+    """The result's axis that a scan runs along; -1 for other operators."""
     factors: tuple[tuple[Edge, ...], ...] = ()
-    """Of a product, the reads of either factor: several where it is put together."""
+    """For a contraction, the reads of each factor: several if a factor combines several values."""
 
     @property
     def joins(self) -> bool:
-        """Whether it writes at places that depend on data: it ends a kernel."""
+        """Return whether it scatters: it writes at data-dependent positions, and ends a kernel."""
         return self.trace.joins > 0
 
     @property
     def ended(self) -> tuple[int, ...]:
-        """Extents of the axes that end here."""
+        """Return the extents of the reduced axes."""
         return self.axes[self.rank :]
 
 
 def is_free(node: Node) -> bool:
-    """Costs nothing and is pulled into whoever reads it."""
+    """Return whether a node costs nothing and is inlined into its readers."""
     return (node.op.is_view or node.op.is_source) and not isinstance(node.op, Input)
 
 
 DOT_CODE = 100
-"""Scalar operations that the code of one product is as long as: tiles of several widths, what is
-left over at every edge, and packing.  A dozen of them are a kernel that LLVM takes a second for."""
+"""Code size of a contraction, in scalar operations.
+
+It covers tiles of several widths, remainders at every edge, and packing. A kernel with a dozen of
+them takes LLVM about a second.
+"""
 
 
 def is_contraction(node: Node) -> bool:
-    """Whether an operator multiplies and sums: found by asking its definition."""
+    """Return whether an operator multiplies and sums, according to its definition."""
     return node.op.fusible and trace_of(node).dots > 0
 
 
 def is_library(node: Node) -> bool:
-    """Whether a node becomes one library call instead of a part of a kernel."""
+    """Return whether a node becomes a library call instead of a part of a kernel."""
     return not isinstance(node.op, Input) and not node.op.fusible
 
 
 def trace_of(node: Node) -> Trace:
-    """What the definition of a node reads, through no view."""
+    """Return the trace of a node's definition, not looking through views."""
     return trace(node.op, node.type, tuple((None, x.type, ()) for x in node.inputs))
 
 
@@ -123,38 +128,38 @@ class Units:
         self.graph = graph
         self.order = {node: k for k, node in enumerate(graph.nodes())}
         self.inputs = tuple(node for node in self.order if isinstance(node.op, Input))
-        written = {node for node in graph.outputs if not isinstance(node.op, Input)}
+        materialized = {node for node in graph.outputs if not isinstance(node.op, Input)}
         for node in self.order:
             if is_library(node):
-                written.update(x for x in node.inputs if is_free(x) and not _is_strided(x))
-        self.tested = _often_tested(graph)
-        """Views that are no longer free: they are units, which a plan stores or computes again."""
+                materialized.update(x for x in node.inputs if is_free(x) and not _is_strided(x))
+        self.tested = _views_to_materialize(graph)
+        """Views that are not free: they are units, which a plan stores or recomputes."""
         self.values: list[Node] = list(self.inputs)
         self.values += [
             node
             for node in self.order
-            if not isinstance(node.op, Input) and (node in written or self._is_leaf(node))
+            if not isinstance(node.op, Input) and (node in materialized or self._is_leaf(node))
         ]
         self.number = {node: k for k, node in enumerate(self.values)}
-        self.written = written
+        self.written = materialized
         self.extents: list[Index] = []
         self._extent_numbers: dict[Index, int] = {}
         self._volumes: dict[int, Index] = {}
         self._pulled: dict[int, tuple[Node, ...]] = {}
         self.regrouped: dict[tuple[object, ...], tuple[Term, ...]] = {}
-        """Places of units that are walked under another shape, as regions have found them."""
+        """Positions of units that are iterated over under another shape (cache of regions)."""
         self.rewritten: dict[tuple[object, ...], tuple[Term, ...]] = {}
-        """Index expressions of edges at places, as regions have found them."""
+        """Index expressions of edges at positions (cache of regions)."""
         self.behind: dict[tuple[Node, tuple[Index, ...]], tuple[Node, tuple[Index, ...]]] = {}
-        """Elements of views, and the elements that they are."""
+        """Elements of views, and the elements of the viewed values (cache)."""
         self.masks: dict[tuple[Term, ...], int] = {}
-        """The axes that places depend on, as regions have found them."""
+        """The axes that positions depend on (cache of regions)."""
         self.expressed: set[tuple[Term, ...]] = set()
-        """Places with index expressions, as regions have found them."""
+        """Positions with index expressions (cache of regions)."""
         self.one = self.extent_number(1)
         self.units = [self._unit(node) for node in self.values[len(self.inputs) :]]
-        known = [*self.units[:1] * len(self.inputs), *self.units]
-        self.unit: Callable[[int], Unit] = known.__getitem__  # of a value's number
+        padded = [*self.units[:1] * len(self.inputs), *self.units]
+        self.unit: Callable[[int], Unit] = padded.__getitem__  # of a value's number
         self.users = [0] * len(self.values)
         for unit, edge in ((u, e) for u in self.units for e in u.edges):
             self.users[edge.producer] |= 1 << unit.number
@@ -163,16 +168,16 @@ class Units:
             for k, node in enumerate(self.inputs)
             if isinstance(node.op, Input) and node.op.strides is not None
         }
-        """Inputs whose rows need not follow one another."""
+        """Inputs with strides: their rows may be apart in memory."""
         self.operands = [0] * len(self.inputs)
         """For each value, the values that it reads."""
         self.operands += [sum({1 << e.producer for e in u.edges}) for u in self.units]
         self.folds = sum(1 << u.number for u in self.units if u.is_fold or u.along >= 0)
-        """Units that fold or scan."""
+        """Units that reduce or scan."""
         self.square = sum(1 << u.number for u in self.units if self._is_square(u))
-        """Units with two axes of one extent."""
+        """Units with two axes of equal extent."""
         self.joined = sum(1 << u.number for u in self.units if u.joins)
-        """Units that write at places which depend on data."""
+        """Units that write at data-dependent positions."""
         self.everything = (1 << len(self.values)) - 1
         self.calls = sum(1 << u.number for u in self.units if u.is_library)
         traces = [u.trace for u in self.units]
@@ -183,53 +188,57 @@ class Units:
 
     @cached_property
     def looked(self) -> dict[tuple[int, int], tuple[Region, Mapping[int, tuple[int, ...]] | None]]:
-        """Sets of units as regions, with the shapes that their results are walked under: a search
-        at other sizes finds them here."""
+        """Regions of sets of units, with the shapes that results are iterated under.
+
+        Searches at other sizes share them.
+        """
         return {}
 
     @cached_property
     def derived(self) -> dict[tuple[object, ...], object]:
-        """What streams compute, as `smelt.fusion.derived_stream` has found it."""
+        """Cache of `smelt.fusion.derived_stream`."""
         return {}
 
     @cached_property
     def ties(self) -> list[tuple[tuple[int, tuple[tuple[int, int], ...]], ...]]:
-        """For each unit the values that it reads, and the dimensions of either that are one axis:
-        32 numbers for each value."""
-        found: list[tuple[tuple[int, tuple[tuple[int, int], ...]], ...]] = [()] * len(self.inputs)
+        """Return for each unit its operands with the dimensions that are one axis.
+
+        A dimension is numbered 32 * value + dimension.
+        """
+        links: list[tuple[tuple[int, tuple[tuple[int, int], ...]], ...]] = [()] * len(self.inputs)
         for unit in self.units:
-            own = unit.number * 32
+            first = unit.number * 32
             pairs = [
                 [
-                    (own + t, e.producer * 32 + d)
+                    (first + t, e.producer * 32 + d)
                     for d, t in enumerate(e.terms)
                     if isinstance(t, int) and t >= 0
                 ]
                 for e in unit.edges
             ]
-            found.append(
+            links.append(
                 tuple([(e.producer, tuple(p)) for e, p in zip(unit.edges, pairs, strict=True)])
             )
-        return found
+        return links
 
     @cached_property
     def picked(self) -> int:
-        """Units that read at positions which data decide."""
+        """Units that read at data-dependent positions."""
         return sum(1 << u.number for u in self.units if u.trace.picks)
 
     @cached_property
     def views(self) -> int:
-        """Views that are units, as somebody wants them written."""
+        """Views that are units because they are stored."""
         return sum(1 << u.number for u in self.units if u.node.op.is_view)
 
     @cached_property
     def ranges(self) -> dict[int, Part | None]:
-        """Views that are ranges of a value, or none, as regions have found them."""
+        """Return the range of each view that is one (cache of regions)."""
         return {}
 
     @cached_property
     def conditions(self) -> frozenset[int]:
-        """The values that are conditions."""
+        """Return the values of boolean type."""
         return frozenset(v for v, node in enumerate(self.values) if node.type.dtype == bool_)
 
     def _is_square(self, unit: Unit) -> bool:
@@ -237,19 +246,19 @@ class Units:
         return len(set(long)) < len(long) and not unit.is_library
 
     def is_unit(self, node: Node) -> bool:
-        """Whether a node is computed (or written) by itself, not looked through."""
+        """Return whether a node is computed or stored by itself, not inlined."""
         return self.number.get(node, -1) >= len(self.inputs)
 
     def regroups(self, a: int, b: int) -> bool:
-        """Whether two values have as many elements under different shapes."""
-        one, other = self.values[a].type.shape, self.values[b].type.shape
-        return one != other and self._volume(a) == self._volume(b)
+        """Return whether two values have as many elements under different shapes."""
+        first, second = self.values[a].type.shape, self.values[b].type.shape
+        return first != second and self._volume(a) == self._volume(b)
 
     def _volume(self, v: int) -> Index:
-        found = self._volumes.get(v)
-        if found is None:
-            found = self._volumes[v] = self.values[v].type.elements
-        return found
+        elements = self._volumes.get(v)
+        if elements is None:
+            elements = self._volumes[v] = self.values[v].type.elements
+        return elements
 
     def _unit(self, node: Node) -> Unit:
         number = self.number[node]
@@ -260,16 +269,16 @@ class Units:
             axes = tuple(map(self.extent_number, node.type.shape))
             return Unit(number, node, len(axes), axes, edges, Trace(), True)
         keys = tuple(self._key(x) for x in node.inputs)
-        found = trace(node.op, node.type, keys)
+        traced = trace(node.op, node.type, keys)
         leaves_in_order = [leaf for x in node.inputs for leaf in self._leaves(x)]
-        extents = node.type.shape + found.ended
+        extents = node.type.shape + traced.ended
         edges = [
             self._edge(read, leaves_in_order[read.leaf], extents, node.type.rank)
-            for read in found.reads
+            for read in traced.reads
         ]
-        factors: list[list[Edge]] = [[], []] if found.dots else []
-        for read, edge in zip(found.reads if found.dots else (), edges, strict=False):
-            factors[read.leaf >= found.first].append(edge)
+        factors: list[list[Edge]] = [[], []] if traced.dots else []
+        for read, edge in zip(traced.reads if traced.dots else (), edges, strict=False):
+            factors[read.leaf >= traced.first].append(edge)
         axes = tuple(map(self.extent_number, extents))
         return Unit(
             number,
@@ -277,20 +286,20 @@ class Units:
             node.type.rank,
             axes,
             tuple(dict.fromkeys(edges)),
-            found,
+            traced,
             False,
-            bool(found.ended),
-            found.along,
+            bool(traced.ended),
+            traced.along,
             tuple(map(tuple, factors)),
         )
 
     def extent_number(self, e: Index) -> int:
-        """The number in `extents` of an extent."""
-        found = self._extent_numbers.get(e)
-        if found is None:
-            found = self._extent_numbers[e] = len(self.extents)
+        """Return the number of an extent in `extents`."""
+        number = self._extent_numbers.get(e)
+        if number is None:
+            number = self._extent_numbers[e] = len(self.extents)
             self.extents.append(e)
-        return found
+        return number
 
     def _edge(self, read: Read, leaf: Node, extents: tuple[Index, ...], rank: int) -> Edge:
         terms = tuple(
@@ -301,7 +310,7 @@ class Units:
         return Edge(self.number[leaf], terms, all(isinstance(t, int) for t in terms), same)
 
     def _is_leaf(self, node: Node) -> bool:
-        """Whether readers see `node` as a value instead of looking through it."""
+        """Return whether readers see `node` as a value instead of looking through it."""
         return not is_free(node) or node in self.tested
 
     def _key(self, node: Node) -> tuple[object, ...]:
@@ -317,8 +326,10 @@ class Units:
                 yield from self._leaves(x)
 
     def _leaves_of_call(self, node: Node) -> Iterator[Node]:
-        """A library call reads memory: its operands are values, strided views of them, or views
-        that somebody writes for it."""
+        """Iterate over the operands of a library call, which reads memory.
+
+        They are values, strided views of values, or views that are stored for it.
+        """
         for x in node.inputs:
             if x in self.number and is_free(x) and not _is_strided(x):
                 yield x
@@ -326,29 +337,30 @@ class Units:
                 yield from self._leaves(x)
 
     def pulled(self, number: int) -> tuple[Node, ...]:
-        """The free nodes that a unit looks through, in execution order."""
-        known = self._pulled.get(number)
-        if known is not None:
-            return known
-        found: dict[Node, None] = {}
+        """Return the free nodes that a unit looks through, in execution order."""
+        nodes = self._pulled.get(number)
+        if nodes is not None:
+            return nodes
+        free_nodes: dict[Node, None] = {}
         unit = self.unit(number)
         stack = list(unit.node.inputs)
         stop = {self.values[e.producer] for e in unit.edges} if unit.is_library else set[Node]()
         while stack:
             node = stack.pop()
-            if not self._is_leaf(node) and node not in found and node not in stop:
-                found[node] = None
+            if not self._is_leaf(node) and node not in free_nodes and node not in stop:
+                free_nodes[node] = None
                 stack.extend(node.inputs)
-        known = self._pulled[number] = tuple(sorted(found, key=self.order.__getitem__))
-        return known
+        nodes = self._pulled[number] = tuple(sorted(free_nodes, key=self.order.__getitem__))
+        return nodes
 
 
-def _often_tested(graph: Graph) -> frozenset[Node]:
-    """Views that would be tested for every reader anew, and too often for that.
+def _views_to_materialize(graph: Graph) -> frozenset[Node]:
+    """Return views whose bounds tests would be repeated too often by their readers.
 
-    A test decides whether an element of a joined or padded array is this or that operand's.  A
-    picture with a margin is a join of joins, dozens of tests an element: read by a convolution, it
-    is cheaper to write once.  Such a view is a unit, and whether it is stored a decision.
+    A test decides which operand an element of a concatenated or padded array comes from. A padded
+    image may be a concatenation of concatenations, with dozens of tests per element: it is cheaper
+    to store it once for a convolution. Such a view becomes a unit; the search decides whether it is
+    stored.
     """
     nodes = [x for x in graph.nodes() if x.op.fusible]
     if not any(is_free(x) and trace_of(x).guards for x in nodes):
@@ -356,38 +368,38 @@ def _often_tested(graph: Graph) -> frozenset[Node]:
     tests: dict[Node, int] = {}
     for node in nodes:
         if is_free(node):
-            own = trace_of(node)
-            tests[node] = own.guards + sum(tests.get(x, 0) for x in _read(node, own))
+            traced = trace_of(node)
+            tests[node] = traced.guards + sum(tests.get(x, 0) for x in _operands_read(node, traced))
     reads: dict[Node, int] = {}
-    found: set[Node] = set()
+    views: set[Node] = set()
     for node in reversed(nodes):
-        own, times = trace_of(node), 1
+        traced, reads_here = trace_of(node), 1
         if is_free(node) and node not in graph.outputs:
-            times = reads.get(node, 0)
-            if own.guards and times > 1 and times * tests[node] >= TESTS:
-                found.add(node)
-                times = 1
-        elif own.dots:
-            times = 2 * PACKED  # an element is read for several results
-        for x in _read(node, own):
-            reads[x] = reads.get(x, 0) + times
-    return frozenset(found)
+            reads_here = reads.get(node, 0)
+            if traced.guards and reads_here > 1 and reads_here * tests[node] >= TESTS:
+                views.add(node)
+                reads_here = 1
+        elif traced.dots:
+            reads_here = 2 * PACKED  # each element is read for several results
+        for x in _operands_read(node, traced):
+            reads[x] = reads.get(x, 0) + reads_here
+    return frozenset(views)
 
 
-def _read(node: Node, own: Trace) -> Iterator[Node]:
-    """The operands of a node, once for every place that it reads them at."""
-    return (node.inputs[read.leaf] for read in own.reads)
+def _operands_read(node: Node, traced: Trace) -> Iterator[Node]:
+    """Iterate over the operands of a node, once per read."""
+    return (node.inputs[read.leaf] for read in traced.reads)
 
 
 def follow(term: Term, dim: Index, extents: tuple[Index, ...]) -> Term:
-    """A term as an axis number, if it follows an axis of exactly the dimension's extent."""
+    """Return a term as an axis number if it follows a full axis exactly."""
     if isinstance(term, int) and term >= 0 and extents[term] != dim:
         return axis(f"a{term}", extents[term])
     return term
 
 
 def _is_strided(node: Node) -> bool:
-    """Whether a view of one value is a matter of strides, as a library wants it."""
+    """Return whether a view of one value can be expressed by strides."""
     reads = trace(node.op, node.type, _keys_below(node))
     if reads.guards or len(reads.reads) != 1:
         return not reads.reads

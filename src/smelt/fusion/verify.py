@@ -1,10 +1,10 @@
-"""Is a plan well formed?  Everything is computed, before it is read, into memory of its own.
+"""Verify that a plan is well formed.
 
-What holds of every plan: each result of the graph is written once; a cluster reads inputs of the
-graph and what earlier launches wrote; clusters of one launch do not read one another; inside a
-cluster operands come first; library calls stand alone; buffers that live at the same time do not
-overlap, at whatever sizes (tried at several).  What runs in rounds is a plan that is well formed
-itself, and its inputs and results are blocks of the values that they stand for.
+Each result of the graph is written once. A cluster reads inputs of the graph and what earlier
+launches wrote. Clusters of one launch do not read one another. Inside a cluster operands come
+first. Library calls have a cluster of their own. Buffers that live at the same time do not overlap,
+at any of several sizes. A chunked cluster has a well-formed plan itself, whose inputs and results
+are blocks of the cluster's.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from smelt.types.expr import evaluate, size
 from smelt.types.tensor import TensorType
 
 _TRIED = (1, 2, 3, 7, 16, 61, 100, 1000, 4096)
-"""Sizes at which buffers are compared, in turn for each size of the graph."""
+"""Sizes at which buffers are compared, rotated over the sizes of the graph."""
 
 
 def verify(plan: Plan) -> Plan:
-    """`plan` itself.  Raises VerifyError if it is not well formed."""
+    """Return `plan`. Raises VerifyError if it is not well formed."""
     _launches(plan)
     written: dict[Node, int] = {}
     for step, group in enumerate(plan.launches):
-        fresh: dict[Node, int] = {}
+        written_now: dict[Node, int] = {}
         for k in group:
             cluster = plan.clusters[k]
             _reads(plan, cluster, written)
             _inside(plan, cluster)
             for node in cluster.outputs:
-                if node in written or node in fresh:
+                if node in written or node in written_now:
                     _fail(plan, cluster, f"{_name(plan, node)} is written twice")
-                fresh[node] = step
-        written |= fresh
+                written_now[node] = step
+        written |= written_now
     for node in plan.graph.outputs:
         if node not in written and not isinstance(node.op, Input):
             _fail(plan, None, f"result {_name(plan, node)} is never written")
@@ -75,79 +75,80 @@ def _reads(plan: Plan, cluster: Cluster, written: Mapping[Node, int]) -> None:
 
 
 def _inside(plan: Plan, cluster: Cluster) -> None:
-    """Operands first, nothing idle, calls alone."""
-    known = set(cluster.inputs)
+    """Check that operands come first, nothing is unused, and calls are alone."""
+    available = set(cluster.inputs)
     for node in cluster.nodes:
         for operand in node.inputs:
-            if operand not in known:
+            if operand not in available:
                 _fail(plan, cluster, f"{_name(plan, operand)} is not there for its reader")
-        known.add(node)
-    wanted = set(cluster.outputs)
+        available.add(node)
+    needed = set(cluster.outputs)
     for node in reversed(cluster.nodes):
-        if node not in wanted:
+        if node not in needed:
             _fail(plan, cluster, f"{_name(plan, node)} is computed for nobody")
-        wanted.update(node.inputs)
+        needed.update(node.inputs)
     if not cluster.outputs or not set(cluster.outputs) <= set(cluster.nodes):
         _fail(plan, cluster, "it does not compute what it writes")
-    unread = [x for x in cluster.inputs if x not in wanted]
+    unread = [x for x in cluster.inputs if x not in needed]
     if unread:
         _fail(plan, cluster, f"{_name(plan, unread[0])} is read for nothing")
-    real = [n for n in cluster.nodes if not is_free(n)]
-    if any(is_library(n) for n in real) and len(real) > 1:
+    computing = [n for n in cluster.nodes if not is_free(n)]
+    if any(is_library(n) for n in computing) and len(computing) > 1:
         _fail(plan, cluster, "a library call shares a cluster with other operators")
     if cluster.shapes and len(cluster.shapes) != len(cluster.outputs):
         _fail(plan, cluster, "there is not one shape for each result")
     if cluster.body is not None:
         verify(cluster.body.plan)
-        _in_rounds(plan, cluster, cluster.body)
+        _chunks(plan, cluster, cluster.body)
 
 
-def _in_rounds(plan: Plan, cluster: Cluster, body: Body) -> None:
-    """Inputs and results of a round are blocks of the cluster's, each result is made once."""
-    rounds, graph = body.rounds, body.plan.graph
-    sums = [c for c in rounds.makes if c.axis == WHOLE]
-    found = [x.type for x in (*graph.inputs, *graph.outputs)]
-    wanted = [_block(plan, cluster, c, cluster.inputs, rounds.rows) for c in rounds.reads]
-    wanted += [
-        _block(plan, cluster, c, cluster.outputs, rounds.rows) for c in (*sums, *rounds.makes)
+def _chunks(plan: Plan, cluster: Cluster, body: Body) -> None:
+    """Check that a chunk's inputs and results are blocks of the cluster's, each result once."""
+    chunks, graph = body.rounds, body.plan.graph
+    accumulated = [c for c in chunks.makes if c.axis == WHOLE]
+    types = [x.type for x in (*graph.inputs, *graph.outputs)]
+    expected = [_block(plan, cluster, c, cluster.inputs, chunks.rows) for c in chunks.reads]
+    expected += [
+        _block(plan, cluster, c, cluster.outputs, chunks.rows)
+        for c in (*accumulated, *chunks.makes)
     ]
-    if found != wanted:
+    if types != expected:
         _fail(plan, cluster, "its rounds do not read and make blocks of its values")
-    if sorted(c.place for c in rounds.makes) != list(range(len(cluster.outputs))):
+    if sorted(c.place for c in chunks.makes) != list(range(len(cluster.outputs))):
         _fail(plan, cluster, "its rounds do not make each result once")
-    if any(not c.combine for c in sums) or rounds.block < 1:
+    if any(not c.combine for c in accumulated) or chunks.block < 1:
         _fail(plan, cluster, "its rounds do not say how to go on")
 
 
 def _block(
     plan: Plan, cluster: Cluster, cut: Cut, values: tuple[Node, ...], rows: str
 ) -> TensorType:
-    """The type of what a cut is of one of some values."""
+    """Return the type of the block of a value that a cut describes."""
     if cut.axis == FIRST_ROW:
         return TensorType(i64)
     if not 0 <= cut.place < len(values):
         _fail(plan, cluster, "its rounds read or make what is not the cluster's")
-    kind = values[cut.place].type
+    full_type = values[cut.place].type
     if cut.axis == WHOLE:
-        return kind
-    shape = [size(rows) if d == cut.axis else n for d, n in enumerate(kind.shape)]
-    return TensorType(kind.dtype, tuple(shape))
+        return full_type
+    shape = [size(rows) if d == cut.axis else n for d, n in enumerate(full_type.shape)]
+    return TensorType(full_type.dtype, tuple(shape))
 
 
 def _recomputed(plan: Plan) -> None:
-    times: dict[Node, int] = {}
+    counts: dict[Node, int] = {}
     for cluster in plan.clusters:
         for node in cluster.nodes:
-            times[node] = times.get(node, 0) + 1
+            counts[node] = counts.get(node, 0) + 1
     for cluster in plan.clusters:
-        wrong = [n for n in cluster.recomputed if n not in cluster.nodes or times[n] < 2]
-        wrong += [
+        mismarked = [n for n in cluster.recomputed if n not in cluster.nodes or counts[n] < 2]
+        mismarked += [
             n
             for n in cluster.nodes
-            if times[n] > 1 and not is_free(n) and n not in cluster.recomputed
+            if counts[n] > 1 and not is_free(n) and n not in cluster.recomputed
         ]
-        if wrong:
-            _fail(plan, cluster, f"{_name(plan, wrong[0])} is marked wrongly as computed again")
+        if mismarked:
+            _fail(plan, cluster, f"{_name(plan, mismarked[0])} is marked wrongly as computed again")
 
 
 def _slots(plan: Plan, written: Mapping[Node, int]) -> None:
@@ -159,32 +160,38 @@ def _slots(plan: Plan, written: Mapping[Node, int]) -> None:
         for node in cluster.outputs:
             if slots[node].first != k or (slots[node].offset is None) != (node in results):
                 _fail(plan, cluster, f"the buffer of {_name(plan, node)} is not its own")
-            _given(plan, slots[node], k)
-            _guest(plan, slots[node], slots)
+            _donated(plan, slots[node], k)
+            _hosted(plan, slots[node], slots)
         for node in cluster.inputs:
             if node in slots and slots[node].last < k:
                 _fail(plan, cluster, f"the buffer of {_name(plan, node)} ends too early")
 
 
-def _given(plan: Plan, slot: Slot, k: int) -> None:
-    """A result may stand where an input does that nobody reads later or at the same time."""
-    old = slot.reuses
-    if slot.offset is not None or old is None:
+def _donated(plan: Plan, slot: Slot, k: int) -> None:
+    """Check that a result overwrites only an input that is not read later or concurrently."""
+    overwritten = slot.reuses
+    if slot.offset is not None or overwritten is None:
         return
     step = {j: s for s, group in enumerate(plan.launches) for j in group}
-    late = [j for j, c in enumerate(plan.clusters) if old in c.inputs and step[j] >= step[k]]
-    if old not in plan.graph.inputs or old in plan.graph.outputs or late != [k]:
+    late_readers = [
+        j for j, c in enumerate(plan.clusters) if overwritten in c.inputs and step[j] >= step[k]
+    ]
+    if (
+        overwritten not in plan.graph.inputs
+        or overwritten in plan.graph.outputs
+        or late_readers != [k]
+    ):
         _fail(plan, plan.clusters[k], f"{_name(plan, slot.node)} overwrites what is still read")
 
 
-def _guest(plan: Plan, slot: Slot, slots: Mapping[Node, Slot]) -> None:
-    """A value may stand in the memory of a result that is written after its last reader."""
+def _hosted(plan: Plan, slot: Slot, slots: Mapping[Node, Slot]) -> None:
+    """Check that a hosting result is written after the value's last reader."""
     if slot.within is None:
         return
     step = {j: s for s, group in enumerate(plan.launches) for j in group}
     host = slots.get(slot.within)
-    own = host is not None and host.offset is None and host.reuses is None
-    if not own or host is None or step[slot.last] >= step[host.first]:
+    is_plain_result = host is not None and host.offset is None and host.reuses is None
+    if not is_plain_result or host is None or step[slot.last] >= step[host.first]:
         _fail(plan, None, f"{_name(plan, slot.node)} stands where a result is written")
 
 
@@ -193,16 +200,16 @@ def _guest(plan: Plan, slot: Slot, slots: Mapping[Node, Slot]) -> None:
 
 def _samples(plan: Plan) -> Iterator[dict[str, int]]:
     names = sizes(plan.graph)
-    for turn in range(len(_TRIED)):
-        yield {name: _TRIED[(turn + k) % len(_TRIED)] for k, name in enumerate(names)}
+    for shift in range(len(_TRIED)):
+        yield {name: _TRIED[(shift + k) % len(_TRIED)] for k, name in enumerate(names)}
 
 
 def overlapping(plan: Plan, sizes_: Mapping[str, int]) -> tuple[Slot, Slot] | None:
-    """Two buffers that share memory while both hold something that is still needed, or one twice
-    that is larger than the result in whose memory it stands.
+    """Return two buffers that share memory while both are needed, or None.
 
-    Clusters of one launch run at the same time.  A value may stand where one stood that its own
-    cluster was the last to read, if the plan says so.
+    The same one twice if it exceeds the result in whose memory it lies. Clusters of one launch run
+    at the same time. A value may take the place of one that its own cluster was the last to read,
+    if the plan says so.
     """
     step = {k: s for s, group in enumerate(plan.launches) for k in group}
     placed: list[tuple[int, int, Slot]] = []
@@ -216,20 +223,20 @@ def overlapping(plan: Plan, sizes_: Mapping[str, int]) -> tuple[Slot, Slot] | No
         for begin, stop, other in placed:
             if slot.within is not other.within:
                 continue
-            apart = end <= begin or stop <= start or begin == stop or start == end
-            late = step[slot.first] > step[other.last] or step[other.first] > step[slot.last]
-            if not apart and not late and slot.reuses is not other.node:
+            is_apart = end <= begin or stop <= start or begin == stop or start == end
+            is_later = step[slot.first] > step[other.last] or step[other.first] > step[slot.last]
+            if not is_apart and not is_later and slot.reuses is not other.node:
                 return other, slot
         placed.append((start, end, slot))
     return None
 
 
 def disjoint(plan: Plan, sizes_: Mapping[str, int]) -> None:
-    """Raises VerifyError if a buffer would be written over while it is needed: cheap enough to be
-    asked of every plan, at the sizes of its first call.
+    """Raise VerifyError if a buffer would be overwritten while it is needed.
 
-    Sizes at which a slice would have a negative length, or a quotient none, are let pass: the front
-    end guards them.
+    Cheap enough for every plan, at the sizes of its first call. Sizes at which a slice would have a
+    negative length, or a division by zero would occur, are skipped: the front end guards against
+    them.
     """
     dims = {d for slot in plan.slots for d in slot.node.type.shape if not isinstance(d, int)}
     try:
@@ -237,9 +244,9 @@ def disjoint(plan: Plan, sizes_: Mapping[str, int]) -> None:
             return
     except ZeroDivisionError:
         return
-    found = overlapping(plan, sizes_)
-    if found is not None:
-        a, b = (_name(plan, slot.node) for slot in found)
+    pair = overlapping(plan, sizes_)
+    if pair is not None:
+        a, b = (_name(plan, slot.node) for slot in pair)
         _fail(plan, None, f"the buffers of {a} and {b} overlap at {dict(sizes_)}")
 
 

@@ -1,10 +1,9 @@
-"""Sums of half types, stored in the type that they are made in and rounded behind.
+"""Store sums of half types in their accumulator type, rounding in a cast after them.
 
     dw: bf16 = contract(dz, x)    ->    sums: f32 = contract(dz, x);  dw: bf16 = cast(sums)
 
-A sum of half types is made in float32 and rounded once.  Whoever makes it part by part has to keep
-the parts' sum in float32 too: rounded in between, it would stop growing (1 more than 256 is 256 in
-bfloat16).
+A sum of half types is accumulated in float32 and rounded once. Chunks that accumulate into it must
+keep it in float32 too: rounded in between, it would stop growing (256 + 1 is 256 in bfloat16).
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ __all__ = ["widened"]
 
 
 def widened(graph: Graph, sums: AbstractSet[Node]) -> tuple[Graph, Mapping[Node, Node]]:
-    """The graph with `sums` in the type that they are made in, rounded behind; and the new nodes by
-    those that they stand for.
+    """Return the graph with `sums` in their accumulator type, and the new nodes.
 
     >>> from smelt.graph.text import parse, text
     >>> graph = parse(
@@ -44,29 +42,32 @@ def widened(graph: Graph, sums: AbstractSet[Node]) -> tuple[Graph, Mapping[Node,
         if old not in sums:
             new[old] = node
             return node
-        wide = old.type.dtype.compute
+        accumulator_type = old.type.dtype.compute
         if any(f.name == "dtype" for f in fields(node.op)):
-            made = build.apply(replace(node.op, dtype=wide), *node.inputs, origin=node.origin)
+            wide_node = build.apply(
+                replace(node.op, dtype=accumulator_type), *node.inputs, origin=node.origin
+            )
         else:
             inputs = [
-                _in_type(x, wide) if x.type.dtype == old.type.dtype else x for x in node.inputs
+                _in_type(x, accumulator_type) if x.type.dtype == old.type.dtype else x
+                for x in node.inputs
             ]
-            made = build.apply(node.op, *inputs, origin=node.origin)
-        new[old] = made
-        return build.cast(made, old.type.dtype, node.origin)
+            wide_node = build.apply(node.op, *inputs, origin=node.origin)
+        new[old] = wide_node
+        return build.cast(wide_node, old.type.dtype, node.origin)
 
     return rebuild_from(graph, change), new
 
 
 def _in_type(node: Node, dtype: DType) -> Node:
-    """A value in another type; of a number that views repeat, the number is."""
+    """Return a value converted to a type; of a broadcast constant, the constant is converted."""
     chain = [node]
     while chain[-1].op.is_view:
         chain.append(chain[-1].inputs[0])
-    last = chain.pop()
-    if not isinstance(last.op, Constant):
+    constant = chain.pop()
+    if not isinstance(constant.op, Constant):
         return build.cast(node, dtype, node.origin)
-    found = build.constant(last.op.value, dtype)
+    converted = build.constant(constant.op.value, dtype)
     for view in reversed(chain):
-        found = build.apply(view.op, found, origin=view.origin)
-    return found
+        converted = build.apply(view.op, converted, origin=view.origin)
+    return converted

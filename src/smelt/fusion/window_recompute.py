@@ -1,8 +1,8 @@
-"""Windows over products: what folds read of a contraction at places that windows share.
+"""Predict when windows may read a contraction in one kernel, and what is recomputed.
 
-A pooling asks for a convolution at `2*p + i`.  A kernel computes it once for each place, not for
-each pair of p and i, and its windows peek at the places (`smelt.codegen.llvm.loopir.compute_at`).
-Here it is foreseen where that can be, and what the lines cost that two tasks compute.
+A pooling reads a convolution at positions `2*p + i`. A kernel computes the convolution once per
+position, not for each pair of p and i (`smelt.codegen.llvm.loopir.compute_at`, as Halide's
+compute_at). This module says where that is possible, and what the rows cost that two tasks compute.
 
 >>> from smelt.types.expr import axis
 >>> window_of(axis("a0", 28) * 2 + axis("a3", 3) - 1, 0b1000)
@@ -21,14 +21,19 @@ from smelt.types.expr import Expr, Index, axes_of, evaluate
 from smelt.windows import is_window
 
 MOST = 2
-"""Axes of places that a product is packed along at once: windows over more would have it summed
-place by place, at a fiftieth of the speed."""
+"""Most axes of positions that a contraction is packed along at once.
+
+With windows over more, it would be summed position by position, many times slower.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """An axis of results and that of its windows (numbers of a region's axes), how far apart
-    windows lie, and their elements."""
+    """A window: an axis of results, its taps, step and dilation.
+
+    `axis` and `tap` are axis numbers of a region, `step` is the distance of neighbouring windows,
+    `dilation` that of neighbouring taps.
+    """
 
     axis: int
     tap: int
@@ -36,70 +41,72 @@ class Window:
     dilation: int
 
     def length(self, taps: int) -> int:
-        """Places from a window's first to its last."""
+        """Return the positions from a window's first to its last."""
         return (taps - 1) * self.dilation + 1
 
 
 def window_of(term: Index, taps: int) -> Window | None:
-    """The window that an index expression is, over an axis of the mask `taps` and another one."""
+    """Return the window over an axis of `taps` that an index expression is."""
     if isinstance(term, int):
         return None
     steps = {int(a[1:]): coefficient(term, a) for a in axes_of(term)}
-    sides = sorted(steps, key=lambda a: taps >> a & 1)
-    if [taps >> a & 1 for a in sides] != [0, 1]:
+    axes = sorted(steps, key=lambda a: taps >> a & 1)
+    if [taps >> a & 1 for a in axes] != [0, 1]:
         return None
-    outer, tap = sides
-    step, dilation = steps[outer], steps[tap]
+    axis, tap = axes
+    step, dilation = steps[axis], steps[tap]
     if not isinstance(step, int) or not isinstance(dilation, int) or min(step, dilation) < 1:
         return None
-    return Window(outer, tap, step, dilation)
+    return Window(axis, tap, step, dilation)
 
 
 def windows_of(
-    place: Iterable[Index], taps: int, extent: Callable[[int], Index]
+    position: Iterable[Index], taps: int, extent: Callable[[int], Index]
 ) -> list[Window] | None:
-    """The windows through which a value is read at a place: None if something else stands there, if
-    places were left out, or if there are too many."""
-    found: list[Window] = []
-    for term in place:
+    """Return the windows through which a value is read at a position.
+
+    None if there is another expression, if windows skip positions, or if there are too many.
+    """
+    windows: list[Window] = []
+    for term in position:
         if isinstance(term, Expr):
             window = window_of(term, taps)
-            most = extent(window.tap) if window else None
-            if window is None or not isinstance(most, int):
+            extent_of_taps = extent(window.tap) if window else None
+            if window is None or not isinstance(extent_of_taps, int):
                 return None
-            if not is_window(window.step, window.dilation, most):
+            if not is_window(window.step, window.dilation, extent_of_taps):
                 return None
-            found.append(window)
-    axes = [a for w in found for a in (w.axis, w.tap)]
-    plain = [t for t in place if isinstance(t, int) and t in axes]
-    return None if plain or len({*axes}) < len(axes) or len(found) > MOST else found
+            windows.append(window)
+    axes = [a for w in windows for a in (w.axis, w.tap)]
+    plain_terms = [t for t in position if isinstance(t, int) and t in axes]
+    return None if plain_terms or len({*axes}) < len(axes) or len(windows) > MOST else windows
 
 
 def slides(term: Term) -> bool:
-    """Whether a term is a window: two axes that move along one dimension."""
+    """Return whether a term is a window: two axes that move along one dimension."""
     return isinstance(term, Expr) and len(axes_of(term)) > 1
 
 
 def bands(windows: Sequence[Window], sizes: Sequence[int], itemsize: int) -> dict[int, int]:
-    """Positions of each window's axis that one task takes."""
-    found: dict[int, int] = {}
+    """Return the positions of each window's axis that one task takes."""
+    counts: dict[int, int] = {}
     width = 0
     for w in windows[::-1]:
         length = w.length(sizes[w.tap])
-        most = window_columns(itemsize)
-        band = band_of_windows(sizes[w.axis], w.step, length, width, most)
-        found[w.axis] = max(int(evaluate(band, {})), 1)
-        width = max(width, 1) * ((found[w.axis] - 1) * w.step + length)
-    return found
+        max_width = window_columns(itemsize)
+        count = band_of_windows(sizes[w.axis], w.step, length, width, max_width)
+        counts[w.axis] = max(int(evaluate(count, {})), 1)
+        width = max(width, 1) * ((counts[w.axis] - 1) * w.step + length)
+    return counts
 
 
 def places_for_each(windows: Sequence[Window], sizes: Sequence[int], itemsize: int) -> float:
-    """Places that tasks compute for each pair of a window and an element of it."""
-    taken, found = bands(windows, sizes, itemsize), 1.0
+    """Return the positions that tasks compute per pair of a window and a tap."""
+    counts, ratio = bands(windows, sizes, itemsize), 1.0
     for w in windows:
-        n = taken[w.axis]
-        found *= ((n - 1) * w.step + w.length(sizes[w.tap])) / (n * sizes[w.tap])
-    return found
+        n = counts[w.axis]
+        ratio *= ((n - 1) * w.step + w.length(sizes[w.tap])) / (n * sizes[w.tap])
+    return ratio
 
 
 __all__ = ["Window", "bands", "places_for_each", "slides", "window_of", "windows_of"]

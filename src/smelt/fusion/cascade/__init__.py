@@ -1,4 +1,4 @@
-"""Cascades: folds over one axis that read one another, made to run in as few sweeps as possible.
+"""Cascades: dependent reductions over one axis, computed in as few passes as possible.
 
-from smelt.fusion.cascade.analyse import analyse
+The entry point is `smelt.fusion.cascade.analyse.analyse`.
 """

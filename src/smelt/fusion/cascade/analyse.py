@@ -1,5 +1,7 @@
-"""What becomes of each fold over a streamed axis: carried as it is, carried under a gauge, or left
-to the next sweep over the elements.
+"""Decide how each reduction over a streamed axis is carried.
+
+It is carried as it is, carried under a gauge (rescaled as the gauge moves), or computed in another
+pass over the elements.
 
 >>> from smelt.fusion.cascade.term import Terms
 >>> from smelt.types.dtype import f32
@@ -35,40 +37,40 @@ Action: TypeAlias = Literal["plain", "hoist", "static", "dynamic", "monotone", "
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """What becomes of one fold, and why."""
+    """The treatment of one reduction, and the reason."""
 
     action: Action
     sweep: int
-    """The sweep over the elements in which it is carried."""
+    """The pass over the elements in which it is carried, from 0."""
     reads: tuple[Term, ...] = ()
-    """The folds that move while it is carried (or, for recompute, that had to be finished)."""
+    """The unfinished reductions that it reads (for "recompute", those that had to be finished)."""
     blocker: str = ""
-    """For recompute: the operator that no transport sees through."""
+    """For "recompute", the operator that no transport is known for."""
     gauges: frozenset[Term] = frozenset()
-    """Those of `reads` with which its states move."""
+    """Those of `reads` with which its states are rescaled."""
 
     def of(self, read: Term) -> Action:
-        """What becomes of one dependency."""
+        """Return the treatment of one dependency."""
         return "hoist" if self.action == "dynamic" and read not in self.gauges else self.action
 
 
 @dataclass(frozen=True, slots=True)
 class Cascade:
-    """The folds over one axis, streamed."""
+    """The reductions over one streamed axis."""
 
     axis: str
     states: tuple[State, ...]
     finals: dict[Term, Term]
-    """For each fold its value, in terms of final states and of other folds."""
+    """The value of each reduction, in terms of final states and of other reductions."""
     how: dict[Term, How] = field(default_factory=dict[Term, How])
 
     def sweep_of(self, term: Term) -> int:
-        """The first sweep in which an element can be computed for good."""
+        """Return the first pass in which all reductions that an element reads are finished."""
         return max((self.how[f].sweep + 1 for f in folds_in(term)), default=0)
 
 
 def analyse(terms: Terms, roots: Iterable[Term], axis: str) -> Cascade:
-    """The cascade of the folds over `axis` that `roots` read."""
+    """Return the cascade of the reductions over `axis` that `roots` read."""
     return _Analysis(terms, axis).run(roots)
 
 
@@ -80,80 +82,85 @@ class _Analysis:
         self.how: dict[Term, How] = {}
         self.read: dict[Term, frozenset[Term]] = {}
         self.read_on: set[Term] = set()
-        """The folds that other folds read."""
+        """The reductions that other reductions read."""
 
     def run(self, roots: Iterable[Term]) -> Cascade:
         order = in_order(roots)
-        self.read_on = {f for fold in order for f in folds_in(fold)}
-        for fold in order:
-            self._decide(fold)
+        self.read_on = {f for reduction in order for f in folds_in(reduction)}
+        for reduction in order:
+            self._decide(reduction)
         return Cascade(self.axis, tuple(self.carrier.states), self.finals, self.how)
 
     def _reads(self, t: Term) -> frozenset[Term]:
-        """The folds that a term reads."""
-        found = self.read.get(t)
-        if found is None:
-            found = folds_in(t) | {t} if t.is_fold else folds_in(t)
-            self.read[t] = found
-        return found
+        """Return the reductions that a term is or reads."""
+        reductions = self.read.get(t)
+        if reductions is None:
+            reductions = folds_in(t) | {t} if t.is_fold else folds_in(t)
+            self.read[t] = reductions
+        return reductions
 
-    def _sorts(self, fold: Term, moving: frozenset[Term]) -> Sorts:
-        over = frozenset(fold.over)
+    def _sorts(self, reduction: Term, moving: frozenset[Term]) -> Sorts:
+        over = frozenset(reduction.over)
         return Sorts(lambda t: bool(t.axes & over), lambda t: bool(self._reads(t) & moving))
 
-    def _decide(self, fold: Term) -> None:
-        read = folds_in(fold)
+    def _decide(self, reduction: Term) -> None:
+        read = folds_in(reduction)
         base = max((self.how[f].sweep for f in read), default=0)
         moving = frozenset(f for f in read if self.how[f].sweep == base)
         if not moving:
-            self.how[fold] = How("plain", 0)
-            self.finals[fold] = self.carrier.plain(fold, 0, last=fold not in self.read_on)
+            self.how[reduction] = How("plain", 0)
+            self.finals[reduction] = self.carrier.plain(
+                reduction, 0, last=reduction not in self.read_on
+            )
             return
-        told = tuple(sorted(moving, key=lambda f: f.number))
+        dependencies = tuple(sorted(moving, key=lambda f: f.number))
         try:
-            action, final = self._carried(fold, moving, base)
-            gauges = frozenset(self.carrier.moved_by.get(fold, ()))
-            self.how[fold] = How(action, base, told, gauges=gauges)
+            action, final = self._carried(reduction, moving, base)
+            gauges = frozenset(self.carrier.moved_by.get(reduction, ()))
+            self.how[reduction] = How(action, base, dependencies, gauges=gauges)
         except NotSeparable as reason:
-            self.how[fold] = How("recompute", base + 1, told, str(reason))
-            final = self.carrier.plain(fold, base + 1)
-        self.finals[fold] = final
+            self.how[reduction] = How("recompute", base + 1, dependencies, str(reason))
+            final = self.carrier.plain(reduction, base + 1)
+        self.finals[reduction] = final
 
-    def _carried(self, fold: Term, moving: frozenset[Term], sweep: int) -> tuple[Action, Term]:
-        """A fold in the sweep of the folds it reads.  Raises NotSeparable."""
-        sorts = self._sorts(fold, moving)
-        if any(f.axes & set(fold.over) for f in moving):
-            raise NotSeparable(fold.op or fold.kind)
-        if fold.kind == "fold" and COMBINES[fold.op].idempotent:
-            return "monotone", self.carrier.monotone(fold, sorts, sweep)
-        own = frozenset(moving)
+    def _carried(
+        self, reduction: Term, moving: frozenset[Term], pass_index: int
+    ) -> tuple[Action, Term]:
+        """Carry a reduction in the pass of the reductions it reads. Raises NotSeparable."""
+        sorts = self._sorts(reduction, moving)
+        if any(f.axes & set(reduction.over) for f in moving):
+            raise NotSeparable(reduction.op or reduction.kind)
+        if reduction.kind == "fold" and COMBINES[reduction.op].idempotent:
+            return "monotone", self.carrier.monotone(reduction, sorts, pass_index)
+        unfinished = frozenset(moving)
         gauges: list[Gauge] = []
-        for f in sorted(own, key=lambda f: f.number):
+        for f in sorted(unfinished, key=lambda f: f.number):
             over = frozenset(f.over)
             fixed = Sorts(
-                lambda t, over=over: bool(t.axes & over), lambda t: bool(self._reads(t) & own)
+                lambda t, over=over: bool(t.axes & over),
+                lambda t: bool(self._reads(t) & unfinished),
             )
             gauge = self.carrier.gauge(f, fixed) if self.how[f].action == "plain" else None
             if gauge is not None:
                 gauges.append(gauge)
         before = len(self.carrier.states)
         try:
-            final = self.carrier.summed(fold, sorts, gauges, sweep)
+            final = self.carrier.summed(reduction, sorts, gauges, pass_index)
         except NotSeparable:
             self.carrier.forget(before)
             raise
-        return self._kind(fold), final
+        return self._action_of(reduction), final
 
-    def _kind(self, fold: Term) -> Action:
-        """How the states of a fold move."""
-        own = [s for s in self.carrier.states if s.of is fold]
-        if any(s.carry is not None for s in own) or not own:
+    def _action_of(self, reduction: Term) -> Action:
+        """Return the action that the states of a reduction amount to."""
+        states = [s for s in self.carrier.states if s.of is reduction]
+        if any(s.carry is not None for s in states) or not states:
             return "dynamic"
-        anchored = any(t.kind == "first" for s in own for t in _everything(s.block))
+        anchored = any(t.kind == "first" for s in states for t in _subterms(s.block))
         return "static" if anchored else "hoist"
 
 
-def _everything(term: Term) -> Iterable[Term]:
+def _subterms(term: Term) -> Iterable[Term]:
     pending, seen = [term], {term}
     while pending:
         t = pending.pop()
@@ -165,14 +172,14 @@ def _everything(term: Term) -> Iterable[Term]:
 
 
 def in_order(roots: Iterable[Term]) -> list[Term]:
-    """The folds that roots read, directly or through others; operands before readers."""
-    found: dict[Term, None] = {}
+    """Return the reductions that roots read, directly or indirectly, operands before readers."""
+    ordered: dict[Term, None] = {}
     seen: set[Term] = set()
     pending = [(t, False) for t in list(roots)[::-1]]
     while pending:
-        t, done = pending.pop()
-        if done:
-            found[t] = None
+        t, is_done = pending.pop()
+        if is_done:
+            ordered[t] = None
             continue
         if t in seen:
             continue
@@ -180,4 +187,4 @@ def in_order(roots: Iterable[Term]) -> list[Term]:
         if t.is_fold:
             pending.append((t, True))
         pending += [(a, False) for a in t.args[::-1]]
-    return list(found)
+    return list(ordered)

@@ -1,16 +1,17 @@
-"""Which blocks a stream visits, and where in them a mask has to be looked at.
+"""Find the blocks of a stream that masks rule out, and those that need masking.
 
-A condition between positions or ids, such as `n <= m` or `id[n] == id[m]`, may be known for a whole
-block of rows and a whole block of the stream (`interval.py`).  If with that answer every state of
-the sweep takes up nothing (the largest of -inf, a sum of zeros), the block is not visited; if the
-other answer is known, the condition is not computed in that block.  How the mask is spelled does
-not matter: conditions are found by their type, what they mean by asking their references, and that
-nothing is taken up by evaluating the folded elements (ALGORITHMS 1.8).
+A condition between positions or ids, such as `n <= m` or `id[n] == id[m]`, may have one known value
+in a whole block of rows and of the stream (`interval.py`). If no state of the pass changes for that
+value (a maximum of -inf, a sum of zeros), the block is not visited. If the other value is known,
+the condition is not computed in that block. This is the block sparsity of attention kernels, found
+for any spelling of a mask: conditions are found by type, their meaning by evaluating references,
+and that nothing is contributed by evaluating the reduced elements at sample values
+(`docs/derivations.md`, masks).
 
     stream n/512 from first(m) - 255 to last(m) + 1 with ..
       s = select(n <= m, t, -inf) if last(n) > first(m) else t
 
-What is not visited cannot answer: a NaN among masked values stays unseen.
+Skipped elements are not evaluated: a NaN among masked values goes unnoticed.
 """
 
 from __future__ import annotations
@@ -35,17 +36,23 @@ from smelt.types.dtype import bool_
 Array = np.ndarray[Any, Any]
 
 DRAWS = 6
-"""Sets of numbers for which the elements that a mask rules out are looked at: positive ones, then
-negative ones, then any; with every combination of what other conditions say."""
+"""Number of sample values at which masked elements are evaluated.
+
+The first are positive, the second negative, the others mixed; each is combined with all values of
+the other conditions.
+"""
 MOST_ASKED = 10
-"""Conditions of which all combinations are looked at; with more of them nothing is ruled out."""
+"""Most conditions whose combinations are enumerated; with more, nothing is ruled out."""
 _TABLE = 64
-"""Terms with numbers of their own; beyond, they come again."""
+"""Number of terms with sample values of their own; further ones repeat them."""
 
 
 @cache
-def _draws() -> Array:
-    """Numbers, scattered by multiplying: to import NumPy's generators takes as long as to plan."""
+def _sample_table() -> Array:
+    """Return pseudo-random integers by multiplicative hashing.
+
+    NumPy's generators are not used: importing them takes as long as planning.
+    """
     scattered = np.arange(1, _TABLE * DRAWS + 1, dtype=np.uint32) * np.uint32(2654435769)
     numbers = (scattered >> np.uint32(8)).astype(np.int64).reshape(_TABLE, DRAWS) % 18 - 9
     sizes = np.abs(numbers) + 1
@@ -55,103 +62,120 @@ def _draws() -> Array:
 
 @dataclass(slots=True)
 class Visible:
-    """What one sweep visits.  Each is None where there is nothing to say."""
+    """The part of the streamed axis that one pass visits; None means no restriction."""
 
     start: Term | None = None
     stop: Term | None = None
-    """The first position of the streamed axis that is visited, and the first that is not any more:
-    one number for all rows of a task."""
+    """First visited position, and the position after the last one.
+
+    The same for all rows of a task.
+    """
     seen: Term | None = None
-    """Whether a single position is of use to any row of a task.  Told where the closed form of an
-    end is not known: it is that of the first, or behind the last, position that is of use."""
+    """Whether a single position contributes to any row of a task.
+
+    Set where an end has no closed form: the end is the first contributing position, or follows the
+    last one.
+    """
     where: Term | None = None
-    """Whether a block is of use."""
+    """Whether a block contributes."""
     cuts: dict[Term, tuple[Term, Term]] = field(default_factory=dict[Term, tuple[Term, Term]])
-    """For values that a mask chooses: whether it cuts a block, and what they are where it does
-    not."""
+    """For values that a mask selects: whether the mask is mixed in a block, else their value."""
 
 
 def visible(terms: Terms, states: Iterable[State], name: str, fixed: frozenset[str]) -> Visible:
-    """What the states of one sweep along the axis `name` take up; `fixed` are the axes of which a
-    block has one position."""
+    """Return the part of the axis `name` that the states of one pass need.
+
+    `fixed` are the axes of which a block has one position.
+    """
     blocks = [s.block for s in states]
-    found = Visible()
-    narrowed(found, terms, blocks, _masks(terms, blocks, name), name, fixed)
+    visited = Visible()
+    narrowed(visited, terms, blocks, _ruling_conditions(terms, blocks, name), name, fixed)
     for leaf in _minus_infinities(blocks, name):
-        found.where = _joined(terms.both, found.where, terms.fails(terms.equals(leaf, -math.inf)))
-    return found
+        visited.where = _joined(
+            terms.both, visited.where, terms.fails(terms.equals(leaf, -math.inf))
+        )
+    return visited
 
 
 def narrowed(
-    found: Visible,
+    visited: Visible,
     terms: Terms,
     blocks: list[Term],
-    masks: Iterable[tuple[Term, bool]],
+    ruling: Iterable[tuple[Term, bool]],
     name: str,
     fixed: frozenset[str],
 ) -> None:
-    """Less is visited: not where conditions have an answer for which nothing is taken up."""
+    """Narrow the visited part to where conditions do not rule out every contribution.
+
+    `ruling` are conditions with the value for which nothing is contributed.
+    """
     rules = Blocks(terms, name, fixed)
-    each = Blocks(terms, name, fixed, each=True)
-    for condition, answer in masks:
-        wanted = not answer
-        hull = rules.hull(condition, wanted)
-        found.start = _joined(terms.greater, found.start, hull.start)
-        found.stop = _joined(terms.lesser, found.stop, hull.stop)
+    position_rules = Blocks(terms, name, fixed, each=True)
+    for condition, answer in ruling:
+        needed = not answer
+        hull = rules.hull(condition, needed)
+        visited.start = _joined(terms.greater, visited.start, hull.start)
+        visited.stop = _joined(terms.lesser, visited.stop, hull.stop)
         if not hull.exact:
-            found.where = _joined(terms.both, found.where, _told(rules.may(condition, wanted)))
+            visited.where = _joined(
+                terms.both, visited.where, _if_informative(rules.may(condition, needed))
+            )
             if None in (hull.start, hull.stop) and hull.dense:
-                found.seen = _joined(terms.both, found.seen, _told(each.may(condition, wanted)))
-        partial = _told(rules.may(condition, answer))
+                visited.seen = _joined(
+                    terms.both, visited.seen, _if_informative(position_rules.may(condition, needed))
+                )
+        partial = _if_informative(rules.may(condition, answer))
         if partial is not None:
-            found.cuts |= _choices(terms, blocks, condition, wanted, partial)
+            visited.cuts |= _partial_values(terms, blocks, condition, needed, partial)
 
 
 def bounds(
     terms: Terms, blocks: list[Term], name: str, fixed: frozenset[str]
 ) -> tuple[Term | None, Term | None]:
-    """Between which positions of the axis `name` some folds take up anything at all in a block of
-    other axes: the first one and the one behind the last, None where that is open."""
+    """Return the range of the axis `name` in which reductions receive any contribution.
+
+    First position and the one after the last, for a block of other axes; None where open.
+    """
     start: Term | None = None
     stop: Term | None = None
     rules = Blocks(terms, name, fixed)
-    for condition, answer in _masks(terms, blocks, name):
+    for condition, answer in _ruling_conditions(terms, blocks, name):
         hull = rules.hull(condition, not answer)
         start = _joined(terms.greater, start, hull.start)
         stop = _joined(terms.lesser, stop, hull.stop)
     return start, stop
 
 
-def _joined(join: object, one: Term | None, other: Term | None) -> Term | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return join(one, other)  # type: ignore[operator]
+def _joined(join: object, left: Term | None, right: Term | None) -> Term | None:
+    if left is None or right is None:
+        return right if left is None else left
+    return join(left, right)  # type: ignore[operator]
 
 
-def _told(t: Term) -> Term | None:
-    """A condition that says something."""
+def _if_informative(t: Term) -> Term | None:
+    """Return a condition, or None if it is constantly true."""
     return None if t.kind == "const" and t.value else t
 
 
-def _masks(terms: Terms, blocks: list[Term], name: str) -> Iterator[tuple[Term, bool]]:
-    """Conditions with the answer for which nothing is taken up, none inside another one."""
-    asked = conditions(blocks)
+def _ruling_conditions(terms: Terms, blocks: list[Term], name: str) -> Iterator[tuple[Term, bool]]:
+    """Iterate over outermost conditions with the value for which nothing is contributed."""
+    leaf_conditions = conditions(blocks)
     parts = {b: {t for a in b.args for t in cone(a)} for b in blocks}
 
-    def is_nothing(block: Term, told: Mapping[Term, bool]) -> bool:
-        # along which axes it folds says nothing: sweeps along several ask of the same elements
-        key = block.op or block.kind, block.args, frozenset(told.items())
-        found = terms.nothing.get(key)
-        if found is None:
-            found = terms.nothing[key] = _is_nothing(block, told)
-        return found
+    def is_nothing(block: Term, values: Mapping[Term, bool]) -> bool:
+        # the reduced axes do not matter: passes along several axes share elements
+        key = block.op or block.kind, block.args, frozenset(values.items())
+        result = terms.nothing.get(key)
+        if result is None:
+            result = terms.nothing[key] = _contributes_nothing(block, values)
+        return result
 
     def rules_out(condition: Term, answer: bool) -> bool:
-        told = following(asked, condition, answer)
-        mine = {b: {t: x for t, x in told.items() if t in parts[b]} for b in blocks}
-        cheap = [b for b in blocks if not mine[b]]  # no answer changes them
-        return all(is_nothing(b, {}) for b in cheap) and all(
-            is_nothing(b, mine[b]) for b in blocks if mine[b]
+        values = following(leaf_conditions, condition, answer)
+        own_values = {b: {t: x for t, x in values.items() if t in parts[b]} for b in blocks}
+        unaffected = [b for b in blocks if not own_values[b]]  # unaffected by the condition
+        return all(is_nothing(b, {}) for b in unaffected) and all(
+            is_nothing(b, own_values[b]) for b in blocks if own_values[b]
         )
 
     return outermost(blocks, name, rules_out)
@@ -160,147 +184,154 @@ def _masks(terms: Terms, blocks: list[Term], name: str) -> Iterator[tuple[Term, 
 def outermost(
     blocks: list[Term], name: str, rules_out: Callable[[Term, bool], bool]
 ) -> Iterator[tuple[Term, bool]]:
-    """Conditions with an answer that rules something out, none inside another one."""
-    known = {t: None for b in blocks for a in b.args for t in cone(a) if t.dtype == bool_}
-    found: dict[Term, bool] = {}
-    for condition in known:
+    """Iterate over conditions with a value that rules something out, skipping nested ones."""
+    candidates = {t: None for b in blocks for a in b.args for t in cone(a) if t.dtype == bool_}
+    ruling: dict[Term, bool] = {}
+    for condition in candidates:
         if condition.kind == "const" or name not in condition.axes or not is_plain(condition):
             continue
         for answer in (False, True):
             if rules_out(condition, answer):
-                found[condition] = answer
-    inner = {t for c in found for t in cone(c) if t is not c}
-    yield from ((c, answer) for c, answer in found.items() if c not in inner)
+                ruling[condition] = answer
+    inner = {t for c in ruling for t in cone(c) if t is not c}
+    yield from ((c, answer) for c, answer in ruling.items() if c not in inner)
 
 
-def _choices(
+def _partial_values(
     terms: Terms, blocks: list[Term], condition: Term, answer: bool, partial: Term
 ) -> dict[Term, tuple[Term, Term]]:
-    """The values that a condition chooses or is, with what they are where it has an answer."""
-    found: dict[Term, tuple[Term, Term]] = {}
+    """Return the values that a condition selects or is, with their value for one answer."""
+    values: dict[Term, tuple[Term, Term]] = {}
     for t in dict.fromkeys(t for b in blocks for a in b.args for t in cone(a)):
         if t.kind == "apply" and t.args[0] is condition and SCALARS[t.op].chooses:
-            found[t] = partial, t.args[1 if answer else 2]
+            values[t] = partial, t.args[1 if answer else 2]
         elif t.kind == "cast" and t.args[0] is condition:
-            found[t] = partial, terms.const(answer, t.dtype)
-    return found
+            values[t] = partial, terms.const(answer, t.dtype)
+    return values
 
 
 def _minus_infinities(blocks: list[Term], name: str) -> Iterator[Term]:
-    """Elements of arrays that rule out what they are added to, where they are -inf.  Only where
-    something dearer than a look at them is saved: sums over other axes; and not where it is
-    computed which element to look at, which a question about a whole block has no name for."""
+    """Iterate over array elements that rule out, as -inf, what they are added to.
+
+    Only where that saves more than loading them costs (a reduction over other axes), and not for
+    elements at computed positions, which a question about a whole block cannot express.
+    """
     parts = dict.fromkeys(t for b in blocks for a in b.args for t in cone(a))
     if not any(t.kind == "opaque" and len(t.args) > 1 for t in parts):
         return
     for t in parts:
         if is_read(t) and is_plain(t) and t.dtype.is_float and name in t.axes:
-            if all(_is_nothing(b, {t: -math.inf}) for b in blocks):
+            if all(_contributes_nothing(b, {t: -math.inf}) for b in blocks):
                 yield t
 
 
 class Drawn:
-    """Numbers for terms that are not computed."""
+    """Sample values for terms that are not computed."""
 
     def __init__(self) -> None:
-        self.numbers = cycle(_draws())
+        self.numbers = cycle(_sample_table())
         self.known: dict[Term, Array] = {}
 
     def __call__(self, t: Term) -> Array:
         if t not in self.known:
-            fraction = 0.37 if t.dtype.is_float else 0
-            self.known[t] = (next(self.numbers) + fraction).astype(t.dtype.numpy)
+            offset = 0.37 if t.dtype.is_float else 0
+            self.known[t] = (next(self.numbers) + offset).astype(t.dtype.numpy)
         return self.known[t]
 
 
-def answered(elements: Iterable[Term], told: Mapping[Term, Any]) -> dict[Term, Any] | None:
-    """What is told, and all that the other conditions in some elements may say together, a row for
-    each combination.  None where these are too many."""
-    known: dict[Term, Any] = {t: np.asarray(x, t.dtype.numpy) for t, x in told.items()}
-    asked = [
+def answered(elements: Iterable[Term], fixed: Mapping[Term, Any]) -> dict[Term, Any] | None:
+    """Return fixed values together with all combinations of the other conditions.
+
+    Each combination is a row of the arrays. None if there are too many conditions.
+    """
+    values: dict[Term, Any] = {t: np.asarray(x, t.dtype.numpy) for t, x in fixed.items()}
+    open_conditions = [
         t
         for t in dict.fromkeys(t for e in elements for t in cone(e))
-        if is_asked(t) and t not in known
+        if is_asked(t) and t not in values
     ]
-    if len(asked) > MOST_ASKED:
+    if len(open_conditions) > MOST_ASKED:
         return None
-    rows = np.arange(1 << len(asked))[:, None]
-    return known | {t: (rows >> k & 1).astype(bool) for k, t in enumerate(asked)}
+    rows = np.arange(1 << len(open_conditions))[:, None]
+    return values | {t: (rows >> k & 1).astype(bool) for k, t in enumerate(open_conditions)}
 
 
 def is_asked(t: Term) -> bool:
-    """Whether a term is a condition that is not made of conditions."""
+    """Return whether a term is a condition that is not composed of conditions."""
     if t.dtype != bool_ or t.kind == "const":
         return False
     return t.kind != "apply" or any(a.dtype != bool_ for a in t.args)
 
 
 def conditions(blocks: Iterable[Term]) -> list[Term]:
-    """The conditions that the elements of folds are made of."""
+    """Return the elementary conditions in the elements of reductions."""
     parts = dict.fromkeys(t for b in blocks for a in b.args for t in cone(a))
     return [t for t in parts if is_asked(t)]
 
 
-def following(asked: Iterable[Term], condition: Term, answer: bool) -> dict[Term, bool]:
-    """What conditions say where one of them has an answer, as far as that is plain."""
-    found = {condition: answer}
-    for t in asked:
-        if t is not condition and (other := implied(t, condition, answer)) is not None:
-            found[t] = other
-    return found
+def following(leaf_conditions: Iterable[Term], condition: Term, answer: bool) -> dict[Term, bool]:
+    """Return the values of conditions that obviously follow from one condition's value."""
+    values = {condition: answer}
+    for t in leaf_conditions:
+        if t is not condition and (implied_value := implied(t, condition, answer)) is not None:
+            values[t] = implied_value
+    return values
 
 
-def _is_nothing(block: Term, told: Mapping[Term, float | bool]) -> bool:
-    """Whether a fold takes up nothing where some terms are what is `told`."""
+def _contributes_nothing(block: Term, fixed: Mapping[Term, float | bool]) -> bool:
+    """Return whether a block contributes nothing where some terms have fixed values."""
     row = COMBINES[SUM_OF_PRODUCTS[0] if block.kind == "dot" else block.op]
-    wanted = row.identity(block.args[0].dtype)
-    known = answered(block.args, told)
-    if known is None:
+    identity = row.identity(block.args[0].dtype)
+    values = answered(block.args, fixed)
+    if values is None:
         return False
-    drawn, given = Drawn(), {**known}
-    nothing: Any = False
+    drawn, evaluated = Drawn(), {**values}
+    is_neutral: Any = False
     for a in block.args:
-        values = np.asarray(evaluate(a, drawn, given), np.float64)
-        if np.isnan(values).any():
+        results = np.asarray(evaluate(a, drawn, evaluated), np.float64)
+        if np.isnan(results).any():
             return False
-        nothing = nothing | (values == wanted)
-    return bool(np.all(nothing)) and not any(
-        _takes_up(block, drawn, {**known, **alone}, wanted) for alone in _alone(block, told, given)
+        is_neutral = is_neutral | (results == identity)
+    return bool(np.all(is_neutral)) and not any(
+        _contributes(block, drawn, {**values, **single}, identity)
+        for single in _masked_only(block, fixed, evaluated)
     )
 
 
-def _takes_up(block: Term, drawn: Drawn, known: dict[Term, Any], wanted: Any) -> bool:
-    """Whether a fold takes up a number, for some of those drawn, that is not as good as none."""
-    nothing: Any = False
+def _contributes(block: Term, drawn: Drawn, values: dict[Term, Any], identity: Any) -> bool:
+    """Return whether a block contributes a number other than the identity for some sample."""
+    is_neutral: Any = False
     for a in block.args:
-        values = np.asarray(evaluate(a, drawn, known), np.float64)
-        nothing = nothing | (values == wanted) | np.isnan(values)
-    return not np.all(nothing)
+        results = np.asarray(evaluate(a, drawn, values), np.float64)
+        is_neutral = is_neutral | (results == identity) | np.isnan(results)
+    return not np.all(is_neutral)
 
 
-def _alone(
-    block: Term, told: Mapping[Term, float | bool], given: Mapping[Term, Any]
+def _masked_only(
+    block: Term, fixed: Mapping[Term, float | bool], evaluated: Mapping[Term, Any]
 ) -> Iterator[dict[Term, Any]]:
-    """What a fold that is read, here or by way of memory, may be where it has met elements alone
-    that a mask rules out: the number that the mask has put there, such as -1e9.  Of nothing but
-    -inf a program makes NaN."""
+    """Iterate over values of reductions that have met masked elements alone.
+
+    Such a reduction, read here or by way of memory, may be the number that the mask puts there,
+    such as -1e9. From -inf alone a program makes NaN anyway.
+    """
     parts = dict.fromkeys(t for a in block.args for t in cone(a))
-    moved = set(told)
-    for t in sorted(parts, key=lambda t: t.number):  # operands come first
-        if not t.is_fold and not moved.isdisjoint(t.args):
-            moved.add(t)
-    read = [t for t in parts if t.dtype.is_float and t.kind not in _COMPUTED and t not in told]
+    affected = set(fixed)
+    for t in sorted(parts, key=lambda t: t.number):  # operands before readers
+        if not t.is_fold and not affected.isdisjoint(t.args):
+            affected.add(t)
+    loaded = [t for t in parts if t.dtype.is_float and t.kind not in _COMPUTED and t not in fixed]
     seen: set[bytes] = set()
     for t in parts:
-        if not t.dtype.is_float or t.kind not in _COMPUTED or t in told or t not in moved:
+        if not t.dtype.is_float or t.kind not in _COMPUTED or t in fixed or t not in affected:
             continue
-        values = np.asarray(given.get(t, 0.0))
-        put = np.isfinite(values) & (values != 0)
-        if np.any(put) and values.tobytes() not in seen:
-            seen.add(values.tobytes())
-            for fold in read:
-                number = np.where(put, values, given.get(fold, 1.0))
-                yield {fold: number.astype(fold.dtype.numpy)}
+        results = np.asarray(evaluated.get(t, 0.0))
+        is_constant = np.isfinite(results) & (results != 0)
+        if np.any(is_constant) and results.tobytes() not in seen:
+            seen.add(results.tobytes())
+            for reduction in loaded:
+                value = np.where(is_constant, results, evaluated.get(reduction, 1.0))
+                yield {reduction: value.astype(reduction.dtype.numpy)}
 
 
 _COMPUTED = ("const", "apply", "cast")

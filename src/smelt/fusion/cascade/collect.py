@@ -1,7 +1,7 @@
-"""The terms of a region: each operator's `define`, asked for the element at its place.
+"""Collect the terms of a region by evaluating each operator's `define` at its position.
 
-What lowering will see in a kernel's values, the planner sees here before there is a kernel: the
-same analysis of the same terms gives the same answer.  Axes of the region are called a0, a1, ..
+The planner sees here, before a kernel exists, what lowering will see in the kernel's values: the
+same analysis of the same terms gives the same answer. The axes of a region are called a0, a1, ..
 
 >>> from smelt.fusion.region import look
 >>> from smelt.fusion.units import Units
@@ -44,7 +44,7 @@ Place = tuple[Index, ...]
 
 
 class NotCollected(Exception):
-    """A region does something along the axis that no stream has room for."""
+    """A region uses the axis in a way that no stream supports."""
 
 
 @dataclass(slots=True)
@@ -53,28 +53,31 @@ class Collected:
 
     terms: Terms
     roots: dict[int, Term] = field(default_factory=dict[int, Term])
-    """For each stored unit its term."""
+    """The term of each stored unit."""
     units: dict[Term, int] = field(default_factory=dict[Term, int])
-    """The unit of each fold over the axis."""
+    """The unit of each reduction over the axis."""
     loads: dict[Term, tuple[int, Place]] = field(default_factory=dict[Term, tuple[int, Place]])
-    """Elements from outside: the value, and where it is read."""
+    """Elements of arrays from outside: the value, and the position where it is read."""
 
 
 def collect(units: Units, region: Region, a: int, rounding: str) -> Collected:
-    """The terms of a region, of which axis number `a` is streamed.  Raises NotCollected."""
-    made = _Collector(units, region, f"a{a}", rounding)
-    for u in reversed(region.masks):  # operands before readers: chains need no deep stack
+    """Return the terms of a region with axis number `a` streamed. Raises NotCollected."""
+    collector = _Collector(units, region, f"a{a}", rounding)
+    # operands before readers, so that long chains need no deep recursion
+    for u in reversed(region.masks):
         for place in region.places[u]:
             if all(isinstance(t, int) for t in place):
-                made.element(units.values[region.parts.get(u, u)], made.index_of(place))
-    for u in bits(region.stored):  # a range is stored where the value is that it is a range of
-        whole = units.values[region.parts.get(u, u)]
-        made.out.roots[u] = made.element(whole, made.index_of(region.places[u][0]))
-    return made.out
+                collector.element(units.values[region.parts.get(u, u)], collector.index_of(place))
+    for u in bits(region.stored):  # a range is stored at the positions of the value it belongs to
+        full_value = units.values[region.parts.get(u, u)]
+        collector.out.roots[u] = collector.element(
+            full_value, collector.index_of(region.places[u][0])
+        )
+    return collector.out
 
 
 class _Operand:
-    """A node as `define` reads it."""
+    """An operand of a node as its `define` sees it."""
 
     def __init__(self, collector: _Collector, node: Node) -> None:
         self.collector, self.node = collector, node
@@ -89,7 +92,7 @@ class _Operand:
 
 
 class _Collector:
-    """Builds the terms (`Definer` of `smelt.ops.spec`)."""
+    """Builds terms; implements `Definer` of `smelt.ops.spec`."""
 
     def __init__(self, units: Units, region: Region, name: str, rounding: str) -> None:
         self.units, self.region, self.name, self.rounding = units, region, name, rounding
@@ -98,57 +101,57 @@ class _Collector:
         self.extents = {f"a{k}": units.extents[e] for k, e in enumerate(region.axes)}
         self.axes = {name: axis(name, extent) for name, extent in self.extents.items()}
         self.numbered: list[Index] = [*self.axes.values()]
-        """The region's axes: places made of the very same are told from one another at once."""
+        """The axes of the region; sharing these objects makes comparing positions cheap."""
         self.known: dict[tuple[Node, Place], Term] = {}
         self.current: list[int] = []
         self.picks: dict[str, Term] = {}
         self.asked: list[tuple[Node, Place]] = []
-        """Elements that the present definition has asked for."""
+        """Elements that the current definition has read."""
 
     def index_of(self, place: tuple[object, ...]) -> Place:
-        """A place of the region as index expressions."""
-        found: list[Index] = []
+        """Return a position of the region as index expressions."""
+        index: list[Index] = []
         for t in place:
             if isinstance(t, int):
-                found.append(0 if t == STILL else self.numbered[t])
+                index.append(0 if t == STILL else self.numbered[t])
             else:
-                found.append(t)  # type: ignore[arg-type]
-        return tuple(found)
+                index.append(t)  # type: ignore[arg-type]
+        return tuple(index)
 
     def element(self, node: Node, index: Place) -> Term:
-        """The element of a node at a position."""
+        """Return the element of a node at a position."""
         key = node, index
-        found = self.known.get(key)
-        if found is not None:
-            return found
+        term = self.known.get(key)
+        if term is not None:
+            return term
         number = self.units.number.get(node, -1)
         if number >= 0 and not self.region.members >> number & 1:
             value = ("load", number, index)
-            found = self.terms.leaf(value, self._axes(*index), node.type.dtype.compute)
-            self.out.loads[found] = number, index
+            term = self.terms.leaf(value, self._axes(*index), node.type.dtype.compute)
+            self.out.loads[term] = number, index
         else:
-            found = self._seen_through(node, index) or self._defined(node, index, number)
+            term = self._through_view(node, index) or self._define(node, index, number)
             if number >= 0 and self.rounding != "fast":
-                found = self.terms.cast(found, node.type.dtype)
-            if found.is_fold:
-                self.out.units.setdefault(found, number)
-        self.known[key] = found
-        return found
+                term = self.terms.cast(term, node.type.dtype)
+            if term.is_fold:
+                self.out.units.setdefault(term, number)
+        self.known[key] = term
+        return term
 
-    def _seen_through(self, node: Node, index: Place) -> Term | None:
-        """The element behind a view that was looked at before."""
-        behind = self.units.behind.get((node, index))
-        return None if behind is None else self.element(*behind)
+    def _through_view(self, node: Node, index: Place) -> Term | None:
+        """Return the element that a view element was resolved to before; None if unknown."""
+        source = self.units.behind.get((node, index))
+        return None if source is None else self.element(*source)
 
-    def _defined(self, node: Node, index: Place, number: int) -> Term:
-        outer, self.asked = self.asked, []
+    def _define(self, node: Node, index: Place, number: int) -> Term:
+        outer_reads, self.asked = self.asked, []
         self.current.append(number)
-        found = node.op.define(self, index, *(_Operand(self, x) for x in node.inputs))
+        term = node.op.define(self, index, *(_Operand(self, x) for x in node.inputs))
         self.current.pop()
-        asked, self.asked = self.asked, outer
-        if node.op.is_view and len(asked) == 1 and self.known.get(asked[0]) is found:
-            self.units.behind[node, index] = asked[0]
-        return found
+        reads, self.asked = self.asked, outer_reads
+        if node.op.is_view and len(reads) == 1 and self.known.get(reads[0]) is term:
+            self.units.behind[node, index] = reads[0]
+        return term
 
     def _axes(self, *index: Index) -> frozenset[str]:
         return axes_through(index, lambda name: self.picks[name].axes)

@@ -1,21 +1,22 @@
-"""How a factor that no column tells about follows the folds it reads: found by trying, then proved.
+"""Derive how a factor that no table column describes is rescaled: sampled, then proved.
 
-Two ways for a factor f(v; r) to leave behind what it has been summed at (ALGORITHMS 1.1-1.3):
+There are two ways for a factor f(v; r) of a summed element to be corrected later
+(`docs/derivations.md`, running-shift and rescaling):
 
-*Under a gauge.*  Let g be the greatest (or least) v so far.  If f(g; g) is one number c and
+*Under a gauge.* Let g be the maximum (or minimum) of v so far. If f(g; g) is one number c and
 
     f(v; r) * c = f(v; g) * f(g; r)        for all v, g, r
 
-then sums of f(v; g) follow g when it moves from g to h by f(g; h) / c, and are brought to what was
-asked for by f(g; r) / c: the factor itself is its transport.  Where no |f(v; g)| exceeds |c|,
-nothing overflows.  2^(v - r), (v/r)^2.5 for v >= 0, sqrt(e^(v - r) / s) are like that.
+then sums of f(v; g) are rescaled by f(g; h) / c when the gauge moves from g to h, and by f(g; r) /
+c at the end: the factor itself is its transport. Nothing overflows if no |f(v; g)| exceeds |c|.
+Examples: 2^(v - r), (v/r)^2.5 for v >= 0, sqrt(e^(v - r) / s).
 
-*From fixed places.*  If f has rank k, it is the sum of k products u(r) * f(v; b) at constants b,
-and the u(r) follow from f(a; r) at k constants a.  cos(v - r) has rank 2, and so has log(v/r)
-for v >= 0.
+*As a low-rank factor.* If f has rank k, it is a sum of k products u(r) * f(v; b) at constants b;
+the u(r) follow from f(a; r) at k constants a. cos(v - r) has rank 2, and so has log(v/r) for v >=
+0.
 
-Numbers tell in microseconds that most factors are neither (tanh(v - r), round(v/r)); what passes is
-proved (`proofs.py`) before anybody relies on it.
+Sampling rejects most factors within microseconds (tanh(v - r), round(v/r)). A factor that passes is
+proved (`proofs.py`) before it is used.
 """
 
 from __future__ import annotations
@@ -35,29 +36,29 @@ from smelt.fusion.cascade.term import Term
 from smelt.types.dtype import DType, f64
 
 CLOSE = 1e-9
-"""Relative distance of two sides of an equation that holds, computed in double precision."""
+"""Relative error up to which an equation holds, computed in double precision."""
 FALLBACK = 1.0
-"""A gauge that does no harm, in place of one at which a factor is no number."""
+"""Harmless gauge value where the factor is undefined at the true gauge."""
 HELD = 1.0
-"""What other things that move are taken to be until they have stopped."""
+"""Stands in for other unfinished reductions until they are finished."""
 SPREAD = (1e-3, 0.1, 0.5, 1.0, 1.5, 3.0, 10.0, 80.0, 1e3, 1e5)
-"""Sizes of gauges and elements for which it is tried whether a factor is bounded."""
+"""Magnitudes of gauges and elements at which boundedness is sampled."""
 EXTREMES = (0.0, 1e-45, 1e-30, 1e-12, 3.4e38)
-"""Elements of single precision at which parts in double precision must not overflow."""
+"""Single-precision elements at which parts in double precision must not overflow."""
 MOST_RANK = 3
 PLACES = (1.0, 2.0, 0.5, 3.0, 1.25)
-"""Constants at which factors of some rank are looked at."""
+"""Constants at which low-rank factors are evaluated."""
 SINGLE, DOUBLE = 2.0**-24, 2.0**-53
 MOST_LOST = 8.0
-"""How much more than the factor itself its parts may lose by rounding."""
+"""Most rounding error of the parts, relative to that of the factor itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gauged:
-    """A factor under a gauge of its own."""
+    """A factor that is carried under a gauge of its own."""
 
     slot: Term
-    """Which of the things that move the gauge stands in for."""
+    """The moving part that the gauge replaces."""
     least: bool
     unit: float
     """c = f(g; g)."""
@@ -65,14 +66,17 @@ class Gauged:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A factor as a sum of products: f(v; r) = sum over b of (sum over a of weights[a][b] *
-    f(places[a]; r)) * f(v; anchors[b]), where all that moves is at one anchor."""
+    """A low-rank factor as a sum of products.
+
+    f(v; r) = sum over b of (sum over a of weights[a][b] * f(places[a]; r)) * f(v; anchors[b]),
+    where every moving part of the last factor is at the anchor.
+    """
 
     anchors: tuple[float, ...]
     places: tuple[float, ...]
     weights: tuple[tuple[float, ...], ...]
     wide: bool = False
-    """Whether it takes double precision not to lose what cancels."""
+    """Whether cancellation requires double precision."""
 
 
 _GAUGED: dict[object, tuple[int, bool, float] | None] = {}
@@ -80,23 +84,26 @@ _RANKED: dict[object, Ranked | None] = {}
 
 
 def gauged(f: Formula) -> Gauged | None:
-    """The gauge under which a factor can be carried, if there is one."""
+    """Return the gauge under which a factor can be carried, None if there is none."""
     key = _key(f)
     if key not in _GAUGED:
-        found = next(islice(_gauges(f), 1), None)
-        proved = found is not None and is_proved(Claim("gauge", f, found[0]))
-        _GAUGED[key] = found if proved else None
-    known = _GAUGED[key]
-    return None if known is None else Gauged(f.moving[known[0]], *known[1:])
+        candidate = next(islice(_gauges(f), 1), None)
+        is_valid = candidate is not None and is_proved(Claim("gauge", f, candidate[0]))
+        _GAUGED[key] = candidate if is_valid else None
+    entry = _GAUGED[key]
+    return None if entry is None else Gauged(f.moving[entry[0]], *entry[1:])
 
 
 def ranked(f: Formula, dtype: DType) -> Ranked | None:
-    """The products that a factor of elements of a type is the sum of, if it is one."""
+    """Return a factor as a sum of products, None if its rank is too high.
+
+    `dtype` is the type of its elements.
+    """
     key = _key(f), dtype.bits < f64.bits
     if key not in _RANKED:
-        found = _ranks(f, dtype)
-        proved = found is not None and is_proved(Claim("rank", f, len(found.anchors)))
-        _RANKED[key] = found if proved else None
+        candidate = _ranks(f, dtype)
+        is_valid = candidate is not None and is_proved(Claim("rank", f, len(candidate.anchors)))
+        _RANKED[key] = candidate if is_valid else None
     return _RANKED[key]
 
 
@@ -108,174 +115,183 @@ def _key(f: Formula) -> object:
 
 
 def _gauges(f: Formula) -> Iterator[tuple[int, bool, float]]:
-    """Which slot takes a gauge, whether it is the least element, and the unit."""
+    """Iterate over valid gauges: number of the slot, whether it is a minimum, the unit."""
     for k, slot in enumerate(f.moving):
         if f.varying.dtype != slot.dtype:
             continue
         unit = _unit(f, slot)
-        if unit is None or not _follows(f, slot, unit):
+        if unit is None or not _satisfies_transport(f, slot, unit):
             continue
         for least in (False, True):
             if _is_bounded(f, slot, unit, least) and _is_safe(f, slot, unit, least):
                 yield k, least, unit
 
 
-def _held(f: Formula, slot: Term) -> dict[Term, Array | float]:
-    found: dict[Term, Array | float] = {t: HELD for t in f.moving if t is not slot}
-    return found | dict.fromkeys(f.fixed, 0.75)
+def _placeholders(f: Formula, slot: Term) -> dict[Term, Array | float]:
+    values: dict[Term, Array | float] = {t: HELD for t in f.moving if t is not slot}
+    return values | dict.fromkeys(f.fixed, 0.75)
 
 
 def _unit(f: Formula, slot: Term) -> float | None:
-    """f(g; g), where it is one number for all g that do."""
-    values = {float(f.at({**_held(f, slot), f.varying: g, slot: g})) for g in SPREAD}
+    """Return f(g; g) if it is the same number for all sampled g."""
+    values = {float(f.at({**_placeholders(f, slot), f.varying: g, slot: g})) for g in SPREAD}
     (unit, *rest) = values
     return unit if not rest and np.isfinite(unit) and unit != 0 else None
 
 
-def _drawn(f: Formula, seed: int, count: int = 64) -> dict[Term, Array | float]:
-    """Moderate numbers for all parts, of the signs that they may have."""
+def _samples(f: Formula, seed: int, count: int = 64) -> dict[Term, Array | float]:
+    """Return moderate random values for all parts, of the signs that they may have."""
     rng = np.random.default_rng(seed)
-    found: dict[Term, Array | float] = {}
+    values: dict[Term, Array | float] = {}
     for t in f.atoms:
         size = np.exp(rng.uniform(-1.5, 1.5, count))
-        found[t] = size if f.signs[t] else size * rng.choice((-1.0, 1.0), count)
-    return found
+        values[t] = size if f.signs[t] else size * rng.choice((-1.0, 1.0), count)
+    return values
 
 
-def _same(one: Array, other: Array) -> bool:
-    """Equal but for rounding, NaN where the other is NaN; and numbers often enough to tell."""
-    fine = np.isfinite(one) & np.isfinite(other)
+def _agree(left: Array, right: Array) -> bool:
+    """Return whether two arrays agree up to rounding, with enough finite values."""
+    finite = np.isfinite(left) & np.isfinite(right)
     with np.errstate(all="ignore"):
-        close = np.abs(one - other) <= CLOSE * np.maximum(np.abs(one), np.abs(other))
-    alike = np.isnan(one) & np.isnan(other) | (one == other) | (fine & close)
-    return bool(np.all(alike)) and bool(fine.mean() > 0.2)
+        close = np.abs(left - right) <= CLOSE * np.maximum(np.abs(left), np.abs(right))
+    equal = np.isnan(left) & np.isnan(right) | (left == right) | (finite & close)
+    return bool(np.all(equal)) and bool(finite.mean() > 0.2)
 
 
-def _follows(f: Formula, slot: Term, unit: float) -> bool:
-    """Whether the equation holds for numbers."""
-    at = _drawn(f, 1)
+def _satisfies_transport(f: Formula, slot: Term, unit: float) -> bool:
+    """Return whether the transport equation holds for sampled values."""
+    values = _samples(f, 1)
     g = np.exp(np.random.default_rng(2).uniform(-1.5, 1.5, 64))
-    held = {t: v for t, v in _held(f, slot).items() if t not in f.fixed}
-    left = f.at(at) * unit
-    right = f.at({**at, **held, slot: g}) * f.at({**at, f.varying: g})
-    return _same(left, right)
+    placeholders = {t: v for t, v in _placeholders(f, slot).items() if t not in f.fixed}
+    left = f.at(values) * unit
+    right = f.at({**values, **placeholders, slot: g}) * f.at({**values, f.varying: g})
+    return _agree(left, right)
 
 
 def _is_bounded(f: Formula, slot: Term, unit: float, least: bool) -> bool:
-    """Whether no element on its side of a gauge gives more than the unit."""
-    own = (0.0, *SPREAD) if f.signs[f.varying] else (*(-x for x in SPREAD), 0.0, *SPREAD)
-    v, g = (a.ravel() for a in np.meshgrid(own, own))
+    """Return whether no element on its side of the gauge yields more than the unit."""
+    elements = (0.0, *SPREAD) if f.signs[f.varying] else (*(-x for x in SPREAD), 0.0, *SPREAD)
+    v, g = (a.ravel() for a in np.meshgrid(elements, elements))
     fixed = [dict.fromkeys(f.fixed, s) for s in (-0.75, 0.75)] if f.fixed else [{}]
-    for values in fixed:
-        ok = f.at({**_held(f, slot), **values, f.varying: g, slot: g}) == unit
-        inside = ok & ((v >= g) if least else (v <= g))
-        found = f.at({**_held(f, slot), **values, f.varying: v, slot: g})[inside]
-        if not np.all(np.abs(found) <= abs(unit) * (1 + CLOSE)):
+    for fixed_values in fixed:
+        at_unit = f.at({**_placeholders(f, slot), **fixed_values, f.varying: g, slot: g}) == unit
+        on_side = at_unit & ((v >= g) if least else (v <= g))
+        values = f.at({**_placeholders(f, slot), **fixed_values, f.varying: v, slot: g})[on_side]
+        if not np.all(np.abs(values) <= abs(unit) * (1 + CLOSE)):
             return False
     return True
 
 
 def _is_safe(f: Formula, slot: Term, unit: float, least: bool) -> bool:
-    """Whether nothing has been summed as long as the gauge is none, and whether a gauge is none
-    only before there are elements, where all are zero, or where something is infinite."""
+    """Return whether an undefined gauge is harmless.
+
+    Nothing may have been summed while the gauge is undefined, and it may be undefined only before
+    there are elements, where all are zero, or where one is infinite.
+    """
     end = np.inf if least else -np.inf
-    own = (0.0, *SPREAD) if f.signs[f.varying] else (*(-x for x in SPREAD), 0.0, *SPREAD)
-    ends = () if f.signs[f.varying] and not least else (end,)  # else no element is there
-    for s in (*ends, *own):
-        at = {**_held(f, slot), f.varying: s}
-        if f.at({**at, slot: s}) == unit:
+    elements = (0.0, *SPREAD) if f.signs[f.varying] else (*(-x for x in SPREAD), 0.0, *SPREAD)
+    limits = () if f.signs[f.varying] and not least else (end,)  # else no element can be there
+    for s in (*limits, *elements):
+        values = {**_placeholders(f, slot), f.varying: s}
+        if f.at({**values, slot: s}) == unit:
             continue
-        if s not in (end, 0.0) or f.at({**at, slot: FALLBACK}) != 0:
+        if s not in (end, 0.0) or f.at({**values, slot: FALLBACK}) != 0:
             return False
-        later = [float(f.at({**_drawn(f, k, 1), f.varying: np.float64(s)})[0]) for k in range(8)]
-        if any(x == x and x != 0 for x in later):
+        sums = [float(f.at({**_samples(f, k, 1), f.varying: np.float64(s)})[0]) for k in range(8)]
+        if any(x == x and x != 0 for x in sums):
             return False
     return True
 
 
-# ---- from fixed places -------------------------------------------------------------------------
+# ---- low-rank factors --------------------------------------------------------------------------
 
 
-def _at_all(f: Formula, v: Any, r: Any) -> Array:
-    at: dict[Term, Any] = {f.varying: v, **dict.fromkeys(f.moving, r)}
-    return f.at(at)
+def _evaluate_at(f: Formula, v: Any, r: Any) -> Array:
+    values: dict[Term, Any] = {f.varying: v, **dict.fromkeys(f.moving, r)}
+    return f.at(values)
 
 
 def _ranks(f: Formula, dtype: DType) -> Ranked | None:
-    """The least number of products that give the factor for numbers."""
-    if f.fixed or not _is_low(f):
+    """Return the fewest products that yield the factor for sampled values."""
+    if f.fixed or not _has_low_rank(f):
         return None
-    table = np.array([[_at_all(f, a, b) for b in PLACES] for a in PLACES], float)
+    table = np.array([[_evaluate_at(f, a, b) for b in PLACES] for a in PLACES], float)
     for k in range(1, MOST_RANK + 1):
-        ways = list(every(combinations(range(len(PLACES)), k), repeat=2))
-        parts = np.array([table[np.ix_(*way)] for way in ways])
-        off = np.full(len(ways), np.inf)
-        finite = np.isfinite(parts).all(axis=(1, 2))
-        off[finite] = np.linalg.cond(parts[finite])
-        best = int(off.argmin())
-        if off[best] > 1e4:
+        choices = list(every(combinations(range(len(PLACES)), k), repeat=2))
+        blocks = np.array([table[np.ix_(*way)] for way in choices])
+        conditions = np.full(len(choices), np.inf)
+        finite = np.isfinite(blocks).all(axis=(1, 2))
+        conditions[finite] = np.linalg.cond(blocks[finite])
+        best = int(conditions.argmin())
+        if conditions[best] > 1e4:
             continue
-        places, anchors = (tuple(PLACES[n] for n in which) for which in ways[best])
-        weights = np.linalg.inv(parts[best]).T
-        made = Ranked(anchors, places, tuple(tuple(map(float, w)) for w in weights))
-        if _holds(f, made):
-            return _kept(f, made, dtype)
+        places, anchors = (tuple(PLACES[n] for n in numbers) for numbers in choices[best])
+        weights = np.linalg.inv(blocks[best]).T
+        candidate = Ranked(anchors, places, tuple(tuple(map(float, w)) for w in weights))
+        if _matches(f, candidate):
+            return _if_accurate(f, candidate, dtype)
     return None
 
 
-def _is_low(f: Formula) -> bool:
-    """Whether values at a few places are those of a factor of a rank that is looked for."""
+def _has_low_rank(f: Formula) -> bool:
+    """Return whether sampled values are those of a factor of sufficiently low rank."""
     rng = np.random.default_rng(4)
     v, r = np.meshgrid(*np.exp(rng.uniform(-1.5, 1.5, (2, 8))))
-    table = _at_all(f, v, r)
+    table = _evaluate_at(f, v, r)
     if not np.isfinite(table).all():
         return False
-    sizes = np.linalg.svd(table, compute_uv=False)
-    return bool(sizes[MOST_RANK] <= CLOSE * sizes[0])
+    singular_values = np.linalg.svd(table, compute_uv=False)
+    return bool(singular_values[MOST_RANK] <= CLOSE * singular_values[0])
 
 
-def _shares(f: Formula, known: Ranked, at: Mapping[Term, Array | float]) -> list[Array]:
-    """The products."""
-    moved = [f.at({**at, f.varying: a}) for a in known.places]
-    found: list[Array] = []
+def _summands(f: Formula, form: Ranked, values: Mapping[Term, Array | float]) -> list[Array]:
+    """Return the values of the products."""
+    moved_parts = [f.at({**values, f.varying: a}) for a in form.places]
+    summands: list[Array] = []
     with np.errstate(all="ignore"):
-        for b, anchor in enumerate(known.anchors):
-            u: Array | float = 0.0
-            for row, m in zip(known.weights, moved, strict=True):
-                u = u + row[b] * m
-            found.append(u * f.at({**at, **dict.fromkeys(f.moving, anchor)}))
-    return found
+        for b, anchor in enumerate(form.anchors):
+            coefficient: Array | float = 0.0
+            for row, part in zip(form.weights, moved_parts, strict=True):
+                coefficient = coefficient + row[b] * part
+            summands.append(coefficient * f.at({**values, **dict.fromkeys(f.moving, anchor)}))
+    return summands
 
 
-def _holds(f: Formula, known: Ranked) -> bool:
-    at = _drawn(f, 3)
-    want, parts = f.at(at), _shares(f, known, at)
-    most = np.maximum.reduce([np.abs(p) for p in parts])
-    fine = np.isfinite(want)
-    if np.any(np.isnan(sum(parts)) != np.isnan(want)) or fine.mean() <= 0.2:
+def _matches(f: Formula, form: Ranked) -> bool:
+    """Return whether the products add up to the factor for sampled values."""
+    values = _samples(f, 3)
+    expected, parts = f.at(values), _summands(f, form, values)
+    largest = np.maximum.reduce([np.abs(p) for p in parts])
+    finite = np.isfinite(expected)
+    if np.any(np.isnan(sum(parts)) != np.isnan(expected)) or finite.mean() <= 0.2:
         return False
-    near = np.abs(sum(parts) - want)[fine] <= 1e-11 * np.maximum(most, np.abs(want))[fine]
-    return bool(np.all(near))
+    close = (
+        np.abs(sum(parts) - expected)[finite]
+        <= 1e-11 * np.maximum(largest, np.abs(expected))[finite]
+    )
+    return bool(np.all(close))
 
 
-def _kept(f: Formula, known: Ranked, dtype: DType) -> Ranked | None:
-    """The products, if they lose no more than the factor itself does by the rounding of what it is
-    computed from: in the type of the elements, or in double precision where that is wider."""
+def _if_accurate(f: Formula, form: Ranked, dtype: DType) -> Ranked | None:
+    """Return the products if they lose hardly more than the factor itself by rounding.
+
+    That is in the type of the elements, or in double precision where that is wider.
+    """
     signs = (1.0,) if f.signs[f.varying] else (1.0, -1.0)
-    own = np.array([s * x for s in signs for x in (*EXTREMES, *SPREAD)])
-    rest = np.array([s * x for s in (1.0, -1.0) for x in (*EXTREMES, *SPREAD)])
-    v, r = (a.ravel() for a in np.meshgrid(own, rest))
-    at: dict[Term, Array | float] = {f.varying: v, **dict.fromkeys(f.moving, r)}
-    want, parts = f.at(at), _shares(f, known, at)
-    most = np.maximum.reduce([np.abs(p) for p in parts])
-    fine = np.isfinite(want)
-    if not np.all(np.isfinite(most[fine])):
+    elements = np.array([s * x for s in signs for x in (*EXTREMES, *SPREAD)])
+    others = np.array([s * x for s in (1.0, -1.0) for x in (*EXTREMES, *SPREAD)])
+    v, r = (a.ravel() for a in np.meshgrid(elements, others))
+    values: dict[Term, Array | float] = {f.varying: v, **dict.fromkeys(f.moving, r)}
+    expected, parts = f.at(values), _summands(f, form, values)
+    largest = np.maximum.reduce([np.abs(p) for p in parts])
+    finite = np.isfinite(expected)
+    if not np.all(np.isfinite(largest[finite])):
         return None
     with np.errstate(all="ignore"):
-        shaken = np.abs(f.at({**at, f.varying: v * (1 + SINGLE)}) - want)[fine]
-    own_error = shaken + SINGLE * np.abs(want[fine])
+        perturbed = np.abs(f.at({**values, f.varying: v * (1 + SINGLE)}) - expected)[finite]
+    factor_error = perturbed + SINGLE * np.abs(expected[finite])
     for wide, unit in ((False, SINGLE), (True, DOUBLE)):
-        if np.all(most[fine] * unit <= MOST_LOST * own_error):
-            lost = wide and dtype.bits >= f64.bits
-            return None if lost else replace(known, wide=wide)
+        if np.all(largest[finite] * unit <= MOST_LOST * factor_error):
+            needs_more = wide and dtype.bits >= f64.bits
+            return None if needs_more else replace(form, wide=wide)
     return None

@@ -1,9 +1,9 @@
-"""Masks that put a great finite number where nothing is to be seen, such as -1e9.
+"""Skip blocks masked with a large finite number such as -1e9, with a fallback.
 
-To the sums of a softmax such elements add exactly 0 where the greatest element is far above them,
-which only the data tells: a row with nothing but masked elements is their average.  So the blocks
-that hold nothing else are left out at first, and all blocks are visited, from the beginning and by
-every row of a task, if in the end the greatest element of some row is not far enough above:
+Masked elements add exactly 0 to the sums of a softmax if the maximum is far above them. Only the
+data shows that: a row that is entirely masked is the average of its elements. So fully masked
+blocks are skipped at first. If in the end the maximum of some row is not far enough above the mask,
+all blocks are visited from the beginning, for every row of the task:
 
     stream n/512 to last(m) + 1 with t = -inf [m], l = 0 [m], acc = 0 [m,d]
       ..
@@ -12,11 +12,11 @@ every row of a task, if in the end the greatest element of some row is not far e
       ..
     y[m,d] = acc_2 / l_2 if partial(enough) else acc / l
 
-What a condition rules out is looked at as in `block_sparsity.py`, with some numbers more: a number
-that is put there counts if it comes to the same whatever else is NaN, infinite or huge.  A number
-that is *added* hides nothing: there the greatest element is compared with a bound of what the
-others may be (`value_bounds.py`), which reads queries and keys but multiplies none; it is NaN where
-one of them is.
+Conditions are examined as in `block_sparsity.py`, with more sample values: a number that a mask
+*selects* counts if it is the same when everything else is NaN, infinite or huge. A number that a
+mask *adds* hides nothing; there the maximum is compared with a bound of the masked elements
+(`value_bounds.py`), which reads queries and keys but multiplies none, and is NaN where one of them
+is. See `docs/derivations.md`, finite-masks.
 """
 
 from __future__ import annotations
@@ -43,70 +43,82 @@ from smelt.fusion.cascade.value_bounds import between
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 
 FAR = {32: 1024.0, 64: 4096.0}
-"""How far the greatest element has to be from masked ones, by bits of the type.  Less would do for
-their powers to be 0; so far apart, what a sweep of all blocks sums up of them before it meets the
-greatest element is gone as well, in however many steps, from sums of double the range."""
+"""Distance from the maximum to masked elements, by bits of the type.
+
+Less would do for their exponentials to be 0. At this distance, what a full pass sums before it
+meets the maximum vanishes too, in however many steps, from sums of twice the exponent range.
+"""
 STRANGE = (np.nan, np.inf, -np.inf, 3e38)
-"""Numbers that may stand beside a mask and show where it hides nothing."""
+"""Sample values for unmasked terms that show where a mask hides nothing."""
 ABOVE = (0.0, 0.37, 13.0, 1e3, 3e5, 1e20)
-"""How much greater than need be an element is supposed to be: a number for each draw."""
+"""Excess of the maximum over the required distance, one for each sample."""
 
 
 ROUNDED = 2.0**-5
-"""How far from a bound that is computed, in parts of it: more than all that rounding may do, where
-each of a dozen steps is rounded to bfloat16 (by 2^-9 of it)."""
+"""Safety distance from a computed bound, as a share of it.
+
+Exceeds the rounding error of a dozen steps in bfloat16 (2^-9 each).
+"""
 
 
 @dataclass(slots=True)
 class Faint:
-    """What a sweep may leave out at first, and whether that was right."""
+    """Blocks that a pass may skip at first, and the check that this was right."""
 
     seen: Visible
     enough: Term
-    """Of a row, after the sweep: whether what was left out adds nothing to it."""
+    """For a row after the pass: whether the skipped blocks contribute nothing to it."""
 
 
 def faint(
     terms: Terms,
     states: Sequence[State],
-    sweep: int,
+    pass_index: int,
     seen: Visible,
     name: str,
     fixed: frozenset[str],
 ) -> Faint | None:
-    """What the blocks of a sweep along the axis `name` are that have nothing but faint elements, if
-    that can be told; they are left out beside those that `seen` leaves out."""
-    own = {k: s for k, s in enumerate(states) if s.sweep == sweep}
-    if not any(s.block.kind == "dot" for s in own.values()):
+    """Return the blocks along the axis `name` with nothing but finitely masked elements.
+
+    None if there are none. They are skipped in addition to those that `seen` skips.
+    """
+    pass_states = {k: s for k, s in enumerate(states) if s.sweep == pass_index}
+    if not any(s.block.kind == "dot" for s in pass_states.values()):
         return None
-    blocks = [s.block for s in own.values()]
-    for number, state in own.items():
-        mask = _Mask(terms, number, state, own)
+    blocks = [s.block for s in pass_states.values()]
+    for number, state in pass_states.items():
+        mask = _Mask(terms, number, state, pass_states)
         if not mask.sign:
             continue
-        found = list(outermost(blocks, name, mask.rules_out))
-        if not found:
+        ruling = list(outermost(blocks, name, mask.rules_out))
+        if not ruling:
             continue
-        limit, *more = (mask.limit(c, answer) for c, answer in found)
-        for other in more:
+        limit, *limits = (mask.limit(c, answer) for c, answer in ruling)
+        for other in limits:
             limit = (terms.greater if mask.sign > 0 else terms.lesser)(limit, other)
         greatest = terms.state(number, state.block.axes, state.dtype)
-        pair = (greatest, limit) if mask.sign > 0 else (limit, greatest)
-        made = Visible(seen.start, seen.stop, seen.seen, seen.where, dict(seen.cuts))
-        narrowed(made, terms, blocks, found, name, fixed)
-        if (made.start, made.stop, made.where) == (seen.start, seen.stop, seen.where):
+        operands = (greatest, limit) if mask.sign > 0 else (limit, greatest)
+        narrowed_range = Visible(seen.start, seen.stop, seen.seen, seen.where, dict(seen.cuts))
+        narrowed(narrowed_range, terms, blocks, ruling, name, fixed)
+        if (narrowed_range.start, narrowed_range.stop, narrowed_range.where) == (
+            seen.start,
+            seen.stop,
+            seen.where,
+        ):
             continue
-        return Faint(made, terms.exceeds(*pair, strict=False))
+        return Faint(narrowed_range, terms.exceeds(*operands, strict=False))
     return None
 
 
 class _Mask:
-    """Masks of the elements whose greatest one (or least one) is a state."""
+    """Masks of the elements whose maximum (or minimum) is a state."""
 
-    def __init__(self, terms: Terms, number: int, state: State, own: dict[int, State]) -> None:
+    def __init__(
+        self, terms: Terms, number: int, state: State, pass_states: dict[int, State]
+    ) -> None:
         self.terms = terms
         self.state, self.dtype = state, state.dtype
-        self.others = [s for k, s in own.items() if k != number]
+        self.others = [s for k, s in pass_states.items() if k != number]
         self.asked = conditions([state.block, *(s.block for s in self.others)])
         self.new = terms.state(number, state.block.axes, state.dtype, new=True)
         row = COMBINES.get(state.combine)
@@ -114,75 +126,76 @@ class _Mask:
         if row and row.idempotent and not row.positional and state.dtype.is_float:
             self.none = float(row.identity(state.dtype))
         self.sign = 0 if not np.isinf(self.none) else 1 if self.none < 0 else -1
-        """1 where the greatest element is meant, -1 where the least one, 0 for any other fold."""
+        """1 for a maximum, -1 for a minimum, 0 for any other reduction."""
 
     def rules_out(self, condition: Term, answer: bool) -> bool:
-        """Whether elements for which a condition has an answer are far off, and add nothing where
-        the greatest is far from them."""
-        number, drawn = self.number(condition, answer), _Strange
+        """Return whether elements with that condition value are far off and contribute nothing."""
+        number, samples = self.number(condition, answer), _Strange
         if number is None:
-            number, drawn = self.shifted(condition, answer), Drawn
+            number, samples = self.shifted(condition, answer), Drawn
         if number is None or self.sign * self.least(number) > -FAR[self.dtype.bits]:
-            return False  # numbers about 0 are too seldom far enough away
-        above = self.least(number) + self.sign * np.array(ABOVE)
-        told = {**self.told(condition, answer), self.new: above}
-        return all(_adds_nothing(s.block, told, drawn) for s in self.others)
+            return False  # a mask value near 0 is rarely far enough from the maximum
+        maximum = self.least(number) + self.sign * np.array(ABOVE)
+        values = {**self.told(condition, answer), self.new: maximum}
+        return all(_adds_nothing(s.block, values, samples) for s in self.others)
 
     def told(self, condition: Term, answer: bool) -> dict[Term, Any]:
-        """What conditions say where one has an answer."""
+        """Return the values of conditions that follow from one of them."""
         return dict(following(self.asked, condition, answer))
 
     def number(self, condition: Term, answer: bool) -> float | None:
-        """The one number that such elements are, but for those of which there are none."""
+        """Return the number that all such elements equal, ignoring identities; None if none."""
         (element,) = self.state.block.args
-        told = self.told(condition, answer)
-        values = np.asarray(_evaluated(element, told, [element], _Strange), np.float64)
-        # `np.unique` imports masked arrays, which takes as long as planning attention
-        numbers = {x for x in set(values.ravel().tolist()) if x != self.none}
+        values = self.told(condition, answer)
+        results = np.asarray(_evaluate_samples(element, values, [element], _Strange), np.float64)
+        # no `np.unique`: it imports masked arrays, which takes as long as planning attention
+        numbers = {x for x in set(results.ravel().tolist()) if x != self.none}
         return numbers.pop() if len(numbers) == 1 and np.isfinite([*numbers]).all() else None
 
     def shifted(self, condition: Term, answer: bool) -> float | None:
-        """The greatest of such elements among those drawn, if there is a bound of all of them."""
+        """Return the largest of such elements among the samples, if they are bounded."""
         (element,) = self.state.block.args
-        if self._end(condition, answer) is None:
+        if self._bound(condition, answer) is None:
             return None
-        values = np.asarray(
-            _evaluated(element, self.told(condition, answer), [element], Drawn), np.float64
+        results = np.asarray(
+            _evaluate_samples(element, self.told(condition, answer), [element], Drawn), np.float64
         )
-        number = self.sign * float(np.max(self.sign * values))
+        number = self.sign * float(np.max(self.sign * results))
         return number if np.isfinite(number) else None
 
     def limit(self, condition: Term, answer: bool) -> Term:
-        """The first number of the type that is far enough from all such elements."""
+        """Return the nearest number that is far enough from all such elements."""
         number = self.number(condition, answer)
         if number is not None:
             return self.terms.const(self.least(number), self.dtype)
-        end, terms = self._end(condition, answer), self.terms
-        assert end is not None
-        size = terms.mul(terms.greater(end, terms.neg(end)), terms.const(ROUNDED, self.dtype))
-        far = terms.greater(size, terms.const(FAR[self.dtype.bits], self.dtype))
-        return terms.add(end, far) if self.sign > 0 else terms.sub(end, far)
+        bound, terms = self._bound(condition, answer), self.terms
+        assert bound is not None
+        magnitude = terms.mul(
+            terms.greater(bound, terms.neg(bound)), terms.const(ROUNDED, self.dtype)
+        )
+        distance = terms.greater(magnitude, terms.const(FAR[self.dtype.bits], self.dtype))
+        return terms.add(bound, distance) if self.sign > 0 else terms.sub(bound, distance)
 
-    def _end(self, condition: Term, answer: bool) -> Term | None:
-        """A bound of such elements: they are all on its far side."""
+    def _bound(self, condition: Term, answer: bool) -> Term | None:
+        """Return a bound of such elements: all of them are on its far side."""
         block = self.state.block
         (element,) = block.args
         span = between(self.terms, element, self.told(condition, answer), block.axes)
         return None if span is None else span.high if self.sign > 0 else span.low
 
     def least(self, number: float) -> float:
-        """The first number of the type that is far enough from another one."""
-        far = number + self.sign * FAR[self.dtype.bits]
-        found = self.dtype.numpy.type(far)
-        if self.sign * float(found) < self.sign * far:
-            found = np.nextafter(found, self.dtype.numpy.type(self.sign * np.inf))
-        if float(found) == number:
-            found = np.nextafter(found, self.dtype.numpy.type(self.sign * np.inf))
-        return float(found)
+        """Return the nearest number of the type that is far enough from another number."""
+        target = number + self.sign * FAR[self.dtype.bits]
+        result = self.dtype.numpy.type(target)
+        if self.sign * float(result) < self.sign * target:
+            result = np.nextafter(result, self.dtype.numpy.type(self.sign * np.inf))
+        if float(result) == number:
+            result = np.nextafter(result, self.dtype.numpy.type(self.sign * np.inf))
+        return float(result)
 
 
 class _Strange(Drawn):
-    """The same with numbers that no mask by addition hides."""
+    """Sample values including NaN, infinities and huge numbers."""
 
     def __call__(self, t: Term) -> Any:
         if t not in self.known and t.dtype.is_float:
@@ -192,25 +205,29 @@ class _Strange(Drawn):
         return super().__call__(t)
 
 
-def _evaluated(
-    element: Term, told: dict[Term, Any], elements: Sequence[Term], kind: type[Drawn]
+def _evaluate_samples(
+    element: Term, fixed: dict[Term, Any], elements: Sequence[Term], kind: type[Drawn]
 ) -> Any:
-    """What an element is in each draw, whatever other conditions say; no number where these are too
-    many."""
-    known = answered(elements, told)
-    if known is None:
+    """Return an element's value for each sample and all values of other conditions.
+
+    NaN if there are too many conditions.
+    """
+    values = answered(elements, fixed)
+    if values is None:
         return np.full(DRAWS, np.nan)
-    return np.broadcast_arrays(evaluate(element, kind(), known), np.zeros(DRAWS))[0]
+    return np.broadcast_arrays(evaluate(element, kind(), values), np.zeros(DRAWS))[0]
 
 
-def _adds_nothing(block: Term, told: dict[Term, Any], drawn: type[Drawn]) -> bool:
-    """Whether a fold takes up nothing, a product where one factor is 0 and the other any number."""
+def _adds_nothing(block: Term, fixed: dict[Term, Any], samples: type[Drawn]) -> bool:
+    """Return whether a block contributes nothing, in a product if one factor is 0."""
     row = COMBINES[SUM_OF_PRODUCTS[0] if block.kind == "dot" else block.op]
-    wanted = row.identity(block.args[0].dtype)
-    nothing: Any = False
+    identity = row.identity(block.args[0].dtype)
+    is_neutral: Any = False
     for a in block.args:
-        nothing = nothing | np.asarray(_evaluated(a, told, block.args, drawn) == wanted)
-    return bool(np.all(nothing)) and not row.positional
+        is_neutral = is_neutral | np.asarray(
+            _evaluate_samples(a, fixed, block.args, samples) == identity
+        )
+    return bool(np.all(is_neutral)) and not row.positional
 
 
 __all__ = ["Faint", "faint"]

@@ -1,11 +1,11 @@
-"""Factors without a column that tells how they move, as states: by what `derive` has found.
+"""Carry factors whose transport is derived (`derive.py`).
 
     sum(f(v; r))    g' = max(g, max(v over n))
                     a' = a * f(g; g') / c + sum(f(v; g') over n)
                     at the end a * f(g; r) / c
 
-where g stands for a harmless number as long as f(g; g) is not c: before the first element, where
-all of them are zero, or where something is infinite, which the end then tells.
+A harmless number replaces g as long as f(g; g) is not c: before the first element, where all
+elements are zero, or where one is infinite (which the end detects).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from smelt.types.dtype import DType, f64, i64
 
 LARGEST = EXTREMES[1]
 MOST_PARTS = 6
-"""Products that one element may become."""
+"""Most products that one element may be expanded into."""
 
 UNPROVED = "without a proof, for which `pip install 'smelt[derive]'` would look"
-"""Said of a factor that numbers speak for."""
+"""Appended to the reason for a factor that only sampling supports."""
 MakeState = Callable[[Term], Term]
-"""Gives the state of a plain fold."""
+"""Returns the state of a plain reduction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,80 +39,83 @@ class Followed:
     element: Term
     """The factor at the new gauge."""
     moved: Term
-    """What sums shrink by in the present block."""
+    """Factor by which sums are rescaled in the current block."""
     fine: Term
-    """Whether the last gauge is one."""
+    """Whether the last gauge is valid, that is f(g; g) = c."""
     last: Term
-    """What brings a sum from the last gauge to what was asked for."""
+    """Factor that brings a sum from the last gauge to the requested value."""
     otherwise: Term
-    """NaN where a sum is NaN although there was no gauge."""
+    """NaN where a sum is NaN although there was no valid gauge."""
     count: Term
     slot: Term
 
 
 def follow(
-    terms: Terms, t: Term, fold: Term, sorts: Sorts, state: MakeState, *, alone: bool
+    terms: Terms, t: Term, reduction: Term, sorts: Sorts, state: MakeState, *, alone: bool
 ) -> Followed:
-    """A factor of the elements of a sum, under a gauge.  Raises NotSeparable.
+    """Carry a factor of a sum's elements under a gauge. Raises NotSeparable.
 
-    Unless it is `alone`, its gauge must be the very fold that it reads: another factor may be zero
-    where the gauge is greatest, and what that makes too small to see must be too small anyway."""
+    Unless the factor is `alone`, its gauge must be the reduction that it reads: another factor may
+    be zero where the gauge is attained, and what then underflows must be negligible anyway.
+    """
     f = cut(t, sorts)
-    known = None if f is None else gauged(f)
-    if f is None or known is None:
+    gauge = None if f is None else gauged(f)
+    if f is None or gauge is None:
         raise NotSeparable(t.op if f is None or not is_wanting(f.key) else f"{t.op} {UNPROVED}")
-    combine = opposite(LARGEST) if known.least else LARGEST
-    own = known.slot.is_fold and known.slot.op == combine and known.slot.args[0] is f.varying
-    if not (alone or own):
+    combine = opposite(LARGEST) if gauge.least else LARGEST
+    is_own_gauge = (
+        gauge.slot.is_fold and gauge.slot.op == combine and gauge.slot.args[0] is f.varying
+    )
+    if not (alone or is_own_gauge):
         raise NotSeparable(t.op)
-    return _under(terms, f, known, combine, fold, state)
+    return _under_gauge(terms, f, gauge, combine, reduction, state)
 
 
-def _under(
-    terms: Terms, f: Formula, known: Gauged, combine: str, fold: Term, state: MakeState
+def _under_gauge(
+    terms: Terms, f: Formula, gauge: Gauged, combine: str, reduction: Term, state: MakeState
 ) -> Followed:
-    v, slot = f.varying, known.slot
+    v, slot = f.varying, gauge.slot
     dtype = v.dtype.compute
-    held = {t: terms.const(HELD, t.dtype) for t in f.moving if t is not slot}
-    last = state(terms.fold(combine, v, fold.over, dtype))
+    placeholders = {t: terms.const(HELD, t.dtype) for t in f.moving if t is not slot}
+    last = state(terms.fold(combine, v, reduction.over, dtype))
     new = terms.state(last.value, last.axes, dtype, new=True)
-    unit = terms.const(known.unit, dtype)
+    unit = terms.const(gauge.unit, dtype)
 
-    def fine(g: Term) -> Term:
-        return terms.equals(f.of(terms, {**held, v: g, slot: g}, dtype), known.unit)
+    def is_valid(g: Term) -> Term:
+        return terms.equals(f.of(terms, {**placeholders, v: g, slot: g}, dtype), gauge.unit)
 
     def safe(g: Term) -> Term:
-        return terms.choose(fine(g), g, terms.const(FALLBACK, dtype))
+        return terms.choose(is_valid(g), g, terms.const(FALLBACK, dtype))
 
-    def less(x: Term) -> Term:
-        return x if known.unit == 1.0 else terms.div(x, unit)
+    def over_unit(x: Term) -> Term:
+        return x if gauge.unit == 1.0 else terms.div(x, unit)
 
-    nothing, all_ = terms.const(0.0, dtype), terms.const(1.0, dtype)
-    moved = less(f.of(terms, {**held, v: safe(last), slot: safe(new)}, dtype))
-    kept = terms.choose(fine(last), moved, terms.choose(fine(new), nothing, all_))
-    asked: dict[Term, Term] = {v: safe(last)}
+    zero, one = terms.const(0.0, dtype), terms.const(1.0, dtype)
+    moved_ratio = over_unit(f.of(terms, {**placeholders, v: safe(last), slot: safe(new)}, dtype))
+    rescale = terms.choose(is_valid(last), moved_ratio, terms.choose(is_valid(new), zero, one))
+    at_last: dict[Term, Term] = {v: safe(last)}
     return Followed(
-        f.of(terms, {**held, slot: safe(new)}, dtype),
-        kept,
-        fine(last),
-        less(f.of(terms, asked, dtype)),
+        f.of(terms, {**placeholders, slot: safe(new)}, dtype),
+        rescale,
+        is_valid(last),
+        over_unit(f.of(terms, at_last, dtype)),
         f.of(terms, {v: last}, dtype),
-        terms.count(fold.over, i64),
+        terms.count(reduction.over, i64),
         slot,
     )
 
 
-def finished(terms: Terms, found: Term, by: Followed) -> Term:
-    """A sum at what was asked for."""
-    otherwise = terms.cast(by.otherwise, found.dtype)
-    number = terms.either(terms.is_number(otherwise), terms.equals(by.count, 0))
-    brought = terms.mul(found, terms.cast(by.last, found.dtype))
-    return terms.choose(by.fine, brought, terms.choose(number, found, otherwise))
+def finished(terms: Terms, total: Term, followed: Followed) -> Term:
+    """Bring a sum from the last gauge to the requested value."""
+    otherwise = terms.cast(followed.otherwise, total.dtype)
+    number = terms.either(terms.is_number(otherwise), terms.equals(followed.count, 0))
+    rescaled = terms.mul(total, terms.cast(followed.last, total.dtype))
+    return terms.choose(followed.fine, rescaled, terms.choose(number, total, otherwise))
 
 
 def in_parts(terms: Terms, product: Product, sorts: Sorts, dtype: DType) -> list[Product]:
-    """A product whose factors of some rank are written as sums of products."""
-    found = [
+    """Expand low-rank factors of a product into sums of products."""
+    result = [
         Product(
             product.plain,
             product.hoisted,
@@ -124,27 +127,27 @@ def in_parts(terms: Terms, product: Product, sorts: Sorts, dtype: DType) -> list
     ]
     for t in product.derived:
         f = cut(t, sorts)
-        known = None if f is None or gauged(f) is not None else ranked(f, dtype)
-        if f is None or known is None or product.growing:
-            parts = [Product(derived=(t,))]
+        low_rank = None if f is None or gauged(f) is not None else ranked(f, dtype)
+        if f is None or low_rank is None or product.growing:
+            expanded = [Product(derived=(t,))]
         else:
-            parts = list(_parts(terms, f, known))
-        found = [one.times(other) for one in found for other in parts]
-    if len(found) > MOST_PARTS:
+            expanded = list(_low_rank_products(terms, f, low_rank))
+        result = [left.times(right) for left in result for right in expanded]
+    if len(result) > MOST_PARTS:
         raise NotSeparable(product.derived[0].op)
-    return found
+    return result
 
 
-def _parts(terms: Terms, f: Formula, known: Ranked) -> list[Product]:
-    dtype = f64 if known.wide else f.varying.dtype.compute
-    moved = [f.of(terms, {f.varying: terms.const(a, dtype)}, dtype) for a in known.places]
-    found: list[Product] = []
-    for b, anchor in enumerate(known.anchors):
+def _low_rank_products(terms: Terms, f: Formula, low_rank: Ranked) -> list[Product]:
+    dtype = f64 if low_rank.wide else f.varying.dtype.compute
+    moved_values = [f.of(terms, {f.varying: terms.const(a, dtype)}, dtype) for a in low_rank.places]
+    result: list[Product] = []
+    for b, anchor in enumerate(low_rank.anchors):
         u: Term | None = None
-        for row, m in zip(known.weights, moved, strict=True):
+        for row, m in zip(low_rank.weights, moved_values, strict=True):
             part = terms.mul(m, terms.const(row[b], dtype))
             u = part if u is None else terms.add(u, part)
         assert u is not None
         element = f.of(terms, {r: terms.const(anchor, dtype) for r in f.moving}, dtype)
-        found.append(Product(plain=((element, 1),), hoisted=((u, 1),)))
-    return found
+        result.append(Product(plain=((element, 1),), hoisted=((u, 1),)))
+    return result

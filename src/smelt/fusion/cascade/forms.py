@@ -1,8 +1,8 @@
-"""Forms of a term: a sum of atoms with coefficients, and a product of factors.
+"""Normalise terms: sums of atoms with coefficients, products of factors.
 
-Both see through however the user wrote it: (x - m) * c and x*c - m*c have one linear form, and
-e / l * v and v * e * (1 / l) one product.  Only the rows' columns are read (`linear`, `powers`,
-`base`, `chooses`).
+The forms do not depend on how an expression was written: (x - m) * c and x*c - m*c have one linear
+form, e / l * v and v * e * (1 / l) one product. Operators are known by the columns of their table
+row alone (`linear`, `powers`, `base`, `chooses`).
 
 >>> from smelt.fusion.cascade.term import Terms
 >>> from smelt.types.dtype import f32
@@ -28,20 +28,20 @@ from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import DType, f64
 
 CLOSE = 1e-6
-"""Relative distance below which two coefficients are one: folding constants rounds."""
+"""Relative distance below which two coefficients are equal: constant folding rounds."""
 MOST_ATOMS = 24
-"""Atoms of a sum, beyond which it is taken as it stands."""
+"""Most atoms of a linear form; further sums are kept as single atoms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coefficient:
-    """A number times fixed terms to powers, in order of their numbers."""
+    """A number times powers of fixed terms, ordered by term number."""
 
     number: float
     fixed: tuple[tuple[Term, int], ...] = ()
 
     def times(self, other: Coefficient) -> Coefficient:
-        """The product."""
+        """Return the product of two coefficients."""
         powers: dict[Term, int] = dict(self.fixed)
         for t, p in other.fixed:
             powers[t] = powers.get(t, 0) + p
@@ -49,9 +49,9 @@ class Coefficient:
         return Coefficient(self.number * other.number, tuple(fixed))
 
     def close(self, other: Coefficient) -> bool:
-        """Equal up to the rounding of constants."""
-        off = abs(self.number - other.number)
-        return self.fixed == other.fixed and off <= CLOSE * abs(other.number)
+        """Return whether two coefficients are equal up to the rounding of constants."""
+        error = abs(self.number - other.number)
+        return self.fixed == other.fixed and error <= CLOSE * abs(other.number)
 
     @property
     def inverse(self) -> Coefficient:
@@ -60,38 +60,38 @@ class Coefficient:
 
 ONE = Coefficient(1.0)
 Linear: TypeAlias = dict[Term | None, Coefficient]
-"""A sum: the coefficient of each atom; that of None is the constant."""
+"""A linear form: the coefficient of each atom; that of None is the constant term."""
 
 
 def linear(term: Term, is_fixed: Callable[[Term], bool]) -> Linear:
-    """The term as a sum of atoms times coefficients of fixed terms.
+    """Return the term as a sum of atoms times coefficients made of fixed terms.
 
-    `is_fixed` tells terms that are the same for every element and block.
+    `is_fixed` says which terms are the same for every element and every block.
     """
-    found: Linear = {}
+    form: Linear = {}
     pending = [(term, ONE)]
     while pending:
         t, c = pending.pop()
         row = SCALARS[t.op] if t.kind == "apply" else None
         if t.kind == "const":
-            _collect(found, None, c.times(Coefficient(float(t.value))))
-        elif row is not None and row.linear and len(found) < MOST_ATOMS:
+            _collect(form, None, c.times(Coefficient(float(t.value))))
+        elif row is not None and row.linear and len(form) < MOST_ATOMS:
             pending += [(a, c.times(Coefficient(float(s)))) for a, s in zip(t.args, row.linear)]
         elif row is not None and (scaled := _scaled(t, row.powers, is_fixed)) is not None:
             pending.append((scaled[0], c.times(scaled[1])))
         else:
-            _collect(found, t, c)
-    return {a: c for a, c in found.items() if c.number != 0.0}
+            _collect(form, t, c)
+    return {a: c for a, c in form.items() if c.number != 0.0}
 
 
 def _collect(into: Linear, atom: Term | None, c: Coefficient) -> None:
-    known = into.get(atom)
-    if known is None:
+    present = into.get(atom)
+    if present is None:
         into[atom] = c
-    elif known.fixed == c.fixed:
-        into[atom] = Coefficient(known.number + c.number, c.fixed)
-    elif atom is not None and known.number == -c.number:
-        into[atom] = known  # two kinds of coefficients for one atom: too odd to go on
+    elif present.fixed == c.fixed:
+        into[atom] = Coefficient(present.number + c.number, c.fixed)
+    elif atom is not None and present.number == -c.number:
+        into[atom] = present  # coefficients with different fixed terms: no linear form
         into[None] = Coefficient(float("nan"))
     else:
         into[None] = Coefficient(float("nan"))
@@ -100,13 +100,13 @@ def _collect(into: Linear, atom: Term | None, c: Coefficient) -> None:
 def _scaled(
     t: Term, powers: tuple[int, ...], is_fixed: Callable[[Term], bool]
 ) -> tuple[Term, Coefficient] | None:
-    """A product with one factor that is not fixed, as that factor and a coefficient."""
-    loose = [(a, p) for a, p in zip(t.args, powers) if not is_fixed(a)]
-    if len(loose) != 1 or loose[0][1] != 1:
+    """Split a product into its one factor that is not fixed, and a coefficient."""
+    variable = [(a, p) for a, p in zip(t.args, powers) if not is_fixed(a)]
+    if len(variable) != 1 or variable[0][1] != 1:
         return None
     c = ONE
     for a, p in zip(t.args, powers):
-        if a is loose[0][0]:
+        if a is variable[0][0]:
             continue
         if a.kind == "const":
             if float(a.value) == 0.0:
@@ -114,68 +114,75 @@ def _scaled(
             c = c.times(Coefficient(float(a.value) ** p))
         else:
             c = c.times(Coefficient(1.0, ((a, p),)))
-    return loose[0][0], c
+    return variable[0][0], c
 
 
 def is_odd(form: Linear) -> bool:
-    """Whether a sum could not be written down."""
+    """Return whether a term had no linear form."""
     return any(c.number != c.number for c in form.values())
 
 
 def scaled(form: Linear, c: Coefficient) -> Linear:
-    """The sum times a coefficient."""
+    """Return a linear form times a coefficient."""
     return {a: k.times(c) for a, k in form.items()}
 
 
 def same(one: Linear, other: Linear) -> bool:
-    """Whether two sums are equal up to the rounding of constants."""
+    """Return whether two linear forms are equal up to the rounding of constants."""
     return one.keys() == other.keys() and all(c.close(other[a]) for a, c in one.items())
 
 
 def build(terms: Terms, form: Mapping[Term | None, Coefficient], like: Term) -> Term:
-    """The term that a sum stands for, of the type of `like`; 0 for an empty one."""
-    found: Term | None = None
+    """Return the term of a linear form, in the type of `like`.
+
+    It is 0 for an empty form.
+    """
+    result: Term | None = None
     order = sorted(
         form.items(), key=lambda p: (p[1].number < 0, -1 if p[0] is None else p[0].number)
     )
     for atom, c in order:
         base = terms.const(1.0, like.dtype) if atom is None else atom
         part = multiplied(terms, base, c)
-        if found is None:
-            found = part
+        if result is None:
+            result = part
         else:
-            found = (
-                terms.sub(found, _positive(terms, base, c))
+            result = (
+                terms.sub(result, _positive(terms, base, c))
                 if c.number < 0
-                else terms.add(found, part)
+                else terms.add(result, part)
             )
-    return terms.const(0.0, like.dtype) if found is None else found
+    return terms.const(0.0, like.dtype) if result is None else result
 
 
 def without(
-    terms: Terms, term: Term, gone: Collection[Term | None], shown: Mapping[Term, Term]
+    terms: Terms, term: Term, removed: Collection[Term | None], replacements: Mapping[Term, Term]
 ) -> Term:
-    """A sum without some of its atoms, others replaced, otherwise as it was written: large numbers
-    may have to cancel before a small one is added."""
-    found = _left(terms, term, gone)
-    return terms.const(0.0, term.dtype) if found is None else terms.swap(found, shown)
+    """Remove atoms from a sum and replace others, keeping the order of its operations.
+
+    The order matters: large numbers may have to cancel before a small one is added.
+    """
+    remaining = _remaining(terms, term, removed)
+    return (
+        terms.const(0.0, term.dtype) if remaining is None else terms.swap(remaining, replacements)
+    )
 
 
-def _left(terms: Terms, t: Term, gone: Collection[Term | None]) -> Term | None:
-    """What remains of a sum; None if nothing does."""
-    if t in gone:
+def _remaining(terms: Terms, t: Term, removed: Collection[Term | None]) -> Term | None:
+    """Return a sum without the removed atoms; None if nothing remains."""
+    if t in removed:
         return None
     row = SCALARS[t.op] if t.kind == "apply" else None
     if row is None or not (row.linear or row.powers):
         return t
-    parts = [_left(terms, a, gone) for a in t.args]
-    kept = [p for p in parts if p is not None]
-    if len(kept) == len(parts):
-        return t if tuple(kept) == t.args else terms.apply(t.op, *kept)
-    if not row.linear or not kept:
+    parts = [_remaining(terms, a, removed) for a in t.args]
+    present = [p for p in parts if p is not None]
+    if len(present) == len(parts):
+        return t if tuple(present) == t.args else terms.apply(t.op, *present)
+    if not row.linear or not present:
         return None
     (number,) = [k for p, k in zip(parts, row.linear, strict=True) if p is not None]
-    return multiplied(terms, kept[0], Coefficient(float(number)))
+    return multiplied(terms, present[0], Coefficient(float(number)))
 
 
 def _positive(terms: Terms, base: Term, c: Coefficient) -> Term:
@@ -183,22 +190,27 @@ def _positive(terms: Terms, base: Term, c: Coefficient) -> Term:
 
 
 def multiplied(terms: Terms, base: Term, c: Coefficient) -> Term:
-    """A term times a coefficient."""
+    """Return a term times a coefficient."""
     if c.number == -1.0:
-        found = terms.neg(base)
+        result = terms.neg(base)
     else:
-        found = base if c.number == 1.0 else terms.mul(base, terms.const(c.number, base.dtype))
+        result = base if c.number == 1.0 else terms.mul(base, terms.const(c.number, base.dtype))
     for t, p in c.fixed:
         for _ in range(abs(p)):
-            found = terms.mul(found, t) if p > 0 else terms.div(found, t)
-    return found
+            result = terms.mul(result, t) if p > 0 else terms.div(result, t)
+    return result
 
 
-def narrow(fold: Term) -> Term:
-    """The elements of a sum before they are made as wide as what it is carried in anyway."""
-    (x,) = fold.args
-    wide = accumulator(COMBINES[fold.op], fold.dtype)
-    while x.kind == "cast" and x.value is None and x.dtype == wide and x.args[0].dtype.is_float:
+def narrow(reduction: Term) -> Term:
+    """Return the summed elements without conversions to the type they are accumulated in anyway."""
+    (x,) = reduction.args
+    accumulator_type = accumulator(COMBINES[reduction.op], reduction.dtype)
+    while (
+        x.kind == "cast"
+        and x.value is None
+        and x.dtype == accumulator_type
+        and x.args[0].dtype.is_float
+    ):
         (x,) = x.args
     return x
 
@@ -208,7 +220,7 @@ def narrow(fold: Term) -> Term:
 
 @dataclass(frozen=True, slots=True)
 class Growing:
-    """A factor b^(..): the term, and its exponent as a sum."""
+    """An exponential factor b^(..): the term, and its exponent as a linear form."""
 
     term: Term
     exponent: tuple[tuple[Term | None, Coefficient], ...]
@@ -216,12 +228,12 @@ class Growing:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Factors of an element of a fold."""
+    """The factors of an element of a reduction."""
 
     plain: tuple[tuple[Term, int], ...] = ()
-    """Factors that do not move with a gauge, with their powers."""
+    """Factors that do not change with a gauge, with their powers."""
     hoisted: tuple[tuple[Term, int], ...] = ()
-    """Factors that are the same for every element, with their powers: they may leave the fold."""
+    """Factors that are the same for every element, with powers: they may leave the reduction."""
     growing: tuple[Growing, ...] = ()
     sums: tuple[Term, ...] = ()
     """Factors that are sums in which some atoms vary and others move."""
@@ -229,10 +241,10 @@ class Product:
     """Conditions outside of which the product is 0."""
     number: float = 1.0
     derived: tuple[Term, ...] = ()
-    """Factors of which no column tells how they move."""
+    """Factors whose operators no table column describes: their transport has to be derived."""
 
     def times(self, other: Product) -> Product:
-        """All factors of both."""
+        """Return the product of both."""
         return Product(
             self.plain + other.plain,
             self.hoisted + other.hoisted,
@@ -245,17 +257,18 @@ class Product:
 
 
 class NotSeparable(Exception):
-    """A term has no form in which its gauges can move."""
+    """A term has no form in which its gauges can be rescaled."""
 
 
 WIDE_DEGREE = 6
-"""Factors of single precision that double precision multiplies without overflow, and without
-underflow, whatever they are."""
+"""Most single-precision factors whose product never overflows or underflows in double precision."""
 
 
 def check_range(product: Product, dtype: DType, op: str) -> None:
-    """Raises NotSeparable where what leaves a sum kept its elements in range: (x / m)^2 is at most
-    1, where x^2 may be beyond all numbers."""
+    """Raise NotSeparable where a hoisted factor had kept the elements in range.
+
+    For example (x / m)^2 is at most 1, while x^2 may overflow.
+    """
     if product.growing or product.derived or not product.hoisted:
         return
     degree = sum(abs(p) for _, p in product.plain) + len(product.sums)
@@ -272,24 +285,24 @@ def _grows(t: Term) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Sorts:
-    """What the terms of one fold are, with respect to it."""
+    """Classifies the terms of a reduction's elements."""
 
     varies: Callable[[Term], bool]
-    """Differs between elements that are folded together."""
+    """Differs between elements that are reduced together."""
     moves: Callable[[Term], bool]
-    """Differs between blocks: it reads a fold that is not finished."""
+    """Differs between blocks: it reads a reduction that is not finished."""
 
     def is_fixed(self, t: Term) -> bool:
-        """The same for every element and block."""
+        """Return whether a term is the same for every element and block."""
         return not self.varies(t) and not self.moves(t)
 
     def is_mixed(self, t: Term) -> bool:
-        """Varies and moves."""
+        """Return whether a term both varies and moves."""
         return self.varies(t) and self.moves(t)
 
 
 def products(term: Term, sorts: Sorts) -> list[Product]:
-    """The term as a sum of products.  Raises NotSeparable."""
+    """Return the term as a sum of products. Raises NotSeparable."""
     if not sorts.moves(term):
         return [Product(plain=((term, 1),))]
     if not sorts.varies(term):
@@ -298,9 +311,9 @@ def products(term: Term, sorts: Sorts) -> list[Product]:
         raise NotSeparable(term.op or term.kind)
     row = SCALARS[term.op]
     if row.chooses:
-        return _chosen(term, sorts)
+        return _masked(term, sorts)
     if row.base:
-        growing = _growing(term, sorts)
+        growing = _exponential(term, sorts)
         return [Product(derived=(term,)) if growing is None else Product(growing=(growing,))]
     if row.powers:
         return _multiplied(term, row.powers, sorts)
@@ -309,7 +322,7 @@ def products(term: Term, sorts: Sorts) -> list[Product]:
     return [Product(derived=(term,))]
 
 
-def _growing(term: Term, sorts: Sorts) -> Growing | None:
+def _exponential(term: Term, sorts: Sorts) -> Growing | None:
     form = linear(term.args[0], sorts.is_fixed)
     mixed = [a for a in form if a is not None and sorts.is_mixed(a)]
     if is_odd(form) or mixed:
@@ -318,43 +331,43 @@ def _growing(term: Term, sorts: Sorts) -> Growing | None:
 
 
 def _multiplied(term: Term, powers: tuple[int, ...], sorts: Sorts) -> list[Product]:
-    found = [Product()]
+    result = [Product()]
     for a, p in zip(term.args, powers):
         if p < 0 and sorts.is_mixed(a):
             return [Product(derived=(term,))]
         if p < 0:
             factor = ((a, p),)
-            one = Product(plain=factor) if sorts.varies(a) else Product(hoisted=factor)
-            found = [one.times(other) for other in found]
+            inverse = Product(plain=factor) if sorts.varies(a) else Product(hoisted=factor)
+            result = [inverse.times(other) for other in result]
             continue
         factors = products(a, sorts)
         for _ in range(p):
-            found = [one.times(other) for one in found for other in factors]
-    if len(found) > 4:
+            result = [inverse.times(other) for inverse in result for other in factors]
+    if len(result) > 4:
         raise NotSeparable(term.op)
-    return found
+    return result
 
 
 def _added(term: Term, sorts: Sorts) -> list[Product]:
-    """A sum: of atoms that either vary or move it is one factor, else a sum of products."""
+    """Return a sum as one factor if its atoms vary or move, else as products."""
     form = linear(term, sorts.is_fixed)
     if is_odd(form):
         raise NotSeparable(term.op)
     if not any(a is not None and sorts.is_mixed(a) for a in form):
         return [Product(sums=(term,))]
-    found: list[Product] = []
+    result: list[Product] = []
     for atom, c in form.items():
         if atom is None:
             raise NotSeparable(term.op)
-        outer = Product(hoisted=c.fixed, number=c.number)
-        found += [outer.times(p) for p in products(atom, sorts)]
-    return found
+        scale = Product(hoisted=c.fixed, number=c.number)
+        result += [scale.times(p) for p in products(atom, sorts)]
+    return result
 
 
-def _chosen(term: Term, sorts: Sorts) -> list[Product]:
-    """A term where a mask holds, and nothing elsewhere."""
+def _masked(term: Term, sorts: Sorts) -> list[Product]:
+    """Split a select whose other branch is 0 into a mask and products."""
     mask, then, otherwise = term.args
-    nothing = otherwise.kind == "const" and float(otherwise.value) == 0.0
-    if sorts.moves(mask) or not nothing:
+    is_zero = otherwise.kind == "const" and float(otherwise.value) == 0.0
+    if sorts.moves(mask) or not is_zero:
         raise NotSeparable(term.op)
     return [Product(masks=(mask,)).times(p) for p in products(then, sorts)]

@@ -1,8 +1,8 @@
-"""A mixed factor as a formula: what varies, what moves, and a spelling in which equal ones agree.
+"""Cut a mixed factor of a reduction's element into a formula with a canonical text.
 
-An element of a fold may read finished and unfinished folds through operators of which no column of
-the rows tells how they follow.  Here such a factor f(v; r, ..) is cut at the largest parts that
-only vary (v), only move (r) or are fixed, and can be evaluated at any numbers.
+An element of a reduction may read finished and unfinished reductions through operators that no
+table column describes. Such a factor f(v; r, ..) is cut at the largest parts that only vary (v),
+only move (r) or are fixed (p). The formula can be evaluated at any numbers.
 
 >>> from smelt.fusion.cascade.forms import Sorts
 >>> from smelt.fusion.cascade.term import Terms
@@ -33,94 +33,104 @@ from smelt.types.dtype import DType, bool_
 
 Array: TypeAlias = np.ndarray[Any, Any]
 MOST_MOVING = 3
-"""Parts that move, beyond which a factor is not looked at."""
+"""Most moving parts of a formula."""
 SMALL = (0.25, 0.5, 0.75, 1.5, 2.5)
-"""Constants that are spelled out beside small integers."""
+"""Fractions that keep their value in a formula's text, besides small integers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A factor: f of one thing that varies and some that move."""
+    """A factor f of one varying part and some moving ones."""
 
     term: Term
     varying: Term
     moving: tuple[Term, ...]
     fixed: tuple[Term, ...]
     signs: Mapping[Term, bool]
-    """Which of them are never negative."""
+    """Whether each part is never negative."""
     key: str
 
     @property
     def atoms(self) -> tuple[Term, ...]:
-        """What varies, what moves, what is fixed."""
+        """Return the varying part, the moving parts and the fixed part."""
         return (self.varying, *self.moving, *self.fixed)
 
     def at(self, values: Mapping[Term, Array | float]) -> Array:
-        """Its value in double precision."""
+        """Return its value in double precision."""
         return _value(self.term, dict(values))
 
-    def of(self, terms: Terms, given: Mapping[Term, Term], dtype: DType) -> Term:
-        """The same operators on other things, in a type."""
-        done: dict[Term, Term] = {a: terms.cast(a, dtype) for a in self.atoms}
-        done |= {a: terms.cast(t, dtype) for a, t in given.items()}
+    def of(self, terms: Terms, replacements: Mapping[Term, Term], dtype: DType) -> Term:
+        """Return the same operators on other terms, computed in a type."""
+        translated: dict[Term, Term] = {a: terms.cast(a, dtype) for a in self.atoms}
+        translated |= {a: terms.cast(t, dtype) for a, t in replacements.items()}
 
         def walk(t: Term) -> Term:
-            found = done.get(t)
-            if found is None:
+            result = translated.get(t)
+            if result is None:
                 if t.kind == "const":
-                    found = terms.const(t.value, dtype)
+                    result = terms.const(t.value, dtype)
                 elif t.kind == "cast":
-                    found = walk(t.args[0])
+                    result = walk(t.args[0])
                 else:
-                    found = _applied(terms, t.op, [walk(a) for a in t.args])
-                done[t] = found
-            return found
+                    result = _applied(terms, t.op, [walk(a) for a in t.args])
+                translated[t] = result
+            return result
 
         return walk(self.term)
 
 
 def _applied(terms: Terms, op: str, args: list[Term]) -> Term:
-    """An operator on operands, which a factor of 1 leaves as they are."""
-    loose = [(a, p) for a, p in zip(args, SCALARS[op].powers) if a.kind != "const" or a.value != 1]
-    return loose[0][0] if len(loose) == 1 and loose[0][1] == 1 else terms.apply(op, *args)
+    """Apply an operator, dropping factors of 1."""
+    remaining = [
+        (a, p) for a, p in zip(args, SCALARS[op].powers) if a.kind != "const" or a.value != 1
+    ]
+    return (
+        remaining[0][0] if len(remaining) == 1 and remaining[0][1] == 1 else terms.apply(op, *args)
+    )
 
 
 def cut(term: Term, sorts: Sorts) -> Formula | None:
-    """The formula that a mixed term is; None for one that is none, of one thing that varies."""
+    """Return the formula of a mixed term; None unless it has exactly one varying part."""
     parts: dict[Term, None] = {}
-    if not _cut(term, sorts, parts):
+    if not _collect_parts(term, sorts, parts):
         return None
     varying = [t for t in parts if sorts.varies(t)]
     moving = tuple(t for t in parts if sorts.moves(t))
     fixed = tuple(t for t in parts if sorts.is_fixed(t))
     if len(varying) != 1 or not 0 < len(moving) <= MOST_MOVING or len(fixed) > 1:
         return None
-    known: dict[Term, bool] = {}
-    signs = {t: is_positive(t, known) for t in parts}
+    known_signs: dict[Term, bool] = {}
+    signs = {t: is_positive(t, known_signs) for t in parts}
     names = {varying[0]: "v"} | {t: f"r{k}" for k, t in enumerate(moving)}
     names |= {t: f"p{k}" for k, t in enumerate(fixed)}
-    told = {t: f"{n}:{'+' if signs[t] else '~'}" for t, n in names.items()}
-    return Formula(term, varying[0], moving, fixed, signs, spelled(term, told))
+    labels = {t: f"{n}:{'+' if signs[t] else '~'}" for t, n in names.items()}
+    return Formula(term, varying[0], moving, fixed, signs, spelled(term, labels))
 
 
-def _cut(t: Term, sorts: Sorts, parts: dict[Term, None]) -> bool:
+def _collect_parts(t: Term, sorts: Sorts, parts: dict[Term, None]) -> bool:
     if t.kind == "const":
         return t.dtype.is_float
     if not sorts.is_mixed(t):
         parts[t] = None
         return t.dtype.is_float
     if t.kind == "cast":
-        return t.value is None and t.args[0].dtype.is_float and _cut(t.args[0], sorts, parts)
-    return t.kind == "apply" and t.dtype != bool_ and all(_cut(a, sorts, parts) for a in t.args)
+        return (
+            t.value is None and t.args[0].dtype.is_float and _collect_parts(t.args[0], sorts, parts)
+        )
+    return (
+        t.kind == "apply"
+        and t.dtype != bool_
+        and all(_collect_parts(a, sorts, parts) for a in t.args)
+    )
 
 
-def spelled(t: Term, told: Mapping[Term, str]) -> str:
-    """A formula as text; its constants are numbered, but for those that are plain."""
+def spelled(t: Term, labels: Mapping[Term, str]) -> str:
+    """Return a formula as text; constants that are not plain are numbered."""
     numbers: dict[float, str] = {}
 
     def walk(t: Term) -> str:
-        if t in told:
-            return told[t]
+        if t in labels:
+            return labels[t]
         if t.kind == "const":
             value = float(t.value)
             if is_plain(value):
@@ -134,13 +144,15 @@ def spelled(t: Term, told: Mapping[Term, str]) -> str:
 
 
 def is_plain(value: float) -> bool:
-    """Whether a constant is told from all others: a small integer, or a half or quarter or so.
-    What is found for another one holds for all of its sign."""
+    """Return whether a constant is kept by value: a small integer or a simple fraction.
+
+    Results about another constant hold for all constants of its sign.
+    """
     return abs(value) in SMALL or (abs(value) <= 16 and value == int(value))
 
 
 def constants(t: Term, atoms: tuple[Term, ...]) -> Iterator[Term]:
-    """The constants of a formula, in the order of its text."""
+    """Iterate over the constants of a formula in the order of its text."""
     if t in atoms:
         return
     if t.kind == "const":
@@ -149,61 +161,63 @@ def constants(t: Term, atoms: tuple[Term, ...]) -> Iterator[Term]:
         yield from constants(a, atoms)
 
 
-def _value(t: Term, known: dict[Term, Any]) -> Array:
-    if t not in known:
+def _value(t: Term, values: dict[Term, Any]) -> Array:
+    if t not in values:
         if t.kind == "const":
-            known[t] = np.float64(t.value)
+            values[t] = np.float64(t.value)
         elif t.kind == "cast":
-            known[t] = _value(t.args[0], known)
+            values[t] = _value(t.args[0], values)
         else:
-            args = [_value(a, known) for a in t.args]
+            args = [_value(a, values) for a in t.args]
             with np.errstate(all="ignore"):
-                known[t] = SCALARS[t.op].numpy(*args)
-    return known[t]
+                values[t] = SCALARS[t.op].numpy(*args)
+    return values[t]
 
 
 # ---- signs -------------------------------------------------------------------------------------
 
-_ALL = (-np.inf, -700.5, -3.0, -1.0, -0.5, 0.0, 1e-30, 0.5, 1.0, 3.0, 700.5, np.inf)
-_SIGNED: dict[tuple[str, tuple[bool, ...]], bool] = {}
+_PROBES = (-np.inf, -700.5, -3.0, -1.0, -0.5, 0.0, 1e-30, 0.5, 1.0, 3.0, 700.5, np.inf)
+_NONNEGATIVE_OPS: dict[tuple[str, tuple[bool, ...]], bool] = {}
 
 
-def is_positive(t: Term, known: dict[Term, bool]) -> bool:
-    """Whether a term is never negative (it may be NaN): by asking the references of its operators
-    for numbers of all sizes and signs that their operands may have."""
-    if t not in known:
+def is_positive(t: Term, results: dict[Term, bool]) -> bool:
+    """Return whether a term is never negative (it may be NaN).
+
+    Operators are evaluated at numbers of all magnitudes and signs that their operands may have.
+    """
+    if t not in results:
         for x in reversed(list(cone(t))):
-            if x not in known:
-                known[x] = _is_positive(x, known)
-    return known[t]
+            if x not in results:
+                results[x] = _is_positive(x, results)
+    return results[t]
 
 
-def _is_positive(t: Term, known: dict[Term, bool]) -> bool:
+def _is_positive(t: Term, results: dict[Term, bool]) -> bool:
     if t.kind == "const":
         return t.dtype != bool_ and float(t.value) >= 0
     if t.kind == "cast":
-        return t.args[0].dtype == bool_ or (t.dtype.is_float and _known(t.args[0], known))
+        return t.args[0].dtype == bool_ or (t.dtype.is_float and _lookup(t.args[0], results))
     if t.kind == "count":
         return True
     if t.kind == "fold":
         keeps = COMBINES[t.op].grow == "same" or SCALARS[COMBINES[t.op].scalar].linear == (1, 1)
-        return keeps and t.dtype.is_float and _known(t.args[0], known)
+        return keeps and t.dtype.is_float and _lookup(t.args[0], results)
     if t.kind == "dot":
-        return all(_known(a, known) for a in t.args)
+        return all(_lookup(a, results) for a in t.args)
     if t.kind != "apply" or not t.dtype.is_float or not all(a.dtype.is_float for a in t.args):
         return False
-    return _signed(t.op, tuple(_known(a, known) for a in t.args))
+    return _is_nonnegative_op(t.op, tuple(_lookup(a, results) for a in t.args))
 
 
-def _known(t: Term, known: dict[Term, bool]) -> bool:
-    return known[t] if t in known else is_positive(t, known)
+def _lookup(t: Term, results: dict[Term, bool]) -> bool:
+    return results[t] if t in results else is_positive(t, results)
 
 
-def _signed(op: str, positive: tuple[bool, ...]) -> bool:
+def _is_nonnegative_op(op: str, positive: tuple[bool, ...]) -> bool:
     key = op, positive
-    if key not in _SIGNED:
-        grids = [[v for v in _ALL if v >= 0 or not p] for p in positive]
+    if key not in _NONNEGATIVE_OPS:
+        grids = [[v for v in _PROBES if v >= 0 or not p] for p in positive]
         with np.errstate(all="ignore"):
-            found = [SCALARS[op].numpy(*map(np.float64, v)) for v in every(*grids)]
-        _SIGNED[key] = not any(f < 0 for f in found)
-    return _SIGNED[key]
+            results = [SCALARS[op].numpy(*map(np.float64, v)) for v in every(*grids)]
+        _NONNEGATIVE_OPS[key] = not any(f < 0 for f in results)
+    return _NONNEGATIVE_OPS[key]

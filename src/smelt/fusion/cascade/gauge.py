@@ -1,4 +1,4 @@
-"""Gauges: running extremes by which exponentials are bounded, and what rows say about them.
+"""Gauges: running maxima and minima that bound exponentials.
 
 >>> opposite("max"), is_total("exp"), is_total("log")
 ('min', True, False)
@@ -21,23 +21,23 @@ from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import f64
 
 PROBES = (-50.5, -1.0, 0.0, 0.25, 3.0, 100.0)
-"""Values at which a term of a gauge is compared with the gauge itself."""
+"""Values at which a term is compared with its gauge."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gauge:
-    """A running maximum or minimum, by which exponentials are bounded."""
+    """A running maximum or minimum by which exponentials are bounded."""
 
     fold: Term
     state: int
     bottom: float
-    """Its value before any element."""
+    """Its value before any element (the identity of the reduction)."""
     form: Linear
-    """The folded elements as a sum."""
+    """The reduced elements as a linear form."""
 
 
 def as_gauge(atom: Term, gauge: Gauge) -> float | None:
-    """The value of `atom` before any element, if elsewhere it is the gauge itself."""
+    """Return the value of `atom` before any element, if elsewhere it equals the gauge."""
     if any(t.kind not in ("const", "apply", "cast") and t is not gauge.fold for t in cone(atom)):
         return None
 
@@ -50,8 +50,10 @@ def as_gauge(atom: Term, gauge: Gauge) -> float | None:
 
 
 def is_beyond(atom: Term, gauge: Gauge) -> bool:
-    """Whether `atom` is the greater of the gauge and something else (of a minimum the lesser): it
-    bounds what the gauge bounds."""
+    """Return whether `atom` is the maximum of a running-maximum gauge and something else.
+
+    For a minimum likewise. Then it bounds whatever the gauge bounds.
+    """
     if atom.kind != "apply" or atom.op != COMBINES[gauge.fold.op].scalar:
         return False
     return any(a is gauge.fold or is_beyond(a, gauge) for a in atom.args)
@@ -62,18 +64,21 @@ _GRID = (-math.inf, -700.5, -3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0, 700.5, math.in
 
 
 def is_total(op: str) -> bool:
-    """Whether an operator on finite numbers (for one operand: on all numbers) gives a number."""
-    known = _TOTAL.get(op)
-    if known is None:
+    """Return whether an operator on finite numbers never yields NaN.
+
+    Unary operators are tried at infinities too.
+    """
+    result = _TOTAL.get(op)
+    if result is None:
         row = SCALARS[op]
         grid = _GRID if row.arity == 1 else _GRID[1:-1]
         try:
             with np.errstate(all="ignore"):
-                known = not any(bool(np.isnan(row.numpy(*a))) for a in _samples(row.arity, grid))
+                result = not any(bool(np.isnan(row.numpy(*a))) for a in _samples(row.arity, grid))
         except TypeError:
-            known = False
-        _TOTAL[op] = known
-    return known
+            result = False
+        _TOTAL[op] = result
+    return result
 
 
 def _samples(arity: int, grid: Iterable[float]) -> Iterator[tuple[Any, ...]]:
@@ -81,10 +86,10 @@ def _samples(arity: int, grid: Iterable[float]) -> Iterator[tuple[Any, ...]]:
 
 
 def opposite(combine: str) -> str:
-    """The fold that keeps the other end: the smallest instead of the largest."""
+    """Return the reduction for the other end: the minimum for the maximum."""
     row = COMBINES[combine]
     for name, other in COMBINES.items():
-        ends = other.identity(f64) == -float(row.identity(f64))
-        if other.grow == row.grow == "same" and other.idempotent and ends:
+        is_mirrored = other.identity(f64) == -float(row.identity(f64))
+        if other.grow == row.grow == "same" and other.idempotent and is_mirrored:
             return name
     raise NotSeparable(combine)

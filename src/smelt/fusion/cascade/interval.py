@@ -1,10 +1,11 @@
-"""What a condition may be somewhere in a block: intervals of integers and three-valued logic.
+"""Bound conditions over a block: integer intervals and three-valued logic.
 
-A block of a stream is a rectangle: some positions of the streamed axis by the rows of a task.  In
-it an integer lies between two numbers that a few operations tell (the first and last index of an
-axis, the least and most of an array of ids), so that a comparison is known to hold everywhere, or
-nowhere, without a look at its elements; `and`, `or` and `not` follow by Kleene's logic, for any
-operator on truth values, from its table (ALGORITHMS 1.8; R. Moore, "Interval Analysis", 1966).
+A block of a stream is a rectangle: some positions of the streamed axis by the rows of a task.
+Within it an integer lies between two numbers that take a few operations to compute (the first and
+last index of an axis, the minimum and maximum of an array of ids). So a comparison may be known to
+hold everywhere or nowhere in the block without evaluating it for any element. `and`, `or` and `not`
+follow by Kleene's logic, which for any operator on truth values is read off its truth table
+(`docs/derivations.md`, masks; R. Moore, "Interval Analysis", 1966).
 
     j <= i        may hold where first(j) - last(i) <= 0, may fail where last(j) - first(i) > 0
     j <= i        holds for no j from last(i) + 1 on: there a stream may stop
@@ -28,16 +29,19 @@ from smelt.types.dtype import bool_, i64
 from smelt.types.expr import Atom, Expr, Index, add, atoms, mul, substitute
 
 Span: TypeAlias = tuple[Term, Term]
-"""The least and the most that an integer is in a block."""
+"""Minimum and maximum of an integer in a block."""
 MOST_OPERANDS = 3
-"""Operands of an operator on truth values whose table is looked at."""
+"""Most operands of an operator on truth values whose truth table is enumerated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hull:
-    """Positions of the streamed axis between which a condition may be met: from `start` up to
-    `stop`, None where that is open.  `exact`: nowhere between them is a block known to be ruled
-    out.  `dense`: data, or more than sums, decide; a look at every position would say more."""
+    """Range of the streamed axis outside of which a condition does not hold.
+
+    From `start` up to `stop` (exclusive); None where it is open. `exact`: no block inside is known
+    to be ruled out. `dense`: data, or more than sums of indices, decide; evaluating every position
+    would narrow the range further.
+    """
 
     start: Term | None
     stop: Term | None
@@ -50,49 +54,52 @@ EVERYWHERE = Hull(None, None, False)
 
 @dataclass(slots=True)
 class _Sum:
-    """index + the sum of axes and of other terms, each times a number."""
+    """An affine difference: index + sum of axes and other terms, times numbers."""
 
     index: Index
     axes: dict[Atom, int]
     others: list[tuple[Term, int]]
 
     def without(self, axis: str) -> _Sum:
-        """The same but for one axis."""
-        kept = {a: k for a, k in self.axes.items() if a.name != axis}
-        return _Sum(self.index, kept, self.others)
+        """Return the sum without one axis."""
+        remaining = {a: k for a, k in self.axes.items() if a.name != axis}
+        return _Sum(self.index, remaining, self.others)
 
 
 @dataclass(slots=True)
-class _Line:
-    """index + the sum of terms that are one number for a block, each times a number."""
+class _BlockSum:
+    """A sum whose terms have one value in a block: index + terms times numbers."""
 
     index: Index
     parts: list[tuple[Term, int]]
 
-    def times(self, k: int) -> _Line:
-        """The same times a number."""
-        return _Line(mul(k, self.index), [(t, k * c) for t, c in self.parts])
+    def times(self, k: int) -> _BlockSum:
+        """Return the sum times a number."""
+        return _BlockSum(mul(k, self.index), [(t, k * c) for t, c in self.parts])
 
-    def term(self, terms: Terms, more: int = 0) -> Term:
-        """The sum, and a number: what is added first, then what is taken away."""
-        found: Term | None = None
+    def term(self, terms: Terms, offset: int = 0) -> Term:
+        """Return the sum plus `offset` as a term, positive parts first."""
+        total: Term | None = None
         for t, k in sorted(self.parts, key=lambda part: part[1] < 0):
             scaled = t if abs(k) == 1 else terms.mul(t, terms.const(abs(k), i64))
-            if found is None:
-                found = scaled if k > 0 else terms.neg(scaled)
+            if total is None:
+                total = scaled if k > 0 else terms.neg(scaled)
             else:
-                found = terms.add(found, scaled) if k > 0 else terms.sub(found, scaled)
-        index = add(self.index, more)
-        if found is None:
+                total = terms.add(total, scaled) if k > 0 else terms.sub(total, scaled)
+        index = add(self.index, offset)
+        if total is None:
             return terms.index(index)
         if isinstance(index, int) and index <= 0:
-            return found if index == 0 else terms.sub(found, terms.const(-index, i64))
-        return terms.add(found, terms.index(index))
+            return total if index == 0 else terms.sub(total, terms.const(-index, i64))
+        return terms.add(total, terms.index(index))
 
 
 class Blocks:
-    """Questions about the blocks of one stream along the axis `name`; `fixed` axes have one
-    position in a block.  With `each`, the streamed axis has one position too."""
+    """Answers questions about conditions in the blocks of one stream.
+
+    The stream runs along the axis `name`; `fixed` axes have one position in a block. With `each`,
+    the streamed axis has one position too.
+    """
 
     def __init__(
         self, terms: Terms, name: str, fixed: frozenset[str], *, each: bool = False
@@ -103,41 +110,46 @@ class Blocks:
 
     # ---- conditions ----------------------------------------------------------------------------
 
-    def may(self, t: Term, wanted: bool) -> Term:
-        """Whether a condition may be `wanted` somewhere in a block: one truth value for a block,
-        true where nothing is known."""
-        key = t, wanted
-        found = self.known.get(key)
-        if found is None:
-            found = self.known[key] = self._may(t, wanted)
-        return found
+    def may(self, t: Term, target: bool) -> Term:
+        """Return whether a condition may be `target` somewhere in a block, as one truth value.
 
-    def _may(self, t: Term, wanted: bool) -> Term:
+        It is true where nothing is known.
+        """
+        key = t, target
+        answer = self.known.get(key)
+        if answer is None:
+            answer = self.known[key] = self._may(t, target)
+        return answer
+
+    def _may(self, t: Term, target: bool) -> Term:
         terms = self.terms
         if t.kind == "const":
-            return terms.const(t.value == wanted, bool_)
+            return terms.const(t.value == target, bool_)
         if t.axes <= self.fixed and is_plain(t):
-            return t if wanted else terms.negated(t)
-        if (signs := _signs(t, wanted)) is not None:
+            return t if target else terms.negated(t)
+        if (signs := _signs(t, target)) is not None:
             d = _difference(t, self.fixed)
-            pair, every_one = self._ways(t, d, signs)
+            pair, all_of = self._unfold_extreme(t, d, signs)
             if not pair:
-                return self._signed(d, signs)
-            return (terms.both if every_one else terms.either)(*(self.may(x, wanted) for x in pair))
-        if (cubes := _cubes(t, wanted)) is not None:
-            found = terms.const(False, bool_)
+                return self._sign_condition(d, signs)
+            return (terms.both if all_of else terms.either)(*(self.may(x, target) for x in pair))
+        if (cubes := _implicants(t, target)) is not None:
+            any_cube = terms.const(False, bool_)
             for cube in cubes:
                 each = (self.may(t.args[k], v) for k, v in cube)
-                found = terms.either(found, _folded(terms.both, terms.const(True, bool_), each))
-            return found
+                any_cube = terms.either(
+                    any_cube, _join_all(terms.both, terms.const(True, bool_), each)
+                )
+            return any_cube
         loose = t.axes - self.fixed
         read = is_read(t.args[0] if t.kind == "cast" else t) and self.name in loose
-        if read or (loose == {self.name} and is_plain(t)):  # one look at each position
-            return terms.fails(terms.negated(t) if wanted else t)
+        # evaluate it at each position of the block
+        if read or (loose == {self.name} and is_plain(t)):
+            return terms.fails(terms.negated(t) if target else t)
         return terms.const(True, bool_)
 
-    def _signed(self, d: _Sum, signs: frozenset[int]) -> Term:
-        """Whether the sign of d may be one of `signs`."""
+    def _sign_condition(self, d: _Sum, signs: frozenset[int]) -> Term:
+        """Return whether the sign of d may be one of `signs`."""
         terms = self.terms
         span = self._span(d)
         if span is None or signs == {-1, 0, 1}:
@@ -150,19 +162,24 @@ class Blocks:
             return terms.both(below, above)
         return below if -1 in signs else above
 
-    def _exceeds(self, d: _Line, *, strict: bool) -> Term:
-        """d > 0, or d >= 0, without signs where that is possible."""
-        own = _Line(0, [(t, k) for t, k in d.parts if k > 0])
-        other = _Line(mul(-1, d.index), [(t, -k) for t, k in d.parts if k < 0])
+    def _exceeds(self, d: _BlockSum, *, strict: bool) -> Term:
+        """Return d > 0 or d >= 0, written without negative terms where possible."""
+        positive = _BlockSum(0, [(t, k) for t, k in d.parts if k > 0])
+        negative = _BlockSum(mul(-1, d.index), [(t, -k) for t, k in d.parts if k < 0])
         if isinstance(d.index, int) and d.index > 0:
-            own.index, other.index = d.index, 0
-        return self.terms.exceeds(own.term(self.terms), other.term(self.terms), strict=strict)
+            positive.index, negative.index = d.index, 0
+        return self.terms.exceeds(
+            positive.term(self.terms), negative.term(self.terms), strict=strict
+        )
 
-    def _ways(self, t: Term, d: _Sum, signs: frozenset[int]) -> tuple[list[Term], bool]:
-        """The two comparisons that one with the greater or the lesser of two numbers is, as with
-        |x|, which is the greater of x and -x; and whether both have to answer alike."""
+    def _unfold_extreme(self, t: Term, d: _Sum, signs: frozenset[int]) -> tuple[list[Term], bool]:
+        """Split a comparison with min, max or |x| into two comparisons.
+
+        Returns them and whether both have to hold (else one suffices). |x| is the maximum of x and
+        -x.
+        """
         for x, k in d.others:
-            largest = _chooses(x)
+            largest = _extreme_kind(x)
             if largest is not None and len(signs & {-1, 1}) == 1:
                 other = x.args[1] if len(x.args) == 2 else self.terms.neg(x.args[0])
                 pair = [self.terms.swap(t, {x: y}) for y in (x.args[0], other)]
@@ -171,56 +188,59 @@ class Blocks:
 
     # ---- positions -----------------------------------------------------------------------------
 
-    def hull(self, t: Term, wanted: bool) -> Hull:
-        """Positions outside of which a condition is not `wanted` for any row of a block."""
+    def hull(self, t: Term, target: bool) -> Hull:
+        """Return a range outside of which a condition is never `target` in a block."""
         if self.name not in t.axes:
             return EVERYWHERE
-        if (signs := _signs(t, wanted)) is not None:
+        if (signs := _signs(t, target)) is not None:
             d = _difference(t, self.fixed)
-            pair, every_one = self._ways(t, d, signs)
+            pair, all_of = self._unfold_extreme(t, d, signs)
             if not pair:
-                return self._solved(d, signs)
-            both = [self.hull(x, wanted) for x in pair]
-            return self._within(both) if every_one else self._around(both)
-        cubes = _cubes(t, wanted)
+                return self._solve(d, signs)
+            both = [self.hull(x, target) for x in pair]
+            return self._intersection(both) if all_of else self._union(both)
+        cubes = _implicants(t, target)
         if not cubes:
             return Hull(None, None, exact=False, dense=t.axes - self.fixed == {self.name})
-        hulls = [self._within([self.hull(t.args[k], v) for k, v in cube]) for cube in cubes]
-        return self._around(hulls)
+        hulls = [self._intersection([self.hull(t.args[k], v) for k, v in cube]) for cube in cubes]
+        return self._union(hulls)
 
-    def _solved(self, d: _Sum, signs: frozenset[int]) -> Hull:
-        """Where d, which has the streamed axis once, has a sign."""
+    def _solve(self, d: _Sum, signs: frozenset[int]) -> Hull:
+        """Return the positions at which the sign of d is one of `signs`.
+
+        The streamed axis occurs in d once.
+        """
         terms = self.terms
-        own = next((k for a, k in d.axes.items() if a.name == self.name), 0)
+        step = next((k for a, k in d.axes.items() if a.name == self.name), 0)
         span = self._span(d.without(self.name))
         if span is None or signs == {-1, 1}:
             return EVERYWHERE
-        if abs(own) != 1 or any(self.name in t.axes for t, _ in d.others):
+        if abs(step) != 1 or any(self.name in t.axes for t, _ in d.others):
             return Hull(None, None, exact=False, dense=True)
         strict = int(0 not in signs)
         ends: list[Term | None] = [None, None]
         for sign, rest in zip((-1, 1), span, strict=True):
             if -sign in signs:
                 continue
-            if own == -sign:  # position <= rest at most (or <)
+            if step == -sign:  # position <= rest at most (or <)
                 ends[1] = rest.times(sign).term(terms, 1 - strict)
             else:
                 ends[0] = rest.times(-sign).term(terms, strict)
         return Hull(ends[0], ends[1], exact=True)
 
-    def _within(self, hulls: list[Hull]) -> Hull:
-        """What several hulls have in common."""
+    def _intersection(self, hulls: list[Hull]) -> Hull:
+        """Return the intersection of hulls."""
         starts = [h.start for h in hulls if h.start is not None]
         stops = [h.stop for h in hulls if h.stop is not None]
         return Hull(
-            _folded(self.terms.greater, None, starts),
-            _folded(self.terms.lesser, None, stops),
+            _join_all(self.terms.greater, None, starts),
+            _join_all(self.terms.lesser, None, stops),
             all(h.exact for h in hulls),
             any(h.dense for h in hulls),
         )
 
-    def _around(self, hulls: list[Hull]) -> Hull:
-        """A hull of several."""
+    def _union(self, hulls: list[Hull]) -> Hull:
+        """Return a hull of the union of hulls."""
         return (
             hulls[0]
             if len(hulls) == 1
@@ -235,15 +255,15 @@ class Blocks:
     def _outermost(
         self, choose: Callable[[Term, Term], Term], ends: list[Term | None]
     ) -> Term | None:
-        known = [e for e in ends if e is not None]
-        return None if len(known) < len(ends) else _folded(choose, None, known)
+        closed = [e for e in ends if e is not None]
+        return None if len(closed) < len(ends) else _join_all(choose, None, closed)
 
     # ---- intervals -----------------------------------------------------------------------------
 
-    def _span(self, d: _Sum) -> tuple[_Line, _Line] | None:
-        """Between which numbers a sum lies in a block."""
+    def _span(self, d: _Sum) -> tuple[_BlockSum, _BlockSum] | None:
+        """Return the bounds of a sum in a block; None if unknown."""
         terms = self.terms
-        low, high = _Line(d.index, []), _Line(d.index, [])
+        low, high = _BlockSum(d.index, []), _BlockSum(d.index, [])
         axes = [(terms.index(Expr((((a,), 1),))), k) for a, k in d.axes.items()]
         for t, k in [*axes, *d.others]:
             span = self._span_of(t)
@@ -255,16 +275,16 @@ class Blocks:
         return low, high
 
     def _span_of(self, t: Term) -> Span | None:
-        """Between which numbers a term lies in a block."""
-        terms, loose = self.terms, t.axes - self.fixed
+        """Return the bounds of a term in a block; None if unknown."""
+        terms, varying = self.terms, t.axes - self.fixed
         if not t.dtype.is_integer:
             return None
-        if not loose:
+        if not varying:
             return (t, t) if is_plain(t) else None
-        if len(loose) == 1 and is_plain(t):
+        if len(varying) == 1 and is_plain(t):
             return terms.extreme(t, largest=False), terms.extreme(t, largest=True)
         row = SCALARS[t.op] if t.kind == "apply" else None
-        if row is None or 0 in (slopes := row.monotone or (0,)) or not _is_exact(t):
+        if row is None or 0 in (slopes := row.monotone or (0,)) or not _cannot_wrap(t):
             return None
         spans = [self._span_of(a) for a in t.args]
         low, high = (
@@ -277,148 +297,170 @@ class Blocks:
 
 
 def is_read(t: Term) -> bool:
-    """Whether a term is an element of an array, or a position."""
+    """Return whether a term is an element of an array, or a position."""
     return t.kind == "leaf" or (t.kind == "opaque" and isinstance(t.value, (Load, IndexValue)))
 
 
 def is_plain(t: Term) -> bool:
-    """Whether a term is made of arrays' elements and positions by scalar operators alone."""
+    """Return whether a term consists of array elements, positions and scalar operators alone."""
     return all(x.kind in ("const", "apply", "cast") or is_read(x) for x in cone(t))
 
 
-def _folded(
-    join: Callable[[Term, Term], Term], found: Term | None, parts: Iterator[Term] | list[Term]
+def _join_all(
+    join: Callable[[Term, Term], Term], result: Term | None, parts: Iterator[Term] | list[Term]
 ) -> Any:
     for part in parts:
-        found = part if found is None else join(found, part)
-    return found
+        result = part if result is None else join(result, part)
+    return result
 
 
 # ---- comparisons -------------------------------------------------------------------------------
 
 
-def _signs(t: Term, wanted: bool) -> frozenset[int] | None:
-    """The signs of the difference of two integers for which a comparison is `wanted`."""
+def _signs(t: Term, target: bool) -> frozenset[int] | None:
+    """Return the signs of the operands' difference for which an integer comparison is `target`."""
     if t.kind != "apply" or t.dtype != bool_ or len(t.args) != 2:
         return None
     if any(a.dtype.kind != "int" for a in t.args):
         return None
-    answers = _answers(t.op)
+    answers = _sign_table(t.op)
     if len(answers) != len((-1, 0, 1)):
         return None
-    return frozenset(sign for sign, answer in answers if answer == wanted)
+    return frozenset(sign for sign, answer in answers if answer == target)
 
 
 @cache
-def _answers(op: str) -> frozenset[tuple[int, bool]]:
-    """What an operator on two integers says for signs of their difference."""
+def _sign_table(op: str) -> frozenset[tuple[int, bool]]:
+    """Return the results of an operator on two integers by the sign of their difference."""
     row = SCALARS[op]
     return frozenset(
-        (sign, bool(row.numpy(np.int64(sign * far + at), np.int64(at))))
-        for sign, far, at in every((-1, 0, 1), (1, 2, 9), (0, 7, -3))
+        (sign, bool(row.numpy(np.int64(sign * distance + base), np.int64(base))))
+        for sign, distance, base in every((-1, 0, 1), (1, 2, 9), (0, 7, -3))
     )
 
 
 def implied(t: Term, condition: Term, answer: bool) -> bool | None:
-    """What a comparison of two integers says where one of the same integers has an answer."""
-    turned = 1 if t.args == condition.args else -1 if t.args == condition.args[::-1] else 0
-    known = _signs(condition, answer) if turned else None
-    for wanted in (False, True):
-        signs = _signs(t, wanted) if known is not None else None
-        if signs is not None and known is not None and {turned * s for s in known} <= signs:
-            return wanted
+    """Return the value of a comparison implied by another one, None if open.
+
+    Both compare the same integers.
+    """
+    orientation = 1 if t.args == condition.args else -1 if t.args == condition.args[::-1] else 0
+    condition_signs = _signs(condition, answer) if orientation else None
+    for target in (False, True):
+        signs = _signs(t, target) if condition_signs is not None else None
+        if (
+            signs is not None
+            and condition_signs is not None
+            and {orientation * s for s in condition_signs} <= signs
+        ):
+            return target
     return None
 
 
 def _difference(t: Term, fixed: frozenset[str]) -> _Sum:
-    """The first of a comparison's operands minus the second."""
-    found = _Sum(0, {}, [])
+    """Return the first operand of a comparison minus the second, as an affine sum."""
+    difference = _Sum(0, {}, [])
     pending = [(t.args[0], 1), (t.args[1], -1)]
     while pending:
         x, sign = pending.pop()
         row = SCALARS[x.op] if x.kind == "apply" else None
         if x.kind == "const":
-            found.index = add(found.index, sign * int(x.value))
-        elif isinstance(x.value, IndexValue) and (affine := _affine(x.value.index, fixed)):
+            difference.index = add(difference.index, sign * int(x.value))
+        elif isinstance(x.value, IndexValue) and (affine := _split_affine(x.value.index, fixed)):
             rest, axes = affine
-            found.index = add(found.index, mul(sign, rest))
+            difference.index = add(difference.index, mul(sign, rest))
             for a, k in axes.items():
-                found.axes[a] = found.axes.get(a, 0) + sign * k
-        elif x.kind == "cast" and x.args[0].dtype.kind == "int" and _is_exact(x):
+                difference.axes[a] = difference.axes.get(a, 0) + sign * k
+        elif x.kind == "cast" and x.args[0].dtype.kind == "int" and _cannot_wrap(x):
             pending.append((x.args[0], sign))
-        elif row is not None and row.linear and _is_exact(x):
+        elif row is not None and row.linear and _cannot_wrap(x):
             pending += [(a, sign * c) for a, c in zip(x.args, row.linear, strict=True)]
         else:
-            found.others.append((x, sign))
-    found.axes = {a: k for a, k in found.axes.items() if k}
-    return found
+            difference.others.append((x, sign))
+    difference.axes = {a: k for a, k in difference.axes.items() if k}
+    return difference
 
 
-def _is_exact(t: Term) -> bool:
-    """Whether no integer wraps here: positions have room in 32 bits, anything has in 64."""
-    told = (x for x in cone(t) if is_read(x) and not isinstance(x.value, IndexValue))
-    return t.dtype.kind == "int" and (t.dtype.bits == 64 or (t.dtype.bits >= 32 and not any(told)))
+def _cannot_wrap(t: Term) -> bool:
+    """Return whether integer arithmetic cannot wrap here.
+
+    Positions fit into 32 bits, and 64 bits are taken to be wide enough for anything.
+    """
+    loaded = (x for x in cone(t) if is_read(x) and not isinstance(x.value, IndexValue))
+    return t.dtype.kind == "int" and (
+        t.dtype.bits == 64 or (t.dtype.bits >= 32 and not any(loaded))
+    )
 
 
-_CHOOSES: dict[str, bool | None] = {}
+_EXTREME_KINDS: dict[str, bool | None] = {}
 
 
-def _chooses(t: Term) -> bool | None:
-    """Whether a term is always the greater (True) or the lesser (False) of its operands, or of its
-    operand and that taken away from zero; None if it is neither."""
-    if t.kind != "apply" or not 1 <= len(t.args) <= 2 or not _is_exact(t):
+def _extreme_kind(t: Term) -> bool | None:
+    """Return True for the maximum of two operands, False for the minimum, else None.
+
+    For one operand the second is its negative, as in |x|. The kind is found by evaluating samples.
+    """
+    if t.kind != "apply" or not 1 <= len(t.args) <= 2 or not _cannot_wrap(t):
         return None
-    if t.op not in _CHOOSES:
+    if t.op not in _EXTREME_KINDS:
         row = SCALARS[t.op]
         samples = list(every((-5, -1, 0, 2, 7), repeat=row.arity))
-        told = [int(row.numpy(*map(np.int64, v))) for v in samples]
+        results = [int(row.numpy(*map(np.int64, v))) for v in samples]
         pairs = [(v[0], v[1] if row.arity == 2 else -v[0]) for v in samples]
-        found = [end for end, pick in ((True, max), (False, min)) if told == list(map(pick, pairs))]
-        _CHOOSES[t.op] = found[0] if found else None
-    return _CHOOSES[t.op]
+        matches = [
+            end for end, pick in ((True, max), (False, min)) if results == list(map(pick, pairs))
+        ]
+        _EXTREME_KINDS[t.op] = matches[0] if matches else None
+    return _EXTREME_KINDS[t.op]
 
 
-def _affine(e: Index, fixed: frozenset[str]) -> tuple[Index, dict[Atom, int]] | None:
-    """A position as a sum over its axes that are not fixed, if it is one."""
-    loose = {a: a for a in atoms(e) if a.kind == "axis" and a.name not in fixed}
-    found: dict[Atom, int] = {}
-    for a in loose:
+def _split_affine(e: Index, fixed: frozenset[str]) -> tuple[Index, dict[Atom, int]] | None:
+    """Split an affine position into a fixed part and factors of its other axes.
+
+    None if the position is not affine in them.
+    """
+    varying = {a: a for a in atoms(e) if a.kind == "axis" and a.name not in fixed}
+    factors: dict[Atom, int] = {}
+    for a in varying:
         k = coefficient(e, a.name)
         if not isinstance(k, int):
             return None
-        found[a] = k
-    return (e if isinstance(e, int) else substitute(e, {a.name: 0 for a in loose})), found
+        factors[a] = k
+    return (e if isinstance(e, int) else substitute(e, {a.name: 0 for a in varying})), factors
 
 
 # ---- operators on truth values -----------------------------------------------------------------
 
-_CUBES: dict[tuple[str, bool], list[tuple[tuple[int, bool], ...]]] = {}
+_IMPLICANTS: dict[tuple[str, bool], list[tuple[tuple[int, bool], ...]]] = {}
 
 
-def _cubes(t: Term, wanted: bool) -> list[tuple[tuple[int, bool], ...]] | None:
-    """When an operator on truth values is `wanted`: if any of these holds, which say what operands
-    are.  None for other operators."""
+def _implicants(t: Term, target: bool) -> list[tuple[tuple[int, bool], ...]] | None:
+    """Return the prime implicants of a truth-valued operator being `target`; None for others.
+
+    Each says which operands have which value; the operator is `target` if any of them holds.
+    """
     if t.kind != "apply" or not 0 < len(t.args) <= MOST_OPERANDS:
         return None
     if any(a.dtype != bool_ for a in t.args):
         return None
-    key = t.op, wanted
-    if key not in _CUBES:
-        _CUBES[key] = list(_prime(t.op, len(t.args), wanted))
-    return _CUBES[key]
+    key = t.op, target
+    if key not in _IMPLICANTS:
+        _IMPLICANTS[key] = list(_prime_implicants(t.op, len(t.args), target))
+    return _IMPLICANTS[key]
 
 
-def _prime(op: str, arity: int, wanted: bool) -> Iterator[tuple[tuple[int, bool], ...]]:
-    """The shortest statements about operands from which the answer follows, that together cover
-    all answers."""
+def _prime_implicants(op: str, arity: int, target: bool) -> Iterator[tuple[tuple[int, bool], ...]]:
+    """Iterate over minimal operand assignments that imply the result and together cover it."""
     row = SCALARS[op]
     table = {
         values: bool(row.numpy(*map(np.bool_, values)))
         for values in every((False, True), repeat=arity)
     }
     covered: set[tuple[bool, ...]] = set()
-    for told in sorted(every((None, False, True), repeat=arity), key=lambda c: c.count(None))[::-1]:
-        fits = [v for v in table if all(c is None or c == x for c, x in zip(told, v, strict=True))]
-        if all(table[v] == wanted for v in fits) and not covered.issuperset(fits):
-            covered.update(fits)
-            yield tuple((k, c) for k, c in enumerate(told) if c is not None)
+    for cube in sorted(every((None, False, True), repeat=arity), key=lambda c: c.count(None))[::-1]:
+        matching = [
+            v for v in table if all(c is None or c == x for c, x in zip(cube, v, strict=True))
+        ]
+        if all(table[v] == target for v in matching) and not covered.issuperset(matching):
+            covered.update(matching)
+            yield tuple((k, c) for k, c in enumerate(cube) if c is not None)

@@ -1,9 +1,9 @@
-"""Proofs that a factor can follow what it reads: known ones, kept ones, and new ones by SymPy.
+"""Prove that a factor can be rescaled: by built-in, cached or new SymPy proofs.
 
-A claim is spelled so that equal ones agree for all constants of a sign, so that few proofs serve
-many programs.  Those of common factors are written down here (a test proves them again); others
-need the package sympy (`pip install smelt[derive]`), which is imported for the first new claim and
-never before, and are kept in the user's cache.  Without a proof nothing is carried.
+A claim is written so that one proof covers all constants of a sign, so few proofs serve many
+programs. Claims about common factors are listed in `PROVED` (a test proves them again). Others need
+the package sympy (`pip install smelt[derive]`), which is imported for the first new claim only;
+their results are kept in the user's cache. Nothing is carried without a proof.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from smelt.imports import imported
 from smelt.ops.symbolic import MEANINGS, SYSTEM, has_system
 
 VERSION = 1
-"""Of claims and of how they are proved: what an older one kept is not believed."""
+"""Version of the claims and of the prover: cached results of an older one are ignored."""
 PROVED = frozenset(
     {
         "gauge 0 exp(sub(v:~,r0:~))",
@@ -49,8 +49,11 @@ PROVED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """That a factor follows a gauge in place of the thing number `number` that moves, or that it
-    has the rank `number`."""
+    """A claim about a factor that is to be proved.
+
+    Kind "gauge": it can be carried under a gauge that replaces its moving part `number`. Kind
+    "rank": it has rank `number`.
+    """
 
     kind: str
     formula: Formula
@@ -58,12 +61,12 @@ class Claim:
 
     @property
     def text(self) -> str:
-        """The claim, for all constants of the signs that it tells."""
+        """Return the claim as text, valid for all constants of the recorded signs."""
         return f"{self.kind} {self.number} {self.formula.key}"
 
 
 class Shelf:
-    """Where proofs are kept between processes: the driver puts the user's cache here."""
+    """Cache of proofs between processes; the driver connects it to the user's cache."""
 
     def __init__(self) -> None:
         self.get: Callable[[str], bool | None] = lambda _: None
@@ -71,39 +74,39 @@ class Shelf:
 
 
 SHELF = Shelf()
-_KNOWN: dict[str, bool] = {}
+_RESULTS: dict[str, bool] = {}
 wanting: set[str] = set()
-"""Claims that numbers speak for and nobody could prove, for want of a prover."""
+"""Claims that sampling supports but that no prover was available for."""
 
 
 def is_wanting(key: str) -> bool:
-    """Whether a formula would follow if somebody could prove it."""
+    """Return whether a formula could be carried if its claim were proved."""
     return any(text.endswith(f" {key}") for text in wanting)
 
 
 def is_proved(claim: Claim) -> bool:
-    """Whether a claim that numbers speak for is true."""
+    """Return whether a claim that sampling supports is true."""
     text = claim.text
     if text in PROVED:
         return True
-    found = _KNOWN.get(text)
-    if found is None:
-        found = SHELF.get(text)
-        if found is None:
+    result = _RESULTS.get(text)
+    if result is None:
+        result = SHELF.get(text)
+        if result is None:
             if not has_system():
                 wanting.add(text)
                 return False
-            found = prove(claim)
-            SHELF.put(text, found)
-        _KNOWN[text] = found
-    return found
+            result = prove(claim)
+            SHELF.put(text, result)
+        _RESULTS[text] = result
+    return result
 
 
 # ---- by SymPy ----------------------------------------------------------------------------------
 
 
 def prove(claim: Claim) -> bool:
-    """Whether SymPy finds a claim true for all numbers of the signs that its parts have."""
+    """Return whether SymPy proves a claim for all numbers of the signs of its parts."""
     s: Any = imported(SYSTEM)
     writer = _Writer(s, claim.formula)
     try:
@@ -113,45 +116,45 @@ def prove(claim: Claim) -> bool:
 
 
 class _Writer:
-    """A formula as expressions of SymPy."""
+    """Translates a formula into SymPy expressions."""
 
     def __init__(self, s: Any, f: Formula) -> None:
         self.s, self.f = s, f
         self.symbols = {t: self.symbol(f"a{k}", t) for k, t in enumerate(f.atoms)}
         self.numbers: dict[float, Any] = {}
 
-    def symbol(self, name: str, of: Term) -> Any:
-        """A number of the sign of a part."""
+    def symbol(self, name: str, part: Term) -> Any:
+        """Return a symbol of the sign of a part."""
         return (
             self.s.Symbol(name, positive=True)
-            if self.f.signs[of]
+            if self.f.signs[part]
             else self.s.Symbol(name, real=True)
         )
 
-    def at(self, given: dict[Term, Any]) -> Any:
-        """The formula with parts replaced."""
-        return self._walk(self.f.term, {**self.symbols, **given})
+    def at(self, replacements: dict[Term, Any]) -> Any:
+        """Return the formula with parts replaced."""
+        return self._translate(self.f.term, {**self.symbols, **replacements})
 
-    def _walk(self, t: Term, known: dict[Term, Any]) -> Any:
-        if t in known:
-            return known[t]
+    def _translate(self, t: Term, symbols: dict[Term, Any]) -> Any:
+        if t in symbols:
+            return symbols[t]
         if t.kind == "const":
             return self._number(float(t.value))
-        args = [self._walk(a, known) for a in t.args]
+        args = [self._translate(a, symbols) for a in t.args]
         return args[0] if t.kind == "cast" else MEANINGS[t.op](self.s, *args)
 
     def _number(self, value: float) -> Any:
         if is_plain(value):
             return self.s.Rational(value)
         if value not in self.numbers:
-            made = self.s.Symbol(f"c{len(self.numbers)}", positive=True)
-            self.numbers[value] = made if value > 0 else -made
+            symbol = self.s.Symbol(f"c{len(self.numbers)}", positive=True)
+            self.numbers[value] = symbol if value > 0 else -symbol
         return self.numbers[value]
 
 
 def _is_zero(s: Any, e: Any) -> bool:
-    """Whether an expression is nothing but a way to write 0."""
-    return _becomes(
+    """Return whether an expression is identically 0."""
+    return _simplifies_to(
         0,
         e,
         (
@@ -165,8 +168,8 @@ def _is_zero(s: Any, e: Any) -> bool:
 
 
 def _is_one(s: Any, e: Any) -> bool:
-    """Whether a quotient is nothing but a way to write 1."""
-    return _becomes(
+    """Return whether a quotient is identically 1."""
+    return _simplifies_to(
         1,
         e,
         (
@@ -180,18 +183,20 @@ def _is_one(s: Any, e: Any) -> bool:
 
 
 MOST_WRITTEN = 3000
-"""Operators of an expression that a step is asked to rewrite; a tenth of it for the last, dearest
-one.  What is longer is not proved."""
+"""Most operators of an expression that a step may rewrite; a tenth for the last, slowest step.
+
+Longer expressions are not proved.
+"""
 
 
-def _becomes(wanted: int, e: Any, steps: Sequence[Callable[[Any], Any]]) -> bool:
-    """Whether steps of rewriting, one after the other, end at a number."""
+def _simplifies_to(target: int, e: Any, steps: Sequence[Callable[[Any], Any]]) -> bool:
+    """Return whether successive rewriting steps reach a number."""
     for step in steps:
-        room = MOST_WRITTEN // 10 if step is steps[-1] else MOST_WRITTEN
-        if e.count_ops() > room:
+        limit = MOST_WRITTEN // 10 if step is steps[-1] else MOST_WRITTEN
+        if e.count_ops() > limit:
             return False
         e = step(e)
-        if e == wanted:
+        if e == target:
             return True
     return False
 
@@ -200,25 +205,27 @@ def _prove_gauge(s: Any, w: _Writer, claim: Claim) -> bool:
     f = claim.formula
     slot = f.moving[claim.number]
     g = s.Symbol("g", positive=True) if f.signs[f.varying] else s.Symbol("g", real=True)
-    held = {t: s.Integer(1) for t in f.moving if t is not slot}
-    unit = s.simplify(w.at({**held, f.varying: g, slot: g}))
+    placeholders = {t: s.Integer(1) for t in f.moving if t is not slot}
+    unit = s.simplify(w.at({**placeholders, f.varying: g, slot: g}))
     if unit.has(g) or unit == 0:
         return False
     left = w.at({}) * unit
-    right = w.at({**held, slot: g}) * w.at({f.varying: g})
+    right = w.at({**placeholders, slot: g}) * w.at({f.varying: g})
     return _is_one(s, left / right) or _is_zero(s, left - right)
 
 
 def _prove_rank(s: Any, w: _Writer, claim: Claim) -> bool:
-    """That no table of its values at one place more has a determinant: then it is a sum of that
-    many products, whichever places its parts are told from."""
+    """Prove that every (k+1) x (k+1) table of values is singular.
+
+    Then the factor is a sum of k products, whichever points its parts are evaluated at.
+    """
     f, k = claim.formula, claim.number
     rows = [w.symbol(f"x{a}", f.varying) for a in range(k + 1)]
     columns = [{t: w.symbol(f"y{b}_{n}", t) for n, t in enumerate(f.moving)} for b in range(k + 1)]
     table = s.Matrix([[w.at({f.varying: x, **c}) for c in columns] for x in rows])
     if k == 1:
-        ways = table[0, 0] * table[1, 1] / (table[0, 1] * table[1, 0])
-        return _is_one(s, ways) or _is_zero(s, table.det())
+        quotient = table[0, 0] * table[1, 1] / (table[0, 1] * table[1, 0])
+        return _is_one(s, quotient) or _is_zero(s, table.det())
     return _is_zero(s, table.det())
 
 

@@ -1,7 +1,11 @@
-"""Terms: what the folds over one axis compute, as a graph of scalar operators; equal terms are one.
+"""Build hash-consed scalar expression graphs of the reductions over a streamed axis.
 
-The planner makes terms from operators' definitions and lowering makes them from a kernel's values;
-the analysis of a cascade sees nothing else, hence neither names of operators nor shapes.
+A *term* is a node of an expression graph: a scalar operator, a reduction, an element of an array.
+Equal terms are one object (hash consing), so `is` compares them.
+
+The planner builds terms from the operators' `define` methods, lowering builds them from the values
+of a kernel. The cascade analysis sees nothing but terms: no operator names of the graph and no
+shapes. Axes are known by name ("n"); `Term.axes` are those that a term varies along.
 
 >>> from smelt.types.dtype import f32
 >>> terms = Terms()
@@ -49,21 +53,23 @@ Kind: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """One value.  Kinds:
+    """Node of an expression graph.
 
-    const    a number (`value`)
-    leaf     an element from outside (`value` tells the maker of the terms which)
-    opaque   something that is no scalar operator, such as a fold over another axis
-    apply    the scalar operator `op`
-    cast     a conversion to `dtype`
-    fold     the fold `op` (a row of COMBINES) of one argument over the axes `over`
-    dot      the sum of products of two arguments over `over`
-    count    how many elements `over` has
-    first    the argument at the first position of a third (`value`) of the axes `over`
-    extreme  the least (`value` True: the most) that an integer is in a block
-    fails    whether a condition fails somewhere in a block
-    old      the carried state number `value`: before a block, and after the last one
-    new      the same after the present block
+    Kinds:
+
+      const    a number (`value`)
+      leaf     an element of an array (`value` identifies it to whoever built the terms)
+      opaque   anything that is no scalar operator, such as a reduction over another axis
+      apply    the scalar operator `op`
+      cast     a conversion to `dtype`
+      fold     the reduction `op` (a row of COMBINES) of one argument over the axes `over`
+      dot      the sum of products of two arguments over `over`
+      count    the number of elements of `over`
+      first    the argument at the start of a third (`value`: 0, 1 or 2) of the axes `over`
+      extreme  the minimum (`value` True: the maximum) of an integer in a block
+      fails    whether a condition is false somewhere in a block
+      old      the carried state number `value`: before a block, and after the last one
+      new      the same state after the current block
     """
 
     number: int
@@ -75,9 +81,9 @@ class Term:
     value: Any = None
     over: tuple[str, ...] = ()
     is_fold: bool = False
-    """Ends axes that the analysis knows of."""
+    """Whether the term reduces axes that the analysis knows."""
     folds: frozenset[Term] = frozenset()
-    """The folds that it reads (a fold: its arguments read), none behind another one."""
+    """The reductions that it reads directly, not through another reduction."""
 
     def __repr__(self) -> str:
         shown = self.op or self.kind
@@ -90,12 +96,12 @@ NO_AXES, NO_FOLDS = frozenset[str](), frozenset[Term]()
 
 
 class Terms:
-    """Makes terms, equal ones once."""
+    """Builds terms and interns them: equal terms are the same object."""
 
     def __init__(self) -> None:
         self.known: dict[Hashable, Term] = {}
         self.nothing: dict[Hashable, bool] = {}
-        """Whether reductions add nothing, by elements and conditions (`block_sparsity.py`)."""
+        """Whether blocks contribute nothing, by elements and conditions (`block_sparsity.py`)."""
 
     def make(
         self,
@@ -107,145 +113,168 @@ class Terms:
         value: Any = None,
         over: tuple[str, ...] = (),
     ) -> Term:
-        """The term with these parts."""
-        own = (repr(value), type(value)) if kind == "const" else value
-        key = kind, op, tuple([a.number for a in args]), dtype.name, own, over
-        found = self.known.get(key)
-        if found is None:
+        """Return the interned term with these parts."""
+        value_key = (repr(value), type(value)) if kind == "const" else value
+        key = kind, op, tuple([a.number for a in args]), dtype.name, value_key, over
+        term = self.known.get(key)
+        if term is None:
             number = len(self.known)
             is_fold = kind in ("fold", "dot")
-            found = Term(
-                number, kind, op, args, frozenset(axes), dtype, value, over, is_fold, _folds(args)
+            term = Term(
+                number,
+                kind,
+                op,
+                args,
+                frozenset(axes),
+                dtype,
+                value,
+                over,
+                is_fold,
+                _direct_reductions(args),
             )
-            self.known[key] = found
-        return found
+            self.known[key] = term
+        return term
 
     # ---- kinds ---------------------------------------------------------------------------------
 
     def const(self, value: Number, dtype: DType) -> Term:
-        """A number."""
+        """Return a constant of a type."""
         plain = float(value) if dtype.is_float else bool(value) if dtype == bool_ else int(value)
         return self.make("const", "", (), (), dtype, plain)
 
     def leaf(self, value: Hashable, axes: Iterable[str], dtype: DType) -> Term:
-        """An element from outside."""
+        """Return an element of an array; `value` identifies it."""
         return self.make("leaf", "", (), axes, dtype, value)
 
     def opaque(
         self, value: Hashable, args: tuple[Term, ...], axes: Iterable[str], dtype: DType
     ) -> Term:
-        """Something else, made of terms."""
+        """Return a term that the analysis does not look into, with its arguments."""
         return self.make("opaque", "", args, axes, dtype, value)
 
     def apply(self, op: str, *args: Term) -> Term:
-        """A scalar operator; the result type follows from its row."""
-        dtype = _result(op, tuple([a.dtype for a in args]))
+        """Return a scalar operator on terms; the result type follows from its table row."""
+        dtype = _result_type(op, tuple([a.dtype for a in args]))
         return self.make("apply", op, args, _axes(args), dtype)
 
     def cast(self, arg: Term, dtype: DType) -> Term:
-        """A conversion; to a half type it rounds, and goes on in float32 (`value` says so)."""
+        """Return a conversion to a type.
+
+        One to a half type rounds and continues in float32 (`value` is the half type).
+        """
         if dtype == arg.dtype:
             return arg
         half = dtype if dtype.compute != dtype else None
         return self.make("cast", "", (arg,), arg.axes, dtype.compute, half)
 
     def fold(self, combine: str, arg: Term, over: tuple[str, ...], dtype: DType) -> Term:
-        """A fold over axes."""
+        """Return the reduction of a term over axes."""
         return self.make("fold", combine, (arg,), arg.axes - set(over), dtype, None, over)
 
     def winner(
         self, combine: str, arg: Term, over: tuple[str, ...], extents: Mapping[str, Index]
     ) -> Term:
-        """A fold that asks where the winner stands: with the row-major position as an operand."""
-        at: Index = 0
+        """Return an arg-reduction: its second operand is the row-major position over the axes."""
+        position: Index = 0
         for a in over:
-            at = add(mul(at, extents[a]), axis(a, extents[a]))
-        arg = self.cast(arg, i8) if arg.dtype.kind == "bool" else arg  # truths have no extremes
-        args, axes = (arg, self.index(at)), arg.axes - set(over)
+            position = add(mul(position, extents[a]), axis(a, extents[a]))
+        # bool has no identity for min and max
+        arg = self.cast(arg, i8) if arg.dtype.kind == "bool" else arg
+        args, axes = (arg, self.index(position)), arg.axes - set(over)
         return self.make("fold", combine, args, axes, i64, None, over)
 
     def dot(self, left: Term, right: Term, over: tuple[str, ...], dtype: DType) -> Term:
-        """A sum of products over axes; of factors of a half type (`value` says so) in float32."""
+        """Return a sum of products over axes.
+
+        Factors of a half type (`value` of the term) are summed in float32.
+        """
         axes = _axes((left, right)) - set(over)
         half = dtype if dtype.compute != dtype else None
         return self.make("dot", "", (left, right), axes, dtype.compute, half, over)
 
     def count(self, over: tuple[str, ...], dtype: DType) -> Term:
-        """How many elements axes have."""
+        """Return the number of elements of axes."""
         return self.make("count", "", (), (), dtype, None, over)
 
     def first(self, arg: Term, over: tuple[str, ...], third: int = 0) -> Term:
-        """A term at the first position of axes, or of their second or last third."""
+        """Return a term at the start of axes, or of a later third of them.
+
+        `third` is 0, 1 or 2: the start, or the start of the second or last third.
+        """
         if not arg.axes & set(over):
             return arg
         return self.make("first", "", (arg,), arg.axes - set(over), arg.dtype, third, over)
 
     def state(self, number: int, axes: Iterable[str], dtype: DType, *, new: bool = False) -> Term:
-        """A carried state."""
+        """Return a carried state, before or after the current block."""
         return self.make("new" if new else "old", "", (), axes, dtype, number)
 
-    # ---- what blocks of a stream are told by ---------------------------------------------------
+    # ---- conditions and positions --------------------------------------------------------------
 
     def index(self, e: Index) -> Term:
-        """A position as an integer."""
+        """Return a position as an integer."""
         if isinstance(e, int):
             return self.const(e, i64)
         return self.opaque(IndexValue(e, i64), (), axes_of(e), i64)
 
     def extreme(self, arg: Term, *, largest: bool) -> Term:
-        """The least or the most of an integer in a block."""
+        """Return the minimum or maximum of an integer in a block."""
         return self.make("extreme", "", (arg,), (), arg.dtype, largest)
 
     def fails(self, condition: Term) -> Term:
-        """Whether a condition fails somewhere in a block."""
+        """Return whether a condition is false somewhere in a block."""
         return self.make("fails", "", (condition,), (), bool_)
 
     def negated(self, t: Term) -> Term:
-        """The opposite of a condition."""
+        """Return the negation of a condition, simplified."""
         if t.kind == "const":
             return self.const(not t.value, bool_)
         return t.args[0] if t.op == "not" else self.apply("not", t)
 
     def both(self, x: Term, y: Term) -> Term:
-        """Whether two conditions hold."""
+        """Return the conjunction of two conditions, simplified."""
         return self._logical("and", x, y, False)
 
     def either(self, x: Term, y: Term) -> Term:
-        """Whether one of two conditions holds."""
+        """Return the disjunction of two conditions, simplified."""
         return self._logical("or", x, y, True)
 
-    def _logical(self, op: str, x: Term, y: Term, decides: bool) -> Term:
+    def _logical(self, op: str, x: Term, y: Term, absorbing: bool) -> Term:
         for one, other in ((x, y), (y, x)):
             if one.kind == "const":
-                return one if one.value == decides else other
+                return one if one.value == absorbing else other
         return x if x is y else self.apply(op, x, y)
 
     def exceeds(self, x: Term, y: Term, *, strict: bool) -> Term:
-        """x > y, or x >= y."""
+        """Return x > y (`strict`) or x >= y."""
         return self.apply("gt" if strict else "ge", x, y)
 
     def greater(self, x: Term, y: Term) -> Term:
-        """The greater of two numbers."""
+        """Return the maximum of two terms."""
         return x if x is y else self.apply("max", x, y)
 
     def lesser(self, x: Term, y: Term) -> Term:
-        """The lesser of two numbers."""
+        """Return the minimum of two terms."""
         return x if x is y else self.apply("min", x, y)
 
     def as_good(self, x: Term, best: Term) -> Term:
-        """Whether x is the best number of all, or NaN, than which nothing is better."""
-        same = self.apply("eq", x, best)
-        return self.either(same, self.negated(self.apply("eq", x, x))) if x.dtype.is_float else same
+        """Return whether x equals the best value or is NaN (NaN beats every number)."""
+        is_best = self.apply("eq", x, best)
+        return (
+            self.either(is_best, self.negated(self.apply("eq", x, x)))
+            if x.dtype.is_float
+            else is_best
+        )
 
     def is_number(self, x: Term) -> Term:
-        """Whether x is not NaN."""
+        """Return whether x is not NaN."""
         return self.apply("eq", x, x)
 
     def equals(self, x: Term, number: Number) -> Term:
-        """Whether x is a number."""
+        """Return whether x equals a number."""
         return self.apply("eq", x, self.const(number, x.dtype))
 
-    # ---- what transports are built with --------------------------------------------------------
+    # ---- arithmetic ----------------------------------------------------------------------------
 
     def add(self, x: Term, y: Term) -> Term:
         return self.apply("add", x, y)
@@ -263,50 +292,59 @@ class Terms:
         return self.apply("neg", x)
 
     def where_equal(self, x: Term, number: Number, then: Term, otherwise: Term) -> Term:
-        """`then` where x is a number, else `otherwise`."""
+        """Return `then` where x equals a number, else `otherwise`."""
         return self.choose(self.equals(x, number), then, otherwise)
 
     def choose(self, condition: Term, then: Term, otherwise: Term) -> Term:
-        """`then` where a condition holds, else `otherwise`."""
+        """Return `then` where a condition holds, else `otherwise`."""
         return self.apply("select", condition, then, otherwise)
 
-    # ---- ways through --------------------------------------------------------------------------
+    # ---- traversal -----------------------------------------------------------------------------
 
     def width(self, name: str, sizes: Mapping[str, int]) -> int:
-        """The most elements that any term has at one position of an axis, along axes of `sizes`."""
+        """Return the most elements of any term per position of an axis.
+
+        Elements are counted along the axes in `sizes`.
+        """
         return width(self.known.values(), name, sizes)
 
     def swap(self, term: Term, new: Mapping[Term, Term]) -> Term:
-        """`term` with terms in it replaced; what folds read is left alone."""
-        done: dict[Term, Term] = dict(new)
+        """Return `term` with subterms replaced; the arguments of reductions stay as they are."""
+        replaced: dict[Term, Term] = dict(new)
 
         def walk(t: Term) -> Term:
-            found = done.get(t)
-            if found is None:
+            result = replaced.get(t)
+            if result is None:
                 args = t.args if t.is_fold else tuple(map(walk, t.args))
-                found = t if args == t.args else self._with(t, args)
-                done[t] = found
-            return found
+                result = t if args == t.args else self._with(t, args)
+                replaced[t] = result
+            return result
 
         return walk(term)
 
     def _with(self, t: Term, args: tuple[Term, ...]) -> Term:
-        gone = frozenset(t.over) if t.kind == "first" else NO_AXES
-        kept = t.axes - _axes(t.args)  # axes of its own
-        return self.make(t.kind, t.op, args, (_axes(args) | kept) - gone, t.dtype, t.value, t.over)
+        removed = frozenset(t.over) if t.kind == "first" else NO_AXES
+        # axes that come from no argument, such as those of a position
+        extra = t.axes - _axes(t.args)
+        return self.make(
+            t.kind, t.op, args, (_axes(args) | extra) - removed, t.dtype, t.value, t.over
+        )
 
 
 def width(terms: Iterable[Term], name: str, sizes: Mapping[str, int]) -> int:
-    """The same of some terms."""
-    found = {t.axes for t in terms if name in t.axes}
+    """Return the most elements of any term per position of an axis.
+
+    Elements are counted along the axes in `sizes`.
+    """
+    axis_sets = {t.axes for t in terms if name in t.axes}
     return max(
-        (prod(sizes[a] for a in axes if a in sizes and a != name) for axes in found), default=1
+        (prod(sizes[a] for a in axes if a in sizes and a != name) for axes in axis_sets), default=1
     )
 
 
 @lru_cache(maxsize=1024)
-def _result(op: str, dtypes: tuple[DType, ...]) -> DType:
-    """The type that a scalar operator computes in."""
+def _result_type(op: str, dtypes: tuple[DType, ...]) -> DType:
+    """Return the type that a scalar operator computes in."""
     return SCALARS[op].result(*dtypes).compute
 
 
@@ -314,17 +352,17 @@ def _axes(terms: Iterable[Term]) -> frozenset[str]:
     return NO_AXES.union(*[t.axes for t in terms])
 
 
-def _folds(args: tuple[Term, ...]) -> frozenset[Term]:
-    """The folds that arguments are or read."""
-    found = NO_FOLDS
+def _direct_reductions(args: tuple[Term, ...]) -> frozenset[Term]:
+    """Return the reductions that arguments are or read."""
+    reductions = NO_FOLDS
     for a in args:
-        more = frozenset((a,)) if a.is_fold else a.folds
-        found = found | more if found else more
-    return found
+        direct = frozenset((a,)) if a.is_fold else a.folds
+        reductions = reductions | direct if reductions else direct
+    return reductions
 
 
 def cone(term: Term) -> Iterator[Term]:
-    """The terms that `term` is made of, itself first, down to leaves and folds."""
+    """Iterate over the subterms of `term`, itself first, down to leaves and reductions."""
     seen = {term}
     pending = [term]
     while pending:
@@ -337,29 +375,34 @@ def cone(term: Term) -> Iterator[Term]:
 
 
 def folds_in(term: Term) -> frozenset[Term]:
-    """The folds that `term` (if a fold, its arguments) reads."""
+    """Return the reductions that `term` (if a reduction, its arguments) reads."""
     return term.folds
 
 
-def evaluate(term: Term, given: Callable[[Term], Any], known: dict[Term, Any] | None = None) -> Any:
-    """The value of a term, as an array or a scalar; `given` knows leaves, folds and states, and
-    `known` the values of some terms, to which those of others are added."""
-    known = {} if known is None else known
+def evaluate(
+    term: Term, leaf_value: Callable[[Term], Any], values: dict[Term, Any] | None = None
+) -> Any:
+    """Return the value of a term as an array or scalar.
+
+    `leaf_value` supplies leaves, reductions and states. `values` holds values that are known
+    already; those that are computed are added.
+    """
+    values = {} if values is None else values
 
     def walk(t: Term) -> Any:
-        if t not in known:
+        if t not in values:
             match t.kind:
                 case "const":
-                    known[t] = np.asarray(t.value, t.dtype.numpy)
+                    values[t] = np.asarray(t.value, t.dtype.numpy)
                 case "apply":
-                    known[t] = SCALARS[t.op].numpy(*map(walk, t.args))
+                    values[t] = SCALARS[t.op].numpy(*map(walk, t.args))
                 case "cast":
-                    wanted = t.value or t.dtype
-                    found = cast_reference(np.asarray(walk(t.args[0])), wanted)
-                    known[t] = found.astype(t.dtype.numpy)
+                    target = t.value or t.dtype
+                    converted = cast_reference(np.asarray(walk(t.args[0])), target)
+                    values[t] = converted.astype(t.dtype.numpy)
                 case _:
-                    known[t] = given(t)
-        return known[t]
+                    values[t] = leaf_value(t)
+        return values[t]
 
     with np.errstate(all="ignore"):
         return walk(term)

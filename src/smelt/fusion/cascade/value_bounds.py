@@ -1,8 +1,9 @@
-"""Between which numbers an element is, told from the magnitudes of what it is made of.
+"""Bound the value of an element by the magnitudes of its operands.
 
-A score that nobody computes is still bounded: a sum of d products is at most d times the largest
-factors.  The bound is a term over folds that read arrays once, where the element itself would take
-a product; it is NaN or infinite where an array is, so that whoever compares with it sees that.
+A score that is never computed is still bounded: a sum of d products is at most d times the largest
+factors. The bound is a term over reductions that read each array once, where computing the element
+would take a contraction. It is NaN or infinite where an array is, so a comparison with it notices
+that.
 
 >>> from smelt.fusion.cascade.term import Terms
 >>> from smelt.types.dtype import f32
@@ -25,71 +26,76 @@ from smelt.ops.scalar import SCALARS
 
 
 class Span(NamedTuple):
-    """Terms between which an element is."""
+    """Lower and upper bound of an element, as terms."""
 
     low: Term
     high: Term
 
 
-def between(terms: Terms, t: Term, told: Mapping[Term, bool], rows: frozenset[str]) -> Span | None:
-    """Between which numbers an element is where some conditions are `told`, for each position of
-    the axes `rows`; None if its operators do not say."""
-    return _Between(terms, told, rows).of(t)
+def between(
+    terms: Terms, t: Term, conditions: Mapping[Term, bool], rows: frozenset[str]
+) -> Span | None:
+    """Return bounds of an element for each position of the axes `rows`, None if unknown.
+
+    `conditions` maps conditions to the values that they are taken to have.
+    """
+    return _Between(terms, conditions, rows).of(t)
 
 
 class _Between:
-    def __init__(self, terms: Terms, told: Mapping[Term, bool], rows: frozenset[str]) -> None:
-        self.terms, self.told, self.rows = terms, told, rows
+    def __init__(self, terms: Terms, conditions: Mapping[Term, bool], rows: frozenset[str]) -> None:
+        self.terms, self.told, self.rows = terms, conditions, rows
         self.known: dict[Term, Span | None] = {}
 
     def of(self, t: Term) -> Span | None:
-        """The span of a term."""
+        """Return the bounds of a term."""
         if t not in self.known:
-            self.known[t] = self._of(t)
+            self.known[t] = self._bounds_of(t)
         return self.known[t]
 
-    def _of(self, t: Term) -> Span | None:
+    def _bounds_of(self, t: Term) -> Span | None:
         terms = self.terms
         if t in self.told:
-            return _one(terms.const(self.told[t], t.dtype))
+            return _point(terms.const(self.told[t], t.dtype))
         if t.kind == "const":
-            return _one(t)
+            return _point(t)
         if t.dtype.is_float and is_read(t):
-            return self._about(self._largest(t))
+            return self._symmetric(self._largest(t))
         if t.kind == "cast" and t.args[0].dtype.kind == "int" and t.dtype.is_float:
-            return self._about(self._largest(t)) if is_read(t.args[0]) else None
+            return self._symmetric(self._largest(t)) if is_read(t.args[0]) else None
         if t.kind == "opaque" and len(t.args) == 2 and t.dtype.is_float and _is_product(t):
             sides = [self._magnitude(a) for a in t.args]
             over = tuple(sorted((t.args[0].axes | t.args[1].axes) - t.axes))
             return self._multiplied([terms.count(over, t.dtype), *sides])
         spans = [self.of(a) for a in t.args]
         if t.kind == "cast" and (span := spans[0]) is not None:
-            return Span(*(_folded(terms, terms.cast(e, t.dtype)) for e in span))
+            return Span(*(_fold_constants(terms, terms.cast(e, t.dtype)) for e in span))
         return self._applied(t, spans) if t.kind == "apply" else None
 
     def _applied(self, t: Term, spans: list[Span | None]) -> Span | None:
-        """The span of an operator's result, by its row's columns."""
+        """Return the bounds of an operator's result, from the columns of its table row."""
         terms, row = self.terms, SCALARS[t.op]
         if row.chooses:
             return self._chosen(spans)
         if all(s is not None and s.low.kind == "const" and s.low is s.high for s in spans):
-            return _one(_folded(terms, terms.apply(t.op, *(s.low for s in spans if s))))
+            return _point(_fold_constants(terms, terms.apply(t.op, *(s.low for s in spans if s))))
         if not t.dtype.is_float:
             return None
         if row.powers:
-            factors: list[Term | None] = []
+            magnitudes: list[Term | None] = []
             for a, span, p in zip(t.args, spans, row.powers, strict=True):
                 if p < 0 and (
                     span is None or span.low.kind != "const" or span.low is not span.high
                 ):
                     return None
-                number = span.low if p < 0 and span is not None else None
-                factors += (
+                divisor = span.low if p < 0 and span is not None else None
+                magnitudes += (
                     [self._magnitude(a)] * p
-                    if number is None
-                    else [_folded(terms, terms.div(terms.const(1.0, t.dtype), number))] * -p
+                    if divisor is None
+                    else [_fold_constants(terms, terms.div(terms.const(1.0, t.dtype), divisor))]
+                    * -p
                 )
-            return self._multiplied(factors)
+            return self._multiplied(magnitudes)
         slopes = row.linear or row.monotone
         if not slopes or 0 in slopes:
             return None
@@ -98,73 +104,73 @@ class _Between:
             parts = [s[(slope < 0) ^ end] for s, slope in zip(spans, slopes) if s is not None]
             if len(parts) < len(spans):
                 return None
-            found = terms.apply(t.op, *parts)
-            for e in () if row.linear else parts:  # what is bounded here may have been infinite
-                found = found if e.kind == "const" else terms.add(found, terms.sub(e, e))
-            ends.append(found)
+            bound = terms.apply(t.op, *parts)
+            for e in () if row.linear else parts:  # NaN where an infinite operand was clamped
+                bound = bound if e.kind == "const" else terms.add(bound, terms.sub(e, e))
+            ends.append(bound)
         return Span(*ends)
 
     def _chosen(self, spans: list[Span | None]) -> Span | None:
-        """One of two values, or either."""
+        """Return the bounds of a select."""
         mask, *values = spans
         if mask is not None and mask.low.kind == "const":
             return values[0 if mask.low.value else 1]
-        one, other = values
-        if one is None or other is None:
+        then, otherwise = values
+        if then is None or otherwise is None:
             return None
         terms = self.terms
-        return Span(terms.lesser(one.low, other.low), terms.greater(one.high, other.high))
+        return Span(terms.lesser(then.low, otherwise.low), terms.greater(then.high, otherwise.high))
 
     def _magnitude(self, t: Term) -> Term | None:
-        """The most that a term is, whatever its sign."""
+        """Return an upper bound of a term's absolute value."""
         span, terms = self.of(t), self.terms
         if span is None:
             return None
-        low = _folded(terms, terms.neg(span.low))
+        low = _fold_constants(terms, terms.neg(span.low))
         if low is span.high:
             return low
-        return _folded(terms, terms.greater(low, span.high))
+        return _fold_constants(terms, terms.greater(low, span.high))
 
     def _multiplied(self, factors: list[Term | None]) -> Span | None:
-        found: Term | None = None
+        magnitude: Term | None = None
         for f in factors:
             if f is None:
                 return None
-            found = f if found is None else self.terms.mul(found, f)
-        return None if found is None else self._about(found)
+            magnitude = f if magnitude is None else self.terms.mul(magnitude, f)
+        return None if magnitude is None else self._symmetric(magnitude)
 
-    def _about(self, magnitude: Term) -> Span:
+    def _symmetric(self, magnitude: Term) -> Span:
         return Span(self.terms.neg(magnitude), magnitude)
 
     def _largest(self, t: Term) -> Term:
-        """The largest magnitude of an array's elements, for each row."""
+        """Return the largest magnitude of an array's elements, for each row."""
         terms = self.terms
-        size = terms.greater(t, terms.neg(t))
+        magnitude = terms.greater(t, terms.neg(t))
         over = tuple(sorted(t.axes - self.rows))
-        return terms.fold(EXTREMES[1], size, over, t.dtype) if over else size
+        return terms.fold(EXTREMES[1], magnitude, over, t.dtype) if over else magnitude
 
 
-def _one(t: Term) -> Span:
+def _point(t: Term) -> Span:
     return Span(t, t)
 
 
 def _is_product(t: Term) -> bool:
-    """Whether a term that folds other axes is a sum of products."""
+    """Return whether a term that reduces other axes is a sum of products."""
     value: Any = t.value
     return isinstance(value, Dot) or (isinstance(value, tuple) and value[:2] == ("fold", ""))
 
 
-def _folded(terms: Terms, t: Term) -> Term:
-    """An operator on numbers as their number; a sign that is taken away twice is none."""
+def _fold_constants(terms: Terms, t: Term) -> Term:
+    """Evaluate an operator on constants; cancel a double negation."""
     if t.kind in ("apply", "cast") and all(a.kind == "const" for a in t.args):
-        return terms.const(evaluate(t, _nothing).item(), t.dtype)
+        return terms.const(evaluate(t, _no_leaf).item(), t.dtype)
     inner = t.args[0] if t.kind == "apply" and SCALARS[t.op].linear == (-1,) else None
     if inner is not None and inner.kind == "apply" and SCALARS[inner.op].linear == (-1,):
         return inner.args[0]
     return t
 
 
-def _nothing(t: Term) -> Any:
+def _no_leaf(t: Term) -> Any:
     raise AssertionError(t)
 
 

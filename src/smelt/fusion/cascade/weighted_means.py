@@ -1,16 +1,16 @@
-"""Weights that are divided by their sum, summed as products under a power of 2 near that sum.
+"""Sum products of normalised weights under a power of 2 near the weights' sum.
 
-A sum of products of e / l, where l reads the sum of all e, is that of e over l.  But e has no
-bound of its own: products of large weights would leave the range of their type, and those of small
-ones vanish, where e / l does neither.  So they are carried under the power of 2 nearest the running
-sum of their sizes.  Weights that are never negative have that sum carried already: it is what they
-are divided by.  Bringing products from one power to the next rounds nothing.
+A sum of products of e / l, where l reads the sum of all e, equals the sum of products of e, over l.
+But e has no bound of its own: products of large weights overflow and those of small ones underflow,
+where e / l does neither. So they are carried under the power of 2 nearest the running sum of
+magnitudes. For weights that are never negative that sum is carried already: it is their divisor.
+Rescaling from one power to the next does not round.
 
     l' = l + sum(e over n)
     a' = a * 2^(n(l) - n(l')) + sum(e / 2^n(l') * v over n)
     sum(e / l * v) = a * (2^n(l) / l)
 
-The power stays within `REACH`, so that it can always be undone: beyond, sums count as those there.
+The power stays within +-`REACH`, so that it can always be undone.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ from smelt.ops.reduce import accumulator
 from smelt.types.dtype import DType, f64
 
 REACH = 60
-"""Largest power of 2, and least but for the sign, that single precision is carried under: what
-brings a sum from one end to the other, times some number, is still in range."""
+"""Largest magnitude of the binary exponent for single precision.
+
+Rescaling a sum from one end to the other, times some number, stays in range.
+"""
 REACH_WIDE = 500
-"""The same of double precision."""
+"""As `REACH`, for double precision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """A factor under the power of 2 nearest its running sum."""
+    """A factor divided by the power of 2 nearest its running sum."""
 
     element: Term
     """The factor over the power."""
     moved: Term
-    """What sums shrink by in the present block."""
+    """Factor by which sums are rescaled in the current block."""
     power: Term
     """The last power."""
 
@@ -51,21 +53,23 @@ def weighed(
     over: tuple[str, ...],
     state: Callable[[Term], Term],
 ) -> Weighed:
-    """An element of which something has left a sum of products.  Raises NotSeparable where it was
-    several factors: their product may be out of range by itself."""
+    """Scale a factor from whose sum of products another factor was hoisted.
+
+    Raises NotSeparable if several factors were left: their product may be out of range by itself.
+    """
     alone = len(product.plain) == 1 and product.plain[0][1] == 1
     if not alone or product.derived or not set(over) <= element.axes:
         raise NotSeparable(SUM_OF_PRODUCTS[1])
-    size = element
+    magnitude = element
     if not is_positive(element, {}):
-        size = terms.greater(element, terms.neg(element))
+        magnitude = terms.greater(element, terms.neg(element))
     combine = SUM_OF_PRODUCTS[0]
-    wide = accumulator(COMBINES[combine], element.dtype)
-    last = state(terms.fold(combine, size, over, wide))
-    new = terms.state(last.value, last.axes, wide, new=True)
+    accumulator_type = accumulator(COMBINES[combine], element.dtype)
+    last = state(terms.fold(combine, magnitude, over, accumulator_type))
+    new = terms.state(last.value, last.axes, accumulator_type, new=True)
     dtype = element.dtype.compute
     log, moved = POWERS_OF_TWO
-    before, after = (terms.apply(log, _within(terms, t, dtype)) for t in (last, new))
+    before, after = (terms.apply(log, _clamped(terms, t, dtype)) for t in (last, new))
     one = terms.const(0.0, dtype)
     return Weighed(
         terms.mul(element, terms.apply(moved, one, after)),
@@ -74,8 +78,8 @@ def weighed(
     )
 
 
-def _within(terms: Terms, total: Term, dtype: DType) -> Term:
-    """A sum, or the nearest number whose power of 2 is within reach."""
+def _clamped(terms: Terms, total: Term, dtype: DType) -> Term:
+    """Return a sum clamped to the numbers whose power of 2 is within reach."""
     reach = REACH_WIDE if dtype.bits == f64.bits else REACH
     least, most = (terms.const(2.0**p, dtype) for p in (-reach, reach))
     return terms.lesser(terms.greater(terms.cast(total, dtype), least), most)
