@@ -1,8 +1,8 @@
-"""The interpreter of kernels: NumPy, slow, and suspicious of everything.
+"""Interpret kernels in NumPy: slow, with every access checked.
 
-It runs the grid's blocks one by one in any order, checks every index of every load and store,
-refuses two stores to one element, reads of what was overwritten, and outputs left unfinished, and
-counts what crosses memory.  It is what lowering and code generation are tested against.
+The interpreter is the reference for lowering and code generation. It runs the grid's blocks one
+by one in any order, checks every index of every load and store, rejects two stores to one
+element, reads of overwritten data and incomplete outputs, and counts memory traffic.
 
 >>> from smelt.kernel.text import parse
 >>> kernel = parse('''
@@ -49,15 +49,15 @@ def run(
     complete: bool = True,
     trace: Trace | None = None,
 ) -> dict[str, Any]:
-    """The outputs of a kernel by name (a list of arrays for a family).
+    """Run a kernel and return its outputs by name (a list of arrays for a family).
 
-    `arrays` are the inputs, by name or in order; a family is a sequence of arrays.  Sizes follow
-    from their shapes, what does not is given by `sizes`.  `order` is that of the grid's blocks;
-    `grid_sizes` overrides the size of an axis' blocks, in the grid and in streams, where that is
-    not one.  With `complete`, every element of every output has to be stored.
+    `arrays` are the inputs, by name or in order; a family is a sequence of arrays. Sizes follow
+    from their shapes; `sizes` gives those that do not. `order` is the order of the grid's blocks.
+    `grid_sizes` overrides block sizes other than 1 by axis, in the grid and in streams. With
+    `complete`, every element of every output must be stored.
 
-    Raises VerifyError for an index outside, an element stored twice or never, a read after the
-    store of an output in place, and arrays that do not fit the parameters.
+    Raises VerifyError for an index out of bounds, an element stored twice or never, a read after
+    an in-place store, and arrays that do not fit the parameters.
     """
     return _Run(kernel, order, seed, grid_sizes or {}, complete, trace).call(arrays, sizes or {})
 
@@ -86,18 +86,20 @@ class _Run:
     # ---- the call ------------------------------------------------------------------------------
 
     def call(self, arrays: Arrays, sizes: Mapping[str, int]) -> dict[str, Any]:
-        given = members(self.kernel, arrays)
-        count = max(map(len, given.values()), default=1)
+        families_of = members(self.kernel, arrays)
+        count = max(map(len, families_of.values()), default=1)
         families = {p.name for p in self.kernel.outputs if p.each}
         shared = {
-            p.name: self._buffer(p, given[p.name][0]) for p in self.kernel.inputs if not p.each
+            p.name: self._buffer(p, families_of[p.name][0])
+            for p in self.kernel.inputs
+            if not p.each
         }
         results: dict[str, list[Buffer]] = {p.name: [] for p in self.kernel.outputs}
         for k in range(count):
-            own = {name: values[min(k, len(values) - 1)] for name, values in given.items()}
-            numbers = sizes_of_call(self.kernel, own, sizes)
+            member = {name: values[min(k, len(values) - 1)] for name, values in families_of.items()}
+            numbers = sizes_of_call(self.kernel, member, sizes)
             inputs = {
-                p.name: self._buffer(p, own[p.name]) if p.each else shared[p.name]
+                p.name: self._buffer(p, member[p.name]) if p.each else shared[p.name]
                 for p in self.kernel.inputs
             }
             for p in self.kernel.outputs:
@@ -109,11 +111,13 @@ class _Run:
             self._launch(Evaluator(inputs, outputs, numbers, Space(self.places, {})))
             self._count(self.trace.loads, [b for b in inputs.values() if b.param.each])
         self._count(self.trace.loads, list(shared.values()))
-        self._count(self.trace.stores, [b for found in results.values() for b in found])
+        self._count(self.trace.stores, [b for buffers in results.values() for b in buffers])
         self.trace.blocks += self.block
         return {
-            name: [self._result(b) for b in found] if name in families else self._result(found[0])
-            for name, found in results.items()
+            name: [self._result(b) for b in buffers]
+            if name in families
+            else self._result(buffers[0])
+            for name, buffers in results.items()
         }
 
     def _buffer(self, param: ir.Param, data: Array) -> Buffer:
@@ -136,9 +140,9 @@ class _Run:
 
     def _launch(self, start: Evaluator) -> None:
         extents = {a.name: int(evaluate(a.extent, start.sizes)) for a in self.kernel.axes}
-        whole = {name: range(extent) for name, extent in extents.items()}
+        ranges_of = {name: range(extent) for name, extent in extents.items()}
         cuts = [
-            (b.axis, self.cut(whole[b.axis], b))
+            (b.axis, self.cut(ranges_of[b.axis], b))
             for b in self.kernel.grid
             if isinstance(b, ir.Block)
         ]
@@ -147,7 +151,7 @@ class _Run:
             for chosen in itertools.product(*(ranges for _, ranges in cuts))
         ]
         for ranges in self._ordered(blocks):
-            self._grid_block(start.inner({**whole, **ranges}))
+            self._grid_block(start.inner({**ranges_of, **ranges}))
 
     def _ordered(self, blocks: list[Any]) -> list[Any]:
         if self.order == "backward":
@@ -157,14 +161,14 @@ class _Run:
         return blocks
 
     def size_of(self, block: ir.Block) -> int | None:
-        """The size of a block, with the overrides."""
+        """Return the size of a block, after overrides."""
         return block.size if block.size == 1 else self.grid_sizes.get(block.axis, block.size)
 
-    def cut(self, whole: range, block: ir.Block) -> list[range]:
-        """An axis in blocks; the last one may be shorter."""
-        size = self.size_of(block) or max(len(whole), 1)
+    def cut(self, extent: range, block: ir.Block) -> list[range]:
+        """Split an axis range into blocks; the last one may be shorter."""
+        size = self.size_of(block) or max(len(extent), 1)
         return [
-            range(at, min(at + size, whole.stop)) for at in range(whole.start, whole.stop, size)
+            range(at, min(at + size, extent.stop)) for at in range(extent.start, extent.stop, size)
         ]
 
     def _grid_block(self, place: Evaluator) -> None:
@@ -192,15 +196,15 @@ class _Run:
             self._body(self.kernel.body[joined + 1 :], first)
 
     def _merged(self, left: Evaluator, right: Evaluator) -> dict[str, Tile]:
-        """The states of two parts joined."""
+        """Merge the states of two parts."""
         sides = left.inner({}), right.inner({})
-        joined: dict[str, Tile] = {}
+        merged: dict[str, Tile] = {}
         for name, rule in self.rules.items():
             values = [side.value(rule.transported) for side in sides]
-            joined[name] = sides[0].apply(rule.op, values)
+            merged[name] = sides[0].apply(rule.op, values)
             for side in sides:
-                side.new[name] = joined[name]
-        return joined
+                side.new[name] = merged[name]
+        return merged
 
     # ---- statements ----------------------------------------------------------------------------
 
@@ -265,9 +269,9 @@ class _Run:
     def _stream(self, s: ir.Stream, place: Evaluator) -> None:
         for state in s.states:
             first = place.value(state.init)
-            kept = place.space.sorted((*state.axes, *first.axes))
-            whole = place.space.tile(kept, place.space.full(first, kept))
-            place.names[state.name] = _narrow(state, whole)
+            axes_kept = place.space.sorted((*state.axes, *first.axes))
+            tile = place.space.tile(axes_kept, place.space.full(first, axes_kept))
+            place.names[state.name] = _narrow(state, tile)
         axes = [b.axis for b in s.blocks]
         for chosen in itertools.product(*(self._visits(b, place) for b in s.blocks)):
             inner = place.inner(dict(zip(axes, chosen, strict=True)))
@@ -283,35 +287,38 @@ class _Run:
                     place.names[state.name] = _put(place.names[state.name], new) if s.sees else new
 
     def _visits(self, block: ir.Block, place: Evaluator) -> Iterator[range]:
-        """The blocks of a stream's axis, between its ends and inside its part.  They are cut at
-        multiples of their size from the beginning of the axis, wherever the visits start."""
-        whole, seen = place.space.ranges[block.axis], self._seen(block, place)
-        start, stop = seen.start, seen.stop
+        """Yield the ranges a stream visits along one axis, clipped to its bounds and part.
+
+        Block boundaries are multiples of the block size from the start of the axis, wherever the
+        visits start.
+        """
+        axis_range, visited = place.space.ranges[block.axis], self._seen(block, place)
+        start, stop = visited.start, visited.stop
         if block.part is not None:
             part = self.parts[block.part]
             unit = self.size_of(block) or 1
-            each = _ceil(_ceil(len(whole), unit), part.stop) * unit
-            first = whole.start + part.start * each
-            start, stop = max(start, first), min(first + each, stop)
-        size = self.size_of(block) or max(len(whole), 1)
-        for at in range(start - (start - whole.start) % size, stop, size):
+            part_length = _ceil(_ceil(len(axis_range), unit), part.stop) * unit
+            first = axis_range.start + part.start * part_length
+            start, stop = max(start, first), min(first + part_length, stop)
+        size = self.size_of(block) or max(len(axis_range), 1)
+        for at in range(start - (start - axis_range.start) % size, stop, size):
             yield range(max(at, start), min(at + size, stop))
 
     def _seen(self, block: ir.Block, place: Evaluator) -> range:
-        """The positions of an axis from a block's start to its stop."""
-        whole = place.space.ranges[block.axis]
+        """Return the range of an axis from a block's start to its stop."""
+        axis_range = place.space.ranges[block.axis]
         start, stop = (
-            e if v is None else self._end(block.axis, v, whole, place)
-            for v, e in ((block.start, whole.start), (block.stop, whole.stop))
+            e if v is None else self._end(block.axis, v, axis_range, place)
+            for v, e in ((block.start, axis_range.start), (block.stop, axis_range.stop))
         )
         return range(start, max(start, stop))
 
-    def _end(self, axis: str, v: ir.Value, whole: range, place: Evaluator) -> int:
-        """Where the visits to an axis start or stop."""
-        wanted = place.value(v)
-        if wanted.data.size != 1:
-            raise VerifyError(f"an end of {axis} varies along {wanted.axes}")
-        return min(max(int(wanted.data.reshape(())), whole.start), whole.stop)
+    def _end(self, axis: str, v: ir.Value, axis_range: range, place: Evaluator) -> int:
+        """Evaluate a start or stop bound of an axis, clamped to the axis."""
+        bound = place.value(v)
+        if bound.data.size != 1:
+            raise VerifyError(f"an end of {axis} varies along {bound.axes}")
+        return min(max(int(bound.data.reshape(())), axis_range.start), axis_range.stop)
 
 
 def _ceil(a: int, b: int) -> int:
@@ -319,7 +326,7 @@ def _ceil(a: int, b: int) -> int:
 
 
 def _narrow(state: ir.State, tile: Tile) -> Tile:
-    """Drops axes that a state does not declare; they have to be fixed."""
+    """Drop axes that a state does not declare; they must be fixed."""
     keep = tuple(k for k, a in enumerate(tile.axes) if a in state.axes)
     for a, length in zip(tile.axes, tile.data.shape, strict=True):
         if a not in state.axes and length != 1:
@@ -329,7 +336,7 @@ def _narrow(state: ir.State, tile: Tile) -> Tile:
 
 
 def _put(old: Tile, new: Tile) -> Tile:
-    """A state of which a block has set what it sees; the rest stays."""
+    """Replace the visible part of a state by a block's new value."""
     cuts = tuple(
         slice(a - b, a - b + n)
         for a, b, n in zip(new.start, old.start, new.data.shape, strict=True)
@@ -340,7 +347,7 @@ def _put(old: Tile, new: Tile) -> Tile:
 
 
 def _carried(name: str, tile: Tile, place: Evaluator) -> Tile:
-    """A state's new value with exactly the axes that it declares."""
+    """Return a state's new value with exactly the axes it declares."""
     state = place.states.get(name)
     if state is None:
         raise VerifyError(f"{name} is no state of this stream")
