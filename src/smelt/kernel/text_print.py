@@ -410,9 +410,8 @@ class _Printer:
 
     def _if(self, v: ir.If, expected: DType | None) -> _Piece:
         first, second = flexible(v.value), flexible(v.other)
-        expected_other = (
-            expected if first else self._dtype(v.value)
-        )  # the parser takes the second side's type from it
+        # The parser takes the second side's type from it.
+        expected_other = expected if first else self._dtype(v.value)
         expected_first = self._dtype(v.other) if first and not second else expected_other
         tight = LEVELS["else"] + 1  # else an `else` could be read as part of a load
         chosen = self.value(v.value, expected_first if first else None).at(tight)

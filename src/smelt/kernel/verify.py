@@ -184,13 +184,13 @@ class _Verifier:
             self._in_place_load(load)
         match s:
             case ir.Let(name=name, value=value):
-                self._new_name(name, rebinds=_may_rebind(s))
+                self._check_new_name(name, rebinds=_may_rebind(s))
                 place.check(value)
-                self._positional_reductions(value)
+                self._check_positional(value)
                 place.env.bind(s)
                 place.lets[name] = value
             case ir.Position(name=name, value=value, extent=extent):
-                self._new_name(name)
+                self._check_new_name(name)
                 if not place.check(value).is_integer:
                     refuse(f"the position {name} is no integer")
                 _check_sizes(extent, f"the extent of {name}")
@@ -205,14 +205,14 @@ class _Verifier:
             case ir.Merge():
                 self._merge(s, top)
 
-    def _positional_reductions(self, value: ir.Value) -> None:
+    def _check_positional(self, value: ir.Value) -> None:
         """Reject positional reductions along an axis of which only a part is seen."""
         for v in walk.visit(value):
             if isinstance(v, ir.Reduce) and COMBINES[v.combine].positional:
                 for a in self.seen & set(v.over):
                     refuse(f"{v.combine} asks for a place along {a}, of which a part is seen")
 
-    def _new_name(self, name: str, *, rebinds: bool = False) -> None:
+    def _check_new_name(self, name: str, *, rebinds: bool = False) -> None:
         _check_name(name, "value", RESERVED)
         if name in self.place.extents:
             refuse(f"{name} is an axis")
@@ -265,7 +265,7 @@ class _Verifier:
             self._stream_block(block)
         fixed = place.fixed | {b.axis for b in s.blocks if b.size == 1}
         for state in s.states:
-            self._new_name(state.name)
+            self._check_new_name(state.name)
             dtype = place.check(state.init)
             if state.dtype is not None and state.dtype.compute != dtype:
                 refuse(f"{state.name} is declared {state.dtype.name} and starts as {dtype.name}")
