@@ -100,9 +100,8 @@ def joining(name: str, d: Definition, joined: Joined) -> Kernel:
     elif not varies_in_visit:
         steps[-1] = replace(steps[-1], where=inside)
     body: tuple[Statement, ...] = (*initial_lets, first, *steps)
-    if (
-        not joined.over and not computed
-    ):  # each element gets exactly one value, in no particular order
+    # Without streams or computed positions each element gets exactly one value.
+    if not joined.over and not computed:
         last = joined.value
         if joined.how != LAST:
             last = Apply(joined.how, (first.value, last))

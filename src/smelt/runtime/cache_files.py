@@ -1,8 +1,8 @@
-"""A private directory: opened with its owner and mode checked, used through its descriptor only.
+"""Private directory, checked for owner and mode, accessed through one descriptor.
 
-The checks and all file operations go through one descriptor, so the directory cannot be exchanged
-between the check and the use. It is opened anew for each visit: nothing stays open that a fork, a
-daemon's closing of descriptors or a removed directory could turn into something else.
+The checks and all file operations use the same descriptor, so the directory cannot be exchanged
+between check and use. It is opened anew for each visit: nothing stays open that a fork, a daemon
+closing descriptors or a removed directory could invalidate.
 
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as place:
@@ -30,7 +30,7 @@ _NONBLOCK: Final = getattr(os, "O_NONBLOCK", 0)
 
 
 class Refused(Exception):
-    """The directory must not be used: `reason` says why, `remedy` what to do about it."""
+    """Directory that must not be used: `reason` says why, `remedy` how to fix it."""
 
     def __init__(self, path: Path, reason: str, remedy: str = "") -> None:
         super().__init__(f"{path}: {reason}")
@@ -40,7 +40,7 @@ class Refused(Exception):
 
 
 class Item(NamedTuple):
-    """A file in the directory."""
+    """File in the directory."""
 
     name: str
     nbytes: int
@@ -48,14 +48,17 @@ class Item(NamedTuple):
 
 
 class Folder:
-    """A directory that this user alone may write to."""
+    """Directory that only this user may write to."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @contextlib.contextmanager
     def open(self, create: bool) -> Generator[Files, None, None]:
-        """The directory, checked. Raises `Refused` for a foreign one, OSError if there is none."""
+        """Open and check the directory.
+
+        Raises `Refused` for an untrusted one, OSError if there is none.
+        """
         descriptor = self._descriptor(create)
         try:
             self._check(os.fstat(descriptor))
@@ -98,9 +101,9 @@ class Files:
         self._at = descriptor
 
     def read(self, name: str, most: int) -> bytes:
-        """Content of a regular file of this user.
+        """Read a regular file of this user.
 
-        Raises ValueError for anything else by that name, and for more than `most` bytes; OSError
+        Raises ValueError for anything else by that name and for more than `most` bytes, OSError
         as the system does.
         """
         try:
@@ -130,7 +133,7 @@ class Files:
             _close(file)
 
     def publish(self, name: str, content: bytes) -> None:
-        """Make `content` appear under `name` whole or not at all; raises OSError."""
+        """Make `content` appear under `name` atomically; raises OSError."""
         temporary = f"{_TEMPORARY}{os.urandom(16).hex()}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW
         file = os.open(temporary, flags, 0o600, dir_fd=self._at)
@@ -147,7 +150,7 @@ class Files:
             raise
 
     def remove(self, name: str) -> bool:
-        """Unlink a file, or an empty directory in its place; whether it is gone by our doing."""
+        """Remove a file or an empty directory; return whether this call removed it."""
         for unlink in (os.unlink, os.rmdir):
             with contextlib.suppress(OSError):
                 unlink(name, dir_fd=self._at)
@@ -162,7 +165,7 @@ class Files:
                 os.utime(name, dir_fd=self._at, follow_symlinks=False)
 
     def listing(self) -> list[Item]:
-        """The regular files of the directory."""
+        """Return the regular files of the directory."""
         items: list[Item] = []
         with contextlib.suppress(OSError), os.scandir(self._at) as entries:
             for entry in entries:
@@ -172,7 +175,7 @@ class Files:
         return items
 
     def is_temporary(self, name: str) -> bool:
-        """Whether a file of this name is an unfinished one."""
+        """Return whether a file of this name is unfinished."""
         return name.startswith(_TEMPORARY)
 
     def _is_link(self, name: str) -> bool:
@@ -183,6 +186,6 @@ class Files:
 
 
 def _close(descriptor: int) -> None:
-    """Close what was only read from: no failure of that can matter."""
+    """Close a descriptor, ignoring errors."""
     with contextlib.suppress(OSError):
         os.close(descriptor)
