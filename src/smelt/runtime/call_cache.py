@@ -309,8 +309,8 @@ def _build_record(
     results = array("q")
     returned = p.results[:-1] if words.get("REFUSE") else p.results
     fresh = [(r[1:4], p) for r, p in zip(returned, turns or [None] * len(returned)) if r[-1] < 0]
-    for ((shape, dtype, nbytes), turn), type_ in zip(fresh, types, strict=True):
-        results += result_row(shape, dtype, nbytes, type_, references, ring(nbytes), turn)
+    for ((shape, dtype, nbytes), permutation), type_ in zip(fresh, types, strict=True):
+        results += result_row(shape, dtype, nbytes, type_, references, ring(nbytes), permutation)
     run_words = _run_words(p, references, runner)
     arena, arena_bytes = array("q"), p.arena_bytes
     if run_words.get("UNLOCKED"):  # other calls may run concurrently: use private scratch

@@ -1,6 +1,6 @@
-"""LLVM IR of a repeated call, third part: the functions that Python calls.
+"""LLVM IR of a recorded call, part 3: the functions that Python calls.
 
-`$NAME` stands where `native_call.ir` puts a number; `smelt.runtime.native_call` explains.
+`native_call.ir` substitutes a number for each `$NAME`; `smelt.runtime.native_call` explains.
 
 >>> "@smelt_call" in CALL
 True

@@ -1,6 +1,6 @@
-"""LLVM IR of a repeated call, first part: whether a record is of a call.
+"""LLVM IR of a recorded call, part 1: match a call against a record.
 
-`$NAME` stands where `native_call.ir` puts a number; `smelt.runtime.native_call` explains.
+`native_call.ir` substitutes a number for each `$NAME`; `smelt.runtime.native_call` explains.
 
 >>> "@matches" in ARGUMENTS
 True

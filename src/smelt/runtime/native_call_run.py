@@ -1,6 +1,6 @@
-"""LLVM IR of a repeated call, second part: memory, results and kernels.
+"""LLVM IR of a recorded call, part 2: allocate memory and results, run kernels.
 
-`$NAME` stands where `native_call.ir` puts a number; `smelt.runtime.native_call` explains.
+`native_call.ir` substitutes a number for each `$NAME`; `smelt.runtime.native_call` explains.
 
 >>> "@smelt_result" in MEMORY
 True

@@ -1,6 +1,6 @@
-"""LLVM IR of the pool's owner: running launches, waiting for helpers, giving up.
+"""LLVM IR of the pool's owner: run launches, wait for helpers, abandon a run.
 
-`$NAME` stands where `native.ir` puts a number; `smelt.runtime.native` explains the protocol.
+`native.ir` substitutes a number for each `$NAME`; `smelt.runtime.native` explains the protocol.
 
 >>> "@smelt_drive" in DRIVE
 True

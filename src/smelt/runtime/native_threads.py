@@ -1,6 +1,6 @@
-"""LLVM IR of the pool's helpers: clock, sleeping and waking, starting threads, their loop.
+"""LLVM IR of the pool's helpers: clock, sleep and wake, thread start, helper loop.
 
-`$NAME` stands where `native.ir` puts a number; `smelt.runtime.native` explains the protocol.
+`native.ir` substitutes a number for each `$NAME`; `smelt.runtime.native` explains the protocol.
 
 >>> "@smelt_helper" in HELPER
 True
@@ -92,7 +92,7 @@ define internal void @wake_on(ptr %pool, ptr %word, i32 %count) noinline {
 }
 """
 
-# Without futexes: one mutex and condition for everything; a bounded sleep just yields the CPU.
+# Without futexes: a single mutex and condition variable; a bounded sleep just yields the CPU.
 COND_SLEEP: Final = """
 define internal void @sleep_on(ptr %pool, ptr %word, i32 %seen, i64 %nanos) noinline {
   %bounded = icmp ne i64 %nanos, 0

@@ -1,8 +1,8 @@
-"""What this process may use: CPUs and memory, by affinity, container and environment.
+"""Determine usable CPUs and memory from affinity, container limits and environment.
 
 A container sees all CPUs of its host but is throttled beyond its quota, and threads above the
-quota make everything slower; so the quota of either cgroup version counts, at every level of the
-hierarchy. The files' places can be given, which is how tests imitate containers.
+quota slow everything down; so quotas of cgroup versions 1 and 2 are read at every level of the
+hierarchy. The paths can be passed, which is how tests imitate containers.
 
 >>> budget = cpu_budget(wanted=1)
 >>> budget.threads, budget.source
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 MOST_THREADS: Final = 64
-"""Threads of one pool at most; beyond it, one claim word is contended for too hard."""
+"""Most threads of one pool; beyond that, contention for the claim word is too high."""
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
 OWN_CGROUPS: Final = Path("/proc/self/cgroup")
@@ -26,7 +26,7 @@ MEMINFO: Final = Path("/proc/meminfo")
 
 
 class Budget(NamedTuple):
-    """How many threads to use, and the limit that said so."""
+    """Number of threads to use, and the limit that determined it."""
 
     threads: int
     source: str
@@ -39,10 +39,10 @@ def cpu_budget(
     own: Path = OWN_CGROUPS,
     affinity: int | None = None,
 ) -> Budget:
-    """The least of CPU affinity, container quota (rounded up), the user's wish and 64.
+    """Return the least of CPU affinity, container quota (rounded up), user setting and 64.
 
     `wanted` is the user's number, `wanted_by` the name it came under. `affinity` overrides the
-    number of CPUs that the system allows. Never less than one thread.
+    number of CPUs that the system allows. At least one thread.
     """
     limits = [(affinity or _affinity(), "CPU affinity")]
     quota = cpu_quota(root, own)
@@ -56,7 +56,7 @@ def cpu_budget(
 
 
 def cpu_quota(root: Path = CGROUPS, own: Path = OWN_CGROUPS) -> float | None:
-    """CPUs that the container may use on average (cgroup version 1 or 2); None if unlimited."""
+    """Return the CPUs a container may use on average (cgroup 1 or 2); None if unlimited."""
     shares: list[float] = []
     for folder in _levels(root, own, "cpu"):
         limit, _, period = _text(folder / "cpu.max").partition(" ")
@@ -69,7 +69,7 @@ def cpu_quota(root: Path = CGROUPS, own: Path = OWN_CGROUPS) -> float | None:
 
 
 def total_memory(root: Path = CGROUPS, own: Path = OWN_CGROUPS, meminfo: Path = MEMINFO) -> int:
-    """Bytes of memory of this machine or container, whichever is less; 0 if nothing tells."""
+    """Return the memory of this machine or container, whichever is less; 0 if unknown."""
     limits = [limit for limit, _ in _memory_groups(root, own)]
     fields = _meminfo(meminfo)
     if "MemTotal" in fields:
@@ -82,10 +82,10 @@ def total_memory(root: Path = CGROUPS, own: Path = OWN_CGROUPS, meminfo: Path = 
 def available_memory(
     root: Path = CGROUPS, own: Path = OWN_CGROUPS, meminfo: Path = MEMINFO
 ) -> int | None:
-    """Bytes that can still be touched before the system starts to kill; None if unknown.
+    """Return the bytes that can be touched before the system starts killing; None if unknown.
 
-    The free and reclaimable memory of the machine with its swap, or what the container's limit
-    leaves, whichever is less.
+    The smaller of the machine's free and reclaimable memory plus swap, and what the container's
+    limit leaves.
     """
     fields = _meminfo(meminfo)
     rooms: list[int] = []
@@ -96,14 +96,14 @@ def available_memory(
 
 
 def _memory_groups(root: Path, own: Path) -> Iterator[tuple[int, int]]:
-    """(limit, bytes in use that cannot be reclaimed) of each enclosing group that has a limit."""
+    """Yield (limit, unreclaimable bytes in use) of each enclosing group with a limit."""
     for folder in _levels(root, own, "memory"):
         for limit_name, used_name, cached in (
             ("memory.max", "memory.current", "file"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"),
         ):
             limit, used = _text(folder / limit_name), _text(folder / used_name)
-            # Version 1 says "unlimited" with a number close to 2^63.
+            # Version 1 reports "unlimited" as a number close to 2^63.
             if limit.isdigit() and int(limit) < 1 << 60:
                 stat = dict(
                     line.split(" ", 1)
@@ -111,16 +111,16 @@ def _memory_groups(root: Path, own: Path) -> Iterator[tuple[int, int]]:
                     if " " in line
                 )
                 cache = stat.get(cached, "0")
-                held = int(used) if used.isdigit() else 0
-                yield int(limit), max(0, held - (int(cache) if cache.isdigit() else 0))
+                used_bytes = int(used) if used.isdigit() else 0
+                yield int(limit), max(0, used_bytes - (int(cache) if cache.isdigit() else 0))
 
 
 def _levels(root: Path, own: Path, controller: str) -> Iterator[Path]:
-    """The group folders of this process for a controller, each with all its parents.
+    """Yield the group folders of this process for a controller, each with its parents.
 
-    Version 2 mounts one tree at `root`; version 1 a tree for each controller, with the path of
-    the process in the line that names the controller. Inside a container the path that the
-    kernel tells may not exist below the mount, then the mount's own root counts.
+    Version 2 mounts one tree at `root`; version 1 a tree per controller, with the path of the
+    process in the line that names the controller. In a container the path reported by the kernel
+    may not exist below the mount; then only the mount's own root counts.
     """
     for line in _text(own).splitlines():
         _, _, rest = line.partition(":")
@@ -140,7 +140,7 @@ def _levels(root: Path, own: Path, controller: str) -> Iterator[Path]:
 
 
 def _meminfo(path: Path) -> dict[str, int]:
-    """The fields of /proc/meminfo in bytes."""
+    """Return the fields of /proc/meminfo in bytes."""
     fields: dict[str, int] = {}
     for line in _text(path).splitlines():
         name, _, rest = line.partition(":")
@@ -157,10 +157,10 @@ def _affinity() -> int:
 
 
 def _text(path: Path) -> str:
-    """Contents of a system file without the line end; empty where it cannot be read."""
+    """Return the content of a system file without the line end; empty if unreadable."""
     try:
         # Not read_text: it may import a codec, and a thread that imports while another one forks
-        # leaves the child with an import lock that nobody releases.
+        # leaves the child with a locked import lock.
         return path.read_bytes().decode(errors="replace").strip()
     except OSError:
         return ""
