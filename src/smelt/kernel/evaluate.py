@@ -220,5 +220,5 @@ def _wide(data: Array, dtype: DType) -> Array:
     """Convert elements to the type that the interpreter accumulates in."""
     if dtype == bool_:
         return cast_reference(data, bool_)
-    wide: Any = {f32: np.float64, f64: np.longdouble}.get(dtype)
-    return data.astype(dtype.numpy if wide is None else wide)
+    wide_dtype: Any = {f32: np.float64, f64: np.longdouble}.get(dtype)
+    return data.astype(dtype.numpy if wide_dtype is None else wide_dtype)

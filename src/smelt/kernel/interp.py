@@ -258,8 +258,8 @@ class _Run:
         try:
             chosen = space.full(where, axes)
             if s.join:
-                here = space.tile(axes, buffer.started(index, chosen, self.block))
-                value = value if s.join == ir.LAST else place.apply(s.join, [here, value])
+                stored = space.tile(axes, buffer.started(index, chosen, self.block))
+                value = value if s.join == ir.LAST else place.apply(s.join, [stored, value])
             buffer.store(index, space.full(value, axes), chosen, self.block, again=bool(s.join))
         except Misuse as error:
             raise VerifyError(place.located(error, axes)) from None

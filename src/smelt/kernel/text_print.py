@@ -480,8 +480,8 @@ def _grouped(params: tuple[ir.Param, ...], inputs: set[ir.Param] | None = None) 
 
 
 def _alike(p: ir.Param, q: ir.Param, inputs: set[ir.Param] | None) -> bool:
-    same = (p.dtype, p.shape, p.strides, p.each) == (q.dtype, q.shape, q.strides, q.each)
-    return same and not (inputs and q in inputs)
+    same_type = (p.dtype, p.shape, p.strides, p.each) == (q.dtype, q.shape, q.strides, q.each)
+    return same_type and not (inputs and q in inputs)
 
 
 def _fill_lines(parts: list[str]) -> list[str]:

@@ -214,10 +214,10 @@ class ValueReader:
 
     def shallow(self, typed: Typed) -> Typed:
         """Return the value, or fail if it is too deep for recursive passes."""
-        level, deep = [typed.value], 0
+        level, depth = [typed.value], 0
         while level:
-            level, deep = [child for v in level for child in children(v)], deep + 1
-            if deep > 4 * DEEPEST:
+            level, depth = [child for v in level for child in children(v)], depth + 1
+            if depth > 4 * DEEPEST:
                 self.c.fail("a value of so many operators has to be cut in pieces with names")
         return typed
 

@@ -87,7 +87,7 @@ def stands(reduction: Reduce, along: Axis, inner: Index) -> Value:
 def joined(state: str, position: Value, best_name: str, part_best: Value, dtype: DType) -> Value:
     """Merge the old position and a part's: the first whose element is the best.
 
-    `held` names the state of the best element; `top` is the part's best.
+    `best_name` names the state of the best element; `part_best` is the part's best.
     """
     none, new = Const(COMBINES[FIRST].identity(i64), i64), Ref(best_name, next=True)
     old_position = Apply(CHOICE, (_as_good(Ref(best_name), new, dtype), Ref(state), none))

@@ -150,19 +150,21 @@ class Pullback:
         self.taken.add(name)
         return name
 
-    def new_axis(self, extent: Index, kind: int, own: int = -1) -> Index:
+    def new_axis(self, extent: Index, kind: int, space_class: int = -1) -> Index:
         """Pick an axis of this extent that the current position does not use.
 
-        Prefer one of the same iteration-space class `own`, then any axis that no node uses
-        together with that class, each time first one of the same dimension class `kind`;
-        otherwise create one.
+        Prefer one of the same iteration-space class, then any axis that no node uses together
+        with that class, each time first one of the same dimension class `kind`; otherwise create
+        one.
         """
         used = self.busy[-1]
         free = [a for a in self.out.axes.values() if a.extent == extent and a.name not in used]
-        if own >= 0 and self.beside:
+        if space_class >= 0 and self.beside:
             kinds = {a.name: self.axis_own[a.name] for a in free}
-            same_class = [a for a in free if kinds[a.name] == own]
-            free = same_class or [a for a in free if (kinds[a.name], own) not in self.beside]
+            same_class = [a for a in free if kinds[a.name] == space_class]
+            free = same_class or [
+                a for a in free if (kinds[a.name], space_class) not in self.beside
+            ]
         same = [a for a in free if self.axis_class[a.name] == kind]
         if same or free:
             chosen = (same or free)[0]
@@ -172,7 +174,7 @@ class Pullback:
             chosen = Axis(self.fresh(symbol), extent)
             self.out.axes[chosen.name] = chosen
             self.axis_class[chosen.name] = kind
-            self.axis_own[chosen.name] = own
+            self.axis_own[chosen.name] = space_class
         return chosen.index
 
     # ---- elements ------------------------------------------------------------------------------

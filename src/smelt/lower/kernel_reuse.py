@@ -53,19 +53,19 @@ def again(kernel: Kernel, of: Cluster, cluster: Cluster) -> tuple[Kernel, Mappin
     Returns the kernel and the renaming, or None on a name collision.
     """
     new = {
-        p.name: now.op.label if isinstance(now.op, Input) else p.name
-        for p, now in zip(kernel.inputs, cluster.inputs, strict=True)
+        p.name: node.op.label if isinstance(node.op, Input) else p.name
+        for p, node in zip(kernel.inputs, cluster.inputs, strict=True)
     }
-    same = all(
+    same_input_kinds = all(
         isinstance(a.op, Input) == isinstance(b.op, Input)
         for a, b in zip(of.inputs, cluster.inputs, strict=True)
     )
     new = {old: name for old, name in new.items() if old != name}
-    if not new and same:
+    if not new and same_input_kinds:
         return replace(kernel, name=cluster.name), new
     unchanged = {*names_of(kernel)} - {*new}
     collisions = {*new.values()} & (unchanged | SCALARS.keys())
-    if not same or collisions or len({*new.values()}) < len(new):
+    if not same_input_kinds or collisions or len({*new.values()}) < len(new):
         return None
 
     def change(value: Value) -> Value:

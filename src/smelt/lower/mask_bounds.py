@@ -67,8 +67,8 @@ def _reductions(
 ) -> list[Term] | None:
     """Collect what a block reduces over an axis or adds to states along it.
 
-    `near` are the terms that the block computes. Returns None if it uses elements along the axis
-    in any other way.
+    `computed` are the terms that the block computes. Returns None if it uses elements along the
+    axis in any other way.
     """
     reductions: list[Term] = []
     for s in states:

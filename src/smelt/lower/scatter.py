@@ -156,10 +156,8 @@ def _in_range_tests(position: Value, extent: Index, rows: Axis | None) -> tuple[
     if rows is None:
         last = IndexValue(sub(extent, 1), i64)
         return Apply("ge", (position, Const(0, i64))), Apply("le", (position, last))
-    here = IndexValue(rows.index, i64)
-    return Apply("ge", (position, Extreme(here, False))), Apply(
-        "le", (position, Extreme(here, True))
-    )
+    row = IndexValue(rows.index, i64)
+    return Apply("ge", (position, Extreme(row, False))), Apply("le", (position, Extreme(row, True)))
 
 
 def _conjunction(tests: Sequence[Value]) -> Value | None:

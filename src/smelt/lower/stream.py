@@ -141,15 +141,15 @@ class _Streamed:
         )
         fixed = {b.axis for b in blocks if isinstance(b, Block) and b.size == 1}
         along = [s for s in self.stores if self.axis in self._index_axes(s)]
-        when = {
+        pass_of_store = {
             id(s): max(map(self.cascade.sweep_of, self._terms_read(s)), default=0) for s in along
         }
-        sweeps = {s.sweep for s in self.cascade.states} | set(when.values())
+        sweeps = {s.sweep for s in self.cascade.states} | set(pass_of_store.values())
         for sweep in sorted(sweeps):
-            written = [s for s in along if when[id(s)] == sweep]
+            written = [s for s in along if pass_of_store[id(s)] == sweep]
             self._add_pass(sweep, size, fixed, written)
         for s in self.stores:
-            if id(s) not in when:
+            if id(s) not in pass_of_store:
                 self._store(s, self.top)
         return Kernel(
             name,
@@ -214,7 +214,7 @@ class _Streamed:
     ) -> None:
         """Add the stream of a pass, restricted to what `seen` says is visible.
 
-        With `wanted`, the stream visits blocks only if that value is true.
+        With `condition`, the stream visits blocks only if that value is true.
         """
         self.cuts = seen.cuts
         states, body = self._body(sweep, fixed, written)
@@ -310,17 +310,17 @@ class _Streamed:
         start, stop = (None if t is None else self._block_value(t) for t in (seen.start, seen.stop))
         if seen.seen is None or (start is not None and stop is not None):
             return start, stop
-        useful, here = self._block_value(seen.seen), self.d.axes[self.axis].index
+        useful, position = self._block_value(seen.seen), self.d.axes[self.axis].index
         extent = self.d.axes[self.axis].extent
         if start is None:
-            start = self._useful_position("min", useful, here, extent)
+            start = self._useful_position("min", useful, position, extent)
         if stop is None:
-            stop = self._useful_position("max", useful, add(here, 1), 0)
+            stop = self._useful_position("max", useful, add(position, 1), 0)
         return start, stop
 
-    def _useful_position(self, combine: str, useful: Value, here: Index, other: Index) -> Value:
+    def _useful_position(self, combine: str, useful: Value, position: Index, other: Index) -> Value:
         """Return the first (min) or last (max) position that contributes."""
-        either = Apply(CHOICE, (useful, IndexValue(here, i64), IndexValue(other, i64)))
+        either = Apply(CHOICE, (useful, IndexValue(position, i64), IndexValue(other, i64)))
         name = self._fresh_name(f"w{len(self.taken)}")
         self.top.body.append(Let(name, Reduce(combine, either, (self.axis,), i64)))
         return Ref(name)

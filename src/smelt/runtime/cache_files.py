@@ -100,11 +100,11 @@ class Files:
     def __init__(self, descriptor: int) -> None:
         self._at = descriptor
 
-    def read(self, name: str, most: int) -> bytes:
+    def read(self, name: str, max_bytes: int) -> bytes:
         """Read a regular file of this user.
 
-        Raises ValueError for anything else by that name and for more than `most` bytes, OSError
-        as the system does.
+        Raises ValueError for anything else by that name and for more than `max_bytes`, OSError as
+        the system does.
         """
         try:
             # Without O_NONBLOCK, opening a pipe would wait for its writer.
@@ -121,13 +121,13 @@ class Files:
                 raise ValueError("not a regular file")
             if status.st_uid != os.geteuid():
                 raise ValueError(f"belongs to user {status.st_uid}")
-            if status.st_size > most:
+            if status.st_size > max_bytes:
                 raise ValueError(f"{status.st_size} bytes are too many")
             parts: list[bytes] = []
-            left = status.st_size + 1
-            while left > 0 and (part := os.read(file, left)):
+            remaining = status.st_size + 1
+            while remaining > 0 and (part := os.read(file, remaining)):
                 parts.append(part)
-                left -= len(part)
+                remaining -= len(part)
             return b"".join(parts)
         finally:
             _close(file)

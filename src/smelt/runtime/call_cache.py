@@ -258,8 +258,10 @@ def record_at(
     if type(executable) is not Executable:
         return None
     prepared = executable.prepared(sizes)
-    inputs, held = (sum(v.place == p for v in executable.values) for p in ("input", "held"))
-    count, fresh = inputs + held, 0
+    inputs, prelude_count = (
+        sum(v.place == p for v in executable.values) for p in ("input", "held")
+    )
+    count, fresh = inputs + prelude_count, 0
     places = [*range(inputs)]
     for *_, over in prepared.results:
         places.append(over if over >= 0 else count + fresh)

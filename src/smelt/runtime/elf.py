@@ -110,7 +110,7 @@ def _here() -> bool:
 
 
 def link(code: bytes, symbols: Sequence[str]) -> Image:
-    """Place `code` in memory and resolve the symbols `wanted`.
+    """Place `code` in memory and resolve its defined `symbols`.
 
     Undefined symbols resolve to those of the process. Raises Unfamiliar for what only a full
     linker can do, Malformed if the object is damaged or a symbol is missing.

@@ -117,11 +117,15 @@ class Executable:
         p = self._prepared.get(sizes)
         if p is None:
             p = self._prepare(sizes)
-        ready = self._held_arrays(arrays, held)
+        held_arrays = self._held_arrays(arrays, held)
         results: list[Array] = []
         copies: list[tuple[Array, Array]] = []
-        same = len(self.outputs) == len(p.results)
-        per_output = out if out is not None and not same and len(out) == len(self.outputs) else None
+        one_per_output = len(self.outputs) == len(p.results)
+        per_output = (
+            out
+            if out is not None and not one_per_output and len(out) == len(self.outputs)
+            else None
+        )
         targets = out if per_output is None else self._result_targets(p, arrays, per_output, copies)
         for k, (_, shape, dtype, nbytes, over) in enumerate(p.results):
             out_array = targets[k] if targets is not None else None
@@ -136,7 +140,9 @@ class Executable:
             block = allocate(p.arena_bytes)
         frame = p.frame
         if frame:
-            frame = _fill_frame(p, [address_of(a) for a in (*arrays, *results, *ready)], block)
+            frame = _fill_frame(
+                p, [address_of(a) for a in (*arrays, *results, *held_arrays)], block
+            )
             for slot, source, d in p.strides:
                 frame[slot] = arrays[source].strides[d] // arrays[source].itemsize
         address = frame.buffer_info()[0]
@@ -145,12 +151,14 @@ class Executable:
             if s.call is None:
                 run(s.chunks, s.launches, s.count, address, p.scratch)
             else:
-                self._call_library(s, p.sizes, (*arrays, *results, *ready), block)
+                self._call_library(s, p.sizes, (*arrays, *results, *held_arrays), block)
         for out_array, temporary in copies:
             out_array[...] = temporary
             results = [out_array if r is temporary else r for r in results]
         return (
-            results if same else self._arrange_outputs(p, arrays, results, per_output, out is None)
+            results
+            if one_per_output
+            else self._arrange_outputs(p, arrays, results, per_output, out is None)
         )
 
     def run_at(
@@ -232,8 +240,8 @@ class Executable:
     ) -> list[Array]:
         """Return results by output, with inputs that are returned as they are.
 
-        An output with an `out` array is written there. With `apart`, inputs and repeated values
-        are copied, so that writing to one returned array changes no other and no input.
+        An output with an `out` array is written there. With `copy_shared`, inputs and repeated
+        values are copied, so that writing to one returned array changes no other and no input.
         """
         computed = {v: r for (v, *_), r in zip(p.results, results, strict=True)}
         outputs: list[Array] = []

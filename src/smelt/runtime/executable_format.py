@@ -299,7 +299,7 @@ def _use_facts(use: KernelUse | CallUse | RoundsUse) -> dict[str, Any]:
         "kernel": use.name,
         "stem": use.stem.hex(),
         "form": use.form,
-        "forms": [(form, [(text(n), most) for n, most in limits]) for form, limits in use.forms],
+        "forms": [(form, [(text(n), limit) for n, limit in limits]) for form, limits in use.forms],
         "names": dict(use.names),
         "values": dict(use.values),
     }
@@ -329,7 +329,7 @@ def _read_use(facts: Mapping[str, Any]) -> KernelUse | CallUse | RoundsUse:
             tuple(facts["outputs"]),
         )
     forms = tuple(
-        (form, tuple((parse_sizes(n), int(most)) for n, most in limits))
+        (form, tuple((parse_sizes(n), int(limit)) for n, limit in limits))
         for form, limits in facts["forms"]
     )
     return KernelUse(

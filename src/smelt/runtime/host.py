@@ -101,13 +101,14 @@ def cannot_run(target: Target) -> str:
 
 @lru_cache(maxsize=64)
 def _cannot_run(triple: str, features: tuple[str, ...], host_isa: HostIsa) -> str:
-    here = limited(permitted(host_processor()), host_isa)
+    this_processor = limited(permitted(host_processor()), host_isa)
     architecture, own_architecture = (
-        name.partition("-")[0].replace("arm64", "aarch64") for name in (triple, here.triple)
+        name.partition("-")[0].replace("arm64", "aarch64")
+        for name in (triple, this_processor.triple)
     )
     if architecture != own_architecture:
         return f"its code is for {architecture}, this processor is {own_architecture}"
-    missing = sorted(set(features) - set(here.features))
+    missing = sorted(set(features) - set(this_processor.features))
     return f"this processor has no {', '.join(missing)}" if missing else ""
 
 

@@ -297,7 +297,7 @@ class Prelude:
         stamped_sources = dict(zip(self.sources, zip(key, stamps, strict=True), strict=True))
         settings = knobs.fingerprint()
         checksums = {s: _Checksums(elements(s)) for s in self.sources} if watched else {}
-        held: list[Held] = []
+        results: list[Held] = []
         for p in self.parts:
             sums = tuple(checksums[s].sums for s in p.sources if s in checksums)
             name = p.key, settings, tuple(stamped_sources[s] for s in p.sources), sums
@@ -306,8 +306,8 @@ class Prelude:
             )  # equal stamps have just proved unreliable
             if result is None:
                 result = _HELD[name] = Held(self._compute(p, [elements(s) for s in p.sources]))
-            held.append(result)
-        cached = Run(held, stamps, [(elements(s), mark) for s, mark in checksums.items()])
+            results.append(result)
+        cached = Run(results, stamps, [(elements(s), mark) for s, mark in checksums.items()])
         if _make_room(self.nbytes):
             self._keep(key, owners, cached)
         return cached

@@ -3,11 +3,12 @@
 The planner compares predicted nanoseconds, so its constants must be this machine's: bandwidth at
 each memory level for one thread and for all, multiply-add peak, the cost of division, exponential
 and gather, of fresh memory, of a native call and of LLVM. Each figure is the best of several
-short runs, because any disturbance on a shared machine only makes a run slower. The result is
-stored as JSON next to the object cache, under the machine's identity (`smelt.runtime.host`);
-until it exists the defaults of `Target.host()` are used. They stay in use after measuring in the
-background on a busy machine: then the next process measures again and the best of each figure is
-kept, until one measurement was undisturbed or TRIES were made.
+short runs, because any disturbance on a shared machine only makes a run slower.
+
+The result is stored as JSON next to the object cache, under the machine's identity
+(`smelt.runtime.host`); until it exists the defaults of `Target.host()` are used. They also stay
+in use after measuring in the background on a busy machine: then the next process measures again
+and the best of each figure is stored, until one measurement was undisturbed or TRIES were made.
 
     target = host.host_target()             # stored figures if there are any
     probe.start_background(done=planner.use)  # measure while the user works, once a process
@@ -137,8 +138,8 @@ def _silent(_: str) -> None:
 def _dram_bytes(target: Target) -> int:
     """Return a stream size that no cache holds, within free memory."""
     free = available_memory()
-    most = min(384 << 20, (free if free is not None else 8 << 30) // 8)
-    return min(max(2 * target.l3_bytes, 48 << 20), most) & ~0xFFF
+    limit = min(384 << 20, (free if free is not None else 8 << 30) // 8)
+    return min(max(2 * target.l3_bytes, 48 << 20), limit) & ~0xFFF
 
 
 def _level_bytes(target: Target, level: Level, threads: int) -> int:

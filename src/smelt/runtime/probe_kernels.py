@@ -1,8 +1,8 @@
 """Micro-benchmark loops in LLVM IR: memory traffic and arithmetic throughput.
 
-Each loop is unrolled by hand at the host's vector width and skips the optimiser, which would turn
-a fill into a library call and delete a loop whose result nobody reads. Every loop repeats inside
-native code, so the cost of the call from Python is negligible.
+Each loop is unrolled by hand at the host's vector width and skips the optimiser, which would
+replace a fill by a library call and delete a loop whose result nobody reads. Every loop repeats
+inside native code, so the cost of the call from Python is negligible.
 
 >>> kernels = Kernels(Target.host())
 >>> block = aligned(1 << 16)

@@ -4,7 +4,7 @@ A container sees all CPUs of its host but is throttled beyond its quota, and thr
 quota slow everything down; so quotas of cgroup versions 1 and 2 are read at every level of the
 hierarchy. The paths can be passed, which is how tests imitate containers.
 
->>> budget = cpu_budget(wanted=1)
+>>> budget = cpu_budget(requested=1)
 >>> budget.threads, budget.source
 (1, 'SMELT_THREADS')
 """
@@ -33,32 +33,33 @@ class Budget(NamedTuple):
 
 
 def cpu_budget(
-    wanted: int | None = None,
-    wanted_by: str = "SMELT_THREADS",
+    requested: int | None = None,
+    requested_by: str = "SMELT_THREADS",
     root: Path = CGROUPS,
-    own: Path = OWN_CGROUPS,
+    membership: Path = OWN_CGROUPS,
     affinity: int | None = None,
 ) -> Budget:
     """Return the least of CPU affinity, container quota (rounded up), user setting and 64.
 
-    `wanted` is the user's number, `wanted_by` the name it came under. `affinity` overrides the
-    number of CPUs that the system allows. At least one thread.
+    `requested` is the user's number, `requested_by` the name it came under. `affinity` overrides
+    the number of CPUs that the system allows. `root` is the cgroup file system, `membership` the
+    file that lists this process's groups. At least one thread.
     """
     limits = [(affinity or _affinity(), "CPU affinity")]
-    quota = cpu_quota(root, own)
+    quota = cpu_quota(root, membership)
     if quota is not None:
         limits.append((math.ceil(quota), "container quota"))
-    if wanted is not None:
-        limits.append((wanted, wanted_by))
+    if requested is not None:
+        limits.append((requested, requested_by))
     limits.append((MOST_THREADS, "limit of the pool"))
     threads, source = min(limits, key=lambda limit: limit[0])
     return Budget(max(1, threads), source)
 
 
-def cpu_quota(root: Path = CGROUPS, own: Path = OWN_CGROUPS) -> float | None:
+def cpu_quota(root: Path = CGROUPS, membership: Path = OWN_CGROUPS) -> float | None:
     """Return the CPUs a container may use on average (cgroup 1 or 2); None if unlimited."""
     shares: list[float] = []
-    for folder in _levels(root, own, "cpu"):
+    for folder in _levels(root, membership, "cpu"):
         limit, _, period = _text(folder / "cpu.max").partition(" ")
         if not limit:
             limit = _text(folder / "cpu.cfs_quota_us")
@@ -68,9 +69,11 @@ def cpu_quota(root: Path = CGROUPS, own: Path = OWN_CGROUPS) -> float | None:
     return min(shares, default=None)
 
 
-def total_memory(root: Path = CGROUPS, own: Path = OWN_CGROUPS, meminfo: Path = MEMINFO) -> int:
+def total_memory(
+    root: Path = CGROUPS, membership: Path = OWN_CGROUPS, meminfo: Path = MEMINFO
+) -> int:
     """Return the memory of this machine or container, whichever is less; 0 if unknown."""
-    limits = [limit for limit, _ in _memory_groups(root, own)]
+    limits = [limit for limit, _ in _memory_groups(root, membership)]
     fields = _meminfo(meminfo)
     if "MemTotal" in fields:
         limits.append(fields["MemTotal"])
@@ -80,7 +83,7 @@ def total_memory(root: Path = CGROUPS, own: Path = OWN_CGROUPS, meminfo: Path = 
 
 
 def available_memory(
-    root: Path = CGROUPS, own: Path = OWN_CGROUPS, meminfo: Path = MEMINFO
+    root: Path = CGROUPS, membership: Path = OWN_CGROUPS, meminfo: Path = MEMINFO
 ) -> int | None:
     """Return the bytes that can be touched before the system starts killing; None if unknown.
 
@@ -91,13 +94,13 @@ def available_memory(
     rooms: list[int] = []
     if "MemAvailable" in fields:
         rooms.append(fields["MemAvailable"] + fields.get("SwapFree", 0))
-    rooms.extend(max(0, limit - used) for limit, used in _memory_groups(root, own))
+    rooms.extend(max(0, limit - used) for limit, used in _memory_groups(root, membership))
     return min(rooms, default=None)
 
 
-def _memory_groups(root: Path, own: Path) -> Iterator[tuple[int, int]]:
+def _memory_groups(root: Path, membership: Path) -> Iterator[tuple[int, int]]:
     """Yield (limit, unreclaimable bytes in use) of each enclosing group with a limit."""
-    for folder in _levels(root, own, "memory"):
+    for folder in _levels(root, membership, "memory"):
         for limit_name, used_name, cached in (
             ("memory.max", "memory.current", "file"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"),
@@ -115,14 +118,14 @@ def _memory_groups(root: Path, own: Path) -> Iterator[tuple[int, int]]:
                 yield int(limit), max(0, used_bytes - (int(cache) if cache.isdigit() else 0))
 
 
-def _levels(root: Path, own: Path, controller: str) -> Iterator[Path]:
+def _levels(root: Path, membership: Path, controller: str) -> Iterator[Path]:
     """Yield the group folders of this process for a controller, each with its parents.
 
     Version 2 mounts one tree at `root`; version 1 a tree per controller, with the path of the
     process in the line that names the controller. In a container the path reported by the kernel
     may not exist below the mount; then only the mount's own root counts.
     """
-    for line in _text(own).splitlines():
+    for line in _text(membership).splitlines():
         _, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
         if not names:

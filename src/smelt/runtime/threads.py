@@ -64,7 +64,7 @@ _FUNCTIONS: Final = {
 
 
 class _State:
-    """Memory of one pool; a forked child gets a new one, and the old one is never freed."""
+    """Memory of one pool, never freed; a forked child gets a new one."""
 
     def __init__(self, code: NativeCode, spin_us: int) -> None:
         slab = Slab(native.POOL_BYTES)
