@@ -169,6 +169,7 @@ def _at_worst(e: Expr, facts: Facts, effort: int, memo: _Memo) -> bool:
 GAPS = {"lt": (-1, -1), "le": (-1, 0), "gt": (1, -1), "ge": (1, 0)}
 """Comparison as a bound: a op b  <=>  sign*(a - b) + shift >= 0, as (sign, shift)."""
 _NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "ne": "eq"}
+"""Complement of each comparison."""
 _ARITHMETIC = {"add": expr.add, "sub": expr.sub, "mul": expr.mul}
 
 

@@ -29,6 +29,7 @@ from smelt.kernel.walk import splits, statements, states, values_of, visit
 from smelt.types.expr import Index, sizes_of
 
 NAME = "k"
+"""Name of every canonical kernel."""
 _WORD = re.compile(r"[^\W\d]\w*")
 
 

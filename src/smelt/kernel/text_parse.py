@@ -19,6 +19,7 @@ from smelt.types import expr
 from smelt.types.expr import Index
 
 _RELATIONS = {">=": (1, 0), "<=": (-1, 0), ">": (1, -1), "<": (-1, -1)}
+"""Comparison as a fact: a op b  <=>  sign*(a - b) + shift >= 0, as (sign, shift)."""
 
 
 def parse(source: str) -> ir.Kernel:
@@ -161,8 +162,8 @@ class _Reader:
             if mark.text == "==":
                 self.facts += [gap, expr.mul(gap, -1)]
             else:
-                sign, less = _RELATIONS[mark.text]
-                self.facts.append(expr.add(expr.mul(gap, sign), less))
+                sign, shift = _RELATIONS[mark.text]
+                self.facts.append(expr.add(expr.mul(gap, sign), shift))
             if not c.accept(","):
                 return
 

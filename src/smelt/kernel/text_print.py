@@ -37,6 +37,7 @@ from smelt.types.expr import Index
 from smelt.types.tensor import shape_text
 
 WIDTH: Final = 100
+"""Longest line of printed text, in columns."""
 _PREFIX: Final = {name: symbol for symbol, name in UNARY.items()}
 
 

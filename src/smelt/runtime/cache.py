@@ -44,15 +44,19 @@ from smelt.runtime.cache_files import Folder, Item, Refused
 
 MAGIC: Final = b"SMELTobj"
 FORMAT: Final = 1
+"""Version of the entry file format."""
 SUFFIX: Final = ".smelt"
 MOST_ENTRY_BYTES: Final = 256 << 20
+"""Largest entry file that is written or read."""
 MOST_IN_MEMORY: Final = 64 << 20
+"""Limit of object code kept in memory, in bytes."""
 MOST_REMEMBERED: Final = 64
 """Damaged entries whose defect the cache remembers, for `Cache.why`."""
 STALE_S: Final = 3600.0
 """Age in seconds after which an unfinished file counts as left by a dead process."""
 
 _HEADER: Final = struct.Struct("<8sIIQQ32s")
+"""Magic, format version, lengths of key, meta and code, digest."""
 _LOG: Final = logging.getLogger("smelt.cache")
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 _TOUCH_AFTER_S: Final = 3600.0
+"""Age in seconds of a file's time stamp before `touch` renews it."""
 _TEMPORARY: Final = ".tmp-"
 _NOFOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY: Final = getattr(os, "O_DIRECTORY", 0)

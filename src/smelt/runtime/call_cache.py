@@ -61,6 +61,7 @@ SOLO_NS: Final = 1_000_000.0
 The pool adds microseconds to a call; signals are handled only after the kernels finish.
 """
 MOST_FRAME_WORDS: Final = 1024
+"""Largest argument frame of a recorded call; native code copies it to the stack."""
 
 
 class Record:

@@ -49,7 +49,9 @@ class Code:
 
 _LOCK = threading.RLock()
 _ALIVE: WeakValueDictionary[bytes, Code] = WeakValueDictionary()
+"""Code in use by any plan, by key."""
 _RECENT: OrderedDict[bytes, Code] = OrderedDict()
+"""Recently used code, oldest first."""
 
 
 def key_of(stem: bytes, form: Form, streaming: bool) -> bytes:

@@ -50,6 +50,7 @@ FORMAT = 2
 """Version of the stored file and of the way of measuring; other versions are ignored."""
 
 MAX_STORED_BYTES = 1 << 16
+"""Largest file of figures that is read."""
 
 TRIES = 4
 """Number of measurements on a busy machine after which their best figures are trusted."""

@@ -35,6 +35,7 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 
 VERSIONS: Final = ((3, 11), (3, 14))
+"""Oldest and newest supported CPython version."""
 NEW_FROM_DESCR, SET_BASE, NDARRAY, ABI = 94, 282, 2, 0
 """Places in NumPy's table of functions, part of its stable binary interface."""
 

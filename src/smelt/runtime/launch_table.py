@@ -29,6 +29,7 @@ INLINE_NS = 8_000.0
 CYCLES_A_NS = 4.0
 """Assumed clock rate in cycles per ns, accurate enough for choosing chunk sizes."""
 MOST_CHUNKS = 64
+"""Most chunks of one kernel function in a launch, before rounding to the threads."""
 
 
 class Operand(NamedTuple):

@@ -31,18 +31,23 @@ from smelt.errors import OutOfMemory
 from smelt.runtime import quota
 
 ALIGNMENT: Final = 64
+"""Alignment of block addresses in bytes."""
 HUGE_PAGE: Final = 2 << 20
+"""Size of a huge page in bytes."""
 HUGE_FROM: Final = 4 << 20
 """Size in bytes from which blocks are mapped on huge-page boundaries."""
 
 RING_LIMIT: Final = 1 << 20
 """Largest block size in bytes that may wait in a ring."""
 RING_BLOCKS: Final = 8
+"""Blocks in a ring."""
 RING_WORDS: Final = 1 + 2 * RING_BLOCKS
 """Words of a ring: the next entry to replace, then pairs (block, address)."""
 
 _CHECKED_FROM: Final = 64 << 20
+"""Allocation size in bytes from which available memory is checked first."""
 _MOST_BYTES: Final = 1 << 47
+"""Largest allocation: the user address space of x86-64."""
 
 _C: Final = ctypes.CDLL(None)
 _mmap: Final = _C.mmap

@@ -51,8 +51,11 @@ SYMBOLS: Final = ("smelt_run", "smelt_drive", "smelt_abandon", "smelt_wake", "sm
 
 MAX_THREADS: Final = 64
 STACK_BYTES: Final = 1 << 20
+"""Stack size of a helper thread."""
 SLOT_BYTES: Final = 128
+"""Bytes of a helper's slot: two cache lines, to avoid false sharing."""
 RUN_BYTES: Final = 128
+"""Bytes of a run block, the state of one call."""
 
 # Byte offsets into the pool. Fields written by different threads are 128 bytes apart, since
 # adjacent cache lines are prefetched in pairs (false sharing).

@@ -30,6 +30,7 @@ from smelt.runtime.native_call_run import ANSWER, MEMORY, RUN
 SYMBOLS: Final = ("smelt_bind", "smelt_call", "smelt_at", "smelt_array", "smelt_result")
 
 MOST_ARGUMENTS: Final = 64
+"""Most leaf arguments of a recorded call."""
 MOST_PLACES: Final = 1024
 """Most arguments, captured arrays and results together."""
 
@@ -61,6 +62,7 @@ _STATE_WORDS: Final = (
     *("MALLOC", "FREE", "NO_MEMORY", "LET_GO", "TAKE_BACK"),
 )
 STATE: Final = {name: 8 * k for k, name in enumerate(_STATE_WORDS)}
+"""Byte offsets into the process-wide state that the native code reads."""
 STATE_BYTES: Final = 8 * len(_STATE_WORDS)
 
 _RECORD_WORDS: Final = (
@@ -96,6 +98,7 @@ _RECORD_WORDS: Final = (
     "REFUSE",  # refuse() raises if the hidden flag result is true; or 0
 )
 RECORD: Final = {name: 8 * k for k, name in enumerate(_RECORD_WORDS)}
+"""Byte offsets into a record."""
 
 ARGUMENT_WORDS: Final = 7
 """Words: kind, descr (or type of a scalar, or the object itself), flags, rank, dimensions,
@@ -127,6 +130,7 @@ NDARRAY: Final = {
     "ND_FLAGS": 64,
 }
 BYTES_AT: Final = 32
+"""Offset of the content of a bytes object."""
 SCALAR_AT: Final = 16
 """Offset of the value in NumPy's scalars."""
 _CARRAY: Final = 0x501

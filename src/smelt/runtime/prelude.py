@@ -123,6 +123,7 @@ def _parse_cached(source: str) -> Graph:
 
 
 _COMPILED: dict[tuple[str, str], Runnable] = {}
+"""Compiled graphs of steps, by graph text and settings."""
 _COMPILED_LIMIT = 512
 
 
@@ -335,6 +336,7 @@ class Prelude:
 
 
 _HELD: weakref.WeakValueDictionary[Hashable, Held] = weakref.WeakValueDictionary()
+"""Results by computation and state of the constants, shared by all preludes."""
 _ORDER: deque[tuple[weakref.ref[Prelude], Key]] = deque()
 """Runs from oldest to newest.
 

@@ -39,6 +39,7 @@ _SKEW = 33 * 64
 
 _KINDS: tuple[Kind, ...] = ("read", "write", "copy")
 _RUNS = 4
+"""Timed runs per figure, of which the best counts."""
 
 QUIET = 0.85
 """Least share of a processor that an undisturbed measuring thread gets."""

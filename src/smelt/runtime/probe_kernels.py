@@ -25,6 +25,7 @@ from smelt.llvm import llvm
 from smelt.target import Target
 
 UNROLL = 8
+"""Vectors per iteration of a traffic loop."""
 CHAINS = 12
 """Independent chains of arithmetic: more than latency (4 cycles) times ports (2)."""
 
@@ -45,6 +46,7 @@ ARITHMETIC = ("add", "mul", "fma", "div", "sqrt", "exp", "gather")
 TRAFFIC = ("read", "write", "copy", "write_nt", "copy_nt")
 _OTHERS = ("touch", "sequence", "nothing")
 TABLE_BYTES = 1 << 14
+"""Bytes of the table that the gather loop reads."""
 
 
 @dataclass(frozen=True)
