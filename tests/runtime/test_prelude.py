@@ -90,13 +90,13 @@ def test_what_is_watched_needs_no_stamp(made):
 
 def test_strided_constants_are_watched_too():
     base = np.arange(600, dtype=np.float32).reshape(20, 30)
-    watch = prelude._Watch(base[::2, 3:])
+    watch = prelude._Samples(base[::2, 3:])
     assert watch.same()
     base[0, :3] = -1  # outside
     assert watch.same()
     base[18, 29] = -1
     assert not watch.same()
-    assert prelude._Watch(np.zeros((0, 3), np.float32)).same()
+    assert prelude._Samples(np.zeros((0, 3), np.float32)).same()
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

@@ -32,13 +32,15 @@ _EFFORT: Final = 4
 def proves_inside(index: Index, extent: Index, facts: Iterable[Index] = ()) -> bool:
     """Return whether 0 <= index < extent follows from the facts."""
     assumptions = tuple(facts)
-    return _inside(
+    return _proves_inside_cached(
         index, extent, assumptions, tuple(map(expr.extents, (index, extent, *assumptions)))
     )
 
 
 @lru_cache(maxsize=4096)
-def _inside(index: Index, extent: Index, facts: Facts, _: tuple[tuple[Index, ...], ...]) -> bool:
+def _proves_inside_cached(
+    index: Index, extent: Index, facts: Facts, _: tuple[tuple[Index, ...], ...]
+) -> bool:
     """Cached `proves_inside`, because code variants of a kernel repeat its queries.
 
     The last argument only makes the extents of the axes part of the cache key.
@@ -48,45 +50,47 @@ def _inside(index: Index, extent: Index, facts: Facts, _: tuple[tuple[Index, ...
 
 def nonnegative(e: Index, facts: Facts = (), effort: int = _EFFORT) -> bool:
     """Return whether e >= 0 follows from the facts."""
-    return _follows(e, facts, effort, {})
+    return _prove(e, facts, effort, {})
 
 
 _Memo: TypeAlias = dict[tuple[Expr, Facts, int], bool]
 """Results of the subgoals of one proof, which recur in different orders of facts and divisions."""
 
 
-def _follows(e: Index, facts: Facts, effort: int, memo: _Memo) -> bool:
+def _prove(e: Index, facts: Facts, effort: int, memo: _Memo) -> bool:
     if isinstance(e, int):
         return e >= 0
     key = e, facts, effort
     holds = memo.get(key)
     if holds is None:
         holds = memo[key] = expr.nonnegative(e) or (
-            effort > 0 and _by_steps(e, facts, effort, memo)
+            effort > 0 and _prove_by_steps(e, facts, effort, memo)
         )
     return holds
 
 
-def _by_steps(e: Expr, facts: Facts, effort: int, memo: _Memo) -> bool:
+def _prove_by_steps(e: Expr, facts: Facts, effort: int, memo: _Memo) -> bool:
     """Try a case split, a fact, a division bound and range ends to derive e >= 0."""
     extreme = next((a for m, _ in e.terms for a in m if a.kind in ("min", "max")), None)
     if extreme is not None:
-        return _by_cases(e, extreme, facts, effort - 1, memo)
+        return _prove_by_cases(e, extreme, facts, effort - 1, memo)
     for k, fact in enumerate(facts):
         rest = facts[:k] + facts[k + 1 :]
-        if _related(e, fact) and _follows(expr.sub(e, fact), rest, effort - 1, memo):
+        if _may_cancel(e, fact) and _prove(expr.sub(e, fact), rest, effort - 1, memo):
             return True
-    return _without_division(e, facts, effort - 1, memo) or _at_worst(e, facts, effort, memo)
+    return _prove_without_division(e, facts, effort - 1, memo) or _prove_at_range_end(
+        e, facts, effort, memo
+    )
 
 
-def _related(e: Expr, fact: Index) -> bool:
+def _may_cancel(e: Expr, fact: Index) -> bool:
     """Return whether subtracting the fact could cancel a term."""
     return isinstance(fact, Expr) and any(
         m and (c > 0) == (d > 0) for m, c in e.terms for k, d in fact.terms if m == k
     )
 
 
-def _coefficient(e: Expr, atom: Atom) -> tuple[Index, Index] | None:
+def _split_linear(e: Expr, atom: Atom) -> tuple[Index, Index] | None:
     """Split e into (c, rest) with e = c*atom + rest, if `atom` occurs linearly."""
     scale: dict[Monomial, int] = {}
     rest: dict[Monomial, int] = {}
@@ -102,18 +106,18 @@ def _coefficient(e: Expr, atom: Atom) -> tuple[Index, Index] | None:
     return expr.build(scale), expr.build(rest)
 
 
-def _by_cases(e: Expr, atom: Atom, facts: Facts, effort: int, memo: _Memo) -> bool:
+def _prove_by_cases(e: Expr, atom: Atom, facts: Facts, effort: int, memo: _Memo) -> bool:
     """Replace a minimum or maximum by its arguments.
 
     If its sign makes it an upper (lower) bound that only helps, one argument suffices; otherwise
     both cases must hold.
     """
-    split = _coefficient(e, atom)
+    split = _split_linear(e, atom)
     if split is None:
         return False
     scale, rest = split
     results = (
-        _follows(expr.add(expr.mul(scale, side), rest), facts, effort, memo) for side in atom.args
+        _prove(expr.add(expr.mul(scale, side), rest), facts, effort, memo) for side in atom.args
     )
     downward = nonnegative(expr.mul(scale, -1), (), 1)
     upward = nonnegative(scale, (), 1)
@@ -122,13 +126,13 @@ def _by_cases(e: Expr, atom: Atom, facts: Facts, effort: int, memo: _Memo) -> bo
     return all(results)
 
 
-def _without_division(e: Expr, facts: Facts, effort: int, memo: _Memo) -> bool:
+def _prove_without_division(e: Expr, facts: Facts, effort: int, memo: _Memo) -> bool:
     """Eliminate a floor division: b*(a//b) lies between a - b + 1 and a.
 
     Hence e >= 0 follows from b*e >= 1 - b with the quotient replaced by its worse bound.
     """
     for atom in dict.fromkeys(a for m, _ in e.terms for a in m if a.kind == "//"):
-        split = _coefficient(e, atom)
+        split = _split_linear(e, atom)
         a, b = atom.args
         if split is None or not nonnegative(expr.sub(b, 1), (), 1):
             continue
@@ -138,20 +142,20 @@ def _without_division(e: Expr, facts: Facts, effort: int, memo: _Memo) -> bool:
             if expr.mul(times, b) != scale or not isinstance(times, int):
                 continue
             worst = expr.mul(a if times < 0 else expr.sub(a, expr.sub(b, 1)), times)
-            if _follows(expr.add(worst, rest), facts, effort, memo):
+            if _prove(expr.add(worst, rest), facts, effort, memo):
                 return True
             continue
         worst = expr.mul(a if scale < 0 else expr.sub(a, expr.sub(b, 1)), scale)
         scaled = expr.add(expr.add(worst, expr.mul(rest, b)), expr.sub(b, 1))
-        if _follows(scaled, facts, effort, memo):
+        if _prove(scaled, facts, effort, memo):
             return True
     return False
 
 
-def _at_worst(e: Expr, facts: Facts, effort: int, memo: _Memo) -> bool:
+def _prove_at_range_end(e: Expr, facts: Facts, effort: int, memo: _Memo) -> bool:
     """Replace one variable by the end of its range where `e` is smallest."""
     for atom in dict.fromkeys(a for m, _ in e.terms for a in m if a.kind != "size"):
-        split = _coefficient(e, atom)
+        split = _split_linear(e, atom)
         span = expr.bounds(Expr((((atom,), 1),)))
         if split is None or span is None:
             continue
@@ -160,7 +164,7 @@ def _at_worst(e: Expr, facts: Facts, effort: int, memo: _Memo) -> bool:
             if atom in expr.atoms(worst):
                 continue  # a quotient of sizes is its own bound
             if nonnegative(expr.mul(scale, sign), (), 1):
-                return _follows(expr.add(expr.mul(scale, worst), rest), facts, effort, memo)
+                return _prove(expr.add(expr.mul(scale, worst), rest), facts, effort, memo)
     return False
 
 

@@ -56,14 +56,14 @@ def canonical(kernel: Kernel) -> tuple[Plain, Mapping[str, str]]:
 
     source = text(plain)
     head, _, rest = source.partition("(")
-    result = _parsed(f"{head}({_WORD.sub(renamed, rest)}")
+    result = _parse_canonical(f"{head}({_WORD.sub(renamed, rest)}")
     if result is None or len(result.kernel.axes) != len(kernel.axes):
         return Plain(plain, source), {name: name for name in kernel_names}
     return result, {short: name for name, short in new.items()}
 
 
 @lru_cache(maxsize=1024)
-def _parsed(source: str) -> Plain | None:
+def _parse_canonical(source: str) -> Plain | None:
     try:
         kernel = parse(source)
     except SmeltError:

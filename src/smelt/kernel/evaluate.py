@@ -138,14 +138,14 @@ class Evaluator:
     def _if(self, v: ir.If) -> Tile:
         condition = self.value(v.condition)
         sides = [
-            self._guarded(v.value, condition),
-            self._guarded(v.other, Tile(condition.axes, condition.start, ~condition.data)),
+            self._masked_value(v.value, condition),
+            self._masked_value(v.other, Tile(condition.axes, condition.start, ~condition.data)),
         ]
         axes = self.space.union(condition, *sides)
         arrays = [self.space.spread(t, axes) for t in (condition, *sides)]
         return self.space.tile(axes, np.where(*arrays))
 
-    def _guarded(self, v: ir.Value, condition: Tile) -> Tile:
+    def _masked_value(self, v: ir.Value, condition: Tile) -> Tile:
         outer = self.mask
         self.mask = condition if outer is None else self.apply("and", [outer, condition])
         tile = self.value(v)
@@ -191,7 +191,7 @@ class Evaluator:
             elif row.positional:
                 result = np.asarray(row.fold(data, axis=-1), np.int64)
             else:
-                result = np.asarray(row.fold(_wide(data, dtype), axis=-1)).astype(dtype.numpy)
+                result = np.asarray(row.fold(_widen(data, dtype), axis=-1)).astype(dtype.numpy)
         return self.space.tile(remaining, result)
 
     def _scan(self, name: str, arg: Tile, along: str, dtype: DType) -> Tile:
@@ -199,7 +199,7 @@ class Evaluator:
         if row.prefix is None:
             raise VerifyError(f"{name} has no running form")
         axes = self.space.sorted((*arg.axes, along))
-        data = _wide(self.space.full(arg, axes), dtype)
+        data = _widen(self.space.full(arg, axes), dtype)
         with np.errstate(all="ignore"):
             result = np.asarray(row.prefix(data, axis=axes.index(along)))
             return self.space.tile(axes, result.astype(dtype.numpy))
@@ -207,7 +207,7 @@ class Evaluator:
     def _dot(self, left: Tile, right: Tile, over: tuple[str, ...], dtype: DType) -> Tile:
         axes = self.space.sorted((*left.axes, *right.axes, *over))
         remaining = tuple(a for a in axes if a not in over)
-        a, b = (_wide(self.space.full(t, axes), dtype) for t in (left, right))
+        a, b = (_widen(self.space.full(t, axes), dtype) for t in (left, right))
         with np.errstate(all="ignore"):
             result = np.sum(a * b, axis=tuple(axes.index(o) for o in over), dtype=a.dtype)
             return self.space.tile(remaining, np.asarray(result).astype(dtype.numpy))
@@ -216,7 +216,7 @@ class Evaluator:
 _VARIABLES = ("axis", "value")
 
 
-def _wide(data: Array, dtype: DType) -> Array:
+def _widen(data: Array, dtype: DType) -> Array:
     """Convert elements to the type that the interpreter accumulates in."""
     if dtype == bool_:
         return cast_reference(data, bool_)

@@ -109,9 +109,9 @@ class _Run:
                     results[p.name].append(self._buffer(p, empty))
             outputs = {p.name: results[p.name][-1] for p in self.kernel.outputs}
             self._launch(Evaluator(inputs, outputs, numbers, Space(self.places, {})))
-            self._count(self.trace.loads, [b for b in inputs.values() if b.param.each])
-        self._count(self.trace.loads, list(shared.values()))
-        self._count(self.trace.stores, [b for buffers in results.values() for b in buffers])
+            self._add_traffic(self.trace.loads, [b for b in inputs.values() if b.param.each])
+        self._add_traffic(self.trace.loads, list(shared.values()))
+        self._add_traffic(self.trace.stores, [b for buffers in results.values() for b in buffers])
         self.trace.blocks += self.block
         return {
             name: [self._result(b) for b in buffers]
@@ -123,7 +123,7 @@ class _Run:
     def _buffer(self, param: ir.Param, data: Array) -> Buffer:
         return Buffer(param, data)
 
-    def _count(self, into: dict[str, Access], buffers: list[Buffer]) -> None:
+    def _add_traffic(self, into: dict[str, Access], buffers: list[Buffer]) -> None:
         for b in buffers:
             into[b.param.name] = into.get(b.param.name, Access()) + b.access
 
@@ -150,10 +150,10 @@ class _Run:
             dict(zip((axis for axis, _ in cuts), chosen, strict=True))
             for chosen in itertools.product(*(ranges for _, ranges in cuts))
         ]
-        for ranges in self._ordered(blocks):
+        for ranges in self._in_grid_order(blocks):
             self._grid_block(start.inner({**ranges_of, **ranges}))
 
-    def _ordered(self, blocks: list[Any]) -> list[Any]:
+    def _in_grid_order(self, blocks: list[Any]) -> list[Any]:
         if self.order == "backward":
             return blocks[::-1]
         if self.order == "random":
@@ -183,7 +183,7 @@ class _Run:
         )
         ends: dict[int, Evaluator] = {}
         parts = int(evaluate(split.parts, place.sizes))
-        for part in self._ordered(list(range(parts))):
+        for part in self._in_grid_order(list(range(parts))):
             self.block += 1
             ends[part] = place.inner({split.name: range(part, part + 1)})
             self.parts = {split.name: range(part, parts)}
@@ -192,10 +192,10 @@ class _Run:
         first = ends[0]
         if joined < len(self.kernel.body):
             for part in range(1, parts):
-                first.names.update(self._merged(first, ends[part]))
+                first.names.update(self._merge_states(first, ends[part]))
             self._body(self.kernel.body[joined + 1 :], first)
 
-    def _merged(self, left: Evaluator, right: Evaluator) -> dict[str, Tile]:
+    def _merge_states(self, left: Evaluator, right: Evaluator) -> dict[str, Tile]:
         """Merge the states of two parts."""
         sides = left.inner({}), right.inner({})
         merged: dict[str, Tile] = {}
@@ -230,7 +230,7 @@ class _Run:
             case ir.Store():
                 self._store(s, place)
             case ir.Update(state=name, value=value):
-                place.new[name] = _carried(name, place.value(value), place)
+                place.new[name] = _state_value(name, place.value(value), place)
             case ir.Stream():
                 self._stream(s, place)
             case ir.Merge():
@@ -271,28 +271,30 @@ class _Run:
             first = place.value(state.init)
             axes_kept = place.space.sorted((*state.axes, *first.axes))
             tile = place.space.tile(axes_kept, place.space.full(first, axes_kept))
-            place.names[state.name] = _narrow(state, tile)
+            place.names[state.name] = _drop_undeclared(state, tile)
         axes = [b.axis for b in s.blocks]
-        for chosen in itertools.product(*(self._visits(b, place) for b in s.blocks)):
+        for chosen in itertools.product(*(self._visited_ranges(b, place) for b in s.blocks)):
             inner = place.inner(dict(zip(axes, chosen, strict=True)))
             if s.where is not None and not inner.value(s.where).data.all():
                 continue
             if s.sees:
-                inner = inner.inner({b.axis: self._seen(b, inner) for b in s.sees})
+                inner = inner.inner({b.axis: self._bounded_range(b, inner) for b in s.sees})
             inner.states = {state.name: state for state in s.states}
             self._body(s.body, inner)
             for state in s.states:
                 if state.name in inner.new:
                     new = inner.new[state.name]
-                    place.names[state.name] = _put(place.names[state.name], new) if s.sees else new
+                    place.names[state.name] = (
+                        _replace_visible(place.names[state.name], new) if s.sees else new
+                    )
 
-    def _visits(self, block: ir.Block, place: Evaluator) -> Iterator[range]:
+    def _visited_ranges(self, block: ir.Block, place: Evaluator) -> Iterator[range]:
         """Yield the ranges a stream visits along one axis, clipped to its bounds and part.
 
         Block boundaries are multiples of the block size from the start of the axis, wherever the
         visits start.
         """
-        axis_range, visited = place.space.ranges[block.axis], self._seen(block, place)
+        axis_range, visited = place.space.ranges[block.axis], self._bounded_range(block, place)
         start, stop = visited.start, visited.stop
         if block.part is not None:
             part = self.parts[block.part]
@@ -304,16 +306,16 @@ class _Run:
         for at in range(start - (start - axis_range.start) % size, stop, size):
             yield range(max(at, start), min(at + size, stop))
 
-    def _seen(self, block: ir.Block, place: Evaluator) -> range:
+    def _bounded_range(self, block: ir.Block, place: Evaluator) -> range:
         """Return the range of an axis from a block's start to its stop."""
         axis_range = place.space.ranges[block.axis]
         start, stop = (
-            e if v is None else self._end(block.axis, v, axis_range, place)
+            e if v is None else self._bound_value(block.axis, v, axis_range, place)
             for v, e in ((block.start, axis_range.start), (block.stop, axis_range.stop))
         )
         return range(start, max(start, stop))
 
-    def _end(self, axis: str, v: ir.Value, axis_range: range, place: Evaluator) -> int:
+    def _bound_value(self, axis: str, v: ir.Value, axis_range: range, place: Evaluator) -> int:
         """Evaluate a start or stop bound of an axis, clamped to the axis."""
         bound = place.value(v)
         if bound.data.size != 1:
@@ -325,7 +327,7 @@ def _ceil(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def _narrow(state: ir.State, tile: Tile) -> Tile:
+def _drop_undeclared(state: ir.State, tile: Tile) -> Tile:
     """Drop axes that a state does not declare; they must be fixed."""
     keep = tuple(k for k, a in enumerate(tile.axes) if a in state.axes)
     for a, length in zip(tile.axes, tile.data.shape, strict=True):
@@ -335,7 +337,7 @@ def _narrow(state: ir.State, tile: Tile) -> Tile:
     return Tile(tuple(tile.axes[k] for k in keep), tuple(tile.start[k] for k in keep), data)
 
 
-def _put(old: Tile, new: Tile) -> Tile:
+def _replace_visible(old: Tile, new: Tile) -> Tile:
     """Replace the visible part of a state by a block's new value."""
     cuts = tuple(
         slice(a - b, a - b + n)
@@ -346,10 +348,10 @@ def _put(old: Tile, new: Tile) -> Tile:
     return Tile(old.axes, old.start, data)
 
 
-def _carried(name: str, tile: Tile, place: Evaluator) -> Tile:
+def _state_value(name: str, tile: Tile, place: Evaluator) -> Tile:
     """Return a state's new value with exactly the axes it declares."""
     state = place.states.get(name)
     if state is None:
         raise VerifyError(f"{name} is no state of this stream")
     axes = place.space.sorted((*tile.axes, *state.axes))
-    return _narrow(state, place.space.tile(axes, place.space.full(tile, axes)))
+    return _drop_undeclared(state, place.space.tile(axes, place.space.full(tile, axes)))

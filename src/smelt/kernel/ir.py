@@ -75,7 +75,7 @@ class Const:
     dtype: DType
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "value", _plain(self.value, self.dtype))
+        object.__setattr__(self, "value", _python_number(self.value, self.dtype))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Const) and self._key() == other._key()
@@ -88,7 +88,7 @@ class Const:
         return self.dtype, self.value, negative
 
 
-def _plain(value: float | int | bool, dtype: DType) -> float | int | bool:
+def _python_number(value: float | int | bool, dtype: DType) -> float | int | bool:
     """Convert to the Python number type of `dtype`, if that is lossless."""
     if dtype.is_float:
         return math.nan if math.isnan(value) else float(value)

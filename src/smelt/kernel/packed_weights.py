@@ -42,13 +42,13 @@ def read_panels(kernel: Kernel, panel: Panel) -> Kernel:
         n, k = v.index[panel.across], v.index[panel.along]
         inside = floordiv(n, panel.width), floordiv(k, panel.group), mod(n, panel.width)
         last = (mod(k, panel.group),) if panel.group > 1 else ()
-        return replace(v, index=(*_others(v.index, panel), *inside, *last))
+        return replace(v, index=(*_other_dims(v.index, panel), *inside, *last))
 
-    inputs = tuple(_packed(p, panel) if p.name == panel.param else p for p in kernel.inputs)
+    inputs = tuple(_packed_param(p, panel) if p.name == panel.param else p for p in kernel.inputs)
     return replace(map_values(kernel, change), inputs=inputs)
 
 
-def _packed(p: Param, panel: Panel) -> Param:
+def _packed_param(p: Param, panel: Panel) -> Param:
     return replace(p, shape=panelled_shape(p.shape, panel), strides=None)
 
 
@@ -60,10 +60,10 @@ def panelled_shape(shape: Shape, panel: Panel) -> Shape:
     count = floordiv(add(shape[panel.across], panel.width - 1), panel.width)
     groups = floordiv(add(shape[panel.along], panel.group - 1), panel.group)
     last = (panel.group,) if panel.group > 1 else ()
-    return (*_others(shape, panel), count, groups, panel.width, *last)
+    return (*_other_dims(shape, panel), count, groups, panel.width, *last)
 
 
-def _others(values: tuple[Index, ...], panel: Panel) -> tuple[Index, ...]:
+def _other_dims(values: tuple[Index, ...], panel: Panel) -> tuple[Index, ...]:
     return tuple(v for a, v in enumerate(values) if a not in (panel.across, panel.along))
 
 

@@ -49,7 +49,7 @@ def freed(kernel: Kernel) -> tuple[Kernel, Mapping[str, int]]:
         for v in visit(root)
         if isinstance(v, Load)
     ]
-    fixed = _fixed(kernel, loads)
+    fixed = _constant_indices(kernel, loads)
     if not fixed:
         return kernel, {}
     kernel_names = set(names_of(kernel))
@@ -84,7 +84,7 @@ def but_for_numbers(text: str) -> str:
     return _NUMBER.sub("0", text)
 
 
-def _fixed(kernel: Kernel, loads: Sequence[Load]) -> list[Place]:
+def _constant_indices(kernel: Kernel, loads: Sequence[Load]) -> list[Place]:
     """List the constant indices in order of appearance."""
     places = {
         (v.param, d, e): None

@@ -106,7 +106,7 @@ def _inside_block(at: Index, axis: str, place: Place) -> bool:
     position = _expand(place.lets[names[0]], place)
     ends: set[str] = set()
     for stream in place.streams:
-        for test in _tests(stream.where) if stream.where is not None else ():
+        for test in _comparisons(stream.where) if stream.where is not None else ():
             value, end = test.args
             if not isinstance(end, ir.Extreme) or not isinstance(end.arg, ir.IndexValue):
                 continue
@@ -115,11 +115,11 @@ def _inside_block(at: Index, axis: str, place: Place) -> bool:
     return {"ge first", "le last"} <= ends
 
 
-def _tests(condition: ir.Value) -> Iterator[ir.Apply]:
+def _comparisons(condition: ir.Value) -> Iterator[ir.Apply]:
     """Yield the comparisons of a conjunction."""
     if isinstance(condition, ir.Apply) and condition.op == "and":
         for part in condition.args:
-            yield from _tests(part)
+            yield from _comparisons(part)
     elif isinstance(condition, ir.Apply) and len(condition.args) == 2:
         yield condition
 

@@ -68,7 +68,7 @@ def short_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
     Candidates are an array's dimensions except the first, from the innermost outwards as long as
     all of them are short.
     """
-    return _short(sizes, (*kernel.inputs, *kernel.outputs))
+    return _short_sizes_of(sizes, (*kernel.inputs, *kernel.outputs))
 
 
 def innermost(kernel: Kernel) -> set[str]:
@@ -84,10 +84,10 @@ def turned_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> set[str]:
     if any(isinstance(v, Reduce | Dot | Scan) for v in values):
         return set()
     params = (*kernel.inputs, *kernel.outputs)
-    return {*_short(sizes, params)} & lengths((p.shape for p in params), sizes)
+    return {*_short_sizes_of(sizes, params)} & lengths((p.shape for p in params), sizes)
 
 
-def _short(sizes: Mapping[str, int], params: Iterable[Param]) -> dict[str, int]:
+def _short_sizes_of(sizes: Mapping[str, int], params: Iterable[Param]) -> dict[str, int]:
     short: dict[str, int] = {}
     for p in params:
         elements = 1

@@ -107,19 +107,19 @@ def operand_types(op: str, operands: tuple[Known, ...]) -> tuple[DType | None, .
             break
     if shared is None:
         kinds = {k for k, same in zip(operands, shares_lead, strict=True) if same}
-        shared = _default("index" in kinds, lead)
+        shared = _default_type("index" in kinds, lead)
     fixed = dict(row.rule.fixed)
     return tuple(
         k
         if isinstance(k, DType)
         else shared
         if same
-        else fixed.get(place) or _default(k == "index", row.rule.accepts[place])
+        else fixed.get(place) or _default_type(k == "index", row.rule.accepts[place])
         for place, (k, same) in enumerate(zip(operands, shares_lead, strict=True))
     )
 
 
-def _default(index: bool, accepts: Collection[str]) -> DType:
+def _default_type(index: bool, accepts: Collection[str]) -> DType:
     """Return the type of untyped operands that no other operand determines."""
     if "int" in accepts and (index or "float" not in accepts):
         return i64 if index else i32

@@ -73,15 +73,15 @@ def lines(source: str) -> list[Line]:
                 if depth > DEEPEST:
                     fail(source, current[-1], f"brackets nest deeper than {DEEPEST}")
         elif kind == "newline" and depth <= 0:
-            _end(out, current, source)
+            _finish_line(out, current, source)
         at += len(text)
     if at < len(source):
         fail(source, Token("mark", source[at], at), f"{source[at]!r} is no word of a kernel")
-    _end(out, current, source)
+    _finish_line(out, current, source)
     return out
 
 
-def _end(out: list[Line], current: list[Token], source: str) -> None:
+def _finish_line(out: list[Line], current: list[Token], source: str) -> None:
     if not current:
         return
     run = conditions = 0

@@ -60,8 +60,8 @@ class _Reader:
         self.names.env.params = {p.name: p for p in (*header.outputs, *header.inputs)}
         self.count = max((p.each for p in (*header.inputs, *header.outputs)), default=0)
         self._declare()
-        self._front()
-        self._rank()
+        self._front_lines()
+        self._rank_axes()
         body = self._body(first.indent)
         if self.place < len(self.lines):
             c = Cursor(self.source, self.lines[self.place])
@@ -77,9 +77,11 @@ class _Reader:
             tuple(self.facts),
         )
 
-    def _rank(self) -> None:
+    def _rank_axes(self) -> None:
         """Order axes as listed, then by first mention in the text."""
-        start = next((k for k, line in enumerate(self.lines[1:], 1) if not _front_line(line)), None)
+        start = next(
+            (k for k, line in enumerate(self.lines[1:], 1) if not _is_declaration(line)), None
+        )
         offset = len(self.source) if start is None else self.lines[start].tokens[0].offset
         words = [*self.listed, *words_in(self.source[offset:])]
         self.rank = {word: place for place, word in enumerate(dict.fromkeys(words))}
@@ -123,12 +125,12 @@ class _Reader:
         if token.text in RESERVED:
             c.fail(f"{token.text!r} cannot name an axis", token)
 
-    def _front(self) -> None:
+    def _front_lines(self) -> None:
         """Parse `axis`, `require` and `grid` lines."""
         while self.place < len(self.lines):
             line = self.lines[self.place]
             c = Cursor(self.source, line)
-            if _front_line(line):
+            if _is_declaration(line):
                 (self._axis_line if c.take().text == "axis" else self._require)(c)
             elif c.at("grid") and c.ahead(1).kind == "name":
                 c.take()
@@ -211,12 +213,12 @@ class _Reader:
                 c.fail("a block has at least one element")
         if c.accept("of"):
             block = replace(block, part=c.name("a part"))
-        block = self._ends(c, block)
+        block = self._bounds(c, block)
         if block.size == 1:
             self.fixed |= {axis}
         return block
 
-    def _ends(self, c: Cursor, block: ir.Block) -> ir.Block:
+    def _bounds(self, c: Cursor, block: ir.Block) -> ir.Block:
         """Parse where a block starts and stops."""
         if c.accept("from"):
             block = replace(block, start=self._operand(c).value)
@@ -356,9 +358,9 @@ class _Reader:
         where = self._operand(c).value if c.accept("where") else None
         sees: list[ir.Block] = []
         if c.accept("seeing"):
-            sees.append(self._ends(c, ir.Block(self._axis(c))))
+            sees.append(self._bounds(c, ir.Block(self._axis(c))))
             while c.accept(","):
-                sees.append(self._ends(c, ir.Block(self._axis(c))))
+                sees.append(self._bounds(c, ir.Block(self._axis(c))))
         states: list[ir.State] = []
         if c.accept("with"):
             states.append(self._state(c))
@@ -392,7 +394,7 @@ class _Reader:
         return ir.State(token.text, init.value, axes_of_init, init.dtype)
 
 
-def _front_line(line: Line) -> bool:
+def _is_declaration(line: Line) -> bool:
     """Return whether a line lists axes or facts, which do not determine the axis order."""
     word = line.tokens[0].text
     return word in ("axis", "require") and len(line.tokens) > 1 and line.tokens[1].text != "="

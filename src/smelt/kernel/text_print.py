@@ -157,9 +157,9 @@ class _Printer:
 
     def _header(self) -> list[str]:
         start = f"kernel {self.kernel.name}("
-        inputs = _grouped(self.kernel.inputs)
+        inputs = _param_texts(self.kernel.inputs)
         input_set = set(self.kernel.inputs)
-        outputs = _grouped(self.kernel.outputs, input_set)
+        outputs = _param_texts(self.kernel.outputs, input_set)
         line = f"{start}{', '.join(inputs)}) -> {', '.join(outputs)}"
         if len(line) <= WIDTH:
             return [line]
@@ -200,12 +200,12 @@ class _Printer:
             out += "/all" if block.size is None else f"/{block.size}"
         if block.part is not None:
             out += f" of {block.part}"
-        return out + self._ends(block)
+        return out + self._bounds(block)
 
-    def _ends(self, block: ir.Block) -> str:
+    def _bounds(self, block: ir.Block) -> str:
         """Print where a block starts and stops."""
         ends = (("from", block.start), ("to", block.stop))
-        return "".join(f" {w} {self._tight(v)}" for w, v in ends if v is not None)
+        return "".join(f" {w} {self._bracketed(v)}" for w, v in ends if v is not None)
 
     # ---- statements ----------------------------------------------------------------------------
 
@@ -235,7 +235,7 @@ class _Printer:
             case ir.Let(name=name, value=ir.If(ir.Partial(cut), value, ir.Ref(old, False))) if (
                 old == name
             ):
-                return f"{name} = {self._tight(value)} if partial({self.value(cut).text})"
+                return f"{name} = {self._bracketed(value)} if partial({self.value(cut).text})"
             case ir.Let(name=name, value=value):
                 return f"{name} = {self.value(value).text}"
             case ir.Position(name=name, value=value, extent=extent):
@@ -258,15 +258,15 @@ class _Printer:
     def _stream(self, s: ir.Stream) -> str:
         out = f"stream {', '.join(self._block(b) for b in s.blocks)}"
         if s.where is not None:
-            out += f" where {self._tight(s.where)}"
+            out += f" where {self._bracketed(s.where)}"
         if s.sees:
-            out += f" seeing {', '.join(b.axis + self._ends(b) for b in s.sees)}"
+            out += f" seeing {', '.join(b.axis + self._bounds(b) for b in s.sees)}"
         if s.states:
             out += f" with {', '.join(self._state(x) for x in s.states)}"
         return out
 
     def _state(self, state: ir.State) -> str:
-        out = f"{state.name} = {self._tight(state.init)}"
+        out = f"{state.name} = {self._bracketed(state.init)}"
         return out if self._has_default_axes(state) else f"{out} [{','.join(state.axes)}]"
 
     def _has_default_axes(self, state: ir.State) -> bool:
@@ -284,7 +284,7 @@ class _Printer:
         kind = flexible(v)
         if kind is not None:
             assert isinstance(v, ir.Const | ir.IndexValue)
-            return self._bare(v, typed=v.dtype != bare_type(kind, expected))
+            return self._literal(v, typed=v.dtype != bare_type(kind, expected))
         match v:
             case ir.Const(value=number):
                 shown = "none" if number == ir.NO_EXPONENT else "true" if number else "false"
@@ -297,9 +297,9 @@ class _Printer:
                 inner = self._typed(arg)
                 return _atom(f"{dtype.name}({inner.text})", dtype.compute)
             case ir.Reduce(combine=name, arg=arg, over=over, dtype=dtype):
-                return self._fold(name, arg, "over", over, dtype)
+                return self._reduction(name, arg, "over", over, dtype)
             case ir.Scan(combine=name, arg=arg, along=along, dtype=dtype):
-                return self._fold(name, arg, "along", (along,), dtype)
+                return self._reduction(name, arg, "along", (along,), dtype)
             case ir.Dot():
                 return self._dot(v)
             case ir.Ref(name=name, next=new):
@@ -320,19 +320,19 @@ class _Printer:
         except SmeltError:
             return None
 
-    def _tight(self, v: ir.Value) -> str:
+    def _bracketed(self, v: ir.Value) -> str:
         """Print a value, with a conditional in brackets."""
         return self.value(v).at(LEVELS["if"] + 1)
 
     def _typed(self, v: ir.Value) -> _Piece:
         """Print a value, writing the type of a literal that would be misread."""
         if isinstance(v, ir.Const | ir.IndexValue) and flexible(v):
-            return self._bare(v, typed=True)
+            return self._literal(v, typed=True)
         return self.value(v)
 
-    def _bare(self, v: ir.Const | ir.IndexValue, *, typed: bool) -> _Piece:
+    def _literal(self, v: ir.Const | ir.IndexValue, *, typed: bool) -> _Piece:
         if isinstance(v, ir.Const):
-            shown = _number(v)
+            shown = _number_text(v)
             level = LEVELS["unary" if shown.startswith("-") else "atom"]
         else:
             shown = _index(v.index)
@@ -394,17 +394,17 @@ class _Printer:
             return _Piece(_PREFIX[v.op] + pieces[0].at(level + 1), level, dtype)
         return _atom(f"{v.op}({', '.join(p.text for p in pieces)})", dtype)
 
-    def _fold(
+    def _reduction(
         self, name: str, arg: ir.Value, word: str, axes: tuple[str, ...], dtype: DType
     ) -> _Piece:
         piece = self.value(arg)
-        tail = _as(name, piece.dtype, dtype)
+        tail = _dtype_suffix(name, piece.dtype, dtype)
         inner = f"{piece.at(LEVELS['if'] + 1)} {word} {', '.join(axes)}{tail}"
         return _atom(f"{name}({inner})", dtype.compute)
 
     def _dot(self, v: ir.Dot) -> _Piece:
         left, right = self._operands("mul", (v.left, v.right))
-        tail = _as("sum", left.dtype, v.dtype)
+        tail = _dtype_suffix("sum", left.dtype, v.dtype)
         loose = LEVELS["if"] + 1
         inner = f"{left.at(loose)}, {right.at(loose)} over {', '.join(v.over)}{tail}"
         return _atom(f"dot({inner})", v.dtype.compute)
@@ -425,7 +425,7 @@ def _atom(shown: str, dtype: DType | None) -> _Piece:
     return _Piece(shown, LEVELS["atom"], dtype)
 
 
-def _as(combine: str, arg: DType | None, dtype: DType) -> str:
+def _dtype_suffix(combine: str, arg: DType | None, dtype: DType) -> str:
     """Return ` as f64` if a reduction's type does not follow from its argument's."""
     row = COMBINES.get(combine)
     try:
@@ -435,7 +435,7 @@ def _as(combine: str, arg: DType | None, dtype: DType) -> str:
     return "" if usual == dtype else f" as {dtype.name}"
 
 
-def _number(c: ir.Const) -> str:
+def _number_text(c: ir.Const) -> str:
     """Return the shortest text that reads back to the same number."""
     v = c.value
     if not isinstance(v, float):
@@ -460,7 +460,7 @@ def _fact_text(fact: Index) -> str:
     return f"{expr.text(left)} >= {expr.text(right)}"
 
 
-def _grouped(params: tuple[ir.Param, ...], inputs: set[ir.Param] | None = None) -> list[str]:
+def _param_texts(params: tuple[ir.Param, ...], inputs: set[ir.Param] | None = None) -> list[str]:
     """Print parameters: families of one type share it, in-place outputs need none."""
     out: list[str] = []
     place = 0
@@ -470,7 +470,7 @@ def _grouped(params: tuple[ir.Param, ...], inputs: set[ir.Param] | None = None) 
         if inputs and p in inputs:
             out.append(p.name)
         elif p.each:
-            while stop < len(params) and _alike(p, params[stop], inputs):
+            while stop < len(params) and _same_type(p, params[stop], inputs):
                 stop += 1
             names = ", ".join(q.name for q in params[place:stop])
             out.append(f"{names}: {param_text(p)[len(p.name) + 2 :]} for each of {p.each}")
@@ -480,7 +480,7 @@ def _grouped(params: tuple[ir.Param, ...], inputs: set[ir.Param] | None = None) 
     return out
 
 
-def _alike(p: ir.Param, q: ir.Param, inputs: set[ir.Param] | None) -> bool:
+def _same_type(p: ir.Param, q: ir.Param, inputs: set[ir.Param] | None) -> bool:
     same_type = (p.dtype, p.shape, p.strides, p.each) == (q.dtype, q.shape, q.strides, q.each)
     return same_type and not (inputs and q in inputs)
 

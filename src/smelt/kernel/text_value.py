@@ -111,7 +111,7 @@ class IndexReader:
         `size(n)` is a size. `dimension` is the extent of the indexed dimension, for positions
         computed in place.
         """
-        return self._sum(lambda: self._place(dimension))
+        return self._sum(lambda: self._axis_or_position(dimension))
 
     def _sum(self, leaf: Callable[[], Index]) -> Index:
         negative = self.c.accept("-")
@@ -170,7 +170,7 @@ class IndexReader:
         self.names.sizes.add(name)
         return expr.size(name)
 
-    def _place(self, dimension: Index | None) -> Index:
+    def _axis_or_position(self, dimension: Index | None) -> Index:
         token, following = self.c.token, self.c.ahead(1)
         if token.kind == "name" and following.text == "[" and following.touching:
             if dimension is None:
@@ -256,7 +256,7 @@ class ValueReader:
         self.in_condition = outer
         return typed
 
-    def _closed(self) -> Piece:
+    def _bracketed(self) -> Piece:
         """Parse a value in round brackets, after the opening one."""
         outer, self.in_condition = self.in_condition, False
         piece = self.conditional()
@@ -322,7 +322,7 @@ class ValueReader:
             self.c.take()
             return Bare(_literal(token.text), None, token)
         if self.c.accept("("):
-            inner = self._closed()
+            inner = self._bracketed()
             self.c.expect(")")
             return inner
         if token.kind != "name":
@@ -403,7 +403,7 @@ class ValueReader:
         elif name in EXTREMES:
             piece = self._extreme(*EXTREMES[name])
         elif name == "partial":
-            piece = Typed(ir.Partial(self.settle(self._closed(), None).value), bool_)
+            piece = Typed(ir.Partial(self.settle(self._bracketed(), None).value), bool_)
         elif name in DTYPES:
             piece = self._conversion(DTYPES[name])
         else:
@@ -415,11 +415,11 @@ class ValueReader:
         token = self.c.token
         if of_axis and self.names.axis(token.text) is None:
             self.c.fail(f"{token.text!r} is no axis", token)
-        typed = self.settle(self._closed(), dtypes.i64 if of_axis else None)
+        typed = self.settle(self._bracketed(), dtypes.i64 if of_axis else None)
         return Typed(ir.Extreme(typed.value, largest), typed.dtype)
 
     def _conversion(self, dtype: DType) -> Typed:
-        inner = self._closed()
+        inner = self._bracketed()
         if isinstance(inner, Bare):
             return self._as_type(inner, dtype)
         return Typed(ir.Cast(inner.value, dtype), dtype.compute)
@@ -431,7 +431,7 @@ class ValueReader:
         while not self.c.at(")"):
             if pieces:
                 self.c.expect(",")
-            pieces.append(self._closed())
+            pieces.append(self._bracketed())
             if self.c.at("over", "along"):
                 return self._reduction(name, pieces, token)
         if name not in SCALARS:

@@ -51,7 +51,7 @@ def verify(kernel: ir.Kernel) -> ir.Kernel:
 
 
 @dataclass
-class _Written:
+class _CheckedStore:
     """Store already checked, with what it may write."""
 
     store: ir.Store
@@ -65,7 +65,7 @@ class _Verifier:
     def __init__(self, kernel: ir.Kernel) -> None:
         self.kernel = kernel
         self.statement: ir.Statement | None = None
-        self.written: list[_Written] = []
+        self.written: list[_CheckedStore] = []
         self.inputs = {p.name for p in kernel.inputs}
         self.split: ir.Split | None = None
         self.merged = False
@@ -181,7 +181,7 @@ class _Verifier:
     def _statement(self, s: ir.Statement, top: bool) -> None:
         place = self.place
         for load in walk.loads(s) if not isinstance(s, ir.Stream) else ():
-            self._in_place_load(load)
+            self._check_in_place_load(load)
         match s:
             case ir.Let(name=name, value=value):
                 self._check_new_name(name, rebinds=_may_rebind(s))
@@ -291,12 +291,12 @@ class _Verifier:
             refuse("what follows `where` is no bool")
         seen = self.seen
         for block in s.sees:
-            self._seen(block)
+            self._visible_range(block)
         self._body(s.body)
         place.env, place.fixed, place.open_streams, place.states, place.lets, self.parts = outer
         self.statement, self.seen, place.streams = s, seen, streams
 
-    def _seen(self, block: ir.Block) -> None:
+    def _visible_range(self, block: ir.Block) -> None:
         """Check a partly seen axis: nothing outside the part is stored or located."""
         place = self.place
         self._block(block)
@@ -346,7 +346,7 @@ class _Verifier:
         if dtype != param.dtype.compute:
             param_dtype = param.dtype.compute.name
             refuse(f"{s.param} takes {param_dtype}, the value is {dtype.name}")
-        first = self._scatter_target(s) if s.join else self._race(s)
+        first = self._scatter_target(s) if s.join else self._check_race(s)
         for other in self.written:
             if (
                 other.store.param == s.param
@@ -355,9 +355,9 @@ class _Verifier:
             ):
                 refuse(f"{s.param} may have been stored before, by another statement")
         cut = place.whole | place.open_streams | self.seen
-        self.written.append(_Written(s, facts, frozenset(place.extents) - cut, place.streams))
+        self.written.append(_CheckedStore(s, facts, frozenset(place.extents) - cut, place.streams))
 
-    def _scatter_target(self, s: ir.Store) -> _Written:
+    def _scatter_target(self, s: ir.Store) -> _CheckedStore:
         """Return the store that initialised every element this scatter-reduce may touch."""
         place = self.place
         if s.param in self.inputs:
@@ -365,7 +365,7 @@ class _Verifier:
         store_axes = index_axes(s.index, place.env)
         if self.seen & store_axes:
             refuse(f"a part of {min(self.seen & store_axes)} is seen, the rest would not be stored")
-        check_join(s, place, store_axes | self._single())
+        check_join(s, place, store_axes | self._unit_axes())
         shape = place.env.param(s.param).shape
         initial = (w for w in self.written if w.store.param == s.param and not w.store.join)
         for first in (w for w in initial if w.store.where is None):
@@ -376,11 +376,11 @@ class _Verifier:
                 return first
         return refuse(f"no store before gave this block's elements of {s.param} their first values")
 
-    def _race(self, s: ir.Store) -> None:
+    def _check_race(self, s: ir.Store) -> None:
         place = self.place
         store_axes = index_axes(s.index, place.env)
         solved = determined(s.index)
-        needed = (place.whole | place.open_streams | store_axes) - self._single()
+        needed = (place.whole | place.open_streams | store_axes) - self._unit_axes()
         if self.split is not None and self.split.name in self.parts and self.split.axis in solved:
             needed -= {self.split.name}  # parts are disjoint
         if self.seen & store_axes:
@@ -390,15 +390,15 @@ class _Verifier:
             refuse(f"several positions of {missing[0]} may store the same element of {s.param}")
         values = [s.value] if s.where is None else [s.value, s.where]
         loose = frozenset[str]().union(*(axes_of(v, place.env) for v in values))
-        loose -= store_axes | place.fixed | self._single()
+        loose -= store_axes | place.fixed | self._unit_axes()
         if loose:
             refuse(f"the value varies along {min(loose)}, which the index does not name")
 
-    def _single(self) -> frozenset[str]:
+    def _unit_axes(self) -> frozenset[str]:
         """Return the axes of extent 1."""
         return frozenset(a for a, extent in self.place.extents.items() if extent == 1)
 
-    def _in_place_load(self, load: ir.Load) -> None:
+    def _check_in_place_load(self, load: ir.Load) -> None:
         if load.param not in self.inputs & {p.name for p in self.kernel.outputs}:
             return
         if any(w.store.param == load.param for w in self.written):

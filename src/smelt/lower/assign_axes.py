@@ -126,7 +126,7 @@ def assign(name: str, d: Definition, hints: Mapping[str, int]) -> Kernel:
     column_axis = _column_reduction_axis(d, facts, grid)
     if column_axis is not None and rows_at_once(d, column_axis, facts, hints):
         return _split_kernel(name, d, facts, grid, column_axis, SHORT_ROWS, parts=1)
-    blocks = tuple(_blocks(grid, d, facts, _lanes_axis(d, grid, facts, hints), hints))
+    blocks = tuple(_blocks(grid, d, facts, _lane_axis(d, grid, facts, hints), hints))
     return Kernel(
         name, tuple(d.inputs), tuple(d.outputs), tuple(d.axes.values()), blocks, tuple(d.body)
     )
@@ -145,7 +145,7 @@ def independent(d: Definition, facts: Facts) -> list[Axis]:
     return [a for a in d.axes.values() if a.name in common and a.name not in facts.ended]
 
 
-def _lanes_axis(
+def _lane_axis(
     d: Definition, grid: list[Axis], facts: Facts, hints: Mapping[str, int]
 ) -> Axis | None:
     """Return the grid axis to vectorise across short rows (one row per lane), or None."""
@@ -169,7 +169,7 @@ def _short_rows(
         return False
     if number(lanes.extent, hints) < LEAST_LANES:
         return False
-    if rows <= facts.ended and _width(d, lanes, hints) > SHORT_BLOCK:
+    if rows <= facts.ended and _inner_elements(d, lanes, hints) > SHORT_BLOCK:
         return False
     return all(number(d.axes[name].extent, hints) <= SHORT_ROW for name in rows)
 
@@ -204,13 +204,13 @@ def _few_columns(d: Definition, reduced: Axis, facts: Facts, hints: Mapping[str,
     lets = [s.value for s in d.body if isinstance(s, Let)]
     if any(isinstance(v, (Dot, Scan)) for v in lets):
         return False
-    columns = _inside_of(d, reduced.name)
+    columns = _inner_axes(d, reduced.name)
     if not columns or columns & facts.ended or number(reduced.extent, hints) < LEAST_LANES:
         return False
     return number(product(d.axes[name].extent for name in columns), hints) <= FEW_COLUMNS
 
 
-def _inside_of(d: Definition, axis: str) -> set[str]:
+def _inner_axes(d: Definition, axis: str) -> set[str]:
     """Return the axes that arrays vary along at inner dimensions after `axis`."""
     inner: set[str] = set()
     for s in d.body:
@@ -250,13 +250,13 @@ def _rows_in_cache(d: Definition, lanes: Axis, hints: Mapping[str, int]) -> int:
 
     Their data is read again for every inner position, so it must stay in the L1 cache.
     """
-    fit = STREAM_BYTES // 2 // max(_width(d, lanes, hints), 1)
+    fit = STREAM_BYTES // 2 // max(_inner_elements(d, lanes, hints), 1)
     return min(max(1 << fit.bit_length() - 1 if fit else 0, LEAST_LANES), MAP_BLOCK // 4)
 
 
-def _width(d: Definition, lanes: Axis, hints: Mapping[str, int]) -> int:
+def _inner_elements(d: Definition, lanes: Axis, hints: Mapping[str, int]) -> int:
     """Return the number of array elements per position of an axis."""
-    return number(product(d.axes[name].extent for name in _inside_of(d, lanes.name)), hints)
+    return number(product(d.axes[name].extent for name in _inner_axes(d, lanes.name)), hints)
 
 
 def number(e: Index, hints: Mapping[str, int]) -> int:
@@ -465,7 +465,7 @@ def _split_kernel(
             after.append(s)
         else:
             inside.append(s)
-    inside, after = _needed_after(inside, after)
+    inside, after = _copy_needed(inside, after)
     if parts is None:
         parts = parts_for(d, grid, axis, rows)
     names = ("p", "part", *(f"p{k}" for k in range(len(d.axes))))
@@ -488,7 +488,7 @@ def parts_for(d: Definition, grid: Sequence[Axis], axis: Axis, rows: int | None)
     return fold_parts(axis.extent, width)
 
 
-def _needed_after(
+def _copy_needed(
     inside: list[Statement], after: list[Statement]
 ) -> tuple[list[Statement], list[Statement]]:
     """Copy statements that `after` reads from `inside`, and remove dead ones from `inside`.

@@ -407,9 +407,9 @@ class Pullback:
             }
             if unproven == set(open_ends):
                 return self.bind(Load(bound.param, bound.index, other))
-        return self.bind(Apply("select", (self._holds(open_ends), guarded_value, other)))
+        return self.bind(Apply("select", (self._in_bounds(open_ends), guarded_value, other)))
 
-    def _holds(self, limits: list[tuple[Index, Index]]) -> Value:
+    def _in_bounds(self, limits: list[tuple[Index, Index]]) -> Value:
         """Return a bool value: 0 <= e < n for every pair (e, n)."""
         tests: list[Value] = []
         for e, n in limits:
@@ -425,14 +425,14 @@ class Pullback:
 
 def define(cluster: Cluster, rounding: str) -> Definition:
     """Flatten a cluster, with one store per output."""
-    longest = _longest(cluster)
+    longest = _longest_chain(cluster)
     if longest <= LONG:
         return _define(cluster, rounding)
     with deep(longest):
         return _define(cluster, rounding)
 
 
-def _longest(cluster: Cluster) -> int:
+def _longest_chain(cluster: Cluster) -> int:
     """Return the number of operators in the longest dependency chain."""
     depths: dict[Node, int] = {}
     for node in cluster.nodes:
@@ -496,9 +496,9 @@ def _define_range(pull: Pullback, name: str, node: Node, part: Part) -> None:
         if d >= 0:
             index[d] = sub(position, first)
         if not nonnegative(mul(first, -1)):
-            tests.append(Apply("ge", (IndexValue(position, i64), _number(first))))
+            tests.append(Apply("ge", (IndexValue(position, i64), _index_value(first))))
         if not nonnegative(sub(add(first, length), extent)):
-            tests.append(Apply("lt", (IndexValue(position, i64), _number(add(first, length)))))
+            tests.append(Apply("lt", (IndexValue(position, i64), _index_value(add(first, length)))))
     where = None
     for test in tests:
         where = test if where is None else Apply(BOTH, (where, test))
@@ -506,5 +506,5 @@ def _define_range(pull: Pullback, name: str, node: Node, part: Part) -> None:
     _add_store(pull, name, node, part.shape, tuple(index), value, where)
 
 
-def _number(e: Index) -> Value:
+def _index_value(e: Index) -> Value:
     return Const(e, i64) if isinstance(e, int) else IndexValue(e, i64)

@@ -85,17 +85,17 @@ def _run_chunks(
         arrays = [
             np.asarray(low, np.int64)
             if c.axis == FIRST_ROW
-            else operands[c.place][_at(c, low, high)]
+            else operands[c.place][_chunk_slice(c, low, high)]
             for c in chunking.reads
         ]
         arrays += [results[c.place].copy() for c in sums]
         outputs = _run(body.plan, kernels, arrays, {**sizes, chunking.rows: high - low})
         for c, value in zip(chunking.makes, outputs, strict=True):
-            results[c.place][_at(c, low, high)] = value
+            results[c.place][_chunk_slice(c, low, high)] = value
     return results
 
 
-def _at(cut: Cut, low: int, high: int) -> tuple[slice, ...]:
+def _chunk_slice(cut: Cut, low: int, high: int) -> tuple[slice, ...]:
     if cut.axis == WHOLE:
         return ()
     return (*(slice(None),) * cut.axis, slice(low, high))

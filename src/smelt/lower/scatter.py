@@ -52,13 +52,13 @@ def joining(name: str, d: Definition, joined: Joined) -> Kernel:
     """Build the kernel of a definition that scatters values into its single result."""
     (first,), (output,) = (s for s in d.body if isinstance(s, Store)), d.outputs
     lets = [s for s in d.body if isinstance(s, (Let, Position))]
-    initial_lets = _needed(lets, [first.value], first.index)
+    initial_lets = _statements_read(lets, [first.value], first.index)
     along = _shared_axes(d, joined, lets, first.index)
     lets, joined = _rename_shared(d, joined, lets, along)
     taken = {*d.axes, *(s.name for s in lets), *(p.name for p in (*d.inputs, *d.outputs))}
     definitions: Mapping[str, Value] = {s.name: s.value for s in lets if isinstance(s, Let)}
     bound = {s.name for s in initial_lets}
-    needed = _needed(lets, [joined.value, *(v for v, _ in joined.places)], ())
+    needed = _statements_read(lets, [joined.value, *(v for v, _ in joined.places)], ())
     steps: list[Statement] = [s for s in needed if s.name not in bound]
     index = list(first.index)
     computed: list[tuple[int, Value]] = []
@@ -82,7 +82,7 @@ def joining(name: str, d: Definition, joined: Joined) -> Kernel:
     )
     parts: Index = 1
     if computed and not (varies_in_visit or leading):
-        parts = _parts([n for n, e in zip(output.shape, index, strict=True) if bare_axis(e)])
+        parts = _part_count([n for n, e in zip(output.shape, index, strict=True) if bare_axis(e)])
     rows = None if parts == 1 else bare_axis(first.index[computed[0][0]])
     conditions: list[Value] = []
     for k, position in computed:
@@ -146,7 +146,7 @@ def _shared_axes(
     return shared
 
 
-def _parts(width: Iterable[Index]) -> Index:
+def _part_count(width: Iterable[Index]) -> Index:
     """Return the number of parts of a result's rows: more for longer rows."""
     return maximum(minimum(floordiv(product(width), JOINED_WIDTH), JOINED_PARTS), 1)
 
@@ -178,7 +178,7 @@ def _is_gathered(value: Value, lets: Sequence[Let | Position]) -> bool:
     return not computed.isdisjoint(refs(Store("", (), value)))
 
 
-def _needed(
+def _statements_read(
     lets: Sequence[Let | Position], values: Iterable[Value], index: Iterable[Index]
 ) -> list[Let | Position]:
     """Return the statements that the values and indices read, in order."""

@@ -53,9 +53,11 @@ def in_parts(kernel: Kernel, hints: Mapping[str, int]) -> Kernel:
     ):
         return kernel
     (block,), grid = streams[0].blocks, [b for b in kernel.grid if isinstance(b, Block)]
-    if not has_parts((_visits(kernel, b, hints) for b in grid), _visits(kernel, block, hints)):
+    if not has_parts(
+        (_block_count(kernel, b, hints) for b in grid), _block_count(kernel, block, hints)
+    ):
         return kernel
-    names = {a.name for a in kernel.axes} | set(_bound(kernel))
+    names = {a.name for a in kernel.axes} | set(_names(kernel))
     part = next(p for p in ("p", "part", *(f"p{k}" for k in range(len(names)))) if p not in names)
     parted = replace(streams[0], blocks=(replace(block, part=part),))
     merge = Merge(part, tuple(s.name for s in parted.states))
@@ -70,7 +72,7 @@ def in_parts(kernel: Kernel, hints: Mapping[str, int]) -> Kernel:
     return split
 
 
-def _visits(kernel: Kernel, block: Block, hints: Mapping[str, int]) -> int:
+def _block_count(kernel: Kernel, block: Block, hints: Mapping[str, int]) -> int:
     """Return the number of blocks of an axis at the hints' sizes; 1 if unknown."""
     try:
         extent = int(evaluate(kernel.axis(block.axis).extent, hints))
@@ -79,7 +81,7 @@ def _visits(kernel: Kernel, block: Block, hints: Mapping[str, int]) -> int:
     return -(-extent // (block.size or max(extent, 1)))
 
 
-def _bound(kernel: Kernel) -> Iterator[str]:
+def _names(kernel: Kernel) -> Iterator[str]:
     """Yield every name in a kernel's body, and its parameters."""
     yield from (p.name for p in (*kernel.inputs, *kernel.outputs))
     for s in statements(kernel):

@@ -389,11 +389,11 @@ class _Streamed:
             elif t.is_fold:
                 value = self._value(self.cascade.finals[t], self.top)
             else:
-                value = self._bound(t, home)
+                value = self._bind(t, home)
             home.values[t] = value
         return value
 
-    def _bound(self, t: Term, home: _Scope) -> Value:
+    def _bind(self, t: Term, home: _Scope) -> Value:
         if t.kind == "first":
             return self._sample(t.args[0], t.over, t.value)
         if isinstance(t.value, Position):

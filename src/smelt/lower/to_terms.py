@@ -75,12 +75,12 @@ class Reader:
             case Dot(left=left, right=right, over=over, dtype=dtype) if self.axis in over:
                 return terms.dot(self.term(left), self.term(right), over, dtype)
             case _:
-                return self._other(v)
+                return self._opaque(v)
 
-    def _other(self, v: Value) -> Term:
+    def _opaque(self, v: Value) -> Term:
         axes = assign_axes.value_axes(v, self.facts.axes)
         args = tuple(self.of[n] for n in refs(v))
-        v = transform(v, self._named)
+        v = transform(v, self._use_term_name)
         if isinstance(v, Load):
             dtype: DType = self.loaded[v.param]
         elif isinstance(v, (IndexValue, Reduce, Dot)):
@@ -89,6 +89,6 @@ class Reader:
             raise InternalError(f"a stream along {self.axis} has no place for {v}")
         return self.terms.opaque(v, args, axes, dtype)
 
-    def _named(self, v: Value) -> Value:
+    def _use_term_name(self, v: Value) -> Value:
         """Replace a name by that of its term; a value that only changes its type has none."""
         return Ref(self.origin[self.of[v.name]][0]) if isinstance(v, Ref) else v

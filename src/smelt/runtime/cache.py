@@ -164,7 +164,7 @@ class Cache:
         self._memory_bytes = 0
         self._refused: str | None = None
         self._counts = {"hits": 0, "misses": 0, "damaged": 0, "failed": 0}
-        self._wrong: OrderedDict[str, str] = OrderedDict()
+        self._defects: OrderedDict[str, str] = OrderedDict()
         self._unswept_bytes = 0
         self._puts_to_sweep = _random_puts()
         if hasattr(os, "register_at_fork"):
@@ -202,7 +202,7 @@ class Cache:
         """Return why `get` found nothing for a key."""
         if self._refused is not None:
             return f"the directory is not used: {self._refused}"
-        defect = self._wrong.get(file_name(key))
+        defect = self._defects.get(file_name(key))
         return "no entry" if defect is None else f"damaged: {defect}"
 
     def put(self, key: bytes, meta: dict[str, Any], code: bytes) -> None:
@@ -237,9 +237,9 @@ class Cache:
                 except ValueError as problem:
                     # Damaged, or invalid JSON in spite of a correct digest.
                     self._counts["damaged"] += 1
-                    self._wrong[name] = str(problem)
-                    while len(self._wrong) > MOST_REMEMBERED:
-                        self._wrong.popitem(last=False)
+                    self._defects[name] = str(problem)
+                    while len(self._defects) > MOST_REMEMBERED:
+                        self._defects.popitem(last=False)
                     outcome = "removed" if files.remove(name) else "cannot be removed"
                     _LOG.warning("damaged entry %s %s: %s", name, outcome, problem)
                     return None
@@ -324,7 +324,7 @@ class Cache:
             for item in files.listing() if files is not None else ():
                 if item.name.endswith(SUFFIX) and files is not None:
                     with contextlib.suppress(OSError):
-                        entries.append((item.modified, _listed(item, files)))
+                        entries.append((item.modified, _describe(item, files)))
         return [listed for _, listed in sorted(entries, key=lambda pair: -pair[0])]
 
     def verify(self, remove: bool = True) -> dict[str, str]:
@@ -390,7 +390,7 @@ class Cache:
         self._puts_to_sweep = _random_puts()
 
 
-def _listed(item: Item, files: Any) -> Listed:
+def _describe(item: Item, files: Any) -> Listed:
     """Describe an entry from its own report.
 
     Raises OSError where it cannot be read.

@@ -101,11 +101,15 @@ class _Symbol(NamedTuple):
 
 def is_for_us(code: bytes) -> bool:
     """Return whether `link` may load this object here: x86-64 Linux."""
-    return _here() and code[:7] == _IDENT and code[16:20] == struct.pack("<HH", 1, _X86_64)
+    return (
+        _is_supported_host()
+        and code[:7] == _IDENT
+        and code[16:20] == struct.pack("<HH", 1, _X86_64)
+    )
 
 
 @cache
-def _here() -> bool:
+def _is_supported_host() -> bool:
     return sys.platform == "linux" and platform.machine() == "x86_64" and sys.maxsize > 1 << 32
 
 
@@ -133,7 +137,7 @@ class _Linker:
         """Offset of the stub that jumps to a symbol of the process, by symbol index."""
         self.slots: dict[int, int] = {}
         """Offset of the GOT slot of a symbol, by symbol index."""
-        self._outside: dict[str, int] = {}
+        self._process_addresses: dict[str, int] = {}
 
     # ---- reading ---------------------------------------------------------------------------------
 
@@ -209,7 +213,7 @@ class _Linker:
         missing = [name for name in symbols if name not in defined]
         if missing:
             raise Malformed(f"symbols not found: {', '.join(missing)}")
-        ends = self._place()
+        ends = self._place_sections()
         memory = mmap.mmap(-1, ends[-1], mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         base = _address(memory)
         for s in self.sections:
@@ -221,10 +225,10 @@ class _Linker:
         addresses = {name: self._address_of(defined[name], base) for name in symbols}
         return Image(addresses, len(self.code), memory)
 
-    def _place(self) -> list[int]:
+    def _place_sections(self) -> list[int]:
         """Assign offsets to all sections; return the page-aligned ends of code, constants, data."""
         changes = [(kind, number) for _, rows in self.relocations for _, kind, number, _ in rows]
-        called = {n for kind, n in changes if kind == _PLT32 and self._is_outside(n)}
+        called = {n for kind, n in changes if kind == _PLT32 and self._is_undefined(n)}
         tabled = {n for kind, n in changes if kind in _GOT}
         top, ends = 0, list[int]()
         for group in (_EXEC, 0, _WRITE):
@@ -245,7 +249,7 @@ class _Linker:
             raise Malformed("no code")
         return ends
 
-    def _is_outside(self, number: int) -> bool:
+    def _is_undefined(self, number: int) -> bool:
         return self.symbols[number].section == _UNDEFINED
 
     # ---- relocations -----------------------------------------------------------------------------
@@ -258,14 +262,14 @@ class _Linker:
             if offset + width > home.size:
                 raise Malformed("a relocation outside of its section")
             at = home.at + offset
-            value = self._value(kind, number, memory, base) + addend
+            value = self._target_address(kind, number, memory, base) + addend
             if kind != _ABS64:
                 value -= base + at
             if width == 4 and not -(1 << 31) <= value < 1 << 31:
                 raise Unfamiliar("a symbol farther away than 2 GiB")
             memory[at : at + width] = (value & (1 << 8 * width) - 1).to_bytes(width, "little")
 
-    def _value(self, kind: int, number: int, memory: mmap.mmap, base: int) -> int:
+    def _target_address(self, kind: int, number: int, memory: mmap.mmap, base: int) -> int:
         """Return the address that a relocation refers to: the symbol, its stub or its slot."""
         symbol = self.symbols[number]
         target = self._address_of(symbol, base)
@@ -288,9 +292,9 @@ class _Linker:
             if at < 0:
                 raise Malformed(f"{symbol.name} is in no section that is loaded")
             return base + at + symbol.value
-        address = self._outside.get(symbol.name)
+        address = self._process_addresses.get(symbol.name)
         if address is None:
-            address = self._outside[symbol.name] = _process_symbol(symbol.name)
+            address = self._process_addresses[symbol.name] = _process_symbol(symbol.name)
         return address
 
 

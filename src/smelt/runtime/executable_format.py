@@ -177,7 +177,7 @@ class Recipe:
 
         return KernelStep(
             use.name,
-            _entries(built, code),
+            _functions(built, code),
             tuple(words),
             tuple(n for _, n in built.partials),
             code,
@@ -200,7 +200,7 @@ class Recipe:
                 (v.dtype.name, _texts(v.shape), v.place, v.number, text(v.offset), v.over)
                 for v in self.values
             ],
-            "steps": [_use_facts(s) for s in self.steps],
+            "steps": [_use_to_data(s) for s in self.steps],
             "launches": self.launches,
             "arena": _texts(self.arena),
             "outputs": self.outputs,
@@ -222,7 +222,7 @@ class Recipe:
                 Value(_DTYPES[dtype], _indices(shape), place, number, parse_sizes(offset), over)
                 for dtype, shape, place, number, offset, over in facts["values"]
             ),
-            tuple(_read_use(s) for s in facts["steps"]),
+            tuple(_use_from_data(s) for s in facts["steps"]),
             tuple(tuple(group) for group in facts["launches"]),
             _indices(facts["arena"]),
             tuple(facts["outputs"]),
@@ -259,7 +259,7 @@ def _find_variant(
     return code
 
 
-def _entries(built: Built, code: Code) -> tuple[Native, ...]:
+def _functions(built: Built, code: Code) -> tuple[Native, ...]:
     """Return the functions of a kernel."""
     return tuple(
         Native(code.loaded.address(f.symbol), f.tasks, f.scratch, f.cycles) for f in built.functions
@@ -274,7 +274,7 @@ def _indices(texts: Iterable[str]) -> tuple[Index, ...]:
     return tuple(parse_sizes(e) for e in texts)
 
 
-def _use_facts(use: KernelUse | CallUse | RoundsUse) -> dict[str, Any]:
+def _use_to_data(use: KernelUse | CallUse | RoundsUse) -> dict[str, Any]:
     if isinstance(use, RoundsUse):
         r = use.rounds
         return {
@@ -305,7 +305,7 @@ def _use_facts(use: KernelUse | CallUse | RoundsUse) -> dict[str, Any]:
     }
 
 
-def _read_use(facts: Mapping[str, Any]) -> KernelUse | CallUse | RoundsUse:
+def _use_from_data(facts: Mapping[str, Any]) -> KernelUse | CallUse | RoundsUse:
     if "rounds" in facts:
         reads, makes = (
             tuple(Cut(int(p), int(a), str(c)) for p, a, c in facts[side])

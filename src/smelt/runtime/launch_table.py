@@ -118,12 +118,12 @@ class Builder:
         written: set[int] = set()
         for group in launches:
             groups.append(
-                [s if isinstance(s, CallStep) else self._variant(s, written) for s in group]
+                [s if isinstance(s, CallStep) else self._select_variant(s, written) for s in group]
             )
             written.update(n for s in group for n in touched(s))
         self.places = layout(self.values, groups, arena, self.named)
         for time, group in enumerate(groups):
-            self._group(time, group)
+            self._add_group(time, group)
         self._flush()
         return Prepared(
             self.named,
@@ -143,16 +143,16 @@ class Builder:
     def number(self, e: Index, named: Sizes | None = None) -> int:
         return int(evaluate(e, self.named if named is None else named))
 
-    def _group(self, time: int, steps: Sequence[Step]) -> None:
+    def _add_group(self, time: int, steps: Sequence[Step]) -> None:
         """Add a group of independent steps, whose kernels share launches phase by phase."""
         kernels = [(k, s) for k, s in enumerate(steps) if isinstance(s, KernelStep)]
         self.code += [s.loaded for _, s in kernels]
-        frames = [self._words(time, k, s) for k, s in kernels]
+        frames = [self._add_arguments(time, k, s) for k, s in kernels]
         for phase in range(max((len(s.entries) for _, s in kernels), default=0)):
             first, work = len(self.chunks), 0.0
             for (_, step), base in zip(kernels, frames, strict=True):
                 if phase < len(step.entries):
-                    work += self._chunks(step.entries[phase], base, step.sizes(self.named))
+                    work += self._add_chunks(step.entries[phase], base, step.sizes(self.named))
             parallel = PARALLEL if work > INLINE_NS and len(self.chunks) - first > 1 else 0
             self.work += work
             self.parallel = self.parallel or bool(parallel)
@@ -166,7 +166,7 @@ class Builder:
                 inputs, outputs = (tuple(map(self._operand, n)) for n in (s.inputs, s.outputs))
                 self.segments.append(Segment(s, inputs, outputs))
 
-    def _variant(self, step: KernelStep, earlier: set[int]) -> KernelStep:
+    def _select_variant(self, step: KernelStep, earlier: set[int]) -> KernelStep:
         """Select the kernel variant for these sizes, such as non-temporal stores for large
         results.
 
@@ -186,7 +186,7 @@ class Builder:
         value = self.values[number]
         return math.prod(self.shapes[number]) * value.dtype.itemsize
 
-    def _words(self, time: int, k: int, step: KernelStep) -> int:
+    def _add_arguments(self, time: int, k: int, step: KernelStep) -> int:
         """Append the argument words of a group's kernel `k`; return their byte offset."""
         base = len(self.frame)
         for kind, operand in step.words:
@@ -200,17 +200,17 @@ class Builder:
                 number, d = operand
                 self.strides.append((slot, self.values[number].number, d))
             else:
-                self._address(slot, operand)
+                self._add_address(slot, operand)
         return base * 8
 
-    def _address(self, slot: int, number: int) -> None:
-        source, offset = self._place(number)
+    def _add_address(self, slot: int, number: int) -> None:
+        source, offset = self._locate(number)
         if source < 0:
             self.arena.append((slot, offset))
         else:
             self.addresses.append((slot, source, offset))
 
-    def _place(self, number: int) -> tuple[int, int]:
+    def _locate(self, number: int) -> tuple[int, int]:
         """Return the source of a value, as in `Operand`, and its byte offset there."""
         v = self.values[number]
         first = {"input": 0, "output": self.inputs, "held": self.outside}.get(v.place)
@@ -222,9 +222,9 @@ class Builder:
     def _operand(self, number: int) -> Operand:
         v = self.values[number]
         is_whole_array = v.place in ("input", "output", "held")
-        return Operand(*self._place(number), self.shapes[number], v.dtype.numpy, is_whole_array)
+        return Operand(*self._locate(number), self.shapes[number], v.dtype.numpy, is_whole_array)
 
-    def _chunks(self, entry: Native, base: int, code_sizes: Sizes) -> float:
+    def _add_chunks(self, entry: Native, base: int, code_sizes: Sizes) -> float:
         """Split a function's tasks into chunks; return the predicted work in ns.
 
         `code_sizes` are the sizes under the names of the kernel's code.

@@ -66,11 +66,11 @@ def layout(
     sizes: Mapping[str, int],
 ) -> Layout:
     """Place values at `sizes`; `arena` lists where the plan's arena values end, in bytes."""
-    partials = list(_partials(launches, sizes))
+    partials = list(_workspaces(launches, sizes))
     top = _round_to_lines(max((int(evaluate(end, sizes)) for end in arena), default=0))
     plan_bytes = top + sum(p.hint for p in partials)
     if plan_bytes > LEAST_GAIN:
-        pieces, written = _pieces(values, launches, sizes)
+        pieces, written = _value_pieces(values, launches, sizes)
         results = {n: _nbytes(values[n], sizes) for n in written}
         if plan_bytes - _lower_bound([*pieces, *partials], written, results) > LEAST_GAIN:
             unplaced = _place_in_results(pieces, written, results)
@@ -97,7 +97,7 @@ def _nbytes(value: Value, sizes: Mapping[str, int]) -> int:
     return math.prod(int(evaluate(d, sizes)) for d in value.shape) * value.dtype.itemsize
 
 
-def _partials(launches: Sequence[Sequence[Step]], sizes: Mapping[str, int]) -> Iterator[_Piece]:
+def _workspaces(launches: Sequence[Sequence[Step]], sizes: Mapping[str, int]) -> Iterator[_Piece]:
     """Yield the kernels' workspaces, which live for one launch."""
     for time, group in enumerate(launches):
         for k, step in enumerate(group):
@@ -109,7 +109,7 @@ def _partials(launches: Sequence[Sequence[Step]], sizes: Mapping[str, int]) -> I
                 yield _Piece(_round_to_lines(nbytes), nbytes, time, time, partial=(time, k, j))
 
 
-def _pieces(
+def _value_pieces(
     values: Sequence[Value], launches: Sequence[Sequence[Step]], sizes: Mapping[str, int]
 ) -> tuple[list[_Piece], dict[int, int]]:
     """Return the pieces of values with their lifetimes, and when each result is first written.

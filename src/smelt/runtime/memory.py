@@ -193,7 +193,7 @@ class Stock:
         """Rings by size class and index within it."""
         self._stamps = itertools.count()
         self._live = self._pooled = self._peak = self._fresh = self._reused = 0
-        self._asked = self._asked_peak = 0
+        self._requested = self._requested_peak = 0
 
     def allocate(self, nbytes: int) -> Block:
         """Return a block of at least `nbytes`, reusing a waiting one of its size class.
@@ -214,9 +214,9 @@ class Stock:
         self._live = live = self._live + capacity
         if live > self._peak:
             self._peak = live
-        self._asked = requested = self._asked + nbytes
-        if requested > self._asked_peak:
-            self._asked_peak = requested
+        self._requested = requested = self._requested + nbytes
+        if requested > self._requested_peak:
+            self._requested_peak = requested
         block: Block = members.kind.from_address(address)
         block.address = address
         block.nbytes = nbytes
@@ -230,7 +230,7 @@ class Stock:
         while total > keep:
             oldest = min(
                 (members for members in tuple(self._classes.values()) if members.waiting),
-                key=_age,
+                key=_oldest_stamp,
                 default=None,
             )
             if oldest is None:
@@ -246,7 +246,7 @@ class Stock:
 
     def usage(self) -> Usage:
         """Return the counters of this pool."""
-        idle = self._idle()
+        idle = self._idle_ring_bytes()
         pooled = self._count_pooled() + idle
         return Usage(
             self._live - idle,
@@ -255,14 +255,14 @@ class Stock:
             self._fresh,
             self._reused,
             self._limit,
-            self._asked,
-            self._asked_peak,
+            self._requested,
+            self._requested_peak,
         )
 
     def forget_peak(self) -> int:
         """Reset the peak; return the live bytes."""
-        self._asked_peak = self._asked
-        self._peak = self._live - self._idle()
+        self._requested_peak = self._requested
+        self._peak = self._live - self._idle_ring_bytes()
         return self._peak
 
     def ring(self, nbytes: int, before: int = 0) -> int:
@@ -283,7 +283,7 @@ class Stock:
         )
         return ring.buffer_info()[0]
 
-    def _idle(self) -> int:
+    def _idle_ring_bytes(self) -> int:
         """Return the bytes of blocks that only a ring references."""
         return sum(
             capacity
@@ -304,11 +304,11 @@ class Stock:
         classes = tuple(self._classes.values())
         return sum(len(members.waiting) * members.capacity for members in classes)
 
-    def _give_back(self, members: _SizeClass, address: int, nbytes: int) -> None:
+    def _return_block(self, members: _SizeClass, address: int, nbytes: int) -> None:
         """Return a block's memory to the pool; called by its finalizer."""
         members.waiting.append((next(self._stamps), address))
         self._live -= members.capacity
-        self._asked -= nbytes
+        self._requested -= nbytes
         self._pooled += members.capacity
         if self._pooled > self._limit:
             self.trim(self._limit)
@@ -322,7 +322,7 @@ class Stock:
         self.trim(limit)
 
     def _new_class(self, capacity: int) -> _SizeClass:
-        return self._classes.setdefault(capacity, _SizeClass(capacity, self._give_back))
+        return self._classes.setdefault(capacity, _SizeClass(capacity, self._return_block))
 
     def _fresh_memory(self, capacity: int, nbytes: int) -> int:
         address = _allocate_fresh(capacity) if room_for(capacity) else 0
@@ -335,7 +335,7 @@ class Stock:
         return address
 
 
-def _age(members: _SizeClass) -> int:
+def _oldest_stamp(members: _SizeClass) -> int:
     """Return the stamp of the longest-waiting block of a size class."""
     try:
         return members.waiting[0][0]

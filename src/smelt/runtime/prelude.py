@@ -148,7 +148,7 @@ class Held:
         self.array = array
 
 
-class _Watch:
+class _Samples:
     """Sampled elements of an array, its ends included, with their values."""
 
     __slots__ = ("_at", "_bits", "_known")
@@ -162,15 +162,15 @@ class _Watch:
             self._bits, self._at = raw.reshape(-1), positions
         else:
             self._bits, self._at = raw, np.unravel_index(positions, raw.shape)
-        self._known = self._now()
+        self._known = self._current()
 
-    def _now(self) -> bytes:
+    def _current(self) -> bytes:
         bits: bytes = self._bits[self._at].tobytes()
         return bits
 
     def same(self) -> bool:
         """Return whether the sampled elements are unchanged."""
-        return self._now() == self._known
+        return self._current() == self._known
 
 
 class _Checksums:
@@ -220,7 +220,7 @@ class Run:
         self, held: Sequence[Held], stamps: Stamps, sampled: Sequence[tuple[Array, _Checksums]]
     ) -> None:
         self.held, self.stamps = tuple(held), stamps
-        self.watches = [_Watch(a) for a, _ in sampled]
+        self.watches = [_Samples(a) for a, _ in sampled]
         self._patrols = [(p, k) for _, p in sampled for k in range(len(p.sums))]
         self._turn = 0
         self.arrays = [h.array for h in held]

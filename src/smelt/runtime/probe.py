@@ -74,7 +74,7 @@ def measure_with_share(
     block = aligned(_dram_bytes(target) * 2 + 4 * _SKEW)
     kernels.run("write", block.address, block.address, block.size // 4096 * 4096, 1)
     one_thread = _bandwidth(kernels, block, 1, run_ns)
-    all_threads = _at_least(_bandwidth(kernels, block, target.cores, run_ns), one_thread)
+    all_threads = _best_rates(_bandwidth(kernels, block, target.cores, run_ns), one_thread)
     stream = {k: _dram_rate(kernels, block, f"{k}_nt", target.cores, run_ns) for k in _KINDS[1:]}
     report("arithmetic")
     started, thread_started = time.perf_counter_ns(), time.thread_time_ns()
@@ -89,7 +89,7 @@ def measure_with_share(
         all_threads=all_threads,
         nt_store_gbs=stream["write"],
         nt_copy_gbs=stream["copy"],
-        **_of_operations(target, op_ns),
+        **_operation_figures(target, op_ns),
         dispatch_ns=dispatch_ns,
         launch_ns=launch_ns,
         page_fault_ns_per_byte=_fault_ns_per_byte(kernels, huge=False),
@@ -105,11 +105,11 @@ def better(a: Target, b: Target) -> Target:
     op_ns = {name: min(ns, b.op_ns.get(name, ns)) for name, ns in a.op_ns.items()}
     return replace(
         a,
-        one_thread=_at_least(a.one_thread, b.one_thread),
-        all_threads=_at_least(a.all_threads, b.all_threads),
+        one_thread=_best_rates(a.one_thread, b.one_thread),
+        all_threads=_best_rates(a.all_threads, b.all_threads),
         nt_store_gbs=max(a.nt_store_gbs, b.nt_store_gbs),
         nt_copy_gbs=max(a.nt_copy_gbs, b.nt_copy_gbs),
-        **_of_operations(a, op_ns),
+        **_operation_figures(a, op_ns),
         **slower,
     )
 
@@ -123,7 +123,7 @@ _NANOSECONDS = (
 )
 
 
-def _of_operations(target: Target, op_ns: dict[str, float]) -> dict[str, Any]:
+def _operation_figures(target: Target, op_ns: dict[str, float]) -> dict[str, Any]:
     """Return the figures that follow from the time of each operation."""
     return {
         "op_ns": op_ns,
@@ -194,7 +194,7 @@ def _bandwidth(kernels: Kernels, block: Block, threads: int, ns: float) -> Bandw
     return Bandwidth(**rows)
 
 
-def _at_least(many: Bandwidth, one: Bandwidth) -> Bandwidth:
+def _best_rates(many: Bandwidth, one: Bandwidth) -> Bandwidth:
     """Return the better rates of both; more threads are never slower, since some could idle."""
     return Bandwidth(
         **{
@@ -275,9 +275,9 @@ class Mover:
         step = probe_kernels.UNROLL * kernels.target.vector_bytes
         paired = min(read, written)
         self._shares = {
-            "copy": _share(paired, threads, step),
-            "read": _share(read - paired, threads, step),
-            "write": _share(written - paired, threads, step),
+            "copy": _bytes_per_thread(paired, threads, step),
+            "read": _bytes_per_thread(read - paired, threads, step),
+            "write": _bytes_per_thread(written - paired, threads, step),
         }
         thread_bytes = (
             2 * self._shares["copy"] + self._shares["read"] + self._shares["write"]
@@ -318,7 +318,7 @@ class Mover:
         return self._time(self._best, repeat)
 
 
-def _share(size: int, threads: int, step: int) -> int:
+def _bytes_per_thread(size: int, threads: int, step: int) -> int:
     """Return the bytes of one thread, rounded up to whole unrolled steps; zero stays zero."""
     return -(-size // (threads * step)) * step
 

@@ -59,11 +59,11 @@ def cpu_budget(
 def cpu_quota(root: Path = CGROUPS, membership: Path = OWN_CGROUPS) -> float | None:
     """Return the CPUs a container may use on average (cgroup 1 or 2); None if unlimited."""
     shares: list[float] = []
-    for folder in _levels(root, membership, "cpu"):
-        limit, _, period = _text(folder / "cpu.max").partition(" ")
+    for folder in _group_folders(root, membership, "cpu"):
+        limit, _, period = _read_text(folder / "cpu.max").partition(" ")
         if not limit:
-            limit = _text(folder / "cpu.cfs_quota_us")
-            period = _text(folder / "cpu.cfs_period_us")
+            limit = _read_text(folder / "cpu.cfs_quota_us")
+            period = _read_text(folder / "cpu.cfs_period_us")
         if limit.isdigit() and period.isdigit() and int(period) > 0 and int(limit) > 0:
             shares.append(int(limit) / int(period))
     return min(shares, default=None)
@@ -100,17 +100,17 @@ def available_memory(
 
 def _memory_groups(root: Path, membership: Path) -> Iterator[tuple[int, int]]:
     """Yield (limit, unreclaimable bytes in use) of each enclosing group with a limit."""
-    for folder in _levels(root, membership, "memory"):
+    for folder in _group_folders(root, membership, "memory"):
         for limit_name, used_name, cached in (
             ("memory.max", "memory.current", "file"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"),
         ):
-            limit, used = _text(folder / limit_name), _text(folder / used_name)
+            limit, used = _read_text(folder / limit_name), _read_text(folder / used_name)
             # Version 1 reports "unlimited" as a number close to 2^63.
             if limit.isdigit() and int(limit) < 1 << 60:
                 stat = dict(
                     line.split(" ", 1)
-                    for line in _text(folder / "memory.stat").splitlines()
+                    for line in _read_text(folder / "memory.stat").splitlines()
                     if " " in line
                 )
                 cache = stat.get(cached, "0")
@@ -118,14 +118,14 @@ def _memory_groups(root: Path, membership: Path) -> Iterator[tuple[int, int]]:
                 yield int(limit), max(0, used_bytes - (int(cache) if cache.isdigit() else 0))
 
 
-def _levels(root: Path, membership: Path, controller: str) -> Iterator[Path]:
+def _group_folders(root: Path, membership: Path, controller: str) -> Iterator[Path]:
     """Yield the group folders of this process for a controller, each with its parents.
 
     Version 2 mounts one tree at `root`; version 1 a tree per controller, with the path of the
     process in the line that names the controller. In a container the path reported by the kernel
     may not exist below the mount; then only the mount's own root counts.
     """
-    for line in _text(membership).splitlines():
+    for line in _read_text(membership).splitlines():
         _, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
         if not names:
@@ -145,7 +145,7 @@ def _levels(root: Path, membership: Path, controller: str) -> Iterator[Path]:
 def _meminfo(path: Path) -> dict[str, int]:
     """Return the fields of /proc/meminfo in bytes."""
     fields: dict[str, int] = {}
-    for line in _text(path).splitlines():
+    for line in _read_text(path).splitlines():
         name, _, rest = line.partition(":")
         words = rest.split()
         if words and words[0].isdigit():
@@ -159,7 +159,7 @@ def _affinity() -> int:
     return os.cpu_count() or 1
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     """Return the content of a system file without the line end; empty if unreadable."""
     try:
         # Not read_text: it may import a codec, and a thread that imports while another one forks

@@ -125,7 +125,7 @@ class Pool:
     @property
     def threads(self) -> int:
         """Threads that a parallel launch uses in this context, the caller included."""
-        return min(_Ceiling.threads, self.wished)
+        return min(_ProcessLimit.threads, self.wished)
 
     @property
     def wished(self) -> int:
@@ -182,7 +182,7 @@ class Pool:
     ) -> None:
         """Continue a run that did not finish in one native call."""
         if status == native.BUSY:
-            self._alone(state, call, scratch_bytes)
+            self._run_alone(state, call, scratch_bytes)
             return
         if status == native.SETUP:
             self._set_up(state, scratch_bytes)
@@ -219,10 +219,12 @@ class Pool:
             state.half("ACTIVE").value = threads
             state.half("STARTED").value = 0
 
-    def _alone(self, state: _State, call: tuple[int, int, int, int], scratch_bytes: int) -> None:
+    def _run_alone(
+        self, state: _State, call: tuple[int, int, int, int], scratch_bytes: int
+    ) -> None:
         """Run everything in this thread, because another call owns the pool."""
         run = (ctypes.c_int64 * (native.RUN_BYTES // 8))()
-        slab = self._borrow(scratch_bytes)
+        slab = self._take_scratch(scratch_bytes)
         run[native.RUN_OFFSETS["RUN_SOLO"] // 8] = 1
         run[native.RUN_OFFSETS["RUN_SCRATCH"] // 8] = slab.address
         try:
@@ -230,7 +232,7 @@ class Pool:
         finally:
             self._alone_scratch.slab = slab
 
-    def _borrow(self, nbytes: int) -> Slab:
+    def _take_scratch(self, nbytes: int) -> Slab:
         """Take this thread's scratch; a nested run finds none and allocates its own."""
         slab = getattr(self._alone_scratch, "slab", None)
         self._alone_scratch.slab = None
@@ -254,7 +256,7 @@ class Pool:
         self._code.wake(self._state.address)
 
 
-class _Ceiling:
+class _ProcessLimit:
     """Process-wide limit of the threads of any run."""
 
     threads: int = MOST_THREADS
@@ -262,7 +264,7 @@ class _Ceiling:
 
 def usual() -> int:
     """Return the default number of threads of a run; starts no pool."""
-    return min(cpu_budget(*_requested_threads()).threads, _Ceiling.threads)
+    return min(cpu_budget(*_requested_threads()).threads, _ProcessLimit.threads)
 
 
 def limit(threads: int) -> None:
@@ -271,7 +273,7 @@ def limit(threads: int) -> None:
     Passing exactly the default number of threads removes the limit.
     """
     is_default = threads == cpu_budget(*_requested_threads()).threads
-    _Ceiling.threads = MOST_THREADS if is_default else max(threads, 1)
+    _ProcessLimit.threads = MOST_THREADS if is_default else max(threads, 1)
 
 
 def _requested_threads() -> tuple[int | None, str]:
