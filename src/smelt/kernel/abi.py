@@ -48,8 +48,7 @@ SCRATCH_ALIGNMENT: Final = 64
 """Alignment in bytes of the scratch pointer."""
 
 ABI_VERSION: Final = 1
-"""Part of every object's cache key: code of one version is never called by another version's
-runtime."""
+"""Version of the calling convention, part of every object's cache key."""
 
 
 def check_tables(chunks: npt.NDArray[np.int64], launches: npt.NDArray[np.int64]) -> None:

@@ -54,7 +54,7 @@ def nonnegative(e: Index, facts: Facts = (), effort: int = _EFFORT) -> bool:
 
 
 _Memo: TypeAlias = dict[tuple[Expr, Facts, int], bool]
-"""Results of the subgoals of one proof, which recur in different orders of facts and divisions."""
+"""Results of a proof's subgoals, which recur in different orders."""
 
 
 def _prove(e: Index, facts: Facts, effort: int, memo: _Memo) -> bool:
@@ -70,7 +70,7 @@ def _prove(e: Index, facts: Facts, effort: int, memo: _Memo) -> bool:
 
 
 def _prove_by_steps(e: Expr, facts: Facts, effort: int, memo: _Memo) -> bool:
-    """Try a case split, a fact, a division bound and range ends to derive e >= 0."""
+    """Derive e >= 0 by a case split, a fact, a division bound or range ends."""
     extreme = next((a for m, _ in e.terms for a in m if a.kind in ("min", "max")), None)
     if extreme is not None:
         return _prove_by_cases(e, extreme, facts, effort - 1, memo)
@@ -171,7 +171,10 @@ def _prove_at_range_end(e: Expr, facts: Facts, effort: int, memo: _Memo) -> bool
 # ---- facts -------------------------------------------------------------------------------------
 
 GAPS = {"lt": (-1, -1), "le": (-1, 0), "gt": (1, -1), "ge": (1, 0)}
-"""Comparison as a bound: a op b  <=>  sign*(a - b) + shift >= 0, as (sign, shift)."""
+"""Comparisons as bounds, as (sign, shift).
+
+    a op b  <=>  sign*(a - b) + shift >= 0
+"""
 _NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "ne": "eq"}
 """Complement of each comparison."""
 _ARITHMETIC = {"add": expr.add, "sub": expr.sub, "mul": expr.mul}

@@ -135,7 +135,10 @@ class Builder:
     # ---- values --------------------------------------------------------------------------------
 
     def typed(self, operand: Operand, dtype: DType | None = None) -> Value:
-        """Return a number or index as a value of `dtype` (default f32, i64 for an index)."""
+        """Return a number or index as a value of `dtype`.
+
+        The default is f32 for a number and i64 for an index; other values are returned unchanged.
+        """
         match operand:
             case bool():
                 return Const(operand, bool_)

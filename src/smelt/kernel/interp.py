@@ -49,12 +49,12 @@ def run(
     complete: bool = True,
     trace: Trace | None = None,
 ) -> dict[str, Any]:
-    """Run a kernel and return its outputs by name (a list of arrays for a family).
+    """Run a kernel and return its outputs by name.
 
-    `arrays` are the inputs, by name or in order; a family is a sequence of arrays. Sizes follow
-    from their shapes; `sizes` gives those that do not. `order` is the order of the grid's blocks.
-    `grid_sizes` overrides block sizes other than 1 by axis, in the grid and in streams. With
-    `complete`, every element of every output must be stored.
+    `arrays` are the inputs, by name or in order; a family is a sequence of arrays, as an input
+    and as an output. Sizes follow from their shapes; `sizes` gives those that do not. `order` is
+    the order of the grid's blocks. `grid_sizes` overrides block sizes other than 1 by axis, in
+    the grid and in streams. With `complete`, every element of every output must be stored.
 
     Raises VerifyError for an index out of bounds, an element stored twice or never, a read after
     an in-place store, and arrays that do not fit the parameters.

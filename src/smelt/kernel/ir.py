@@ -54,9 +54,10 @@ class Param:
     shape: Shape
     strides: tuple[int | None, ...] | None = None
     each: int = 0
-    """Number of arrays in a family, of which grid entry `Each` takes one at a time; 0: one array.
+    """Number of arrays in a family; 0: one array.
 
-    Sizes that occur only in families may differ from member to member.
+    Grid entry `Each` takes one array of each family at a time. Sizes that occur only in families
+    may differ from member to member.
     """
 
 
@@ -269,9 +270,9 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Carried value of a stream: its initial value and its axes (fixed ones may be omitted).
+    """Carried value of a stream: its initial value and its axes.
 
-    `dtype` caches the type of `init`.
+    Fixed axes may be omitted. `dtype` caches the type of `init`.
     """
 
     name: str

@@ -129,7 +129,7 @@ def _renamed(index: Iterable[Index]) -> Indices:
 
 
 def _never_zero(e: Index) -> bool:
-    """Return whether e is a constant modulo a common factor, and that constant is not 0."""
+    """Return whether e is nonzero modulo the common factor of its coefficients."""
     if isinstance(e, int):
         return e != 0
     common = gcd(*(c for m, c in e.terms if m))

@@ -78,8 +78,10 @@ def innermost(kernel: Kernel) -> set[str]:
 
 
 def turned_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> set[str]:
-    """Return the short sizes that a kernel without reductions transposes: [3, n] to [n, 3] or
-    back."""
+    """Return the short sizes that a kernel without reductions transposes.
+
+    Such a kernel turns [3, n] to [n, 3] or back.
+    """
     values = (v for s in statements(kernel) for root in values_of(s) for v in visit(root))
     if any(isinstance(v, Reduce | Dot | Scan) for v in values):
         return set()

@@ -19,7 +19,10 @@ from smelt.types import expr
 from smelt.types.expr import Index
 
 _RELATIONS = {">=": (1, 0), "<=": (-1, 0), ">": (1, -1), "<": (-1, -1)}
-"""Comparison as a fact: a op b  <=>  sign*(a - b) + shift >= 0, as (sign, shift)."""
+"""Comparisons as facts, as (sign, shift).
+
+    a op b  <=>  sign*(a - b) + shift >= 0
+"""
 
 
 def parse(source: str) -> ir.Kernel:
@@ -427,7 +430,10 @@ class _HeaderReader:
         return _Header(name, inputs, outputs)
 
     def _params(self, inputs: tuple[ir.Param, ...], stop: str) -> tuple[ir.Param, ...]:
-        """Parse parameters up to a bracket or the end; outputs that are inputs need no type."""
+        """Parse parameters up to a bracket or the end.
+
+        Outputs that name an input need no type.
+        """
         out: list[ir.Param] = []
         while not (self.c.at(stop) if stop else self.c.token.kind == "end"):
             if out:

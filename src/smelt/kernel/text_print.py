@@ -123,8 +123,10 @@ class _Printer:
         self.streams = any(isinstance(s, ir.Stream) for s in kernel.body)
         self.again = False
         self.lines: dict[int, str] = {}
-        """Cached text of statements other than streams, by object id; it never depends on the
-        axis list."""
+        """Cached text of statements other than streams, by object id.
+
+        It does not depend on the list of axes.
+        """
 
     # ---- kernel --------------------------------------------------------------------------------
 

@@ -481,7 +481,7 @@ def _literal(text: str) -> float | int:
 
 
 def _is_literal(cursor: Cursor) -> bool:
-    """Return whether the `else` at the cursor is followed by a number and so ends a load."""
+    """Return whether the `else` at the cursor is part of a load: a literal follows."""
     place = 2 if cursor.ahead(1).text == "-" else 1
     token, following = cursor.ahead(place), cursor.ahead(place + 1)
     if token.kind == "number" or token.text in ("inf", "nan", "none", "true", "false"):

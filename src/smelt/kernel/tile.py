@@ -89,7 +89,7 @@ class Space:
         return self.tile(tile.axes, tile.data[tuple(cuts)])
 
     def spread(self, tile: Tile, axes: tuple[str, ...]) -> Array:
-        """Return the tile's data with a dimension per axis in `axes`, of length 1 if missing."""
+        """Return the tile's data with one dimension per axis, of length 1 if missing."""
         lengths = dict(zip(tile.axes, tile.data.shape, strict=True))
         return tile.data.reshape(tuple(lengths.get(a, 1) for a in axes))
 

@@ -64,7 +64,7 @@ class Place:
     # ---- indices -------------------------------------------------------------------------------
 
     def check_index(self, e: Index) -> None:
-        """Check that axes and positions of an index exist, with the extents it was built with."""
+        """Check that axes and positions of an index exist, with equal extents."""
         for atom in expr.atoms(e):
             if atom.kind == "axis":
                 if atom.name not in self.extents:

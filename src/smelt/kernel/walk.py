@@ -198,7 +198,10 @@ def map_values(kernel: Kernel, change: Callable[[Value], Value]) -> Kernel:
 
 
 def loads(part: Kernel | Statement | Value) -> Iterator[Load]:
-    """Yield every load in a kernel, a statement (with its body) or a value, in order."""
+    """Yield every load in a kernel, a statement or a value, in order.
+
+    A statement includes its body.
+    """
     for value in _roots(part):
         for v in visit(value):
             if isinstance(v, Load):

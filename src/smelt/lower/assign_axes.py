@@ -156,7 +156,7 @@ def _lane_axis(
 def _short_rows(
     d: Definition, lanes: Axis, facts: Facts, hints: Mapping[str, int], grid: Sequence[Axis] = ()
 ) -> bool:
-    """Return whether rows are short and many enough to give each vector lane its own row.
+    """Return whether rows are short and many, so that each lane takes a row.
 
     A row is an axis that reductions end, or one of a few results.
     """
@@ -191,7 +191,7 @@ def rows_at_once(d: Definition, split: Axis, facts: Facts, hints: Mapping[str, i
 
 
 def _column_reduction_axis(d: Definition, facts: Facts, grid: list[Axis]) -> Axis | None:
-    """Return the single axis that all reductions end in one pass, if nothing else is reduced."""
+    """Return the single axis that all reductions end in one pass, or None."""
     over = {s.value.over for s in d.body if isinstance(s, Let) and isinstance(s.value, Reduce)}
     inside = [a for a in d.axes.values() if a not in grid]
     if over != {tuple(a.name for a in inside)} or len(inside) != 1:
@@ -231,8 +231,9 @@ def _blocks(
 ) -> list[Block]:
     """Choose grid blocks: 1 per axis, except the innermost one or the lane axis.
 
-    The innermost grid axis gets a larger block if nothing is computed inside a position or if it
-    is the contiguous axis; so does the axis that vectors run along.
+    The innermost grid axis gets a larger block if the kernel has no other axes, or if it is the
+    innermost axis of all and there are reductions. The axis that vectors run along is blocked so
+    that its rows stay in cache.
     """
     if lanes is not None:
         rows = _rows_in_cache(d, lanes, hints)

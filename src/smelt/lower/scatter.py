@@ -152,7 +152,7 @@ def _part_count(width: Iterable[Index]) -> Index:
 
 
 def _in_range_tests(position: Value, extent: Index, rows: Axis | None) -> tuple[Value, Value]:
-    """Return two tests: a position lies in an extent, or in the current block of rows."""
+    """Return tests that a position is in the current row block, or in an extent."""
     if rows is None:
         last = IndexValue(sub(extent, 1), i64)
         return Apply("ge", (position, Const(0, i64))), Apply("le", (position, last))

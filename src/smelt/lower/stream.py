@@ -375,7 +375,10 @@ class _Streamed:
         return varies
 
     def _value(self, t: Term, scope: _Scope) -> Value:
-        """Return the value of a term, named in this scope, or at the top if loop-invariant."""
+        """Return the value of a term, named in this scope.
+
+        A loop-invariant term is named at the top instead.
+        """
         if t.kind == "const":
             return Const(t.value, t.dtype)
         if t.kind in ("old", "new"):

@@ -90,5 +90,8 @@ class Reader:
         return self.terms.opaque(v, args, axes, dtype)
 
     def _use_term_name(self, v: Value) -> Value:
-        """Replace a name by that of its term; a value that only changes its type has none."""
+        """Rename a reference to the name of its term.
+
+        A cast that leaves the term unchanged has no name of its own.
+        """
         return Ref(self.origin[self.of[v.name]][0]) if isinstance(v, Ref) else v

@@ -266,10 +266,10 @@ class Cache:
     # Maintenance ----------------------------------------------------------------------------
 
     def _sweep_occasionally(self, files: Any, nbytes: int) -> None:
-        """Sweep the directory after enough puts or bytes; listing it for each write is too slow.
+        """Sweep the directory after enough puts or bytes.
 
-        Listing tens of thousands of files takes about as long as compiling the kernels stored
-        between two sweeps.
+        Listing it for each write would be too slow: listing tens of thousands of files takes
+        about as long as compiling the kernels stored between two sweeps.
         """
         self._unswept_bytes += nbytes
         self._puts_to_sweep -= 1
@@ -364,7 +364,7 @@ class Cache:
 
     @contextlib.contextmanager
     def _open_if_usable(self) -> Generator[Any, None, None]:
-        """Open the directory, or yield None if there is none or it must not be used."""
+        """Open the directory, or yield None if missing or not to be used."""
         if self._folder is None:
             yield None
             return
@@ -410,7 +410,10 @@ def _describe(item: Item, files: Any) -> Listed:
 
 
 def _random_puts() -> int:
-    """Return a random number of puts until the next sweep, so processes do not sweep together."""
+    """Return a random number of puts until the next sweep.
+
+    Processes then do not all sweep at once.
+    """
     return os.urandom(1)[0] % 64 + 1
 
 

@@ -250,7 +250,7 @@ def record_at(
     wrap: Callable[[Array], Any],
     strides: Mapping[tuple[int, int], int] = {},
 ) -> Record | None:
-    """Record a call whose inputs are passed by address; None if only Python can make it.
+    """Record a call on addresses; return None if only Python can make it.
 
     Addresses of the prelude's results follow those of the inputs. `wrap` makes the return value
     from an array. `strides` are the strides that the plan reads, in elements, by input and

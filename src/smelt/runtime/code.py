@@ -29,7 +29,7 @@ from smelt.runtime.loader import Loaded, load
 __all__ = ["Code", "add", "find", "forget", "key_of"]
 
 MOST_BYTES: Final = 32 << 20
-"""Limit of recently used code that is kept loaded although no plan may be using it."""
+"""Limit in bytes of recently used code that stays loaded without a user."""
 
 
 class Code:

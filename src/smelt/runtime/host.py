@@ -160,7 +160,7 @@ def file_name(target: Target) -> str:
 
 
 def store(target: Target, directory: Path | None = None, *, tries: int = TRIES) -> Path | None:
-    """Write the figures to a file; return None if the directory is unsafe or not writable.
+    """Write the figures to a file; return None if the directory cannot be used.
 
     `directory` defaults to the object cache's, with the same ownership rules. Figures of fewer
     than TRIES measurements only serve the next measurement: `load` ignores them.

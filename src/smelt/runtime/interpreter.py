@@ -126,8 +126,10 @@ def numpy_table() -> int | None:
 
 
 def api(name: str, *types: Any) -> Callable[..., Any]:
-    """Return a CPython function with private ctypes types; those of `ctypes.pythonapi` are
-    shared."""
+    """Return a CPython function with its own ctypes types.
+
+    The functions of `ctypes.pythonapi` are shared with other users, types included.
+    """
     return ctypes.PYFUNCTYPE(*types)((name, ctypes.pythonapi))
 
 

@@ -36,7 +36,7 @@ class Operand(NamedTuple):
     """Value that a library call reads or writes."""
 
     source: int
-    """Index of its array among inputs, results and held values, in this order; -1: the arena."""
+    """Index among inputs, results and held values, in this order; -1: the arena."""
     offset: int
     """Offset from there in bytes."""
     shape: tuple[int, ...]
@@ -72,7 +72,7 @@ class Prepared:
     arena_bytes: int
     scratch: int
     code: list[Any]
-    """Owners of the code and tables that addresses point to; kept alive with them."""
+    """Owners of the code that the tables point to; must live as long as the tables."""
     results: list[tuple[int, tuple[int, ...], Any, int, int]] = field(default_factory=list)
     """By output: value, shape, dtype, bytes, and the input it overwrites (-1: none)."""
     work: float = 0.0
@@ -109,7 +109,7 @@ class Builder:
         """Build the tables of `launches`; `arena` lists where the plan's values end, in bytes.
 
         If all results are empty nothing runs, because index expressions assume sizes of at least
-        1. Launches without results run for their time.
+        1. Launches without any results do run: they are timed.
         """
         results = [n for n, v in enumerate(self.values) if v.place == "output"]
         if results and not any(map(self._nbytes, results)):
@@ -167,11 +167,10 @@ class Builder:
                 self.segments.append(Segment(s, inputs, outputs))
 
     def _select_variant(self, step: KernelStep, earlier: set[int]) -> KernelStep:
-        """Select the kernel variant for these sizes, such as non-temporal stores for large
-        results.
+        """Select the kernel variant for these sizes.
 
-        Values in `earlier` were touched by earlier groups, so they do not count as this kernel's
-        results.
+        It may use non-temporal stores if the results are large. Values in `earlier` were touched
+        by earlier groups, so they do not count as this kernel's results.
         """
         if step.variant is None:
             return step
@@ -237,9 +236,8 @@ class Builder:
         if tasks <= 0:
             return 0.0
         count = max(1, min(tasks, MOST_CHUNKS, int(work / GRAIN_NS)))
-        if count > (
-            threads := pool().threads
-        ):  # a multiple of the threads: 3 chunks on 2 threads take as long as 4
+        # Use a multiple of the threads: 3 chunks on 2 threads take as long as 4.
+        if count > (threads := pool().threads):
             count = min(-(-count // threads) * threads, tasks)
         if work <= INLINE_NS:
             count = 1

@@ -344,7 +344,7 @@ def _oldest_stamp(members: _SizeClass) -> int:
 
 
 def size_class(nbytes: int) -> int:
-    """Round `nbytes` up to one of eight sizes per power of two, in multiples of 64."""
+    """Round `nbytes` up to a size class: eight per power of two, multiples of 64."""
     if nbytes < 0:
         raise ValueError(f"a block of {nbytes} bytes")
     if nbytes > _MOST_BYTES:

@@ -45,7 +45,7 @@ PAUSED: Final = 1
 BUSY: Final = 2
 """Status: another call owns the pool; nothing ran."""
 SETUP: Final = 3
-"""Status: the pool is owned, but its threads or scratch must be set up before `smelt_drive`."""
+"""Status: the pool is owned, but needs threads or scratch before `smelt_drive`."""
 
 SYMBOLS: Final = ("smelt_run", "smelt_drive", "smelt_abandon", "smelt_wake", "smelt_helper")
 

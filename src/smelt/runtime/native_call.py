@@ -101,13 +101,22 @@ RECORD: Final = {name: 8 * k for k, name in enumerate(_RECORD_WORDS)}
 """Byte offsets into a record."""
 
 ARGUMENT_WORDS: Final = 7
-"""Words: kind, descr (or type of a scalar, or the object itself), flags, rank, dimensions,
-strides (0: contiguous), item."""
+"""Words of an argument's row.
+
+Kind, descr (or type of a scalar, or the object itself), flags, rank, dimensions, strides (0:
+contiguous), item.
+"""
 CAPTURED_WORDS: Final = 2 + ARGUMENT_WORDS
-"""Words: value, array, and what the array must still be, as an argument's row."""
+"""Words of a captured array's row.
+
+Value, array, and what the array must still be, as an argument's row.
+"""
 KIND_ARRAY, KIND_FLOAT, KIND_INT, KIND_SCALAR, KIND_SAME = 0, 1, 2, 3, 4
 NEST_WORDS: Final = 5
-"""Words: kind, item, number of items it holds, the first of them, keys."""
+"""Words of a container's row.
+
+Kind, item, number of items it holds, the first of them, keys.
+"""
 NEST_TUPLE, NEST_LIST, NEST_DICT, NEST_NONE = 0, 1, 2, 3
 MOST_ITEMS: Final = 256
 """Most items of a call: its arguments and the content of its containers."""
@@ -115,8 +124,10 @@ READABLE: Final = 0x101
 """NumPy's flags C_CONTIGUOUS and ALIGNED."""
 
 RESULT_WORDS: Final = 7
-"""Words: descr, rank, dimensions, type, ring (0: none), allocator of fresh memory, strides (0:
-contiguous)."""
+"""Words of a result's row.
+
+Descr, rank, dimensions, type, ring (0: none), allocator of fresh memory, strides (0: contiguous).
+"""
 
 # CPython 3.11 to 3.14 with the GIL, and NumPy 2: checked when the code is loaded.
 OBJECT: Final = {"REFERENCES": 0, "KIND": 8}

@@ -53,7 +53,7 @@ Compiler: TypeAlias = Callable[[Graph, Mapping[str, int]], Runnable]
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """Memory that a program may take, if its caller knows what it would take without Smelt."""
+    """Limits of a program's memory, set by callers that know its use without Smelt."""
 
     nbytes: int
     """Limit of results, intermediates and cached constants together."""
@@ -302,9 +302,8 @@ class Prelude:
         for p in self.parts:
             sums = tuple(checksums[s].sums for s in p.sources if s in checksums)
             name = p.key, settings, tuple(stamped_sources[s] for s in p.sources), sums
-            result = (
-                _HELD.get(name) if stamps_differ else None
-            )  # equal stamps have just proved unreliable
+            # Equal stamps have just proved unreliable, so do not look results up by them.
+            result = _HELD.get(name) if stamps_differ else None
             if result is None:
                 result = _HELD[name] = Held(self._compute(p, [elements(s) for s in p.sources]))
             results.append(result)
@@ -358,7 +357,7 @@ def clear() -> None:
 
 
 def _make_room(nbytes: int) -> bool:
-    """Drop old runs until all results fit the cap; return False if `nbytes` alone does not."""
+    """Drop old runs until all results fit the cap; return whether `nbytes` fits."""
     limit = knobs.CONSTANTS.get()
     if nbytes > limit:
         return False

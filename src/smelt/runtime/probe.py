@@ -163,7 +163,10 @@ def _stream(kind: str, address: int, size: int) -> Step:
 
 
 def _rate(kernels: Kernels, block: Block, kind: str, size: int, threads: int, ns: float) -> float:
-    """Return the best GB/s of `threads` threads, each over `size` bytes, in runs of about `ns`."""
+    """Return the best GB/s of `threads` threads over `size` bytes each.
+
+    A run takes about `ns`.
+    """
 
     starts = [(block.address + i * (size + _SKEW)) & ~63 for i in range(threads)]
     jobs = [_stream(kind, start, size) for start in starts]
@@ -231,7 +234,7 @@ def _fault_ns_per_byte(kernels: Kernels, huge: bool) -> float:
 
 
 def _call_ns(kernels: Kernels) -> tuple[float, float]:
-    """Measure a plan call with an empty kernel, and the extra time of forking to all threads."""
+    """Measure a plan call with an empty kernel, and what forking adds."""
     workers = pool()
     count = max(2, workers.threads)
     address = kernels.address("nothing")
@@ -263,11 +266,11 @@ TRIED = 1 << 20
 
 
 class Mover:
-    """Move as many bytes as a computation must, as fast as possible, and do nothing else.
+    """Move as many bytes as a computation must, as fast as possible.
 
-    `read` and `written` bytes are split among `threads` threads. Pairs of read and written bytes
-    run as a copy, the rest as a read or a write; stores are non-temporal if that measured faster.
-    Buffers are touched once here, outside the timing.
+    It is the lower bound of a benchmark. `read` and `written` bytes are split among `threads`
+    threads. Pairs of read and written bytes run as a copy, the rest as a read or a write; stores
+    are non-temporal if that measured faster. Buffers are touched once here, outside the timing.
     """
 
     def __init__(self, kernels: Kernels, read: int, written: int, threads: int) -> None:

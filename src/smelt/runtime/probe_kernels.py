@@ -37,7 +37,10 @@ _EXP_POLY = tuple(
     )
 )
 _MAGIC = float(3 << 22)
-"""1.5 * 2**23: adding it rounds a small float32 to an integer in the low mantissa bits."""
+"""1.5 * 2**23: adding it rounds a small float32 to an integer.
+
+The integer is in the low mantissa bits of the sum.
+"""
 
 EXP_INSTRUCTIONS = 14
 """Vector instructions of one polynomial exponential below, including its feedback."""
@@ -122,12 +125,15 @@ _HAS_FINE_CLOCK = time.get_clock_info("thread_time").resolution < 1e-6
 
 
 def own_ns() -> int:
-    """Return this thread's CPU time in ns, or wall time if the CPU clock is coarse."""
+    """Return this thread's CPU time in ns, or wall time if that is coarse."""
     return time.thread_time_ns() if _HAS_FINE_CLOCK else time.perf_counter_ns()
 
 
 def together(kernels: Kernels, jobs: Sequence[Step], repeat: int) -> int:
-    """Run each job `repeat` times in its own thread; return ns from first start to last end."""
+    """Run each job `repeat` times in its own thread; return the total ns.
+
+    Time counts from the first start to the last end.
+    """
     if len(jobs) == 1:
         return kernels.elapsed_ns(*jobs[0], repeat)
     gate = threading.Barrier(len(jobs))
@@ -253,7 +259,7 @@ def _combine(vector: str, lanes: int, sums: Sequence[str]) -> list[str]:
 
 
 def _touch() -> str:
-    """Return a loop that writes one byte per 4 KiB page, to time first-touch page faults."""
+    """Return a loop that writes one byte per 4 KiB page, to time page faults."""
     return "\n".join(
         [
             _header("touch") + "entry:",
@@ -274,8 +280,10 @@ def _touch() -> str:
 
 
 def _sequence() -> str:
-    """Return a loop over a table of `%size` rows {function, to, from, size}, repeated `%repeat`
-    times."""
+    """Return a loop that runs a table of loops, `%repeat` times.
+
+    The table has `%size` rows {function, to, from, size}.
+    """
     row = [f"  %w{i} = getelementptr i64, ptr %row, i64 {i}" for i in range(4)]
     row += [f"  %l{i} = load i64, ptr %w{i}" for i in range(4)]
     return "\n".join(
@@ -336,7 +344,7 @@ def _splat(value: float, lanes: int) -> str:
 
 
 def _fused(out: str, a: str, b: str, c: str, lanes: int, target: Target) -> list[str]:
-    """Emit `out = a * b + c`, as one instruction if the machine has FMA."""
+    """Emit `out = a * b + c`, as one FMA if the machine has it."""
     vector = f"<{lanes} x float>"
     if target.has("fma") or target.isa == "neon":
         call = f"call {vector} @llvm.fma.v{lanes}f32({vector} {a}, {vector} {b}, {vector} {c})"

@@ -57,7 +57,10 @@ def cpu_budget(
 
 
 def cpu_quota(root: Path = CGROUPS, membership: Path = OWN_CGROUPS) -> float | None:
-    """Return the CPUs a container may use on average (cgroup 1 or 2); None if unlimited."""
+    """Return the CPUs a container may use on average; None if unlimited.
+
+    Reads cgroup versions 1 and 2.
+    """
     shares: list[float] = []
     for folder in _group_folders(root, membership, "cpu"):
         limit, _, period = _read_text(folder / "cpu.max").partition(" ")

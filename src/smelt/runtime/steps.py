@@ -57,8 +57,10 @@ class KernelStep:
     partials: tuple[Index, ...] = ()
     loaded: Any = None
     variant: Callable[[Sizes, bool], KernelStep | None] | None = None
-    """Returns a step better suited to given sizes, or None; the flag requests non-temporal
-    stores."""
+    """Returns a step better suited to given sizes, or None.
+
+    The flag requests non-temporal stores.
+    """
     stream_above: int = 1 << 62
     """Bytes of results above which non-temporal stores are faster: no cache holds them."""
     names: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -108,8 +108,10 @@ class Pool:
     """
 
     def __init__(self, code: NativeCode | None = None) -> None:
-        """Create a pool; `code` replaces the native loop for this machine (for another sleep
-        variant)."""
+        """Create a pool; `code` replaces the native loop for this machine.
+
+        Tests pass a loop with another way of sleeping.
+        """
         requested, requested_by = _requested_threads()
         self.budget: Budget = cpu_budget(requested, requested_by)
         self._limits = {0: self.budget.threads}
