@@ -105,10 +105,10 @@ class Executable:
         """Run the plan and return its results.
 
         `arrays` are the inputs and `sizes` the values of `size_names`. `out` are arrays to write
-        into (None: allocate), one per result, or, if that number differs, one per computed value
-        in order of first return. `held` are the prelude's results for these inputs (None: compute
-        now without caching). `between` is memory for intermediates, at least `arena_bytes` at
-        these sizes (None: allocate).
+        into (None: allocate): one per output, or one per computed value in order of first return.
+        `held` are the prelude's results for these inputs (None: compute now without caching).
+        `between` is memory for intermediates, at least `arena_bytes` at these sizes (None:
+        allocate).
 
         Raises OutArgumentError for an `out` array of another shape or type or that is read-only,
         OutOfMemory before anything runs when memory does not suffice, TargetError if the code
