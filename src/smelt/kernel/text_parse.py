@@ -329,7 +329,7 @@ class _Reader:
             c.fail(f"{token.text!r} is no parameter", token)
         reader = ValueReader(c, self.names)
         index = reader.brackets(param)
-        join = "" if c.at("=") else c.name("how the value joins what stands there")
+        join = "" if c.at("=") else c.name("the operator of a scatter-reduce")
         c.expect("=")
         value = reader.value(param.dtype.compute).value
         where = reader.value().value if c.accept("where") else None

@@ -459,7 +459,7 @@ class ValueReader:
         if word == "over":
             return Typed(ir.Reduce(name, arg.value, tuple(axes), dtype), dtype.compute)
         if len(axes) != 1:
-            self.c.fail("a running fold goes along one axis", token)
+            self.c.fail("a scan goes along one axis", token)
         return Typed(ir.Scan(name, arg.value, axes[0], dtype), dtype.compute)
 
     def _result(self, combine: str, dtype: DType, token: Token) -> DType:

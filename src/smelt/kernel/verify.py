@@ -210,7 +210,7 @@ class _Verifier:
         for v in walk.visit(value):
             if isinstance(v, ir.Reduce) and COMBINES[v.combine].positional:
                 for a in self.seen & set(v.over):
-                    refuse(f"{v.combine} asks for a place along {a}, of which a part is seen")
+                    refuse(f"{v.combine} needs positions along {a}, of which a part is seen")
 
     def _check_new_name(self, name: str, *, rebinds: bool = False) -> None:
         _check_name(name, "value", RESERVED)
@@ -301,7 +301,7 @@ class _Verifier:
         place = self.place
         self._block(block)
         if block.axis in self.seen | place.open_streams | place.whole | place.fixed:
-            refuse(f"no part of {block.axis} can be told here: it is cut already")
+            refuse(f"no range of {block.axis} can be given here: it is cut already")
         if block.size is not None or block.part is not None:
             refuse(f"what is seen of {block.axis} is one run of positions")
         self._check_ends(block)
@@ -361,7 +361,9 @@ class _Verifier:
         """Return the store that initialised every element this scatter-reduce may touch."""
         place = self.place
         if s.param in self.inputs:
-            refuse(f"{s.param} is written in place, and a value joins what stands there")
+            refuse(
+                f"{s.param} is written in place, so no value can be combined with what it stores"
+            )
         store_axes = index_axes(s.index, place.env)
         if self.seen & store_axes:
             refuse(f"a part of {min(self.seen & store_axes)} is seen, the rest would not be stored")
@@ -372,7 +374,7 @@ class _Verifier:
             pairs = zip(first.store.index, s.index, shape, strict=True)
             if all(reaches(e, at, n, place, first.whole, first.streams) for e, at, n in pairs):
                 if first.store.index == s.index and len(first.streams) == len(place.streams):
-                    refuse("it joins what this visit stores: store the joined value instead")
+                    refuse("it updates what this visit stores: store the combined value instead")
                 return first
         return refuse(f"no store before gave this block's elements of {s.param} their first values")
 

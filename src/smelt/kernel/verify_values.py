@@ -152,10 +152,10 @@ class Place:
             case ir.If():
                 return self._if(v)
             case ir.Partial(condition=condition):
-                self._bool(condition, "what partial asks about")
+                self._bool(condition, "the condition of partial")
             case ir.Extreme(arg=arg):
                 if not self._check(arg).is_integer:
-                    refuse("what is least or most in a block is asked of integers")
+                    refuse("the least or most in a block is defined for integers only")
         return dtype_of(v, self.env)
 
     def _bool(self, v: ir.Value, what: str) -> None:

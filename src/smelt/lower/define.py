@@ -372,7 +372,7 @@ class Pullback:
     ) -> Value:
         along = bare_axis(at)
         if along is None:
-            raise VerifyError("a running fold is read at a shifted position inside its own kernel")
+            raise VerifyError("a scan is read at a shifted position inside its own kernel")
         return self.bind(Scan(combine.name, body(at), along, dtype))
 
     def join(

@@ -147,7 +147,7 @@ class _Linker:
             raise Unfamiliar("not a relocatable object for x86-64")
         table, entry, count = rest[3], rest[8], rest[9]
         if entry != _SECTION.size or not 0 < count < _RESERVED:
-            raise Malformed("a section table of another form")
+            raise Malformed("a section table of an unknown format")
         sections: list[_Section] = []
         for k in range(count):
             row = _SECTION.unpack_from(self.code, table + k * entry)
