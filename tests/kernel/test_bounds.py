@@ -213,8 +213,8 @@ def test_facts_in_another_order_are_one_question(monkeypatch: pytest.MonkeyPatch
     # Windows of an image that were rolled: each way of subtracting some of six facts was tried on
     # its own, and a condition took seconds; a Swin's compilation was two thirds proofs.
     asked: list[object] = []
-    step = bounds._by_steps
-    monkeypatch.setattr(bounds, "_by_steps", lambda *a: (asked.append(a[:3]), step(*a))[1])
+    step = bounds._prove_by_steps
+    monkeypatch.setattr(bounds, "_prove_by_steps", lambda *a: (asked.append(a[:3]), step(*a))[1])
     window, place = axis("w", 64), axis("p", 49)
     row = window // 8 * 7 + place // 7 + 3
     column = window % 8 * 7 + place % 7 + 3

@@ -90,19 +90,19 @@ def test_what_is_watched_needs_no_stamp(made):
 
 def test_strided_constants_are_watched_too():
     base = np.arange(600, dtype=np.float32).reshape(20, 30)
-    watch = prelude._Watch(base[::2, 3:])
+    watch = prelude._Samples(base[::2, 3:])
     assert watch.same()
     base[0, :3] = -1  # outside
     assert watch.same()
     base[18, 29] = -1
     assert not watch.same()
-    assert prelude._Watch(np.zeros((0, 3), np.float32)).same()
+    assert prelude._Samples(np.zeros((0, 3), np.float32)).same()
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_every_element_is_looked_at_in_turn(order):
     a = np.asarray(RNG.standard_normal((70, 300)).astype(np.float32), order=order)
-    run = prelude.Run([], (), [(a, prelude._Patrol(a))])
+    run = prelude.Run([], (), [(a, prelude._Checksums(a))])
     assert run.turns == -(-a.nbytes // prelude.STRETCH) > 1
     for _ in range(2 * run.turns):
         assert run.same()
@@ -112,8 +112,8 @@ def test_every_element_is_looked_at_in_turn(order):
         assert not all(run.same() for _ in range(run.turns))
         a[at] = before
         assert all(run.same() for _ in range(run.turns))
-    assert prelude._Patrol(a[::2, ::3]).sums == ()
-    assert prelude._Patrol(np.zeros((0, 3), np.float32)).sums == ()
+    assert prelude._Checksums(a[::2, ::3]).sums == ()
+    assert prelude._Checksums(np.zeros((0, 3), np.float32)).sums == ()
 
 
 def test_runs_die_with_the_first_of_their_owners(made):

@@ -1,1 +1,1 @@
-"""The Kernel: *how* a cluster is computed, as a tile program; and the convention of its calls."""
+"""Kernels: tile programs that compute clusters, and the calling convention of their code."""

@@ -1,23 +1,24 @@
-"""The calling convention between compiled CPU kernels and the run time that calls them.
+"""Calling convention between compiled CPU kernels and the runtime.
 
-Code generation emits functions of this shape and the run time calls them; the two meet nowhere
-else. A kernel is `void kernel(int64_t *args, int64_t begin, int64_t end, uint8_t *scratch)`:
+Code generation emits functions of this shape and the runtime calls them. A kernel is `void
+kernel(int64_t *args, int64_t begin, int64_t end, uint8_t *scratch)`:
 
 * `args` points at the kernel's arguments, one 64-bit word each: addresses, sizes and strides in
-  the order of the kernel's parameter list. Strides count bytes or elements as the kernel says.
-* `[begin, end)` is a range of tasks of the linearised grid; ranges of one launch are disjoint
-  and may run in any order, on any thread, at the same time.
-* `scratch` is memory of this thread alone, aligned to `SCRATCH_ALIGNMENT` bytes and at least as
-  long as the plan declared; its content is undefined at entry.
+  the order of the kernel's parameter list. Whether a stride counts bytes or elements depends on
+  the kernel.
+* `[begin, end)` is a range of tasks of the linearised grid; the ranges of one launch are disjoint
+  and may run in any order, on any thread, concurrently.
+* `scratch` is memory private to this thread, aligned to `SCRATCH_ALIGNMENT` bytes and at least as
+  long as the plan declared; its content is undefined on entry.
 
-A kernel neither blocks, nor calls Python, nor keeps a pointer past its return. Calls of one plan
-are two tables of 64-bit words, built once for given sizes and used again:
+A kernel neither blocks, nor calls Python, nor keeps a pointer after it returns. The calls of one
+plan are two tables of 64-bit words, built once for given sizes and reused:
 
-* a `Chunk` row is `(function address, byte offset of its args from the frame base, begin, end)`;
-* a `Launch` row is `(index of the first chunk, number of chunks, flags, 0)`.
+* a *chunk* row is `(function address, byte offset of its args from the frame base, begin, end)`;
+* a *launch* row is `(index of the first chunk, number of chunks, flags, 0)`.
 
-Launches run one after another, the chunks of a launch in any order. The *frame* is the block of
-words that the argument offsets point into.
+Launches run one after another; the chunks of a launch run in any order. The *frame* is the block
+of words that the argument offsets point into.
 
 >>> import numpy as np
 >>> chunks = np.array([(0x1000, 0, 0, 8), (0x1000, 0, 8, 16)], np.int64)
@@ -47,14 +48,14 @@ SCRATCH_ALIGNMENT: Final = 64
 """Alignment in bytes of the scratch pointer."""
 
 ABI_VERSION: Final = 1
-"""Part of every object's cache key: code of one version never meets a run time of another."""
+"""Version of the calling convention, part of every object's cache key."""
 
 
 def check_tables(chunks: npt.NDArray[np.int64], launches: npt.NDArray[np.int64]) -> None:
-    """Raise ValueError unless both tables have the shapes, types and ranges described above.
+    """Raise ValueError unless both tables have the documented shapes, types and ranges.
 
-    The native loop trusts its tables, so whoever builds them by hand checks them here; the check
-    costs microseconds and belongs to the making of a table, not to every call.
+    The native loop trusts its tables, so check tables built by hand here. The check takes
+    microseconds: run it when a table is built, not on every call.
     """
     for name, table, words in (("chunk", chunks, CHUNK_WORDS), ("launch", launches, LAUNCH_WORDS)):
         if table.dtype != np.int64 or table.ndim != 2 or table.shape[1] != words:

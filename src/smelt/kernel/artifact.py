@@ -1,11 +1,11 @@
-"""Machine code of a kernel and how it is called: what the cache stores of it.
+"""Compiled kernel as plain data: machine code and how to call it.
 
-`Built` says in plain data how the code is called, so that a warm start needs neither the kernel nor
-code generation.
+This is what the object cache stores. `Built` describes the calling convention of the code as
+plain data, so a warm start needs neither the kernel's IR nor code generation.
 
 >>> from smelt.types.expr import size
->>> made = Built(b"", ("x", "y"), ("n",), (), (), (Function("k", size("n"), 0, size("n")),), 7)
->>> Built.read(made.facts(), b"") == made
+>>> compiled = Built(b"", ("x", "y"), ("n",), (), (), (Function("k", size("n"), 0, size("n")),), 7)
+>>> Built.read(compiled.facts(), b"") == compiled
 True
 """
 
@@ -21,21 +21,24 @@ from smelt.types.parse_expr import parse_sizes
 __all__ = ["Built", "Form", "Forms", "Function", "Limits", "form_for", "meant"]
 
 Form = str
-"""What a kernel's code takes for granted: nothing, or that all its products are "small", or that
-they have few "rows" ("columns"), or that windows slide over "tiny" images or along "narrow" lines,
-or lines so short that they are "turned", or that its one product is "tall", with few columns and
-summed positions, or "wide", with many rows and columns and so few summed positions that one pass
-takes them all, or "few" with fewer rows, or "deep" with any number of summed positions, or that
-right operands are to be "packed" once, for many rows that tasks take few of.  Behind an @ stand
-sizes that are numbers: "small@a1=3,a2=8"."""
+"""What a specialised code variant assumes about the sizes; "" assumes nothing.
+
+"small": all contractions are small. "rows" ("columns"): contractions have few rows (columns).
+"tiny", "narrow": convolution windows slide over tiny images, or along narrow image rows.
+"turned": rows so short that the array is transposed. For a kernel with one contraction: "tall"
+(few columns, short reduction), "wide" (many rows and columns, reduction short enough for a single
+pass), "few" (as "wide" with fewer rows), "deep" (any reduction length). "packed": right operands
+are packed once per call, because many tasks of few rows each share them. Sizes fixed at compile
+time follow an @: "small@a1=3,a2=8".
+"""
 Limits = tuple[tuple[Index, int], ...]
-"""Sizes and what each must not exceed."""
+"""Upper bounds of sizes: pairs (size expression, largest value allowed)."""
 Forms = tuple[tuple[Form, Limits], ...]
-"""The forms that a kernel has beside the usual one, best first."""
+"""Code variants of a kernel besides the default one, each with its limits, best first."""
 
 
 class Function(NamedTuple):
-    """One entry point: symbol, tasks, scratch bytes, cycles of one core."""
+    """Entry point of a kernel: symbol, task count, scratch bytes, cycles on one core."""
 
     symbol: str
     tasks: Index
@@ -45,7 +48,10 @@ class Function(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """Object code of a kernel and how to call it; see `smelt.codegen.llvm.module.Artifact`."""
+    """Object code of a kernel and how to call it.
+
+    `smelt.codegen.llvm.module.Artifact` is the code generator's result that this stores.
+    """
 
     code: bytes
     buffers: tuple[str, ...]
@@ -57,7 +63,7 @@ class Built:
     form: Form = ""
 
     def facts(self) -> dict[str, Any]:
-        """Everything but the code, as JSON data."""
+        """Return everything but the code as JSON data."""
         return {
             "buffers": self.buffers,
             "sizes": self.sizes,
@@ -72,7 +78,10 @@ class Built:
 
     @staticmethod
     def read(facts: dict[str, Any], code: bytes) -> Built:
-        """The inverse of `facts`.  Raises KeyError, TypeError or ValueError if it is not that."""
+        """Rebuild a compiled kernel from `facts` and its code.
+
+        Raises KeyError, TypeError or ValueError for malformed data.
+        """
         return Built(
             code,
             tuple(facts["buffers"]),
@@ -86,7 +95,7 @@ class Built:
 
 
 def meant(name: str) -> Index:
-    """The size that a name of a plain kernel stands for: one of the kernel's own, or a number.
+    """Return the size that a canonical kernel's name stands for: a symbol or a number.
 
     >>> meant("n"), meant("7")
     (n, 7)
@@ -95,8 +104,8 @@ def meant(name: str) -> Index:
 
 
 def form_for(forms: Forms, sizes: Mapping[str, int]) -> Form:
-    """The form for given sizes: the first one whose limits hold, else the usual one."""
+    """Select the first variant whose limits hold at `sizes`, else the default one."""
     for form, limits in forms:
-        if all(evaluate(n, sizes) <= most for n, most in limits):
+        if all(evaluate(n, sizes) <= limit for n, limit in limits):
             return form
     return ""

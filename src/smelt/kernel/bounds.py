@@ -1,7 +1,8 @@
-"""Proofs about index expressions: what lies inside an array for every size and block.
+"""Prove that index expressions stay inside arrays for every size and block.
 
-Sizes are taken to be at least 1 and axes inside their extents; conditions that hold at a place are
-given as facts, expressions known to be >= 0.  A proof is sound; not finding one means little.
+Sizes are taken to be at least 1 and axes to lie inside their extents. Conditions known to hold at
+a program point are passed as facts: expressions that are >= 0. The prover is sound but
+incomplete: failing to find a proof says little.
 
 >>> from smelt.types.expr import axis, size
 >>> n = size("n")
@@ -25,85 +26,98 @@ from smelt.types.expr import Atom, Expr, Index, Monomial
 
 Facts = tuple[Index, ...]
 _EFFORT: Final = 4
-"""How many facts, cases and divisions one proof may go through."""
+"""Depth limit of one proof: facts used, case splits and divisions eliminated."""
 
 
 def proves_inside(index: Index, extent: Index, facts: Iterable[Index] = ()) -> bool:
-    """Whether 0 <= index < extent follows."""
-    known = tuple(facts)
-    return _inside(index, extent, known, tuple(map(expr.extents, (index, extent, *known))))
+    """Return whether 0 <= index < extent follows from the facts."""
+    assumptions = tuple(facts)
+    return _proves_inside_cached(
+        index, extent, assumptions, tuple(map(expr.extents, (index, extent, *assumptions)))
+    )
 
 
 @lru_cache(maxsize=4096)
-def _inside(index: Index, extent: Index, facts: Facts, _: tuple[tuple[Index, ...], ...]) -> bool:
-    """The same, for axes of these extents: each form of a kernel asks again."""
+def _proves_inside_cached(
+    index: Index, extent: Index, facts: Facts, _: tuple[tuple[Index, ...], ...]
+) -> bool:
+    """Cached `proves_inside`, because code variants of a kernel repeat its queries.
+
+    The last argument only makes the extents of the axes part of the cache key.
+    """
     return nonnegative(index, facts) and nonnegative(expr.sub(expr.sub(extent, 1), index), facts)
 
 
 def nonnegative(e: Index, facts: Facts = (), effort: int = _EFFORT) -> bool:
-    """Whether e >= 0 follows from the facts."""
-    return _follows(e, facts, effort, {})
+    """Return whether e >= 0 follows from the facts."""
+    return _prove(e, facts, effort, {})
 
 
-_Asked: TypeAlias = dict[tuple[Expr, Facts, int], bool]
-"""What one proof has asked: facts and divisions in another order come to the same questions."""
+_Memo: TypeAlias = dict[tuple[Expr, Facts, int], bool]
+"""Results of a proof's subgoals, which recur in different orders."""
 
 
-def _follows(e: Index, facts: Facts, effort: int, asked: _Asked) -> bool:
+def _prove(e: Index, facts: Facts, effort: int, memo: _Memo) -> bool:
     if isinstance(e, int):
         return e >= 0
     key = e, facts, effort
-    found = asked.get(key)
-    if found is None:
-        found = asked[key] = expr.nonnegative(e) or (
-            effort > 0 and _by_steps(e, facts, effort, asked)
+    holds = memo.get(key)
+    if holds is None:
+        holds = memo[key] = expr.nonnegative(e) or (
+            effort > 0 and _prove_by_steps(e, facts, effort, memo)
         )
-    return found
+    return holds
 
 
-def _by_steps(e: Expr, facts: Facts, effort: int, asked: _Asked) -> bool:
-    """Whether a fact, a case or the end of a range gives something from which e >= 0 follows."""
+def _prove_by_steps(e: Expr, facts: Facts, effort: int, memo: _Memo) -> bool:
+    """Derive e >= 0 by a case split, a fact, a division bound or range ends."""
     extreme = next((a for m, _ in e.terms for a in m if a.kind in ("min", "max")), None)
     if extreme is not None:
-        return _by_cases(e, extreme, facts, effort - 1, asked)
+        return _prove_by_cases(e, extreme, facts, effort - 1, memo)
     for k, fact in enumerate(facts):
         rest = facts[:k] + facts[k + 1 :]
-        if _related(e, fact) and _follows(expr.sub(e, fact), rest, effort - 1, asked):
+        if _may_cancel(e, fact) and _prove(expr.sub(e, fact), rest, effort - 1, memo):
             return True
-    return _without_division(e, facts, effort - 1, asked) or _at_worst(e, facts, effort, asked)
+    return _prove_without_division(e, facts, effort - 1, memo) or _prove_at_range_end(
+        e, facts, effort, memo
+    )
 
 
-def _related(e: Expr, fact: Index) -> bool:
-    """Whether subtracting the fact could cancel anything."""
+def _may_cancel(e: Expr, fact: Index) -> bool:
+    """Return whether subtracting the fact could cancel a term."""
     return isinstance(fact, Expr) and any(
         m and (c > 0) == (d > 0) for m, c in e.terms for k, d in fact.terms if m == k
     )
 
 
-def _coefficient(e: Expr, atom: Atom) -> tuple[Index, Index] | None:
-    """(c, rest) with e = c*atom + rest, if the atom occurs linearly at the top."""
+def _split_linear(e: Expr, atom: Atom) -> tuple[Index, Index] | None:
+    """Split e into (c, rest) with e = c*atom + rest, if `atom` occurs linearly."""
     scale: dict[Monomial, int] = {}
     rest: dict[Monomial, int] = {}
     for m, c in e.terms:
         if m.count(atom) > 1:
             return None
         if atom in m:
-            left = list(m)
-            left.remove(atom)
-            scale[tuple(left)] = c
+            others = list(m)
+            others.remove(atom)
+            scale[tuple(others)] = c
         else:
             rest[m] = c
     return expr.build(scale), expr.build(rest)
 
 
-def _by_cases(e: Expr, atom: Atom, facts: Facts, effort: int, asked: _Asked) -> bool:
-    """A minimum or maximum is one of its arguments; where only its size helps, either will do."""
-    split = _coefficient(e, atom)
+def _prove_by_cases(e: Expr, atom: Atom, facts: Facts, effort: int, memo: _Memo) -> bool:
+    """Replace a minimum or maximum by its arguments.
+
+    If its sign makes it an upper (lower) bound that only helps, one argument suffices; otherwise
+    both cases must hold.
+    """
+    split = _split_linear(e, atom)
     if split is None:
         return False
     scale, rest = split
     results = (
-        _follows(expr.add(expr.mul(scale, side), rest), facts, effort, asked) for side in atom.args
+        _prove(expr.add(expr.mul(scale, side), rest), facts, effort, memo) for side in atom.args
     )
     downward = nonnegative(expr.mul(scale, -1), (), 1)
     upward = nonnegative(scale, (), 1)
@@ -112,10 +126,13 @@ def _by_cases(e: Expr, atom: Atom, facts: Facts, effort: int, asked: _Asked) -> 
     return all(results)
 
 
-def _without_division(e: Expr, facts: Facts, effort: int, asked: _Asked) -> bool:
-    """b*(a//b) lies between a - b + 1 and a; e >= 0 follows from b*e >= 1 - b."""
+def _prove_without_division(e: Expr, facts: Facts, effort: int, memo: _Memo) -> bool:
+    """Eliminate a floor division: b*(a//b) lies between a - b + 1 and a.
+
+    Hence e >= 0 follows from b*e >= 1 - b with the quotient replaced by its worse bound.
+    """
     for atom in dict.fromkeys(a for m, _ in e.terms for a in m if a.kind == "//"):
-        split = _coefficient(e, atom)
+        split = _split_linear(e, atom)
         a, b = atom.args
         if split is None or not nonnegative(expr.sub(b, 1), (), 1):
             continue
@@ -125,20 +142,20 @@ def _without_division(e: Expr, facts: Facts, effort: int, asked: _Asked) -> bool
             if expr.mul(times, b) != scale or not isinstance(times, int):
                 continue
             worst = expr.mul(a if times < 0 else expr.sub(a, expr.sub(b, 1)), times)
-            if _follows(expr.add(worst, rest), facts, effort, asked):
+            if _prove(expr.add(worst, rest), facts, effort, memo):
                 return True
             continue
         worst = expr.mul(a if scale < 0 else expr.sub(a, expr.sub(b, 1)), scale)
         scaled = expr.add(expr.add(worst, expr.mul(rest, b)), expr.sub(b, 1))
-        if _follows(scaled, facts, effort, asked):
+        if _prove(scaled, facts, effort, memo):
             return True
     return False
 
 
-def _at_worst(e: Expr, facts: Facts, effort: int, asked: _Asked) -> bool:
-    """One variable after another at the end of its range where `e` is least."""
+def _prove_at_range_end(e: Expr, facts: Facts, effort: int, memo: _Memo) -> bool:
+    """Replace one variable by the end of its range where `e` is smallest."""
     for atom in dict.fromkeys(a for m, _ in e.terms for a in m if a.kind != "size"):
-        split = _coefficient(e, atom)
+        split = _split_linear(e, atom)
         span = expr.bounds(Expr((((atom,), 1),)))
         if split is None or span is None:
             continue
@@ -147,24 +164,28 @@ def _at_worst(e: Expr, facts: Facts, effort: int, asked: _Asked) -> bool:
             if atom in expr.atoms(worst):
                 continue  # a quotient of sizes is its own bound
             if nonnegative(expr.mul(scale, sign), (), 1):
-                return _follows(expr.add(expr.mul(scale, worst), rest), facts, effort, asked)
+                return _prove(expr.add(expr.mul(scale, worst), rest), facts, effort, memo)
     return False
 
 
 # ---- facts -------------------------------------------------------------------------------------
 
 GAPS = {"lt": (-1, -1), "le": (-1, 0), "gt": (1, -1), "ge": (1, 0)}
-"""a op b  <=>  sign*(a - b) + shift >= 0"""
+"""Comparisons as bounds, as (sign, shift).
+
+    a op b  <=>  sign*(a - b) + shift >= 0
+"""
 _NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "ne": "eq"}
+"""Complement of each comparison."""
 _ARITHMETIC = {"add": expr.add, "sub": expr.sub, "mul": expr.mul}
 
 
 def facts_of(condition: Value, lets: Mapping[str, Value], *, holds: bool = True) -> Facts:
-    """What a bool value says about indices where it is true (or, not `holds`, where it is not).
+    """Return the facts that a boolean value implies where it is true (`holds`) or false.
 
-    `lets` are the definitions of names.
+    `lets` maps bound names to their definitions.
     """
-    match _seen_through(condition, lets):
+    match _resolve(condition, lets):
         case Apply(op="and", args=(a, b)) if holds:
             return facts_of(a, lets) + facts_of(b, lets)
         case Apply(op="or", args=(a, b)) if not holds:
@@ -187,15 +208,18 @@ def facts_of(condition: Value, lets: Mapping[str, Value], *, holds: bool = True)
             return ()
 
 
-def _seen_through(value: Value, lets: Mapping[str, Value]) -> Value:
+def _resolve(value: Value, lets: Mapping[str, Value]) -> Value:
     while isinstance(value, Ref) and not value.next and value.name in lets:
         value = lets[value.name]
     return value
 
 
 def as_index(value: Value, lets: Mapping[str, Value]) -> Index | None:
-    """An i64 value as an index expression, if it is one: i64 is wide enough not to wrap."""
-    match _seen_through(value, lets):
+    """Convert an i64 value to an index expression, or None if it is not one.
+
+    Only i64 qualifies: it is wide enough for index arithmetic not to wrap.
+    """
+    match _resolve(value, lets):
         case IndexValue(index=index, dtype=dtype) if dtype == i64:
             return index
         case Const(value=int(number), dtype=dtype) if dtype == i64:

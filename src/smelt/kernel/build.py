@@ -1,8 +1,8 @@
-"""Kernels written in Python: typed constructors that fill in what follows.
+"""Construct kernels from Python with typed, checked helpers.
 
-A `Builder` knows the parameters, axes and names of the kernel at hand, so plain numbers and index
-expressions become constants of the right type, folds get their result type, and a mistake is found
-where it is made.
+A `Builder` tracks the parameters, axes and names of the kernel under construction: plain numbers
+and index expressions become constants of the right type, reductions get their result type, and a
+mistake is reported where it is made.
 
 >>> b = Builder("log_relu")
 >>> r, c = b.axis("r"), b.axis("c")
@@ -77,11 +77,11 @@ __all__ = [
 ]
 
 Operand: TypeAlias = Value | Expr | float | int | bool
-"""What stands for a value: numbers and index expressions take the type that their place wants."""
+"""A value, or a number or index expression that takes the type its context expects."""
 
 
 class Builder:
-    """A kernel under construction; see the module's example."""
+    """Kernel under construction; see the module's example."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -104,38 +104,41 @@ class Builder:
         strides: tuple[int | None, ...] | None = None,
         each: int = 0,
     ) -> Param:
-        """A parameter to read."""
+        """Add an input parameter."""
         self.inputs.append(Param(name, dtype, shape, strides, each))
         self.params[name] = self.inputs[-1]
         return self.inputs[-1]
 
     def output(self, name: str, dtype: DType, shape: Shape, each: int = 0) -> Param:
-        """A parameter to write."""
+        """Add an output parameter."""
         return self.in_place(Param(name, dtype, shape, None, each))
 
     def in_place(self, param: Param) -> Param:
-        """An output; with an input for `param`, one that overwrites it."""
+        """Add an output; if `param` is also an input, the output overwrites it."""
         self.outputs.append(param)
         self.params.setdefault(param.name, param)
         return param
 
     def axis(self, name: str, extent: Index | None = None) -> Expr:
-        """An axis as an index; its extent is the size of the same name unless told."""
+        """Add an axis, by default as long as the size of the same name."""
         self.axes[name] = Axis(name, size(name) if extent is None else extent)
         return self.axes[name].index
 
     def grid(self, *entries: Block | Split | Each) -> None:
-        """The independent blocks."""
+        """Add independent blocks to the grid."""
         self.entries += entries
 
     def require(self, *facts: Index) -> None:
-        """Expressions over sizes that are >= 0 in every call."""
+        """Add expressions over sizes that are >= 0 in every call."""
         self.facts += facts
 
     # ---- values --------------------------------------------------------------------------------
 
     def typed(self, operand: Operand, dtype: DType | None = None) -> Value:
-        """A number or an index as a value of a type: f32 and i64 if none is given."""
+        """Return a number or index as a value of `dtype`.
+
+        The default is f32 for a number and i64 for an index; other values are returned unchanged.
+        """
         match operand:
             case bool():
                 return Const(operand, bool_)
@@ -147,24 +150,27 @@ class Builder:
                 return operand
 
     def dtype_of(self, v: Value) -> DType:
-        """The element type of a value here."""
+        """Return the element type of a value in the current scope."""
         return dtype_of(v, self.env)
 
     def axes_of(self, v: Value) -> Axes:
-        """The axes of a value here."""
+        """Return the axes of a value in the current scope."""
         return axes_of(v, self.env)
 
     def apply(self, op: str, *args: Operand) -> Value:
-        """A scalar operator.  Raises DTypeError if the operands' types do not fit."""
-        known: list[Known] = [self._known(a) for a in args]
-        types = operand_types(op, tuple(known))
+        """Apply a scalar operator.
+
+        Raises DTypeError if the operands' types do not fit.
+        """
+        operand_dtypes: list[Known] = [self._operand_type(a) for a in args]
+        types = operand_types(op, tuple(operand_dtypes))
         if types is None:
             raise DTypeError(f"{op} does not take {len(args)} operands")
         values = tuple(self.typed(a, t) for a, t in zip(args, types, strict=True))
         SCALARS[op].result(*(self.dtype_of(v) for v in values))
         return Apply(op, values)
 
-    def _known(self, operand: Operand) -> Known:
+    def _operand_type(self, operand: Operand) -> Known:
         if isinstance(operand, bool):
             return bool_
         if isinstance(operand, int | float):
@@ -172,35 +178,38 @@ class Builder:
         return "index" if isinstance(operand, Expr) else self.dtype_of(operand)
 
     def load(self, param: Param, *index: Index, other: float | int | bool | None = None) -> Value:
-        """An element; `other` is what positions outside give."""
+        """Load an element; `other` is the value of positions out of bounds."""
         if len(index) != len(param.shape):
             raise VerifyError(f"{param.name} has {len(param.shape)} dimensions, not {len(index)}")
-        outside = None if other is None else Const(other, param.dtype.compute)
-        return Load(param.name, index, outside)
+        fallback = None if other is None else Const(other, param.dtype.compute)
+        return Load(param.name, index, fallback)
 
     def cast(self, v: Value, dtype: DType) -> Value:
-        """A conversion; the value itself if it has the type."""
+        """Convert a value, or return it unchanged if it already has the type."""
         return v if self.dtype_of(v) == dtype else Cast(v, dtype)
 
     def reduce(self, combine: str, v: Value, *over: str, dtype: DType | None = None) -> Value:
-        """A fold over axes."""
-        return Reduce(combine, v, over, dtype or self._folded(combine, v))
+        """Reduce a value over axes."""
+        return Reduce(combine, v, over, dtype or self._reduced_dtype(combine, v))
 
     def scan(self, combine: str, v: Value, along: str, dtype: DType | None = None) -> Value:
-        """A running fold along an axis."""
-        return Scan(combine, v, along, dtype or self._folded(combine, v))
+        """Compute the inclusive scan of a value along an axis."""
+        return Scan(combine, v, along, dtype or self._reduced_dtype(combine, v))
 
     def dot(self, left: Value, right: Value, *over: str, dtype: DType | None = None) -> Value:
-        """A sum of products over axes."""
-        return Dot(left, right, over, dtype or self._folded("sum", left))
+        """Contract two values: sum their products over axes."""
+        return Dot(left, right, over, dtype or self._reduced_dtype("sum", left))
 
-    def _folded(self, combine: str, v: Value) -> DType:
+    def _reduced_dtype(self, combine: str, v: Value) -> DType:
         return COMBINES[combine].result(self.dtype_of(v))
 
     def choose(self, condition: Value, chosen: Operand, other: Operand) -> Value:
-        """`chosen` where the condition holds, else `other`; neither is looked at elsewhere."""
-        known = [self._known(a) for a in (chosen, other)]
-        dtype = next((k for k in known if isinstance(k, DType)), None)
+        """Return `chosen` where the condition holds, else `other`.
+
+        Neither side is evaluated where it is not selected.
+        """
+        operand_dtypes = [self._operand_type(a) for a in (chosen, other)]
+        dtype = next((k for k in operand_dtypes if isinstance(k, DType)), None)
         return If(condition, self.typed(chosen, dtype), self.typed(other, dtype))
 
     # ---- statements ----------------------------------------------------------------------------
@@ -210,23 +219,23 @@ class Builder:
         self.body.append(statement)
 
     def let(self, name: str, v: Operand, origin: int = -1) -> Ref:
-        """A name for a value."""
+        """Bind a name to a value."""
         self._add(Let(name, self.typed(v), origin))
         return Ref(name)
 
     def position(self, name: str, v: Value, extent: Index) -> Expr:
-        """A computed index, clamped into 0 .. extent-1."""
+        """Add a computed index, clamped into 0 .. extent-1."""
         self._add(Position(name, v, extent))
         return value(name, extent)
 
     def store(
         self, param: Param, index: Sequence[Index], v: Operand, where: Value | None = None
     ) -> None:
-        """Writes elements."""
+        """Add a store."""
         self._add(Store(param.name, tuple(index), self.typed(v, param.dtype.compute), where))
 
     def state(self, name: str, init: Operand, *axes: str, dtype: DType | None = None) -> State:
-        """A state for `stream`."""
+        """Return a state for `stream`."""
         first = self.typed(init, dtype)
         return State(name, first, axes, self.dtype_of(first))
 
@@ -238,7 +247,7 @@ class Builder:
         where: Value | None = None,
         sees: Sequence[Block] = (),
     ) -> Generator[None]:
-        """The statements inside become a stream's body."""
+        """Open a stream; statements added inside the `with` block become its body."""
         outer, body = self.env, self.body
         head = Stream(blocks, tuple(states), ())
         outer.bind(head)
@@ -246,21 +255,24 @@ class Builder:
         try:
             yield
         finally:
-            own, self.env, self.body = self.body, outer, body
-        self.body.append(Stream(blocks, tuple(states), tuple(own), where, tuple(sees)))
+            statements, self.env, self.body = self.body, outer, body
+        self.body.append(Stream(blocks, tuple(states), tuple(statements), where, tuple(sees)))
 
     def update(self, state: str, v: Operand) -> Ref:
-        """The state's new value."""
+        """Set the state's new value."""
         self._add(Update(state, self.typed(v, self.env.lookup(state).dtype)))
         return Ref(state, next=True)
 
     def merge(self, part: str, *states: str) -> None:
-        """Joins the states of a split stream."""
+        """Merge the states of a split stream."""
         self._add(Merge(part, states))
 
     def kernel(self, *, check: bool = True) -> Kernel:
-        """The kernel.  Raises VerifyError if it breaks a rule, unless not to `check`."""
-        found = Kernel(
+        """Return the finished kernel.
+
+        Raises VerifyError if it breaks a rule, unless `check` is false.
+        """
+        kernel = Kernel(
             self.name,
             tuple(self.inputs),
             tuple(self.outputs),
@@ -269,4 +281,4 @@ class Builder:
             tuple(self.body),
             facts=tuple(self.facts),
         )
-        return verify(found) if check else found
+        return verify(kernel) if check else kernel

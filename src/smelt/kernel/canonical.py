@@ -1,7 +1,7 @@
-"""Kernels that differ in names alone are one: the same text once every name is a number.
+"""Rename a kernel's names to a0, a1, ... so that isomorphic kernels share code.
 
-A hundred updates of a hundred parameters are a hundred kernels in a plan, over arrays and sizes of
-their own, and one piece of machine code.
+A hundred optimiser updates of a hundred parameters are a hundred kernels in a plan, with
+different array and size names, but one piece of machine code.
 
 >>> from smelt.kernel.text import parse
 >>> kernel = parse('''
@@ -29,49 +29,50 @@ from smelt.kernel.walk import splits, statements, states, values_of, visit
 from smelt.types.expr import Index, sizes_of
 
 NAME = "k"
+"""Name of every canonical kernel."""
 _WORD = re.compile(r"[^\W\d]\w*")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plain:
-    """A kernel without its names; kernels with the same text share theirs."""
+    """Kernel with canonical names; kernels with the same text share one object."""
 
     kernel: Kernel
     text: str
 
 
 def canonical(kernel: Kernel) -> tuple[Plain, Mapping[str, str]]:
-    """The kernel with names a0, a1, .. in order of appearance, and what each was before.
+    """Return the kernel with names a0, a1, .. in order of appearance, and their originals.
 
-    A kernel one of whose names is also a word of the language keeps all of them.
+    A kernel one of whose names is also a word of the kernel language keeps all its names.
     """
     plain = replace(kernel, name=NAME, comments=())
-    own = set(names_of(kernel))
+    kernel_names = set(names_of(kernel))
     new: dict[str, str] = {}
 
-    def renamed(found: re.Match[str]) -> str:
-        word = found.group()
-        return new.setdefault(word, f"a{len(new)}") if word in own else word
+    def renamed(match: re.Match[str]) -> str:
+        word = match.group()
+        return new.setdefault(word, f"a{len(new)}") if word in kernel_names else word
 
     source = text(plain)
     head, _, rest = source.partition("(")
-    made = _parsed(f"{head}({_WORD.sub(renamed, rest)}")
-    if made is None or len(made.kernel.axes) != len(kernel.axes):
-        return Plain(plain, source), {name: name for name in own}
-    return made, {short: name for name, short in new.items()}
+    result = _parse_canonical(f"{head}({_WORD.sub(renamed, rest)}")
+    if result is None or len(result.kernel.axes) != len(kernel.axes):
+        return Plain(plain, source), {name: name for name in kernel_names}
+    return result, {short: name for name, short in new.items()}
 
 
 @lru_cache(maxsize=1024)
-def _parsed(source: str) -> Plain | None:
+def _parse_canonical(source: str) -> Plain | None:
     try:
-        found = parse(source)
+        kernel = parse(source)
     except SmeltError:
         return None
-    return Plain(found, text(found))
+    return Plain(kernel, text(kernel))
 
 
 def names_of(kernel: Kernel) -> Iterator[str]:
-    """Everything in a kernel that has a name of its own choosing."""
+    """Yield every user-chosen name in a kernel."""
     for p in (*kernel.inputs, *kernel.outputs):
         yield p.name
         for d in p.shape:
@@ -91,7 +92,7 @@ def names_of(kernel: Kernel) -> Iterator[str]:
 
 
 def _indices(s: Statement) -> Iterator[Index]:
-    """Index expressions of a statement itself."""
+    """Yield the index expressions of a statement, without its body."""
     if isinstance(s, Store):
         yield from s.index
     elif isinstance(s, Position):

@@ -1,4 +1,4 @@
-"""What names mean at a place in a kernel, and the types and axes of values that follow from it.
+"""Scopes of a kernel: what names mean, and the types and axes of values.
 
 >>> from smelt.kernel.ir import Apply, Load, Param, Reduce
 >>> from smelt.types.dtype import f16
@@ -51,19 +51,20 @@ NO_AXES: Axes = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A name: its element type in registers and the axes it varies along."""
+    """Bound name: its element type in registers and the axes it varies along."""
 
     dtype: DType
     axes: Axes
     index: Index | None = None
-    """For a computed position, what index expressions call it."""
+    """For a computed position, its extent: the bound of the variable in index expressions."""
 
 
 @dataclass
 class Env:
     """Parameters and the names bound so far.
 
-    New states (`s'`) are kept apart from old ones; `child` opens the scope of a stream's body.
+    New states (`s'`) are stored separately from old ones; `child` opens the scope of a stream's
+    body.
     """
 
     params: Mapping[str, Param]
@@ -72,25 +73,25 @@ class Env:
 
     @staticmethod
     def of(kernel: Kernel) -> Env:
-        """The names at the start of a kernel's body."""
+        """Return the scope at the start of a kernel's body."""
         return Env({p.name: p for p in (*kernel.outputs, *kernel.inputs)})
 
     @staticmethod
     def after(kernel: Kernel) -> Env:
-        """Every name of a kernel at once, those inside streams too.
+        """Return one scope with every name of a kernel, those inside streams included.
 
-        Of names that are bound in several scopes the last wins.
+        If several scopes bind a name, the last binding wins.
         """
         env = Env.of(kernel)
         env.bind_all(kernel.body)
         return env
 
     def child(self) -> Env:
-        """A scope inside this one: what it binds is unknown outside."""
+        """Return a nested scope whose bindings are not visible outside."""
         return Env(self.params, dict(self.names), dict(self.new))
 
     def bind(self, statement: Statement) -> None:
-        """Notes what a statement defines; of a stream, its states only.
+        """Bind what a statement defines; of a stream, its states only.
 
         Raises VerifyError for unknown names, DTypeError for operators on wrong types.
         """
@@ -114,36 +115,42 @@ class Env:
         return Bound(dtype, frozenset(s.axes))
 
     def bind_all(self, body: Iterable[Statement]) -> None:
-        """`bind` for statements one after another, going into streams."""
+        """Bind the statements of a body in order, descending into streams."""
         for s in body:
             self.bind(s)
             if isinstance(s, Stream):
                 self.bind_all(s.body)
 
     def lookup(self, name: str, *, new: bool = False) -> Bound:
-        """What a name stands for.  Raises VerifyError if it is not bound here."""
-        found = (self.new if new else self.names).get(name)
-        if found is None:
+        """Return the binding of a name.
+
+        Raises VerifyError if it is not bound here.
+        """
+        bound = (self.new if new else self.names).get(name)
+        if bound is None:
             shown = f"{name}'" if new else name
             raise VerifyError(f"{shown} is read where it has no value yet")
-        return found
+        return bound
 
     def param(self, name: str) -> Param:
-        """The parameter of that name.  Raises VerifyError if there is none."""
-        found = self.params.get(name)
-        if found is None:
+        """Return the parameter of that name.
+
+        Raises VerifyError if there is none.
+        """
+        param = self.params.get(name)
+        if param is None:
             raise VerifyError(f"{name} is no parameter of the kernel")
-        return found
+        return param
 
 
 def dtype_of(value: Value, env: Env | Kernel) -> DType:
-    """The element type of a value in a register: half types are float32 there.
+    """Return the element type of a value in registers, where half types are float32.
 
-    With a kernel, names mean what `Env.after` says.  Raises VerifyError for unknown names and
-    DTypeError for operators on wrong types.
+    A kernel passed as `env` stands for `Env.after(kernel)`. Raises VerifyError for unknown names
+    and DTypeError for operators on wrong types.
     """
-    where = Env.after(env) if isinstance(env, Kernel) else env
-    return _dtype(value, where)
+    scope = Env.after(env) if isinstance(env, Kernel) else env
+    return _dtype(value, scope)
 
 
 def _dtype(value: Value, env: Env) -> DType:
@@ -170,12 +177,12 @@ def _dtype(value: Value, env: Env) -> DType:
 
 
 def axes_of(value: Value, env: Env | Kernel) -> Axes:
-    """The axes that a value varies along: those of its operands, less those that it folds.
+    """Return the axes that a value varies along: its operands' axes minus reduced ones.
 
-    A state has the axes it declares; what it owes to fixed axes of the grid goes unsaid.
+    A state has the axes it declares; fixed axes of the grid are not listed.
     """
-    where = Env.after(env) if isinstance(env, Kernel) else env
-    return _axes(value, where)
+    scope = Env.after(env) if isinstance(env, Kernel) else env
+    return _axes(value, scope)
 
 
 def _axes(value: Value, env: Env) -> Axes:
@@ -203,5 +210,5 @@ def _axes(value: Value, env: Env) -> Axes:
 
 
 def index_axes(index: Iterable[Index], env: Env) -> Axes:
-    """The axes of index expressions, through computed positions too."""
+    """Return the axes of index expressions, following computed positions."""
     return axes_through(index, lambda name: env.lookup(name).axes)

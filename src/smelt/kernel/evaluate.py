@@ -1,9 +1,9 @@
-"""Values in the interpreter: every node kind on named NumPy arrays.
+"""Evaluate kernel values on named NumPy arrays, for the interpreter.
 
-Sums and products are folded one width up and rounded once, so that results are the ones any
-implementation should be near to: float32 in float64, float64 in long double.
+Reductions and contractions accumulate in the next wider type (float32 in float64, float64 in long
+double) and round once, so the results are a reference for any implementation.
 
-    tile = Evaluator(kernel, buffers, sizes, space).value(expression)
+    tile = Evaluator(inputs, outputs, sizes, space).value(expression)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from smelt.types.expr import Index, atoms, evaluate
 
 
 class Evaluator:
-    """Names and ranges at a place of the program, and what values are there."""
+    """Bound names and axis ranges at a program point, and the values there."""
 
     def __init__(
         self,
@@ -41,34 +41,36 @@ class Evaluator:
         self.mask: Tile | None = None
 
     def inner(self, ranges: Mapping[str, range]) -> Evaluator:
-        """The same names in a block of this one."""
-        found = Evaluator(self.inputs, self.outputs, self.sizes, self.space.narrowed(ranges))
-        found.names = dict(self.names)
-        return found
+        """Return an evaluator with the same names for a sub-block."""
+        inner = Evaluator(self.inputs, self.outputs, self.sizes, self.space.narrowed(ranges))
+        inner.names = dict(self.names)
+        return inner
 
     # ---- indices -------------------------------------------------------------------------------
 
     def index(self, e: Index) -> Tile:
-        """An index expression as an i64 value."""
-        found = {a.name: self._variable(a.kind, a.name) for a in atoms(e) if a.kind in _VARIABLES}
-        axes = self.space.union(*found.values())
-        arrays = {name: self.space.spread(tile, axes) for name, tile in found.items()}
+        """Evaluate an index expression as an i64 tile."""
+        variables = {
+            a.name: self._variable(a.kind, a.name) for a in atoms(e) if a.kind in _VARIABLES
+        }
+        axes = self.space.union(*variables.values())
+        arrays = {name: self.space.spread(tile, axes) for name, tile in variables.items()}
         return self.space.tile(axes, np.asarray(evaluate(e, self.sizes, arrays), np.int64))
 
     def _variable(self, kind: str, name: str) -> Tile:
         return self.space.positions(name) if kind == "axis" else self.lookup(name)
 
     def lookup(self, name: str, *, new: bool = False) -> Tile:
-        """The part of a bound value that lies in the present block."""
-        found = (self.new if new else self.names).get(name)
-        if found is None:
+        """Return the part of a bound value inside the current block."""
+        tile = (self.new if new else self.names).get(name)
+        if tile is None:
             raise VerifyError(f"{name}{chr(39) if new else ''} is read where it has no value yet")
-        return self.space.fitted(found)
+        return self.space.fitted(tile)
 
     # ---- values --------------------------------------------------------------------------------
 
     def value(self, v: ir.Value) -> Tile:
-        """What a value is in the present block."""
+        """Evaluate a value in the current block."""
         match v:
             case ir.Const(value=number, dtype=dtype):
                 return Tile.scalar(np.asarray(number, dtype.numpy).astype(dtype.compute.numpy))
@@ -84,11 +86,13 @@ class Evaluator:
                 data = cast_reference(tile.data, dtype).astype(dtype.compute.numpy)
                 return Tile(tile.axes, tile.start, data)
             case ir.Reduce(combine=name, arg=arg, over=over, dtype=dtype):
-                return self._reduce(name, self._without_mask(arg, over), over, dtype.compute)
+                return self._reduce(name, self._reduction_operand(arg, over), over, dtype.compute)
             case ir.Scan(combine=name, arg=arg, along=along, dtype=dtype):
-                return self._scan(name, self._without_mask(arg, (along,)), along, dtype.compute)
+                return self._scan(
+                    name, self._reduction_operand(arg, (along,)), along, dtype.compute
+                )
             case ir.Dot(left=left, right=right, over=over, dtype=dtype):
-                pair = self._without_mask(left, over), self._without_mask(right, over)
+                pair = self._reduction_operand(left, over), self._reduction_operand(right, over)
                 return self._dot(*pair, over, dtype.compute)
             case ir.Ref(name=name, next=new):
                 return self.lookup(name, new=new)
@@ -106,25 +110,25 @@ class Evaluator:
         axes = self.space.union(*tiles, *guard)
         index = tuple(self.space.full(t, axes) for t in tiles)
         shape = self.space.shape(axes)
-        wanted = np.ones(shape, bool) if self.mask is None else self.space.full(self.mask, axes)
+        mask = np.ones(shape, bool) if self.mask is None else self.space.full(self.mask, axes)
         buffer = self.inputs.get(v.param)
         if buffer is None:
             raise VerifyError(f"{v.param} is not an input")
         try:
             if v.param in self.outputs:
-                self.outputs[v.param].written(index, wanted)
-            data = buffer.load(index, wanted, None if v.other is None else v.other.value)
+                self.outputs[v.param].written(index, mask)
+            data = buffer.load(index, mask, None if v.other is None else v.other.value)
         except Misuse as error:
             raise VerifyError(self.located(error, axes)) from None
         return self.space.tile(axes, data)
 
     def located(self, error: Misuse, axes: Sequence[str]) -> str:
-        """The message with the values that the axes had."""
+        """Append the axis positions of an access error to its message."""
         at = (f"{a} = {self.space.ranges[a][k]}" for a, k in zip(axes, error.place, strict=True))
         return f"{error.message} (at {', '.join(at)})" if axes else error.message
 
     def apply(self, op: str, args: list[Tile]) -> Tile:
-        """A scalar operator's reference on values, broadcast by name."""
+        """Apply a scalar operator's NumPy reference, broadcasting by axis name."""
         axes = self.space.union(*args)
         arrays = [self.space.spread(a, axes) for a in args]
         arrays = list(np.broadcast_arrays(*arrays)) if len(arrays) > 1 else arrays
@@ -134,83 +138,87 @@ class Evaluator:
     def _if(self, v: ir.If) -> Tile:
         condition = self.value(v.condition)
         sides = [
-            self._guarded(v.value, condition),
-            self._guarded(v.other, Tile(condition.axes, condition.start, ~condition.data)),
+            self._masked_value(v.value, condition),
+            self._masked_value(v.other, Tile(condition.axes, condition.start, ~condition.data)),
         ]
         axes = self.space.union(condition, *sides)
         arrays = [self.space.spread(t, axes) for t in (condition, *sides)]
         return self.space.tile(axes, np.where(*arrays))
 
-    def _guarded(self, v: ir.Value, condition: Tile) -> Tile:
+    def _masked_value(self, v: ir.Value, condition: Tile) -> Tile:
         outer = self.mask
         self.mask = condition if outer is None else self.apply("and", [outer, condition])
-        found = self.value(v)
+        tile = self.value(v)
         self.mask = outer
-        return found
+        return tile
 
-    def _without_mask(self, v: ir.Value, over: tuple[str, ...]) -> Tile:
-        """A value under a fold: an element is wanted if the fold is wanted anywhere outside."""
+    def _reduction_operand(self, v: ir.Value, over: tuple[str, ...]) -> Tile:
+        """Evaluate a reduction's operand under the mask projected on the axes kept.
+
+        An element is needed if the reduced result is needed anywhere along the other axes of the
+        mask.
+        """
         outer = self.mask
         if outer is not None:
             places = tuple(k for k, a in enumerate(outer.axes) if a in over)
-            kept = tuple(k for k in range(len(outer.axes)) if k not in places)
+            remaining = tuple(k for k in range(len(outer.axes)) if k not in places)
             self.mask = Tile(
-                tuple(outer.axes[k] for k in kept),
-                tuple(outer.start[k] for k in kept),
+                tuple(outer.axes[k] for k in remaining),
+                tuple(outer.start[k] for k in remaining),
                 np.asarray(outer.data.any(axis=places)),
             )
-        found = self.value(v)
+        tile = self.value(v)
         self.mask = outer
-        return found
+        return tile
 
-    # ---- folds ---------------------------------------------------------------------------------
+    # ---- reductions ----------------------------------------------------------------------------
 
     def _reduce(self, name: str, arg: Tile, over: tuple[str, ...], dtype: DType) -> Tile:
         row = COMBINES[name]
         axes = self.space.sorted((*arg.axes, *over))
-        kept = tuple(a for a in axes if a not in over)
+        remaining = tuple(a for a in axes if a not in over)
         data = self.space.full(arg, axes)
-        data = np.transpose(data, [axes.index(a) for a in (*kept, *over)])
+        data = np.transpose(data, [axes.index(a) for a in (*remaining, *over)])
         data = (
-            data.reshape(*self.space.shape(kept), -1)
+            data.reshape(*self.space.shape(remaining), -1)
             if data.size
-            else np.zeros((*self.space.shape(kept), 0), data.dtype)
+            else np.zeros((*self.space.shape(remaining), 0), data.dtype)
         )
         with np.errstate(all="ignore"):
             if data.shape[-1] == 0:
                 empty = 0 if row.positional else row.identity(dtype)
-                found = np.full(self.space.shape(kept), empty, dtype.numpy)
+                result = np.full(self.space.shape(remaining), empty, dtype.numpy)
             elif row.positional:
-                found = np.asarray(row.fold(data, axis=-1), np.int64)
+                result = np.asarray(row.fold(data, axis=-1), np.int64)
             else:
-                found = np.asarray(row.fold(_wide(data, dtype), axis=-1)).astype(dtype.numpy)
-        return self.space.tile(kept, found)
+                result = np.asarray(row.fold(_widen(data, dtype), axis=-1)).astype(dtype.numpy)
+        return self.space.tile(remaining, result)
 
     def _scan(self, name: str, arg: Tile, along: str, dtype: DType) -> Tile:
         row = COMBINES[name]
         if row.prefix is None:
             raise VerifyError(f"{name} has no running form")
         axes = self.space.sorted((*arg.axes, along))
-        data = _wide(self.space.full(arg, axes), dtype)
+        data = _widen(self.space.full(arg, axes), dtype)
         with np.errstate(all="ignore"):
-            found = np.asarray(row.prefix(data, axis=axes.index(along)))
-            return self.space.tile(axes, found.astype(dtype.numpy))
+            result = np.asarray(row.prefix(data, axis=axes.index(along)))
+            return self.space.tile(axes, result.astype(dtype.numpy))
 
     def _dot(self, left: Tile, right: Tile, over: tuple[str, ...], dtype: DType) -> Tile:
         axes = self.space.sorted((*left.axes, *right.axes, *over))
-        kept = tuple(a for a in axes if a not in over)
-        a, b = (_wide(self.space.full(t, axes), dtype) for t in (left, right))
+        remaining = tuple(a for a in axes if a not in over)
+        a, b = (_widen(self.space.full(t, axes), dtype) for t in (left, right))
         with np.errstate(all="ignore"):
-            found = np.sum(a * b, axis=tuple(axes.index(o) for o in over), dtype=a.dtype)
-            return self.space.tile(kept, np.asarray(found).astype(dtype.numpy))
+            result = np.sum(a * b, axis=tuple(axes.index(o) for o in over), dtype=a.dtype)
+            return self.space.tile(remaining, np.asarray(result).astype(dtype.numpy))
 
 
 _VARIABLES = ("axis", "value")
 
 
-def _wide(data: Array, dtype: DType) -> Array:
-    """Elements in the type that the interpreter folds in."""
+def _widen(data: Array, dtype: DType) -> Array:
+    """Convert elements to the type that the interpreter accumulates in."""
     if dtype == bool_:
         return cast_reference(data, bool_)
-    wide: Any = {f32: np.float64, f64: np.longdouble}.get(dtype)
-    return data.astype(dtype.numpy if wide is None else wide)
+    wide_dtype: Any = {f32: np.float64, f64: np.longdouble}.get(dtype)
+    return data.astype(dtype.numpy if wide_dtype is None else wide_dtype)

@@ -1,8 +1,8 @@
-"""The interpreter of kernels: NumPy, slow, and suspicious of everything.
+"""Interpret kernels in NumPy: slow, with every access checked.
 
-It runs the grid's blocks one by one in any order, checks every index of every load and store,
-refuses two stores to one element, reads of what was overwritten, and outputs left unfinished, and
-counts what crosses memory.  It is what lowering and code generation are tested against.
+The interpreter is the reference for lowering and code generation. It runs the grid's blocks one
+by one in any order, checks every index of every load and store, rejects two stores to one
+element, reads of overwritten data and incomplete outputs, and counts memory traffic.
 
 >>> from smelt.kernel.text import parse
 >>> kernel = parse('''
@@ -49,15 +49,15 @@ def run(
     complete: bool = True,
     trace: Trace | None = None,
 ) -> dict[str, Any]:
-    """The outputs of a kernel by name (a list of arrays for a family).
+    """Run a kernel and return its outputs by name.
 
-    `arrays` are the inputs, by name or in order; a family is a sequence of arrays.  Sizes follow
-    from their shapes, what does not is given by `sizes`.  `order` is that of the grid's blocks;
-    `grid_sizes` overrides the size of an axis' blocks, in the grid and in streams, where that is
-    not one.  With `complete`, every element of every output has to be stored.
+    `arrays` are the inputs, by name or in order; a family is a sequence of arrays, as an input
+    and as an output. Sizes follow from their shapes; `sizes` gives those that do not. `order` is
+    the order of the grid's blocks. `grid_sizes` overrides block sizes other than 1 by axis, in
+    the grid and in streams. With `complete`, every element of every output must be stored.
 
-    Raises VerifyError for an index outside, an element stored twice or never, a read after the
-    store of an output in place, and arrays that do not fit the parameters.
+    Raises VerifyError for an index out of bounds, an element stored twice or never, a read after
+    an in-place store, and arrays that do not fit the parameters.
     """
     return _Run(kernel, order, seed, grid_sizes or {}, complete, trace).call(arrays, sizes or {})
 
@@ -86,18 +86,20 @@ class _Run:
     # ---- the call ------------------------------------------------------------------------------
 
     def call(self, arrays: Arrays, sizes: Mapping[str, int]) -> dict[str, Any]:
-        given = members(self.kernel, arrays)
-        count = max(map(len, given.values()), default=1)
+        families_of = members(self.kernel, arrays)
+        count = max(map(len, families_of.values()), default=1)
         families = {p.name for p in self.kernel.outputs if p.each}
         shared = {
-            p.name: self._buffer(p, given[p.name][0]) for p in self.kernel.inputs if not p.each
+            p.name: self._buffer(p, families_of[p.name][0])
+            for p in self.kernel.inputs
+            if not p.each
         }
         results: dict[str, list[Buffer]] = {p.name: [] for p in self.kernel.outputs}
         for k in range(count):
-            own = {name: values[min(k, len(values) - 1)] for name, values in given.items()}
-            numbers = sizes_of_call(self.kernel, own, sizes)
+            member = {name: values[min(k, len(values) - 1)] for name, values in families_of.items()}
+            numbers = sizes_of_call(self.kernel, member, sizes)
             inputs = {
-                p.name: self._buffer(p, own[p.name]) if p.each else shared[p.name]
+                p.name: self._buffer(p, member[p.name]) if p.each else shared[p.name]
                 for p in self.kernel.inputs
             }
             for p in self.kernel.outputs:
@@ -107,19 +109,21 @@ class _Run:
                     results[p.name].append(self._buffer(p, empty))
             outputs = {p.name: results[p.name][-1] for p in self.kernel.outputs}
             self._launch(Evaluator(inputs, outputs, numbers, Space(self.places, {})))
-            self._count(self.trace.loads, [b for b in inputs.values() if b.param.each])
-        self._count(self.trace.loads, list(shared.values()))
-        self._count(self.trace.stores, [b for found in results.values() for b in found])
+            self._add_traffic(self.trace.loads, [b for b in inputs.values() if b.param.each])
+        self._add_traffic(self.trace.loads, list(shared.values()))
+        self._add_traffic(self.trace.stores, [b for buffers in results.values() for b in buffers])
         self.trace.blocks += self.block
         return {
-            name: [self._result(b) for b in found] if name in families else self._result(found[0])
-            for name, found in results.items()
+            name: [self._result(b) for b in buffers]
+            if name in families
+            else self._result(buffers[0])
+            for name, buffers in results.items()
         }
 
     def _buffer(self, param: ir.Param, data: Array) -> Buffer:
         return Buffer(param, data)
 
-    def _count(self, into: dict[str, Access], buffers: list[Buffer]) -> None:
+    def _add_traffic(self, into: dict[str, Access], buffers: list[Buffer]) -> None:
         for b in buffers:
             into[b.param.name] = into.get(b.param.name, Access()) + b.access
 
@@ -136,9 +140,9 @@ class _Run:
 
     def _launch(self, start: Evaluator) -> None:
         extents = {a.name: int(evaluate(a.extent, start.sizes)) for a in self.kernel.axes}
-        whole = {name: range(extent) for name, extent in extents.items()}
+        ranges_of = {name: range(extent) for name, extent in extents.items()}
         cuts = [
-            (b.axis, self.cut(whole[b.axis], b))
+            (b.axis, self.cut(ranges_of[b.axis], b))
             for b in self.kernel.grid
             if isinstance(b, ir.Block)
         ]
@@ -146,10 +150,10 @@ class _Run:
             dict(zip((axis for axis, _ in cuts), chosen, strict=True))
             for chosen in itertools.product(*(ranges for _, ranges in cuts))
         ]
-        for ranges in self._ordered(blocks):
-            self._grid_block(start.inner({**whole, **ranges}))
+        for ranges in self._in_grid_order(blocks):
+            self._grid_block(start.inner({**ranges_of, **ranges}))
 
-    def _ordered(self, blocks: list[Any]) -> list[Any]:
+    def _in_grid_order(self, blocks: list[Any]) -> list[Any]:
         if self.order == "backward":
             return blocks[::-1]
         if self.order == "random":
@@ -157,14 +161,14 @@ class _Run:
         return blocks
 
     def size_of(self, block: ir.Block) -> int | None:
-        """The size of a block, with the overrides."""
+        """Return the size of a block, after overrides."""
         return block.size if block.size == 1 else self.grid_sizes.get(block.axis, block.size)
 
-    def cut(self, whole: range, block: ir.Block) -> list[range]:
-        """An axis in blocks; the last one may be shorter."""
-        size = self.size_of(block) or max(len(whole), 1)
+    def cut(self, extent: range, block: ir.Block) -> list[range]:
+        """Split an axis range into blocks; the last one may be shorter."""
+        size = self.size_of(block) or max(len(extent), 1)
         return [
-            range(at, min(at + size, whole.stop)) for at in range(whole.start, whole.stop, size)
+            range(at, min(at + size, extent.stop)) for at in range(extent.start, extent.stop, size)
         ]
 
     def _grid_block(self, place: Evaluator) -> None:
@@ -179,7 +183,7 @@ class _Run:
         )
         ends: dict[int, Evaluator] = {}
         parts = int(evaluate(split.parts, place.sizes))
-        for part in self._ordered(list(range(parts))):
+        for part in self._in_grid_order(list(range(parts))):
             self.block += 1
             ends[part] = place.inner({split.name: range(part, part + 1)})
             self.parts = {split.name: range(part, parts)}
@@ -188,19 +192,19 @@ class _Run:
         first = ends[0]
         if joined < len(self.kernel.body):
             for part in range(1, parts):
-                first.names.update(self._merged(first, ends[part]))
+                first.names.update(self._merge_states(first, ends[part]))
             self._body(self.kernel.body[joined + 1 :], first)
 
-    def _merged(self, left: Evaluator, right: Evaluator) -> dict[str, Tile]:
-        """The states of two parts joined."""
+    def _merge_states(self, left: Evaluator, right: Evaluator) -> dict[str, Tile]:
+        """Merge the states of two parts."""
         sides = left.inner({}), right.inner({})
-        joined: dict[str, Tile] = {}
+        merged: dict[str, Tile] = {}
         for name, rule in self.rules.items():
             values = [side.value(rule.transported) for side in sides]
-            joined[name] = sides[0].apply(rule.op, values)
+            merged[name] = sides[0].apply(rule.op, values)
             for side in sides:
-                side.new[name] = joined[name]
-        return joined
+                side.new[name] = merged[name]
+        return merged
 
     # ---- statements ----------------------------------------------------------------------------
 
@@ -226,7 +230,7 @@ class _Run:
             case ir.Store():
                 self._store(s, place)
             case ir.Update(state=name, value=value):
-                place.new[name] = _carried(name, place.value(value), place)
+                place.new[name] = _state_value(name, place.value(value), place)
             case ir.Stream():
                 self._stream(s, place)
             case ir.Merge():
@@ -254,8 +258,8 @@ class _Run:
         try:
             chosen = space.full(where, axes)
             if s.join:
-                here = space.tile(axes, buffer.started(index, chosen, self.block))
-                value = value if s.join == ir.LAST else place.apply(s.join, [here, value])
+                stored = space.tile(axes, buffer.started(index, chosen, self.block))
+                value = value if s.join == ir.LAST else place.apply(s.join, [stored, value])
             buffer.store(index, space.full(value, axes), chosen, self.block, again=bool(s.join))
         except Misuse as error:
             raise VerifyError(place.located(error, axes)) from None
@@ -265,61 +269,66 @@ class _Run:
     def _stream(self, s: ir.Stream, place: Evaluator) -> None:
         for state in s.states:
             first = place.value(state.init)
-            kept = place.space.sorted((*state.axes, *first.axes))
-            whole = place.space.tile(kept, place.space.full(first, kept))
-            place.names[state.name] = _narrow(state, whole)
+            axes_kept = place.space.sorted((*state.axes, *first.axes))
+            tile = place.space.tile(axes_kept, place.space.full(first, axes_kept))
+            place.names[state.name] = _drop_undeclared(state, tile)
         axes = [b.axis for b in s.blocks]
-        for chosen in itertools.product(*(self._visits(b, place) for b in s.blocks)):
+        for chosen in itertools.product(*(self._visited_ranges(b, place) for b in s.blocks)):
             inner = place.inner(dict(zip(axes, chosen, strict=True)))
             if s.where is not None and not inner.value(s.where).data.all():
                 continue
             if s.sees:
-                inner = inner.inner({b.axis: self._seen(b, inner) for b in s.sees})
+                inner = inner.inner({b.axis: self._bounded_range(b, inner) for b in s.sees})
             inner.states = {state.name: state for state in s.states}
             self._body(s.body, inner)
             for state in s.states:
                 if state.name in inner.new:
                     new = inner.new[state.name]
-                    place.names[state.name] = _put(place.names[state.name], new) if s.sees else new
+                    place.names[state.name] = (
+                        _replace_visible(place.names[state.name], new) if s.sees else new
+                    )
 
-    def _visits(self, block: ir.Block, place: Evaluator) -> Iterator[range]:
-        """The blocks of a stream's axis, between its ends and inside its part.  They are cut at
-        multiples of their size from the beginning of the axis, wherever the visits start."""
-        whole, seen = place.space.ranges[block.axis], self._seen(block, place)
-        start, stop = seen.start, seen.stop
+    def _visited_ranges(self, block: ir.Block, place: Evaluator) -> Iterator[range]:
+        """Yield the ranges a stream visits along one axis, clipped to its bounds and part.
+
+        Block boundaries are multiples of the block size from the start of the axis, wherever the
+        visits start.
+        """
+        axis_range, visited = place.space.ranges[block.axis], self._bounded_range(block, place)
+        start, stop = visited.start, visited.stop
         if block.part is not None:
             part = self.parts[block.part]
             unit = self.size_of(block) or 1
-            each = _ceil(_ceil(len(whole), unit), part.stop) * unit
-            first = whole.start + part.start * each
-            start, stop = max(start, first), min(first + each, stop)
-        size = self.size_of(block) or max(len(whole), 1)
-        for at in range(start - (start - whole.start) % size, stop, size):
+            part_length = _ceil(_ceil(len(axis_range), unit), part.stop) * unit
+            first = axis_range.start + part.start * part_length
+            start, stop = max(start, first), min(first + part_length, stop)
+        size = self.size_of(block) or max(len(axis_range), 1)
+        for at in range(start - (start - axis_range.start) % size, stop, size):
             yield range(max(at, start), min(at + size, stop))
 
-    def _seen(self, block: ir.Block, place: Evaluator) -> range:
-        """The positions of an axis from a block's start to its stop."""
-        whole = place.space.ranges[block.axis]
+    def _bounded_range(self, block: ir.Block, place: Evaluator) -> range:
+        """Return the range of an axis from a block's start to its stop."""
+        axis_range = place.space.ranges[block.axis]
         start, stop = (
-            e if v is None else self._end(block.axis, v, whole, place)
-            for v, e in ((block.start, whole.start), (block.stop, whole.stop))
+            e if v is None else self._bound_value(block.axis, v, axis_range, place)
+            for v, e in ((block.start, axis_range.start), (block.stop, axis_range.stop))
         )
         return range(start, max(start, stop))
 
-    def _end(self, axis: str, v: ir.Value, whole: range, place: Evaluator) -> int:
-        """Where the visits to an axis start or stop."""
-        wanted = place.value(v)
-        if wanted.data.size != 1:
-            raise VerifyError(f"an end of {axis} varies along {wanted.axes}")
-        return min(max(int(wanted.data.reshape(())), whole.start), whole.stop)
+    def _bound_value(self, axis: str, v: ir.Value, axis_range: range, place: Evaluator) -> int:
+        """Evaluate a start or stop bound of an axis, clamped to the axis."""
+        bound = place.value(v)
+        if bound.data.size != 1:
+            raise VerifyError(f"an end of {axis} varies along {bound.axes}")
+        return min(max(int(bound.data.reshape(())), axis_range.start), axis_range.stop)
 
 
 def _ceil(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def _narrow(state: ir.State, tile: Tile) -> Tile:
-    """Drops axes that a state does not declare; they have to be fixed."""
+def _drop_undeclared(state: ir.State, tile: Tile) -> Tile:
+    """Drop axes that a state does not declare; they must be fixed."""
     keep = tuple(k for k, a in enumerate(tile.axes) if a in state.axes)
     for a, length in zip(tile.axes, tile.data.shape, strict=True):
         if a not in state.axes and length != 1:
@@ -328,8 +337,8 @@ def _narrow(state: ir.State, tile: Tile) -> Tile:
     return Tile(tuple(tile.axes[k] for k in keep), tuple(tile.start[k] for k in keep), data)
 
 
-def _put(old: Tile, new: Tile) -> Tile:
-    """A state of which a block has set what it sees; the rest stays."""
+def _replace_visible(old: Tile, new: Tile) -> Tile:
+    """Replace the visible part of a state by a block's new value."""
     cuts = tuple(
         slice(a - b, a - b + n)
         for a, b, n in zip(new.start, old.start, new.data.shape, strict=True)
@@ -339,10 +348,10 @@ def _put(old: Tile, new: Tile) -> Tile:
     return Tile(old.axes, old.start, data)
 
 
-def _carried(name: str, tile: Tile, place: Evaluator) -> Tile:
-    """A state's new value with exactly the axes that it declares."""
+def _state_value(name: str, tile: Tile, place: Evaluator) -> Tile:
+    """Return a state's new value with exactly the axes it declares."""
     state = place.states.get(name)
     if state is None:
         raise VerifyError(f"{name} is no state of this stream")
     axes = place.space.sorted((*tile.axes, *state.axes))
-    return _narrow(state, place.space.tile(axes, place.space.full(tile, axes)))
+    return _drop_undeclared(state, place.space.tile(axes, place.space.full(tile, axes)))

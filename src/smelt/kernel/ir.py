@@ -1,4 +1,4 @@
-"""The Kernel: *how* a cluster is computed, as a tile program over named axes.
+"""Kernel IR: how a cluster is computed, as a tile program over named axes.
 
     from smelt.kernel.text import parse
 
@@ -8,12 +8,12 @@
       y[r,c] = log(max(x[r,c] + b[c], 0))
     ''')
 
-A kernel names its axes once.  Axes under `grid` run as independent blocks; a `Stream` visits blocks
-of an axis in order and carries state; every other axis is a tile axis: its whole extent is there at
-once.  A value has the axes that its operands have, and broadcasting is by name.  Read
-`docs/kernels.md` for the language by example.
+Axes under `grid` run as independent blocks; a `Stream` visits blocks of an axis in order and
+carries state; every other axis is a tile axis, whose whole extent is present at once. A value has
+the union of its operands' axes, and broadcasting is by axis name. `docs/kernels.md` explains the
+language by example.
 
-All nodes are frozen.  Values are trees; what is used twice is bound by `Let` and read by `Ref`.
+All nodes are immutable. Values are trees; a value used twice is bound by `Let` and read by `Ref`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from smelt.types.tensor import Shape
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A named axis running over 0 .. extent-1; the extent is an expression over sizes."""
+    """Named axis running over 0 .. extent-1; the extent is an expression over sizes."""
 
     name: str
     extent: Index
@@ -43,17 +43,22 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A buffer.  `strides` None means contiguous in row-major order; else one entry a dimension:
-    an int known now (0, 1) or None for a stride passed at the call (in elements)."""
+    """Buffer parameter of a kernel.
+
+    `strides` None means contiguous in row-major order. Otherwise it has one entry per dimension:
+    an int known at compile time (0, 1) or None for a stride passed at the call, in elements.
+    """
 
     name: str
     dtype: DType
     shape: Shape
     strides: tuple[int | None, ...] | None = None
     each: int = 0
-    """A family of that many arrays, of which grid entry `Each` takes one at a time; 0: one array.
+    """Number of arrays in a family; 0: one array.
 
-    Sizes that occur in families alone differ from member to member."""
+    Grid entry `Each` takes one array of each family at a time. Sizes that occur only in families
+    may differ from member to member.
+    """
 
 
 # ---- values ----------------------------------------------------------------------------------
@@ -61,14 +66,17 @@ class Param:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Const:
-    """A number.  Equal are numbers of one type that no operator can tell apart: 0.0 is not -0.0,
-    and all NaN are one."""
+    """Constant of a type.
+
+    Constants are equal if no operator can distinguish them: 0.0 is not -0.0, and all NaN are
+    equal.
+    """
 
     value: float | int | bool
     dtype: DType
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "value", _plain(self.value, self.dtype))
+        object.__setattr__(self, "value", _python_number(self.value, self.dtype))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Const) and self._key() == other._key()
@@ -81,8 +89,8 @@ class Const:
         return self.dtype, self.value, negative
 
 
-def _plain(value: float | int | bool, dtype: DType) -> float | int | bool:
-    """The Python number of the type's own kind, if that loses nothing."""
+def _python_number(value: float | int | bool, dtype: DType) -> float | int | bool:
+    """Convert to the Python number type of `dtype`, if that is lossless."""
     if dtype.is_float:
         return math.nan if math.isnan(value) else float(value)
     if dtype.kind == "bool":
@@ -91,13 +99,16 @@ def _plain(value: float | int | bool, dtype: DType) -> float | int | bool:
 
 
 NO_EXPONENT = -(1 << 30)
-"""`none`: the exponent, as an i32, before any element.  It lies below the exponent of every finite
-number, and its distance to any of them neither wraps nor scales a number to anything but zero."""
+"""Initial value of a running exponent (i32), written `none`: no element was seen yet.
+
+It is below the exponent of every finite number, and its distance to any of them neither wraps nor
+scales a number to anything but zero.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexValue:
-    """An index expression (over axes, sizes and computed positions) as an integer value."""
+    """Index expression over axes, sizes and computed positions, as an integer value."""
 
     index: Index
     dtype: DType
@@ -105,10 +116,11 @@ class IndexValue:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """An element of a parameter.  With `other`, positions outside the array give that value;
-    without, the verifier must be able to see that every position is inside.
+    """Element of a parameter.
 
-    Half types arrive as float32."""
+    With `other`, positions out of bounds yield that constant; without, the verifier must be able
+    to prove every position in bounds. Half types are loaded as float32.
+    """
 
     param: str
     index: tuple[Index, ...]
@@ -117,7 +129,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """A scalar operator of `smelt.ops.scalar` on values of one type."""
+    """Scalar operator of `smelt.ops.scalar` applied to values."""
 
     op: str
     args: tuple[Value, ...]
@@ -125,7 +137,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """A conversion.  To a half type it rounds, and the value goes on as float32."""
+    """Type conversion; a conversion to a half type rounds, and the result continues as float32."""
 
     arg: Value
     dtype: DType
@@ -133,9 +145,10 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """Folds axes of a value with a row of `smelt.ops.combine`; only existing elements count.
+    """Reduction of a value over axes with an operator of `smelt.ops.combine`.
 
-    An arg kind gives the row-major position over `over` as i64."""
+    A positional operator (argmax, argmin) yields the row-major position over `over` as i64.
+    """
 
     combine: str
     arg: Value
@@ -145,7 +158,7 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The inclusive running fold of a value along an axis; has that axis too."""
+    """Inclusive scan of a value along an axis; the result has that axis too."""
 
     combine: str
     arg: Value
@@ -155,7 +168,7 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """Sum of products of two values over axes, accumulated in `dtype`."""
+    """Contraction: sum of products of two values over axes, accumulated in `dtype`."""
 
     left: Value
     right: Value
@@ -165,7 +178,7 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A value bound by `Let`, or a carried state (`next` reads the new one, s')."""
+    """Value bound by `Let`, or a carried state (`next` reads the new one, s')."""
 
     name: str
     next: bool = False
@@ -175,8 +188,9 @@ class Ref:
 class If:
     """`value` where `condition` holds, else `other`, element by element.
 
-    Unlike the scalar operator `select`, neither side is looked at where it is not chosen, so loads
-    in `value` may rely on the condition."""
+    Unlike the scalar operator `select`, the side that is not selected is not evaluated, so loads
+    in `value` may rely on the condition.
+    """
 
     condition: Value
     value: Value
@@ -185,19 +199,21 @@ class If:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Whether a condition fails somewhere in the present block: one bool for the whole block.
+    """Whether a condition fails somewhere in the current block: one bool per block.
 
-    Tells a back end that work is only wanted in blocks that a mask cuts."""
+    A back end can restrict masking work to blocks that a mask cuts.
+    """
 
     condition: Value
 
 
 @dataclass(frozen=True, slots=True)
 class Extreme:
-    """The `largest` (else the smallest) that a value is in the present block: one number for the
-    whole block.  Of an axis these are its first and its last index there.
+    """Largest (or smallest) element of a value in the current block: one number per block.
 
-    With both, what a condition says of a whole block is known without looking at its elements."""
+    For an axis these are its last and first index in the block. With both, a condition can be
+    decided for a whole block without evaluating its elements.
+    """
 
     arg: Value
     largest: bool
@@ -212,9 +228,10 @@ Value: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Let:
-    """name = value
+    """Binding: name = value.
 
-    A name is bound once in its scope, but for `s = If(Partial(..), .., s)`."""
+    A name is bound once in its scope, except for `s = If(Partial(..), .., s)`.
+    """
 
     name: str
     value: Value
@@ -224,7 +241,7 @@ class Let:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """name = value, clamped into 0 .. extent-1, for use inside index expressions."""
+    """Computed index: name = value clamped into 0 .. extent-1, for index expressions."""
 
     name: str
     value: Value
@@ -232,16 +249,17 @@ class Position:
 
 
 LAST = "put"
-"""The way to join that keeps the last value, and does not look at what stood there."""
+"""Join operator that overwrites: the last value stored wins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """param[index] = value, where `where` (a bool value) holds.
+    """Store: param[index] = value, where `where` (a bool value) holds.
 
-    With `join`, a scalar operator, or `put` for what comes last, the value joins what stands there
-    in the order of the streams around, so that several visits may write one element:
-    param[index] = join(param[index], value)."""
+    With `join` (a scalar operator, or `put` to keep the last value) the store is a
+    scatter-reduce: param[index] = join(param[index], value). Several visits may then write one
+    element, in the order of the enclosing streams.
+    """
 
     param: str
     index: tuple[Index, ...]
@@ -252,9 +270,10 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A carried value: its first value and the axes it has (fixed ones may go unsaid).
+    """Carried value of a stream: its initial value and its axes.
 
-    `dtype` is the type of `init`, for whoever wants it at hand."""
+    Fixed axes may be omitted. `dtype` caches the type of `init`.
+    """
 
     name: str
     init: Value
@@ -264,7 +283,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """state' = value, at the end of a visit to a block."""
+    """Assignment of a state's new value at the end of a visit: state' = value."""
 
     state: str
     value: Value
@@ -272,12 +291,13 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """How an axis is cut: blocks of `size` (None: whole) from `start` (None: 0) up to `stop` (None:
-    the extent).
+    """Blocking of an axis: blocks of `size` (None: all) from `start` up to `stop`.
 
-    An axis cut into blocks of one is *fixed* inside: values there need not name it.  `start` and
-    `stop` are integers without axes but fixed ones; beyond the extent, or below 0, they count as
-    that.  `part` names the grid axis over whose parts a split stream is spread."""
+    The defaults of `start` and `stop` are 0 and the extent; values out of that range are clamped.
+    Both are integers that vary along fixed axes only. An axis in blocks of one is *fixed* inside:
+    values there need not name it. `part` names the grid axis that numbers the parts of a split
+    stream.
+    """
 
     axis: str
     size: int | None = None
@@ -288,12 +308,15 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Visits blocks in order, but for those where `where` (one bool for a block) does not hold.
-    Inside, a state is its old value; afterwards its final one.
+    """Ordered loop over blocks with carried states.
 
-    Of the axes in `sees` a block sees a part, from `start` up to `stop`, which are told anew for
-    each block: what lies outside is as if it were not there, and of states it stays.  Outside
-    nothing is folded but identities, so that a back end may let a block see more."""
+    Blocks where `where` (one bool per block) is false are skipped. Inside, a state reads its old
+    value; afterwards its final one.
+
+    For each axis in `sees`, a block computes only positions from `start` up to `stop`,
+    re-evaluated for each block; states keep their old values elsewhere. Outside that range only
+    identity elements are reduced, so a back end may safely compute more.
+    """
 
     blocks: tuple[Block, ...]
     states: tuple[State, ...]
@@ -304,7 +327,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Joins the states of the parts of a split axis, in increasing order of the part."""
+    """Merge of the states of a split axis' parts, in increasing order of the part."""
 
     part: str
     states: tuple[str, ...]
@@ -315,11 +338,12 @@ Statement: TypeAlias = Let | Position | Store | Update | Stream | Merge
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A grid axis `name` that numbers the parts of another axis: `p in split(n, parts)`, where
-    `parts` is an expression over sizes of at least 1.
+    """Grid axis `name` that numbers the parts of another axis: `p in split(n, parts)`.
 
-    All parts but the last ones, which may be shorter or empty, have as many whole blocks of the
-    stream through them, counted from the beginning of the axis."""
+    `parts` is an expression over sizes, at least 1. All parts have the same number of whole
+    stream blocks, counted from the start of the axis, except the last ones, which may be shorter
+    or empty.
+    """
 
     name: str
     axis: str
@@ -328,14 +352,17 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Each:
-    """A grid entry: one array of every family of parameters at a time."""
+    """Grid entry that takes one array of every parameter family at a time."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One launch.  `axes` holds every axis; `grid` the blocks that run independently."""
+    """Single launch: parameters, axes, the grid of independent blocks, and statements.
+
+    `axes` holds every axis; `grid` the blocks that run independently.
+    """
 
     name: str
     inputs: tuple[Param, ...]
@@ -348,14 +375,20 @@ class Kernel:
     """Expressions over sizes that are >= 0 whenever the kernel is called."""
 
     def axis(self, name: str) -> Axis:
-        """The axis of that name.  Raises KeyError if there is none."""
+        """Return the axis of that name.
+
+        Raises KeyError if there is none.
+        """
         for a in self.axes:
             if a.name == name:
                 return a
         raise KeyError(name)
 
     def param(self, name: str) -> Param:
-        """The parameter of that name.  Raises KeyError if there is none."""
+        """Return the parameter of that name.
+
+        Raises KeyError if there is none.
+        """
         for p in (*self.inputs, *self.outputs):
             if p.name == name:
                 return p

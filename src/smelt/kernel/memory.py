@@ -1,4 +1,4 @@
-"""The interpreter's memory: arrays that check every index and remember who touched what.
+"""Buffers of the kernel interpreter: bounds-checked, with a record of every access.
 
 >>> from smelt.kernel.ir import Param
 >>> from smelt.types.dtype import f32
@@ -22,8 +22,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What was read from (or written to) a parameter: with repetition, and counting each element
-    once."""
+    """Traffic of one parameter: all accesses, and counting each element once."""
 
     elements: int = 0
     unique: int = 0
@@ -41,22 +40,25 @@ class Access:
 
 @dataclass
 class Trace:
-    """Memory traffic of one run by parameter; give an empty one to `run`."""
+    """Memory traffic of one run by parameter; pass an empty one to `run`."""
 
     loads: dict[str, Access] = field(default_factory=dict)
     stores: dict[str, Access] = field(default_factory=dict)
     blocks: int = 0
-    """Independent blocks that ran."""
+    """Number of independent blocks that ran."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes that have to cross main memory if every element does so once."""
+        """Bytes that must cross main memory if every element does so once."""
         traffic = (*self.loads.values(), *self.stores.values())
         return sum(a.unique_nbytes for a in traffic)
 
 
 class Misuse(Exception):
-    """An index outside, or two blocks at one element: `place` is where in the index arrays."""
+    """Access out of bounds, or a conflicting access to an element.
+
+    `place` is the position in the index arrays.
+    """
 
     def __init__(self, message: str, place: tuple[int, ...]) -> None:
         super().__init__(message)
@@ -64,57 +66,60 @@ class Misuse(Exception):
 
 
 class Buffer:
-    """One array of a parameter."""
+    """Array of a parameter with the writer and reads of every element."""
 
     def __init__(self, param: Param, data: Array) -> None:
         self.param = param
-        self.data = data.reshape(1) if data.ndim == 0 else data  # one index always, 0 for none
+        self.data = data.reshape(1) if data.ndim == 0 else data  # rank 0 has index 0
         self.writer = np.full(self.data.shape, -1, np.int64)
         self.read = np.zeros(self.data.shape, bool)
         self.count = 0
 
     @property
     def access(self) -> Access:
-        """What has been loaded (or stored, if this is an output) so far."""
+        """Traffic so far: loads of an input, stores of an output."""
         unique = int(self.read.sum()) + int((self.writer >= 0).sum())
         size = self.param.dtype.itemsize
         return Access(self.count, unique, self.count * size, unique * size)
 
-    def load(self, index: tuple[Array, ...], wanted: Array, other: Any = None) -> Array:
-        """Elements at the positions of index arrays that broadcast to the shape of `wanted`.
+    def load(self, index: tuple[Array, ...], needed: Array, other: Any = None) -> Array:
+        """Load elements at index arrays that broadcast to the shape of `needed`.
 
-        Half types come as float32.  Positions outside give `other` if there is one, those that
-        are not wanted anything.  Raises Misuse if a wanted position lies outside without `other`.
+        Half types are returned as float32. Positions out of bounds yield `other` if given; the
+        values of positions that are not needed are unspecified. Raises Misuse if a needed
+        position is out of bounds and there is no `other`.
         """
-        index, inside = self._inside(index, wanted.shape)
+        index, inside = self._inside(index, needed.shape)
         if other is None:
-            self._check(index, inside | ~wanted)
-        taken = inside & wanted
-        self.count += int(taken.sum())
-        picked = tuple(i[taken] for i in index)
-        self.read[picked] = True
+            self._check(index, inside | ~needed)
+        valid = inside & needed
+        self.count += int(valid.sum())
+        positions = tuple(i[valid] for i in index)
+        self.read[positions] = True
         fill = np.asarray(0 if other is None else other)
-        found = np.full(wanted.shape, fill, self.param.dtype.compute.numpy)
-        found[taken] = self.data[picked].astype(found.dtype)
-        return found
+        values = np.full(needed.shape, fill, self.param.dtype.compute.numpy)
+        values[valid] = self.data[positions].astype(values.dtype)
+        return values
 
-    def started(self, index: tuple[Array, ...], wanted: Array, block: int) -> Array:
-        """Elements that a block has stored, for what joins them.  Raises Misuse outside, and where
-        nothing was stored or another block did that."""
-        index, inside = self._inside(index, wanted.shape)
-        self._check(index, inside | ~wanted)
-        picked = tuple(i[wanted] for i in index)
-        foreign = self.writer[picked] != block
+    def started(self, index: tuple[Array, ...], needed: Array, block: int) -> Array:
+        """Load elements that this block has stored, for a scatter-reduce to update.
+
+        Raises Misuse out of bounds, and where nothing or another block has stored.
+        """
+        index, inside = self._inside(index, needed.shape)
+        self._check(index, inside | ~needed)
+        positions = tuple(i[needed] for i in index)
+        foreign = self.writer[positions] != block
         if foreign.any():
             k = int(np.argmax(foreign))
-            by = "nobody" if self.writer[picked][k] < 0 else "another block"
+            by = "nobody" if self.writer[positions][k] < 0 else "another block"
             raise Misuse(
-                f"{self._element(picked, k)} was stored by {by} before",
-                tuple(np.argwhere(wanted)[k]),
+                f"{self._element(positions, k)} was stored by {by} before",
+                tuple(np.argwhere(needed)[k]),
             )
-        found = np.zeros(wanted.shape, self.param.dtype.compute.numpy)
-        found[wanted] = self.data[picked].astype(found.dtype)
-        return found
+        values = np.zeros(needed.shape, self.param.dtype.compute.numpy)
+        values[needed] = self.data[positions].astype(values.dtype)
+        return values
 
     def store(
         self,
@@ -125,54 +130,57 @@ class Buffer:
         *,
         again: bool = False,
     ) -> None:
-        """Writes elements for a block.  Raises Misuse outside and, unless it may be written
-        `again`, where something was written."""
+        """Store elements for a block.
+
+        Raises Misuse out of bounds and, unless `again` allows overwriting, where an element was
+        already stored.
+        """
         index, inside = self._inside(index, where.shape)
         self._check(index, inside | ~where)
-        picked = tuple(i[where] for i in index)
-        places = np.argwhere(where)
-        old = self.writer[picked]
+        positions = tuple(i[where] for i in index)
+        where_indices = np.argwhere(where)
+        old = self.writer[positions]
         if not again and (old >= 0).any():
             k = int(np.argmax(old >= 0))
             by = "the same block" if old[k] == block else "another block"
-            what = f"{self._element(picked, k)} was stored by {by} before"
-            raise Misuse(what, tuple(places[k]))
-        flat = np.ravel_multi_index(picked, self.data.shape) if self.data.size else picked[0]
+            message = f"{self._element(positions, k)} was stored by {by} before"
+            raise Misuse(message, tuple(where_indices[k]))
+        flat = np.ravel_multi_index(positions, self.data.shape) if self.data.size else positions[0]
         _, first, counts = np.unique(flat, return_index=True, return_counts=True)
         if (counts > 1).any():
             k = int(first[np.argmax(counts > 1)])
-            what = f"{self._element(picked, k)} is stored more than once by one statement"
-            raise Misuse(what, tuple(places[k]))
-        self.writer[picked] = block
+            message = f"{self._element(positions, k)} is stored more than once by one statement"
+            raise Misuse(message, tuple(where_indices[k]))
+        self.writer[positions] = block
         self.count += len(flat)
         with np.errstate(all="ignore"):
-            self.data[picked] = value[where].astype(self.param.dtype.numpy)
+            self.data[positions] = value[where].astype(self.param.dtype.numpy)
 
-    def written(self, index: tuple[Array, ...], wanted: Array) -> None:
-        """Raises Misuse if an element that is read has been stored already."""
-        index, inside = self._inside(index, wanted.shape)
-        taken = inside & wanted
-        picked = tuple(i[taken] for i in index)
-        stale = self.writer[picked] >= 0
+    def written(self, index: tuple[Array, ...], needed: Array) -> None:
+        """Raise Misuse if an element that is read was already stored."""
+        index, inside = self._inside(index, needed.shape)
+        valid = inside & needed
+        positions = tuple(i[valid] for i in index)
+        stale = self.writer[positions] >= 0
         if stale.any():
             k = int(np.argmax(stale))
-            what = f"{self._element(picked, k)} is read after it was stored"
-            raise Misuse(what, tuple(np.argwhere(taken)[k]))
+            message = f"{self._element(positions, k)} is read after it was stored"
+            raise Misuse(message, tuple(np.argwhere(valid)[k]))
 
     def _inside(
         self, index: tuple[Array, ...], shape: tuple[int, ...]
     ) -> tuple[tuple[Array, ...], Array]:
-        """The index arrays at full shape, and where all of them are inside."""
+        """Broadcast the index arrays to `shape` and return where all are in bounds."""
         index = tuple(np.broadcast_to(i, shape) for i in index or (np.zeros((), np.int64),))
         inside = np.ones(shape, bool)
         for i, n in zip(index, self.data.shape, strict=True):
             inside &= (i >= 0) & (i < n)
         return index, inside
 
-    def _check(self, index: tuple[Array, ...], fine: Array) -> None:
-        if fine.all():
+    def _check(self, index: tuple[Array, ...], valid: Array) -> None:
+        if valid.all():
             return
-        place = tuple(np.argwhere(~fine)[0])
+        place = tuple(np.argwhere(~valid)[0])
         for d, (i, n) in enumerate(zip(index, self.data.shape, strict=True)):
             if not 0 <= i[place] < n:
                 raise Misuse(
@@ -181,6 +189,6 @@ class Buffer:
                     place,
                 )
 
-    def _element(self, picked: tuple[Array, ...], k: int) -> str:
-        numbers = [str(int(i[k])) for i in picked] if self.param.shape else []
+    def _element(self, positions: tuple[Array, ...], k: int) -> str:
+        numbers = [str(int(i[k])) for i in positions] if self.param.shape else []
         return f"{self.param.name}[{','.join(numbers)}]"

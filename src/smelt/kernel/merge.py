@@ -1,13 +1,15 @@
-"""How states of a split stream are joined: derived from their updates, or refused.
+"""Derive how the states of a split stream merge, or reject the split.
 
-An update `s' = t(s) + x` folds what a block contributes, x, into the old state, which t carries
-over to the new gauge.  Two parts of the stream then join as `t(s of one) + t(s of the other)`
-with the joined gauges for new ones: that is the monoid of an online softmax and its relatives.
+An update `s' = t(s) + x` adds a block's contribution x to the old state, which t rescales to the
+new running shift. Two parts of the stream then merge as `t(s of one) + t(s of the other)`,
+rescaled to the merged shift: the monoid of online softmax and its relatives (see
+`docs/derivations.md`, merges).
 
-    l' = ldexp(l, r - r') + sum(w over n)    joins as    ldexp(l1, r1 - r) + ldexp(l2, r2 - r)
+    l' = ldexp(l, r - r') + sum(w over n)    merges as    ldexp(l1, r1 - r) + ldexp(l2, r2 - r)
 
-It needs an associative operator, its identity as first value, a t that distributes over the
-operator, is nothing for equal gauges, and composes: t(a to b) then t(b to c) is t(a to c).
+Requirements: an associative operator, its identity as the initial value, and a t that distributes
+over the operator, is the identity for equal shifts, and composes: t(a to b) then t(b to c) is t(a
+to c).
 """
 
 from __future__ import annotations
@@ -40,14 +42,18 @@ from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import DType
 
 _SCALES = {"add": ("mul", "div", "ldexp"), "max": ("add", "sub"), "min": ("add", "sub")}
-"""Operators whose first (or, commuted, other) operand distributes over the key."""
+"""Scalar operators that distribute over a reduction operator in one operand.
+
+The operand is the first one, or either one of a commutative operator.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class MergeRule:
-    """state = op(transported of one part, transported of the other).
+    """Merge of one state: op(rescaled state of one part, rescaled state of the other).
 
-    In `transported` an old state is that of the part, a new one (`s'`) is already joined.
+    In `transported`, a Ref to an old state reads the part's state; a new one (`s'`) reads the
+    merged state.
     """
 
     state: str
@@ -56,9 +62,9 @@ class MergeRule:
 
 
 def merge_rules(kernel: Kernel) -> dict[str, MergeRule]:
-    """The rule of every state that the kernel merges, in the order to apply them.
+    """Return the merge rule of every state that the kernel merges, in evaluation order.
 
-    Raises VerifyError for a state that is no monoid under what its update says.
+    Raises VerifyError for a state whose update does not define a monoid.
     """
     rules: dict[str, MergeRule] = {}
     for merge in kernel.body:
@@ -69,12 +75,12 @@ def merge_rules(kernel: Kernel) -> dict[str, MergeRule]:
 
 
 def _stream_of(kernel: Kernel, part: str) -> Stream:
-    found = [
+    streams = [
         s for s in kernel.body if isinstance(s, Stream) and any(b.part == part for b in s.blocks)
     ]
-    if len(found) != 1:
-        raise VerifyError(f"merge {part}: {len(found)} streams are spread over {part}, not one")
-    return found[0]
+    if len(streams) != 1:
+        raise VerifyError(f"merge {part}: {len(streams)} streams are spread over {part}, not one")
+    return streams[0]
 
 
 class _Deriver:
@@ -99,21 +105,21 @@ class _Deriver:
         if not (row.associative and row.commutative):
             self._refuse(name, f"{update.op} is not associative and commutative")
         first, second = update.args
-        own, new = (first, second) if self._reads(first, name) else (second, first)
-        if not self._reads(own, name):
+        carried, new = (first, second) if self._reads(first, name) else (second, first)
+        if not self._reads(carried, name):
             self._refuse(name, "its update forgets the old state")
         if any(self._reads(new, other) for other in self.states):
             self._refuse(name, "what a block adds depends on an old state")
-        self._check_start(self.states[name], update.op)
-        self._check_shape(name, update.op, own)
-        self._check_gauge(name, own)
-        return MergeRule(name, update.op, own)
+        self._check_identity(self.states[name], update.op)
+        self._check_distributes(name, update.op, carried)
+        self._check_composition(name, carried)
+        return MergeRule(name, update.op, carried)
 
     def _refuse(self, name: str, reason: str) -> NoReturn:
         raise VerifyError(f"the state {name} is no monoid that parts can join in: {reason}")
 
     def _inlined(self, v: Value) -> Value:
-        """`v` without names that stand for something with an old or a new state in it."""
+        """Inline bound names in `v` whose definitions read an old or new state."""
 
         def change(x: Value) -> Value:
             if isinstance(x, Ref) and not x.next and x.name in self.lets:
@@ -127,9 +133,9 @@ class _Deriver:
     def _reads(self, v: Value, name: str) -> bool:
         return Ref(name) in set(visit(v))
 
-    # ---- what makes it a monoid ----------------------------------------------------------------
+    # ---- monoid laws ---------------------------------------------------------------------------
 
-    def _check_start(self, state: State, op: str) -> None:
+    def _check_identity(self, state: State, op: str) -> None:
         init, row = state.init, SCALARS[op]
         if isinstance(init, Const):
             if op == "max" and init.value == NO_EXPONENT:
@@ -139,72 +145,77 @@ class _Deriver:
                 return
         self._refuse(state.name, f"its first value is not the identity of {op}")
 
-    def _check_shape(self, name: str, op: str, own: Value) -> None:
-        """Whether carrying over distributes over the operator, seen from its form."""
-        while own != Ref(name):
-            if (kept := self._chosen(name, op, own)) is not None:
-                own = kept
+    def _check_distributes(self, name: str, op: str, carried: Value) -> None:
+        """Check from its form that the rescaling distributes over the operator."""
+        while carried != Ref(name):
+            if (selected := self._selected(name, op, carried)) is not None:
+                carried = selected
                 continue
-            if not isinstance(own, Apply) or own.op not in _SCALES.get(op, ()):
+            if not isinstance(carried, Apply) or carried.op not in _SCALES.get(op, ()):
                 self._refuse(name, f"its old value reaches {op} through more than a rescaling")
             place = 0
-            if SCALARS[own.op].commutative and not self._reads(own.args[0], name):
+            if SCALARS[carried.op].commutative and not self._reads(carried.args[0], name):
                 place = 1
-            factor = own.args[1 - place]
-            if self._reads(factor, name) or not self._reads(own.args[place], name):
+            factor = carried.args[1 - place]
+            if self._reads(factor, name) or not self._reads(carried.args[place], name):
                 self._refuse(name, "its rescaling depends on itself")
             for v in visit(factor):
-                known = isinstance(v, Const | Apply | Cast)
-                if not known and not (isinstance(v, Ref) and v.name in self.states):
+                is_plain = isinstance(v, Const | Apply | Cast)
+                if not is_plain and not (isinstance(v, Ref) and v.name in self.states):
                     self._refuse(name, "its rescaling depends on more than merged states")
-            own = own.args[place]
+            carried = carried.args[place]
 
-    def _chosen(self, name: str, op: str, own: Value) -> Value | None:
-        """What a choice carries over, if it takes the old value or nothing by gauges that only
-        grow, or only fall: what is as it was at last was so all the while."""
-        if not isinstance(own, Apply) or own.op != CHOICE:
+    def _selected(self, name: str, op: str, carried: Value) -> Value | None:
+        """Return the value a select carries over, or None if `carried` is not a select.
+
+        The select must yield the old value or the identity, by a condition on shifts that only
+        grow or only fall: if the old value is kept at the end, it was kept in every step.
+        """
+        if not isinstance(carried, Apply) or carried.op != CHOICE:
             return None
-        condition, kept, other = own.args
-        gauges = {v.name for v in visit(condition) if isinstance(v, Ref)}
-        plain = all(isinstance(v, Const | Apply | Ref) for v in visit(condition))
+        condition, selected, other = carried.args
+        shifts = {v.name for v in visit(condition) if isinstance(v, Ref)}
+        is_plain = all(isinstance(v, Const | Apply | Ref) for v in visit(condition))
         identity = SCALARS[op].identity
-        nothing = (
+        is_identity = (
             isinstance(other, Const)
             and identity is not None
             and other.value == identity(other.dtype)
         )
-        if not (plain and nothing and gauges <= set(self.states) - {name}):
+        if not (is_plain and is_identity and shifts <= set(self.states) - {name}):
             self._refuse(name, "its old value is chosen by more than merged states")
-        for gauge in gauges:
-            found = self._inlined(self.updates[gauge])
-            if not (isinstance(found, Apply) and found.op in EXTREMES and Ref(gauge) in found.args):
-                self._refuse(name, f"its old value is chosen by {gauge}, which comes back")
-        return kept
+        for shift in shifts:
+            update = self._inlined(self.updates[shift])
+            if not (
+                isinstance(update, Apply) and update.op in EXTREMES and Ref(shift) in update.args
+            ):
+                self._refuse(name, f"its old value is chosen by {shift}, which comes back")
+        return selected
 
-    def _check_gauge(self, name: str, own: Value) -> None:
-        """Whether equal gauges rescale by nothing and rescalings compose, on sample values."""
-        gauges = sorted({v.name for v in visit(own) if isinstance(v, Ref)} - {name})
+    def _check_composition(self, name: str, carried: Value) -> None:
+        """Check on samples that equal shifts rescale by 1 and that rescalings compose."""
+        shifts = sorted({v.name for v in visit(carried) if isinstance(v, Ref)} - {name})
         start = self._sample(name, 2)
-        for shift in range(3):
-            a, b, c = ({g: self._sample(g, k * 3 + shift) for g in gauges} for k in range(3))
-            same = self._carry(own, name, start, a, a)
-            direct = self._carry(own, name, start, a, c)
-            onward = self._carry(own, name, self._carry(own, name, start, a, b), b, c)
+        for offset in range(3):
+            a, b, c = ({g: self._sample(g, k * 3 + offset) for g in shifts} for k in range(3))
+            same = self._rescale(carried, name, start, a, a)
+            direct = self._rescale(carried, name, start, a, c)
+            onward = self._rescale(carried, name, self._rescale(carried, name, start, a, b), b, c)
             if not (np.allclose(same, start) and np.allclose(direct, onward, rtol=1e-4)):
                 self._refuse(name, "its rescaling depends on more than the difference of gauges")
 
     def _dtype(self, name: str) -> DType:
         state = self.states[name]
         init = state.init
-        known = state.dtype or (init.dtype if isinstance(init, Const) else _unknown(name))
-        return known.compute
+        dtype = state.dtype or (init.dtype if isinstance(init, Const) else _unknown(name))
+        return dtype.compute
 
     def _sample(self, name: str, k: int) -> Any:
         dtype, number = self._dtype(name), (3, 1, 2, -1, 4, 5, 2, 7, 3)[k % 9]
         return np.asarray(abs(number) if dtype.kind == "uint" else number, dtype.numpy)
 
-    def _carry(
-        self, own: Value, name: str, start: Any, old: Mapping[str, Any], new: Mapping[str, Any]
+    def _rescale(
+        self, carried: Value, name: str, start: Any, old: Mapping[str, Any], new: Mapping[str, Any]
     ) -> Any:
         def number(v: Value) -> Any:
             match v:
@@ -222,7 +233,7 @@ class _Deriver:
                     raise AssertionError(f"{v} is checked not to occur")
 
         with np.errstate(all="ignore"):
-            return number(own)
+            return number(carried)
 
 
 def _unknown(name: str) -> NoReturn:

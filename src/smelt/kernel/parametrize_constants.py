@@ -1,7 +1,7 @@
-"""Places that are numbers become sizes: the steps of a loop that was written out are one kernel.
+"""Replace constant indices by sizes so that unrolled loop steps share one kernel.
 
-Step 7 of a recurrence reads `x[i,7,k]` where step 8 reads `x[i,8,k]`.  Told as a size of the call,
-the place no longer tells them apart, and both run the same machine code.
+Step 7 of a recurrence reads `x[i,7,k]` where step 8 reads `x[i,8,k]`. With the position passed as
+a size of the call, both run the same machine code.
 
 >>> from smelt.kernel.text import parse, text
 >>> kernel = parse('''
@@ -10,8 +10,8 @@ the place no longer tells them apart, and both run the same machine code.
 ...   grid i
 ...   y[i,k] = h[i,k] + x[i,7,k]
 ... ''')
->>> found, numbers = freed(kernel)
->>> print(text(found).splitlines()[-1], numbers)
+>>> shared, numbers = freed(kernel)
+>>> print(text(shared).splitlines()[-1], numbers)
   y[i,k] = h[i,k] + x[i,size(at_0),k] {'at_0': 7}
 """
 
@@ -33,14 +33,14 @@ __all__ = ["but_for_numbers", "freed"]
 _NUMBER = re.compile(r"\d+")
 
 Place = tuple[str, int, int]
-"""A parameter, a dimension of it, and the number at which that is read."""
+"""Constant index: parameter, dimension, position."""
 
 
 def freed(kernel: Kernel) -> tuple[Kernel, Mapping[str, int]]:
-    """The kernel with sizes for the numbers at which it reads dimensions of parameters, and those
-    numbers.  That they are inside, where no test says so, is a fact of its calls.
+    """Replace constant indices of parameters by sizes; return the kernel and their values.
 
-    Numbers along a last dimension stay where there are several: code may read neighbours at once.
+    A bound that the kernel's loads rely on becomes a fact of its calls. Positions along a last
+    dimension are kept if there are several, since code may load neighbours together.
     """
     loads = [
         v
@@ -49,21 +49,21 @@ def freed(kernel: Kernel) -> tuple[Kernel, Mapping[str, int]]:
         for v in visit(root)
         if isinstance(v, Load)
     ]
-    fixed = _fixed(kernel, loads)
+    fixed = _constant_indices(kernel, loads)
     if not fixed:
         return kernel, {}
-    own = set(names_of(kernel))
-    free = (name for k in count() if (name := f"at_{k}") not in own)
-    names = dict(zip(fixed, free, strict=False))
+    kernel_names = set(names_of(kernel))
+    unused = (name for k in count() if (name := f"at_{k}") not in kernel_names)
+    names = dict(zip(fixed, unused, strict=False))
 
-    def told(param: str, d: int, e: Index) -> Index:
+    def index_size(param: str, d: int, e: Index) -> Index:
         name = names.get((param, d, e)) if isinstance(e, int) else None
         return e if name is None else size(name)
 
     def change(value: Value) -> Value:
         if not isinstance(value, Load):
             return value
-        at = tuple(told(value.param, d, e) for d, e in enumerate(value.index))
+        at = tuple(index_size(value.param, d, e) for d, e in enumerate(value.index))
         return replace(value, index=at)
 
     facts = tuple(
@@ -71,12 +71,12 @@ def freed(kernel: Kernel) -> tuple[Kernel, Mapping[str, int]]:
         for (param, d, number), name in names.items()
         if any(v.param == param and v.index[d] == number and v.other is None for v in loads)
     )
-    made = replace(map_values(kernel, change), facts=(*kernel.facts, *facts))
-    return made, {name: number for (_, _, number), name in names.items()}
+    result = replace(map_values(kernel, change), facts=(*kernel.facts, *facts))
+    return result, {name: number for (_, _, number), name in names.items()}
 
 
 def but_for_numbers(text: str) -> str:
-    """What the texts of kernels have in common that `freed` may make one of: all but numbers.
+    """Replace numbers by 0, so that kernels which `freed` may unify compare equal.
 
     >>> but_for_numbers("a1[a0,7]") == but_for_numbers("a1[a0,12]")
     True
@@ -84,14 +84,14 @@ def but_for_numbers(text: str) -> str:
     return _NUMBER.sub("0", text)
 
 
-def _fixed(kernel: Kernel, loads: Sequence[Load]) -> list[Place]:
-    """The numbers at which dimensions are read, in order."""
-    found = {
+def _constant_indices(kernel: Kernel, loads: Sequence[Load]) -> list[Place]:
+    """List the constant indices in order of appearance."""
+    places = {
         (v.param, d, e): None
         for v in loads
         for d, e in enumerate(v.index)
         if isinstance(e, int) and e >= 0 and kernel.param(v.param).shape[d] != 1
     }
-    times = Counter((param, d) for param, d, _ in found)
+    times = Counter((param, d) for param, d, _ in places)
     last = {p.name: len(p.shape) - 1 for p in kernel.inputs}
-    return [(p, d, e) for p, d, e in found if d < last.get(p, 0) or times[p, d] == 1]
+    return [(p, d, e) for p, d, e in places if d < last.get(p, 0) or times[p, d] == 1]

@@ -1,10 +1,10 @@
-"""Stores that join what stands there: what may write one element several times, in a known order.
+"""Verify scatter-reduce stores: several writes to one element, in a defined order.
 
-The visits of streams around such a store are made one after another, so that the order in which
-values join an element is that of the streams.  No other block may write what it may meet.  That
-holds where a store before it, whose own elements no other block writes, has covered all of it in
-each dimension: at the same index; or along a whole axis; or along the present block of an axis, if
-only positions inside of that block are visited.
+Visits of the enclosing streams run one after another, so values are combined in stream order. No
+other block may write an element that the store may touch. That holds if an earlier store, whose
+elements no other block writes, has covered every possible position in each dimension: at the same
+index; along a whole axis; or along the current block of an axis, provided only positions in that
+block are visited.
 
 >>> from smelt.kernel.text import parse
 >>> from smelt.kernel.verify import verify
@@ -39,7 +39,7 @@ from smelt.types.expr import Expr, Index
 
 
 def joins(join: str, dtype: DType) -> bool:
-    """Whether values of a type join by an operator of that name."""
+    """Return whether two values of a type combine by the operator `join`."""
     if join == LAST:
         return True
     row = SCALARS.get(join)
@@ -51,17 +51,20 @@ def joins(join: str, dtype: DType) -> bool:
         return False
 
 
-def check_join(s: ir.Store, place: Place, own: frozenset[str]) -> None:
-    """The visits of a joining store come one by one: what its index does not tell is held still.
-    `own` are the axes of its index, and those of one position."""
+def check_join(s: ir.Store, place: Place, index_axes: frozenset[str]) -> None:
+    """Check that a scatter-reduce store runs its visits one by one.
+
+    `index_axes` are the axes of the store's index and those of extent 1; every other axis it
+    varies along must be fixed.
+    """
     dtype = place.env.param(s.param).dtype.compute
     if not joins(s.join, dtype):
         refuse(f"{s.join} does not join two values of {dtype.name}")
     values = [s.value] if s.where is None else [s.value, s.where]
-    every = own.union(*(axes_of(v, place.env) for v in values))
+    axes = index_axes.union(*(axes_of(v, place.env) for v in values))
     single = {a for a, extent in place.extents.items() if extent == 1}
     plain = tuple(e for e in s.index if not _positions(e))
-    loose = every - determined(plain) - place.fixed - single
+    loose = axes - determined(plain) - place.fixed - single
     if loose:
         refuse(f"several positions of {min(loose)} join at once, in no known order")
 
@@ -71,26 +74,28 @@ def reaches(
     at: Index,
     extent: Index,
     place: Place,
-    whole: frozenset[str],
+    full_axes: frozenset[str],
     streams: tuple[ir.Stream, ...],
 ) -> bool:
-    """Whether a store at `first`, of which it had the axes `whole` at once inside of `streams`, has
-    covered all that `at` can be in this dimension."""
+    """Return whether the store at `first` covered all values of `at` in this dimension.
+
+    `full_axes` are the axes that store had in full; `streams` are the streams around it.
+    """
     if extent == 1 or (first == at and not _positions(at)):
         return True
     name = bare_axis(first)
     if name is None or place.extents.get(name) != extent:
         return False
-    if name in whole:
+    if name in full_axes:
         return True
-    around = next((x for x in place.streams if any(b.axis == name for b in x.blocks)), None)
-    if around is not None and not any(x is around for x in streams):
+    enclosing = next((x for x in place.streams if any(b.axis == name for b in x.blocks)), None)
+    if enclosing is not None and not any(x is enclosing for x in streams):
         return False
     return _inside_block(at, name, place)
 
 
 def _inside_block(at: Index, axis: str, place: Place) -> bool:
-    """Whether only such positions are visited as lie in the present block of an axis."""
+    """Return whether only positions in the current block of an axis are visited."""
     names = _positions(at)
     if (
         len(names) != 1
@@ -98,34 +103,34 @@ def _inside_block(at: Index, axis: str, place: Place) -> bool:
         or at.terms != expr.value(names[0], place.extents[axis]).terms
     ):
         return False
-    wanted = _plain(place.lets[names[0]], place)
+    position = _expand(place.lets[names[0]], place)
     ends: set[str] = set()
     for stream in place.streams:
-        for test in _tests(stream.where) if stream.where is not None else ():
+        for test in _comparisons(stream.where) if stream.where is not None else ():
             value, end = test.args
             if not isinstance(end, ir.Extreme) or not isinstance(end.arg, ir.IndexValue):
                 continue
-            if bare_axis(end.arg.index) == axis and _plain(value, place) == wanted:
+            if bare_axis(end.arg.index) == axis and _expand(value, place) == position:
                 ends.add(f"{test.op} {'last' if end.largest else 'first'}")
     return {"ge first", "le last"} <= ends
 
 
-def _tests(condition: ir.Value) -> Iterator[ir.Apply]:
-    """The comparisons that all have to hold."""
+def _comparisons(condition: ir.Value) -> Iterator[ir.Apply]:
+    """Yield the comparisons of a conjunction."""
     if isinstance(condition, ir.Apply) and condition.op == "and":
         for part in condition.args:
-            yield from _tests(part)
+            yield from _comparisons(part)
     elif isinstance(condition, ir.Apply) and len(condition.args) == 2:
         yield condition
 
 
-def _plain(value: ir.Value, place: Place) -> ir.Value:
-    """A value without names, and without a conversion at its outside that loses nothing."""
+def _expand(value: ir.Value, place: Place) -> ir.Value:
+    """Inline all names of a value and strip an outer lossless conversion."""
     while True:
-        found = substitute(value, names=place.lets)
-        if found == value:
+        expanded = substitute(value, names=place.lets)
+        if expanded == value:
             break
-        value = found
+        value = expanded
     if isinstance(value, ir.Cast) and value.dtype == i64:
         return value.arg
     return value

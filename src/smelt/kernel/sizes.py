@@ -1,4 +1,4 @@
-"""Sizes of a call: what the shapes of its arrays say, checked against every parameter.
+"""Derive the sizes of a call from array shapes, checked against every parameter.
 
 >>> from smelt.kernel.ir import Axis, Kernel, Param
 >>> from smelt.types.dtype import f32
@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 
 
 def members(kernel: Kernel, arrays: Mapping[str, Any] | Sequence[Any]) -> dict[str, list[Array]]:
-    """The arrays of each input: one, or as many as its family has.
+    """Return the arrays of each input: one, or as many as its family has.
 
     Raises VerifyError for missing and superfluous arrays, wrong types, ranks and counts.
     """
@@ -38,41 +38,41 @@ def members(kernel: Kernel, arrays: Mapping[str, Any] | Sequence[Any]) -> dict[s
     return {p.name: _member_list(p, arrays[p.name]) for p in kernel.inputs}
 
 
-def _member_list(param: Param, given: Any) -> list[Array]:
-    found = [np.asarray(a) for a in given] if param.each else [np.asarray(given)]
-    if param.each and len(found) != param.each:
-        raise VerifyError(f"{param.name} is a family of {param.each} arrays, not {len(found)}")
-    for a in found:
+def _member_list(param: Param, arrays: Any) -> list[Array]:
+    members = [np.asarray(a) for a in arrays] if param.each else [np.asarray(arrays)]
+    if param.each and len(members) != param.each:
+        raise VerifyError(f"{param.name} is a family of {param.each} arrays, not {len(members)}")
+    for a in members:
         if a.dtype != param.dtype.numpy:
             raise VerifyError(f"{param.name} has type {param.dtype.long}, not {a.dtype}")
         if a.ndim != len(param.shape):
             raise VerifyError(f"{param.name} has {len(param.shape)} dimensions, not {a.ndim}")
-    return found
+    return members
 
 
 def sizes_of_call(
-    kernel: Kernel, arrays: Mapping[str, Array], given: Mapping[str, int] | None = None
+    kernel: Kernel, arrays: Mapping[str, Array], overrides: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """Every size symbol's number: from dimensions that are a symbol, or from `given`.
+    """Return every size: from dimensions that are a plain symbol, or from `overrides`.
 
     Raises VerifyError if shapes disagree, a size is unknown, or a fact does not hold.
     """
-    found: dict[str, int] = dict(given or {})
+    sizes: dict[str, int] = dict(overrides or {})
     for p in kernel.inputs:
         for d, n in zip(p.shape, arrays[p.name].shape, strict=True):
             symbol = _symbol(d)
             if symbol is not None:
-                found.setdefault(symbol, n)
+                sizes.setdefault(symbol, n)
     for p in kernel.inputs:
         for d, n in zip(p.shape, arrays[p.name].shape, strict=True):
-            if _number(d, found) != n:
-                raise VerifyError(f"{p.name} has a dimension of {n} where {d} is needed ({found})")
+            if _number(d, sizes) != n:
+                raise VerifyError(f"{p.name} has a dimension of {n} where {d} is needed ({sizes})")
     for axis in kernel.axes:
-        _number(axis.extent, found)
+        _number(axis.extent, sizes)
     for fact in kernel.facts:
-        if _number(fact, found) < 0:
-            raise VerifyError(f"{kernel.name} requires {fact} >= 0, which fails for {found}")
-    return found
+        if _number(fact, sizes) < 0:
+            raise VerifyError(f"{kernel.name} requires {fact} >= 0, which fails for {sizes}")
+    return sizes
 
 
 def _symbol(d: Index) -> str | None:

@@ -1,9 +1,9 @@
-"""Sizes of short rows as numbers: code for rows of 3 knows how lanes meet their ends.
+"""Specialise kernels for small sizes of the innermost dimensions.
 
-A kernel serves all sizes.  Where rows are shorter than a few vectors, what one vector holds depends
-on their length: `k//3` and `k%3` are three patterns of lanes, `k//n` is a division for each lane.
-So sizes at the inner end of an array are *short* where they are small numbers at a call, and that
-call gets code in which they are those numbers.
+A kernel serves all sizes. Where rows are shorter than a few vectors, the content of one vector
+depends on their length: `k//3` and `k%3` are three lane patterns, `k//n` is a division per lane.
+So if sizes at the inner end of an array are small at a call, that call gets code with these sizes
+as constants.
 
 >>> from smelt.kernel.text import parse, text
 >>> kernel = parse('''
@@ -57,61 +57,69 @@ from smelt.types.tensor import Shape
 __all__ = ["innermost", "lengths", "short_sizes", "turned_sizes", "with_sizes"]
 
 LONGEST = 64
-"""What a size that is short may be: four vectors of single precision."""
+"""Largest size treated as short: four AVX-512 vectors of single precision."""
 MOST = 256
-"""Elements that the dimensions from a short one inward may have together."""
+"""Largest product of the dimensions from a short one inward, in elements."""
 
 
 def short_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
-    """The sizes of a kernel that are short at a call: of an array's last dimensions but its first
-    one, as long as those further in are short as well."""
-    return _short(sizes, (*kernel.inputs, *kernel.outputs))
+    """Return the sizes of a kernel that are short at a call.
+
+    Candidates are an array's dimensions except the first, from the innermost outwards as long as
+    all of them are short.
+    """
+    return _short_sizes_of(sizes, (*kernel.inputs, *kernel.outputs))
 
 
 def innermost(kernel: Kernel) -> set[str]:
-    """The sizes that are the last dimension of arrays: what a vector meets first."""
+    """Return the sizes that are the last dimension of some array."""
     ends = (p.shape[-1] for p in (*kernel.inputs, *kernel.outputs) if len(p.shape) > 1)
     return {name for name in map(_symbol, ends) if name is not None}
 
 
 def turned_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> set[str]:
-    """The short sizes that a kernel without folds turns: from [3, n] to [n, 3], or back."""
+    """Return the short sizes that a kernel without reductions transposes.
+
+    Such a kernel turns [3, n] to [n, 3] or back.
+    """
     values = (v for s in statements(kernel) for root in values_of(s) for v in visit(root))
     if any(isinstance(v, Reduce | Dot | Scan) for v in values):
         return set()
     params = (*kernel.inputs, *kernel.outputs)
-    return {*_short(sizes, params)} & lengths((p.shape for p in params), sizes)
+    return {*_short_sizes_of(sizes, params)} & lengths((p.shape for p in params), sizes)
 
 
-def _short(sizes: Mapping[str, int], params: Iterable[Param]) -> dict[str, int]:
-    found: dict[str, int] = {}
+def _short_sizes_of(sizes: Mapping[str, int], params: Iterable[Param]) -> dict[str, int]:
+    short: dict[str, int] = {}
     for p in params:
-        together = 1
+        elements = 1
         for n in reversed(p.shape[1:]):
             name = _symbol(n)
             length = sizes.get(name, 0) if name else n if isinstance(n, int) else 0
-            together *= length
-            if not (0 < length <= LONGEST and together <= MOST):
+            elements *= length
+            if not (0 < length <= LONGEST and elements <= MOST):
                 break
             if name is not None and length > 1:
-                found[name] = length
-    return found
+                short[name] = length
+    return short
 
 
 def lengths(shapes: Iterable[Shape], sizes: Mapping[str, int]) -> set[str]:
-    """The sizes that count longer rows in some array of a program: they are lengths, which change
-    from call to call, even where a first call's are short."""
-    found: set[str] = set()
+    """Return the sizes that count longer rows in some array of a program.
+
+    They are lengths that change from call to call, even if they are short in the first call.
+    """
+    counts: set[str] = set()
     for shape in shapes:
         for k, n in enumerate(shape):
-            known = [evaluate(m, sizes) for m in shape[k + 1 :] if {*sizes_of(m)} <= sizes.keys()]
-            if max(known, default=0) > LONGEST or prod(known) > MOST:
-                found |= {*sizes_of(n)}
-    return found
+            inner = [evaluate(m, sizes) for m in shape[k + 1 :] if {*sizes_of(m)} <= sizes.keys()]
+            if max(inner, default=0) > LONGEST or prod(inner) > MOST:
+                counts |= {*sizes_of(n)}
+    return counts
 
 
 def _symbol(n: Index) -> str | None:
-    """The name of a size that is nothing but a symbol."""
+    """Return the name of a size expression that is a plain symbol, or None."""
     if isinstance(n, Expr) and len(n.terms) == 1:
         (atoms, c), *_ = n.terms
         if c == 1 and len(atoms) == 1 and atoms[0].kind == "size":
@@ -120,7 +128,7 @@ def _symbol(n: Index) -> str | None:
 
 
 def with_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> Kernel:
-    """The kernel with numbers for some of its sizes."""
+    """Return the kernel with constants for some of its sizes."""
 
     def put(e: Index) -> Index:
         return rebuild(e, leaf)
@@ -152,13 +160,13 @@ def with_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> Kernel:
     def param(p: Param) -> Param:
         return replace(p, shape=each(p.shape))
 
-    made = map_values(kernel, in_value)
+    result = map_values(kernel, in_value)
     return replace(
-        made,
+        result,
         inputs=tuple(map(param, kernel.inputs)),
         outputs=tuple(map(param, kernel.outputs)),
         axes=tuple(replace(a, extent=put(a.extent)) for a in kernel.axes),
         grid=tuple(map(in_entry, kernel.grid)),
-        body=tuple(map(in_statement, made.body)),
+        body=tuple(map(in_statement, result.body)),
         facts=each(kernel.facts),
     )

@@ -1,7 +1,7 @@
-"""The text of a kernel: what is printed is read back as an equal kernel.
+"""Text form of kernels: parsing what was printed gives an equal kernel.
 
-The text is what a user reads as "my fused kernel", the key of the cache and the bug report; the
-language is explained by example in `docs/kernels.md`.
+Users see this text as their fused kernel; it is also the cache key and the bug report.
+`docs/kernels.md` explains the language by example.
 
 >>> source = '''kernel log_relu(x: f32[r,c], b: f32[c]) -> y: f32[r,c]
 ...   grid r, c/4096

@@ -1,8 +1,8 @@
-"""What printer and parser of kernels agree on: precedence, reserved names, types of bare numbers.
+"""Grammar shared by the kernel printer and parser: precedence, keywords, literal types.
 
-A number, an axis, a size or a position has no type of its own in the text: it takes that of the
-operand beside it, or of the place where it goes, or else f32 (numbers) or i64 (positions).  Where
-that would be wrong the type is written as a call: `f64(0)`, `i32(n)`.
+A number, axis, size or position has no type of its own in the text. It takes the type of the
+other operand, or of its context, or else f32 (numbers) or i64 (positions). Where that would be
+wrong the type is written as a call: `f64(0)`, `i32(n)`.
 
 >>> operand_types("lt", ("index", i64)), operand_types("add", ("number", None, "number"))
 ((i64, i64), None)
@@ -53,15 +53,15 @@ _LEVELS: Final = (
 LEVELS: Final = MappingProxyType(
     {symbol: level for level, symbols in enumerate(_LEVELS) for symbol in symbols}
 )
-"""Binding strength, loosest first; as in Python, but comparisons do not chain."""
+"""Binding strength by symbol, loosest first; as in Python, but comparisons do not chain."""
 
 BINARY: Final = MappingProxyType(
     {row.infix: row.name for row in SCALARS.values() if row.arity == 2 and row.infix in LEVELS}
 )
-"""Scalar operators that are written between their operands, by symbol."""
+"""Infix scalar operators by symbol."""
 
 UNARY: Final = MappingProxyType({"-": "neg", "~": "not"})
-"""Scalar operators that are written before their operand, by symbol."""
+"""Prefix scalar operators by symbol."""
 
 RESERVED: Final = frozenset(
     {"if", "else", "where", "over", "along", "as", "in", "of", "from", "to", "with", "for", "each"}
@@ -70,64 +70,64 @@ RESERVED: Final = frozenset(
 
 Flexible: TypeAlias = Literal["number", "index"]
 Known: TypeAlias = DType | Flexible | None
-"""What is known of an operand's type: the type, or what kind of bare text it is, or nothing."""
+"""Knowledge of an operand's type: the type, the kind of untyped literal, or None."""
 
 
 def flexible(value: Value) -> Flexible | None:
-    """Whether the value is one that takes its type from where it stands."""
+    """Return the literal kind of a value that takes its type from context, else None."""
     if isinstance(value, Const):
-        spelled = value.dtype == i32 and value.value == NO_EXPONENT
-        return None if value.dtype == bool_ or spelled else "number"
+        is_keyword = value.dtype == i32 and value.value == NO_EXPONENT
+        return None if value.dtype == bool_ or is_keyword else "number"
     return "index" if isinstance(value, IndexValue) else None
 
 
 def bare_type(kind: Flexible, expected: DType | None) -> DType:
-    """The type of a bare number or index at a place where `expected` goes."""
+    """Return the type of an untyped number or index where `expected` is wanted."""
     return expected or (f32 if kind == "number" else i64)
 
 
-def operand_types(op: str, known: tuple[Known, ...]) -> tuple[DType | None, ...] | None:
-    """The types that the operands of a scalar operator have, bare ones filled in.
+def operand_types(op: str, operands: tuple[Known, ...]) -> tuple[DType | None, ...] | None:
+    """Infer the types of a scalar operator's operands, untyped ones included.
 
-    None if there is no such operator with as many operands.
+    Returns None if there is no such operator with that many operands.
     """
     row = SCALARS.get(op)
-    if row is None or row.arity != len(known):
+    if row is None or row.arity != len(operands):
         return None
     lead = row.rule.accepts[row.rule.lead]
-    alike = [
+    shares_lead = [
         kinds == lead and place not in row.rule.free for place, kinds in enumerate(row.rule.accepts)
     ]
     shared: DType | None = None
-    if any(k is None for k, same in zip(known, alike, strict=True) if same):
-        return tuple(k if isinstance(k, DType) else None for k in known)
-    for k, same in zip(known, alike, strict=True):
+    if any(k is None for k, same in zip(operands, shares_lead, strict=True) if same):
+        return tuple(k if isinstance(k, DType) else None for k in operands)
+    for k, same in zip(operands, shares_lead, strict=True):
         if same and isinstance(k, DType):
             shared = k
             break
     if shared is None:
-        kinds = {k for k, same in zip(known, alike, strict=True) if same}
-        shared = _default("index" in kinds, lead)
+        kinds = {k for k, same in zip(operands, shares_lead, strict=True) if same}
+        shared = _default_type("index" in kinds, lead)
     fixed = dict(row.rule.fixed)
     return tuple(
         k
         if isinstance(k, DType)
         else shared
         if same
-        else fixed.get(place) or _default(k == "index", row.rule.accepts[place])
-        for place, (k, same) in enumerate(zip(known, alike, strict=True))
+        else fixed.get(place) or _default_type(k == "index", row.rule.accepts[place])
+        for place, (k, same) in enumerate(zip(operands, shares_lead, strict=True))
     )
 
 
-def _default(index: bool, accepts: Collection[str]) -> DType:
-    """The type of bare operands that nothing beside them decides."""
+def _default_type(index: bool, accepts: Collection[str]) -> DType:
+    """Return the type of untyped operands that no other operand determines."""
     if "int" in accepts and (index or "float" not in accepts):
         return i64 if index else i32
     return f32 if "float" in accepts else bool_
 
 
 def plain_index(value: IndexValue) -> bool:
-    """Whether the index is a single axis, size or position, which is written bare."""
+    """Return whether the index is a single axis, size or position, printed without `index()`."""
     e = value.index
     if not isinstance(e, Expr) or len(e.terms) != 1:
         return False
@@ -138,11 +138,11 @@ def plain_index(value: IndexValue) -> bool:
 EXTREMES: Final = MappingProxyType(
     {"first": (True, False), "last": (True, True), "least": (False, False), "most": (False, True)}
 )
-"""Words for what is least or most in a block: whether it is asked of an axis, and which."""
+"""Keywords for block extremes: (is the argument an axis, is it the largest)."""
 
 
 def extreme_word(value: Extreme) -> str:
-    """How the least or most of a value in a block is written."""
+    """Return the keyword for a block extreme."""
     arg = value.arg
     atoms = (
         arg.index.terms[0][0]
@@ -150,12 +150,12 @@ def extreme_word(value: Extreme) -> str:
         else ()
     )
     of_axis = any(a.kind == "axis" for a in atoms)
-    return next(w for w, told in EXTREMES.items() if told == (of_axis, value.largest))
+    return next(w for w, key in EXTREMES.items() if key == (of_axis, value.largest))
 
 
 _NAME = re.compile(r"[^\W\d]\w*")
 
 
 def words_in(text: str) -> list[str]:
-    """The names in a text, each once, in order of first occurrence, comments apart."""
+    """Return the identifiers in a text in order of first occurrence, without comments."""
     return list(dict.fromkeys(_NAME.findall(re.sub(r"#[^\n]*", "", text))))

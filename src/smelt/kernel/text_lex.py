@@ -1,4 +1,4 @@
-"""Words of the kernel language: tokens in logical lines, and errors that point at one.
+"""Tokenise kernel text into logical lines, with errors that point at a token.
 
 >>> [t.text for t in lines("y[r] = x[r]  # copy")[0].tokens]
 ['y', '[', 'r', ']', '=', 'x', '[', 'r', ']']
@@ -22,29 +22,29 @@ _TOKEN: Final = re.compile(
 
 
 DEEPEST: Final = 40
-"""Brackets, signs and conditions that may be open at once: reading is recursive."""
+"""Most brackets, signs or conditions open at once; bounds the parser's recursion."""
 
 
 class Token(NamedTuple):
-    """A word: its kind (`name`, `number`, `mark` or `end`), text and place."""
+    """Token: its kind (`name`, `number`, `mark` or `end`), text and source offset."""
 
     kind: str
     text: str
     offset: int
     touching: bool = False
-    """Whether it follows the word before without a space."""
+    """Whether it follows the previous token without a space."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A logical line: its words, and the column where it starts.  Brackets join lines."""
+    """Logical line: its tokens and starting column; open brackets join source lines."""
 
     tokens: tuple[Token, ...]
     indent: int
 
 
 def fail(source: str, token: Token, message: str) -> NoReturn:
-    """Raises KernelTextError at a token."""
+    """Raise KernelTextError at a token."""
     at = TextError.position(source, token.offset)
     length = max(len(token.text), 1)
     raise KernelTextError(
@@ -53,15 +53,18 @@ def fail(source: str, token: Token, message: str) -> NoReturn:
 
 
 def lines(source: str) -> list[Line]:
-    """The logical lines of a text.  Raises KernelTextError for a character that is no word."""
+    """Split a text into logical lines.
+
+    Raises KernelTextError for a character that starts no token.
+    """
     out: list[Line] = []
     current: list[Token] = []
     depth = at = 0
     touching = False
-    for found in _TOKEN.finditer(source):
-        if found.start() != at:
+    for match in _TOKEN.finditer(source):
+        if match.start() != at:
             break
-        kind, text = str(found.lastgroup), found.group()
+        kind, text = str(match.lastgroup), match.group()
         touches, touching = touching, kind not in ("space", "newline")
         if touching:
             current.append(Token(kind, text, at, touches))
@@ -70,15 +73,15 @@ def lines(source: str) -> list[Line]:
                 if depth > DEEPEST:
                     fail(source, current[-1], f"brackets nest deeper than {DEEPEST}")
         elif kind == "newline" and depth <= 0:
-            _end(out, current, source)
+            _finish_line(out, current, source)
         at += len(text)
     if at < len(source):
         fail(source, Token("mark", source[at], at), f"{source[at]!r} is no word of a kernel")
-    _end(out, current, source)
+    _finish_line(out, current, source)
     return out
 
 
-def _end(out: list[Line], current: list[Token], source: str) -> None:
+def _finish_line(out: list[Line], current: list[Token], source: str) -> None:
     if not current:
         return
     run = conditions = 0
@@ -93,15 +96,15 @@ def _end(out: list[Line], current: list[Token], source: str) -> None:
 
 
 class Cursor:
-    """A place in a line."""
+    """Read position in a line."""
 
     def __init__(self, source: str, line: Line) -> None:
         self.source, self.line, self.place = source, line, 0
         self.token = line.tokens[0]
-        """The next word; of kind `end`, and of no text, behind the last one."""
+        """Next token; past the end one of kind `end` with empty text."""
 
     def ahead(self, count: int) -> Token:
-        """The word that many places further on."""
+        """Return the token `count` positions further on."""
         tokens = self.line.tokens
         if self.place + count < len(tokens):
             return tokens[self.place + count]
@@ -109,50 +112,50 @@ class Cursor:
         return Token("end", "", last.offset + len(last.text))
 
     def take(self) -> Token:
-        """The next word, which is behind us now."""
+        """Consume and return the next token."""
         token = self.token
         self.place += 1
         self.token = self.ahead(0)
         return token
 
     def at(self, *texts: str) -> bool:
-        """Whether the next word is one of these."""
+        """Return whether the next token is one of these."""
         return self.token.text in texts
 
     def accept(self, text: str) -> bool:
-        """Takes the next word if it is this one."""
+        """Consume the next token if it matches, and return whether it did."""
         if self.token.text == text:
             self.take()
             return True
         return False
 
     def expect(self, text: str) -> Token:
-        """Takes the next word, which has to be this one."""
+        """Consume the next token, which must match."""
         if not self.at(text):
             self.fail(f"{text!r} expected, found {self.shown()}")
         return self.take()
 
     def name(self, what: str) -> str:
-        """Takes a name."""
+        """Consume a name."""
         if self.token.kind != "name":
             self.fail(f"{what} expected, found {self.shown()}")
         return self.take().text
 
     def number(self, what: str) -> int:
-        """Takes a whole number."""
+        """Consume an integer."""
         if self.token.kind != "number" or not self.token.text.isdigit():
             self.fail(f"{what} expected, found {self.shown()}")
         return int(self.take().text)
 
     def shown(self) -> str:
-        """The next word for a message."""
+        """Return the next token for an error message."""
         return repr(self.token.text) if self.token.kind != "end" else "the end of the line"
 
     def end(self) -> None:
-        """The line has to be over."""
+        """Fail unless the line is finished."""
         if self.token.kind != "end":
             self.fail(f"the end of the line expected, found {self.shown()}")
 
     def fail(self, message: str, token: Token | None = None) -> NoReturn:
-        """Raises KernelTextError at a token, or here."""
+        """Raise KernelTextError at `token`, or at the next token."""
         fail(self.source, token or self.token, message)

@@ -1,4 +1,4 @@
-"""The reader of kernels: header, axes, grid, and statements by indentation.
+"""Parse kernel text: header, axes, grid, and statements by indentation.
 
 Errors are KernelTextError and show the line with a caret.
 """
@@ -19,14 +19,21 @@ from smelt.types import expr
 from smelt.types.expr import Index
 
 _RELATIONS = {">=": (1, 0), "<=": (-1, 0), ">": (1, -1), "<": (-1, -1)}
+"""Comparisons as facts, as (sign, shift).
+
+    a op b  <=>  sign*(a - b) + shift >= 0
+"""
 
 
 def parse(source: str) -> ir.Kernel:
-    """The kernel that a text spells.  Raises KernelTextError."""
-    found = lines(source)
-    if not found:
+    """Parse a kernel.
+
+    Raises KernelTextError.
+    """
+    source_lines = lines(source)
+    if not source_lines:
         fail(source, Token("end", "", 0), "a kernel expected, found nothing")
-    return _Reader(source, found).kernel()
+    return _Reader(source, source_lines).kernel()
 
 
 @dataclass
@@ -37,8 +44,8 @@ class _Header:
 
 
 class _Reader:
-    def __init__(self, source: str, found: list[Line]) -> None:
-        self.source, self.lines, self.place = source, found, 0
+    def __init__(self, source: str, source_lines: list[Line]) -> None:
+        self.source, self.lines, self.place = source, source_lines, 0
         self.names = Names(Env({}), {}, set())
         self.listed: dict[str, Index] = {}
         self.fixed: frozenset[str] = frozenset()
@@ -47,7 +54,7 @@ class _Reader:
         self.rank: dict[str, int] = {}
         self.count = 0
 
-    # ---- the whole -----------------------------------------------------------------------------
+    # ---- kernel --------------------------------------------------------------------------------
 
     def kernel(self) -> ir.Kernel:
         first = self.lines[0]
@@ -56,8 +63,8 @@ class _Reader:
         self.names.env.params = {p.name: p for p in (*header.outputs, *header.inputs)}
         self.count = max((p.each for p in (*header.inputs, *header.outputs)), default=0)
         self._declare()
-        self._front()
-        self._rank()
+        self._front_lines()
+        self._rank_axes()
         body = self._body(first.indent)
         if self.place < len(self.lines):
             c = Cursor(self.source, self.lines[self.place])
@@ -73,9 +80,11 @@ class _Reader:
             tuple(self.facts),
         )
 
-    def _rank(self) -> None:
-        """Axes come in the order of the list, all others as the text below names them."""
-        start = next((k for k, line in enumerate(self.lines[1:], 1) if not _front_line(line)), None)
+    def _rank_axes(self) -> None:
+        """Order axes as listed, then by first mention in the text."""
+        start = next(
+            (k for k, line in enumerate(self.lines[1:], 1) if not _is_declaration(line)), None
+        )
         offset = len(self.source) if start is None else self.lines[start].tokens[0].offset
         words = [*self.listed, *words_in(self.source[offset:])]
         self.rank = {word: place for place, word in enumerate(dict.fromkeys(words))}
@@ -88,17 +97,17 @@ class _Reader:
         return tuple(ir.Axis(a, extents[a]) for a in self._sorted(extents))
 
     def _comments(self, first: Line) -> tuple[str, ...]:
-        """Comment lines directly below the header."""
+        """Collect the comment lines directly below the header."""
         last = first.tokens[-1]
-        found: list[str] = []
+        comments: list[str] = []
         for line in self.source[last.offset + len(last.text) :].splitlines()[1:]:
             if not line.lstrip().startswith("#"):
                 break
-            found.append(line.lstrip()[1:].removeprefix(" "))
-        return tuple(found)
+            comments.append(line.lstrip()[1:].removeprefix(" "))
+        return tuple(comments)
 
     def _declare(self) -> None:
-        """Extents that `axis`, `grid` and `stream` lines give, wherever they stand."""
+        """Record the extents given in `axis`, `grid` and `stream` lines, anywhere in the text."""
         for line in self.lines[1:]:
             if line.tokens[0].text not in ("axis", "grid", "stream"):
                 continue
@@ -113,18 +122,18 @@ class _Reader:
         if c.at("split") and c.ahead(1).text == "(":
             return
         extent = IndexReader(c, self.names).sizes_only()
-        known = self.names.extents.setdefault(token.text, extent)
-        if known != extent:
-            c.fail(f"{token.text} has the extent {known} elsewhere", token)
+        declared = self.names.extents.setdefault(token.text, extent)
+        if declared != extent:
+            c.fail(f"{token.text} has the extent {declared} elsewhere", token)
         if token.text in RESERVED:
             c.fail(f"{token.text!r} cannot name an axis", token)
 
-    def _front(self) -> None:
-        """`axis`, `require` and `grid` lines."""
+    def _front_lines(self) -> None:
+        """Parse `axis`, `require` and `grid` lines."""
         while self.place < len(self.lines):
             line = self.lines[self.place]
             c = Cursor(self.source, line)
-            if _front_line(line):
+            if _is_declaration(line):
                 (self._axis_line if c.take().text == "axis" else self._require)(c)
             elif c.at("grid") and c.ahead(1).kind == "name":
                 c.take()
@@ -158,8 +167,8 @@ class _Reader:
             if mark.text == "==":
                 self.facts += [gap, expr.mul(gap, -1)]
             else:
-                sign, less = _RELATIONS[mark.text]
-                self.facts.append(expr.add(expr.mul(gap, sign), less))
+                sign, shift = _RELATIONS[mark.text]
+                self.facts.append(expr.add(expr.mul(gap, sign), shift))
             if not c.accept(","):
                 return
 
@@ -207,13 +216,13 @@ class _Reader:
                 c.fail("a block has at least one element")
         if c.accept("of"):
             block = replace(block, part=c.name("a part"))
-        block = self._ends(c, block)
+        block = self._bounds(c, block)
         if block.size == 1:
             self.fixed |= {axis}
         return block
 
-    def _ends(self, c: Cursor, block: ir.Block) -> ir.Block:
-        """The block with where it starts and stops."""
+    def _bounds(self, c: Cursor, block: ir.Block) -> ir.Block:
+        """Parse where a block starts and stops."""
         if c.accept("from"):
             block = replace(block, start=self._operand(c).value)
         if c.accept("to"):
@@ -320,7 +329,7 @@ class _Reader:
             c.fail(f"{token.text!r} is no parameter", token)
         reader = ValueReader(c, self.names)
         index = reader.brackets(param)
-        join = "" if c.at("=") else c.name("how the value joins what stands there")
+        join = "" if c.at("=") else c.name("the operator of a scatter-reduce")
         c.expect("=")
         value = reader.value(param.dtype.compute).value
         where = reader.value().value if c.accept("where") else None
@@ -340,21 +349,21 @@ class _Reader:
     # ---- streams -------------------------------------------------------------------------------
 
     def _operand(self, c: Cursor) -> Typed:
-        """A value that ends before a word such as `to` or `with`."""
+        """Parse a value that ends before a keyword such as `to` or `with`."""
         return ValueReader(c, self.names).value_tight()
 
     def _stream(self, c: Cursor, line: Line) -> ir.Statement:
         token = c.take()
         outer = self.fixed
-        found = [self._block(c)]
+        blocks = [self._block(c)]
         while c.accept(","):
-            found.append(self._block(c))
+            blocks.append(self._block(c))
         where = self._operand(c).value if c.accept("where") else None
         sees: list[ir.Block] = []
         if c.accept("seeing"):
-            sees.append(self._ends(c, ir.Block(self._axis(c))))
+            sees.append(self._bounds(c, ir.Block(self._axis(c))))
             while c.accept(","):
-                sees.append(self._ends(c, ir.Block(self._axis(c))))
+                sees.append(self._bounds(c, ir.Block(self._axis(c))))
         states: list[ir.State] = []
         if c.accept("with"):
             states.append(self._state(c))
@@ -362,14 +371,14 @@ class _Reader:
                 states.append(self._state(c))
         c.end()
         env = self.names.env
-        env.bind(ir.Stream(tuple(found), tuple(states), ()))
+        env.bind(ir.Stream(tuple(blocks), tuple(states), ()))
         hoisted, self.names.hoisted = self.names.hoisted, []
         self.names.env = env.child()
         body = self._body(line.indent)
         self.names.env, self.names.hoisted, self.fixed = env, hoisted, outer
         if not body:
             c.fail("a stream needs statements, further right than itself", token)
-        return ir.Stream(tuple(found), tuple(states), tuple(body), where, tuple(sees))
+        return ir.Stream(tuple(blocks), tuple(states), tuple(body), where, tuple(sees))
 
     def _state(self, c: Cursor) -> ir.State:
         token = self._new_name(c)
@@ -384,25 +393,25 @@ class _Reader:
                 axes.append(self._axis(c))
             c.take()
             return ir.State(token.text, init.value, tuple(axes), init.dtype)
-        own = self._sorted(axes_of(init.value, self.names.env) - self.fixed)
-        return ir.State(token.text, init.value, own, init.dtype)
+        axes_of_init = self._sorted(axes_of(init.value, self.names.env) - self.fixed)
+        return ir.State(token.text, init.value, axes_of_init, init.dtype)
 
 
-def _front_line(line: Line) -> bool:
-    """Whether a line lists axes or facts: such lines say nothing about the order of axes."""
+def _is_declaration(line: Line) -> bool:
+    """Return whether a line lists axes or facts, which do not determine the axis order."""
     word = line.tokens[0].text
     return word in ("axis", "require") and len(line.tokens) > 1 and line.tokens[1].text != "="
 
 
 class _HeaderReader:
-    """`kernel name(inputs) -> outputs`"""
+    """Parse `kernel name(inputs) -> outputs`."""
 
     def __init__(self, c: Cursor, names: Names) -> None:
         self.c, self.names = c, names
         self.taken: set[str] = set()
 
     def read(self) -> _Header:
-        """Name and parameters."""
+        """Parse the name and parameters."""
         c = self.c
         c.expect("kernel")
         name = c.name("the kernel's name")
@@ -420,14 +429,17 @@ class _HeaderReader:
         c.end()
         return _Header(name, inputs, outputs)
 
-    def _params(self, known: tuple[ir.Param, ...], stop: str) -> tuple[ir.Param, ...]:
-        """Parameters up to a bracket or the end; in outputs, names of inputs need no type."""
+    def _params(self, inputs: tuple[ir.Param, ...], stop: str) -> tuple[ir.Param, ...]:
+        """Parse parameters up to a bracket or the end.
+
+        Outputs that name an input need no type.
+        """
         out: list[ir.Param] = []
         while not (self.c.at(stop) if stop else self.c.token.kind == "end"):
             if out:
                 self.c.expect(",")
             token = self._name()
-            same = next((p for p in known if p.name == token.text), None)
+            same = next((p for p in inputs if p.name == token.text), None)
             if same is not None and not self.c.at(":"):
                 out.append(same)
                 continue
@@ -472,17 +484,17 @@ class _HeaderReader:
         c = self.c
         token = c.take()
         c.expect("(")
-        found: list[int | None] = []
+        strides: list[int | None] = []
         while not c.at(")"):
-            if found:
+            if strides:
                 c.expect(",")
             if c.accept("?"):
-                found.append(None)
+                strides.append(None)
                 continue
             negative = c.accept("-")
             number = c.number("a stride")
-            found.append(-number if negative else number)
+            strides.append(-number if negative else number)
         c.take()
-        if len(found) != rank:
-            c.fail(f"{rank} strides expected, found {len(found)}", token)
-        return tuple(found)
+        if len(strides) != rank:
+            c.fail(f"{rank} strides expected, found {len(strides)}", token)
+        return tuple(strides)

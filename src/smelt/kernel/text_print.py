@@ -1,4 +1,4 @@
-"""The printer of kernels: what `smelt.kernel.text_parse` reads back to an equal kernel.
+"""Print kernels as text that `smelt.kernel.text_parse` reads back to an equal kernel.
 
 print(text(kernel))
 kernel log_relu(x: f32[r,c], b: f32[c]) -> y: f32[r,c]
@@ -37,36 +37,37 @@ from smelt.types.expr import Index
 from smelt.types.tensor import shape_text
 
 WIDTH: Final = 100
+"""Longest line of printed text, in columns."""
 _PREFIX: Final = {name: symbol for symbol, name in UNARY.items()}
 
 
 def text(kernel: ir.Kernel) -> str:
-    """The kernel as text, without a final newline."""
+    """Return the kernel as text, without a final newline."""
     return _Printer(kernel).kernel_text()
 
 
 def statement_text(statement: ir.Statement, kernel: ir.Kernel) -> str:
-    """One statement of a kernel, of a stream only the first line."""
+    """Return the text of one statement; of a stream only its first line."""
     printer = _Printer(kernel)
-    printer.env = Env.after(kernel) if _sound(kernel) else printer.env
+    printer.env = Env.after(kernel) if _well_formed(kernel) else printer.env
     return printer.head(statement)
 
 
 def value_text(value: ir.Value, kernel: ir.Kernel) -> str:
-    """A value of a kernel."""
+    """Return the text of a value of a kernel."""
     printer = _Printer(kernel)
-    printer.env = Env.after(kernel) if _sound(kernel) else printer.env
+    printer.env = Env.after(kernel) if _well_formed(kernel) else printer.env
     return printer.value(value).text
 
 
 def index_text(index: Iterable[Index]) -> str:
-    """Index expressions as they stand in brackets: `r,c` or `oy*2 + ky, c`."""
+    """Return index expressions as they appear in brackets: `r,c` or `oy*2 + ky, c`."""
     parts = [_index(e) for e in index]
     return (", " if any(" " in p or "*" in p for p in parts) else ",").join(parts)
 
 
 def _index(e: Index) -> str:
-    """An index expression with a positive term first, if there is one."""
+    """Print an index expression, starting with a positive term if there is one."""
     if not isinstance(e, expr.Expr) or e.terms[0][1] > 0:
         return expr.text(e, index=True)
     signs = sorted(e.terms, key=lambda term: term[1] < 0)
@@ -82,14 +83,14 @@ def _term(monomial: expr.Monomial, factor: int) -> Index:
 
 
 def param_text(param: ir.Param) -> str:
-    """`x: f32[r,c] strides(?,1)`"""
+    """Return the text of a parameter: `x: f32[r,c] strides(?,1)`."""
     out = f"{param.name}: {param.dtype.name}[{shape_text(param.shape)}]"
     if param.strides is not None:
         out += f" strides({','.join('?' if s is None else str(s) for s in param.strides)})"
     return out
 
 
-def _sound(kernel: ir.Kernel) -> bool:
+def _well_formed(kernel: ir.Kernel) -> bool:
     try:
         Env.after(kernel)
     except SmeltError:
@@ -99,14 +100,14 @@ def _sound(kernel: ir.Kernel) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A printed value: text, how tightly it binds, and its type if that could be told."""
+    """Printed value: text, binding strength, and its type if known."""
 
     text: str
     level: int
     dtype: DType | None
 
     def at(self, level: int) -> str:
-        """The text for a place that wants a binding of at least `level`."""
+        """Return the text for a context that needs binding strength `level` or more."""
         return self.text if self.level >= level else f"({self.text})"
 
 
@@ -122,33 +123,35 @@ class _Printer:
         self.streams = any(isinstance(s, ir.Stream) for s in kernel.body)
         self.again = False
         self.lines: dict[int, str] = {}
-        """What statements say that are no streams, by their addresses: it is the same in all forms
-        of the whole."""
+        """Cached text of statements other than streams, by object id.
 
-    # ---- the whole -----------------------------------------------------------------------------
+        It does not depend on the list of axes.
+        """
+
+    # ---- kernel --------------------------------------------------------------------------------
 
     def kernel_text(self) -> str:
         body = self._body()
         used = walk.axes_used(self.kernel)
         names = [a for a in words_in("\n".join(body)) if a in used]
-        listed = names != list(self.extents) or not all(map(self._understood, self.extents))
+        listed = names != list(self.extents) or not all(map(self._extent_is_implied, self.extents))
         lines = [*self._header(), *(f"  # {c}" for c in self.kernel.comments)]
         if listed:
             self.inline, self.again = False, True
-            shown = (a if self._usual(a) else self._axis_in(a) for a in self.extents)
+            shown = (a if self._has_default_extent(a) else self._axis_in(a) for a in self.extents)
             lines.append(f"  axis {', '.join(shown)}")
             body = self._body()
         lines.extend(f"  require {_fact_text(fact)}" for fact in self.kernel.facts)
         return "\n".join(lines + body)
 
-    def _understood(self, axis: str) -> bool:
-        """Whether the parser knows the extent of an axis without a list of axes."""
+    def _extent_is_implied(self, axis: str) -> bool:
+        """Return whether the parser knows the extent of an axis without an `axis` line."""
         params = (*self.kernel.inputs, *self.kernel.outputs)
-        if not self._usual(axis):
+        if not self._has_default_extent(axis):
             return axis in self.told
         return any(axis in expr.sizes_of(d) for p in params for d in p.shape)
 
-    def _usual(self, axis: str) -> bool:
+    def _has_default_extent(self, axis: str) -> bool:
         return self.extents[axis] == expr.size(axis)
 
     def _axis_in(self, axis: str) -> str:
@@ -156,17 +159,17 @@ class _Printer:
 
     def _header(self) -> list[str]:
         start = f"kernel {self.kernel.name}("
-        inputs = _grouped(self.kernel.inputs)
-        known = set(self.kernel.inputs)
-        outputs = _grouped(self.kernel.outputs, known)
+        inputs = _param_texts(self.kernel.inputs)
+        input_set = set(self.kernel.inputs)
+        outputs = _param_texts(self.kernel.outputs, input_set)
         line = f"{start}{', '.join(inputs)}) -> {', '.join(outputs)}"
         if len(line) <= WIDTH:
             return [line]
         first = [*(f"{p}," for p in inputs[:-1]), *(f"{p}" for p in inputs[-1:])]
-        lines = [start, *_filled(first), f") -> {', '.join(outputs)}"]
+        lines = [start, *_fill_lines(first), f") -> {', '.join(outputs)}"]
         if len(lines[-1]) > WIDTH:
             last = [*(f"{p}," for p in outputs[:-1]), outputs[-1]]
-            lines[-1:] = [") -> (", *_filled(last), ")"]
+            lines[-1:] = [") -> (", *_fill_lines(last), ")"]
         return lines
 
     def _body(self) -> list[str]:
@@ -189,7 +192,7 @@ class _Printer:
     def _block(self, block: ir.Block) -> str:
         out = block.axis
         if block.axis not in self.told and block.axis in self.extents:
-            if self.inline and not self._usual(block.axis):
+            if self.inline and not self._has_default_extent(block.axis):
                 extent = expr.text(self.extents[block.axis])
                 out = f"{block.axis} in {f'({extent})' if ' ' in extent else extent}"
             self.told.add(block.axis)
@@ -199,12 +202,12 @@ class _Printer:
             out += "/all" if block.size is None else f"/{block.size}"
         if block.part is not None:
             out += f" of {block.part}"
-        return out + self._ends(block)
+        return out + self._bounds(block)
 
-    def _ends(self, block: ir.Block) -> str:
-        """Where a block starts and stops."""
+    def _bounds(self, block: ir.Block) -> str:
+        """Print where a block starts and stops."""
         ends = (("from", block.start), ("to", block.stop))
-        return "".join(f" {w} {self._tight(v)}" for w, v in ends if v is not None)
+        return "".join(f" {w} {self._bracketed(v)}" for w, v in ends if v is not None)
 
     # ---- statements ----------------------------------------------------------------------------
 
@@ -218,28 +221,28 @@ class _Printer:
             if self.streams or not self.again:
                 self._bind(s)
             if isinstance(s, ir.Stream):
-                own = self.env
-                self.env = own.child()
+                scope = self.env
+                self.env = scope.child()
                 self._statements(s.body, lines, depth + 2)
-                self.env = own
+                self.env = scope
             self.fixed = outer
 
     def _bind(self, s: ir.Statement) -> None:
-        with suppress(SmeltError):  # a kernel that is not well formed still has to be readable
+        with suppress(SmeltError):  # print malformed kernels too
             self.env.bind(s)
 
     def head(self, s: ir.Statement) -> str:
-        """A statement's own line."""
+        """Return the first line of a statement."""
         match s:
             case ir.Let(name=name, value=ir.If(ir.Partial(cut), value, ir.Ref(old, False))) if (
                 old == name
             ):
-                return f"{name} = {self._tight(value)} if partial({self.value(cut).text})"
+                return f"{name} = {self._bracketed(value)} if partial({self.value(cut).text})"
             case ir.Let(name=name, value=value):
                 return f"{name} = {self.value(value).text}"
             case ir.Position(name=name, value=value, extent=extent):
-                whole = _index(extent)
-                return f"{name} = position({self.value(value).text}, {whole})"
+                bound_text = _index(extent)
+                return f"{name} = position({self.value(value).text}, {bound_text})"
             case ir.Update(state=name, value=value):
                 bound = self.env.names.get(name)
                 return f"{name}' = {self.value(value, bound.dtype if bound else None).text}"
@@ -257,19 +260,19 @@ class _Printer:
     def _stream(self, s: ir.Stream) -> str:
         out = f"stream {', '.join(self._block(b) for b in s.blocks)}"
         if s.where is not None:
-            out += f" where {self._tight(s.where)}"
+            out += f" where {self._bracketed(s.where)}"
         if s.sees:
-            out += f" seeing {', '.join(b.axis + self._ends(b) for b in s.sees)}"
+            out += f" seeing {', '.join(b.axis + self._bounds(b) for b in s.sees)}"
         if s.states:
             out += f" with {', '.join(self._state(x) for x in s.states)}"
         return out
 
     def _state(self, state: ir.State) -> str:
-        out = f"{state.name} = {self._tight(state.init)}"
-        return out if self._own_axes(state) else f"{out} [{','.join(state.axes)}]"
+        out = f"{state.name} = {self._bracketed(state.init)}"
+        return out if self._has_default_axes(state) else f"{out} [{','.join(state.axes)}]"
 
-    def _own_axes(self, state: ir.State) -> bool:
-        """Whether the axes are those of the first value."""
+    def _has_default_axes(self, state: ir.State) -> bool:
+        """Return whether the state's axes are those of its initial value."""
         try:
             axes = axes_of(state.init, self.env) - self.fixed
         except SmeltError:
@@ -279,11 +282,11 @@ class _Printer:
     # ---- values --------------------------------------------------------------------------------
 
     def value(self, v: ir.Value, expected: DType | None = None) -> _Piece:
-        """A value at a place where bare numbers are taken for `expected`."""
+        """Print a value where untyped literals are read as `expected`."""
         kind = flexible(v)
         if kind is not None:
             assert isinstance(v, ir.Const | ir.IndexValue)
-            return self._bare(v, typed=v.dtype != bare_type(kind, expected))
+            return self._literal(v, typed=v.dtype != bare_type(kind, expected))
         match v:
             case ir.Const(value=number):
                 shown = "none" if number == ir.NO_EXPONENT else "true" if number else "false"
@@ -296,9 +299,9 @@ class _Printer:
                 inner = self._typed(arg)
                 return _atom(f"{dtype.name}({inner.text})", dtype.compute)
             case ir.Reduce(combine=name, arg=arg, over=over, dtype=dtype):
-                return self._fold(name, arg, "over", over, dtype)
+                return self._reduction(name, arg, "over", over, dtype)
             case ir.Scan(combine=name, arg=arg, along=along, dtype=dtype):
-                return self._fold(name, arg, "along", (along,), dtype)
+                return self._reduction(name, arg, "along", (along,), dtype)
             case ir.Dot():
                 return self._dot(v)
             case ir.Ref(name=name, next=new):
@@ -319,19 +322,19 @@ class _Printer:
         except SmeltError:
             return None
 
-    def _tight(self, v: ir.Value) -> str:
-        """The text with brackets around a conditional value."""
+    def _bracketed(self, v: ir.Value) -> str:
+        """Print a value, with a conditional in brackets."""
         return self.value(v).at(LEVELS["if"] + 1)
 
     def _typed(self, v: ir.Value) -> _Piece:
-        """The text where a bare number would be misread: its type is written."""
+        """Print a value, writing the type of a literal that would be misread."""
         if isinstance(v, ir.Const | ir.IndexValue) and flexible(v):
-            return self._bare(v, typed=True)
+            return self._literal(v, typed=True)
         return self.value(v)
 
-    def _bare(self, v: ir.Const | ir.IndexValue, *, typed: bool) -> _Piece:
+    def _literal(self, v: ir.Const | ir.IndexValue, *, typed: bool) -> _Piece:
         if isinstance(v, ir.Const):
-            shown = _number(v)
+            shown = _number_text(v)
             level = LEVELS["unary" if shown.startswith("-") else "atom"]
         else:
             shown = _index(v.index)
@@ -350,16 +353,16 @@ class _Printer:
         return _Piece(f"{shown} else {self.value(other, dtype).text}", LEVELS["else"], dtype)
 
     def _operands(self, op: str, args: tuple[ir.Value, ...]) -> list[_Piece]:
-        """The operands, with types written where the parser would take a bare one for another."""
+        """Print operands, writing types where the parser would infer another one."""
         pieces = [None if flexible(a) else self.value(a) for a in args]
-        known: list[Known] = [
+        operand_dtypes: list[Known] = [
             p.dtype if p is not None else flexible(a) for a, p in zip(args, pieces, strict=True)
         ]
         while True:
-            types = operand_types(op, tuple(known)) or (None,) * len(args)
+            types = operand_types(op, tuple(operand_dtypes)) or (None,) * len(args)
             wrong = [
                 place
-                for place, (a, k) in enumerate(zip(args, known, strict=True))
+                for place, (a, k) in enumerate(zip(args, operand_dtypes, strict=True))
                 if isinstance(k, str)
                 and isinstance(a, ir.Const | ir.IndexValue)
                 and a.dtype != types[place]
@@ -368,7 +371,7 @@ class _Printer:
                 break
             for place in wrong:
                 pieces[place] = self._typed(args[place])
-                known[place] = self._dtype(args[place])
+                operand_dtypes[place] = self._dtype(args[place])
         return [
             p if p is not None else self.value(a, types[place])
             for place, (a, p) in enumerate(zip(args, pieces, strict=True))
@@ -393,38 +396,39 @@ class _Printer:
             return _Piece(_PREFIX[v.op] + pieces[0].at(level + 1), level, dtype)
         return _atom(f"{v.op}({', '.join(p.text for p in pieces)})", dtype)
 
-    def _fold(
+    def _reduction(
         self, name: str, arg: ir.Value, word: str, axes: tuple[str, ...], dtype: DType
     ) -> _Piece:
         piece = self.value(arg)
-        tail = _as(name, piece.dtype, dtype)
+        tail = _dtype_suffix(name, piece.dtype, dtype)
         inner = f"{piece.at(LEVELS['if'] + 1)} {word} {', '.join(axes)}{tail}"
         return _atom(f"{name}({inner})", dtype.compute)
 
     def _dot(self, v: ir.Dot) -> _Piece:
         left, right = self._operands("mul", (v.left, v.right))
-        tail = _as("sum", left.dtype, v.dtype)
+        tail = _dtype_suffix("sum", left.dtype, v.dtype)
         loose = LEVELS["if"] + 1
         inner = f"{left.at(loose)}, {right.at(loose)} over {', '.join(v.over)}{tail}"
         return _atom(f"dot({inner})", v.dtype.compute)
 
     def _if(self, v: ir.If, expected: DType | None) -> _Piece:
         first, second = flexible(v.value), flexible(v.other)
-        own = expected if first else self._dtype(v.value)  # what the second side goes by
-        wanted = self._dtype(v.other) if first and not second else own
-        tight = LEVELS["else"] + 1  # or an `else` could be taken for that of a load
-        chosen = self.value(v.value, wanted if first else None).at(tight)
+        # The parser takes the second side's type from it.
+        expected_other = expected if first else self._dtype(v.value)
+        expected_first = self._dtype(v.other) if first and not second else expected_other
+        tight = LEVELS["else"] + 1  # else an `else` could be read as part of a load
+        chosen = self.value(v.value, expected_first if first else None).at(tight)
         condition = self.value(v.condition).at(tight)
-        other = self.value(v.other, own).at(LEVELS["if"])
-        return _Piece(f"{chosen} if {condition} else {other}", LEVELS["if"], wanted)
+        other = self.value(v.other, expected_other).at(LEVELS["if"])
+        return _Piece(f"{chosen} if {condition} else {other}", LEVELS["if"], expected_first)
 
 
 def _atom(shown: str, dtype: DType | None) -> _Piece:
     return _Piece(shown, LEVELS["atom"], dtype)
 
 
-def _as(combine: str, arg: DType | None, dtype: DType) -> str:
-    """` as f64`, where a fold's type is not the one that follows from its argument's."""
+def _dtype_suffix(combine: str, arg: DType | None, dtype: DType) -> str:
+    """Return ` as f64` if a reduction's type does not follow from its argument's."""
     row = COMBINES.get(combine)
     try:
         usual = row.result(arg) if row is not None and arg is not None else None
@@ -433,8 +437,8 @@ def _as(combine: str, arg: DType | None, dtype: DType) -> str:
     return "" if usual == dtype else f" as {dtype.name}"
 
 
-def _number(c: ir.Const) -> str:
-    """The shortest text that reads back to the same number."""
+def _number_text(c: ir.Const) -> str:
+    """Return the shortest text that reads back to the same number."""
     v = c.value
     if not isinstance(v, float):
         return str(v)
@@ -446,7 +450,7 @@ def _number(c: ir.Const) -> str:
 
 
 def _fact_text(fact: Index) -> str:
-    """`n - 5 >= 0` as `n >= 5`."""
+    """Print `n - 5 >= 0` as `n >= 5`."""
     left: Index = 0
     right: Index = 0
     for monomial, factor in fact.terms if isinstance(fact, expr.Expr) else (((), fact),):
@@ -458,17 +462,17 @@ def _fact_text(fact: Index) -> str:
     return f"{expr.text(left)} >= {expr.text(right)}"
 
 
-def _grouped(params: tuple[ir.Param, ...], known: set[ir.Param] | None = None) -> list[str]:
-    """Texts of parameters; families of one type share it, outputs in place need none."""
+def _param_texts(params: tuple[ir.Param, ...], inputs: set[ir.Param] | None = None) -> list[str]:
+    """Print parameters: families of one type share it, in-place outputs need none."""
     out: list[str] = []
     place = 0
     while place < len(params):
         p = params[place]
         stop = place + 1
-        if known and p in known:
+        if inputs and p in inputs:
             out.append(p.name)
         elif p.each:
-            while stop < len(params) and _alike(p, params[stop], known):
+            while stop < len(params) and _same_type(p, params[stop], inputs):
                 stop += 1
             names = ", ".join(q.name for q in params[place:stop])
             out.append(f"{names}: {param_text(p)[len(p.name) + 2 :]} for each of {p.each}")
@@ -478,13 +482,13 @@ def _grouped(params: tuple[ir.Param, ...], known: set[ir.Param] | None = None) -
     return out
 
 
-def _alike(p: ir.Param, q: ir.Param, known: set[ir.Param] | None) -> bool:
-    same = (p.dtype, p.shape, p.strides, p.each) == (q.dtype, q.shape, q.strides, q.each)
-    return same and not (known and q in known)
+def _same_type(p: ir.Param, q: ir.Param, inputs: set[ir.Param] | None) -> bool:
+    same_type = (p.dtype, p.shape, p.strides, p.each) == (q.dtype, q.shape, q.strides, q.each)
+    return same_type and not (inputs and q in inputs)
 
 
-def _filled(parts: list[str]) -> list[str]:
-    """Parts set in lines of at most `WIDTH` columns."""
+def _fill_lines(parts: list[str]) -> list[str]:
+    """Wrap parts into lines of at most `WIDTH` columns."""
     lines: list[str] = []
     for part in parts:
         if lines and len(lines[-1]) + 1 + len(part) <= WIDTH:

@@ -1,7 +1,7 @@
-"""Reader of values and index expressions, which finds types on the way.
+"""Parse values and index expressions, inferring types.
 
-The types of bare numbers come from what stands beside them (`smelt.kernel.text_grammar`), so a
-value is either typed already or waits, as `Bare`, for the place where it goes.
+The types of bare literals come from their context (`smelt.kernel.text_grammar`), so a parsed
+value is either typed or waits, as `Bare`, until its context is known.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _EXTREMES: Final = {"min": expr.minimum, "max": expr.maximum}
 
 @dataclass(frozen=True, slots=True)
 class Bare:
-    """A number or an index whose type follows from its surroundings."""
+    """Number or index whose type follows from its context."""
 
     number: float | int | None
     index: Index | None
@@ -55,7 +55,7 @@ class Bare:
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A value of known type."""
+    """Value of known type."""
 
     value: ir.Value
     dtype: DType
@@ -66,19 +66,19 @@ Piece: TypeAlias = Bare | Typed
 
 @dataclass
 class Names:
-    """What the names of a kernel mean while it is read."""
+    """Meaning of the names of a kernel while it is parsed."""
 
     env: Env
     extents: dict[str, Index]
-    """Extents of the axes that were declared or met so far."""
+    """Extents of the axes declared or used so far."""
     sizes: set[str]
     parts: dict[str, Index] = field(default_factory=dict)
-    """Split axes and how many parts they have."""
+    """Part axes and their numbers of parts."""
     hoisted: list[ir.Statement] = field(default_factory=list)
-    """Positions that an index expression computed in place."""
+    """Positions computed in place by an index expression."""
 
     def axis(self, name: str) -> Index | None:
-        """The index of an axis; a size that nothing else is called by names its own axis."""
+        """Return the index of an axis, or None; an unbound size names its own axis."""
         if name in self.parts and name not in self.extents:
             return expr.axis(name, self.parts[name])
         if name not in self.extents:
@@ -88,7 +88,7 @@ class Names:
         return expr.axis(name, self.extents[name])
 
     def index(self, name: str) -> Index | None:
-        """What a bare name means in an index expression: an axis or a computed position."""
+        """Return what a bare name means in an index: an axis or a computed position."""
         bound = self.env.names.get(name)
         if bound is not None:
             return None if bound.index is None else expr.value(name, bound.index)
@@ -96,21 +96,22 @@ class Names:
 
 
 class IndexReader:
-    """Sums and products of integers, sizes, axes and positions."""
+    """Parser of index expressions: sums and products of integers, sizes, axes, positions."""
 
     def __init__(self, cursor: Cursor, names: Names) -> None:
         self.c, self.names = cursor, names
 
     def sizes_only(self) -> Index:
-        """An expression where a bare name is a size: shapes, extents, facts."""
+        """Parse an expression where a bare name is a size: shapes, extents, facts."""
         return self._sum(self._size)
 
     def anywhere(self, dimension: Index | None = None) -> Index:
-        """An expression where a bare name is an axis or a position and `size(n)` is a size.
+        """Parse an expression where a bare name is an axis or a position.
 
-        `dimension` is the extent of what it indexes, for positions computed in place.
+        `size(n)` is a size. `dimension` is the extent of the indexed dimension, for positions
+        computed in place.
         """
-        return self._sum(lambda: self._place(dimension))
+        return self._sum(lambda: self._axis_or_position(dimension))
 
     def _sum(self, leaf: Callable[[], Index]) -> Index:
         negative = self.c.accept("-")
@@ -154,12 +155,12 @@ class IndexReader:
         return leaf()
 
     def named_size(self) -> Index:
-        """`size(n)`"""
+        """Parse `size(n)`."""
         self.c.take()
         self.c.expect("(")
-        found = self._size()
+        size = self._size()
         self.c.expect(")")
-        return found
+        return size
 
     def _size(self) -> Index:
         token = self.c.token
@@ -169,20 +170,20 @@ class IndexReader:
         self.names.sizes.add(name)
         return expr.size(name)
 
-    def _place(self, dimension: Index | None) -> Index:
+    def _axis_or_position(self, dimension: Index | None) -> Index:
         token, following = self.c.token, self.c.ahead(1)
         if token.kind == "name" and following.text == "[" and following.touching:
             if dimension is None:
                 self.c.fail("a computed position has no place here", token)
             return self._computed(dimension)
         name = self.c.name("an axis, a position, a size or a whole number")
-        found = self.names.index(name)
-        if found is None:
+        index = self.names.index(name)
+        if index is None:
             self.c.fail(f"{name!r} is no axis and no position (a size reads size({name}))", token)
-        return found
+        return index
 
     def _computed(self, dimension: Index) -> Index:
-        """`table[ids[t], d]`: the inner load becomes a position of its own."""
+        """Parse `table[ids[t], d]`: the inner load becomes a hoisted position."""
         value = ValueReader(self.c, self.names).load()
         k = len(self.names.env.names) + len(self.names.hoisted)
         name = f"{value.param}_{k}"
@@ -193,7 +194,7 @@ class IndexReader:
 
 
 class ValueReader:
-    """Values with operators, by precedence."""
+    """Operator-precedence parser of values."""
 
     def __init__(self, cursor: Cursor, names: Names) -> None:
         self.c, self.names = cursor, names
@@ -204,24 +205,24 @@ class ValueReader:
         return self.names.env
 
     def value(self, expected: DType | None = None) -> Typed:
-        """A value; bare numbers at its top become `expected`."""
+        """Parse a value; literals at its top level become `expected`."""
         return self.shallow(self.settle(self.conditional(expected), expected))
 
     def value_tight(self) -> Typed:
-        """A value without a condition behind it."""
+        """Parse a value without a trailing condition."""
         return self.shallow(self.settle(self.operand(LEVELS["if"] + 1), None))
 
-    def shallow(self, found: Typed) -> Typed:
-        """The value, unless it is so deep that walking it would run out of stack."""
-        level, deep = [found.value], 0
+    def shallow(self, typed: Typed) -> Typed:
+        """Return the value, or fail if it is too deep for recursive passes."""
+        level, depth = [typed.value], 0
         while level:
-            level, deep = [child for v in level for child in children(v)], deep + 1
-            if deep > 4 * DEEPEST:
+            level, depth = [child for v in level for child in children(v)], depth + 1
+            if depth > 4 * DEEPEST:
                 self.c.fail("a value of so many operators has to be cut in pieces with names")
-        return found
+        return typed
 
     def settle(self, piece: Piece, expected: DType | None) -> Typed:
-        """A piece with its type."""
+        """Give a parsed piece its type."""
         if isinstance(piece, Typed):
             return piece
         dtype = bare_type(piece.kind, expected)
@@ -233,8 +234,8 @@ class ValueReader:
         number = piece.number
         assert number is not None
         if not dtype.is_float:
-            whole = math.isfinite(number) and number == int(number)
-            if dtype == bool_ or not whole:
+            is_integer = math.isfinite(number) and number == int(number)
+            if dtype == bool_ or not is_integer:
                 self.c.fail(f"{piece.token.text} is no {dtype.name}", piece.token)
             info = np.iinfo(dtype.numpy)
             if not info.min <= number <= info.max:
@@ -242,46 +243,48 @@ class ValueReader:
         return Typed(ir.Const(number, dtype), dtype.compute)
 
     def conditional(self, expected: DType | None = None) -> Piece:
-        """`a if c else b`, or what binds tighter."""
+        """Parse `a if c else b`, or anything that binds tighter."""
         first = self.operand(LEVELS["if"] + 1)
         if not self.c.accept("if"):
             return first
         return self.chosen(first, self.condition(), expected)
 
     def condition(self) -> Typed:
-        """What stands between `if` and `else`: loads in it leave that `else` alone."""
+        """Parse the condition between `if` and `else`; its loads do not take that `else`."""
         outer, self.in_condition = self.in_condition, True
-        found = self.value_tight()
+        typed = self.value_tight()
         self.in_condition = outer
-        return found
+        return typed
 
-    def _closed(self) -> Piece:
-        """A value in round brackets, whose first is behind us."""
+    def _bracketed(self) -> Piece:
+        """Parse a value in round brackets, after the opening one."""
         outer, self.in_condition = self.in_condition, False
-        found = self.conditional()
+        piece = self.conditional()
         self.in_condition = outer
-        return found
+        return piece
 
     def chosen(self, first: Piece, condition: Typed, expected: DType | None = None) -> Typed:
-        """The `else` of a conditional value, and the whole."""
+        """Parse the `else` of a conditional value and return the conditional."""
         self.c.expect("else")
-        own = first.dtype if isinstance(first, Typed) else expected
-        second = self.conditional(own)
-        wanted = second.dtype if isinstance(second, Typed) and isinstance(first, Bare) else own
-        value, other = self.settle(first, wanted), self.settle(second, wanted)
+        first_dtype = first.dtype if isinstance(first, Typed) else expected
+        second = self.conditional(first_dtype)
+        dtype = (
+            second.dtype if isinstance(second, Typed) and isinstance(first, Bare) else first_dtype
+        )
+        value, other = self.settle(first, dtype), self.settle(second, dtype)
         return Typed(ir.If(condition.value, value.value, other.value), value.dtype)
 
     def operand(self, level: int) -> Piece:
-        """A value that binds at least as tightly as `level`."""
+        """Parse a value that binds at least as tightly as `level`."""
         left = self.prefixed()
         while self.c.token.kind == "mark" and self.c.token.text in BINARY:
             mark = self.c.token
-            own = LEVELS[mark.text]
-            if own < level:
+            binding = LEVELS[mark.text]
+            if binding < level:
                 break
             self.c.take()
-            left = self.apply(BINARY[mark.text], [left, self.operand(own + 1)], mark)
-            if own == LEVELS["<"] and self.c.at("==", "!=", "<", "<=", ">", ">="):
+            left = self.apply(BINARY[mark.text], [left, self.operand(binding + 1)], mark)
+            if binding == LEVELS["<"] and self.c.at("==", "!=", "<", "<=", ">", ">="):
                 self.c.fail("comparisons do not chain: use brackets and &")
         return left
 
@@ -297,7 +300,7 @@ class ValueReader:
         return self.apply(UNARY[mark.text], [inner], mark)
 
     def apply(self, op: str, pieces: list[Piece], token: Token) -> Typed:
-        """A scalar operator, with bare operands given their types."""
+        """Apply a scalar operator, giving untyped operands their types."""
         types = operand_types(
             op, tuple(p.dtype if isinstance(p, Typed) else p.kind for p in pieces)
         )
@@ -311,7 +314,7 @@ class ValueReader:
             self.c.fail(error.message, token)
         return Typed(ir.Apply(op, tuple(a.value for a in args)), dtype)
 
-    # ---- what needs no brackets ----------------------------------------------------------------
+    # ---- primaries -----------------------------------------------------------------------------
 
     def primary(self) -> Piece:
         token, following = self.c.token, self.c.ahead(1)
@@ -319,14 +322,14 @@ class ValueReader:
             self.c.take()
             return Bare(_literal(token.text), None, token)
         if self.c.accept("("):
-            inner = self._closed()
+            inner = self._bracketed()
             self.c.expect(")")
             return inner
         if token.kind != "name":
             self.c.fail(f"a value expected, found {self.c.shown()}")
         if following.text == "[" and following.touching:
-            found = self.load()
-            return Typed(found, self.env.param(found.param).dtype.compute)
+            load = self.load()
+            return Typed(load, self.env.param(load.param).dtype.compute)
         if following.text == "(":
             return self.call()
         if following.text == "'" and following.touching:
@@ -359,7 +362,7 @@ class ValueReader:
         return Typed(ir.Ref(token.text, next=True), bound.dtype)
 
     def load(self) -> ir.Load:
-        """`x[r,c]`, perhaps with `else 0`."""
+        """Parse `x[r,c]`, optionally followed by `else 0`."""
         token = self.c.take()
         param = self.env.params.get(token.text)
         if param is None:
@@ -373,14 +376,14 @@ class ValueReader:
         return ir.Load(param.name, index, other)
 
     def brackets(self, param: ir.Param) -> tuple[Index, ...]:
-        """The index of a load or a store."""
+        """Parse the index of a load or a store."""
         token = self.c.expect("[")
         index: list[Index] = []
         while not self.c.at("]"):
             if index:
                 self.c.expect(",")
-            whole = param.shape[len(index)] if len(index) < len(param.shape) else None
-            index.append(IndexReader(self.c, self.names).anywhere(whole))
+            extent = param.shape[len(index)] if len(index) < len(param.shape) else None
+            index.append(IndexReader(self.c, self.names).anywhere(extent))
         self.c.take()
         if len(index) != len(param.shape):
             rank = len(param.shape)
@@ -388,7 +391,7 @@ class ValueReader:
         return tuple(index)
 
     def call(self) -> Piece:
-        """A function: conversion, fold, index or scalar operator."""
+        """Parse a call: conversion, reduction, index or scalar operator."""
         token = self.c.token
         name = token.text
         if name == "size":
@@ -396,27 +399,27 @@ class ValueReader:
         self.c.take()
         self.c.expect("(")
         if name == "index":
-            found: Piece = Bare(None, IndexReader(self.c, self.names).anywhere(), token)
+            piece: Piece = Bare(None, IndexReader(self.c, self.names).anywhere(), token)
         elif name in EXTREMES:
-            found = self._extreme(*EXTREMES[name])
+            piece = self._extreme(*EXTREMES[name])
         elif name == "partial":
-            found = Typed(ir.Partial(self.settle(self._closed(), None).value), bool_)
+            piece = Typed(ir.Partial(self.settle(self._bracketed(), None).value), bool_)
         elif name in DTYPES:
-            found = self._conversion(DTYPES[name])
+            piece = self._conversion(DTYPES[name])
         else:
-            found = self._function(name, token)
+            piece = self._function(name, token)
         self.c.expect(")")
-        return found
+        return piece
 
     def _extreme(self, of_axis: bool, largest: bool) -> Typed:
         token = self.c.token
         if of_axis and self.names.axis(token.text) is None:
             self.c.fail(f"{token.text!r} is no axis", token)
-        found = self.settle(self._closed(), dtypes.i64 if of_axis else None)
-        return Typed(ir.Extreme(found.value, largest), found.dtype)
+        typed = self.settle(self._bracketed(), dtypes.i64 if of_axis else None)
+        return Typed(ir.Extreme(typed.value, largest), typed.dtype)
 
     def _conversion(self, dtype: DType) -> Typed:
-        inner = self._closed()
+        inner = self._bracketed()
         if isinstance(inner, Bare):
             return self._as_type(inner, dtype)
         return Typed(ir.Cast(inner.value, dtype), dtype.compute)
@@ -428,35 +431,35 @@ class ValueReader:
         while not self.c.at(")"):
             if pieces:
                 self.c.expect(",")
-            pieces.append(self._closed())
+            pieces.append(self._bracketed())
             if self.c.at("over", "along"):
-                return self._fold(name, pieces, token)
+                return self._reduction(name, pieces, token)
         if name not in SCALARS:
             self.c.fail(f"'over' and the axes that {name} ends are missing")
         return self.apply(name, pieces, token)
 
-    def _fold(self, name: str, pieces: list[Piece], token: Token) -> Typed:
+    def _reduction(self, name: str, pieces: list[Piece], token: Token) -> Typed:
         word = self.c.take().text
         axes = [self._axis()]
         while self.c.accept(","):
             axes.append(self._axis())
-        wanted = DTYPES.get(self.c.take().text) if self.c.accept("as") else None
+        dtype_written = DTYPES.get(self.c.take().text) if self.c.accept("as") else None
         if name == "dot" and word == "over":
             if len(pieces) != 2:
                 self.c.fail(f"dot takes 2 values, not {len(pieces)}", token)
             product = self.apply("mul", pieces, token)
             assert isinstance(product.value, ir.Apply)
             left, right = product.value.args
-            dtype = wanted or self._result("sum", dtype_of(left, self.env), token)
+            dtype = dtype_written or self._result("sum", dtype_of(left, self.env), token)
             return Typed(ir.Dot(left, right, tuple(axes), dtype), dtype.compute)
         if name not in COMBINES or len(pieces) != 1:
             self.c.fail(f"{name} does not fold {len(pieces)} values {word} axes", token)
         arg = self.settle(pieces[0], None)
-        dtype = wanted or self._result(name, arg.dtype, token)
+        dtype = dtype_written or self._result(name, arg.dtype, token)
         if word == "over":
             return Typed(ir.Reduce(name, arg.value, tuple(axes), dtype), dtype.compute)
         if len(axes) != 1:
-            self.c.fail("a running fold goes along one axis", token)
+            self.c.fail("a scan goes along one axis", token)
         return Typed(ir.Scan(name, arg.value, axes[0], dtype), dtype.compute)
 
     def _result(self, combine: str, dtype: DType, token: Token) -> DType:
@@ -478,7 +481,7 @@ def _literal(text: str) -> float | int:
 
 
 def _is_literal(cursor: Cursor) -> bool:
-    """Whether what follows the `else` at hand is a number, so that it belongs to the load."""
+    """Return whether the `else` at the cursor is part of a load: a literal follows."""
     place = 2 if cursor.ahead(1).text == "-" else 1
     token, following = cursor.ahead(place), cursor.ahead(place + 1)
     if token.kind == "number" or token.text in ("inf", "nan", "none", "true", "false"):

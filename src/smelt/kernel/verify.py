@@ -1,9 +1,9 @@
-"""The verifier: refuses kernels that could read or write wrongly, before anything runs.
+"""Verify kernels: reject any that could read or write wrongly, before they run.
 
-It refuses unknown and doubly bound names, types that do not follow, axes a state does not declare,
-reads of what a stream has not carried yet, folds over an axis of which a block sees a part, indices
-that can leave their array, stores that two blocks or visits could both do, and split streams whose
-states are no monoid.
+Rejected are unknown and doubly bound names, mistyped values, axes a state does not declare, reads
+of a state not yet carried, reductions over an axis that a block sees only in part, indices that
+can leave their array, stores that two blocks or visits could both do, and split streams whose
+states do not form a monoid.
 
 >>> from smelt.kernel.text import parse
 >>> verify(
@@ -42,19 +42,22 @@ from smelt.types.expr import Index
 
 
 def verify(kernel: ir.Kernel) -> ir.Kernel:
-    """The kernel itself.  Raises VerifyError with the statement, the reason and the text."""
+    """Check a kernel and return it.
+
+    Raises VerifyError with the statement, the reason and the kernel's text.
+    """
     _Verifier(kernel).run()
     return kernel
 
 
 @dataclass
-class _Written:
-    """A store that was seen: what it may write."""
+class _CheckedStore:
+    """Store already checked, with what it may write."""
 
     store: ir.Store
     facts: Facts
     whole: frozenset[str]
-    """Axes of which all positions are there at once, where it stands."""
+    """Axes with all positions present at once where the store stands."""
     streams: tuple[ir.Stream, ...]
 
 
@@ -62,25 +65,27 @@ class _Verifier:
     def __init__(self, kernel: ir.Kernel) -> None:
         self.kernel = kernel
         self.statement: ir.Statement | None = None
-        self.written: list[_Written] = []
+        self.written: list[_CheckedStore] = []
         self.inputs = {p.name for p in kernel.inputs}
         self.split: ir.Split | None = None
         self.merged = False
         self.seen: frozenset[str] = frozenset()
-        """Axes of which the statement sees a part."""
+        """Axes of which the statement sees only a part."""
         self.parts: set[str] = set()
-        """Split axes over which a stream around the statement is spread."""
+        """Split axes over whose parts an enclosing stream is spread."""
         self.shared: frozenset[str] | None = None
-        """Names bound before the split stream, which all parts agree on."""
+        """Names bound before the split stream, equal in all parts."""
         grid = [e for e in kernel.grid if isinstance(e, ir.Block)]
         extents = {a.name: a.extent for a in kernel.axes}
         for entry in walk.splits(kernel):
             self.split = entry
             extents.setdefault(entry.name, entry.parts)
-        whole = frozenset(b.axis for b in grid) | {s.name for s in walk.splits(kernel)}
+        blocked_axes = frozenset(b.axis for b in grid) | {s.name for s in walk.splits(kernel)}
         fixed = {b.axis for b in grid if b.size == 1} | {s.name for s in walk.splits(kernel)}
         facts = (*kernel.facts,)
-        self.place = Place(kernel, Env.of(kernel), extents, whole, frozenset(fixed), facts=facts)
+        self.place = Place(
+            kernel, Env.of(kernel), extents, blocked_axes, frozenset(fixed), facts=facts
+        )
 
     def run(self) -> None:
         try:
@@ -148,8 +153,8 @@ class _Verifier:
         _check_unique([*cut, *(s.axis for s in parts), *(s.name for s in parts)], "grid entries")
         for s in parts:
             _check_sizes(s.parts, f"the number of parts {s.name}")
-            few = isinstance(s.parts, int) and s.parts < 1
-            if few or self.place.extents[s.name] != s.parts:
+            no_parts = isinstance(s.parts, int) and s.parts < 1
+            if no_parts or self.place.extents[s.name] != s.parts:
                 refuse(f"{s.name} numbers {expr.text(s.parts)} parts")
         for e in kernel.grid:
             if isinstance(e, ir.Block):
@@ -176,16 +181,16 @@ class _Verifier:
     def _statement(self, s: ir.Statement, top: bool) -> None:
         place = self.place
         for load in walk.loads(s) if not isinstance(s, ir.Stream) else ():
-            self._in_place_load(load)
+            self._check_in_place_load(load)
         match s:
             case ir.Let(name=name, value=value):
-                self._fresh(name, kept=_keeps_old(s))
+                self._check_new_name(name, rebinds=_may_rebind(s))
                 place.check(value)
-                self._whole_folds(value)
+                self._check_positional(value)
                 place.env.bind(s)
                 place.lets[name] = value
             case ir.Position(name=name, value=value, extent=extent):
-                self._fresh(name)
+                self._check_new_name(name)
                 if not place.check(value).is_integer:
                     refuse(f"the position {name} is no integer")
                 _check_sizes(extent, f"the extent of {name}")
@@ -200,20 +205,20 @@ class _Verifier:
             case ir.Merge():
                 self._merge(s, top)
 
-    def _whole_folds(self, value: ir.Value) -> None:
-        """What asks for places along an axis sees all of it."""
+    def _check_positional(self, value: ir.Value) -> None:
+        """Reject positional reductions along an axis of which only a part is seen."""
         for v in walk.visit(value):
             if isinstance(v, ir.Reduce) and COMBINES[v.combine].positional:
                 for a in self.seen & set(v.over):
-                    refuse(f"{v.combine} asks for a place along {a}, of which a part is seen")
+                    refuse(f"{v.combine} needs positions along {a}, of which a part is seen")
 
-    def _fresh(self, name: str, *, kept: bool = False) -> None:
+    def _check_new_name(self, name: str, *, rebinds: bool = False) -> None:
         _check_name(name, "value", RESERVED)
         if name in self.place.extents:
             refuse(f"{name} is an axis")
-        if name in self.place.env.names and not kept:
+        if name in self.place.env.names and not rebinds:
             refuse(f"{name} is bound already")
-        if kept and name in self.place.states:
+        if rebinds and name in self.place.states:
             refuse(f"{name} is a state: its new value is {name}'")
 
     def _update(self, s: ir.Update) -> None:
@@ -223,9 +228,9 @@ class _Verifier:
             refuse(f"{s.state} is no state of the stream around it")
         if s.state in place.env.new:
             refuse(f"{s.state}' has a value already")
-        found, wanted = place.check(s.value), place.env.lookup(s.state).dtype
-        if found != wanted:
-            refuse(f"{s.state} is {wanted.name}, its new value {found.name}")
+        dtype, state_dtype = place.check(s.value), place.env.lookup(s.state).dtype
+        if dtype != state_dtype:
+            refuse(f"{s.state} is {state_dtype.name}, its new value {dtype.name}")
         self._check_state_axes(state, s.value)
         place.env.bind(s)
 
@@ -240,10 +245,10 @@ class _Verifier:
         if not top or self.split is None or s.part != self.split.name:
             refuse(f"a merge stands at the top of a kernel whose grid splits an axis into {s.part}")
         merge_rules(self.kernel)
-        kept = {x.name for x in walk.states(self.kernel).values()} & set(s.states)
+        merged = {x.name for x in walk.states(self.kernel).values()} & set(s.states)
         for name, bound in list(place.env.names.items()):
-            alike = name in (self.shared or ()) and s.part not in bound.axes
-            if name not in kept and not alike:
+            equal_in_parts = name in (self.shared or ()) and s.part not in bound.axes
+            if name not in merged and not equal_in_parts:
                 del place.env.names[name]
         del place.extents[s.part]
         place.whole -= {s.part}
@@ -260,7 +265,7 @@ class _Verifier:
             self._stream_block(block)
         fixed = place.fixed | {b.axis for b in s.blocks if b.size == 1}
         for state in s.states:
-            self._fresh(state.name)
+            self._check_new_name(state.name)
             dtype = place.check(state.init)
             if state.dtype is not None and state.dtype.compute != dtype:
                 refuse(f"{state.name} is declared {state.dtype.name} and starts as {dtype.name}")
@@ -286,17 +291,17 @@ class _Verifier:
             refuse("what follows `where` is no bool")
         seen = self.seen
         for block in s.sees:
-            self._seen(block)
+            self._visible_range(block)
         self._body(s.body)
         place.env, place.fixed, place.open_streams, place.states, place.lets, self.parts = outer
         self.statement, self.seen, place.streams = s, seen, streams
 
-    def _seen(self, block: ir.Block) -> None:
-        """A part of an axis, of which nothing outside is stored or told by its place."""
+    def _visible_range(self, block: ir.Block) -> None:
+        """Check a partly seen axis: nothing outside the part is stored or located."""
         place = self.place
         self._block(block)
         if block.axis in self.seen | place.open_streams | place.whole | place.fixed:
-            refuse(f"no part of {block.axis} can be told here: it is cut already")
+            refuse(f"no range of {block.axis} can be given here: it is cut already")
         if block.size is not None or block.part is not None:
             refuse(f"what is seen of {block.axis} is one run of positions")
         self._check_ends(block)
@@ -337,11 +342,11 @@ class _Verifier:
             facts += facts_of(s.where, place.lets)
         with place.given(facts[len(place.facts) :]):
             place.check_inside(param, s.index)
-        found = place.check(s.value)
-        if found != param.dtype.compute:
-            wanted = param.dtype.compute.name
-            refuse(f"{s.param} takes {wanted}, the value is {found.name}")
-        first = self._joined(s) if s.join else self._race(s)
+        dtype = place.check(s.value)
+        if dtype != param.dtype.compute:
+            param_dtype = param.dtype.compute.name
+            refuse(f"{s.param} takes {param_dtype}, the value is {dtype.name}")
+        first = self._scatter_target(s) if s.join else self._check_race(s)
         for other in self.written:
             if (
                 other.store.param == s.param
@@ -350,50 +355,52 @@ class _Verifier:
             ):
                 refuse(f"{s.param} may have been stored before, by another statement")
         cut = place.whole | place.open_streams | self.seen
-        self.written.append(_Written(s, facts, frozenset(place.extents) - cut, place.streams))
+        self.written.append(_CheckedStore(s, facts, frozenset(place.extents) - cut, place.streams))
 
-    def _joined(self, s: ir.Store) -> _Written:
-        """The store that gave first values to all that a joining one may meet, in this block."""
+    def _scatter_target(self, s: ir.Store) -> _CheckedStore:
+        """Return the store that initialised every element this scatter-reduce may touch."""
         place = self.place
         if s.param in self.inputs:
-            refuse(f"{s.param} is written in place, and a value joins what stands there")
-        own = index_axes(s.index, place.env)
-        if self.seen & own:
-            refuse(f"a part of {min(self.seen & own)} is seen, the rest would not be stored")
-        check_join(s, place, own | self._single())
+            refuse(
+                f"{s.param} is written in place, so no value can be combined with what it stores"
+            )
+        store_axes = index_axes(s.index, place.env)
+        if self.seen & store_axes:
+            refuse(f"a part of {min(self.seen & store_axes)} is seen, the rest would not be stored")
+        check_join(s, place, store_axes | self._unit_axes())
         shape = place.env.param(s.param).shape
-        given = (w for w in self.written if w.store.param == s.param and not w.store.join)
-        for first in (w for w in given if w.store.where is None):
+        initial = (w for w in self.written if w.store.param == s.param and not w.store.join)
+        for first in (w for w in initial if w.store.where is None):
             pairs = zip(first.store.index, s.index, shape, strict=True)
             if all(reaches(e, at, n, place, first.whole, first.streams) for e, at, n in pairs):
                 if first.store.index == s.index and len(first.streams) == len(place.streams):
-                    refuse("it joins what this visit stores: store the joined value instead")
+                    refuse("it updates what this visit stores: store the combined value instead")
                 return first
         return refuse(f"no store before gave this block's elements of {s.param} their first values")
 
-    def _race(self, s: ir.Store) -> None:
+    def _check_race(self, s: ir.Store) -> None:
         place = self.place
-        own = index_axes(s.index, place.env)
-        told = determined(s.index)
-        needed = (place.whole | place.open_streams | own) - self._single()
-        if self.split is not None and self.split.name in self.parts and self.split.axis in told:
-            needed -= {self.split.name}  # parts have no element in common
-        if self.seen & own:
-            refuse(f"a part of {min(self.seen & own)} is seen, the rest would not be stored")
-        missing = sorted(needed - told)
+        store_axes = index_axes(s.index, place.env)
+        solved = determined(s.index)
+        needed = (place.whole | place.open_streams | store_axes) - self._unit_axes()
+        if self.split is not None and self.split.name in self.parts and self.split.axis in solved:
+            needed -= {self.split.name}  # parts are disjoint
+        if self.seen & store_axes:
+            refuse(f"a part of {min(self.seen & store_axes)} is seen, the rest would not be stored")
+        missing = sorted(needed - solved)
         if missing:
             refuse(f"several positions of {missing[0]} may store the same element of {s.param}")
         values = [s.value] if s.where is None else [s.value, s.where]
         loose = frozenset[str]().union(*(axes_of(v, place.env) for v in values))
-        loose -= own | place.fixed | self._single()
+        loose -= store_axes | place.fixed | self._unit_axes()
         if loose:
             refuse(f"the value varies along {min(loose)}, which the index does not name")
 
-    def _single(self) -> frozenset[str]:
-        """Axes of one element."""
+    def _unit_axes(self) -> frozenset[str]:
+        """Return the axes of extent 1."""
         return frozenset(a for a, extent in self.place.extents.items() if extent == 1)
 
-    def _in_place_load(self, load: ir.Load) -> None:
+    def _check_in_place_load(self, load: ir.Load) -> None:
         if load.param not in self.inputs & {p.name for p in self.kernel.outputs}:
             return
         if any(w.store.param == load.param for w in self.written):
@@ -403,8 +410,8 @@ class _Verifier:
             refuse(f"{load.param} is written in place: another block may have stored what is read")
 
 
-def _keeps_old(s: ir.Let) -> bool:
-    """`s = value if partial(..)`, which may rebind s."""
+def _may_rebind(s: ir.Let) -> bool:
+    """Return whether `s` is `s = value if partial(..)`, which may rebind its name."""
     v = s.value
     return (
         isinstance(v, ir.If) and isinstance(v.condition, ir.Partial) and v.other == ir.Ref(s.name)

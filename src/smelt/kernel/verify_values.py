@@ -1,7 +1,6 @@
-"""The verifier's rules for values: names, types, folds, and loads that stay inside.
+"""Verify values: names, types, reductions, and loads that stay in bounds.
 
-Each rule that is broken raises VerifyError with the reason alone; `smelt.kernel.verify` adds the
-statement.
+A broken rule raises VerifyError with the reason only; `smelt.kernel.verify` adds the statement.
 """
 
 from __future__ import annotations
@@ -28,33 +27,33 @@ from smelt.types.expr import Index
 
 
 def refuse(reason: str) -> NoReturn:
-    """Raises VerifyError."""
+    """Raise VerifyError."""
     raise VerifyError(reason)
 
 
 @dataclass
 class Place:
-    """What is known at a place of a kernel."""
+    """Context of verification at a point of a kernel."""
 
     kernel: ir.Kernel
     env: Env
     extents: dict[str, Index]
-    """Of every axis, split ones included."""
+    """Extent of every axis, part axes included."""
     whole: frozenset[str]
-    """Axes of the grid, of which a block never sees the whole."""
+    """Axes of the grid, which a block never sees as a whole."""
     fixed: frozenset[str] = frozenset()
     open_streams: frozenset[str] = frozenset()
     facts: Facts = ()
     lets: dict[str, ir.Value] = field(default_factory=dict)
-    """What names stand for; a computed position for what is clamped."""
+    """Definitions of names; for a computed position, the value before clamping."""
     states: dict[str, ir.State] = field(default_factory=dict)
     """States of the innermost stream."""
     streams: tuple[ir.Stream, ...] = ()
-    """Those around, outer to inner."""
+    """Enclosing streams, outer to inner."""
 
     @contextmanager
     def given(self, facts: Facts) -> Generator[None]:
-        """More facts for a while."""
+        """Add facts inside a `with` block."""
         outer = self.facts
         self.facts = outer + facts
         try:
@@ -65,15 +64,15 @@ class Place:
     # ---- indices -------------------------------------------------------------------------------
 
     def check_index(self, e: Index) -> None:
-        """Axes and positions of an index expression exist, with the extents it was built with."""
+        """Check that axes and positions of an index exist, with equal extents."""
         for atom in expr.atoms(e):
             if atom.kind == "axis":
                 if atom.name not in self.extents:
                     refuse(f"{atom.name} is no axis of the kernel")
                 if self.extents[atom.name] != atom.extent:
-                    own, other = self.extents[atom.name], atom.extent
+                    end, other = self.extents[atom.name], atom.extent
                     refuse(
-                        f"the axis {atom.name} runs to {own}, an index takes it to run to {other}"
+                        f"the axis {atom.name} runs to {end}, an index takes it to run to {other}"
                     )
             elif atom.kind == "value":
                 bound = self.env.lookup(atom.name)
@@ -83,7 +82,7 @@ class Place:
                     refuse(f"the position {atom.name} is below {bound.index}, not {atom.extent}")
 
     def check_inside(self, param: ir.Param, index: tuple[Index, ...]) -> None:
-        """Every dimension of an index stays inside a parameter."""
+        """Check that every dimension of an index stays inside a parameter."""
         for d, (e, extent) in enumerate(zip(index, param.shape, strict=True)):
             if not proves_inside(e, extent, self.facts):
                 shown = index_text((e,))
@@ -93,7 +92,7 @@ class Place:
                 )
 
     def check_rank(self, param: ir.Param, index: tuple[Index, ...]) -> None:
-        """As many indices as dimensions, each well formed."""
+        """Check that there are as many well-formed indices as dimensions."""
         if len(index) != len(param.shape):
             refuse(f"{param.name} has {len(param.shape)} dimensions, not {len(index)}")
         for e in index:
@@ -102,7 +101,7 @@ class Place:
     # ---- values --------------------------------------------------------------------------------
 
     def check(self, v: ir.Value) -> DType:
-        """The type of a value, everything inside it checked."""
+        """Check a value and everything inside it, and return its type."""
         try:
             return self._check(v)
         except VerifyError:
@@ -111,7 +110,7 @@ class Place:
             refuse(error.message)
 
     def scalar(self, v: ir.Value, what: str) -> DType:
-        """The type of a value that is one number for a whole block."""
+        """Check a value that must be one number per block, and return its type."""
         dtype = self.check(v)
         loose = axes_of(v, self.env) - self.fixed
         if loose:
@@ -138,31 +137,31 @@ class Place:
                 if dtype.kind == "complex":
                     refuse(f"{dtype.name} is no type to compute in")
             case ir.Reduce(combine=name, arg=arg, over=over, dtype=dtype):
-                self._fold(name, self._check(arg), over, dtype)
+                self._reduction(name, self._check(arg), over, dtype)
             case ir.Scan(combine=name, arg=arg, along=along, dtype=dtype):
-                self._fold(name, self._check(arg), (along,), dtype)
+                self._reduction(name, self._check(arg), (along,), dtype)
                 if COMBINES[name].prefix is None:
                     refuse(f"{name} has no running form")
             case ir.Dot(left=left, right=right, over=over, dtype=dtype):
                 sides = self._check(left), self._check(right)
                 if sides[0] != sides[1]:
                     refuse(f"dot of {sides[0].name} and {sides[1].name}: cast one of them")
-                self._fold("sum", sides[0], over, dtype)
+                self._reduction("sum", sides[0], over, dtype)
             case ir.Ref(name=name, next=new):
                 return self.env.lookup(name, new=new).dtype
             case ir.If():
                 return self._if(v)
             case ir.Partial(condition=condition):
-                self._bool(condition, "what partial asks about")
+                self._bool(condition, "the condition of partial")
             case ir.Extreme(arg=arg):
                 if not self._check(arg).is_integer:
-                    refuse("what is least or most in a block is asked of integers")
+                    refuse("the least or most in a block is defined for integers only")
         return dtype_of(v, self.env)
 
     def _bool(self, v: ir.Value, what: str) -> None:
-        found = self._check(v)
-        if found != bool_:
-            refuse(f"{what} is {found.name}, not bool")
+        dtype = self._check(v)
+        if dtype != bool_:
+            refuse(f"{what} is {dtype.name}, not bool")
 
     def _load(self, v: ir.Load) -> None:
         param = next((p for p in self.kernel.inputs if p.name == v.param), None)
@@ -176,7 +175,7 @@ class Place:
         if self._check(v.other) != param.dtype.compute:
             refuse(f"{v.param} gives {param.dtype.compute.name}, but outside {v.other.dtype.name}")
 
-    def _fold(self, name: str, arg: DType, over: Iterable[str], dtype: DType) -> None:
+    def _reduction(self, name: str, arg: DType, over: Iterable[str], dtype: DType) -> None:
         row = COMBINES.get(name)
         if row is None:
             refuse(f"{name} is no way to fold")
@@ -188,8 +187,8 @@ class Place:
                 refuse(f"{a} is no axis of the kernel")
             if a in self.whole - self.open_streams:
                 refuse(f"{name} over {a} would see one block of it only: {a} is a grid axis")
-        result, own = row.result(arg), dtype.compute  # half types fold as float32
-        if own.kind != result.kind or (own.bits < arg.bits and row.grow == "same"):
+        result, accumulator = row.result(arg), dtype.compute  # half types accumulate in float32
+        if accumulator.kind != result.kind or (accumulator.bits < arg.bits and row.grow == "same"):
             refuse(f"{name} of {arg.name} gives {result.name}, not {dtype.name}")
 
     def _if(self, v: ir.If) -> DType:
@@ -204,7 +203,7 @@ class Place:
 
 
 def _check_number(c: ir.Const) -> None:
-    """A constant is one of its type's numbers."""
+    """Check that a constant is representable in its type."""
     v, dtype = c.value, c.dtype
     if dtype.is_float:
         return

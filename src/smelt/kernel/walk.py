@@ -1,4 +1,4 @@
-"""Ways through a kernel: visiting, rebuilding and substituting values, loads and stores.
+"""Traverse kernels: visit, rebuild and substitute values, loads and stores.
 
 >>> from smelt.kernel.ir import Apply, Load, Ref
 >>> from smelt.types.expr import axis
@@ -44,7 +44,7 @@ from smelt.types.expr import Atom, Expr, Index, atoms, axes_of, rebuild
 
 
 def children(value: Value) -> tuple[Value, ...]:
-    """The values that `value` is directly made of."""
+    """Return the direct operands of a value."""
     match value:
         case Const() | IndexValue() | Ref():
             return ()
@@ -63,14 +63,14 @@ def children(value: Value) -> tuple[Value, ...]:
 
 
 def visit(value: Value) -> Iterator[Value]:
-    """`value` and everything inside it, operands first."""
+    """Yield a value and everything inside it, operands first."""
     for child in children(value):
         yield from visit(child)
     yield value
 
 
 def with_children(value: Value, new: tuple[Value, ...]) -> Value:
-    """`value` made of other values; itself if they are the same objects."""
+    """Return `value` with other operands; the same object if they are identical."""
     if all(a is b for a, b in zip(children(value), new, strict=True)):
         return value
     match value:
@@ -94,7 +94,7 @@ def with_children(value: Value, new: tuple[Value, ...]) -> Value:
 
 
 def transform(value: Value, change: Callable[[Value], Value]) -> Value:
-    """`value` with `change` applied to every value in it, operands first."""
+    """Apply `change` to every value inside `value`, operands first."""
     return change(with_children(value, tuple(transform(c, change) for c in children(value))))
 
 
@@ -103,9 +103,9 @@ def substitute(
     axes: Mapping[str, Index] | None = None,
     names: Mapping[str, Value] | None = None,
 ) -> Value:
-    """`value` with axes (in index expressions) and bound names (old values) replaced.
+    """Replace axes in index expressions and bound names in a value.
 
-    A computed position in an index is not a bound name: it stays.
+    Computed positions in an index are not bound names and are kept, as are new states.
     """
     swap = names or {}
 
@@ -124,7 +124,7 @@ def substitute(
 
 
 def substitute_index(e: Index, axes: Mapping[str, Index]) -> Index:
-    """`e` with axes and computed positions replaced by name."""
+    """Replace axes and computed positions of an index expression by name."""
 
     def leaf(atom: Atom) -> Index:
         if atom.kind != "size" and atom.name in axes:
@@ -138,7 +138,7 @@ def substitute_index(e: Index, axes: Mapping[str, Index]) -> Index:
 
 
 def statements(body: Kernel | Iterable[Statement]) -> Iterator[Statement]:
-    """Every statement, those inside streams after their stream."""
+    """Yield every statement; the body of a stream follows the stream."""
     for s in body.body if isinstance(body, Kernel) else body:
         yield s
         if isinstance(s, Stream):
@@ -146,8 +146,10 @@ def statements(body: Kernel | Iterable[Statement]) -> Iterator[Statement]:
 
 
 def values_of(statement: Statement) -> tuple[Value, ...]:
-    """The values that a statement evaluates itself: a stream's first states, where it starts and
-    stops, and which blocks it visits, not its body."""
+    """Return the values that a statement itself evaluates.
+
+    For a stream: initial states, bounds and the `where` condition, not its body.
+    """
     match statement:
         case Let(value=value) | Position(value=value) | Update(value=value):
             return (value,)
@@ -155,14 +157,14 @@ def values_of(statement: Statement) -> tuple[Value, ...]:
             return (value,) if where is None else (value, where)
         case Stream(blocks=blocks, states=states, where=where, sees=sees):
             ends = (e for b in (*blocks, *sees) for e in (b.start, b.stop))
-            told = tuple(e for e in (*ends, where) if e is not None)
-            return (*told, *(s.init for s in states))
+            bounds_and_condition = tuple(e for e in (*ends, where) if e is not None)
+            return (*bounds_and_condition, *(s.init for s in states))
         case Merge():
             return ()
 
 
 def map_statement(statement: Statement, change: Callable[[Value], Value]) -> Statement:
-    """The statement with its values (and those of its body) changed."""
+    """Apply `change` to the values of a statement and of its body."""
     match statement:
         case Let() | Position() | Update():
             return replace(statement, value=change(statement.value))
@@ -187,16 +189,19 @@ def _map_block(block: Block, change: Callable[[Value], Value]) -> Block:
 
 
 def map_values(kernel: Kernel, change: Callable[[Value], Value]) -> Kernel:
-    """The kernel with `change` applied to every value of every statement, operands first."""
+    """Apply `change` to every value of every statement, operands first."""
     body = tuple(map_statement(s, lambda v: transform(v, change)) for s in kernel.body)
     return replace(kernel, body=body)
 
 
-# ---- questions ---------------------------------------------------------------------------------
+# ---- queries -----------------------------------------------------------------------------------
 
 
 def loads(part: Kernel | Statement | Value) -> Iterator[Load]:
-    """Every load in a kernel, a statement (its body included) or a value, in order."""
+    """Yield every load in a kernel, a statement or a value, in order.
+
+    A statement includes its body.
+    """
     for value in _roots(part):
         for v in visit(value):
             if isinstance(v, Load):
@@ -204,34 +209,34 @@ def loads(part: Kernel | Statement | Value) -> Iterator[Load]:
 
 
 def stores(kernel: Kernel) -> Iterator[Store]:
-    """Every store, in order."""
+    """Yield every store in order."""
     for s in statements(kernel):
         if isinstance(s, Store):
             yield s
 
 
 def refs(part: Kernel | Statement | Value) -> list[str]:
-    """Names that are read, through values and computed positions, each once, in order."""
-    found: dict[str, None] = {}
+    """Return the names read, through values and computed positions, in order of first use."""
+    names: dict[str, None] = {}
     for value in _roots(part):
         for v in visit(value):
             match v:
                 case Ref(name=name):
-                    found[name] = None
+                    names[name] = None
                 case Load(index=index):
-                    found.update(dict.fromkeys(p for e in index for p in positions_of(e)))
+                    names.update(dict.fromkeys(p for e in index for p in positions_of(e)))
                 case IndexValue(index=index):
-                    found.update(dict.fromkeys(positions_of(index)))
+                    names.update(dict.fromkeys(positions_of(index)))
                 case _:
                     pass
     for s in _statements_of(part):
         if isinstance(s, Store):
-            found.update(dict.fromkeys(p for e in s.index for p in positions_of(e)))
-    return list(found)
+            names.update(dict.fromkeys(p for e in s.index for p in positions_of(e)))
+    return list(names)
 
 
 def positions_of(e: Index) -> tuple[str, ...]:
-    """Names of the computed positions in an index expression."""
+    """Return the names of the computed positions in an index expression."""
     return tuple(dict.fromkeys(a.name for a in atoms(e) if a.kind == "value"))
 
 
@@ -251,7 +256,7 @@ def _roots(part: Kernel | Statement | Value) -> Iterator[Value]:
 
 
 def blocks(kernel: Kernel) -> Iterator[Block]:
-    """Every block of the grid, then of the streams."""
+    """Yield every block of the grid, then of the streams."""
     for entry in kernel.grid:
         if isinstance(entry, Block):
             yield entry
@@ -261,31 +266,31 @@ def blocks(kernel: Kernel) -> Iterator[Block]:
 
 
 def splits(kernel: Kernel) -> tuple[Split, ...]:
-    """The split axes of the grid."""
+    """Return the split axes of the grid."""
     return tuple(entry for entry in kernel.grid if isinstance(entry, Split))
 
 
 def states(kernel: Kernel) -> dict[str, State]:
-    """Every carried state by name."""
-    found = (s for s in statements(kernel) if isinstance(s, Stream))
-    return {state.name: state for stream in found for state in stream.states}
+    """Return every carried state by name."""
+    streams = (s for s in statements(kernel) if isinstance(s, Stream))
+    return {state.name: state for stream in streams for state in stream.states}
 
 
 def axes_used(kernel: Kernel) -> set[str]:
-    """Names of the axes that anything in a kernel mentions."""
-    found = {b.axis for b in blocks(kernel)} | {s.axis for s in splits(kernel)}
+    """Return the names of the axes that a kernel mentions."""
+    axes = {b.axis for b in blocks(kernel)} | {s.axis for s in splits(kernel)}
     for state in states(kernel).values():
-        found.update(state.axes)
+        axes.update(state.axes)
     for s in statements(kernel):
         if isinstance(s, Store):
-            found.update(a for e in s.index for a in axes_of(e))
+            axes.update(a for e in s.index for a in axes_of(e))
         for root in values_of(s):
             for v in visit(root):
-                found.update(_own_axes(v))
-    return found
+                axes.update(_direct_axes(v))
+    return axes
 
 
-def _own_axes(value: Value) -> tuple[str, ...]:
+def _direct_axes(value: Value) -> tuple[str, ...]:
     match value:
         case Load(index=index):
             return tuple(a for e in index for a in axes_of(e))

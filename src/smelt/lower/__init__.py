@@ -1,4 +1,4 @@
-"""Lowering: a cluster of the Plan becomes a Kernel."""
+"""Lower a cluster of the plan to a kernel."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ __all__ = ["again", "run", "spelled"]
 
 
 def run(cluster: Cluster, rounding: str, hints: Mapping[str, int]) -> Kernel:
-    """The kernel of a cluster.  `hints` are sizes seen at the first call: they choose, for all
-    sizes, whether a fold is split and whether vectors take a row each, and nothing else."""
-    found = define(cluster, rounding)
-    if found.joined is not None:
-        return joining(cluster.name, found, found.joined)
+    """Return the kernel of a cluster.
+
+    `hints` are sizes seen at the first call. They decide, for all sizes, whether a reduction is
+    split and whether vectors run across rows, and nothing else.
+    """
+    definition = define(cluster, rounding)
+    if definition.joined is not None:
+        return joining(cluster.name, definition, definition.joined)
     if cluster.stream is not None:
-        made = stream(cluster.name, found, found.ended[cluster.stream], hints)
-        return in_parts(made, hints)
-    return assign(cluster.name, found, hints)
+        kernel = stream(cluster.name, definition, definition.ended[cluster.stream], hints)
+        return in_parts(kernel, hints)
+    return assign(cluster.name, definition, hints)

@@ -1,7 +1,8 @@
-"""Where the best element of an axis in parts stands: the best of each part, and its place.
+"""Merge argmax/argmin over a split axis: best element and position of each part.
 
-A part says both, and the places of two parts join as those of one: a place that is not of the best
-any more is none, and of those that are left the first counts.
+Each part yields its best element and that element's position. Two parts merge like two elements:
+a position whose element is no longer the best becomes `none`, and the first remaining position
+wins.
 
     stream n/all of p with m = -inf, i = none
       m1 = max(x over n)
@@ -10,7 +11,7 @@ any more is none, and of those that are left the first counts.
       i' = min(select(m is as good as m', i, none), select(m1 is as good as m', i1, none))
     merge p: (m, i)
 
-NaN wins and stays: two NaN are equally good.
+NaN is better than any number, and all NaN are equally good.
 """
 
 from __future__ import annotations
@@ -43,67 +44,76 @@ from smelt.types.expr import Index, axis, product
 def winner(
     d: Definition, let: Let, along: Axis, axes: tuple[str, ...]
 ) -> tuple[tuple[State, State], tuple[Statement, ...]]:
-    """The states of a fold whose result is a place along a split axis, and the statements of a
-    part."""
-    fold = let.value
-    assert isinstance(fold, Reduce)
-    row, dtype = COMBINES[fold.combine], dtype_of(fold.arg, _env(d))
-    if dtype.kind == "bool":  # truths have no extremes
-        fold, dtype = replace(fold, arg=Cast(fold.arg, i8)), i8
-    best = COMBINES[row.winner]
-    taken = {*d.axes, *(s.name for s in d.body if isinstance(s, Let))}
-    held, top, place = _fresh((f"{let.name}{end}" for end in ("m", "b", "i")), taken)
+    """Return the states of a split positional reduction, and the statements of a part.
+
+    `along` is the split axis; `axes` are the axes of the states.
+    """
+    reduction = let.value
+    assert isinstance(reduction, Reduce)
+    combine, dtype = COMBINES[reduction.combine], dtype_of(reduction.arg, _env(d))
+    if dtype.kind == "bool":  # max and min are not defined on bool
+        reduction, dtype = replace(reduction, arg=Cast(reduction.arg, i8)), i8
+    best = COMBINES[combine.winner]
+    names_taken = {*d.axes, *(s.name for s in d.body if isinstance(s, Let))}
+    best_name, part_best, part_position = _fresh(
+        (f"{let.name}{end}" for end in ("m", "b", "i")), names_taken
+    )
     none = Const(COMBINES[FIRST].identity(i64), i64)
     states = (
-        State(held, Const(best.identity(dtype), dtype), axes, dtype),
+        State(best_name, Const(best.identity(dtype), dtype), axes, dtype),
         State(let.name, none, axes, i64),
     )
-    inner = product(d.axes[a].extent for a in fold.over if a != along.name)
+    inner = product(d.axes[a].extent for a in reduction.over if a != along.name)
     steps = (
-        Let(top, Reduce(row.winner, fold.arg, fold.over, dtype)),
-        Let(place, stands(fold, along, inner), let.origin),
-        Update(held, Apply(best.scalar, (Ref(held), Ref(top)))),
-        Update(let.name, joined(let.name, Ref(place), held, Ref(top), dtype)),
+        Let(part_best, Reduce(combine.winner, reduction.arg, reduction.over, dtype)),
+        Let(part_position, stands(reduction, along, inner), let.origin),
+        Update(best_name, Apply(best.scalar, (Ref(best_name), Ref(part_best)))),
+        Update(let.name, joined(let.name, Ref(part_position), best_name, Ref(part_best), dtype)),
     )
     return states, steps
 
 
-def stands(fold: Reduce, along: Axis, inner: Index) -> Value:
-    """Where the best element of a part stands in the whole: places are counted along the split axis
-    first, and each of its positions has `inner` places."""
+def stands(reduction: Reduce, along: Axis, inner: Index) -> Value:
+    """Return the position of a part's best element in the whole index space.
+
+    Positions count along the split axis first; each of its positions holds `inner` elements.
+    """
     first: Value = Extreme(IndexValue(axis(along.name, along.extent), i64), largest=False)
     if inner != 1:
         first = Apply(SUM_OF_PRODUCTS[1], (first, IndexValue(inner, i64)))
-    return Apply(COMBINES[SUM_OF_PRODUCTS[0]].scalar, (fold, first))
+    return Apply(COMBINES[SUM_OF_PRODUCTS[0]].scalar, (reduction, first))
 
 
-def joined(state: str, place: Value, held: str, top: Value, dtype: DType) -> Value:
-    """The new place: the first of the old and a part's, as far as they are of the best."""
-    none, new = Const(COMBINES[FIRST].identity(i64), i64), Ref(held, next=True)
-    mine = Apply(CHOICE, (_as_good(Ref(held), new, dtype), Ref(state), none))
-    found = Apply(CHOICE, (_as_good(top, new, dtype), place, none))
-    return Apply(COMBINES[FIRST].scalar, (mine, found))
+def joined(state: str, position: Value, best_name: str, part_best: Value, dtype: DType) -> Value:
+    """Merge the old position and a part's: the first whose element is the best.
+
+    `best_name` names the state of the best element; `part_best` is the part's best.
+    """
+    none, new = Const(COMBINES[FIRST].identity(i64), i64), Ref(best_name, next=True)
+    old_position = Apply(CHOICE, (_as_good(Ref(best_name), new, dtype), Ref(state), none))
+    part_position = Apply(CHOICE, (_as_good(part_best, new, dtype), position, none))
+    return Apply(COMBINES[FIRST].scalar, (old_position, part_position))
 
 
 def _env(d: Definition) -> Env:
-    """The types of everything in straight-line statements."""
+    """Return a scope with everything bound in a definition."""
     env = Env({p.name: p for p in (*d.outputs, *d.inputs)})
     env.bind_all(d.body)
     return env
 
 
 def _as_good(x: Value, best: Value, dtype: DType) -> Value:
-    """Whether x is the best of all, or NaN, than which nothing is better."""
+    """Return whether x equals the best element, or is NaN."""
     either, equal, differs = AS_GOOD
     same = Apply(equal, (x, best))
     return Apply(either, (same, Apply(differs, (x, x)))) if dtype.is_float else same
 
 
 def _fresh(names: Iterable[str], taken: set[str]) -> list[str]:
-    """Names that nothing else has."""
-    found: list[str] = []
+    """Return names that are not taken, and mark them as taken."""
+    fresh: list[str] = []
     for name in names:
-        tries = (name, *(f"{name}{k}" for k in range(len(taken))))
-        found.append(next(n for n in tries if n not in taken))
-        taken.add(found[-1])
-    return found
+        candidates = (name, *(f"{name}{k}" for k in range(len(taken))))
+        fresh.append(next(n for n in candidates if n not in taken))
+        taken.add(fresh[-1])
+    return fresh

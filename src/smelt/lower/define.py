@@ -1,9 +1,10 @@
-"""Cluster -> flat statements: each operator's `define` is asked for the element at a position.
+"""Flatten a cluster: pull values back from the outputs to straight-line statements.
 
-Values are pulled back from the outputs: the element y[i] asks its operands for theirs, views only
-change the position, values of other clusters become loads.  Equal values are built once, so that
-the sum and the elementwise part of a softmax share their loads.  Axes are named after the class of
-dimensions they stand for, so reductions over one dimension share one axis.
+Each operator's `define` computes one element at a position. The element y[i] requests the
+elements it needs from its operands; views only change the position, and values of other clusters
+become loads. Equal values are built once, so the sum and the elementwise part of a softmax share
+their loads. Axes are named after the class of dimensions they stand for, so reductions over one
+dimension share one axis.
 """
 
 from __future__ import annotations
@@ -62,37 +63,38 @@ from smelt.types.tensor import Shape
 Position_ = tuple[Index, ...]
 T = TypeVar("T")
 LONG = 32
-"""Operators in a chain that are more than the stack should hold."""
+"""Longest operator chain that is defined by plain recursion."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Values that join what a result is at first, at computed places, one after another."""
+    """Scatter-reduce: values combined in order with an initial result at computed positions."""
 
     how: str
+    """Scalar operator that combines, or `put`."""
     over: tuple[str, ...]
-    """The axes of the values, outer to inner, which no result has."""
+    """Axes of the values, outer to inner; no result has them."""
     places: tuple[tuple[Value, Index], ...]
-    """For each leading dimension of the result, the place and the dimension's extent."""
+    """Position and dimension extent for each leading dimension of the result."""
     value: Value
 
 
 @dataclass
 class Definition:
-    """What pulling back a cluster gives: parameters, axes and straight-line statements."""
+    """Flattened cluster: parameters, axes and straight-line statements."""
 
     inputs: list[Param] = field(default_factory=list)
     outputs: list[Param] = field(default_factory=list)
     axes: dict[str, Axis] = field(default_factory=dict)
     body: list[Statement] = field(default_factory=list)
     ended: dict[tuple[Node, int], str] = field(default_factory=dict)
-    """The axis that a fold ends, by its node and by place among those that end there."""
+    """Axis that a reduction ends, by its node and index among the node's reduction axes."""
     joined: Joined | None = None
-    """What joins the elements of the one result, whose store gives them their first values."""
+    """Scatter-reduce into the single result, whose store gives the initial values."""
 
 
 class Operand:
-    """A node of the cluster, or a parameter, as `define` reads it."""
+    """Node of the cluster, or a parameter, as `define` reads it."""
 
     def __init__(self, pull: Pullback, node: Node) -> None:
         self.pull, self.node, self.type = pull, node, node.type
@@ -102,7 +104,7 @@ class Operand:
 
 
 class Pullback:
-    """Builds the values of one cluster (`Definer` of `smelt.ops.spec`)."""
+    """Builds the values of one cluster; implements `Definer` of `smelt.ops.spec`."""
 
     def __init__(self, cluster: Cluster, rounding: str) -> None:
         self.cluster = cluster
@@ -119,7 +121,7 @@ class Pullback:
         self.memo: dict[tuple[Node, Position_, bool], Value] = {}
         self.guarded = 0
         self.ordered = False
-        """Whether what an output asks for is being defined, operands first."""
+        """Whether operands of an output are being defined in topological order."""
         self.busy: list[set[str]] = []
         self.varying: dict[str, set[str]] = {}
         self.current: list[tuple[Node, int]] = []
@@ -139,107 +141,114 @@ class Pullback:
             self.params[node] = param
             self.out.inputs.append(param)
 
-    def fresh(self, wanted: str) -> str:
-        """A name that nothing has yet."""
-        name, k = wanted, 1
+    def fresh(self, base: str) -> str:
+        """Return a name not used yet."""
+        name, k = base, 1
         while name in self.taken or name in SCALARS:
             k += 1
-            name = f"{wanted}{k}"
+            name = f"{base}{k}"
         self.taken.add(name)
         return name
 
-    def new_axis(self, extent: Index, kind: int, own: int = -1) -> Index:
-        """An axis of that extent which the current position does not use: one of the same class
-        (`own`: by what nodes of the cluster read of one another) if there is, else any that no node
-        has beside it, else a new one."""
+    def new_axis(self, extent: Index, kind: int, space_class: int = -1) -> Index:
+        """Pick an axis of this extent that the current position does not use.
+
+        Prefer one of the same iteration-space class, then any axis that no node uses together
+        with that class, each time first one of the same dimension class `kind`; otherwise create
+        one.
+        """
         used = self.busy[-1]
         free = [a for a in self.out.axes.values() if a.extent == extent and a.name not in used]
-        if own >= 0 and self.beside:
+        if space_class >= 0 and self.beside:
             kinds = {a.name: self.axis_own[a.name] for a in free}
-            alike = [a for a in free if kinds[a.name] == own]
-            free = alike or [a for a in free if (kinds[a.name], own) not in self.beside]
+            same_class = [a for a in free if kinds[a.name] == space_class]
+            free = same_class or [
+                a for a in free if (kinds[a.name], space_class) not in self.beside
+            ]
         same = [a for a in free if self.axis_class[a.name] == kind]
         if same or free:
-            found = (same or free)[0]
+            chosen = (same or free)[0]
         else:
             is_symbol = isinstance(extent, Expr) and sizes_of(extent) == (str(extent),)
             symbol = str(extent) if is_symbol else "ijkluvwxyz"[len(self.out.axes) % 10]
-            found = Axis(self.fresh(symbol), extent)
-            self.out.axes[found.name] = found
-            self.axis_class[found.name] = kind
-            self.axis_own[found.name] = own
-        return found.index
+            chosen = Axis(self.fresh(symbol), extent)
+            self.out.axes[chosen.name] = chosen
+            self.axis_class[chosen.name] = kind
+            self.axis_own[chosen.name] = space_class
+        return chosen.index
 
     # ---- elements ------------------------------------------------------------------------------
 
     def element(self, node: Node, index: Position_) -> Value:
-        """The value of `node` at a position."""
+        """Return the value of `node` at a position."""
         if node not in self.inside_cluster:
             return self._load(self.params[node], index)
         key = (node, index, self.guarded > 0)
-        found = self.memo.get(key)
-        if found is None:
+        value = self.memo.get(key)
+        if value is None:
             self._operands_first(node, index)
             self.busy.append(self._axes_of(index))
             self.current.append((node, self.numbers[node]))
-            found = node.op.define(self, index, *(Operand(self, x) for x in node.inputs))
-            found = self._rounded(node, found)
+            value = node.op.define(self, index, *(Operand(self, x) for x in node.inputs))
+            value = self._rounded(node, value)
             self.current.pop()
             self.busy.pop()
-            self.memo[key] = found
-        return found
+            self.memo[key] = value
+        return value
 
     def _axes_of(self, index: Position_) -> set[str]:
-        """The axes of a position, those included that computed positions in it vary along."""
+        """Return the axes of a position, including those its computed positions vary along."""
         names = {a.name for e in index for a in atoms(e) if a.kind == "value"}
         plain = {a for e in index for a in axes_of(e)}
         return plain.union(*(self.varying[name] for name in names))
 
     def _operands_first(self, node: Node, index: Position_) -> None:
-        """Defines what an output will ask for, deepest first: long chains need no deep stack."""
+        """Define the operands of an output, deepest first, to avoid deep recursion."""
         if self.current or self.ordered:
             return
         order: list[tuple[Node, Position_]] = []
         seen: set[tuple[Node, Position_]] = set()
         pending = [(node, index, False)]
         while pending:
-            one, at, complete = pending.pop()
-            if complete:
-                order.append((one, at))
-            elif (one, at) not in seen and (one, at, self.guarded > 0) not in self.memo:
-                seen.add((one, at))
-                pending.append((one, at, True))
-                pending += [(x, place, False) for x, place in reversed(self._asked(one, at))]
+            current, at, operands_done = pending.pop()
+            if operands_done:
+                order.append((current, at))
+            elif (current, at) not in seen and (current, at, self.guarded > 0) not in self.memo:
+                seen.add((current, at))
+                pending.append((current, at, True))
+                pending += [
+                    (x, place, False) for x, place in reversed(self._reads_inside(current, at))
+                ]
         if len(order) > LONG:
             self.ordered = True
-            for one, at in order[:-1]:
-                self.element(one, at)
+            for current, at in order[:-1]:
+                self.element(current, at)
             self.ordered = False
 
-    def _asked(self, node: Node, index: Position_) -> list[tuple[Node, Position_]]:
-        """What a node without axes of its own reads inside the cluster."""
-        own = {f"o{d}": e for d, e in enumerate(index)}
-        found: list[tuple[Node, Position_]] = []
+    def _reads_inside(self, node: Node, index: Position_) -> list[tuple[Node, Position_]]:
+        """Return what a node without reduction axes reads inside the cluster."""
+        axes = {f"o{d}": e for d, e in enumerate(index)}
+        elements: list[tuple[Node, Position_]] = []
         for operand, at in reads(node):
             x = node.inputs[operand]
             names = {a for e in at for a in axes_of(e)}
-            if x in self.inside_cluster and names <= own.keys():
-                found.append((x, tuple(substitute(e, own) for e in at)))
-        return found
+            if x in self.inside_cluster and names <= axes.keys():
+                elements.append((x, tuple(substitute(e, axes) for e in at)))
+        return elements
 
-    def _rounded(self, node: Node, found: Value) -> Value:
+    def _rounded(self, node: Node, value: Value) -> Value:
         half = node.type.dtype.compute != node.type.dtype
         if not half or node.op.is_view or self.rounding == "fast":
-            return found
-        bound = self._definition(found)
+            return value
+        bound = self._definition(value)
         if isinstance(bound, (Load, Const)) or (
             isinstance(bound, Cast) and bound.dtype == node.type.dtype
         ):
-            return found
-        return self.bind(Cast(found, node.type.dtype))
+            return value
+        return self.bind(Cast(value, node.type.dtype))
 
-    def _definition(self, found: Value) -> Value:
-        return self.bound.get(found.name, found) if isinstance(found, Ref) else found
+    def _definition(self, value: Value) -> Value:
+        return self.bound.get(value.name, value) if isinstance(value, Ref) else value
 
     def _load(self, param: Param, index: Position_) -> Value:
         safe = all(proves_inside(e, n) for e, n in zip(index, param.shape, strict=True))
@@ -247,25 +256,25 @@ class Pullback:
         return self.bind(Load(param.name, index, None if safe else zero))
 
     def bind(self, value: Value) -> Value:
-        """A name for a value; equal values share it."""
+        """Return a name for a value; equal values share it."""
         if isinstance(value, (Const, Ref)):
             return value
-        found = self.known.get(value)
-        if found is None:
-            found = Ref(self.fresh(f"v{len(self.known)}"))
-            self.known[value] = found
-            self.bound[found.name] = value
+        ref = self.known.get(value)
+        if ref is None:
+            ref = Ref(self.fresh(f"v{len(self.known)}"))
+            self.known[value] = ref
+            self.bound[ref.name] = value
             origin = self.current[-1][1] if self.current else -1
-            self.out.body.append(Let(found.name, value, origin))
-        return found
+            self.out.body.append(Let(ref.name, value, origin))
+        return ref
 
-    # ---- the definer ---------------------------------------------------------------------------
+    # ---- Definer interface ---------------------------------------------------------------------
 
     def apply(self, op: ScalarOp, *args: Value) -> Value:
         return self.bind(Apply(op.name, args))
 
     def cast(self, value: Value, dtype: DType) -> Value:
-        if self.rounding == "fast":  # half types are rounded where they are stored
+        if self.rounding == "fast":  # round half types at stores only
             dtype = dtype.compute
             if self.current[-1][0].inputs[0].type.dtype.compute == dtype:
                 return value
@@ -278,13 +287,13 @@ class Pullback:
         return self.bind(IndexValue(position, dtype))
 
     def position(self, value: Value, extent: Index) -> Index:
-        known = self.bound.get(value.name) if isinstance(value, Ref) else None
+        definition = self.bound.get(value.name) if isinstance(value, Ref) else None
         if (
-            isinstance(known, IndexValue)
-            and known.dtype == i64
-            and proves_inside(known.index, extent)
+            isinstance(definition, IndexValue)
+            and definition.dtype == i64
+            and proves_inside(definition.index, extent)
         ):
-            return known.index
+            return definition.index
         name = self.fresh(f"p{len(self.out.body)}")
         key = Cast(value, i64)
         for statement in self.out.body:
@@ -305,11 +314,11 @@ class Pullback:
         extents: Position_,
         body: Callable[[Position_], Value],
     ) -> Value:
-        over, element = self._over(extents, body)
+        over, element = self._reduced(extents, body)
         if not over:
             return Const(0, dtype) if combine.positional else self.bind(Cast(element, dtype))
         if self.rounding == "exact" and combine.compensated and dtype.is_float and dtype != f64:
-            # Nothing is added in the elements' own type: who is added to whom first, loops decide.
+            # Accumulate in float64: the loops decide the order of additions.
             element = self.bind(Cast(element, f64))
             return self.bind(Cast(self.bind(Reduce(combine.name, element, over, f64)), dtype))
         return self.bind(Reduce(combine.name, element, over, dtype))
@@ -317,22 +326,22 @@ class Pullback:
     def dot(
         self, dtype: DType, extents: Position_, body: Callable[[Position_], tuple[Value, Value]]
     ) -> Value:
-        over, (left, right) = self._over(extents, body)
+        over, (left, right) = self._reduced(extents, body)
         if not over:
-            given = (x.type.dtype.compute for x in self.current[-1][0].inputs)
+            operand_dtypes = (x.type.dtype.compute for x in self.current[-1][0].inputs)
             factors = tuple(
-                v if known == dtype.compute else self.bind(Cast(v, dtype.compute))
-                for v, known in zip((left, right), given, strict=True)
+                v if operand_dtype == dtype.compute else self.bind(Cast(v, dtype.compute))
+                for v, operand_dtype in zip((left, right), operand_dtypes, strict=True)
             )
             return self.bind(Apply(SUM_OF_PRODUCTS[1], factors))
-        exact = self.rounding == "exact"  # no short cuts that lose what is tiny
+        exact = self.rounding == "exact"  # no shortcuts that lose small terms
         return self.bind(Dot(left, right, over, dtype.compute if exact else dtype))
 
-    def _over(
+    def _reduced(
         self, extents: Position_, body: Callable[[Position_], T]
     ) -> tuple[tuple[str, ...], T]:
         node = self.current[-1][0]
-        kinds = self._ended_classes(node, len(extents))
+        kinds = self._reduction_classes(node, len(extents))
         axes: list[Index] = []
         for k, (extent, kind) in enumerate(zip(extents, kinds, strict=True)):
             axes.append(self.new_axis(extent, kind, self.own.get((node, f"e{k + 1}"), -1)))
@@ -343,8 +352,8 @@ class Pullback:
         self.busy[-1].difference_update(names)
         return names, element
 
-    def _ended_classes(self, node: Node, count: int) -> list[int]:
-        """Classes of the axes that end at `node`, in order."""
+    def _reduction_classes(self, node: Node, count: int) -> list[int]:
+        """Return the dimension classes of the axes that `node` reduces, in order."""
         from_reads: dict[str, int] = {}
         for operand, index in reads(node):
             for d, term in enumerate(index):
@@ -363,7 +372,7 @@ class Pullback:
     ) -> Value:
         along = bare_axis(at)
         if along is None:
-            raise VerifyError("a running fold is read at a shifted position inside its own kernel")
+            raise VerifyError("a scan is read at a shifted position inside its own kernel")
         return self.bind(Scan(combine.name, body(at), along, dtype))
 
     def join(
@@ -376,9 +385,9 @@ class Pullback:
         (node, _), *readers = reversed(self.current)
         if readers or self.cluster.outputs != (node,):
             raise VerifyError(f"{node.op.name} does not end its own kernel")
-        over, (places, value) = self._over(extents, body)
-        wide = tuple((Cast(at, i64), extent) for at, extent in places)
-        self.out.joined = Joined(how, over, wide, value)
+        over, (places, value) = self._reduced(extents, body)
+        positions = tuple((Cast(at, i64), extent) for at, extent in places)
+        self.out.joined = Joined(how, over, positions, value)
         return first
 
     def inside(
@@ -388,47 +397,47 @@ class Pullback:
         if not open_ends:
             return value()
         self.guarded += 1
-        found = value()
+        guarded_value = value()
         self.guarded -= 1
-        bound = self._definition(found)
+        bound = self._definition(guarded_value)
         if isinstance(bound, Load) and isinstance(other, Const) and bound.other is not None:
             shape = next(p.shape for p in self.out.inputs if p.name == bound.param)
-            own = {
+            unproven = {
                 (e, n) for e, n in zip(bound.index, shape, strict=True) if not proves_inside(e, n)
             }
-            if own == set(open_ends):
+            if unproven == set(open_ends):
                 return self.bind(Load(bound.param, bound.index, other))
-        return self.bind(Apply("select", (self._holds(open_ends), found, other)))
+        return self.bind(Apply("select", (self._in_bounds(open_ends), guarded_value, other)))
 
-    def _holds(self, limits: list[tuple[Index, Index]]) -> Value:
-        """A bool value: every pair (e, n) has 0 <= e < n."""
+    def _in_bounds(self, limits: list[tuple[Index, Index]]) -> Value:
+        """Return a bool value: 0 <= e < n for every pair (e, n)."""
         tests: list[Value] = []
         for e, n in limits:
-            place = self.index(e, i64)
+            position = self.index(e, i64)
             if not nonnegative(e):
-                tests.append(self.bind(Apply("ge", (place, Const(0, i64)))))
-            tests.append(self.bind(Apply("lt", (place, self.index(n, i64)))))
-        found = tests[0]
+                tests.append(self.bind(Apply("ge", (position, Const(0, i64)))))
+            tests.append(self.bind(Apply("lt", (position, self.index(n, i64)))))
+        condition = tests[0]
         for test in tests[1:]:
-            found = self.bind(Apply("and", (found, test)))
-        return found
+            condition = self.bind(Apply("and", (condition, test)))
+        return condition
 
 
 def define(cluster: Cluster, rounding: str) -> Definition:
-    """The flat form of a cluster: one store for each output."""
-    longest = _longest(cluster)
+    """Flatten a cluster, with one store per output."""
+    longest = _longest_chain(cluster)
     if longest <= LONG:
         return _define(cluster, rounding)
     with deep(longest):
         return _define(cluster, rounding)
 
 
-def _longest(cluster: Cluster) -> int:
-    """Operators of the longest chain, each of which reads the one before."""
-    found: dict[Node, int] = {}
+def _longest_chain(cluster: Cluster) -> int:
+    """Return the number of operators in the longest dependency chain."""
+    depths: dict[Node, int] = {}
     for node in cluster.nodes:
-        found[node] = 1 + max((found.get(x, 0) for x in node.inputs), default=0)
-    return max(found.values(), default=0)
+        depths[node] = 1 + max((depths.get(x, 0) for x in node.inputs), default=0)
+    return max(depths.values(), default=0)
 
 
 def _define(cluster: Cluster, rounding: str) -> Definition:
@@ -438,64 +447,64 @@ def _define(cluster: Cluster, rounding: str) -> Definition:
         name = "y" if len(cluster.outputs) == 1 else f"y{number}"
         shape = cluster.shape(number)
         if node in parts:
-            _define_part(pull, name, node, parts[node])
+            _define_range(pull, name, node, parts[node])
             continue
-        own = shape == node.type.shape
-        at = _walked(pull, node, shape)
-        found = pull.element(node, at if own else regrouped(shape, node.type.shape, at))
-        _stored(pull, name, node, shape, at, found)
+        same_shape = shape == node.type.shape
+        at = _output_index(pull, node, shape)
+        value = pull.element(node, at if same_shape else regrouped(shape, node.type.shape, at))
+        _add_store(pull, name, node, shape, at, value)
     return pull.out
 
 
-def _walked(pull: Pullback, node: Node, shape: Shape) -> Position_:
-    """Axes along which a result is walked under a shape."""
-    own = shape == node.type.shape
+def _output_index(pull: Pullback, node: Node, shape: Shape) -> Position_:
+    """Return the axes that index a result stored under `shape`."""
+    same_shape = shape == node.type.shape
     pull.busy.append(set())
     index: list[Index] = []
     for d, extent in enumerate(shape):
         if extent == 1:
             index.append(0)
             continue
-        kinds = (pull.classes[node, d], pull.own[node, f"o{d}"]) if own else (-1, -1)
+        kinds = (pull.classes[node, d], pull.own[node, f"o{d}"]) if same_shape else (-1, -1)
         index.append(pull.new_axis(extent, *kinds))
         pull.busy[-1].add(bare_axis(index[-1]) or "")
     pull.busy.pop()
     return tuple(index)
 
 
-def _stored(
+def _add_store(
     pull: Pullback,
     name: str,
     node: Node,
     shape: Shape,
     at: Position_,
-    found: Value,
+    value: Value,
     where: Value | None = None,
 ) -> None:
     name = pull.fresh(name)
     pull.out.outputs.append(Param(name, node.type.dtype, shape))
-    pull.out.body.append(Store(name, at, found, where))
+    pull.out.body.append(Store(name, at, value, where))
 
 
-def _define_part(pull: Pullback, name: str, node: Node, part: Part) -> None:
-    """A result that is a range of a value: stored where that is computed, as far as it goes."""
-    whole = part.base.type.shape
-    at = _walked(pull, part.base, whole)
+def _define_range(pull: Pullback, name: str, node: Node, part: Part) -> None:
+    """Store an output that is a slice of a value, where the value is computed."""
+    base_shape = part.base.type.shape
+    at = _output_index(pull, part.base, base_shape)
     index: list[Index] = [0] * len(part.shape)
     tests: list[Value] = []
-    for place, extent, (d, first, length) in zip(at, whole, part.dims, strict=True):
+    for position, extent, (d, first, length) in zip(at, base_shape, part.dims, strict=True):
         if d >= 0:
-            index[d] = sub(place, first)
+            index[d] = sub(position, first)
         if not nonnegative(mul(first, -1)):
-            tests.append(Apply("ge", (IndexValue(place, i64), _number(first))))
+            tests.append(Apply("ge", (IndexValue(position, i64), _index_value(first))))
         if not nonnegative(sub(add(first, length), extent)):
-            tests.append(Apply("lt", (IndexValue(place, i64), _number(add(first, length)))))
+            tests.append(Apply("lt", (IndexValue(position, i64), _index_value(add(first, length)))))
     where = None
     for test in tests:
         where = test if where is None else Apply(BOTH, (where, test))
-    found = pull.element(part.base, at)
-    _stored(pull, name, node, part.shape, tuple(index), found, where)
+    value = pull.element(part.base, at)
+    _add_store(pull, name, node, part.shape, tuple(index), value, where)
 
 
-def _number(e: Index) -> Value:
+def _index_value(e: Index) -> Value:
     return Const(e, i64) if isinstance(e, int) else IndexValue(e, i64)

@@ -1,9 +1,9 @@
-"""A plan run by the kernels' interpreter: what its kernels say, cluster after cluster, in NumPy.
+"""Interpret a plan in NumPy: run its kernels cluster after cluster.
 
     results = run(plan, kernels, [x, y], {"n": 1000})
 
-Library calls run by their references.  What runs in rounds does so here, block after block, with
-sums over rows carried along: the oracle of the native rounds.
+Library calls run by their references. Row chunks run one after another here, with sums over rows
+carried along: the reference for native chunking.
 """
 
 from __future__ import annotations
@@ -31,66 +31,71 @@ Sizes = Mapping[str, int]
 def run(
     plan: Plan, kernels: Sequence[Kernel | None], arrays: Sequence[Array], sizes: Sizes
 ) -> list[Array]:
-    """The results of a plan; `kernels` are one for each of `plan.every`, None for no kernel."""
+    """Return the results of a plan.
+
+    `kernels` has one entry per cluster of `plan.every`, None for a library call.
+    """
     return _run(plan, dict(zip(plan.every, kernels, strict=True)), arrays, sizes)
 
 
 def _run(
     plan: Plan, kernels: Mapping[Cluster, Kernel | None], arrays: Sequence[Array], sizes: Sizes
 ) -> list[Array]:
-    known: dict[Node, Array] = dict(zip(plan.graph.inputs, arrays, strict=True))
+    values: dict[Node, Array] = dict(zip(plan.graph.inputs, arrays, strict=True))
     for cluster in plan.clusters:
-        given = [known[n] for n in cluster.inputs]
+        operands = [values[n] for n in cluster.inputs]
         kernel = kernels[cluster]
         if cluster.body is not None:
-            found = _rounds(cluster, cluster.body, kernels, given, sizes)
+            results = _run_chunks(cluster, cluster.body, kernels, operands, sizes)
         elif kernel is None:
-            found = _called(cluster, given, sizes)
+            results = _run_call(cluster, operands, sizes)
         else:
-            made = interp.run(kernel, given, sizes)
-            found = [made[p.name] for p in kernel.outputs]
-        for node, value in zip(cluster.outputs, found, strict=True):
-            # a kernel may walk its result under another shape with the same elements in order
-            known[node] = value.reshape(dims_at(node.type.shape, sizes))
-    return [known[n] for n in plan.graph.outputs]
+            outputs = interp.run(kernel, operands, sizes)
+            results = [outputs[p.name] for p in kernel.outputs]
+        for node, value in zip(cluster.outputs, results, strict=True):
+            # a kernel may store its result under another shape with the same elements in order
+            values[node] = value.reshape(dims_at(node.type.shape, sizes))
+    return [values[n] for n in plan.graph.outputs]
 
 
-def _called(cluster: Cluster, given: Sequence[Array], sizes: Sizes) -> list[Array]:
-    """A library call."""
-    local = dict(zip(cluster.inputs, given, strict=True))
+def _run_call(cluster: Cluster, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
+    """Run a library call."""
+    values = dict(zip(cluster.inputs, arrays, strict=True))
     for node in cluster.nodes:
-        if node not in local:
-            operands = [local[x] for x in node.inputs]
-            local[node] = np.asarray(evaluate_node(node, operands, sizes))
-    return [local[n] for n in cluster.outputs]
+        if node not in values:
+            operands = [values[x] for x in node.inputs]
+            values[node] = np.asarray(evaluate_node(node, operands, sizes))
+    return [values[n] for n in cluster.outputs]
 
 
-def _rounds(
+def _run_chunks(
     cluster: Cluster,
     body: Body,
     kernels: Mapping[Cluster, Kernel | None],
-    given: list[Array],
+    operands: list[Array],
     sizes: Sizes,
 ) -> list[Array]:
-    """Block after block."""
-    rounds = body.rounds
-    found = [np.empty(dims_at(n.type.shape, sizes), n.type.dtype.numpy) for n in cluster.outputs]
-    sums = [c for c in rounds.makes if c.axis == WHOLE]
+    """Run a cluster's body for each row chunk."""
+    chunking = body.rounds
+    results = [np.empty(dims_at(n.type.shape, sizes), n.type.dtype.numpy) for n in cluster.outputs]
+    sums = [c for c in chunking.makes if c.axis == WHOLE]
     for c in sums:
-        found[c.place][...] = BEGINS[c.combine](cluster.outputs[c.place].type.dtype)
-    for low, high in rounds.each(sizes):
+        results[c.place][...] = BEGINS[c.combine](cluster.outputs[c.place].type.dtype)
+    for low, high in chunking.each(sizes):
         arrays = [
-            np.asarray(low, np.int64) if c.axis == FIRST_ROW else given[c.place][_at(c, low, high)]
-            for c in rounds.reads
+            np.asarray(low, np.int64)
+            if c.axis == FIRST_ROW
+            else operands[c.place][_chunk_slice(c, low, high)]
+            for c in chunking.reads
         ]
-        arrays += [found[c.place].copy() for c in sums]
-        made = _run(body.plan, kernels, arrays, {**sizes, rounds.rows: high - low})
-        for c, value in zip(rounds.makes, made, strict=True):
-            found[c.place][_at(c, low, high)] = value
-    return found
+        arrays += [results[c.place].copy() for c in sums]
+        outputs = _run(body.plan, kernels, arrays, {**sizes, chunking.rows: high - low})
+        for c, value in zip(chunking.makes, outputs, strict=True):
+            results[c.place][_chunk_slice(c, low, high)] = value
+    return results
 
 
-def _at(cut: Cut, low: int, high: int) -> tuple[slice, ...]:
+def _chunk_slice(cut: Cut, low: int, high: int) -> tuple[slice, ...]:
     if cut.axis == WHOLE:
         return ()
     return (*(slice(None),) * cut.axis, slice(low, high))

@@ -1,7 +1,7 @@
-"""Clusters that are alike become one kernel, lowered once: layers of a network, steps of a loop.
+"""Reuse lowered kernels for isomorphic clusters, such as repeated layers.
 
-Lowering reads of a cluster what its operators are, how they read one another, and which of them
-are written.  Where all of that is the same, the kernel of one is that of the other, renamed.
+Lowering depends on a cluster's operators, how they read each other, and which are outputs. If all
+that is equal, one cluster's kernel is the other's with names replaced.
 
 >>> from smelt.fusion import plan
 >>> from smelt.graph.text import parse
@@ -33,37 +33,39 @@ from smelt.ops.scalar import SCALARS
 
 
 def spelled(cluster: Cluster) -> Hashable:
-    """All of a cluster that its kernel depends on, apart from names."""
+    """Return a key of everything in a cluster that its kernel depends on, except names."""
     numbers: dict[Node, int] = {}
-    found: list[Hashable] = []
+    parts: list[Hashable] = []
     for node in cluster.inputs:
         numbers[node] = len(numbers)
-        found.append((node.type, node.op.strides if isinstance(node.op, Input) else None))
+        parts.append((node.type, node.op.strides if isinstance(node.op, Input) else None))
     for node in cluster.nodes:
-        found.append((node.op, node.type, tuple([numbers[x] for x in node.inputs])))
+        parts.append((node.op, node.type, tuple([numbers[x] for x in node.inputs])))
         numbers[node] = len(numbers)
     stream = None if cluster.stream is None else (numbers[cluster.stream[0]], cluster.stream[1])
     outputs = tuple([numbers[n] for n in cluster.outputs])
-    return len(cluster.inputs), tuple(found), outputs, cluster.shapes, stream
+    return len(cluster.inputs), tuple(parts), outputs, cluster.shapes, stream
 
 
 def again(kernel: Kernel, of: Cluster, cluster: Cluster) -> tuple[Kernel, Mapping[str, str]] | None:
-    """The kernel of a cluster that is spelled as another one is, whose kernel is given, and which
-    of that one's names are others in it; None where one of them would be taken."""
+    """Rename `kernel` (lowered from cluster `of`) for the isomorphic `cluster`.
+
+    Returns the kernel and the renaming, or None on a name collision.
+    """
     new = {
-        p.name: now.op.label if isinstance(now.op, Input) else p.name
-        for p, now in zip(kernel.inputs, cluster.inputs, strict=True)
+        p.name: node.op.label if isinstance(node.op, Input) else p.name
+        for p, node in zip(kernel.inputs, cluster.inputs, strict=True)
     }
-    same = all(
+    same_input_kinds = all(
         isinstance(a.op, Input) == isinstance(b.op, Input)
         for a, b in zip(of.inputs, cluster.inputs, strict=True)
     )
     new = {old: name for old, name in new.items() if old != name}
-    if not new and same:
+    if not new and same_input_kinds:
         return replace(kernel, name=cluster.name), new
-    kept = {*names_of(kernel)} - {*new}
-    taken = {*new.values()} & (kept | SCALARS.keys())
-    if not same or taken or len({*new.values()}) < len(new):
+    unchanged = {*names_of(kernel)} - {*new}
+    collisions = {*new.values()} & (unchanged | SCALARS.keys())
+    if not same_input_kinds or collisions or len({*new.values()}) < len(new):
         return None
 
     def change(value: Value) -> Value:

@@ -1,14 +1,14 @@
-"""What the blocks of a stream see of other axes.
+"""Restrict a stream's blocks to the ranges of other axes that a mask leaves visible.
 
-A mask that rules out pairs of positions lets a stream skip blocks.  Where the streamed axis is that
-of the rows, each block of rows has whole rows of columns, of which the mask leaves a part, such as
-those up to the last row's own: nothing is computed beyond it.
+A mask that excludes pairs of positions lets a stream skip blocks. If the stream runs over rows,
+each block of rows needs only the columns that the mask leaves, such as those up to the last row's
+own column (causal attention); the rest is not computed.
 
     stream m/512 seeing n to last(m) + 1 with dk = 0 [n,d]
 
-It holds where every fold over the columns, and everything that is added to carried columns, takes
-up nothing outside of that part, and no element of it is stored.  How the mask is spelled does not
-matter (`smelt.fusion.cascade.block_sparsity`).
+This requires that every reduction over the columns, and every addition to carried columns, has
+identity elements outside the range, and that no element outside is stored. The form of the mask
+does not matter (`smelt.fusion.cascade.block_sparsity`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from smelt.ops.combine import COMBINES
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The positions of an axis from `start` up to `stop`; None where that is open."""
+    """Positions of an axis from `start` up to `stop`; None means unbounded."""
 
     axis: str
     start: Term | None
@@ -41,41 +41,50 @@ def parts_seen(
     grid: Collection[str],
     fixed: frozenset[str],
 ) -> Iterator[Part]:
-    """The parts that the blocks of one sweep see.  `written` is stored in them; of `fixed` axes a
-    block has one position."""
-    known = read.facts.axes
-    stored = frozenset[str]().union(*(assign_axes.index_axes(s.index, known) for s in written))
+    """Yield the ranges that the blocks of one pass see.
+
+    `written` are the stores of the pass; a block has one position of each `fixed` axis.
+    """
+    axes_of_name = read.facts.axes
+    stored = frozenset[str]().union(
+        *(assign_axes.index_axes(s.index, axes_of_name) for s in written)
+    )
     roots = [a for s in states for a in s.block.args] + [read.term(s.value) for s in written]
-    near = {t for root in roots for t in cone(root)}
+    terms = {t for root in roots for t in cone(root)}
     for axis in read.d.axes:
         if axis == read.axis or axis in stored or axis in grid:
             continue
-        folds = _folds(read, states, near, axis)
-        if not folds:
+        reductions = _reductions(read, states, terms, axis)
+        if not reductions:
             continue
-        start, stop = bounds(read.terms, folds, axis, fixed)
+        start, stop = bounds(read.terms, reductions, axis, fixed)
         if start is not None or stop is not None:
             yield Part(axis, start, stop)
 
 
-def _folds(read: Reader, states: Sequence[State], near: set[Term], axis: str) -> list[Term] | None:
-    """What a block folds over an axis, of the terms `near` that it computes, and what it adds to
-    states along it; None where more than that is done with its elements."""
-    found: list[Term] = []
+def _reductions(
+    read: Reader, states: Sequence[State], computed: set[Term], axis: str
+) -> list[Term] | None:
+    """Collect what a block reduces over an axis or adds to states along it.
+
+    `computed` are the terms that the block computes. Returns None if it uses elements along the
+    axis in any other way.
+    """
+    reductions: list[Term] = []
     for s in states:
         if axis in frozenset[str]().union(*(a.axes for a in s.block.args)):
             if s.carry is not None or COMBINES[s.combine].positional:
                 return None
-            found.append(s.block)
-    known = read.facts.axes
+            reductions.append(s.block)
+    axes_of_name = read.facts.axes
     for s in read.d.body:
         if not isinstance(s, Let) or not isinstance(s.value, (Reduce, Dot, Scan)):
             continue
-        if read.of[s.name] not in near:
+        if read.of[s.name] not in computed:
             continue
         v = s.value
         parts = (v.left, v.right) if isinstance(v, Dot) else (v.arg,)
-        axes = frozenset[str]().union(*(assign_axes.value_axes(p, known) for p in parts))
+        axes = frozenset[str]().union(*(assign_axes.value_axes(p, axes_of_name) for p in parts))
         if isinstance(v, Scan):
             if axis in axes:
                 return None
@@ -83,12 +92,12 @@ def _folds(read: Reader, states: Sequence[State], near: set[Term], axis: str) ->
             if isinstance(v, Reduce) and COMBINES[v.combine].positional:
                 return None
             terms = [read.term(p) for p in parts]
-            found.append(
+            reductions.append(
                 read.terms.fold(v.combine, terms[0], v.over, v.dtype.compute)
                 if isinstance(v, Reduce)
                 else read.terms.dot(terms[0], terms[1], v.over, v.dtype)
             )
-    return found
+    return reductions
 
 
 def held_axes(
@@ -99,27 +108,31 @@ def held_axes(
     grid: Collection[str],
     hints: Mapping[str, int],
 ) -> list[str]:
-    """Shorter axes that every state of a sweep ends together with the streamed one, as gradients of
-    keys end the heads of a group: each of their positions is visited apart, so that products have
-    rows and columns alone."""
-    own = [s for s in states if s.sweep == sweep]
-    plain = own and all(s.carry is None and not COMBINES[s.combine].positional for s in own)
-    if not plain or not any(s.block.kind == "dot" for s in own):
+    """Return axes to visit one position at a time, so contractions stay two-dimensional.
+
+    These are axes no longer than the streamed one which every state of a pass reduces together
+    with it, as key gradients in grouped-query attention reduce over the heads of a group.
+    """
+    pass_states = [s for s in states if s.sweep == sweep]
+    plain = pass_states and all(
+        s.carry is None and not COMBINES[s.combine].positional for s in pass_states
+    )
+    if not plain or not any(s.block.kind == "dot" for s in pass_states):
         return []
-    known, sizes = read.facts.axes, read.extents
-    roots = [a for s in own for a in s.block.args] + [read.term(s.value) for s in written]
-    near = {t for root in roots for t in cone(root)}
-    found: list[str] = []
+    axes_of_name, sizes = read.facts.axes, read.extents
+    roots = [a for s in pass_states for a in s.block.args] + [read.term(s.value) for s in written]
+    terms = {t for root in roots for t in cone(root)}
+    axes: list[str] = []
     for axis in read.d.axes:
         short = assign_axes.number(sizes[axis], hints) <= assign_axes.number(
             sizes[read.axis], hints
         )
         if axis == read.axis or axis in grid or not short:
             continue
-        ended = all(axis in s.block.over and read.axis in s.block.over for s in own)
-        told = all(axis in assign_axes.index_axes(s.index, known) for s in written)
-        inner = (t.value for t in near if t.kind == "opaque")
+        ended = all(axis in s.block.over and read.axis in s.block.over for s in pass_states)
+        indexed = all(axis in assign_axes.index_axes(s.index, axes_of_name) for s in written)
+        inner = (t.value for t in terms if t.kind == "opaque")
         folded = any(axis in v.over for v in inner if isinstance(v, (Reduce, Dot)))
-        if ended and told and not folded:
-            found.append(axis)
-    return found
+        if ended and indexed and not folded:
+            axes.append(axis)
+    return axes

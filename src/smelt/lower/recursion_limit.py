@@ -1,9 +1,9 @@
-"""Room on the stack for long chains of operators: Python's limit is raised while they are defined.
+"""Raise Python's recursion limit while long operator chains are defined.
 
-What a fold reads is known by position only when its axes are, so a chain of folds (sums of rows and
-of columns in turn, as Sinkhorn's) is defined by calls inside of calls, some for each operator.
-They are calls of Python's own, which take no room on the system's stack; the limit is there to find
-those that never end, and these end with the chain.
+The operands of a reduction are known by position only once its axes are, so a chain of reductions
+(alternating row and column sums as in Sinkhorn normalisation) is defined by nested calls, a few
+per operator. These are pure Python calls, which do not use the C stack. The limit only guards
+against endless recursion, and these calls end with the chain.
 
 >>> with deep(1000):
 ...     sys.getrecursionlimit() >= 1000
@@ -20,22 +20,22 @@ from threading import Lock
 __all__ = ["deep"]
 
 _FRAMES = 8
-"""Calls for an operator at most: of its element, its operands, and the body of a fold."""
+"""Most calls per operator: its element, its operands, and the body of a reduction."""
 _lock = Lock()
 _inside: list[int] = []
-"""The limits that were found, by those who are inside now."""
+"""Limits found on entry by the threads inside."""
 
 
 @contextmanager
 def deep(operators: int) -> Generator[None, None, None]:
-    """Room for a chain of so many operators beyond where the caller stands.
+    """Raise the recursion limit for a chain of `operators` above the current depth.
 
-    The limit is that of all threads, so the last one to leave puts the first one's back.
+    The limit is global to all threads, so the last one to leave restores the first one's.
     """
     with _lock:
-        found = sys.getrecursionlimit()
-        _inside.append(found)
-        sys.setrecursionlimit(max(found, _inside[0] + operators * _FRAMES))
+        limit = sys.getrecursionlimit()
+        _inside.append(limit)
+        sys.setrecursionlimit(max(limit, _inside[0] + operators * _FRAMES))
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Statements and values with something in them replaced."""
+"""Substitute names and axes in statements and values, and remove unread statements."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from smelt.types.expr import value as position_index
 
 
 def only_read(body: list[Statement]) -> tuple[Statement, ...]:
-    """The statements without values that nobody reads."""
+    """Remove bindings that nobody reads."""
     names: set[str] = set()
-    kept: list[Statement] = []
+    read_statements: list[Statement] = []
     for s in reversed(body):
         if not isinstance(s, (Let, Position)) or s.name in names:
-            kept.append(s)
+            read_statements.append(s)
             names.update(refs(s))
-    return tuple(kept[::-1])
+    return tuple(read_statements[::-1])
 
 
 def renamed(value: Value, names: dict[str, Value]) -> Value:
-    """A value with bound names and computed positions replaced."""
+    """Replace bound names and computed positions in a value."""
 
     def leaf(atom: Atom) -> Index:
         new = names.get(atom.name) if atom.kind == "value" else None
@@ -45,11 +45,14 @@ def renamed(value: Value, names: dict[str, Value]) -> Value:
 
 
 def moved(v: Value, at: dict[str, Index]) -> Value:
-    """A load or an index with axes at fixed positions; outside of an empty array it reads 0."""
+    """Fix axes of a load or index at given positions.
+
+    A load that changes keeps its out-of-bounds constant.
+    """
     match v:
         case Load(index=index, other=other, param=param):
-            found = tuple(substitute_index(e, at) for e in index)
-            return v if found == index else Load(param, found, other)
+            fixed = tuple(substitute_index(e, at) for e in index)
+            return v if fixed == index else Load(param, fixed, other)
         case IndexValue(index=index):
             return replace(v, index=substitute_index(index, at))
         case _:

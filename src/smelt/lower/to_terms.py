@@ -1,9 +1,10 @@
-"""The statements of a definition as terms of `smelt.fusion.cascade`, for one axis that is streamed.
+"""Convert a definition's statements to terms of `smelt.fusion.cascade` for one streamed axis.
 
-Folds over that axis are folds of the analysis; folds over others are opaque to it.
+Reductions over that axis become reductions of the analysis; reductions over other axes are opaque
+to it.
 
-    v0 = x[r,c]                     a leaf-like opaque term, along r and c
-    v1 = max(v0 over c)             with axis "c": the fold max of v0, along r
+    v0 = x[r,c]                     an opaque leaf term, along r and c
+    v1 = max(v0 over c)             with axis "c": the reduction max of v0, along r
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from smelt.types.dtype import DType, i64
 
 
 class Reader:
-    """The statements of a definition as terms."""
+    """Terms of the statements of a definition."""
 
     def __init__(self, d: Definition, axis: str) -> None:
         self.d, self.axis = d, axis
@@ -39,14 +40,14 @@ class Reader:
         self.facts = assign_axes.analyse(d.body)
         self.of: dict[str, Term] = {}
         self.origin: dict[Term, tuple[str, int]] = {}
-        """The name that a term has in the definition, and the node it came from."""
+        """Name that a term has in the definition, and the graph node it came from."""
         dtypes = {p.name: p.dtype.compute for p in d.inputs}
         self.loaded = dtypes
         self.extents = {a.name: a.extent for a in d.axes.values()}
         for s in d.body:
             if isinstance(s, Let):
-                self.of[s.name] = found = self.term(s.value)
-                self.origin.setdefault(found, (s.name, s.origin))
+                self.of[s.name] = term = self.term(s.value)
+                self.origin.setdefault(term, (s.name, s.origin))
             elif isinstance(s, Position):
                 axes = self.facts.axes[s.name]
                 args = tuple(self.of[n] for n in refs(s))
@@ -54,7 +55,7 @@ class Reader:
                 self.origin[self.of[s.name]] = (s.name, -1)
 
     def term(self, v: Value) -> Term:
-        """The term of a value."""
+        """Return the term of a value."""
         terms = self.terms
         match v:
             case Const(value=number, dtype=dtype):
@@ -74,12 +75,12 @@ class Reader:
             case Dot(left=left, right=right, over=over, dtype=dtype) if self.axis in over:
                 return terms.dot(self.term(left), self.term(right), over, dtype)
             case _:
-                return self._other(v)
+                return self._opaque(v)
 
-    def _other(self, v: Value) -> Term:
+    def _opaque(self, v: Value) -> Term:
         axes = assign_axes.value_axes(v, self.facts.axes)
         args = tuple(self.of[n] for n in refs(v))
-        v = transform(v, self._named)
+        v = transform(v, self._use_term_name)
         if isinstance(v, Load):
             dtype: DType = self.loaded[v.param]
         elif isinstance(v, (IndexValue, Reduce, Dot)):
@@ -88,6 +89,9 @@ class Reader:
             raise InternalError(f"a stream along {self.axis} has no place for {v}")
         return self.terms.opaque(v, args, axes, dtype)
 
-    def _named(self, v: Value) -> Value:
-        """A value by the name that its term has: one that only changes its type has none."""
+    def _use_term_name(self, v: Value) -> Value:
+        """Rename a reference to the name of its term.
+
+        A cast that leaves the term unchanged has no name of its own.
+        """
         return Ref(self.origin[self.of[v.name]][0]) if isinstance(v, Ref) else v

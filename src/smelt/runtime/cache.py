@@ -1,10 +1,10 @@
-"""The per-user cache of object code and reports.
+"""Per-user cache of object code and reports.
 
-Code that is read back will be run, so the boundary is ownership: the directory must belong to
-this user and be writable by nobody else, or it is not used at all and entries live in memory
-only. Within it, an entry is one file, published whole by a rename, and nothing in it is believed
+Cached code is executed, so the trust boundary is ownership: the directory must belong to this
+user and be writable by nobody else, or it is not used at all and entries live in memory only.
+Within it, an entry is one file, published atomically by a rename, and nothing in it is trusted
 before its SHA-256 and the echo of its full key were checked; a damaged entry is removed and
-counts as missing. There are no locks: writers never touch a published file, and two who write
+counts as a miss. There are no locks: writers never modify a published file, and two writers of
 the same entry write the same content.
 
 File: magic, format version, lengths of key, meta and code, SHA-256 of all that with the three
@@ -44,21 +44,25 @@ from smelt.runtime.cache_files import Folder, Item, Refused
 
 MAGIC: Final = b"SMELTobj"
 FORMAT: Final = 1
+"""Version of the entry file format."""
 SUFFIX: Final = ".smelt"
 MOST_ENTRY_BYTES: Final = 256 << 20
+"""Largest entry file that is written or read."""
 MOST_IN_MEMORY: Final = 64 << 20
+"""Limit of object code kept in memory, in bytes."""
 MOST_REMEMBERED: Final = 64
-"""Damaged entries of which the cache can still say what was wrong."""
+"""Damaged entries whose defect the cache remembers, for `Cache.why`."""
 STALE_S: Final = 3600.0
-"""Unfinished files older than this were left by a process that died."""
+"""Age in seconds after which an unfinished file counts as left by a dead process."""
 
 _HEADER: Final = struct.Struct("<8sIIQQ32s")
+"""Magic, format version, lengths of key, meta and code, digest."""
 _LOG: Final = logging.getLogger("smelt.cache")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What is stored for one key: a JSON object and object code."""
+    """Value stored for one key: a JSON object and object code."""
 
     meta: dict[str, Any]
     code: bytes = field(default=b"")
@@ -66,7 +70,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Info:
-    """State of a cache: where it is, what is in it, what this process saw."""
+    """State of a cache: location, content, and counters of this process."""
 
     path: str | None
     refused: str | None
@@ -81,28 +85,31 @@ class Info:
 
 
 class Listed(NamedTuple):
-    """An entry as `smelt cache list` shows it."""
+    """Entry as `smelt cache list` shows it."""
 
     name: str
     what: str
-    """kernel, plan, ...; or damaged."""
+    """Kind of the entry: kernel, plan, ..., or damaged."""
     nbytes: int
     about: str
 
 
 class Damaged(ValueError):
-    """Bytes that are not the entry asked for; the text says what is wrong."""
+    """Bytes that are not the expected entry; the message says what is wrong."""
 
 
 def encode(key: bytes, meta: dict[str, Any], code: bytes) -> bytes:
-    """The content of an entry's file."""
+    """Return the content of an entry's file."""
     text = json.dumps(meta, sort_keys=True, separators=(",", ":")).encode()
     digest = _digest(key, text, code)
     return _HEADER.pack(MAGIC, FORMAT, len(key), len(text), len(code), digest) + key + text + code
 
 
 def decode(content: bytes, key: bytes | None = None) -> tuple[bytes, Entry]:
-    """Key and entry from a file's content; raises `Damaged` unless every byte is as written."""
+    """Return key and entry from a file's content.
+
+    Raises `Damaged` unless every byte is as written and, if `key` is given, the key matches.
+    """
     if len(content) < _HEADER.size:
         raise Damaged("truncated header")
     magic, version, key_length, meta_length, code_length, digest = _HEADER.unpack_from(content)
@@ -126,7 +133,7 @@ def decode(content: bytes, key: bytes | None = None) -> tuple[bytes, Entry]:
 
 
 def _digest(key: bytes, text: bytes, code: bytes) -> bytes:
-    """SHA-256 over the lengths and the parts, so that no byte can move from one to the next."""
+    """Return a SHA-256 over lengths and parts, so that no byte can move between parts."""
     total = hashlib.sha256(struct.pack("<8sIIQQ", MAGIC, FORMAT, len(key), len(text), len(code)))
     total.update(key)
     total.update(text)
@@ -135,19 +142,19 @@ def _digest(key: bytes, text: bytes, code: bytes) -> bytes:
 
 
 def file_name(key: bytes) -> str:
-    """Name of the file that holds `key`."""
+    """Return the name of the file that holds `key`."""
     return hashlib.sha256(key).hexdigest() + SUFFIX
 
 
 class Cache:
-    """Entries by key, in memory and, where the directory is trustworthy, on disk."""
+    """Entries by key, in memory and, if the directory can be trusted, on disk."""
 
     _defaults: Final[dict[tuple[bool, Path | None, int], Cache]] = {}
 
     def __init__(self, path: str | os.PathLike[str] | None, limit: int = 1 << 30) -> None:
-        """`path` None keeps entries in memory only; `limit` caps the bytes on disk.
+        """Create a cache; `path` None keeps entries in memory only, `limit` caps bytes on disk.
 
-        Nothing is created before the first `put`.
+        Nothing is created on disk before the first `put`.
         """
         self.path = None if path is None else Path(path).absolute()
         self.limit = limit
@@ -157,7 +164,7 @@ class Cache:
         self._memory_bytes = 0
         self._refused: str | None = None
         self._counts = {"hits": 0, "misses": 0, "damaged": 0, "failed": 0}
-        self._wrong: OrderedDict[str, str] = OrderedDict()
+        self._defects: OrderedDict[str, str] = OrderedDict()
         self._unswept_bytes = 0
         self._puts_to_sweep = _random_puts()
         if hasattr(os, "register_at_fork"):
@@ -165,19 +172,19 @@ class Cache:
 
     @classmethod
     def default(cls) -> Cache:
-        """The user's cache as the knobs say in this context; one object for equal settings."""
+        """Return the user's cache for the knobs in this context; one object for equal settings."""
         settings = (knobs.CACHE.get(), knobs.CACHE_DIR.get(), knobs.CACHE_SIZE.get())
-        found = cls._defaults.get(settings)
-        if found is None:
-            used, place, limit = settings
-            directory = (place or _user_directory()) if used else None
-            found = cls._defaults.setdefault(settings, cls(directory, limit))
-        return found
+        existing = cls._defaults.get(settings)
+        if existing is None:
+            enabled, place, limit = settings
+            directory = (place or _user_directory()) if enabled else None
+            existing = cls._defaults.setdefault(settings, cls(directory, limit))
+        return existing
 
     # Entries --------------------------------------------------------------------------------
 
     def get(self, key: bytes) -> Entry | None:
-        """The entry stored for `key`; None if there is none or it is damaged."""
+        """Return the entry stored for `key`; None if there is none or it is damaged."""
         with self._lock:
             entry = self._memory.get(key)
             if entry is not None:
@@ -192,14 +199,17 @@ class Cache:
         return entry
 
     def why(self, key: bytes) -> str:
-        """Why `get` gave nothing for a key."""
+        """Return why `get` found nothing for a key."""
         if self._refused is not None:
             return f"the directory is not used: {self._refused}"
-        wrong = self._wrong.get(file_name(key))
-        return "no entry" if wrong is None else f"damaged: {wrong}"
+        defect = self._defects.get(file_name(key))
+        return "no entry" if defect is None else f"damaged: {defect}"
 
     def put(self, key: bytes, meta: dict[str, Any], code: bytes) -> None:
-        """Store an entry: in memory at once, on disk if possible. `meta` must be JSON."""
+        """Store an entry: in memory at once, on disk if possible.
+
+        `meta` must be JSON data.
+        """
         content = encode(key, meta, code)
         self._remember(key, Entry(meta, code))
         if self._folder is None or len(content) > MOST_ENTRY_BYTES:
@@ -208,7 +218,7 @@ class Cache:
             with self._folder.open(create=True) as files:
                 self._refused = None
                 files.publish(file_name(key), content)
-                self._sweep_sometimes(files, len(content))
+                self._sweep_occasionally(files, len(content))
         except Refused as refusal:
             self._warn(refusal)
         except (OSError, MemoryError) as error:
@@ -225,13 +235,13 @@ class Cache:
                     content = files.read(name, MOST_ENTRY_BYTES)
                     entry = decode(content, key)[1]
                 except ValueError as problem:
-                    # Also Damaged, and JSON that is none although its digest is right.
+                    # Damaged, or invalid JSON in spite of a correct digest.
                     self._counts["damaged"] += 1
-                    self._wrong[name] = str(problem)
-                    while len(self._wrong) > MOST_REMEMBERED:
-                        self._wrong.popitem(last=False)
-                    done = "removed" if files.remove(name) else "cannot be removed"
-                    _LOG.warning("damaged entry %s %s: %s", name, done, problem)
+                    self._defects[name] = str(problem)
+                    while len(self._defects) > MOST_REMEMBERED:
+                        self._defects.popitem(last=False)
+                    outcome = "removed" if files.remove(name) else "cannot be removed"
+                    _LOG.warning("damaged entry %s %s: %s", name, outcome, problem)
                     return None
                 files.touch(name)
                 return entry
@@ -253,12 +263,14 @@ class Cache:
             while self._memory_bytes > MOST_IN_MEMORY and len(self._memory) > 1:
                 self._memory_bytes -= len(self._memory.popitem(last=False)[1].code)
 
-    # Upkeep ---------------------------------------------------------------------------------
+    # Maintenance ----------------------------------------------------------------------------
 
-    def _sweep_sometimes(self, files: Any, nbytes: int) -> None:
-        """Look over the directory now and then: a listing for each write would cost too much, and
-        one of tens of thousands of files takes as long as compiling as many kernels as lie between
-        two of them."""
+    def _sweep_occasionally(self, files: Any, nbytes: int) -> None:
+        """Sweep the directory after enough puts or bytes.
+
+        Listing it for each write would be too slow: listing tens of thousands of files takes
+        about as long as compiling the kernels stored between two sweeps.
+        """
         self._unswept_bytes += nbytes
         self._puts_to_sweep -= 1
         if self._puts_to_sweep <= 0 or self._unswept_bytes > self.limit // 16:
@@ -266,7 +278,7 @@ class Cache:
             self._puts_to_sweep = max(64, self._sweep(files) // 4)
 
     def _sweep(self, files: Any) -> int:
-        """The number of entries seen."""
+        """Remove stale and excess files; return the number of entries seen."""
         now = time.time()
         entries: list[tuple[float, int, str]] = []
         for item in files.listing():
@@ -286,14 +298,14 @@ class Cache:
 
     def sweep(self) -> None:
         """Remove stale unfinished files, and the least recently used entries over the limit."""
-        with self._quietly() as files:
+        with self._open_if_usable() as files:
             if files is not None:
                 self._sweep(files)
 
     def info(self) -> Info:
-        """Size of the directory and what this process met."""
+        """Return the size of the directory and the counters of this process."""
         entries = nbytes = 0
-        with self._quietly() as files:
+        with self._open_if_usable() as files:
             for item in files.listing() if files is not None else ():
                 if item.name.endswith(SUFFIX):
                     entries += 1
@@ -306,19 +318,19 @@ class Cache:
         )
 
     def entries(self) -> list[Listed]:
-        """Every entry on disk, the one used last first; nothing is removed."""
-        found: list[tuple[float, Listed]] = []
-        with self._quietly() as files:
+        """List every entry on disk, most recently used first; removes nothing."""
+        entries: list[tuple[float, Listed]] = []
+        with self._open_if_usable() as files:
             for item in files.listing() if files is not None else ():
                 if item.name.endswith(SUFFIX) and files is not None:
                     with contextlib.suppress(OSError):
-                        found.append((item.modified, _listed(item, files)))
-        return [listed for _, listed in sorted(found, key=lambda pair: -pair[0])]
+                        entries.append((item.modified, _describe(item, files)))
+        return [listed for _, listed in sorted(entries, key=lambda pair: -pair[0])]
 
     def verify(self, remove: bool = True) -> dict[str, str]:
-        """Check every entry; what is wrong, by file name. Damaged entries are removed."""
-        wrong: dict[str, str] = {}
-        with self._quietly() as files:
+        """Check every entry and return defects by file name; remove damaged ones if `remove`."""
+        defects: dict[str, str] = {}
+        with self._open_if_usable() as files:
             for item in files.listing() if files is not None else ():
                 if not item.name.endswith(SUFFIX) or files is None:
                     continue
@@ -328,21 +340,21 @@ class Cache:
                         raise Damaged("entry of another key")
                 except FileNotFoundError:
                     continue
-                except OSError as problem:  # it may be good
-                    wrong[item.name] = f"cannot be read: {problem.strerror}"
+                except OSError as problem:  # it may be intact
+                    defects[item.name] = f"cannot be read: {problem.strerror}"
                 except ValueError as problem:
-                    wrong[item.name] = str(problem)
+                    defects[item.name] = str(problem)
                     if remove:
                         files.remove(item.name)
-        return wrong
+        return defects
 
     def clear(self) -> int:
-        """Remove every entry and unfinished file, in memory too; how many files went."""
+        """Remove every entry and unfinished file, in memory too; return the number of files."""
         with self._lock:
             self._memory.clear()
             self._memory_bytes = 0
         removed = 0
-        with self._quietly() as files:
+        with self._open_if_usable() as files:
             for item in files.listing() if files is not None else ():
                 if files is not None and (
                     item.name.endswith(SUFFIX) or files.is_temporary(item.name)
@@ -351,8 +363,8 @@ class Cache:
         return removed
 
     @contextlib.contextmanager
-    def _quietly(self) -> Generator[Any, None, None]:
-        """The opened directory, or None where there is none or it must not be used."""
+    def _open_if_usable(self) -> Generator[Any, None, None]:
+        """Open the directory, or yield None if missing or not to be used."""
         if self._folder is None:
             yield None
             return
@@ -367,7 +379,7 @@ class Cache:
             yield files
 
     def _warn(self, refusal: Refused) -> None:
-        """Say once that the directory is not used, and how to mend it."""
+        """Warn once that the directory is not used, and how to fix it."""
         if self._refused is None:
             self._refused = refusal.reason
             warning = CacheWarning(path=refusal.path, reason=refusal.reason, hint=refusal.remedy)
@@ -378,8 +390,11 @@ class Cache:
         self._puts_to_sweep = _random_puts()
 
 
-def _listed(item: Item, files: Any) -> Listed:
-    """What an entry is, by its own report.  Raises OSError where it cannot be read."""
+def _describe(item: Item, files: Any) -> Listed:
+    """Describe an entry from its own report.
+
+    Raises OSError where it cannot be read.
+    """
     try:
         meta = decode(files.read(item.name, MOST_ENTRY_BYTES))[1].meta
     except ValueError as problem:
@@ -395,16 +410,19 @@ def _listed(item: Item, files: Any) -> Listed:
 
 
 def _random_puts() -> int:
-    """After how many entries to look over the directory next: not all processes at once."""
+    """Return a random number of puts until the next sweep.
+
+    Processes then do not all sweep at once.
+    """
     return os.urandom(1)[0] % 64 + 1
 
 
 def _user_directory() -> Path | None:
-    """The platform's place for caches; None where the user has no home."""
+    """Return the platform's cache directory; None if the user has no home."""
     try:
-        if sys.platform == "linux":  # by the XDG specification; the library's import takes longer
-            given = (knobs.foreign("XDG_CACHE_HOME") or "").strip()
-            home = Path(given) if given.startswith("/") else Path("~/.cache").expanduser()
+        if sys.platform == "linux":  # XDG, without importing platformdirs
+            configured = (knobs.foreign("XDG_CACHE_HOME") or "").strip()
+            home = Path(configured) if configured.startswith("/") else Path("~/.cache").expanduser()
             return home / "smelt"
         platformdirs: Any = imported("platformdirs")
         return Path(platformdirs.user_cache_dir("smelt", appauthor=False))

@@ -1,8 +1,8 @@
-"""A private directory: opened with its owner and mode checked, used through its descriptor only.
+"""Private directory, checked for owner and mode, accessed through one descriptor.
 
-The checks and all file operations go through one descriptor, so the directory cannot be exchanged
-between the check and the use. It is opened anew for each visit: nothing stays open that a fork, a
-daemon's closing of descriptors or a removed directory could turn into something else.
+The checks and all file operations use the same descriptor, so the directory cannot be exchanged
+between check and use. It is opened anew for each visit: nothing stays open that a fork, a daemon
+closing descriptors or a removed directory could invalidate.
 
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as place:
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 _TOUCH_AFTER_S: Final = 3600.0
+"""Age in seconds of a file's time stamp before `touch` renews it."""
 _TEMPORARY: Final = ".tmp-"
 _NOFOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY: Final = getattr(os, "O_DIRECTORY", 0)
@@ -30,7 +31,7 @@ _NONBLOCK: Final = getattr(os, "O_NONBLOCK", 0)
 
 
 class Refused(Exception):
-    """The directory must not be used: `reason` says why, `remedy` what to do about it."""
+    """Directory that must not be used: `reason` says why, `remedy` how to fix it."""
 
     def __init__(self, path: Path, reason: str, remedy: str = "") -> None:
         super().__init__(f"{path}: {reason}")
@@ -40,7 +41,7 @@ class Refused(Exception):
 
 
 class Item(NamedTuple):
-    """A file in the directory."""
+    """File in the directory."""
 
     name: str
     nbytes: int
@@ -48,14 +49,17 @@ class Item(NamedTuple):
 
 
 class Folder:
-    """A directory that this user alone may write to."""
+    """Directory that only this user may write to."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @contextlib.contextmanager
     def open(self, create: bool) -> Generator[Files, None, None]:
-        """The directory, checked. Raises `Refused` for a foreign one, OSError if there is none."""
+        """Open and check the directory.
+
+        Raises `Refused` for an untrusted one, OSError if there is none.
+        """
         descriptor = self._descriptor(create)
         try:
             self._check(os.fstat(descriptor))
@@ -97,11 +101,11 @@ class Files:
     def __init__(self, descriptor: int) -> None:
         self._at = descriptor
 
-    def read(self, name: str, most: int) -> bytes:
-        """Content of a regular file of this user.
+    def read(self, name: str, max_bytes: int) -> bytes:
+        """Read a regular file of this user.
 
-        Raises ValueError for anything else by that name, and for more than `most` bytes; OSError
-        as the system does.
+        Raises ValueError for anything else by that name and for more than `max_bytes`, OSError as
+        the system does.
         """
         try:
             # Without O_NONBLOCK, opening a pipe would wait for its writer.
@@ -118,19 +122,19 @@ class Files:
                 raise ValueError("not a regular file")
             if status.st_uid != os.geteuid():
                 raise ValueError(f"belongs to user {status.st_uid}")
-            if status.st_size > most:
+            if status.st_size > max_bytes:
                 raise ValueError(f"{status.st_size} bytes are too many")
             parts: list[bytes] = []
-            left = status.st_size + 1
-            while left > 0 and (part := os.read(file, left)):
+            remaining = status.st_size + 1
+            while remaining > 0 and (part := os.read(file, remaining)):
                 parts.append(part)
-                left -= len(part)
+                remaining -= len(part)
             return b"".join(parts)
         finally:
             _close(file)
 
     def publish(self, name: str, content: bytes) -> None:
-        """Make `content` appear under `name` whole or not at all; raises OSError."""
+        """Make `content` appear under `name` atomically; raises OSError."""
         temporary = f"{_TEMPORARY}{os.urandom(16).hex()}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW
         file = os.open(temporary, flags, 0o600, dir_fd=self._at)
@@ -147,7 +151,7 @@ class Files:
             raise
 
     def remove(self, name: str) -> bool:
-        """Unlink a file, or an empty directory in its place; whether it is gone by our doing."""
+        """Remove a file or an empty directory; return whether this call removed it."""
         for unlink in (os.unlink, os.rmdir):
             with contextlib.suppress(OSError):
                 unlink(name, dir_fd=self._at)
@@ -162,7 +166,7 @@ class Files:
                 os.utime(name, dir_fd=self._at, follow_symlinks=False)
 
     def listing(self) -> list[Item]:
-        """The regular files of the directory."""
+        """Return the regular files of the directory."""
         items: list[Item] = []
         with contextlib.suppress(OSError), os.scandir(self._at) as entries:
             for entry in entries:
@@ -172,7 +176,7 @@ class Files:
         return items
 
     def is_temporary(self, name: str) -> bool:
-        """Whether a file of this name is an unfinished one."""
+        """Return whether a file of this name is unfinished."""
         return name.startswith(_TEMPORARY)
 
     def _is_link(self, name: str) -> bool:
@@ -183,6 +187,6 @@ class Files:
 
 
 def _close(descriptor: int) -> None:
-    """Close what was only read from: no failure of that can matter."""
+    """Close a descriptor, ignoring errors."""
     with contextlib.suppress(OSError):
         os.close(descriptor)

@@ -1,13 +1,13 @@
-"""Repeated calls as native code: an interpreter's work done once, then written down as a record.
+"""Record repeated calls so that native code runs them without the Python interpreter.
 
-A `Record` says what a call must look like (types, sizes and order in memory of its arguments, the
+A `Record` holds what a call must look like (types, sizes and memory layout of its arguments, the
 settings in force) and what it does (the kernels' arguments as words, where addresses go, what the
-results are).  `smelt.runtime.native_call` compares and runs it in a fraction of a microsecond;
-whatever fits no record goes the way of Python, which stays the truth.
+results are). `smelt.runtime.native_call` matches and runs it in less than a microsecond; a call
+that matches no record takes the Python path, which is authoritative.
 
-Nothing of this is used before the running interpreter has been looked at: CPython with its lock,
-NumPy 2, every offset compared with what the public interfaces say, a result made and taken apart.
-What differs in any of them turns it off.
+Nothing of this is used before the running interpreter was checked: CPython with the GIL, NumPy 2,
+every offset compared with what public interfaces report, a result created and taken apart. Any
+mismatch turns it off.
 
 >>> isinstance(is_possible(), bool)
 True
@@ -50,28 +50,34 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 
 LOCKED_NS: Final = 20_000.0
-"""Predicted time up to which kernels run with the interpreter lock held: letting it go and taking
-it again costs a tenth of that, and nobody waits longer for it than for a slow Python function."""
+"""Predicted time up to which kernels run with the GIL held, in ns.
+
+Releasing and retaking it costs about a tenth of that, and other threads wait no longer than for a
+slow Python function.
+"""
 SOLO_NS: Final = 1_000_000.0
-"""Predicted time up to which kernels that one thread runs are run apart from the pool, whose part
-of a call is microseconds: a signal is handled no sooner than they end."""
+"""Predicted time up to which single-threaded kernels run without the pool, in ns.
+
+The pool adds microseconds to a call; signals are handled only after the kernels finish.
+"""
 MOST_FRAME_WORDS: Final = 1024
+"""Largest argument frame of a recorded call; native code copies it to the stack."""
 
 
 class Record:
-    """One call written down: `address` is where its words are."""
+    """Recorded call; `address` is where its words are stored."""
 
     __slots__ = ("_kept", "_settings", "address")
 
     def __init__(self, words: array[int], kept: Sequence[Any]) -> None:
-        """`kept` is all that the words refer to."""
+        """Store the words; `kept` holds everything that they point to."""
         self.address = words.buffer_info()[0]
         self._settings = _settings()
         self._kept = (words, *kept)
 
     @property
     def current(self) -> bool:
-        """Whether it is for the settings in force."""
+        """Whether the record is for the settings in force."""
         return all(a is b for a, b in zip(self._settings, _settings(), strict=True))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Record:
@@ -79,50 +85,50 @@ class Record:
 
 
 def _settings() -> tuple[object, str]:
-    """What tells the settings in force, by identity."""
+    """Return objects whose identities determine the settings in force."""
     return knobs.variable()[0].get(), knobs.fingerprint()
 
 
 class Nests:
-    """How the arguments of a call stand in its containers.
+    """Position of a call's arguments inside its containers (tuples, lists, dicts).
 
-    The items of a call are what is given by place, then by name, then what each container holds,
-    container after container.  `places` are those of the arguments among them, in the order in
-    which `leaves` has them; `rows` are kind, item, length, first item and keys of the containers.
+    The items of a call are its positional arguments, then its keyword arguments, then the content
+    of each container, container by container. `places` are the items that are arguments, in the
+    order of `leaves`; `rows` hold kind, item, length, first item and keys of the containers.
     """
 
-    def __init__(self, given: Sequence[Any], named: Mapping[str, Any]) -> None:
-        self.positional, self.names = len(given), tuple(named)
+    def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self.positional, self.names = len(args), tuple(kwargs)
         self.leaves: list[Any] = []
         self.places: list[int] = []
         self.rows: list[tuple[int, int, int, int, tuple[Any, ...]]] = []
-        self._items = [*given, *named.values()]
-        order = {name: len(given) + k for k, name in enumerate(named)}
-        for place in (*range(len(given)), *(order[name] for name in sorted(named))):
+        self._items = [*args, *kwargs.values()]
+        order = {name: len(args) + k for k, name in enumerate(kwargs)}
+        for place in (*range(len(args)), *(order[name] for name in sorted(kwargs))):
             self._walk(place)
 
     @property
     def count(self) -> int:
-        """The number of items."""
+        """Number of items."""
         return len(self._items)
 
     def _walk(self, place: int) -> None:
         x = self._items[place]
-        kind = _NESTS.get(type(x))
+        kind = _NEST_KINDS.get(type(x))
         if kind is None:
             self.leaves.append(x)
             self.places.append(place)
             return
         first = len(self._items)
-        held: Any = () if x is None else x
-        keys = tuple(held) if kind == code.NEST_DICT else ()
-        self._items += held.values() if kind == code.NEST_DICT else held
-        self.rows.append((kind, place, len(held), first, keys))
-        for k in range(len(held)):
+        content: Any = () if x is None else x
+        keys = tuple(content) if kind == code.NEST_DICT else ()
+        self._items += content.values() if kind == code.NEST_DICT else content
+        self.rows.append((kind, place, len(content), first, keys))
+        for k in range(len(content)):
             self._walk(first + k)
 
 
-_NESTS: Final[Mapping[type, int]] = {
+_NEST_KINDS: Final[Mapping[type, int]] = {
     tuple: code.NEST_TUPLE,
     list: code.NEST_LIST,
     dict: code.NEST_DICT,
@@ -131,8 +137,10 @@ _NESTS: Final[Mapping[type, int]] = {
 
 
 class Argument(NamedTuple):
-    """What an argument must be: an array like this one, a number or a scalar of this type, or this
-    truth value."""
+    """Requirement on an argument: an array like `example`, or a number.
+
+    `number` is a Python or NumPy scalar type, or a truth value that must be identical.
+    """
 
     example: Array | None
     number: type | bool = float
@@ -143,24 +151,24 @@ class Argument(NamedTuple):
 
 @cache
 def is_scalar(kind: type) -> bool:
-    """Whether native code can read scalars of one of NumPy's types, or of types beside them."""
+    """Return whether native code can read scalars of this NumPy (or compatible) type."""
     if not issubclass(kind, np.generic) or kind.__basicsize__ < code.SCALAR_AT + 8:
         return False
-    one = np.asarray(probe := kind(1))
+    array = np.asarray(probe := kind(1))
     return (
-        one.dtype.type is kind
-        and one.itemsize <= 8
-        and (ctypes.string_at(id(probe) + code.SCALAR_AT, one.itemsize) == one.tobytes())
+        array.dtype.type is kind
+        and array.itemsize <= 8
+        and (ctypes.string_at(id(probe) + code.SCALAR_AT, array.itemsize) == array.tobytes())
     )
 
 
 def can_run(executable: object) -> bool:
-    """Whether calls of what a compiled graph runs as may be written down at all."""
+    """Return whether calls of an executable can be recorded at all."""
     return type(executable) is Executable and executable.prelude is None
 
 
 def line(records: Sequence[Record]) -> bytes:
-    """What a function's slot holds: its records, those used last first.  The caller keeps them."""
+    """Pack a function's records, most recently used first; the caller keeps them alive."""
     return Line(array("q", [len(records), *(r.address for r in records)]).tobytes())
 
 
@@ -178,14 +186,15 @@ def record(
     turns: Sequence[tuple[int, ...] | None],
     tell: Tell | None = None,
 ) -> Record | None:
-    """Write a call down; None for one that only Python can make.
+    """Record a call; return None for one that only Python can make.
 
-    `captured` are further inputs, as values and their elements; input k of the plan is argument
-    `sources[k]`, or beyond them a captured one.  `types` are those of the results; `single` gives
-    the only one as it is, `pack` makes of the tuple of results what is returned.  `turns` are which
-    dimensions of what the plan writes each result has, None for all as they are.  With `refuse` the
-    plan has one result more, a truth value that nobody is given: where it is true, `refuse` raises.
-    A plan that calls libraries can be written down where `tell` says what becomes of errors.
+    Input k of the plan is argument `sources[k]`, or beyond the arguments a captured input;
+    `captured` pairs each such value with its elements. `types` are the results' types. `single`
+    returns the only result as it is; `pack` makes the return value from the tuple of results.
+    `turns` lists the dimensions of the written array that each result has, None for all in order.
+    With `refuse` the plan has an additional truth-value result that is not returned: if it is
+    true, `refuse` raises. A plan with library calls can be recorded only with `tell`, which
+    locates their errors.
     """
     arrays = [a.example for a in arguments] + [a for _, a in captured]
     places = [*sources, *range(len(arrays), len(arrays) + len(prepared.results))]
@@ -199,16 +208,16 @@ def record(
         or any(over >= 0 for *_, over in prepared.results)
     ):
         return None
-    # and no arguments
-    kept: list[Any] = [prepared, pack, refuse, captured, nests.names, nests.rows]
+
+    references: list[Any] = [prepared, pack, refuse, captured, nests.names, nests.rows]
     scope, printed = _settings()
     frame = prepared.frame[:]
-    for slot, source, d in prepared.strides:  # which are as they were, or the record does not fit
+    for slot, source, d in prepared.strides:  # equal at every call that matches the record
         data = arrays[sources[source]]
         frame[slot] = 0 if data is None else data.strides[d] // data.itemsize
-    return _written(
+    return _build_record(
         prepared,
-        kept,
+        references,
         frame,
         places,
         types,
@@ -225,10 +234,10 @@ def record(
             "NEST_COUNT": len(nests.rows),
         },
         {
-            "ARGUMENTS": _argument_rows(arguments, nests.places, kept),
+            "ARGUMENTS": _argument_rows(arguments, nests.places, references),
             "NAMES": array("q", map(id, nests.names)),
-            "NESTS": _nest_rows(nests, kept),
-            "CAPTURED": _captured_rows(captured, kept),
+            "NESTS": _nest_rows(nests, references),
+            "CAPTURED": _captured_rows(captured, references),
         },
         turns,
         runner,
@@ -241,31 +250,36 @@ def record_at(
     wrap: Callable[[Array], Any],
     strides: Mapping[tuple[int, int], int] = {},
 ) -> Record | None:
-    """A call whose inputs are told by their addresses, those of the prelude's results behind them;
-    `wrap` makes of an array what is returned.  `strides` are those that the plan asks for, by input
-    and dimension, in elements.  None if only Python can make it."""
+    """Record a call on addresses; return None if only Python can make it.
+
+    Addresses of the prelude's results follow those of the inputs. `wrap` makes the return value
+    from an array. `strides` are the strides that the plan reads, in elements, by input and
+    dimension.
+    """
     if type(executable) is not Executable:
         return None
     prepared = executable.prepared(sizes)
-    inputs, held = (sum(v.place == p for v in executable.values) for p in ("input", "held"))
-    count, fresh = inputs + held, 0
+    inputs, prelude_count = (
+        sum(v.place == p for v in executable.values) for p in ("input", "held")
+    )
+    count, fresh = inputs + prelude_count, 0
     places = [*range(inputs)]
     for *_, over in prepared.results:
         places.append(over if over >= 0 else count + fresh)
         fresh += over < 0
     places += range(inputs, count)
-    told = all((source, d) in strides for _, source, d in prepared.strides)
-    if not told or not _is_simple(prepared, len(places)):
+    strides_given = all((source, d) in strides for _, source, d in prepared.strides)
+    if not strides_given or not _is_simple(prepared, len(places)):
         return None
     frame = prepared.frame[:]
     for slot, source, d in prepared.strides:
         frame[slot] = strides[source, d]
     words = {"COUNT": count, "WRAP": id(wrap)}
-    return _written(prepared, [prepared, wrap], frame, places, [None] * fresh, words, {})
+    return _build_record(prepared, [prepared, wrap], frame, places, [None] * fresh, words, {})
 
 
 def _is_simple(p: Prepared, places: int, runner: object = None) -> bool:
-    """Whether a call runs kernels only, or else has something that runs it."""
+    """Return whether a call runs kernels only, or has a function that runs it."""
     plain = len(p.segments) <= 1 and not _calls_libraries(p)
     return (
         places <= code.MOST_PLACES
@@ -278,9 +292,9 @@ def _calls_libraries(p: Prepared) -> bool:
     return any(s.call is not None for s in p.segments)
 
 
-def _written(
+def _build_record(
     p: Prepared,
-    kept: list[Any],
+    references: list[Any],
     frame: array[int],
     places: Sequence[int],
     types: Sequence[object],
@@ -289,20 +303,23 @@ def _written(
     turns: Sequence[tuple[int, ...] | None] = (),
     runner: Callable[[int], None] | None = None,
 ) -> Record:
-    """`words` and `tables` with what follows from sizes alone; `places` say where the addresses
-    stand that the plan asks for, `runner` runs it given the frame's address."""
-    ring = _rings()
+    """Build a record from `words` and `tables`, adding what follows from sizes.
+
+    `places` are the sources of the addresses that the plan reads; `runner` runs the call, given
+    the frame's address.
+    """
+    ring = _ring_assigner()
     results = array("q")
-    given = p.results[:-1] if words.get("REFUSE") else p.results
-    fresh = [(r[1:4], p) for r, p in zip(given, turns or [None] * len(given)) if r[-1] < 0]
-    for ((shape, dtype, nbytes), turn), type_ in zip(fresh, types, strict=True):
-        results += result_row(shape, dtype, nbytes, type_, kept, ring(nbytes), turn)
-    way = _way_to_run(p, kept, runner)
+    returned = p.results[:-1] if words.get("REFUSE") else p.results
+    fresh = [(r[1:4], p) for r, p in zip(returned, turns or [None] * len(returned)) if r[-1] < 0]
+    for ((shape, dtype, nbytes), permutation), type_ in zip(fresh, types, strict=True):
+        results += result_row(shape, dtype, nbytes, type_, references, ring(nbytes), permutation)
+    run_words = _run_words(p, references, runner)
     arena, arena_bytes = array("q"), p.arena_bytes
-    if way.get("UNLOCKED"):  # other calls may run meanwhile: this one has scratch of its own
-        arena_bytes = way["SCRATCH"] + p.scratch
+    if run_words.get("UNLOCKED"):  # other calls may run concurrently: use private scratch
+        arena_bytes = run_words["SCRATCH"] + p.scratch
     if arena_bytes:
-        arena = result_row((), np.uint8, arena_bytes, None, kept, ring(arena_bytes))
+        arena = result_row((), np.uint8, arena_bytes, None, references, ring(arena_bytes))
     patches = array("q")
     for slot, source, offset in p.addresses:
         patches.extend((slot, places[source], offset))
@@ -322,33 +339,33 @@ def _written(
         "PATCH_COUNT": len(patches) // 3,
         "ARENA_COUNT": len(p.arena),
         **{name: t.buffer_info()[0] if t else 0 for name, t in all_tables.items()},
-        **way,
+        **run_words,
     }
-    made = array("q", [all_words[name] for name in code.RECORD])
-    found = Record(made, [*kept, *all_tables.values()])
-    made[code.RECORD["OWNER"] // 8] = id(found)
-    return found
+    record_words = array("q", [all_words[name] for name in code.RECORD])
+    record = Record(record_words, [*references, *all_tables.values()])
+    record_words[code.RECORD["OWNER"] // 8] = id(record)
+    return record
 
 
-def _rings() -> Callable[[int], int]:
-    """What tells the ring for each of a call's blocks, one after another, by their bytes."""
+def _ring_assigner() -> Callable[[int], int]:
+    """Return a function that assigns a ring to each of a call's blocks, by bytes."""
     if knobs.POOL_LIMIT.get() < 2 * RING_LIMIT * RING_BLOCKS:
         return lambda _: 0
-    taken = Counter[int]()
+    counts = Counter[int]()
 
     def ring(nbytes: int) -> int:
         capacity = size_class(nbytes)
-        taken[capacity] += 1
-        return STOCK.ring(nbytes, taken[capacity] - 1)
+        counts[capacity] += 1
+        return STOCK.ring(nbytes, counts[capacity] - 1)
 
     return ring
 
 
-def _nest_rows(nests: Nests, kept: list[Any]) -> array[int]:
+def _nest_rows(nests: Nests, references: list[Any]) -> array[int]:
     rows = array("q")
     for kind, item, count, first, keys in nests.rows:
         table = array("q", map(id, keys))
-        kept.append(table)
+        references.append(table)
         rows.extend((kind, item, count, first, table.buffer_info()[0] if keys else 0))
     return rows
 
@@ -357,24 +374,24 @@ _NUMBERS: Final[Mapping[object, int]] = {float: code.KIND_FLOAT, int: code.KIND_
 
 
 def _argument_rows(
-    arguments: Sequence[Argument], places: Sequence[int], kept: list[Any]
+    arguments: Sequence[Argument], places: Sequence[int], references: list[Any]
 ) -> array[int]:
     rows = array("q")
     for a, place in zip(arguments, places, strict=True):
         if a.example is None:
             is_type = isinstance(a.number, type)
             kind = _NUMBERS.get(a.number, code.KIND_SCALAR) if is_type else code.KIND_SAME
-            kept.append(a.number)
+            references.append(a.number)
             rows.extend((kind, id(a.number), 0, 0, 0, 0, place))
         else:
-            rows.extend(_array_row(a.example, place, kept))
+            rows.extend(_array_row(a.example, place, references))
     return rows
 
 
-def _array_row(data: Array, place: int, kept: list[Any]) -> tuple[int, ...]:
+def _array_row(data: Array, place: int, references: list[Any]) -> tuple[int, ...]:
     dims, strides = array("q", data.shape), array("q", data.strides)
     flags = data.flags.num & code.READABLE
-    kept += [data.dtype, dims, strides]
+    references += [data.dtype, dims, strides]
     return (
         code.KIND_ARRAY,
         id(data.dtype),
@@ -386,34 +403,33 @@ def _array_row(data: Array, place: int, kept: list[Any]) -> tuple[int, ...]:
     )
 
 
-def _captured_rows(captured: Sequence[tuple[object, Array]], kept: list[Any]) -> array[int]:
+def _captured_rows(captured: Sequence[tuple[object, Array]], references: list[Any]) -> array[int]:
     rows = array("q")
     for value, data in captured:
-        rows.extend((id(value), id(data), *_array_row(data, 0, kept)))
+        rows.extend((id(value), id(data), *_array_row(data, 0, references)))
     return rows
 
 
-def _way_to_run(
-    p: Prepared, kept: list[Any], runner: Callable[[int], None] | None
+def _run_words(
+    p: Prepared, references: list[Any], runner: Callable[[int], None] | None
 ) -> dict[str, int]:
-    """The chunks, to be run where the call is, if need be with the interpreter lock let go; or the
-    function that lets the pool run them."""
+    """Return the record's words for running: chunks inline, or a function using the pool."""
     if not p.segments:
         return {}
     if runner is not None:
-        kept.append(runner)
+        references.append(runner)
         return {"RUNNER": id(runner)}
     (s,) = p.segments
     if p.work > SOLO_NS or (p.parallel and pool().wished > 1):
         runner = partial(_run, s.chunks, s.launches, s.count, p.scratch)
-        kept.append(runner)
+        references.append(runner)
         return {"RUNNER": id(runner)}
-    here = {"CHUNKS": s.chunks, "CHUNK_COUNT": len(s.tables[0])}
+    inline = {"CHUNKS": s.chunks, "CHUNK_COUNT": len(s.tables[0])}
     if p.work > LOCKED_NS:
-        return {**here, "UNLOCKED": 1, "SCRATCH": -(-p.arena_bytes // 64) * 64}
+        return {**inline, "UNLOCKED": 1, "SCRATCH": -(-p.arena_bytes // 64) * 64}
     scratch = _scratch(p.scratch)
-    kept.append(scratch)
-    return {**here, "SCRATCH": scratch.address}
+    references.append(scratch)
+    return {**inline, "SCRATCH": scratch.address}
 
 
 def _run(chunks: int, launches: int, count: int, scratch: int, frame: int) -> None:
@@ -421,7 +437,7 @@ def _run(chunks: int, launches: int, count: int, scratch: int, frame: int) -> No
 
 
 class _Scratch:
-    """Memory for the kernels' intermediates; whoever holds the interpreter lock may use it."""
+    """Shared memory for kernels' intermediates; the holder of the GIL may use it."""
 
     slab: Slab | None = None
 

@@ -1,10 +1,10 @@
-"""Rounds over rows: the body of a cluster for each block of rows, sums over rows carried along.
+"""Run a cluster's body for one row chunk after another, carrying sums over rows.
 
     x[0:96] -> body -> dx[0:96], dw += ..
     x[96:192] -> body -> dx[96:192], dw += ..
     ...
 
-To the executable around it the whole is one call, on arrays of all rows.
+To the surrounding executable this is a single call on arrays of all rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Turns:
-    """The rounds of one cluster, as the function of a call step."""
+    """Chunked execution of one cluster, as the function of a call step."""
 
     def __init__(self, rounds: Rounds, body: Executable) -> None:
         self.rounds, self.body = rounds, body
@@ -39,32 +39,33 @@ class Turns:
         ]
 
     def __call__(self, sizes: Mapping[str, int], inputs: list[Array], outputs: list[Array]) -> None:
-        """All rounds, into `outputs`."""
+        """Run all chunks, writing into `outputs`."""
         so_far = [outputs[c.place] for c in self.sums]
-        turns = [
+        chunks = [
             (low, high, self._sizes(sizes, high - low)) for low, high in self.rounds.each(sizes)
         ]
-        if not turns:  # the first round begins anew
+        if not chunks:  # no chunk initialises the sums
             for c, first in zip(self.sums, self.first, strict=True):
                 outputs[c.place][...] = first
-        # One block for all: a shorter last round would take another beside those that wait.
-        most = max((self.body.prepared(known).arena_bytes for *_, known in turns), default=0)
-        between = allocate(most) if most else None
-        for low, high, known in turns:
-            arrays = [_taken(c, inputs, low, high) for c in self.rounds.reads]
+        # One arena for all chunks: a shorter last chunk would allocate a second block.
+        arena_bytes = max(
+            (self.body.prepared(chunk_sizes).arena_bytes for *_, chunk_sizes in chunks), default=0
+        )
+        arena = allocate(arena_bytes) if arena_bytes else None
+        for low, high, chunk_sizes in chunks:
+            arrays = [_chunk_of(c, inputs, low, high) for c in self.rounds.reads]
             out = [
-                None if c.axis == WHOLE else _taken(c, outputs, low, high)
+                None if c.axis == WHOLE else _chunk_of(c, outputs, low, high)
                 for c in self.rounds.makes
             ]
-            found = self.body.run([*arrays, *so_far], known, out, None, between)
-            for c, part in zip(self.rounds.makes, found, strict=True):
+            results = self.body.run([*arrays, *so_far], chunk_sizes, out, None, arena)
+            for c, part in zip(self.rounds.makes, results, strict=True):
                 if c.axis == WHOLE and part is not outputs[c.place]:
-                    outputs[c.place][...] = part  # not written where it was read
+                    outputs[c.place][...] = part  # not accumulated in place
 
     def prepare(self, sizes: Mapping[str, int]) -> int:
-        """Makes ready all that rounds need at these sizes; tells the bytes that one of them takes
-        beside what it reads and makes."""
-        most = 0
+        """Prepare all chunks at these sizes; return the extra bytes that one of them needs."""
+        extra_bytes = 0
         for rows in {high - low for low, high in self.rounds.each(sizes)}:
             p = self.body.prepared(self._sizes(sizes, rows))
             sums = (
@@ -72,17 +73,17 @@ class Turns:
                 for c, (*_, nbytes, over) in zip(self.rounds.makes, p.results)
                 if c.axis == WHOLE and over < 0
             )
-            most = max(most, p.arena_bytes + sum(sums))
-        return most
+            extra_bytes = max(extra_bytes, p.arena_bytes + sum(sums))
+        return extra_bytes
 
     def _sizes(self, sizes: Mapping[str, int], rows: int) -> tuple[int, ...]:
-        """The body's sizes for so many rows."""
+        """Return the body's sizes for a chunk of `rows` rows."""
         named = {**sizes, self.rounds.rows: rows}
         return tuple(named[n] for n in self.body.size_names)
 
 
-def _taken(cut: Cut, values: Sequence[Array], low: int, high: int) -> Array:
-    """What a round has of a value."""
+def _chunk_of(cut: Cut, values: Sequence[Array], low: int, high: int) -> Array:
+    """Return a chunk's part of a value."""
     if cut.axis == FIRST_ROW:
         return np.asarray(low, np.int64)
     value = values[cut.place]

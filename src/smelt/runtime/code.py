@@ -1,10 +1,10 @@
-"""Kernels' machine code in this process: looked up by key, in memory and on disk, loaded once.
+"""Find kernels' machine code by key, in memory and on disk, loading it once.
 
-A key is a digest: the *stem* covers what decides a kernel's code (its text, the generator, the
-processor), and the key of one of its forms follows from it.  Whoever knows the stem finds the code
-without knowing the kernel: that is how a stored plan names its kernels.
+A key is a digest. The *stem* covers everything that decides a kernel's code (its text, the
+generator, the processor), and the key of each variant derives from it. The stem alone suffices to
+find the code, without the kernel: a stored plan names its kernels that way.
 
-Code stays loaded while a plan uses it; of the rest, what was used last is kept, up to
+Code stays loaded while a plan uses it; of the rest, the most recently used is kept, up to
 `MOST_BYTES`.
 
 >>> len(key_of(b"stem", "rows", streaming=False))
@@ -29,11 +29,11 @@ from smelt.runtime.loader import Loaded, load
 __all__ = ["Code", "add", "find", "forget", "key_of"]
 
 MOST_BYTES: Final = 32 << 20
-"""Of code that is kept although nothing may be using it."""
+"""Limit in bytes of recently used code that stays loaded without a user."""
 
 
 class Code:
-    """Code of one kernel in memory, and how it is called."""
+    """Loaded code of one kernel, and how to call it."""
 
     __slots__ = ("__weakref__", "built", "loaded")
 
@@ -43,55 +43,60 @@ class Code:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the object."""
+        """Size of the object code in bytes."""
         return self.loaded.nbytes
 
 
 _LOCK = threading.RLock()
 _ALIVE: WeakValueDictionary[bytes, Code] = WeakValueDictionary()
+"""Code in use by any plan, by key."""
 _RECENT: OrderedDict[bytes, Code] = OrderedDict()
+"""Recently used code, oldest first."""
 
 
 def key_of(stem: bytes, form: Form, streaming: bool) -> bytes:
-    """The key of one form of the kernel that `stem` stands for."""
+    """Return the key of one variant of the kernel that `stem` identifies."""
     return hashlib.sha256(b"%s\0%d\0%s" % (stem, streaming, form.encode())).digest()
 
 
 def find(key: bytes, journal: Journal) -> Code | None:
-    """The code of a key; None if it must be generated.  Says in the journal where it came from."""
+    """Return the code of a key, or None if it must be generated.
+
+    Records in the journal where it came from.
+    """
     with _LOCK:
-        known = _ALIVE.get(key)
-        if known is not None:
-            _use(key, known)
-    if known is not None:
+        loaded = _ALIVE.get(key)
+        if loaded is not None:
+            _use(key, loaded)
+    if loaded is not None:
         journal.record(CacheHit(key.hex(), "memory"))
-        return known
+        return loaded
     start = perf_counter()
     cache = _cache()
     entry = None if cache is None else cache.get(key)
     if entry is not None:
         try:
-            found = _keep(key, _loaded(Built.read(entry.meta, entry.code)))
-        except (KeyError, TypeError, ValueError):  # whole, but nothing of ours
+            code = _keep(key, _load_kernel(Built.read(entry.meta, entry.code)))
+        except (KeyError, TypeError, ValueError):  # intact, but of another format
             pass
         else:
             journal.record(CacheHit(key.hex(), "disk", perf_counter() - start))
-            return found
+            return code
     journal.record(CacheMiss(key.hex(), "no cache" if cache is None else cache.why(key)))
     return None
 
 
 def add(key: bytes, built: Built, journal: Journal) -> Code:
-    """Load what was just generated and store it for the next process."""
+    """Load newly generated code and store it for later processes."""
     cache = _cache()
     if cache is not None:
         cache.put(key, built.facts(), built.code)
         journal.record(CacheStored(key.hex(), len(built.code)))
-    return _keep(key, _loaded(built))
+    return _keep(key, _load_kernel(built))
 
 
 def forget() -> None:
-    """Know of nothing, as a new process does; code in use stays where it is."""
+    """Drop all lookups, as in a new process; code in use stays loaded."""
     with _LOCK:
         _ALIVE.clear()
         _RECENT.clear()
@@ -101,12 +106,12 @@ def _cache() -> Cache | None:
     return Cache.default() if knobs.CACHE.get() else None
 
 
-def _loaded(built: Built) -> Code:
+def _load_kernel(built: Built) -> Code:
     return Code(built, load(built.code, [f.symbol for f in built.functions]))
 
 
 def _keep(key: bytes, code: Code) -> Code:
-    """`code`, or the same that another thread has loaded meanwhile."""
+    """Return `code`, or the equal code that another thread loaded meanwhile."""
     with _LOCK:
         code = _ALIVE.setdefault(key, code)
         _use(key, code)
@@ -116,6 +121,6 @@ def _keep(key: bytes, code: Code) -> Code:
 def _use(key: bytes, code: Code) -> None:
     _RECENT[key] = code
     _RECENT.move_to_end(key)
-    held = sum(c.nbytes for c in _RECENT.values()) if len(_RECENT) % 64 == 0 else 0
-    while held > MOST_BYTES and len(_RECENT) > 1:
-        held -= _RECENT.popitem(last=False)[1].nbytes
+    nbytes = sum(c.nbytes for c in _RECENT.values()) if len(_RECENT) % 64 == 0 else 0
+    while nbytes > MOST_BYTES and len(_RECENT) > 1:
+        nbytes -= _RECENT.popitem(last=False)[1].nbytes

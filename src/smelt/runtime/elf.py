@@ -1,13 +1,13 @@
-"""Loading ELF objects without LLVM: what a warm start needs, in a tenth of a millisecond.
+"""Load ELF objects without LLVM, to avoid importing it on a warm start.
 
-LLVM's own linker can load anything, but importing it costs tens of milliseconds, more than all the
-rest of a process that finds its kernels in the cache.  Kernels are simple objects: a few sections,
-calls of the C library, addresses relative to the program counter.  `link` places their sections,
-applies the relocations of the x86-64 psABI (System V ABI, AMD64 supplement, 4.4) that such
-objects have, and says `Unfamiliar` of everything else; the caller then asks LLVM.
+LLVM's linker can load anything, but importing it costs more than the rest of a process that finds
+its kernels in the cache. Kernels are simple objects: a few sections, calls of the C library,
+PC-relative addresses. `link` places their sections, applies the relocations of the x86-64 psABI
+(System V ABI, AMD64 supplement, 4.4) that such objects have, and raises `Unfamiliar` for
+everything else; the caller then uses LLVM.
 
-Pages are written first, then code becomes executable and read-only, constants read-only: nothing
-is ever writable and executable.
+Pages are written first, then code becomes executable and read-only, constants read-only: no page
+is ever both writable and executable.
 
     image = link(code, ["k0"])
     image.addresses["k0"]
@@ -28,48 +28,48 @@ __all__ = ["Image", "Malformed", "Unfamiliar", "is_for_us", "link"]
 
 
 class Unfamiliar(Exception):
-    """The object is well-formed as far as one can tell, but uses what this loader does not know."""
+    """Object that looks well-formed but uses features this loader does not support."""
 
 
 class Malformed(Exception):
-    """The object contradicts itself, or names what the process does not have."""
+    """Object that contradicts itself, or refers to a symbol the process does not have."""
 
 
 PAGE: Final = mmap.PAGESIZE
 MOST_BYTES: Final = 1 << 28
-"""Of a section: kernels keep no data."""
+"""Largest size of a section; kernels contain no large data."""
 
 _HEADER: Final = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION: Final = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL: Final = struct.Struct("<IBBHQQ")
 _RELA: Final = struct.Struct("<QQq")
 _IDENT: Final = b"\x7fELF\x02\x01\x01"
-"""The magic number, 64 bits, little endian, version 1."""
+"""Magic number, 64 bits, little endian, version 1."""
 _RELOCATABLE: Final = 1
 _X86_64: Final = 62
 
-# Kinds of sections, and flags.
+# Section types and flags.
 _PROGBITS, _SYMTAB, _STRTAB, _RELA_KIND, _NOBITS = 1, 2, 3, 4, 8
 _UNWIND: Final = 0x70000001
 _WRITE, _ALLOC, _EXEC, _TLS = 1, 2, 4, 0x400
 
-# Numbers of special sections that a symbol may name.
+# Special section indices of symbols.
 _UNDEFINED, _ABSOLUTE, _RESERVED = 0, 0xFFF1, 0xFF00
 _FUNCTION_OR_LESS: Final = 4
-"""Symbol types up to here are plain: none, object, function, section, file."""
+"""Largest plain symbol type: none, object, function, section, file."""
 
-# Relocations: S the symbol, A the addend, P the place, G its entry in the table of addresses.
+# Relocation types.
 _ABS64, _PC32, _PLT32, _GOTPCREL, _PC64 = 1, 2, 4, 9, 24
 _GOTPCRELX, _REX_GOTPCRELX = 41, 42
 _GOT: Final = frozenset({_GOTPCREL, _GOTPCRELX, _REX_GOTPCRELX})
 _KNOWN: Final = frozenset({_ABS64, _PC32, _PLT32, _PC64}) | _GOT
 
 _STUB: Final = b"\xff\x25\x00\x00\x00\x00" + bytes(8) + b"\xcc\xcc"
-"""jmp *0(%rip), the address that it jumps to, padding: for calls farther than 2 GiB."""
+"""Stub for calls farther than 2 GiB: jmp *0(%rip), target address, padding."""
 
 
 class Image:
-    """Linked code in memory; it is unmapped with this object."""
+    """Linked code in memory, unmapped with this object."""
 
     __slots__ = ("addresses", "memory", "nbytes")
 
@@ -80,7 +80,7 @@ class Image:
 
 
 class _Section:
-    """A row of the section table, as far as it matters here."""
+    """Relevant fields of a section header."""
 
     __slots__ = ("align", "at", "flags", "info", "kind", "link", "offset", "size")
 
@@ -90,7 +90,7 @@ class _Section:
         self.kind, self.flags, self.offset, self.size = kind, flags, offset, size
         self.link, self.info, self.align = link, info, align
         self.at = -1
-        """Where it lies in the image; -1: nowhere."""
+        """Offset in the image; -1 if not loaded."""
 
 
 class _Symbol(NamedTuple):
@@ -100,29 +100,33 @@ class _Symbol(NamedTuple):
 
 
 def is_for_us(code: bytes) -> bool:
-    """Whether this is an object that `link` may load here: x86-64 Linux."""
-    return _here() and code[:7] == _IDENT and code[16:20] == struct.pack("<HH", 1, _X86_64)
+    """Return whether `link` may load this object here: x86-64 Linux."""
+    return (
+        _is_supported_host()
+        and code[:7] == _IDENT
+        and code[16:20] == struct.pack("<HH", 1, _X86_64)
+    )
 
 
 @cache
-def _here() -> bool:
+def _is_supported_host() -> bool:
     return sys.platform == "linux" and platform.machine() == "x86_64" and sys.maxsize > 1 << 32
 
 
-def link(code: bytes, wanted: Sequence[str]) -> Image:
-    """Place `code` in memory and find the symbols `wanted`.
+def link(code: bytes, symbols: Sequence[str]) -> Image:
+    """Place `code` in memory and resolve its defined `symbols`.
 
-    Undefined symbols are those of the process.  Raises Unfamiliar for what only a real linker can
-    do, Malformed where the object is damaged or a symbol is missing.
+    Undefined symbols resolve to those of the process. Raises Unfamiliar for what only a full
+    linker can do, Malformed if the object is damaged or a symbol is missing.
     """
     try:
-        return _Linker(code).image(wanted)
+        return _Linker(code).image(symbols)
     except (struct.error, LookupError, ValueError, OverflowError, OSError) as error:
         raise Malformed(f"not a whole object: {error}") from error
 
 
 class _Linker:
-    """One object on its way into memory."""
+    """Object being linked into memory."""
 
     def __init__(self, code: bytes) -> None:
         self.code = code
@@ -130,10 +134,10 @@ class _Linker:
         self.symbols = self._read_symbols()
         self.relocations = self._read_relocations()
         self.stubs: dict[int, int] = {}
-        """Where code is that jumps to a symbol of the process, by the symbol's number."""
+        """Offset of the stub that jumps to a symbol of the process, by symbol index."""
         self.slots: dict[int, int] = {}
-        """Where a symbol's address stands."""
-        self._outside: dict[str, int] = {}
+        """Offset of the GOT slot of a symbol, by symbol index."""
+        self._process_addresses: dict[str, int] = {}
 
     # ---- reading ---------------------------------------------------------------------------------
 
@@ -143,8 +147,8 @@ class _Linker:
             raise Unfamiliar("not a relocatable object for x86-64")
         table, entry, count = rest[3], rest[8], rest[9]
         if entry != _SECTION.size or not 0 < count < _RESERVED:
-            raise Malformed("a section table of another form")
-        found: list[_Section] = []
+            raise Malformed("a section table of an unknown format")
+        sections: list[_Section] = []
         for k in range(count):
             row = _SECTION.unpack_from(self.code, table + k * entry)
             _, kind, flags, _, offset, size, link_to, info, align, _ = row
@@ -154,8 +158,8 @@ class _Linker:
                 raise Malformed(f"section {k} has {size} bytes")
             if flags & _TLS:
                 raise Unfamiliar("thread-local storage")
-            found.append(_Section(kind, flags, offset, size, link_to, info, max(align, 1)))
-        return found
+            sections.append(_Section(kind, flags, offset, size, link_to, info, max(align, 1)))
+        return sections
 
     def _read_symbols(self) -> list[_Symbol]:
         tables = [s for s in self.sections if s.kind == _SYMTAB]
@@ -166,7 +170,7 @@ class _Linker:
         if names.kind != _STRTAB:
             raise Malformed("symbols without names")
         text = self.code[names.offset : names.offset + names.size]
-        found: list[_Symbol] = []
+        symbols: list[_Symbol] = []
         rows = self.code[table.offset : table.offset + table.size]
         for at, info, _, section, value, _ in _SYMBOL.iter_unpack(rows):
             if info & 15 > _FUNCTION_OR_LESS:
@@ -177,19 +181,19 @@ class _Linker:
                 raise Malformed("a symbol in no section")
             if section < _RESERVED and section and value > self.sections[section].size:
                 raise Malformed("a symbol outside of its section")
-            found.append(_Symbol(text[at : text.index(b"\0", at)].decode(), section, value))
-        return found
+            symbols.append(_Symbol(text[at : text.index(b"\0", at)].decode(), section, value))
+        return symbols
 
     def _read_relocations(self) -> list[tuple[_Section, list[tuple[int, int, int, int]]]]:
-        """What to change in each section that is loaded: (offset, kind, symbol, addend)."""
-        found: list[tuple[_Section, list[tuple[int, int, int, int]]]] = []
+        """Return the changes to each loaded section: (offset, kind, symbol, addend)."""
+        relocations: list[tuple[_Section, list[tuple[int, int, int, int]]]] = []
         for s in self.sections:
             if s.kind != _RELA_KIND:
                 continue
             if s.info >= len(self.sections):
                 raise Malformed("relocations of no section")
             home = self.sections[s.info]
-            if not home.flags & _ALLOC or not _loads(home):
+            if not home.flags & _ALLOC or not _is_loaded(home):
                 continue
             rows = _RELA.iter_unpack(self.code[s.offset : s.offset + s.size])
             changes = [(at, info & 0xFFFFFFFF, info >> 32, addend) for at, info, addend in rows]
@@ -198,18 +202,18 @@ class _Linker:
             unknown = {kind for _, kind, _, _ in changes} - _KNOWN
             if unknown:
                 raise Unfamiliar(f"relocations of the kinds {sorted(unknown)}")
-            found.append((home, changes))
-        return found
+            relocations.append((home, changes))
+        return relocations
 
     # ---- placing ---------------------------------------------------------------------------------
 
-    def image(self, wanted: Sequence[str]) -> Image:
-        """Everything in memory, with the permissions that it keeps."""
+    def image(self, symbols: Sequence[str]) -> Image:
+        """Write everything into memory and set the final page permissions."""
         defined = {s.name: s for s in self.symbols if s.section != _UNDEFINED and s.name}
-        missing = [name for name in wanted if name not in defined]
+        missing = [name for name in symbols if name not in defined]
         if missing:
             raise Malformed(f"symbols not found: {', '.join(missing)}")
-        ends = self._place()
+        ends = self._place_sections()
         memory = mmap.mmap(-1, ends[-1], mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         base = _address(memory)
         for s in self.sections:
@@ -218,18 +222,18 @@ class _Linker:
         for home, changes in self.relocations:
             self._relocate(home, changes, memory, base)
         _protect(base, ends)
-        addresses = {name: self._address_of(defined[name], base) for name in wanted}
+        addresses = {name: self._address_of(defined[name], base) for name in symbols}
         return Image(addresses, len(self.code), memory)
 
-    def _place(self) -> list[int]:
-        """Positions of all sections, and where code, constants and data end, in whole pages."""
+    def _place_sections(self) -> list[int]:
+        """Assign offsets to all sections; return the page-aligned ends of code, constants, data."""
         changes = [(kind, number) for _, rows in self.relocations for _, kind, number, _ in rows]
-        called = {n for kind, n in changes if kind == _PLT32 and self._is_outside(n)}
+        called = {n for kind, n in changes if kind == _PLT32 and self._is_undefined(n)}
         tabled = {n for kind, n in changes if kind in _GOT}
         top, ends = 0, list[int]()
         for group in (_EXEC, 0, _WRITE):
             for s in self.sections:
-                if s.flags & _ALLOC and s.flags & (_EXEC | _WRITE) == group and _loads(s):
+                if s.flags & _ALLOC and s.flags & (_EXEC | _WRITE) == group and _is_loaded(s):
                     if s.align > PAGE or s.align & (s.align - 1):
                         raise Unfamiliar(f"alignment of {s.align}")
                     s.at = -(-top // s.align) * s.align
@@ -245,7 +249,7 @@ class _Linker:
             raise Malformed("no code")
         return ends
 
-    def _is_outside(self, number: int) -> bool:
+    def _is_undefined(self, number: int) -> bool:
         return self.symbols[number].section == _UNDEFINED
 
     # ---- relocations -----------------------------------------------------------------------------
@@ -258,15 +262,15 @@ class _Linker:
             if offset + width > home.size:
                 raise Malformed("a relocation outside of its section")
             at = home.at + offset
-            value = self._value(kind, number, memory, base) + addend
+            value = self._target_address(kind, number, memory, base) + addend
             if kind != _ABS64:
                 value -= base + at
             if width == 4 and not -(1 << 31) <= value < 1 << 31:
                 raise Unfamiliar("a symbol farther away than 2 GiB")
             memory[at : at + width] = (value & (1 << 8 * width) - 1).to_bytes(width, "little")
 
-    def _value(self, kind: int, number: int, memory: mmap.mmap, base: int) -> int:
-        """The address that a relocation refers to: the symbol, its stub or its slot."""
+    def _target_address(self, kind: int, number: int, memory: mmap.mmap, base: int) -> int:
+        """Return the address that a relocation refers to: the symbol, its stub or its slot."""
         symbol = self.symbols[number]
         target = self._address_of(symbol, base)
         if kind in _GOT:
@@ -288,15 +292,17 @@ class _Linker:
             if at < 0:
                 raise Malformed(f"{symbol.name} is in no section that is loaded")
             return base + at + symbol.value
-        found = self._outside.get(symbol.name)
-        if found is None:
-            found = self._outside[symbol.name] = _of_process(symbol.name)
-        return found
+        address = self._process_addresses.get(symbol.name)
+        if address is None:
+            address = self._process_addresses[symbol.name] = _process_symbol(symbol.name)
+        return address
 
 
-def _loads(s: _Section) -> bool:
-    """Whether a section belongs into memory.  What tells how to unwind the stack does not: no
-    exception passes through a kernel."""
+def _is_loaded(s: _Section) -> bool:
+    """Return whether a section belongs in memory.
+
+    Unwind tables do not: no exception passes through a kernel.
+    """
     if s.kind == _UNWIND:
         return False
     if s.kind not in (_PROGBITS, _NOBITS):
@@ -309,24 +315,30 @@ def _process() -> Any:
     return ctypes.CDLL(None)
 
 
-def _of_process(name: str) -> int:
-    """The address of a function of the process.  Raises Malformed where there is none."""
+def _process_symbol(name: str) -> int:
+    """Return the address of a function of the process.
+
+    Raises Malformed where there is none.
+    """
     try:
-        found = ctypes.cast(getattr(_process(), name), ctypes.c_void_p).value
+        address = ctypes.cast(getattr(_process(), name), ctypes.c_void_p).value
     except AttributeError:
-        found = None
-    if not found:
+        address = None
+    if not address:
         raise Malformed(f"the process has no symbol {name!r}")
-    return found
+    return address
 
 
 def _address(memory: mmap.mmap) -> int:
-    """Where the mapping begins; the look at it is given up at once, or it could not be freed."""
+    """Return where a mapping begins, without keeping a view that would prevent unmapping."""
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
 def _protect(base: int, ends: Sequence[int]) -> None:
-    """Code executable, constants read-only.  Raises Unfamiliar where the system forbids that."""
+    """Make code executable and constants read-only.
+
+    Raises Unfamiliar if the system forbids that.
+    """
     code, constants, _ = ends
     rights: Mapping[tuple[int, int], int] = {
         (0, code): mmap.PROT_READ | mmap.PROT_EXEC,
@@ -334,6 +346,6 @@ def _protect(base: int, ends: Sequence[int]) -> None:
     }
     for (begin, end), right in rights.items():
         size = end - begin
-        where = ctypes.c_void_p(base + begin)
-        if size and _process().mprotect(where, ctypes.c_size_t(size), right) != 0:
+        start = ctypes.c_void_p(base + begin)
+        if size and _process().mprotect(start, ctypes.c_size_t(size), right) != 0:
             raise Unfamiliar("memory of this process cannot be made executable")

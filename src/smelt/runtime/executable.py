@@ -1,8 +1,8 @@
-"""A compiled plan and its calls: tables made once for given sizes, one native call after that.
+"""Run a compiled plan: tables built once per sizes, then one native call per run.
 
-A call looks its sizes up, takes blocks for its results and one for everything in between, writes
-the addresses into a copy of the argument frame, and enters native code once for each run of
-kernels without a library call between them.
+A call looks up its sizes, allocates its results and one arena for intermediates, writes the
+addresses into a copy of the argument frame, and enters native code once for each run of kernels
+between library calls.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from smelt.types.expr import Index, evaluate
 Array = np.ndarray[Any, Any]
 
 KEPT_SIZES = 256
-"""Prepared tables kept; the oldest goes first."""
+"""Prepared size tuples kept; the oldest is evicted first."""
 
 
-def _filled(p: Prepared, where: list[int], block: Block | None) -> array[int]:
-    """The argument frame of a call, addresses written into it."""
+def _fill_frame(p: Prepared, where: list[int], block: Block | None) -> array[int]:
+    """Return the argument frame of a call with addresses filled in."""
     frame = p.frame[:]
     for slot, source, offset in p.addresses:
         frame[slot] = where[source] + offset
@@ -50,14 +50,14 @@ def _filled(p: Prepared, where: list[int], block: Block | None) -> array[int]:
     return frame
 
 
-def _within(host: Array, x: Operand) -> Array:
+def _view_inside(host: Array, x: Operand) -> Array:
     nbytes = math.prod(x.shape) * x.dtype.itemsize
-    bits = host.reshape(-1).view(np.uint8)[x.offset : x.offset + nbytes]
-    return bits.view(x.dtype).reshape(x.shape)
+    data = host.reshape(-1).view(np.uint8)[x.offset : x.offset + nbytes]
+    return data.view(x.dtype).reshape(x.shape)
 
 
 class Executable:
-    """A plan that runs.  Safe to call from several threads."""
+    """Plan ready to run; safe to call from several threads."""
 
     def __init__(
         self,
@@ -70,11 +70,14 @@ class Executable:
         graph: Graph | None = None,
         made_for: Target | None = None,
     ) -> None:
-        """`launches` are groups of independent steps, in order; `outputs` number the values that
-        are returned (an input among them is returned as it is); `arena` lists where values in
-        the arena end, in bytes; `prelude` makes the values that are held; `graph`, whose inputs and
-        outputs these are, runs in NumPy for sizes that no kernels can be made for; `made_for` is
-        the target of the kernels' code, None for the host."""
+        """Build an executable from steps and values.
+
+        `launches` are groups of independent steps, in order. `outputs` number the values that are
+        returned (an input among them is returned as it is). `arena` lists where values in the
+        arena end, in bytes. `prelude` computes the held values. `graph`, with these inputs and
+        outputs, runs in NumPy for sizes that no kernels can be made for. `made_for` is the target
+        of the kernels' code, None for the host.
+        """
         self.size_names = size_names
         self.values = tuple(values)
         self.launches = tuple(tuple(group) for group in launches)
@@ -84,7 +87,7 @@ class Executable:
         self.graph = graph
         self.made_for = made_for
         self.inside = False
-        """Whether it runs inside of another one, which answers for the memory of both."""
+        """Whether another executable runs this one and accounts for its memory."""
         announce()
         self._prepared: dict[tuple[int, ...], Prepared] = {}
         self._lock = threading.Lock()
@@ -99,39 +102,47 @@ class Executable:
         held: Run | None = None,
         between: Block | None = None,
     ) -> list[Array]:
-        """The results.  `arrays` are the inputs, `sizes` the values of `size_names`, `out` arrays
-        to write into (None: allocate), for each result, or for each value that is computed in
-        order of first return where that is another number, `held` the prelude's results for these
-        inputs (None: computed now, kept nowhere), `between` memory for what stands between kernels,
-        at least the `arena_bytes` of these sizes (None: taken for this call).
+        """Run the plan and return its results.
+
+        `arrays` are the inputs and `sizes` the values of `size_names`. `out` are arrays to write
+        into (None: allocate): one per output, or one per computed value in order of first return.
+        `held` are the prelude's results for these inputs (None: compute now without caching).
+        `between` is memory for intermediates, at least `arena_bytes` at these sizes (None:
+        allocate).
 
         Raises OutArgumentError for an `out` array of another shape or type or that is read-only,
-        OutOfMemory before anything runs when memory does not suffice, TargetError where the code
+        OutOfMemory before anything runs when memory does not suffice, TargetError if the code
         uses instructions that this processor lacks.
         """
         p = self._prepared.get(sizes)
         if p is None:
             p = self._prepare(sizes)
-        ready = self._ready(arrays, held)
+        held_arrays = self._held_arrays(arrays, held)
         results: list[Array] = []
         copies: list[tuple[Array, Array]] = []
-        same = len(self.outputs) == len(p.results)
-        each = out if out is not None and not same and len(out) == len(self.outputs) else None
-        wanted = out if each is None else self._wanted(p, arrays, each, copies)
+        one_per_output = len(self.outputs) == len(p.results)
+        per_output = (
+            out
+            if out is not None and not one_per_output and len(out) == len(self.outputs)
+            else None
+        )
+        targets = out if per_output is None else self._result_targets(p, arrays, per_output, copies)
         for k, (_, shape, dtype, nbytes, over) in enumerate(p.results):
-            given = wanted[k] if wanted is not None else None
-            if given is None and over >= 0:
+            out_array = targets[k] if targets is not None else None
+            if out_array is None and over >= 0:
                 results.append(arrays[over])
-            elif given is None:
+            elif out_array is None:
                 results.append(allocate(nbytes).array(shape, dtype))
             else:
-                results.append(target(given, shape, dtype, (*arrays, *results), copies))
+                results.append(target(out_array, shape, dtype, (*arrays, *results), copies))
         block = between
         if block is None and p.arena_bytes:
             block = allocate(p.arena_bytes)
         frame = p.frame
         if frame:
-            frame = _filled(p, [address_of(a) for a in (*arrays, *results, *ready)], block)
+            frame = _fill_frame(
+                p, [address_of(a) for a in (*arrays, *results, *held_arrays)], block
+            )
             for slot, source, d in p.strides:
                 frame[slot] = arrays[source].strides[d] // arrays[source].itemsize
         address = frame.buffer_info()[0]
@@ -140,11 +151,15 @@ class Executable:
             if s.call is None:
                 run(s.chunks, s.launches, s.count, address, p.scratch)
             else:
-                self._library(s, p.sizes, (*arrays, *results, *ready), block)
-        for given, temporary in copies:
-            given[...] = temporary
-            results = [given if r is temporary else r for r in results]
-        return results if same else self._returned(p, arrays, results, each, out is None)
+                self._call_library(s, p.sizes, (*arrays, *results, *held_arrays), block)
+        for out_array, temporary in copies:
+            out_array[...] = temporary
+            results = [out_array if r is temporary else r for r in results]
+        return (
+            results
+            if one_per_output
+            else self._arrange_outputs(p, arrays, results, per_output, out is None)
+        )
 
     def run_at(
         self,
@@ -154,29 +169,29 @@ class Executable:
         look: Callable[[], Sequence[Array]],
         held: Run | None = None,
     ) -> list[Array]:
-        """The results for inputs that are told by their addresses.  Left out are inputs among
-        them, and those that are written over inputs.
+        """Run on inputs passed by address and return newly allocated results.
 
-        `inputs` answer `stride(d)` in elements where a stride is told at the call; `look` gives all
-        of them as arrays, for what runs in Python.  `held` as in `run`.  Raises OutOfMemory.
+        Results that are inputs or overwrite inputs are left out. `inputs` provide `stride(d)` in
+        elements for strides passed at the call; `look` returns all inputs as arrays, for steps
+        that run in Python. `held` as in `run`. Raises OutOfMemory.
         """
         p = self._prepared.get(sizes)
         if p is None:
             p = self._prepare(sizes)
         if any(s.call is not None for s in p.segments) or (held is None and self.prelude):
-            found = self.run(look(), sizes, None, held)
-            by_value = dict(zip(self.outputs, found, strict=True))
+            results_by_output = self.run(look(), sizes, None, held)
+            by_value = dict(zip(self.outputs, results_by_output, strict=True))
             return [by_value[v] for v, *_, over in p.results if over < 0]
         results: list[Array] = []
-        where = addresses[:]
+        all_addresses = addresses[:]
         for _, shape, dtype, nbytes, over in p.results:
             if over < 0:
                 results.append(allocate(nbytes).array(shape, dtype))
-            where.append(addresses[over] if over >= 0 else address_of(results[-1]))
+            all_addresses.append(addresses[over] if over >= 0 else address_of(results[-1]))
         if held is not None:
-            where += held.addresses
+            all_addresses += held.addresses
         block = allocate(p.arena_bytes) if p.arena_bytes else None
-        frame = _filled(p, where, block)
+        frame = _fill_frame(p, all_addresses, block)
         for slot, source, d in p.strides:
             frame[slot] = inputs[source].stride(d)
         address = frame.buffer_info()[0]
@@ -186,66 +201,75 @@ class Executable:
         return results
 
     def prepared(self, sizes: tuple[int, ...]) -> Prepared:
-        """Everything about calls with these sizes."""
+        """Return the tables for calls with these sizes."""
         return self._prepared.get(sizes) or self._prepare(sizes)
 
-    def _ready(self, arrays: Sequence[Array], held: Run | None) -> list[Array]:
-        """The values that are held."""
+    def _held_arrays(self, arrays: Sequence[Array], held: Run | None) -> list[Array]:
+        """Return the values that the prelude computes."""
         if self.prelude is None:
             return []
         return self.prelude.compute(arrays) if held is None else held.arrays
 
-    def _wanted(
+    def _result_targets(
         self,
         p: Prepared,
         arrays: Sequence[Array],
         out: Sequence[Array | None],
         copies: list[tuple[Array, Array]],
     ) -> list[Array | None]:
-        """Where each value that is computed goes, the first place of several; inputs that are
-        returned as they are become copies, made now: something may be written over them."""
+        """Return where each computed value goes: the first `out` array given for it.
+
+        Inputs that are returned as they are become copies, made now, because they may be
+        overwritten.
+        """
         first: dict[int, Array | None] = {v: None for v, *_ in p.results}
-        for v, given in zip(self.outputs, out, strict=True):
-            if v not in first and given is not None:
-                copies.append((given, arrays[self.values[v].number].copy()))
+        for v, out_array in zip(self.outputs, out, strict=True):
+            if v not in first and out_array is not None:
+                copies.append((out_array, arrays[self.values[v].number].copy()))
             elif v in first and first[v] is None:
-                first[v] = given
+                first[v] = out_array
         return list(first.values())
 
-    def _returned(
+    def _arrange_outputs(
         self,
         p: Prepared,
         arrays: Sequence[Array],
         results: list[Array],
         out: Sequence[Array | None] | None,
-        apart: bool,
+        copy_shared: bool,
     ) -> list[Array]:
-        """Results by output, inputs returned as they are among them: those are in the arrays given
-        for them, as is the first of several that share a value; `apart`, the others and inputs are
-        copies, for whoever gave an input may write to it, and whoever gets a result to that."""
-        computed = {v: r for (v, *_), r in zip(p.results, results, strict=True)}
-        found: list[Array] = []
-        handed: set[int] = set()
-        for v, given in zip(self.outputs, out or [None] * len(self.outputs), strict=True):
-            made = computed.get(v)
-            if made is not None and given is not None and given is not made:
-                given[...] = made
-            own = arrays[self.values[v].number] if made is None else made
-            if apart and (made is None or v in handed):
-                own = own.copy(order="K")
-            handed.add(v)
-            found.append(own if given is None else given)
-        return found
+        """Return results by output, with inputs that are returned as they are.
 
-    def _library(
-        self, s: Segment, sizes: Sizes, known: Sequence[Array], block: Block | None
+        An output with an `out` array is written there. With `copy_shared`, inputs and repeated
+        values are copied, so that writing to one returned array changes no other and no input.
+        """
+        computed = {v: r for (v, *_), r in zip(p.results, results, strict=True)}
+        outputs: list[Array] = []
+        returned_values: set[int] = set()
+        for v, out_array in zip(self.outputs, out or [None] * len(self.outputs), strict=True):
+            computed_value = computed.get(v)
+            if (
+                computed_value is not None
+                and out_array is not None
+                and out_array is not computed_value
+            ):
+                out_array[...] = computed_value
+            result = arrays[self.values[v].number] if computed_value is None else computed_value
+            if copy_shared and (computed_value is None or v in returned_values):
+                result = result.copy(order="K")
+            returned_values.add(v)
+            outputs.append(result if out_array is None else out_array)
+        return outputs
+
+    def _call_library(
+        self, s: Segment, sizes: Sizes, arrays: Sequence[Array], block: Block | None
     ) -> None:
         def view(x: Operand) -> Array:
             if x.whole:
-                return known[x.source]
-            if x.source >= 0:  # in the memory of a result
-                return _within(known[x.source], x)
-            if block is None:  # every value between the steps is empty
+                return arrays[x.source]
+            if x.source >= 0:  # inside the memory of a result
+                return _view_inside(arrays[x.source], x)
+            if block is None:  # all intermediates are empty
                 return np.empty(x.shape, x.dtype)
             return block.array(x.shape, x.dtype, offset=x.offset)
 
@@ -254,8 +278,8 @@ class Executable:
 
     # ---- preparation -----------------------------------------------------------------------------
 
-    def _within_limit(self, p: Prepared) -> None:
-        """Raises OutOfMemory if a call needs more than the knob MAX_EXTRA_MEMORY allows."""
+    def _check_memory_limit(self, p: Prepared) -> None:
+        """Raise OutOfMemory if a call needs more than the knob MAX_EXTRA_MEMORY allows."""
         limit = None if self.inside else knobs.MAX_EXTRA_MEMORY.get()
         largest = max((nbytes for *_, nbytes, _ in p.results), default=0)
         needed = p.arena_bytes + p.beside
@@ -267,8 +291,8 @@ class Executable:
                 largest=f"the largest result takes {show_bytes(largest)}",
             )
 
-    def _whole(self, graph: Graph) -> CallStep:
-        """All that is computed, by the references of the operators."""
+    def _reference_step(self, graph: Graph) -> CallStep:
+        """Return one step that computes everything by the operators' references."""
         inputs = {v.number: n for n, v in enumerate(self.values) if v.place == "input"}
         results = {
             v: x
@@ -277,7 +301,7 @@ class Executable:
         }
         return in_place_of(graph, tuple(inputs[k] for k in range(len(inputs))), results)
 
-    def _runs_here(self) -> None:
+    def _check_target(self) -> None:
         """Raise TargetError if this processor lacks instructions that the code uses."""
         reason = "" if self.made_for is None else cannot_run(self.made_for)
         if reason and self.made_for is not None:
@@ -285,13 +309,13 @@ class Executable:
             raise TargetError(target=self.made_for.name, reason=reason)
 
     def _prepare(self, sizes: tuple[int, ...]) -> Prepared:
-        self._runs_here()
+        self._check_target()
         named = dict(zip(self.size_names, sizes, strict=True))
         shapes = [tuple(int(evaluate(d, named)) for d in v.shape) for v in self.values]
-        most = max((math.prod(shape) for shape in shapes), default=0)
-        if most >= 1 << 62:  # what follows counts in 64 bits
+        largest = max((math.prod(shape) for shape in shapes), default=0)
+        if largest >= 1 << 62:  # byte counts below must fit 64 bits
             raise OutOfMemory(
-                needed=f"{most:,} elements",
+                needed=f"{largest:,} elements",
                 available="2**63 - 1 bytes at most",
                 largest="a value of the program is larger",
             )
@@ -300,7 +324,7 @@ class Executable:
         except Exception as error:
             if self.graph is None or not is_spared(error):
                 raise
-            p = Builder(self.values, named, shapes).build([[self._whole(self.graph)]], ())
+            p = Builder(self.values, named, shapes).build([[self._reference_step(self.graph)]], ())
             at = ", ".join(f"{n}={k}" for n, k in named.items())
             tell_spared(f"{self.graph.name} at {at or 'these sizes'}", error)
         for v, value in enumerate(self.values):
@@ -308,7 +332,7 @@ class Executable:
                 nbytes = int(np.prod(shapes[v], dtype=object)) * value.dtype.itemsize
                 p.results.append((v, shapes[v], value.dtype.numpy, nbytes, value.over))
         p.results.sort(key=lambda r: self.values[r[0]].number)
-        self._within_limit(p)
+        self._check_memory_limit(p)
         with self._lock:
             if len(self._prepared) >= KEPT_SIZES:
                 self._prepared.pop(next(iter(self._prepared)))
@@ -317,16 +341,16 @@ class Executable:
 
 
 def of_references(graph: Graph) -> Executable:
-    """What computes a graph in NumPy, by the references of its operators."""
-    made = [x for x in dict.fromkeys(graph.outputs) if x not in graph.inputs]
+    """Return an executable that computes a graph in NumPy by its operators' references."""
+    computed = [x for x in dict.fromkeys(graph.outputs) if x not in graph.inputs]
     values = [
         Value(x.type.dtype, x.type.shape, place, k)
-        for place, nodes in (("input", graph.inputs), ("output", made))
+        for place, nodes in (("input", graph.inputs), ("output", computed))
         for k, x in enumerate(nodes)
     ]
-    numbers = {x: n for n, x in enumerate((*graph.inputs, *made))}
+    numbers = {x: n for n, x in enumerate((*graph.inputs, *computed))}
     outputs = [numbers[x] for x in graph.outputs]
-    step = in_place_of(graph, tuple(range(len(graph.inputs))), {numbers[x]: x for x in made})
+    step = in_place_of(graph, tuple(range(len(graph.inputs))), {numbers[x]: x for x in computed})
     return Executable(tuple(sizes(graph)), values, [[step]], (), outputs)
 
 

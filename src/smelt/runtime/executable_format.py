@@ -1,11 +1,11 @@
-"""A plan as plain data: what runs, on which values, in which order.  The cache's form of a plan.
+"""Serialisable form of a compiled plan: steps, values and their order as plain data.
 
-A `Recipe` names its kernels' code by key and the operators that run as calls of a library by their
-graph's text, so it can be written to a file and made into an `Executable` by a process that has
-planned, lowered and generated nothing.  Cold and warm starts go the same way: plan -> recipe ->
+A `Recipe` refers to its kernels' code by key and stores library-call operators as graph text, so
+it can be written to the cache and made into an `Executable` by a process that has not planned,
+lowered or generated anything. Cold and warm starts take the same path: plan -> recipe ->
 executable.
 
-    recipe = Recipe.read(json.loads(text))      # KeyError, TypeError, ValueError: none of ours
+    recipe = Recipe.read(json.loads(text))      # KeyError, TypeError, ValueError: malformed
     recipe.executable(codes, look_up).run([x], (1000,))
 """
 
@@ -36,15 +36,15 @@ __all__ = ["CallUse", "KernelUse", "Recipe", "RoundsUse"]
 
 Array = np.ndarray[Any, Any]
 FORMAT = 4
-"""Of the stored form."""
+"""Version of the stored form."""
 _DTYPES = {d.name: d for d in DTYPES}
 
 
 class KernelUse(NamedTuple):
-    """A kernel in a plan: `stem` tells its code, `form` the one for the sizes it was planned with.
+    """Kernel in a plan: `stem` identifies its code, `form` the variant it was planned with.
 
-    `names` are this plan's names (or numbers) for those of the code, `values` the plan's values by
-    parameter.
+    `names` maps names in the code to this plan's names (or numbers), `values` parameters to the
+    plan's values.
     """
 
     name: str
@@ -56,7 +56,7 @@ class KernelUse(NamedTuple):
 
 
 class CallUse(NamedTuple):
-    """Operators that run by their references, as a graph of their own, on numbered values."""
+    """Operators that run by their references, as a graph on numbered values."""
 
     name: str
     graph: Graph
@@ -65,7 +65,7 @@ class CallUse(NamedTuple):
 
 
 class RoundsUse(NamedTuple):
-    """Steps that run for a block of rows after the other, as a recipe of their own."""
+    """Steps that run for one row chunk after another, as a nested recipe."""
 
     name: str
     rounds: Rounds
@@ -75,12 +75,12 @@ class RoundsUse(NamedTuple):
 
 
 LookUp = Callable[[KernelUse, Form, bool], Code]
-"""Finds the code for a form of a kernel; the flag asks for one that stores past the caches."""
+"""Finds the code of a kernel variant; the flag selects code with non-temporal stores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Everything of an `Executable` but addresses; the fields are those of its constructor."""
+    """Everything of an `Executable` except addresses; fields match its constructor."""
 
     size_names: tuple[str, ...]
     values: tuple[Value, ...]
@@ -90,22 +90,22 @@ class Recipe:
     arena: tuple[Index, ...]
     outputs: tuple[int, ...]
     stream_above: int
-    """Bytes of a result above which code that stores past the caches pays."""
+    """Bytes of results above which code with non-temporal stores is faster."""
     parts: tuple[Part, ...] = ()
-    """What is computed once from constant inputs: the held values, in order."""
+    """Computations on constant inputs, done once: the held values, in order."""
 
     @property
     def kernels(self) -> tuple[KernelUse, ...]:
-        """The steps that are kernels, those of rounds included."""
-        found: list[KernelUse] = []
+        """Steps that are kernels, including those in chunked bodies."""
+        uses: list[KernelUse] = []
         for s in self.steps:
             if isinstance(s, KernelUse):
-                found.append(s)
+                uses.append(s)
             elif isinstance(s, RoundsUse):
-                found += s.body.kernels
-        return tuple(found)
+                uses += s.body.kernels
+        return tuple(uses)
 
-    # ---- running ---------------------------------------------------------------------------------
+    # ---- linking ---------------------------------------------------------------------------------
 
     def executable(
         self,
@@ -115,9 +115,12 @@ class Recipe:
         graph: Graph | None = None,
         made_for: Target | None = None,
     ) -> Executable:
-        """What runs: `codes` are those of `kernels`, in order, `look_up` finds other forms later,
-        `compiler` makes what runs the parts of the prelude; `graph` is the program, for sizes that
-        nothing can be made for; `made_for` is the target of the code, None for the host."""
+        """Build the executable.
+
+        `codes` are the codes of `kernels`, in order; `look_up` finds other variants later;
+        `compiler` compiles the prelude's parts. `graph` is the program, for sizes that no kernels
+        can be made for. `made_for` is the target of the code, None for the host.
+        """
         return self._executable(iter(codes), look_up, compiler, graph, made_for)
 
     def _executable(
@@ -133,8 +136,8 @@ class Recipe:
             if isinstance(use, KernelUse):
                 steps.append(self._kernel_step(use, next(codes), look_up))
             elif isinstance(use, RoundsUse):
-                turns = Turns(use.rounds, use.body._executable(codes, look_up, compiler))
-                steps.append(CallStep(use.name, turns, use.inputs, use.outputs, turns.prepare))
+                chunked = Turns(use.rounds, use.body._executable(codes, look_up, compiler))
+                steps.append(CallStep(use.name, chunked, use.inputs, use.outputs, chunked.prepare))
             else:
                 steps.append(by_reference(use.name, use.graph, use.inputs, use.outputs))
         launches = [[steps[k] for k in group] for group in self.launches]
@@ -151,42 +154,45 @@ class Recipe:
         )
 
     def _kernel_step(self, use: KernelUse, code: Code, look_up: LookUp) -> KernelStep:
-        made, names = code.built, use.names
-        partials = {name: k for k, (name, _) in enumerate(made.partials)}
-        strides = {name: (use.values[names.get(p, p)], d) for name, p, d in made.strides}
+        built, names = code.built, use.names
+        partials = {name: k for k, (name, _) in enumerate(built.partials)}
+        strides = {name: (use.values[names.get(p, p)], d) for name, p, d in built.strides}
         words: list[tuple[str, Any]] = [
             ("partial", partials[b]) if b in partials else ("value", use.values[names.get(b, b)])
-            for b in made.buffers
+            for b in built.buffers
         ]
         words += [
             ("stride", strides[s]) if s in strides else ("size", meant(names.get(s, s)))
-            for s in made.sizes
+            for s in built.sizes
         ]
 
         failed = set[tuple[Form, bool]]()
 
         def variant(sizes: Mapping[str, int], streaming: bool) -> KernelStep | None:
             form = form_for(use.forms, sizes)
-            if form == made.form and not streaming:
+            if form == built.form and not streaming:
                 return None
-            code = _usable(use, form, streaming, look_up, failed)
+            code = _find_variant(use, form, streaming, look_up, failed)
             return self._kernel_step(use, code, look_up)
 
         return KernelStep(
             use.name,
-            _entries(made, code),
+            _functions(built, code),
             tuple(words),
-            tuple(n for _, n in made.partials),
+            tuple(n for _, n in built.partials),
             code,
             variant,
             self.stream_above,
             names,
         )
 
-    # ---- text ------------------------------------------------------------------------------------
+    # ---- serialisation ---------------------------------------------------------------------------
 
     def facts(self) -> dict[str, Any]:
-        """Everything as JSON data.  Raises GraphTextError for an operator that has no text."""
+        """Return everything as JSON data.
+
+        Raises GraphTextError for an operator that has no text form.
+        """
         return {
             "format": FORMAT,
             "sizes": self.size_names,
@@ -194,7 +200,7 @@ class Recipe:
                 (v.dtype.name, _texts(v.shape), v.place, v.number, text(v.offset), v.over)
                 for v in self.values
             ],
-            "steps": [_use_facts(s) for s in self.steps],
+            "steps": [_use_to_data(s) for s in self.steps],
             "launches": self.launches,
             "arena": _texts(self.arena),
             "outputs": self.outputs,
@@ -204,7 +210,10 @@ class Recipe:
 
     @staticmethod
     def read(facts: Mapping[str, Any]) -> Recipe:
-        """The inverse of `facts`.  Raises KeyError, TypeError or ValueError if it is not that."""
+        """Rebuild a recipe from `facts`.
+
+        Raises KeyError, TypeError or ValueError for malformed data.
+        """
         if facts["format"] != FORMAT:
             raise ValueError(f"format {facts['format']}, not {FORMAT}")
         return Recipe(
@@ -213,7 +222,7 @@ class Recipe:
                 Value(_DTYPES[dtype], _indices(shape), place, number, parse_sizes(offset), over)
                 for dtype, shape, place, number, offset, over in facts["values"]
             ),
-            tuple(_read_use(s) for s in facts["steps"]),
+            tuple(_use_from_data(s) for s in facts["steps"]),
             tuple(tuple(group) for group in facts["launches"]),
             _indices(facts["arena"]),
             tuple(facts["outputs"]),
@@ -222,36 +231,38 @@ class Recipe:
         )
 
 
-def _usable(
+def _find_variant(
     use: KernelUse, form: Form, streaming: bool, look_up: LookUp, failed: set[tuple[Form, bool]]
 ) -> Code:
-    """The code of a form; where it cannot be made, that of one which is right for more sizes.  What
-    has `failed` is tried, and told of, once."""
-    *better, last = dict.fromkeys([(form, streaming), (form, False), ("", False)])
+    """Return the code of a variant, falling back to variants valid for more sizes.
+
+    A variant in `failed` is not tried again; a new failure is warned of once.
+    """
+    *preferred, fallback = dict.fromkeys([(form, streaming), (form, False), ("", False)])
     failure: Exception | None = None
-    for each in better:
-        if each in failed:
+    for candidate in preferred:
+        if candidate in failed:
             continue
         try:
-            found = look_up(use, *each)
+            code = look_up(use, *candidate)
         except Exception as error:
             if not is_spared(error):
                 raise
-            failed.add(each)
+            failed.add(candidate)
             failure = failure or error
             continue
         break
     else:
-        found = look_up(use, *last)
+        code = look_up(use, *fallback)
     if failure is not None:
         tell_spared(f"a form of kernel {use.name}", failure)
-    return found
+    return code
 
 
-def _entries(made: Built, code: Code) -> tuple[Native, ...]:
-    """The functions of a kernel."""
+def _functions(built: Built, code: Code) -> tuple[Native, ...]:
+    """Return the functions of a kernel."""
     return tuple(
-        Native(code.loaded.address(f.symbol), f.tasks, f.scratch, f.cycles) for f in made.functions
+        Native(code.loaded.address(f.symbol), f.tasks, f.scratch, f.cycles) for f in built.functions
     )
 
 
@@ -263,7 +274,7 @@ def _indices(texts: Iterable[str]) -> tuple[Index, ...]:
     return tuple(parse_sizes(e) for e in texts)
 
 
-def _use_facts(use: KernelUse | CallUse | RoundsUse) -> dict[str, Any]:
+def _use_to_data(use: KernelUse | CallUse | RoundsUse) -> dict[str, Any]:
     if isinstance(use, RoundsUse):
         r = use.rounds
         return {
@@ -288,13 +299,13 @@ def _use_facts(use: KernelUse | CallUse | RoundsUse) -> dict[str, Any]:
         "kernel": use.name,
         "stem": use.stem.hex(),
         "form": use.form,
-        "forms": [(form, [(text(n), most) for n, most in limits]) for form, limits in use.forms],
+        "forms": [(form, [(text(n), limit) for n, limit in limits]) for form, limits in use.forms],
         "names": dict(use.names),
         "values": dict(use.values),
     }
 
 
-def _read_use(facts: Mapping[str, Any]) -> KernelUse | CallUse | RoundsUse:
+def _use_from_data(facts: Mapping[str, Any]) -> KernelUse | CallUse | RoundsUse:
     if "rounds" in facts:
         reads, makes = (
             tuple(Cut(int(p), int(a), str(c)) for p, a, c in facts[side])
@@ -318,7 +329,7 @@ def _read_use(facts: Mapping[str, Any]) -> KernelUse | CallUse | RoundsUse:
             tuple(facts["outputs"]),
         )
     forms = tuple(
-        (form, tuple((parse_sizes(n), int(most)) for n, most in limits))
+        (form, tuple((parse_sizes(n), int(limit)) for n, limit in limits))
         for form, limits in facts["forms"]
     )
     return KernelUse(

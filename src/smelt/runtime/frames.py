@@ -1,11 +1,10 @@
-"""Room for the frames of Python's calls while Smelt compiles.
+"""Avoid repeated mapping of interpreter stack chunks while Smelt compiles.
 
-CPython keeps the frames of a thread in chunks of 16 KiB, asks the system for one when the last is
-full, and gives it back with the first frame in it.  Where a loop happens to run at the very end of
-a chunk, each of its calls maps 16 KiB of memory and unmaps it again.  How deep the caller was
-decides that, so the same compilation took one second or three: planning is many small calls, deep
-below PyTorch's.  A frame that is longer than a chunk gets a chunk of twice its length or so, and
-what is called within finds the rest of that chunk free.
+CPython keeps a thread's frames in chunks of 16 KiB. It maps a new chunk when the last one is full
+and unmaps it when its first frame returns. A loop that happens to run at the end of a chunk
+therefore maps and unmaps memory on every call, which makes compilation time depend on the
+caller's stack depth: planning makes many small calls deep below PyTorch's. A frame longer than a
+chunk gets a larger chunk of its own, and the calls inside find the rest of that chunk free.
 """
 
 from __future__ import annotations
@@ -20,12 +19,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _WORDS = 1 << 15
-"""Length of the frame that makes room, in words that nobody touches: CPython takes the next power
-of two, which leaves as much again, 256 KiB, for a thousand frames."""
+"""Length in words of the frame that makes room, never touched.
+
+CPython allocates the next power of two, which leaves as much again: 256 KiB for a thousand
+frames.
+"""
 
 
 def roomy(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, which finds room for the frames of what it calls; it takes some microseconds.
+    """Decorate a function to reserve stack chunk space for the calls it makes.
 
     >>> roomy(divmod)(7, 2)
     (3, 1)
@@ -34,6 +36,6 @@ def roomy(function: Callable[P, T]) -> Callable[P, T]:
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         return function(*args, **kwargs)
 
-    if hasattr(call, "__code__"):  # what compiles this function need not be CPython
+    if hasattr(call, "__code__"):  # compiled by something other than CPython (Cython, say)
         call.__code__ = call.__code__.replace(co_stacksize=_WORDS)
     return wraps(function)(call)

@@ -1,10 +1,9 @@
-"""What a process holds is not looked through for garbage while Smelt compiles.
+"""Keep the garbage collector off existing objects while Smelt compiles.
 
-The compiler makes many small objects, and each so many of them have Python's collector look at
-every object there is.  Beside a large library that takes longer than making them: half of the
-planner's time in a process with PyTorch, a third of the code generator's.  What was there before
-compiling begins is hardly garbage, and is looked at again afterwards.  What is made meanwhile is
-mostly alive until a kernel or a plan is done, so new objects are looked at in larger lots.
+The compiler makes many small objects, and after every few of them Python's collector scans every
+object of the process. In a process with a large library this takes longer than the compilation
+itself. Objects that existed before are hardly garbage and are scanned again afterwards. New
+objects mostly live until a kernel or plan is finished, so they are scanned in larger batches.
 """
 
 from __future__ import annotations
@@ -14,40 +13,42 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from threading import Lock
 
-_LOT = 100_000
-"""Objects that are made before the collector looks at them: some ten megabytes."""
-_HIDES = Lock()
-"""Held by the one who hides: of two threads that begin at once, the second would take the larger
-lots for what the user has set.  Nobody waits for it."""
+_BATCH = 100_000
+"""Allocations before the collector runs: some ten megabytes."""
+_FREEZE_LOCK = Lock()
+"""Held by the thread that froze the heap.
+
+Of two threads that start at once, the second would otherwise save the enlarged threshold as the
+user's. Nobody waits for this lock.
+"""
 
 
 @contextmanager
 def set_aside() -> Generator[None]:
-    """Hides the objects that exist from the collector, and shows them to it again.
+    """Hide existing objects from the garbage collector, and show them again afterwards.
 
-    Where some are hidden already, by the user or by a compilation in another thread or around this
-    one, they are left as they are: showing is not done by halves.  What a compilation around this
-    one has made until now is hidden with the rest: a tracer's graph is no garbage either, and would
-    be looked through as soon as the next lot is full.
+    If the user, another thread or an enclosing compilation has frozen objects, these stay frozen.
+    A nested compilation also freezes what the enclosing one has made so far: a tracer's graph is
+    not garbage either, and would be scanned with the next batch.
 
     >>> with set_aside():
     ...     gc.get_freeze_count() > 0
     True
     """
-    if _HIDES.locked():  # counting what is hidden then takes as long as looking through it
+    if _FREEZE_LOCK.locked():  # get_freeze_count would be as slow as a collection here
         gc.freeze()
         yield
         return
-    if gc.get_freeze_count() or not _HIDES.acquire(blocking=False):
+    if gc.get_freeze_count() or not _FREEZE_LOCK.acquire(blocking=False):
         yield
         return
-    often, *older = gc.get_threshold()
+    young, *older_thresholds = gc.get_threshold()
     gc.freeze()
-    if often:  # nothing is looked at where the user wants it so
-        gc.set_threshold(max(often, _LOT), *older)
+    if young:  # 0: the user has disabled collection
+        gc.set_threshold(max(young, _BATCH), *older_thresholds)
     try:
         yield
     finally:
-        gc.set_threshold(often, *older)
+        gc.set_threshold(young, *older_thresholds)
         gc.unfreeze()
-        _HIDES.release()
+        _FREEZE_LOCK.release()

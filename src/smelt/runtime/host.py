@@ -1,8 +1,9 @@
-"""The machine that this process runs on: what was found out about it once, found again in a file.
+"""Describe the machine this process runs on, from cached detection and measurements.
 
-Which instructions the processor has is LLVM's word, and asking it means importing it; so the answer
-is kept in the cache, under what the kernel tells of the processor.  The figures that
-`smelt.runtime.probe` measures are JSON beside the cached code, under the machine's identity.
+LLVM reports which instructions the processor has, but importing it is slow, so the answer is
+cached under what the operating system reports about the processor. The figures that
+`smelt.runtime.probe` measures are stored as JSON next to the cached code, under the machine's
+identity.
 
 >>> host_target().triple == Target.host().triple
 True
@@ -46,26 +47,27 @@ __all__ = [
 ]
 
 FORMAT = 2
-"""Raised whenever the stored file or the way of measuring changes: old files are ignored."""
+"""Version of the stored file and of the way of measuring; other versions are ignored."""
 
 MAX_STORED_BYTES = 1 << 16
+"""Largest file of figures that is read."""
 
 TRIES = 4
-"""Measurements on a busy machine whose better figures are trusted at last."""
+"""Number of measurements on a busy machine after which their best figures are trusted."""
 
 
 @dataclass(frozen=True)
 class Attempts:
-    """The better figures of so many measurements; one that nobody disturbed counts as enough."""
+    """Best figures of `tries` measurements; an undisturbed measurement counts as TRIES."""
 
     target: Target
     tries: int
 
 
 def host() -> Target:
-    """This machine, or what the knob TARGET asks for.
+    """Return this machine's target, or the one that the knob TARGET selects.
 
-    The cost model's figures are measured once and stored; until then, sane ones are assumed.
+    The cost model's figures are measured once and stored; until then, defaults are used.
     """
     return _host(knobs.TARGET.get(), knobs.HOST_ISA.get())
 
@@ -75,20 +77,20 @@ def _host(choice: Literal["auto", "avx512", "avx2", "portable"], host_isa: HostI
     del host_isa  # `host_target` reads it; here it is part of the cache's key
     if choice != "auto":
         return Target.for_isa(choice)
-    found = host_target()
-    if found.measured or knobs.PROBE.get() == "off":
-        return found
+    target = host_target()
+    if target.measured or knobs.PROBE.get() == "off":
+        return target
     probe: Any = imported("smelt.runtime.probe")
     if knobs.PROBE.get() == "now":
-        found = probe.measure(found)
-        store(found)
+        target = probe.measure(target)
+        store(target)
     else:
         probe.start_background(done=lambda _: _host.cache_clear())
-    return found
+    return target
 
 
 def cannot_run(target: Target) -> str:
-    """Say why code for `target` would stop this process; empty if this processor can run it.
+    """Return why this processor cannot run code for `target`; empty if it can.
 
     >>> cannot_run(host_target())
     ''
@@ -100,13 +102,14 @@ def cannot_run(target: Target) -> str:
 
 @lru_cache(maxsize=64)
 def _cannot_run(triple: str, features: tuple[str, ...], host_isa: HostIsa) -> str:
-    here = limited(permitted(host_processor()), host_isa)
-    architecture, own = (
-        name.partition("-")[0].replace("arm64", "aarch64") for name in (triple, here.triple)
+    this_processor = limited(permitted(host_processor()), host_isa)
+    architecture, own_architecture = (
+        name.partition("-")[0].replace("arm64", "aarch64")
+        for name in (triple, this_processor.triple)
     )
-    if architecture != own:
-        return f"its code is for {architecture}, this processor is {own}"
-    missing = sorted(set(features) - set(here.features))
+    if architecture != own_architecture:
+        return f"its code is for {architecture}, this processor is {own_architecture}"
+    missing = sorted(set(features) - set(this_processor.features))
     return f"this processor has no {', '.join(missing)}" if missing else ""
 
 
@@ -115,33 +118,33 @@ def _cannot_run(triple: str, features: tuple[str, ...], host_isa: HostIsa) -> st
 
 @cache
 def host_processor() -> Processor:
-    """This processor as LLVM sees it; asked once for a machine, not once a process."""
-    known = processor_identity()
-    if not known:
+    """Return this processor as LLVM describes it, cached per machine."""
+    identity = processor_identity()
+    if not identity:
         return processor()
-    key = f"smelt processor {llvmlite.__version__} {platform.machine()} {known}".encode()
+    key = f"smelt processor {llvmlite.__version__} {platform.machine()} {identity}".encode()
     entry = Cache.default().get(key)
     try:
         if entry is not None:
             return Processor.from_data(entry.meta)
     except (KeyError, TypeError, ValueError):
         pass
-    found = processor()
-    Cache.default().put(key, {"what": "processor", **found.to_data()}, b"")
-    return found
+    detected = processor()
+    Cache.default().put(key, {"what": "processor", **detected.to_data()}, b"")
+    return detected
 
 
 def usable_host() -> Target:
-    """The host with no more cores than affinity and the container's quota allow."""
-    found = Target.of_processor(host_processor(), usable_cores())
-    return replace(found, cores=min(found.cores, cpu_budget().threads))
+    """Return the host with no more cores than affinity and container quota allow."""
+    target = Target.of_processor(host_processor(), usable_cores())
+    return replace(target, cores=min(target.cores, cpu_budget().threads))
 
 
 # Measured figures -----------------------------------------------------------------------------
 
 
 def machine_id(target: Target) -> str:
-    """What must be equal for stored figures to hold: CPU, caches and the cores we may use."""
+    """Return a digest of everything that stored figures depend on: CPU, caches, usable cores."""
     identity = [
         FORMAT,
         target.name,
@@ -152,15 +155,15 @@ def machine_id(target: Target) -> str:
 
 
 def file_name(target: Target) -> str:
-    """Name of the file with the figures of `target`'s machine, in the cache directory."""
+    """Return the name of the file with the figures of `target`'s machine."""
     return f"machine-{machine_id(target)}.json"
 
 
 def store(target: Target, directory: Path | None = None, *, tries: int = TRIES) -> Path | None:
-    """Write the figures as one file; None where the directory is unsafe or cannot be written.
+    """Write the figures to a file; return None if the directory cannot be used.
 
-    `directory` is by default that of the object cache, and the same rules of ownership hold.
-    Figures of fewer than TRIES are for the next measurement alone: `load` does not give them.
+    `directory` defaults to the object cache's, with the same ownership rules. Figures of fewer
+    than TRIES measurements only serve the next measurement: `load` ignores them.
     """
     place = directory or Cache.default().path
     if place is None:
@@ -182,13 +185,13 @@ def store(target: Target, directory: Path | None = None, *, tries: int = TRIES) 
 
 
 def load(directory: Path | None = None) -> Target | None:
-    """Stored figures for this very machine; None if there are none, or they cannot be trusted."""
-    found = attempts(directory)
-    return found.target if found is not None and found.tries >= TRIES else None
+    """Return stored figures for this machine; None if missing or not to be trusted."""
+    stored = attempts(directory)
+    return stored.target if stored is not None and stored.tries >= TRIES else None
 
 
 def attempts(directory: Path | None = None) -> Attempts | None:
-    """What was measured of this very machine so far, to be trusted or not."""
+    """Return the stored measurements of this machine, trusted or not."""
     place = directory or Cache.default().path
     host = usable_host()
     if place is None:
@@ -201,10 +204,10 @@ def attempts(directory: Path | None = None) -> Attempts | None:
         target, tries = Target.from_json(json.dumps(record["target"])), int(record["tries"])
     except (Refused, OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    same = machine_id(target) == machine_id(host) and target.measured
-    return Attempts(target, tries) if same else None
+    is_valid = machine_id(target) == machine_id(host) and target.measured
+    return Attempts(target, tries) if is_valid else None
 
 
 def host_target(directory: Path | None = None) -> Target:
-    """The host with stored figures if there are any, else with assumed ones. Never measures."""
+    """Return the host with stored figures, else default ones; never measures."""
     return load(directory) or usable_host()

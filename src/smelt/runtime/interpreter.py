@@ -1,8 +1,8 @@
-"""What native calls take for granted about the interpreter and NumPy, looked at in this process.
+"""Check the assumptions of native calls about CPython and NumPy in this process.
 
-Objects are laid out as CPython 3.11 to 3.14 with the interpreter lock lays them out, arrays as
-NumPy 2 does, on a 64-bit machine with the low byte first; every offset that is used is compared
-with what public interfaces say of live objects.
+Native calls assume the object layout of CPython 3.11 to 3.14 with the GIL, the array layout of
+NumPy 2, and a 64-bit little-endian machine. Every offset used is compared with what public
+interfaces report about live objects.
 
 >>> isinstance(is_possible(), bool)
 True
@@ -35,22 +35,23 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 
 VERSIONS: Final = ((3, 11), (3, 14))
+"""Oldest and newest supported CPython version."""
 NEW_FROM_DESCR, SET_BASE, NDARRAY, ABI = 94, 282, 2, 0
 """Places in NumPy's table of functions, part of its stable binary interface."""
 
 word_at = ctypes.c_int64.from_address
-"""The 64-bit word at an address."""
+"""64-bit word at an address, as a ctypes object."""
 
 
 def is_possible() -> bool:
-    """Whether this interpreter and this NumPy are laid out as the native code takes them to be."""
+    """Return whether interpreter and NumPy have the layout that native code assumes."""
     try:
-        return _interpreter_is_known() and _arrays_are_known() and numpy_table() is not None
+        return _interpreter_is_supported() and _array_layout_matches() and numpy_table() is not None
     except (AttributeError, ImportError, ValueError):
         return False
 
 
-def _interpreter_is_known() -> bool:
+def _interpreter_is_supported() -> bool:
     locked: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
     low, high = VERSIONS
     sample = bytes(range(40, 60))
@@ -60,35 +61,37 @@ def _interpreter_is_known() -> bool:
         and locked()
         and sys.maxsize > 1 << 32
         and sys.byteorder == "little"
-        and object.__basicsize__ == 16  # more in builds that count or trace otherwise
+        and object.__basicsize__ == 16  # larger in debug and tracing builds
         and not hasattr(sys, "getobjects")
         and ctypes.string_at(id(sample) + code.BYTES_AT, 20) == sample
-        and _references_are_known()
+        and _reference_counts_match()
         and all(
             word_at(id(x) + code.OBJECT["KIND"]).value == id(type(x)) for x in (1, "a", object())
         )
     )
 
 
-def _references_are_known() -> bool:
+def _reference_counts_match() -> bool:
     x = object()
     count = ctypes.c_int32.from_address(id(x) + code.OBJECT["REFERENCES"])
     before = count.value
     others = [x, x]
-    told = sys.getrefcount(x) - count.value  # 1 where the call's argument counts
-    return count.value == before + len(others) and told in (0, 1)
+    difference = sys.getrefcount(x) - count.value  # 1 where the call's argument counts
+    return count.value == before + len(others) and difference in (0, 1)
 
 
-def _arrays_are_known() -> bool:
+def _array_layout_matches() -> bool:
     base = np.zeros((3, 4, 5), np.int16)
     samples = [base, base[:, ::2], base.T, base[1, 1, 1:1], np.zeros(()), base.view(">i2")]
     samples += [np.asfortranarray(base[0]), np.broadcast_to(base[0], (2, 4, 5))]
-    return all(_is_known(a) for a in samples)
+    return all(_fields_match(a) for a in samples)
 
 
-def _is_known(a: Array) -> bool:
-    """Whether an array's fields are where they are looked for.  What is no pointer, or known by
-    other means, is compared before a pointer is followed."""
+def _fields_match(a: Array) -> bool:
+    """Return whether an array's fields are at the expected offsets.
+
+    Plain numbers and pointers known by other means are compared before a pointer is followed.
+    """
 
     def at(name: str) -> int:
         return word_at(id(a) + code.NDARRAY[name]).value
@@ -112,7 +115,7 @@ def _is_known(a: Array) -> bool:
 
 
 def numpy_table() -> int | None:
-    """Where NumPy keeps its functions; None for another version of its interface."""
+    """Return the address of NumPy's C API table; None for another API version."""
     capsule = import_module("numpy._core._multiarray_umath")._ARRAY_API
     pointer = api("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
     table = pointer(capsule, None)
@@ -123,19 +126,25 @@ def numpy_table() -> int | None:
 
 
 def api(name: str, *types: Any) -> Callable[..., Any]:
-    """A function of CPython under types of our own: those of `ctypes.pythonapi` are shared."""
+    """Return a CPython function with its own ctypes types.
+
+    The functions of `ctypes.pythonapi` are shared with other users, types included.
+    """
     return ctypes.PYFUNCTYPE(*types)((name, ctypes.pythonapi))
 
 
 def function_at(name: str) -> int:
-    """Address of a function of CPython."""
+    """Return the address of a CPython function."""
     return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0
 
 
 def offset_of(kind: Any, name: str) -> int:
-    """Where the instances of a class keep a slot.  Raises ValueError if that cannot be told."""
+    """Return the offset of a slot in instances of a class.
+
+    Raises ValueError if it cannot be determined.
+    """
     x, mark = kind.__new__(kind), object()
     setattr(x, name, mark)
     places = range(16, kind.__basicsize__, 8)
-    (found,) = [k for k in places if word_at(id(x) + k).value == id(mark)]
-    return found
+    (offset,) = [k for k in places if word_at(id(x) + k).value == id(mark)]
+    return offset

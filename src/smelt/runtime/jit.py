@@ -1,7 +1,6 @@
-"""LLVM inside this process: text to object code for the run time's own parts, and its linker.
+"""Compile and link with LLVM in this process, for the runtime's own native parts.
 
-Importing this module imports LLVM, which takes tens of milliseconds: a warm process gets by without
-it.
+Importing this module imports LLVM, which is slow; a warm start avoids it.
 
 >>> compile_ir("define i64 @three() { ret i64 3 }")[1:4]
 b'ELF'
@@ -21,7 +20,7 @@ __all__ = ["compile_ir", "host_machine", "link"]
 
 
 class _Jit:
-    """The process's one JIT, made at the first load."""
+    """JIT of this process, created at the first load."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -44,13 +43,15 @@ _JIT = _Jit()
 
 
 def link(object_code: bytes, symbols: Sequence[str]) -> Any:
-    """Each object in a library of its own, of the process's one LLVM JIT: what `symbols` are looked
-    up in.  Raises RuntimeError where a symbol is missing.  LLVM crashes on damaged objects."""
+    """Link an object into a library of its own and return its symbol lookup.
+
+    Raises RuntimeError if a symbol is missing. LLVM crashes on damaged objects.
+    """
     return _JIT.link(object_code, symbols)
 
 
 def host_machine(opt_level: int, cpu: str | None = None, features: str | None = None) -> Any:
-    """An LLVM target machine for this process, by default with the host's CPU and features."""
+    """Return an LLVM target machine, by default for the host's CPU and features."""
     target = llvm.Target.from_triple(llvm.get_process_triple())
     return target.create_target_machine(
         cpu=llvm.get_host_cpu_name() if cpu is None else cpu,
@@ -64,11 +65,12 @@ def host_machine(opt_level: int, cpu: str | None = None, features: str | None = 
 def compile_ir(
     ir: str, opt_level: int = 2, cpu: str | None = None, features: str | None = None
 ) -> bytes:
-    """Object code of an LLVM module in text form, after a few passes: what is written by hand has
-    its loops and its inlining as they should be, and LLVM's whole pipeline takes twice as long.
+    """Compile an LLVM module in text form to object code, with few passes.
 
-    For the run time's own native parts and for tests; kernels have code generation's emitter.
-    Raises RuntimeError with LLVM's message where the text does not parse or verify.
+    The input is hand-written with its loops and inlining already as they should be, so LLVM's
+    full pipeline is not worth its time. For the runtime's own native parts and for tests; kernels
+    go through the code generator. Raises RuntimeError with LLVM's message if the text does not
+    parse or verify.
     """
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
@@ -89,7 +91,7 @@ def compile_ir(
     return bytes(machine.emit_object(module))
 
 
-if hasattr(os, "register_at_fork"):  # before LLVM's own lock is taken, as in `link`
+if hasattr(os, "register_at_fork"):  # same lock order as in `link`: before LLVM's own lock
     os.register_at_fork(
         before=_JIT.lock.acquire,
         after_in_parent=_JIT.lock.release,

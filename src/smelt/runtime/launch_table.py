@@ -1,4 +1,4 @@
-"""The tables of a call with given sizes: chunks, launches, and a frame of argument words."""
+"""Build the tables of a call at given sizes: chunks, launches, argument frame."""
 
 from __future__ import annotations
 
@@ -20,25 +20,29 @@ from smelt.types.expr import Index, evaluate
 Array = np.ndarray[Any, Any]
 
 GRAIN_NS = 10_000.0
-"""Least predicted time of a chunk: a helper's late start costs about two fifths of this."""
+"""Least predicted time of a chunk, in ns.
+
+The delay until a helper starts must be small against it.
+"""
 INLINE_NS = 8_000.0
-"""Predicted time below which a launch runs in the calling thread alone."""
+"""Predicted time below which a launch runs in the calling thread alone, in ns."""
 CYCLES_A_NS = 4.0
-"""Near enough for cutting chunks on any machine of these years."""
+"""Assumed clock rate in cycles per ns, accurate enough for choosing chunk sizes."""
 MOST_CHUNKS = 64
+"""Most chunks of one kernel function in a launch, before rounding to the threads."""
 
 
 class Operand(NamedTuple):
-    """A value that a library call reads or writes."""
+    """Value that a library call reads or writes."""
 
     source: int
-    """Whose memory it is in: of inputs, results and held values, in this order; -1: the arena."""
+    """Index among inputs, results and held values, in this order; -1: the arena."""
     offset: int
-    """Bytes from there."""
+    """Offset from there in bytes."""
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     whole: bool
-    """It is that array as it is."""
+    """Whether it is that array unchanged."""
 
 
 @dataclass(slots=True)
@@ -56,31 +60,31 @@ class Segment:
 
 @dataclass
 class Prepared:
-    """Everything about a call that sizes decide."""
+    """Everything about a call that depends on sizes only."""
 
     sizes: dict[str, int]
     frame: array[int]
     addresses: list[tuple[int, int, int]]
-    """Words of the frame that are told at the call, by whose address, and how far behind that."""
+    """Frame words filled at the call: (slot, source, offset in bytes from its address)."""
     arena: list[tuple[int, int]]
     strides: list[tuple[int, int, int]]
     segments: list[Segment]
     arena_bytes: int
     scratch: int
     code: list[Any]
-    """What the tables hold addresses of; it must live as long as they do."""
+    """Owners of the code that the tables point to; must live as long as the tables."""
     results: list[tuple[int, tuple[int, ...], Any, int, int]] = field(default_factory=list)
-    """Value, shape, dtype, bytes and the input written over (-1: none), by output."""
+    """By output: value, shape, dtype, bytes, and the input it overwrites (-1: none)."""
     work: float = 0.0
     """Predicted time in ns."""
     parallel: bool = False
     """Whether a launch is meant for several threads."""
     beside: int = 0
-    """Bytes that a call among the kernels takes while it runs, the most of any."""
+    """Most bytes that a library call among the kernels takes while it runs."""
 
 
 class Builder:
-    """Makes the tables of one set of sizes."""
+    """Builder of the tables for one set of sizes."""
 
     def __init__(
         self, values: Sequence[Value], named: dict[str, int], shapes: list[tuple[int, ...]]
@@ -102,22 +106,24 @@ class Builder:
         self.beside = 0
 
     def build(self, launches: Sequence[Sequence[Step]], arena: Sequence[Index]) -> Prepared:
-        """The tables of `launches`; `arena` lists where the plan's values end, in bytes.  Where all
-        results are empty nothing runs: expressions take sizes for 1 or more, and blocks of none of
-        them could not be counted.  Launches without results are run for their time."""
+        """Build the tables of `launches`; `arena` lists where the plan's values end, in bytes.
+
+        If all results are empty nothing runs, because index expressions assume sizes of at least
+        1. Launches without any results do run: they are timed.
+        """
         results = [n for n, v in enumerate(self.values) if v.place == "output"]
         if results and not any(map(self._nbytes, results)):
             launches = ()
         groups: list[list[Step]] = []
-        known: set[int] = set()
+        written: set[int] = set()
         for group in launches:
             groups.append(
-                [s if isinstance(s, CallStep) else self._variant(s, known) for s in group]
+                [s if isinstance(s, CallStep) else self._select_variant(s, written) for s in group]
             )
-            known.update(n for s in group for n in touched(s))
+            written.update(n for s in group for n in touched(s))
         self.places = layout(self.values, groups, arena, self.named)
         for time, group in enumerate(groups):
-            self._group(time, group)
+            self._add_group(time, group)
         self._flush()
         return Prepared(
             self.named,
@@ -137,16 +143,16 @@ class Builder:
     def number(self, e: Index, named: Sizes | None = None) -> int:
         return int(evaluate(e, self.named if named is None else named))
 
-    def _group(self, time: int, steps: Sequence[Step]) -> None:
-        """One group of independent steps: its kernels share launches, phase by phase."""
+    def _add_group(self, time: int, steps: Sequence[Step]) -> None:
+        """Add a group of independent steps, whose kernels share launches phase by phase."""
         kernels = [(k, s) for k, s in enumerate(steps) if isinstance(s, KernelStep)]
         self.code += [s.loaded for _, s in kernels]
-        frames = [self._words(time, k, s) for k, s in kernels]
+        frames = [self._add_arguments(time, k, s) for k, s in kernels]
         for phase in range(max((len(s.entries) for _, s in kernels), default=0)):
             first, work = len(self.chunks), 0.0
             for (_, step), base in zip(kernels, frames, strict=True):
                 if phase < len(step.entries):
-                    work += self._chunks(step.entries[phase], base, step.sizes(self.named))
+                    work += self._add_chunks(step.entries[phase], base, step.sizes(self.named))
             parallel = PARALLEL if work > INLINE_NS and len(self.chunks) - first > 1 else 0
             self.work += work
             self.parallel = self.parallel or bool(parallel)
@@ -157,17 +163,20 @@ class Builder:
                 if s.prepare is not None:
                     self.beside = max(self.beside, s.prepare(self.named))
                 self._flush()
-                given, made = (tuple(map(self._operand, n)) for n in (s.inputs, s.outputs))
-                self.segments.append(Segment(s, given, made))
+                inputs, outputs = (tuple(map(self._operand, n)) for n in (s.inputs, s.outputs))
+                self.segments.append(Segment(s, inputs, outputs))
 
-    def _variant(self, step: KernelStep, known: set[int]) -> KernelStep:
-        """The kernel for these sizes: for few rows, say, or storing past the caches where its
-        results together outgrow them; what is `known` before is no result of this one."""
+    def _select_variant(self, step: KernelStep, earlier: set[int]) -> KernelStep:
+        """Select the kernel variant for these sizes.
+
+        It may use non-temporal stores if the results are large. Values in `earlier` were touched
+        by earlier groups, so they do not count as this kernel's results.
+        """
         if step.variant is None:
             return step
         results = sum(
             self._nbytes(n)
-            for n in {*touched(step)} - known
+            for n in {*touched(step)} - earlier
             if self.values[n].place == "output" and self.values[n].over < 0
         )
         return step.variant(self.named, results > step.stream_above) or step
@@ -176,32 +185,32 @@ class Builder:
         value = self.values[number]
         return math.prod(self.shapes[number]) * value.dtype.itemsize
 
-    def _words(self, time: int, k: int, step: KernelStep) -> int:
-        """The argument words of kernel `k` of a group; gives their byte offset in the frame."""
+    def _add_arguments(self, time: int, k: int, step: KernelStep) -> int:
+        """Append the argument words of a group's kernel `k`; return their byte offset."""
         base = len(self.frame)
-        for kind, what in step.words:
+        for kind, operand in step.words:
             slot = len(self.frame)
             self.frame.append(0)
             if kind == "size":
-                self.frame[slot] = self.number(what)
+                self.frame[slot] = self.number(operand)
             elif kind == "partial":
-                self.arena.append((slot, self.places.partials[time, k, what]))
+                self.arena.append((slot, self.places.partials[time, k, operand]))
             elif kind == "stride":
-                number, d = what
+                number, d = operand
                 self.strides.append((slot, self.values[number].number, d))
             else:
-                self._address(slot, what)
+                self._add_address(slot, operand)
         return base * 8
 
-    def _address(self, slot: int, number: int) -> None:
-        source, offset = self._place(number)
+    def _add_address(self, slot: int, number: int) -> None:
+        source, offset = self._locate(number)
         if source < 0:
             self.arena.append((slot, offset))
         else:
             self.addresses.append((slot, source, offset))
 
-    def _place(self, number: int) -> tuple[int, int]:
-        """Whose memory a value is in, as in `Operand`, and how far behind where that begins."""
+    def _locate(self, number: int) -> tuple[int, int]:
+        """Return the source of a value, as in `Operand`, and its byte offset there."""
         v = self.values[number]
         first = {"input": 0, "output": self.inputs, "held": self.outside}.get(v.place)
         if first is not None:
@@ -211,18 +220,24 @@ class Builder:
 
     def _operand(self, number: int) -> Operand:
         v = self.values[number]
-        whole = v.place in ("input", "output", "held")
-        return Operand(*self._place(number), self.shapes[number], v.dtype.numpy, whole)
+        is_whole_array = v.place in ("input", "output", "held")
+        return Operand(*self._locate(number), self.shapes[number], v.dtype.numpy, is_whole_array)
 
-    def _chunks(self, entry: Native, base: int, own: Sizes) -> float:
-        """Cuts the tasks of one function into chunks; gives the predicted work in ns.  `own` are
-        the sizes under the names of the kernel's code."""
-        tasks, work = self.number(entry.tasks, own), self.number(entry.cycles, own) / CYCLES_A_NS
-        self.scratch = max(self.scratch, self.number(entry.scratch, own))
+    def _add_chunks(self, entry: Native, base: int, code_sizes: Sizes) -> float:
+        """Split a function's tasks into chunks; return the predicted work in ns.
+
+        `code_sizes` are the sizes under the names of the kernel's code.
+        """
+        tasks, work = (
+            self.number(entry.tasks, code_sizes),
+            self.number(entry.cycles, code_sizes) / CYCLES_A_NS,
+        )
+        self.scratch = max(self.scratch, self.number(entry.scratch, code_sizes))
         if tasks <= 0:
             return 0.0
         count = max(1, min(tasks, MOST_CHUNKS, int(work / GRAIN_NS)))
-        if count > (threads := pool().threads):  # three would take two threads as long as four
+        # Use a multiple of the threads: 3 chunks on 2 threads take as long as 4.
+        if count > (threads := pool().threads):
             count = min(-(-count // threads) * threads, tasks)
         if work <= INLINE_NS:
             count = 1

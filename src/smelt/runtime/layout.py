@@ -1,10 +1,9 @@
-"""Where a call of known sizes keeps what lies between its kernels.
+"""Place a call's intermediates in memory for known sizes.
 
-The offsets of a plan hold for all sizes, and a plan does not know what its kernels want beside its
-values: partial results, operands packed for one call.  For sizes that are told, values stand closer
-together, and what a kernel wants for itself lies where nothing else lives during its launch.
-Values that are dead when a large result is written stand in that result's memory, as far as they
-fit for these sizes.
+A plan's offsets hold for all sizes and do not include its kernels' workspaces: partial results
+and operands packed per call. For known sizes values can be packed more tightly, and a kernel's
+workspace goes where no value lives during its launch. Values that are dead when a large result is
+written are placed inside that result's memory, as far as they fit.
 
     kernel 0: x -> a, packs w            arena   a | b
     kernel 1: a -> b, packs v                      w's panels above a, v's above both
@@ -26,32 +25,32 @@ from smelt.types.expr import Index, evaluate
 __all__ = ["Layout", "layout", "touched"]
 
 LINE = 64
-"""Bytes of a cache line: everything starts at multiples of it."""
+"""Cache line in bytes; all offsets are multiples of it."""
 LEAST_GAIN = 1 << 18
-"""Bytes that must be saved for the plan's offsets to be given up: looking costs a millisecond."""
+"""Bytes that must be saved to replace the plan's offsets; searching takes about a millisecond."""
 
 Place: TypeAlias = tuple[int, int]
-"""The output in whose memory something stands, -1 for the arena; its offset."""
+"""Output whose memory holds the value (-1: the arena), and the byte offset."""
 
 
 class Layout(NamedTuple):
-    """Places of values and of what kernels want for themselves, for given sizes."""
+    """Placement of values and kernel workspaces at given sizes."""
 
     values: Mapping[int, Place]
-    """By number, of those that are no inputs and no results."""
+    """Places of values that are neither inputs nor results, by number."""
     partials: Mapping[tuple[int, int, int], int]
-    """Offsets in the arena, by group, step and number among the step's."""
+    """Arena offsets of workspaces, by group, step and number in the step."""
     nbytes: int
-    """Of the arena."""
+    """Arena size in bytes."""
 
 
 @dataclass(slots=True, eq=False)
 class _Piece:
-    """Memory of one value, of several one over the other, or of a kernel."""
+    """Memory of one value, of values sharing one place, or of a kernel's workspace."""
 
     hint: int
     filled: int
-    """Its bytes, of which `hint` are whole cache lines."""
+    """Bytes used; `hint` is that rounded up to cache lines."""
     first: int
     last: int
     values: list[int] = field(default_factory=list[int])
@@ -66,20 +65,20 @@ def layout(
     arena: Sequence[Index],
     sizes: Mapping[str, int],
 ) -> Layout:
-    """The places at `sizes`; `arena` lists where values of the plan's arena end, in bytes."""
-    partials = list(_partials(launches, sizes))
-    top = _lines(max((int(evaluate(end, sizes)) for end in arena), default=0))
-    plain = top + sum(p.hint for p in partials)
-    if plain > LEAST_GAIN:
-        pieces, written = _pieces(values, launches, sizes)
+    """Place values at `sizes`; `arena` lists where the plan's arena values end, in bytes."""
+    partials = list(_workspaces(launches, sizes))
+    top = _round_to_lines(max((int(evaluate(end, sizes)) for end in arena), default=0))
+    plan_bytes = top + sum(p.hint for p in partials)
+    if plan_bytes > LEAST_GAIN:
+        pieces, written = _value_pieces(values, launches, sizes)
         results = {n: _nbytes(values[n], sizes) for n in written}
-        if plain - _least([*pieces, *partials], written, results) > LEAST_GAIN:
-            left = _hosted(pieces, written, results)
-            found = pack([*left, *partials])
-            if plain - found > LEAST_GAIN:
+        if plan_bytes - _lower_bound([*pieces, *partials], written, results) > LEAST_GAIN:
+            unplaced = _place_in_results(pieces, written, results)
+            nbytes = pack([*unplaced, *partials])
+            if plan_bytes - nbytes > LEAST_GAIN:
                 hosts = {n: values[n].number for n in written}
                 placed = {n: (hosts.get(p.host, -1), p.at) for p in pieces for n in p.values}
-                return Layout(placed, {p.partial: p.at for p in partials if p.partial}, found)
+                return Layout(placed, {p.partial: p.at for p in partials if p.partial}, nbytes)
     for p in partials:
         p.at, top = top, top + p.hint
     placed = {
@@ -90,7 +89,7 @@ def layout(
     return Layout(placed, {p.partial: p.at for p in partials if p.partial}, top)
 
 
-def _lines(nbytes: int) -> int:
+def _round_to_lines(nbytes: int) -> int:
     return -(-nbytes // LINE) * LINE
 
 
@@ -98,23 +97,26 @@ def _nbytes(value: Value, sizes: Mapping[str, int]) -> int:
     return math.prod(int(evaluate(d, sizes)) for d in value.shape) * value.dtype.itemsize
 
 
-def _partials(launches: Sequence[Sequence[Step]], sizes: Mapping[str, int]) -> Iterator[_Piece]:
-    """What kernels want for themselves: it lives for their launch."""
+def _workspaces(launches: Sequence[Sequence[Step]], sizes: Mapping[str, int]) -> Iterator[_Piece]:
+    """Yield the kernels' workspaces, which live for one launch."""
     for time, group in enumerate(launches):
         for k, step in enumerate(group):
             if isinstance(step, CallStep) or not step.partials:
                 continue
-            own = step.sizes(sizes)
+            code_sizes = step.sizes(sizes)
             for j, size in enumerate(step.partials):
-                nbytes = int(evaluate(size, own))
-                yield _Piece(_lines(nbytes), nbytes, time, time, partial=(time, k, j))
+                nbytes = int(evaluate(size, code_sizes))
+                yield _Piece(_round_to_lines(nbytes), nbytes, time, time, partial=(time, k, j))
 
 
-def _pieces(
+def _value_pieces(
     values: Sequence[Value], launches: Sequence[Sequence[Step]], sizes: Mapping[str, int]
 ) -> tuple[list[_Piece], dict[int, int]]:
-    """Those of values, with their times, and when each result is written that has memory of its
-    own.  Where the plan has one value take over another's memory, both are one piece."""
+    """Return the pieces of values with their lifetimes, and when each result is first written.
+
+    Values that take over another value's memory in the plan share a piece with it. Results
+    written over inputs are left out.
+    """
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for time, group in enumerate(launches):
@@ -122,7 +124,7 @@ def _pieces(
             for n in touched(step):
                 first.setdefault(n, time)
                 last[n] = time
-    standing: dict[Any, _Piece] = {}
+    current: dict[Any, _Piece] = {}
     pieces: list[_Piece] = []
     written: dict[int, int] = {}
     for n, begin in first.items():
@@ -131,46 +133,54 @@ def _pieces(
             written[n] = begin
         if v.place not in ("arena", "within"):
             continue
-        nbytes, spot = _nbytes(v, sizes), (v.place, v.number, v.offset)
-        before = standing.get(spot)
-        if before is not None and begin <= before.last:
-            before.filled = max(before.filled, nbytes)
-            before.hint, before.last = _lines(before.filled), max(before.last, last[n])
-            before.values.append(n)
+        nbytes, location = _nbytes(v, sizes), (v.place, v.number, v.offset)
+        previous = current.get(location)
+        if previous is not None and begin <= previous.last:
+            previous.filled = max(previous.filled, nbytes)
+            previous.hint, previous.last = (
+                _round_to_lines(previous.filled),
+                max(previous.last, last[n]),
+            )
+            previous.values.append(n)
             continue
-        standing[spot] = piece = _Piece(_lines(nbytes), nbytes, begin, last[n], [n])
+        current[location] = piece = _Piece(_round_to_lines(nbytes), nbytes, begin, last[n], [n])
         pieces.append(piece)
     return pieces, written
 
 
 def touched(step: Step) -> Iterator[int]:
-    """The values that a step reads or writes."""
+    """Yield the values that a step reads or writes."""
     if isinstance(step, CallStep):
         yield from step.inputs
         yield from step.outputs
     else:
-        yield from (what for kind, what in step.words if kind == "value")
+        yield from (operand for kind, operand in step.words if kind == "value")
 
 
-def _least(pieces: Sequence[_Piece], written: Mapping[int, int], results: Mapping[int, int]) -> int:
-    """Bytes that no arena is smaller than: what is alive together and fits into no result."""
+def _lower_bound(
+    pieces: Sequence[_Piece], written: Mapping[int, int], results: Mapping[int, int]
+) -> int:
+    """Return a lower bound of the arena: peak live bytes that fit into no result."""
     changes: dict[int, int] = {}
     for p in pieces:
         changes[p.first] = changes.get(p.first, 0) + p.hint
         changes[p.last + 1] = changes.get(p.last + 1, 0) - p.hint
     for n, time in written.items():
         changes[time] = changes.get(time, 0) + results[n]
-    live = most = 0
+    live = peak = 0
     for time in sorted(changes):
         live += changes[time]
-        most = max(most, live)
-    return max(most - sum(results.values()), 0)
+        peak = max(peak, live)
+    return max(peak - sum(results.values()), 0)
 
 
-def _hosted(
+def _place_in_results(
     pieces: list[_Piece], written: Mapping[int, int], results: Mapping[int, int]
 ) -> list[_Piece]:
-    """Finds places in results, the largest first, for what is dead by then; gives those left."""
+    """Place pieces that are dead before a result is written inside that result.
+
+    Results are tried from the largest down. Returns the pieces that still need arena space.
+    """
     for host in sorted(written, key=lambda n: -results[n]):
         guests = [p for p in pieces if p.last < written[host] and p.filled <= results[host]]
         while guests:

@@ -1,7 +1,8 @@
-"""Library calls among the kernels of a call that native code answers.
+"""Run library calls inside a recorded native call.
 
-A record's frame gets a word more for each array that a library call takes; native code writes the
-address there, as for a kernel, and has `among`'s function make arrays of them and call.
+A record's frame gets one extra word per array that a library call takes. Native code writes the
+array's address there, as for a kernel, and calls the function from `among`, which wraps the
+memory in arrays and calls the library.
 
 >>> x = np.arange(6.0).reshape(2, 3)[:, ::-1]
 >>> words = (ctypes.c_int64 * 1)(x.__array_interface__["data"][0])
@@ -31,32 +32,35 @@ __all__ = ["Tell", "among"]
 Array = np.ndarray[Any, Any]
 Words = Sequence[int]
 View = Callable[[Words], Array]
-"""Makes an array of a frame's words."""
+"""Makes an array from a frame's words."""
 Tell = Callable[[SmeltError, list[Array]], None]
-"""Tells an error of a run on these inputs which line it is about."""
+"""Locates the source line of an error, given the inputs of the run."""
 
 
 def among(
     p: Prepared, inputs: Sequence[Array], tell: Tell
 ) -> tuple[Prepared, Callable[[int], None]]:
-    """The call with words for what its library calls take, and what runs it, given the frame's
-    address.  `inputs` lie as those of all calls do."""
+    """Add frame words for library operands; return the call and a function that runs it.
+
+    The function takes the frame's address. `inputs` have the memory layout of every call's
+    inputs.
+    """
     frame, addresses, arena = p.frame[:], [*p.addresses], [*p.arena]
 
     def slot(source: int, offset: int) -> int:
-        at = len(frame)
+        frame_address = len(frame)
         frame.append(0)
         if source < 0:
-            arena.append((at, offset))
+            arena.append((frame_address, offset))
         else:
-            addresses.append((at, source, offset))
-        return at
+            addresses.append((frame_address, source, offset))
+        return frame_address
 
-    given = [_view(slot(k, 0), x.shape, x.dtype, x.strides) for k, x in enumerate(inputs)]
+    input_views = [_view(slot(k, 0), x.shape, x.dtype, x.strides) for k, x in enumerate(inputs)]
 
     def view(x: Operand) -> View:
-        if x.source in range(len(given)):
-            return given[x.source]
+        if x.source in range(len(input_views)):
+            return input_views[x.source]
         return _view(slot(x.source, x.offset), x.shape, x.dtype, None)
 
     steps = [
@@ -67,15 +71,18 @@ def among(
     ]
     words_of: Callable[[int], Any] = (ctypes.c_int64 * len(frame)).from_address
 
-    def run(at: int) -> None:
-        words = words_of(at)
+    def run(frame_address: int) -> None:
+        words = words_of(frame_address)
         try:
             for step in steps:
-                step(words, at)
+                step(words, frame_address)
         except BaseException as error:
             if isinstance(error, SmeltError):
-                tell(error, [x(words).copy() for x in given])
-            for e in (error, error.__cause__):  # what functions held is memory of other calls soon
+                tell(error, [x(words).copy() for x in input_views])
+            for e in (
+                error,
+                error.__cause__,
+            ):  # their locals refer to memory that other calls will reuse
                 clear_frames(e and e.__traceback__)
             raise
 
@@ -89,23 +96,25 @@ def _kernels(s: Segment, scratch: int, _: Words, frame: int) -> None:
 def _call(
     call: Callable[..., None],
     sizes: Any,
-    given: list[View],
-    made: list[View],
+    input_views: list[View],
+    output_views: list[View],
     words: Words,
     _: int,
 ) -> None:
-    call(sizes, [x(words) for x in given], [x(words) for x in made])
+    call(sizes, [x(words) for x in input_views], [x(words) for x in output_views])
 
 
 def _view(
     slot: int, shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...] | None
 ) -> View:
-    """What makes an array of the address in a word of a frame."""
-    nbytes, below = math.prod(shape) * dtype.itemsize, 0
+    """Return a function that makes an array of the address in a frame word."""
+    nbytes, bytes_before = math.prod(shape) * dtype.itemsize, 0
     if strides is not None and nbytes:
         reach = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
-        below = -sum(min(r, 0) for r in reach)
-        nbytes = below + sum(max(r, 0) for r in reach) + dtype.itemsize
+        bytes_before = -sum(min(r, 0) for r in reach)
+        nbytes = bytes_before + sum(max(r, 0) for r in reach) + dtype.itemsize
     memory: Callable[[int], Any] = (ctypes.c_char * nbytes).from_address
     array = np.ndarray
-    return lambda words: array(shape, dtype, memory(words[slot] - below), below, strides)
+    return lambda words: array(
+        shape, dtype, memory(words[slot] - bytes_before), bytes_before, strides
+    )

@@ -1,10 +1,9 @@
-"""Memory for outputs and arenas: aligned blocks that are used again.
+"""Allocate aligned, reusable memory blocks for outputs and arenas.
 
-Fresh large memory costs several times what a kernel takes to fill it, because the system clears
-every page at its first touch. Blocks therefore go back to a stock when the last array on them is
-gone, and the next allocation of that size class takes the warm block. Large blocks are mapped on
-2 MiB boundaries with huge pages asked for. The stock is capped; the blocks that have waited
-longest go first.
+Fresh large memory is slow, because the system clears every page at its first touch. Blocks
+therefore return to a pool when the last array on them is gone, and the next allocation of that
+size class reuses a warm block. Large blocks are mapped on 2 MiB boundaries with huge pages
+requested. The pool is capped; the blocks that have waited longest are freed first.
 
 >>> block = allocate(1 << 20)
 >>> array = block.array((512, 512), "float32")
@@ -32,18 +31,23 @@ from smelt.errors import OutOfMemory
 from smelt.runtime import quota
 
 ALIGNMENT: Final = 64
+"""Alignment of block addresses in bytes."""
 HUGE_PAGE: Final = 2 << 20
+"""Size of a huge page in bytes."""
 HUGE_FROM: Final = 4 << 20
-"""Blocks of at least this many bytes are mapped on huge-page boundaries."""
+"""Size in bytes from which blocks are mapped on huge-page boundaries."""
 
 RING_LIMIT: Final = 1 << 20
-"""Blocks up to this size may wait in a ring."""
+"""Largest block size in bytes that may wait in a ring."""
 RING_BLOCKS: Final = 8
+"""Blocks in a ring."""
 RING_WORDS: Final = 1 + 2 * RING_BLOCKS
-"""The next entry to replace, then pairs (block, address)."""
+"""Words of a ring: the next entry to replace, then pairs (block, address)."""
 
 _CHECKED_FROM: Final = 64 << 20
+"""Allocation size in bytes from which available memory is checked first."""
 _MOST_BYTES: Final = 1 << 47
+"""Largest allocation: the user address space of x86-64."""
 
 _C: Final = ctypes.CDLL(None)
 _mmap: Final = _C.mmap
@@ -66,7 +70,7 @@ _FAILED: Final = ctypes.c_void_p(-1).value
 
 
 def map_pages(nbytes: int, alignment: int = mmap.PAGESIZE) -> int:
-    """Address of fresh, zeroed, private pages; 0 if the system refuses."""
+    """Map fresh, zeroed, private pages; return their address, 0 if the system refuses."""
     slack = alignment if alignment > mmap.PAGESIZE else 0
     start = _mmap(
         None,
@@ -88,7 +92,7 @@ def map_pages(nbytes: int, alignment: int = mmap.PAGESIZE) -> int:
 
 
 class Slab:
-    """Zeroed pages that are unmapped when this object goes: scratch, native state.
+    """Zeroed pages, unmapped with this object; for scratch and native state.
 
     `nbytes` is rounded up to whole pages and `address` is page-aligned. Raises `OutOfMemory`.
     There is no finalizer in Python, in which an interrupt would be lost.
@@ -103,16 +107,16 @@ class Slab:
         try:
             self._pages = mmap.mmap(-1, self.nbytes, flags=flags)
         except (OSError, OverflowError, ValueError) as error:
-            raise _refused(nbytes) from error
+            raise _out_of_memory(nbytes) from error
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._pages))
 
 
 class Block:
-    """Memory that returns to the stock when nothing refers to it any more.
+    """Memory that returns to the pool when nothing refers to it any more.
 
-    `address` is a multiple of 64, `nbytes` what was asked for. The content is undefined. Arrays
+    `address` is a multiple of 64, `nbytes` the size requested. The content is undefined. Arrays
     made by `array` keep the block alive. Blocks are made by `allocate` only: each size class has
-    a subclass that is also a ctypes buffer, which is what NumPy holds on to.
+    a subclass that is also a ctypes buffer, which is what NumPy references.
     """
 
     __slots__ = ()
@@ -126,35 +130,35 @@ class Block:
         strides: Sequence[int] | None = None,
         offset: int = 0,
     ) -> npt.NDArray[Any]:
-        """An array on this memory without copying; `strides` and `offset` in bytes.
+        """Return an array on this memory without copying; `strides` and `offset` in bytes.
 
         Raises NumPy's TypeError or ValueError if it would reach outside the block's capacity.
         """
-        if offset < 0:  # which NumPy does not look at
+        if offset < 0:  # NumPy does not check this
             raise ValueError(f"an array at offset {offset} of a block")
         return np.ndarray(shape, dtype, self, offset, strides)  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Bytes of a stock now and since the process began."""
+    """Bytes of a pool now and since the process began."""
 
     live: int
-    """In blocks that somebody refers to."""
+    """In blocks that are referenced."""
     pooled: int
-    """Waiting to be used again."""
+    """Waiting to be reused."""
     peak: int
-    """The most that `live` has been, since the last `forget_peak`."""
+    """Highest `live` since the last `forget_peak`."""
     fresh: int
-    """Ever taken from the system."""
+    """Total taken from the system."""
     reused: int
-    """Ever served from the stock: page faults saved, times the page size."""
+    """Total served from the pool: page faults saved, times the page size."""
     limit: int
     """Cap of `pooled`."""
     asked: int = 0
-    """The part of `live` that was asked for: without what size classes add."""
+    """Requested part of `live`, without the rounding to size classes."""
     asked_peak: int = 0
-    """The most that `asked` has been, since the last `forget_peak`."""
+    """Highest `asked` since the last `forget_peak`."""
 
 
 class _SizeClass:
@@ -173,12 +177,12 @@ class _SizeClass:
 
 
 class Stock:
-    """Blocks by size class, with a cap on those that wait.
+    """Pool of blocks by size class, with a cap on those that wait.
 
-    There is no lock: finalizers and signal handlers come at any moment, in any thread, and must
-    not wait. Every step is one atomic operation on a deque or a dict, and whatever happens in
-    between finds a consistent stock. Only the counters are plain sums, off by a block if threads
-    without an interpreter lock meet; the cap is checked against the deques themselves.
+    There is no lock: finalizers and signal handlers run at any moment, in any thread, and must
+    not wait. Every step is one atomic operation on a deque or a dict, and the pool is consistent
+    between steps. Only the counters are plain sums, off by a block if threads race without a GIL;
+    the cap is checked against the deques themselves.
     """
 
     def __init__(self) -> None:
@@ -186,15 +190,15 @@ class Stock:
         self._limit = 0
         self._classes: dict[int, _SizeClass] = {}
         self._rings: dict[tuple[int, int], array[int]] = {}
-        """By size class, and by what number they have among those of it."""
+        """Rings by size class and index within it."""
         self._stamps = itertools.count()
         self._live = self._pooled = self._peak = self._fresh = self._reused = 0
-        self._asked = self._asked_peak = 0
+        self._requested = self._requested_peak = 0
 
     def allocate(self, nbytes: int) -> Block:
-        """A block of at least `nbytes`, warm if one of its size class waits.
+        """Return a block of at least `nbytes`, reusing a waiting one of its size class.
 
-        Raises `OutOfMemory` where the system has not that much, ValueError for a negative size.
+        Raises `OutOfMemory` if the system lacks memory, ValueError for a negative size.
         """
         capacity = size_class(nbytes)
         if knobs.POOL_LIMIT.get() != self._knob:
@@ -210,23 +214,23 @@ class Stock:
         self._live = live = self._live + capacity
         if live > self._peak:
             self._peak = live
-        self._asked = asked = self._asked + nbytes
-        if asked > self._asked_peak:
-            self._asked_peak = asked
+        self._requested = requested = self._requested + nbytes
+        if requested > self._requested_peak:
+            self._requested_peak = requested
         block: Block = members.kind.from_address(address)
         block.address = address
         block.nbytes = nbytes
         return block
 
     def trim(self, keep: int = 0) -> int:
-        """Give waiting blocks back to the system until at most `keep` bytes wait; bytes given."""
+        """Free waiting blocks until at most `keep` bytes wait; return the bytes freed."""
         if not keep:
             self._empty_rings()
         before = total = self._count_pooled()
         while total > keep:
             oldest = min(
                 (members for members in tuple(self._classes.values()) if members.waiting),
-                key=_age,
+                key=_oldest_stamp,
                 default=None,
             )
             if oldest is None:
@@ -235,14 +239,14 @@ class Stock:
                 address = oldest.waiting.popleft()[1]
             except IndexError:
                 continue
-            _give(address, oldest.capacity)
+            _free_memory(address, oldest.capacity)
             total -= oldest.capacity
         self._pooled = total
         return before - total
 
     def usage(self) -> Usage:
-        """Counters of this stock."""
-        idle = self._idle()
+        """Return the counters of this pool."""
+        idle = self._idle_ring_bytes()
         pooled = self._count_pooled() + idle
         return Usage(
             self._live - idle,
@@ -251,36 +255,36 @@ class Stock:
             self._fresh,
             self._reused,
             self._limit,
-            self._asked,
-            self._asked_peak,
+            self._requested,
+            self._requested_peak,
         )
 
     def forget_peak(self) -> int:
-        """Begin the highest mark anew; the bytes that are live now."""
-        self._asked_peak = self._asked
-        self._peak = self._live - self._idle()
+        """Reset the peak; return the live bytes."""
+        self._requested_peak = self._requested
+        self._peak = self._live - self._idle_ring_bytes()
         return self._peak
 
     def ring(self, nbytes: int, before: int = 0) -> int:
-        """Address of the ring of blocks for so many bytes, 0 if there is none.  `before` are blocks
-        of this size class that the same call takes before this one.
+        """Return the address of the ring of blocks for `nbytes`, 0 if there is none.
 
-        Native calls keep blocks of theirs in it, and use again what nobody else refers to: a block
-        waits there without having been given back, which would cost more than a small kernel.  A
-        ring has room for the blocks of two calls; of a call with many, some take the next ring, as
-        far as the rings of a size class together hold no more than one of the largest blocks does.
+        `before` counts the blocks of this size class that the call takes before this one. Native
+        calls keep their blocks in rings and reuse those that nobody else references; returning a
+        block to the pool would cost more than a small kernel. A ring has room for the blocks of
+        two calls. A call with many blocks uses several rings, as long as all rings of a size
+        class together hold no more bytes than one largest block.
         """
         capacity = size_class(nbytes)
         if capacity > RING_LIMIT:
             return 0
         key = capacity, min(before // (RING_BLOCKS // 2), RING_LIMIT // capacity - 1)
-        made = self._rings.get(key) or self._rings.setdefault(
+        ring = self._rings.get(key) or self._rings.setdefault(
             key, array("q", bytes(8 * RING_WORDS))
         )
-        return made.buffer_info()[0]
+        return ring.buffer_info()[0]
 
-    def _idle(self) -> int:
-        """Bytes of blocks that only a ring refers to."""
+    def _idle_ring_bytes(self) -> int:
+        """Return the bytes of blocks that only a ring references."""
         return sum(
             capacity
             for (capacity, _), ring in tuple(self._rings.items())
@@ -300,17 +304,17 @@ class Stock:
         classes = tuple(self._classes.values())
         return sum(len(members.waiting) * members.capacity for members in classes)
 
-    def _give_back(self, members: _SizeClass, address: int, nbytes: int) -> None:
-        """Called by a block's finalizer."""
+    def _return_block(self, members: _SizeClass, address: int, nbytes: int) -> None:
+        """Return a block's memory to the pool; called by its finalizer."""
         members.waiting.append((next(self._stamps), address))
         self._live -= members.capacity
-        self._asked -= nbytes
+        self._requested -= nbytes
         self._pooled += members.capacity
         if self._pooled > self._limit:
             self.trim(self._limit)
 
     def _adopt_limit(self) -> None:
-        """Follow the knob `pool_limit`; its default is also held below an eighth of memory."""
+        """Follow the knob `pool_limit`; its default is also limited to an eighth of memory."""
         self._knob = limit = knobs.POOL_LIMIT.get()
         if knobs.POOL_LIMIT.source == "default":
             limit = min(limit, quota.total_memory() // 8 or limit)
@@ -318,21 +322,21 @@ class Stock:
         self.trim(limit)
 
     def _new_class(self, capacity: int) -> _SizeClass:
-        return self._classes.setdefault(capacity, _SizeClass(capacity, self._give_back))
+        return self._classes.setdefault(capacity, _SizeClass(capacity, self._return_block))
 
     def _fresh_memory(self, capacity: int, nbytes: int) -> int:
-        address = _take(capacity) if room_for(capacity) else 0
+        address = _allocate_fresh(capacity) if room_for(capacity) else 0
         if not address:
             self.trim()
             check_room(capacity)
-            address = _take(capacity)
+            address = _allocate_fresh(capacity)
         if not address:
-            raise _refused(nbytes)
+            raise _out_of_memory(nbytes)
         return address
 
 
-def _age(members: _SizeClass) -> int:
-    """Stamp of the block that has waited longest in a size class."""
+def _oldest_stamp(members: _SizeClass) -> int:
+    """Return the stamp of the longest-waiting block of a size class."""
     try:
         return members.waiting[0][0]
     except IndexError:
@@ -340,11 +344,11 @@ def _age(members: _SizeClass) -> int:
 
 
 def size_class(nbytes: int) -> int:
-    """`nbytes` rounded up to one of eight sizes per power of two, in multiples of 64."""
+    """Round `nbytes` up to a size class: eight per power of two, multiples of 64."""
     if nbytes < 0:
         raise ValueError(f"a block of {nbytes} bytes")
     if nbytes > _MOST_BYTES:
-        raise _refused(nbytes)
+        raise _out_of_memory(nbytes)
     if nbytes <= 1024:
         return (nbytes + 63) & ~63 or 64
     step = nbytes.bit_length() - 4
@@ -353,8 +357,8 @@ def size_class(nbytes: int) -> int:
     return nbytes
 
 
-def _take(capacity: int) -> int:
-    """Fresh memory of a size class, 0 if refused."""
+def _allocate_fresh(capacity: int) -> int:
+    """Allocate memory of a size class; 0 if refused."""
     if capacity < HUGE_FROM:
         return _aligned_alloc(ALIGNMENT, capacity) or 0
     address = map_pages(capacity, HUGE_PAGE)
@@ -363,7 +367,7 @@ def _take(capacity: int) -> int:
     return address
 
 
-def _give(address: int, capacity: int) -> None:
+def _free_memory(address: int, capacity: int) -> None:
     if capacity < HUGE_FROM:
         _free(address)
     else:
@@ -371,7 +375,7 @@ def _give(address: int, capacity: int) -> None:
 
 
 def room_for(nbytes: int) -> bool:
-    """Whether the system can still back so many bytes; small amounts are not looked into."""
+    """Return whether the system can still back `nbytes`; small amounts are not checked."""
     if nbytes < _CHECKED_FROM:
         return True
     room = quota.available_memory()
@@ -379,19 +383,19 @@ def room_for(nbytes: int) -> bool:
 
 
 def check_room(nbytes: int) -> None:
-    """Raise `OutOfMemory` for an amount that would be granted now and kill the process later."""
+    """Raise `OutOfMemory` for memory that would be granted now and kill the process later."""
     if not room_for(nbytes):
-        raise _refused(nbytes)
+        raise _out_of_memory(nbytes)
 
 
-def _refused(nbytes: int) -> OutOfMemory:
+def _out_of_memory(nbytes: int) -> OutOfMemory:
     room = quota.available_memory()
-    known = "" if room is None else f", {room:,} are available"
-    return OutOfMemory(f"{nbytes:,} bytes are needed{known}")
+    available = "" if room is None else f", {room:,} are available"
+    return OutOfMemory(f"{nbytes:,} bytes are needed{available}")
 
 
 STOCK: Final = Stock()
-"""The process's stock."""
+"""Pool of this process."""
 
 allocate: Final = STOCK.allocate
 trim: Final = STOCK.trim
@@ -411,16 +415,16 @@ def _field_address(a: npt.NDArray[Any]) -> int:
 
 _word_at = ctypes.c_int64.from_address
 _DATA_FIELD = 16
-"""Where CPython's NumPy keeps an array's data pointer: just after the object's head."""
+"""Offset of an array's data pointer in CPython's NumPy: just after the object header."""
 
 
-def _fields_are_there() -> bool:
-    """Whether arrays are laid out so in this process; else the slow, public way is taken."""
+def _data_field_matches() -> bool:
+    """Return whether arrays have this layout here; else the slower public way is used."""
     if sys.implementation.name != "cpython" or object.__basicsize__ != _DATA_FIELD:
         return False
     samples = (np.zeros(3), np.zeros((2, 5), np.int8)[:, 1:], np.zeros(0, np.float32))
     return all(_field_address(a) == _interface_address(a) for a in samples)
 
 
-address_of = _field_address if _fields_are_there() else _interface_address
-"""Address of an array's first element; a third of the time of `__array_interface__`."""
+address_of = _field_address if _data_field_matches() else _interface_address
+"""Return the address of an array's first element, faster than `__array_interface__`."""

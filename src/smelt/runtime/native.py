@@ -1,29 +1,30 @@
-"""The thread pool's native loop, as LLVM IR.
+"""LLVM IR of the thread pool's native loop.
 
-Running a plan must neither hold the interpreter lock nor return to Python between chunks, and
-there is no compiled extension to do it in; so the loop is written in LLVM's language, compiled
-once for a machine and kept in the object cache like every kernel. It has no undefined symbols:
-the functions of the C library that it calls stand in the pool's memory as addresses.
+Running a plan must neither hold the GIL nor return to Python between chunks, and there is no
+compiled extension; so the loop is written in LLVM IR, compiled once per machine and kept in the
+object cache like every kernel. It has no undefined symbols: the C library functions that it calls
+are stored in the pool's memory as addresses.
 
-How it works. A pool is a block of `POOL_BYTES` that is never freed. One call owns it at a time
+Protocol. A pool is a block of `POOL_BYTES` that is never freed. One call owns it at a time
 (`OWNER` holds the call's token). For a parallel launch the owner writes the job's data, then
 publishes the word `(epoch << 32) | (chunks begun by the owner << 16) | chunks left`. By
-compare-and-swap the owner claims the first chunk that is left, a helper the last one: so from
-launch to launch and from call to call either meets what its own caches hold, and where chunks get
-dearer from first to last the dearest do not come at the end. A helper that went to sleep between
+compare-and-swap the owner claims the first remaining chunk, a helper the last one. So from launch
+to launch and from call to call each finds its own data in its caches, and where chunks get more
+expensive from first to last, the most expensive are not run last. A helper that slept between
 reading and claiming cannot do harm: the epoch has moved on, or no chunk is left, so its swap
 fails; and job data is only rewritten while no chunk is left, hence a swap that succeeds has read
-the right data. When nothing is left the owner waits for the chunks that helpers have *begun*: a
-helper that never got the CPU is not waited for. An idle helper spins, then sleeps on a futex. A
-scheduler may put it on the owner's CPU although others are idle, and the two would take turns: so
-it sleeps with that CPU excluded from its affinity, and leaves at once when it finds itself there.
-The exclusion is lifted as soon as it has had its effect, which lets the scheduler balance as it
-likes.
+the right data. When no chunk is left the owner waits for the chunks that helpers have *begun*: a
+helper that never got the CPU is not waited for.
 
-The owner looks at the clock between chunks and returns `PAUSED` now and then, so that Python
-gets to run signal handlers; `smelt_drive` continues where it stopped while helpers carry on, and
-`smelt_abandon` gives up what is left. All of that state lives in the pool, or, for a call that
-found the pool taken, in a block of `RUN_BYTES` of its own.
+An idle helper spins, then sleeps on a futex. A scheduler may place it on the owner's CPU although
+others are idle, and the two would alternate. So it sleeps with that CPU excluded from its
+affinity, and moves away at once when it finds itself there. The exclusion is lifted as soon as it
+has had its effect, so that the scheduler can balance freely.
+
+The owner looks at the clock between chunks and regularly returns `PAUSED`, so that Python can run
+signal handlers; `smelt_drive` continues where it stopped while helpers carry on, and
+`smelt_abandon` gives up the remaining chunks. All of that state is in the pool, or, for a call
+that found the pool busy, in a private block of `RUN_BYTES`.
 
 >>> "define i32 @smelt_run" in ir("x86_64-pc-linux-gnu")
 True
@@ -40,21 +41,24 @@ from smelt.runtime.native_threads import CLOCK, COND_SLEEP, FUTEX_SLEEP, HELPER,
 DONE: Final = 0
 """Status: everything ran and the pool is free again."""
 PAUSED: Final = 1
-"""Status: time for Python to look at its signals; call `smelt_drive` to continue."""
+"""Status: time for Python to handle signals; call `smelt_drive` to continue."""
 BUSY: Final = 2
 """Status: another call owns the pool; nothing ran."""
 SETUP: Final = 3
-"""Status: the pool is owned, but its threads or scratch must be set up before `smelt_drive`."""
+"""Status: the pool is owned, but needs threads or scratch before `smelt_drive`."""
 
 SYMBOLS: Final = ("smelt_run", "smelt_drive", "smelt_abandon", "smelt_wake", "smelt_helper")
 
 MAX_THREADS: Final = 64
 STACK_BYTES: Final = 1 << 20
+"""Stack size of a helper thread."""
 SLOT_BYTES: Final = 128
+"""Bytes of a helper's slot: two cache lines, to avoid false sharing."""
 RUN_BYTES: Final = 128
+"""Bytes of a run block, the state of one call."""
 
-# Byte offsets into the pool. What different threads write lies 128 bytes apart, since adjacent
-# lines are fetched in pairs.
+# Byte offsets into the pool. Fields written by different threads are 128 bytes apart, since
+# adjacent cache lines are prefetched in pairs (false sharing).
 OFFSETS: Final = {
     "WORD": 0,  # i64 (epoch << 32) | (chunks the owner began << 16) | chunks left
     "FINISHED": 128,  # i32 chunks of this job that helpers have finished (futex)
@@ -119,7 +123,7 @@ RUN_OFFSETS: Final = {
 _PHASES: Final = {"NEXT": 0, "SERIAL": 1, "PUBLISH": 2, "CLAIM": 3, "WAIT": 4}
 _STATUS: Final = {"DONE": DONE, "PAUSED": PAUSED, "BUSY": BUSY, "SETUP": SETUP}
 
-# Spinning politely, by architecture: an instruction that gives the sibling thread its turn.
+# Spin-wait hint by architecture, which lets the sibling hyperthread run.
 _ISB: Final = ("llvm.aarch64.isb", "i32", "i32 15")
 _PAUSE: Final = {
     "x86_64": ("llvm.x86.sse2.pause", "", ""),
@@ -136,7 +140,7 @@ def ir(
     detached: int = 1,
     most_chunks: int = (1 << 16) - 1,
 ) -> str:
-    """The pool's module as text for `triple`.
+    """Return the pool's module as LLVM IR for `triple`.
 
     The numbers are constants of the C library: `monotonic` is CLOCK_MONOTONIC, `sig_setmask`
     SIG_SETMASK and `detached` PTHREAD_CREATE_DETACHED. A launch of more than `most_chunks` is
@@ -167,7 +171,7 @@ def ir(
 
 
 def _relax(arch: str) -> str:
-    """The function `relax`, which a waiting thread calls in every turn."""
+    """Return the function `relax`, which a waiting thread calls in every spin."""
     if arch not in _PAUSE:
         return "define internal void @relax() alwaysinline { ret void }"
     name, types, arguments = _PAUSE[arch]

@@ -1,17 +1,17 @@
-"""LLVM IR of a repeated call: arguments compared with a record, memory, the kernels, the results.
+"""LLVM IR of a recorded call: match arguments, allocate, run kernels, build results.
 
-A Python function that does this costs several microseconds, more than a small kernel; there is no
-compiled extension to do it in, so it is generated like everything else.  What it reads of CPython's
-and NumPy's objects is plain: the type of an object, the fields of an array that NumPy's C API makes
-public, slots of our own classes.  `smelt.runtime.call_cache` checks every offset in the running
-process before it lets this code loose, and fills in the tables below.
+In Python this takes several microseconds, more than a small kernel, and there is no compiled
+extension, so it is generated like everything else. It reads only simple parts of CPython's and
+NumPy's objects: the type of an object, the array fields that NumPy's C API makes public, slots of
+Smelt's own classes. `smelt.runtime.call_cache` checks every offset in the running process before
+it enables this code, and fills in the tables below.
 
-The rules that keep it safe.  It runs with the interpreter lock held, but for kernels that take long
-(those of one thread may let it go); every object that it uses is
-either owned by the record, which it holds, or held by itself, before anything is called that might
-run Python code.  It compares first and changes nothing until a record fits; whatever does not fit
-is left to the Python function.  It has no undefined symbols: functions of CPython and NumPy stand
-in the state as addresses.
+Safety rules. It runs with the GIL held, except for long-running kernels of one thread, which may
+release it. Every object that it uses is either owned by the record, which it references, or
+referenced by itself, before anything is called that might run Python code. It compares first and
+changes nothing until a record matches; a call that matches no record is left to the Python
+function. It has no undefined symbols: functions of CPython and NumPy are stored in the state as
+addresses.
 
 >>> "define ptr @smelt_call" in ir()
 True
@@ -30,11 +30,12 @@ from smelt.runtime.native_call_run import ANSWER, MEMORY, RUN
 SYMBOLS: Final = ("smelt_bind", "smelt_call", "smelt_at", "smelt_array", "smelt_result")
 
 MOST_ARGUMENTS: Final = 64
+"""Most leaf arguments of a recorded call."""
 MOST_PLACES: Final = 1024
-"""Arguments, captured arrays and results together."""
+"""Most arguments, captured arrays and results together."""
 
 _STATE_WORDS: Final = (
-    # an attribute that must be 0; the Python function; types that are compared by identity
+    # an attribute that must be 0; the Python function; types compared by identity
     *(
         "LOCAL",
         "FOLLOWING",
@@ -51,7 +52,7 @@ _STATE_WORDS: Final = (
     # offsets of slots
     *("LINE_AT", "PRINTED_AT", "NODE_AT", "DATA_AT", "OP_AT", "INPUTS_AT", "TYPE_AT"),
     *("ORIGIN_AT", "SCOPE_AT", "SAMPLE_AT"),
-    # what every result's value has in common
+    # fields that all results' values share
     *("SOURCE", "EMPTY", "NONE"),
     # functions of CPython and NumPy
     *("INCREF", "DECREF", "CONTEXT_GET", "GET_ATTRIBUTE", "VECTORCALL", "CALL", "CALL_ONE"),
@@ -61,60 +62,74 @@ _STATE_WORDS: Final = (
     *("MALLOC", "FREE", "NO_MEMORY", "LET_GO", "TAKE_BACK"),
 )
 STATE: Final = {name: 8 * k for k, name in enumerate(_STATE_WORDS)}
+"""Byte offsets into the process-wide state that the native code reads."""
 STATE_BYTES: Final = 8 * len(_STATE_WORDS)
 
 _RECORD_WORDS: Final = (
-    "OWNER",  # what keeps all of this alive
-    "COUNT",  # arguments: arrays and numbers, wherever they stand
-    "POSITIONAL",  # what is given by place, and names of the rest, and how many
+    "OWNER",  # the record object, which keeps all of this alive
+    "COUNT",  # arguments: arrays and numbers, at any nesting
+    "POSITIONAL",  # number of positional arguments, names of the rest, and their number
     "NAMES",
     "NAME_COUNT",
-    "NESTS",  # rows of containers, and how many
+    "NESTS",  # rows of containers, and their number
     "NEST_COUNT",
     "SCOPE",  # the settings in force, and their text
     "PRINTED",
     "ARGUMENTS",  # rows of arguments
-    "CAPTURED",  # rows of captured arrays, and how many
+    "CAPTURED",  # rows of captured arrays, and their number
     "CAPTURED_COUNT",
-    "RESULTS",  # rows of results, and how many
+    "RESULTS",  # rows of results, and their number
     "RESULT_COUNT",
     "FRAME",  # the kernels' arguments as words; addresses are written into a copy
     "FRAME_WORDS",
-    "PATCHES",  # triples (word of the frame, place, offset), and how many
+    "PATCHES",  # triples (word of the frame, place, offset), and their number
     "PATCH_COUNT",
     "ARENA",  # a row of results for memory between kernels, or 0
-    "ARENA_PATCHES",  # pairs (word of the frame, offset), and how many
+    "ARENA_PATCHES",  # pairs (word of the frame, offset), and their number
     "ARENA_COUNT",
-    "CHUNKS",  # rows of the chunk table to run right here, and how many
+    "CHUNKS",  # rows of the chunk table to run inline, and their number
     "CHUNK_COUNT",
     "SCRATCH",
-    "UNLOCKED",  # whether the lock is let go for them; then their scratch is so far into the arena
-    "RUNNER",  # runner(address of the frame), where that is not right here; or 0
+    "UNLOCKED",  # whether they run without the GIL; then SCRATCH is an offset into the arena
+    "RUNNER",  # runner(address of the frame), if chunks do not run inline; or 0
     "PACK",  # pack(tuple of results); or 0 for the tuple itself
-    "WRAP",  # wrap(array) for each result; or 0 for arrays of ours
+    "WRAP",  # wrap(array) for each result; or 0 for Smelt's arrays
     "SINGLE",  # whether the only result is returned as it is
-    "REFUSE",  # refuse() raises, where a byte behind the results is set that is none itself; or 0
+    "REFUSE",  # refuse() raises if the hidden flag result is true; or 0
 )
 RECORD: Final = {name: 8 * k for k, name in enumerate(_RECORD_WORDS)}
+"""Byte offsets into a record."""
 
 ARGUMENT_WORDS: Final = 7
-"""kind, descr (or type of a scalar, or the very object), flags, rank, dimensions, strides (0:
-contiguous), item"""
+"""Words of an argument's row.
+
+Kind, descr (or type of a scalar, or the object itself), flags, rank, dimensions, strides (0:
+contiguous), item.
+"""
 CAPTURED_WORDS: Final = 2 + ARGUMENT_WORDS
-"""value, array, and what that must still be, as an argument's row"""
+"""Words of a captured array's row.
+
+Value, array, and what the array must still be, as an argument's row.
+"""
 KIND_ARRAY, KIND_FLOAT, KIND_INT, KIND_SCALAR, KIND_SAME = 0, 1, 2, 3, 4
 NEST_WORDS: Final = 5
-"""kind, item, how many items it holds, the first of them, keys"""
+"""Words of a container's row.
+
+Kind, item, number of items it holds, the first of them, keys.
+"""
 NEST_TUPLE, NEST_LIST, NEST_DICT, NEST_NONE = 0, 1, 2, 3
 MOST_ITEMS: Final = 256
-"""What a call is given, and what that holds, all counted."""
+"""Most items of a call: its arguments and the content of its containers."""
 READABLE: Final = 0x101
 """NumPy's flags C_CONTIGUOUS and ALIGNED."""
 
 RESULT_WORDS: Final = 7
-"""descr, rank, dimensions, type, ring (0: none), maker of fresh memory, strides (0: contiguous)"""
+"""Words of a result's row.
 
-# CPython 3.11 to 3.14 with the interpreter lock, and NumPy 2: checked when this is loaded.
+Descr, rank, dimensions, type, ring (0: none), allocator of fresh memory, strides (0: contiguous).
+"""
+
+# CPython 3.11 to 3.14 with the GIL, and NumPy 2: checked when the code is loaded.
 OBJECT: Final = {"REFERENCES": 0, "KIND": 8}
 NDARRAY: Final = {
     "ND_DATA": 16,
@@ -126,14 +141,15 @@ NDARRAY: Final = {
     "ND_FLAGS": 64,
 }
 BYTES_AT: Final = 32
+"""Offset of the content of a bytes object."""
 SCALAR_AT: Final = 16
-"""Where NumPy's scalars have their value."""
+"""Offset of the value in NumPy's scalars."""
 _CARRAY: Final = 0x501
 """NumPy's flags C_CONTIGUOUS, ALIGNED and WRITEABLE."""
 
 
 def ir() -> str:
-    """The module as text, for any machine."""
+    """Return the module as text, for any machine."""
     values: dict[str, int] = {
         **STATE,
         **RECORD,

@@ -1,4 +1,4 @@
-"""The native code of repeated calls in this process: loaded, its state filled in, tried out.
+"""Load and verify the native code of recorded calls in this process.
 
 >>> at = runner_at()
 >>> at is None or callable(at)
@@ -47,25 +47,24 @@ _FASTCALL, _KEYWORDS = 0x80, 0x80 | 0x02
 
 
 class Face(NamedTuple):
-    """The classes of a front end, as far as calls read and make them."""
+    """Front-end classes that native calls read and create."""
 
     owner: type
-    """Its instances are called; the slot `line` of one holds what `line` makes of its records."""
+    """Class whose instances are called; its slot `line` holds the packed records."""
     array: type
-    """An argument or a result; its slot `node` holds a value."""
+    """Class of arguments and results; its slot `node` holds a value."""
     values: tuple[type, type, type]
-    """Values; only those of the first class have memory that nobody else may write to."""
+    """Classes of values; only memory of the first class is never written by others."""
     slots: Mapping[str, str]
-    """A value's slots for "DATA", "OP", "INPUTS", "TYPE", "ORIGIN" and "SCOPE"."""
+    """Slots of a value, for "DATA", "OP", "INPUTS", "TYPE", "ORIGIN" and "SCOPE"."""
     source: object
-    """The operator of a result's value."""
+    """Operator of a result's value."""
     state: object
-    """A call is left to Python while `state.following` is not 0."""
+    """Object with a counter `following`: while it is not 0, calls are left to Python."""
 
 
 class Line(bytes):
-    """Addresses of a function's records: a class of its own, so that nothing else is taken for
-    one."""
+    """Addresses of a function's records; a distinct class, so nothing else is mistaken for it."""
 
     __slots__ = ()
 
@@ -82,10 +81,13 @@ _STATE: Final = (ctypes.c_int64 * (code.STATE_BYTES // 8))()
 
 
 def _fill() -> None:
-    """Fills in what no front end decides.  Raises ValueError, AttributeError."""
+    """Fill in state that does not depend on a front end.
+
+    Raises ValueError, AttributeError.
+    """
     table = numpy_table() or 0
     variable, scope = knobs.variable()
-    found: dict[str, int] = {
+    words: dict[str, int] = {
         "LINE": id(Line),
         "NDARRAY": id(np.ndarray),
         "FLOAT": id(float),
@@ -103,12 +105,15 @@ def _fill() -> None:
         "NEW_ARRAY": word_at(table + 8 * NEW_FROM_DESCR).value,
         "SET_BASE": word_at(table + 8 * SET_BASE).value,
     }
-    _set(found | {name: function_at(symbol) for name, symbol in _FUNCTIONS.items()})
+    _set(words | {name: function_at(symbol) for name, symbol in _FUNCTIONS.items()})
 
 
 def _fill_face(face: Face, fallback: object) -> None:
-    """Fills in the classes of a front end.  Raises ValueError, AttributeError."""
-    found: dict[str, int] = {
+    """Fill in the classes of a front end.
+
+    Raises ValueError, AttributeError.
+    """
+    words: dict[str, int] = {
         "FALLBACK": id(fallback),
         "ARRAY": id(face.array),
         "SOURCE": id(face.source),
@@ -116,10 +121,10 @@ def _fill_face(face: Face, fallback: object) -> None:
         "LINE_AT": offset_of(face.owner, "line"),
         "NODE_AT": offset_of(face.array, "node"),
     }
-    found |= {name: id(kind) for name, kind in zip(_VALUES, face.values, strict=True)}
+    words |= {name: id(kind) for name, kind in zip(_VALUES, face.values, strict=True)}
     for role, name in face.slots.items():
-        (found[f"{role}_AT"],) = {offset_of(kind, name) for kind in face.values}
-    _set(found)
+        (words[f"{role}_AT"],) = {offset_of(kind, name) for kind in face.values}
+    _set(words)
 
 
 def _set(words: Mapping[str, int]) -> None:
@@ -172,9 +177,11 @@ class _MethodDef(ctypes.Structure):
 
 
 @cache
-def _loaded() -> Loaded | None:
-    """The native code, from the object cache or compiled now, tried out; it is never unloaded.
-    None where it cannot be used."""
+def _load_verified() -> Loaded | None:
+    """Load the native code, from the object cache or compiled now; None if unusable.
+
+    The code is tested before use and never unloaded.
+    """
     if not is_possible():
         return None
     triple, cpu = generic_target()
@@ -184,22 +191,22 @@ def _loaded() -> Loaded | None:
     entry = store.get(key)
     try:
         if entry is None:
-            made: bytes = imported("smelt.runtime.jit").compile_ir(text, 2, cpu, "")
-            store.put(key, {"what": "repeated calls"}, made)
+            code_bytes: bytes = imported("smelt.runtime.jit").compile_ir(text, 2, cpu, "")
+            store.put(key, {"what": "repeated calls"}, code_bytes)
         else:
-            made = entry.code
-        found = load(made, code.SYMBOLS)
+            code_bytes = entry.code
+        loaded = load(code_bytes, code.SYMBOLS)
         _fill()
     except (AttributeError, KeyError, OSError, RuntimeError, ValueError, SmeltError):
         return None
-    bind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(found.address("smelt_bind"))
+    bind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(loaded.address("smelt_bind"))
     bind(ctypes.addressof(_STATE))
-    _forever(found)
-    return found if _makes_arrays(found.address("smelt_array")) else None
+    _keep_forever(loaded)
+    return loaded if _array_test_passes(loaded.address("smelt_array")) else None
 
 
-def _forever(x: object) -> None:
-    """A reference that is never given back: calls may be in progress until the process ends."""
+def _keep_forever(x: object) -> None:
+    """Leak a reference: calls may be in progress until the process ends."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(x))
 
 
@@ -207,22 +214,21 @@ _INSTALLED: Final[dict[type, bool | None]] = {}
 
 
 def install(face: Face) -> bool | None:
-    """Give the class `face.owner` a native `__call__`, which leaves to the Python one what fits no
-    record; False, and nothing done, where that is not possible in this process, None while another
-    thread is at it.
+    """Give the class `face.owner` a native `__call__` with a fallback to the Python one.
 
-    There is one such class in a process.
+    Returns False, having changed nothing, if that is impossible in this process, and None while
+    another thread is installing. There is one such class in a process.
     """
     token: Any = object()
     if _INSTALLED.setdefault(face.owner, token) is not token:  # one atomic step, and no lock
-        known = _INSTALLED[face.owner]
-        return known if known.__class__ is bool else None
-    _INSTALLED[face.owner] = done = _install(face)
-    return done
+        outcome = _INSTALLED[face.owner]
+        return outcome if outcome.__class__ is bool else None
+    _INSTALLED[face.owner] = outcome_here = _install(face)
+    return outcome_here
 
 
 def _install(face: Face) -> bool:
-    loaded = _loaded()
+    loaded = _load_verified()
     if loaded is None:
         return False
     fallback = face.owner.__call__
@@ -230,10 +236,10 @@ def _install(face: Face) -> bool:
         _fill_face(face, fallback)
     except (AttributeError, ValueError):
         return False
-    if not _makes_results(face, loaded.address("smelt_result")):
+    if not _result_test_passes(face, loaded.address("smelt_result")):
         return False
     method = _MethodDef(b"__call__", loaded.address("smelt_call"), _KEYWORDS, None)
-    _forever((face, fallback, method))
+    _keep_forever((face, fallback, method))
     describe = api("PyDescr_NewMethod", ctypes.py_object, ctypes.py_object, ctypes.c_void_p)
     face.owner.__call__ = describe(face.owner, ctypes.addressof(method))
     return True
@@ -241,40 +247,40 @@ def _install(face: Face) -> bool:
 
 @cache
 def runner_at() -> Callable[[int, Sequence[Any]], tuple[Any, ...]] | None:
-    """at(record.address, inputs): runs a record of `record_at`; None where that is not possible.
+    """Return at(record.address, inputs), which runs a record of `record_at`; None if unavailable.
 
-    The inputs are addresses, arrays, or objects with a method `data_ptr` that tells theirs.
+    The inputs are addresses, arrays, or objects with a method `data_ptr` returning theirs.
     """
-    loaded = _loaded()
+    loaded = _load_verified()
     if loaded is None:
         return None
     method = _MethodDef(b"at", loaded.address("smelt_at"), _FASTCALL, None)
-    _forever(method)
+    _keep_forever(method)
     make = api("PyCFunction_NewEx", ctypes.py_object, *[ctypes.c_void_p] * 3)
     return make(ctypes.addressof(method), None, None)
 
 
-def _makes_arrays(function: int) -> bool:
-    """Whether an array that the native code makes is as one of Python."""
+def _array_test_passes(function: int) -> bool:
+    """Return whether arrays made by the native code equal those of Python."""
     make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p)(function)
     dtype, plain = np.dtype(np.float32), object()
-    row = result_row((2, 3), dtype, 24, None, kept := [])
-    turned = result_row((2, 3), dtype, 24, None, kept, turn=(1, 0))
-    references, where = sys.getrefcount(dtype), ctypes.c_int64()
-    data: Array = make(row.buffer_info()[0], ctypes.addressof(where))
+    row = result_row((2, 3), dtype, 24, None, row_references := [])
+    transposed = result_row((2, 3), dtype, 24, None, row_references, permutation=(1, 0))
+    references, address = sys.getrefcount(dtype), ctypes.c_int64()
+    data: Array = make(row.buffer_info()[0], ctypes.addressof(address))
     good = (
-        kept != []
+        row_references != []
         and type(data) is np.ndarray
         and data.dtype is dtype
         and (data.shape, data.strides) == ((2, 3), (12, 4))
         and isinstance(data.base, Block)
         and data.base.nbytes == 24
         and data.flags.num == allocate(24).array((2, 3), dtype).flags.num
-        and address_of(data) == where.value == data.base.address
+        and address_of(data) == address.value == data.base.address
         and sys.getrefcount(data) == sys.getrefcount(plain)
     )
     data[...] = 1.0
-    data = make(turned.buffer_info()[0], ctypes.addressof(where))
+    data = make(transposed.buffer_info()[0], ctypes.addressof(address))
     good = (
         good
         and (data.shape, data.strides) == ((3, 2), (4, 12))
@@ -284,25 +290,25 @@ def _makes_arrays(function: int) -> bool:
     return good and references == sys.getrefcount(dtype)
 
 
-def _makes_results(face: Face, function: int) -> bool:
-    """The same of a front end's array."""
+def _result_test_passes(face: Face, function: int) -> bool:
+    """Return whether front-end arrays made by the native code are correct."""
     make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p)(function)
-    type_, plain, kept = object(), object(), list[Any]()
-    row = result_row((2, 3), np.float32, 24, type_, kept)
-    references, where = sys.getrefcount(type_), ctypes.c_int64()
-    made = make(row.buffer_info()[0], ctypes.addressof(where))
-    value = made.node
-    told: dict[str, Any] = {role: getattr(value, name, None) for role, name in face.slots.items()}
-    data = told.pop("DATA")
+    type_, plain, row_references = object(), object(), list[Any]()
+    row = result_row((2, 3), np.float32, 24, type_, row_references)
+    references, address = sys.getrefcount(type_), ctypes.c_int64()
+    result = make(row.buffer_info()[0], ctypes.addressof(address))
+    value = result.node
+    slots: dict[str, Any] = {role: getattr(value, name, None) for role, name in face.slots.items()}
+    data = slots.pop("DATA")
     good = (
-        type(made) is face.array
+        type(result) is face.array
         and type(value) is face.values[0]
         and data.shape == (2, 3)
-        and (told.pop("OP"), told.pop("INPUTS"), told.pop("TYPE")) == (face.source, (), type_)
-        and not any(told.values())
-        and sys.getrefcount(made) == sys.getrefcount(plain)
+        and (slots.pop("OP"), slots.pop("INPUTS"), slots.pop("TYPE")) == (face.source, (), type_)
+        and not any(slots.values())
+        and sys.getrefcount(result) == sys.getrefcount(plain)
     )
-    del made, value, data, told
+    del result, value, data, slots
     return good and references == sys.getrefcount(type_)
 
 
@@ -314,25 +320,27 @@ def result_row(
     dtype: Any,
     nbytes: int,
     type_: object,
-    kept: list[Any],
+    references: list[Any],
     ring: int = 0,
-    turn: Sequence[int] | None = None,
+    permutation: Sequence[int] | None = None,
 ) -> array[int]:
-    """A row of a record's results; what it refers to is added to `kept`.  `ring` is the address of
-    the one that keeps its blocks, 0 for none.  `turn` are which dimensions of `shape`, as memory
-    holds them, the result has; None for all in order."""
+    """Return a row of a record's results; objects it refers to are added to `references`.
+
+    `ring` is the address of the ring for its blocks, 0 for none. `permutation` lists the
+    dimensions of `shape` (as stored) that the result has, None for all in order.
+    """
     dtype = np.dtype(dtype)
     dims, steps = array("q", shape), array("q")
-    if turn is not None:
-        below = [dtype.itemsize * prod(shape[k + 1 :]) for k in turn]
-        dims, steps = array("q", [shape[k] for k in turn]), array("q", below)
-    maker = partial(_fresh, nbytes)
-    kept += [dtype, dims, steps, type_, maker]
-    where = dims.buffer_info()[0]
+    if permutation is not None:
+        byte_steps = [dtype.itemsize * prod(shape[k + 1 :]) for k in permutation]
+        dims, steps = array("q", [shape[k] for k in permutation]), array("q", byte_steps)
+    maker = partial(_allocate_array, nbytes)
+    references += [dtype, dims, steps, type_, maker]
+    dims_address = dims.buffer_info()[0]
     strides = steps.buffer_info()[0] if steps else 0
-    return array("q", [id(dtype), len(shape), where, id(type_), ring, id(maker), strides])
+    return array("q", [id(dtype), len(shape), dims_address, id(type_), ring, id(maker), strides])
 
 
-def _fresh(nbytes: int) -> Array:
-    """An array on a new block: the native code takes the block, and where it is."""
+def _allocate_array(nbytes: int) -> Array:
+    """Return an array on a new block; native code takes the block and its address."""
     return allocate(nbytes).array((0,), np.uint8)

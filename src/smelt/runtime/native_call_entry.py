@@ -1,6 +1,6 @@
-"""LLVM IR of a repeated call, third part: the functions that Python calls.
+"""LLVM IR of a recorded call, part 3: the functions that Python calls.
 
-`$NAME` stands where `native_call.ir` puts a number; `smelt.runtime.native_call` explains.
+`native_call.ir` substitutes a number for each `$NAME`; `smelt.runtime.native_call` explains.
 
 >>> "@smelt_call" in CALL
 True
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 CALL: Final = """
-; The call itself, as CPython makes it (METH_FASTCALL | METH_KEYWORDS).
+; Entry of a call from CPython (METH_FASTCALL | METH_KEYWORDS).
 define ptr @smelt_call(ptr %self, ptr %args, i64 %n, ptr %keywords) {
 entry:
   %arrays = alloca [$MOST_ARGUMENTS x ptr], align 16
@@ -43,7 +43,7 @@ settings:
   %status = call i32 %get(ptr %variable, ptr null, ptr %settings.at)
   %failed = icmp slt i32 %status, 0
   br i1 %failed, label %fail, label %compare
-compare:                                          ; the context holds the settings, too
+compare:                                          ; the context also references the settings
   %scope = load ptr, ptr %settings.at
   %printed = call ptr @slot(ptr %state, i64 $PRINTED_AT, ptr %scope)
   call void @drop(ptr %state, ptr %scope)
@@ -115,7 +115,7 @@ fail:
   ret ptr null
 }
 
-; The Python function, with `self` in front of the arguments.
+; Call the Python function, with `self` before the arguments.
 define internal ptr @in_python(ptr %state, ptr %self, ptr %args, i64 %n, ptr %keywords) noinline {
 entry:
   %named = icmp ne ptr %keywords, null
@@ -163,8 +163,8 @@ refuse:
 """
 
 AT: Final = """
-; at(address of a record, owners or addresses): a call whose inputs are told by their addresses, as
-; numbers, as arrays or as objects with a method `data_ptr`.
+; at(address of a record, inputs): a call whose inputs are given as addresses, as arrays or as
+; objects with a method `data_ptr`.
 define ptr @smelt_at(ptr %self, ptr %args, i64 %n) {
 entry:
   %overflow = alloca i32
@@ -205,7 +205,7 @@ other:
   %ndarray = call ptr @word(ptr %state, i64 $NDARRAY)
   %is.array = icmp eq ptr %type, %ndarray
   br i1 %is.array, label %peek, label %ask
-peek:                                             ; which whoever calls refers to
+peek:                                             ; the caller references it
   %peeked = call i64 @number(ptr %x, i64 $ND_DATA)
   call void @drop(ptr %state, ptr %x)
   br label %put

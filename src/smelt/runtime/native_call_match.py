@@ -1,6 +1,6 @@
-"""LLVM IR of a repeated call, first part: whether a record is of a call.
+"""LLVM IR of a recorded call, part 1: match a call against a record.
 
-`$NAME` stands where `native_call.ir` puts a number; `smelt.runtime.native_call` explains.
+`native_call.ir` substitutes a number for each `$NAME`; `smelt.runtime.native_call` explains.
 
 >>> "@matches" in ARGUMENTS
 True
@@ -13,7 +13,7 @@ from typing import Final
 OBJECTS: Final = """
 @state = internal global ptr null
 
-; Where the tables are that the process has filled in.
+; Set the address of the state that the process has filled in.
 define void @smelt_bind(ptr %given) {
   store ptr %given, ptr @state
   ret void
@@ -31,14 +31,14 @@ define internal i64 @number(ptr %base, i64 %offset) alwaysinline {
   ret i64 %found
 }
 
-; A slot of an object, whose offset stands in the state; null if it was never set.
+; Read an object's slot, whose offset is in the state; null if it was never set.
 define internal ptr @slot(ptr %state, i64 %offset.at, ptr %x) alwaysinline {
   %offset = call i64 @number(ptr %state, i64 %offset.at)
   %found = call ptr @word(ptr %x, i64 %offset)
   ret ptr %found
 }
 
-; Sets a slot of a new object; the object takes the reference.
+; Set a slot of a new object, which takes over the reference.
 define internal void @put(ptr %state, i64 %offset.at, ptr %x, ptr %given) alwaysinline {
   %offset = call i64 @number(ptr %state, i64 %offset.at)
   %at = getelementptr i8, ptr %x, i64 %offset
@@ -58,7 +58,7 @@ define internal void @drop(ptr %state, ptr %x) alwaysinline {
   ret void
 }
 
-; Sets a slot of a new object to what others refer to as well.
+; Set a slot of a new object to a shared object.
 define internal void @share(ptr %state, i64 %offset.at, ptr %x, ptr %given) alwaysinline {
   call void @hold(ptr %state, ptr %given)
   call void @put(ptr %state, i64 %offset.at, ptr %x, ptr %given)
@@ -90,7 +90,7 @@ no:
   ret i1 false
 }
 
-; Whether somebody else may write to the memory of values of a class.
+; Whether the memory of values of a class may be written by others.
 define internal i1 @shared(ptr %state, ptr %class) alwaysinline {
   %foreign = call ptr @word(ptr %state, i64 $FOREIGN)
   %watched = call ptr @word(ptr %state, i64 $WATCHED)
@@ -100,7 +100,7 @@ define internal i1 @shared(ptr %state, ptr %class) alwaysinline {
   ret i1 %either
 }
 
-; The NumPy array behind an argument: itself, or what one of our arrays holds; null for others.
+; The NumPy array of an argument: itself, or the data of a Smelt array; null for other objects.
 define internal ptr @elements(ptr %state, ptr %x) {
 entry:
   %kind = call ptr @word(ptr %x, i64 $KIND)
@@ -137,7 +137,7 @@ none:
   ret ptr null
 }
 
-; Whether an array is what a row of a record says.
+; Whether an array matches a row of a record.
 define internal i1 @fits(ptr %row, ptr %data) {
 entry:
   %descr.is = call ptr @word(ptr %data, i64 $ND_DESCR)
@@ -178,7 +178,7 @@ no:
 """
 
 NESTS: Final = """
-; Whether the call gives as many by place and the same names as the record says.
+; Whether the call has the record's number of positional arguments and its keywords.
 define internal i1 @names_fit(ptr %state, ptr %record, i64 %n, ptr %keywords) {
 entry:
   %positional = call i64 @number(ptr %record, i64 $POSITIONAL)
@@ -217,7 +217,7 @@ no:
   ret i1 false
 }
 
-; Whether a container is of this kind and size; writes down what it holds.
+; Whether a container has this type and size; stores its items.
 define internal i1 @holds(ptr %state, ptr %x, i64 %count, ptr %items, i64 %type.at, i64 %size.at,
                           i64 %get.at) {
 entry:
@@ -252,7 +252,7 @@ no:
   ret i1 false
 }
 
-; The same of a dict with these keys in this order.
+; Whether a dict has these keys in this order; stores its values.
 define internal i1 @holds_by_key(ptr %state, ptr %x, i64 %count, ptr %items, ptr %keys) {
 entry:
   %position = alloca i64
@@ -297,7 +297,7 @@ no:
   ret i1 false
 }
 
-; Whether the containers are those of the record; writes down all that they hold.
+; Whether the containers match the record; stores their items.
 define internal i1 @unfolds(ptr %state, ptr %record, ptr %items) {
 entry:
   %rows = call ptr @word(ptr %record, i64 $NESTS)
@@ -348,7 +348,7 @@ no:
 """
 
 ARGUMENTS: Final = """
-; Whether the record is of this call; fills in the arrays and numbers of the arguments.
+; Whether the record matches this call; stores the arrays and numbers of the arguments.
 define internal i1 @matches(ptr %state, ptr %record, ptr %args, i64 %given, ptr %keywords,
                             ptr %scope, ptr %printed, ptr %arrays, ptr %numbers) {
 entry:
@@ -430,11 +430,11 @@ scalar:
   %scalar.type = call ptr @word(ptr %row, i64 8)
   %is.scalar = icmp eq ptr %type, %scalar.type
   br i1 %is.scalar, label %scalar.read, label %no
-scalar.read:                                       ; short ones are followed by unused bytes
+scalar.read:                                       ; short scalars are followed by unused bytes
   %scalar.word = call i64 @number(ptr %x, i64 $SCALAR_AT)
   store i64 %scalar.word, ptr %number.at
   br label %more
-same:                                              ; a part of the recording, no kernel reads it
+same:                                              ; constant of the record, no kernel reads it
   %same.was = call ptr @word(ptr %row, i64 8)
   %is.same = icmp eq ptr %x, %same.was
   br i1 %is.same, label %more, label %no
@@ -473,7 +473,7 @@ c.look:
   %c.type = call ptr @word(ptr %value, i64 $KIND)
   %own = icmp eq ptr %c.type, %value.type
   br i1 %own, label %c.data, label %c.shared
-c.shared:                                          ; read as it is, unless something pending waits
+c.shared:                                          ; read directly, unless a computation is pending
   %c.foreign = call i1 @shared(ptr %state, ptr %c.type)
   br i1 %c.foreign, label %c.sample, label %no
 c.sample:

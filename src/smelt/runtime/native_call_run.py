@@ -1,6 +1,6 @@
-"""LLVM IR of a repeated call, second part: memory, results and kernels.
+"""LLVM IR of a recorded call, part 2: allocate memory and results, run kernels.
 
-`$NAME` stands where `native_call.ir` puts a number; `smelt.runtime.native_call` explains.
+`native_call.ir` substitutes a number for each `$NAME`; `smelt.runtime.native_call` explains.
 
 >>> "@smelt_result" in MEMORY
 True
@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Final
 
 MEMORY: Final = """
-; A block of memory and its address: one of the ring that is free, or a fresh one.  The caller owns
-; a reference.  Null with an exception set where there is no memory.
+; Return a block of memory and its address: a free one of the ring, or a fresh one. The caller owns
+; a reference. Null with an exception set if there is no memory.
 define internal ptr @block(ptr %state, ptr %row, ptr %address.at) {
 entry:
   %ring = call ptr @word(ptr %row, i64 32)
@@ -44,7 +44,7 @@ take:
   call void @hold(ptr %state, ptr %block)
   ret ptr %block
 
-fresh:                                            ; the maker gives an array on a new block
+fresh:                                            ; the allocator returns an array on a new block
   %call = call ptr @word(ptr %state, i64 $CALL)
   %maker = call ptr @word(ptr %row, i64 40)
   %made = call ptr %call(ptr %maker)
@@ -57,7 +57,7 @@ open:
   call void @hold(ptr %state, ptr %base)
   call void @drop(ptr %state, ptr %made)
   br i1 %no.ring, label %give, label %keep
-keep:                                             ; in place of the one that was put there first
+keep:                                             ; replace the oldest entry
   %turn = load i64, ptr %ring
   %turn.next = add i64 %turn, 1
   %turn.mod = urem i64 %turn.next, $RING_BLOCKS
@@ -81,7 +81,7 @@ fail:
   ret ptr null
 }
 
-; An array that holds no elements yet, and where they will be.  Null with an exception set.
+; Return an uninitialised array and its address. Null with an exception set on failure.
 define ptr @smelt_array(ptr %row, ptr %address.at) {
 entry:
   %state = load ptr, ptr @state
@@ -102,7 +102,7 @@ view:
                          ptr %address, i32 $CARRAY, ptr null)
   %no.array = icmp eq ptr %array, null
   br i1 %no.array, label %fail.block, label %base
-base:                                             ; takes the reference, come what may
+base:                                             ; takes the reference, even on failure
   %set = call ptr @word(ptr %state, i64 $SET_BASE)
   %status = call i32 %set(ptr %array, ptr %block)
   %refused = icmp slt i32 %status, 0
@@ -119,7 +119,7 @@ fail:
   ret ptr null
 }
 
-; The same as one of our arrays.
+; Return an uninitialised Smelt array and its address.
 define ptr @smelt_result(ptr %row, ptr %address.at) {
 entry:
   %state = load ptr, ptr @state
@@ -162,7 +162,7 @@ fail:
 """
 
 RUN: Final = """
-; Copies the frame, writes the addresses into it and runs the kernels.  True if all went well.
+; Copy the frame, write the addresses into it and run the kernels. False on failure.
 define internal i1 @perform(ptr %state, ptr %record, ptr %places, i64 %arena) {
 entry:
   %words = call i64 @number(ptr %record, i64 $FRAME_WORDS)
@@ -226,7 +226,7 @@ start:
   %runner = call ptr @word(ptr %record, i64 $RUNNER)
   %here = icmp eq ptr %runner, null
   br i1 %here, label %chunks.begin, label %elsewhere
-elsewhere:                                        ; by the pool, which lets the lock go
+elsewhere:                                        ; by the pool, which releases the GIL
   %from.long = call ptr @word(ptr %state, i64 $FROM_LONG)
   %frame.int = ptrtoint ptr %frame to i64
   %told = call ptr %from.long(i64 %frame.int)
@@ -248,7 +248,7 @@ chunks.begin:
   %unlocked = call i64 @number(ptr %record, i64 $UNLOCKED)
   %locked = icmp eq i64 %unlocked, 0
   br i1 %locked, label %chunk.test, label %let.go
-let.go:                                           ; nothing of Python is touched until the end
+let.go:                                           ; touch no Python object until it is retaken
   %scratch.own = add i64 %arena, %scratch.given
   %save = call ptr @word(ptr %state, i64 $LET_GO)
   %thread.own = call ptr %save()
@@ -286,7 +286,7 @@ failed:
 """
 
 ANSWER: Final = """
-; A result of our own, or of whatever the record's wrapper makes of an array.
+; Return a Smelt array, or what the record's wrapper makes of a NumPy array.
 define internal ptr @made(ptr %state, ptr %record, ptr %row, ptr %address.at) {
 entry:
   %wrapper = call ptr @word(ptr %record, i64 $WRAP)
@@ -308,8 +308,8 @@ fail:
   ret ptr null
 }
 
-; The results of a call that the record is of: a new reference, or null with an exception set.
-; Where there is no array, `numbers` has the number itself, or, if so told, its address.
+; Return the results of a call: a new reference, or null with an exception set. For an argument
+; without an array, `numbers` has the number itself, or, with `told`, its address.
 define internal ptr @answer(ptr %state, ptr %record, ptr %arrays, ptr %numbers, i1 %told) {
 entry:
   %arena.at = alloca i64
@@ -373,7 +373,7 @@ arena.take:
   %no.block = icmp eq ptr %taken, null
   br i1 %no.block, label %fail, label %inputs
 
-inputs:                                           ; nothing that runs Python code comes between
+inputs:                                           ; no Python code may run from here to the kernels
   %arena.block = phi ptr [ null, %arena ], [ %taken, %arena.take ]
   br label %inputs.test
 inputs.test:

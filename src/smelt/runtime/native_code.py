@@ -1,7 +1,8 @@
-"""The thread pool's native loop as typed entry points, compiled once for a machine.
+"""Compile the thread pool's native loop once per machine and bind its entry points.
 
-The object comes from the cache like any kernel's. It is generic for the architecture: nothing in
-it gains from the newest instructions, and one entry serves every machine that shares a home.
+The object comes from the cache like any kernel's. It is generic for the architecture: it gains
+nothing from newer instructions, and one cache entry serves every machine that shares a home
+directory.
 
 >>> native_code().helper > 0
 True
@@ -29,10 +30,10 @@ _GENERIC_CPU: Final = {"x86_64": "x86-64"}
 
 
 class NativeCode:
-    """Entry points of `smelt.runtime.native`; calling one releases the interpreter lock."""
+    """Entry points of `smelt.runtime.native`; calling one releases the GIL."""
 
     def __init__(self, loaded: Loaded) -> None:
-        # A reference that is never given back: helpers run this code until the process ends.
+        # Leak a reference: helpers run this code until the process ends.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(loaded))
         pointer, integer, at = ctypes.c_void_p, ctypes.c_int64, loaded.address
         call = (pointer, pointer, integer, pointer)
@@ -48,20 +49,20 @@ class NativeCode:
 
 
 def native_text(triple: str) -> str:
-    """The loop's LLVM IR with this system's constants, for `triple`."""
+    """Return the loop's LLVM IR for `triple`, with this system's constants."""
     detached = 2 if sys.platform == "darwin" else 1
     monotonic = int(getattr(time, "CLOCK_MONOTONIC", 1))
     return native.ir(triple, monotonic, int(getattr(signal, "SIG_SETMASK", 2)), detached)
 
 
 def generic_target() -> tuple[str, str]:
-    """This system's triple, and LLVM's name for any processor of its architecture."""
+    """Return this system's triple, and LLVM's generic CPU name for its architecture."""
     triple = host_processor().triple
     return triple, _GENERIC_CPU.get(triple.partition("-")[0], "generic")
 
 
 def native_code(variant: str | None = None) -> NativeCode:
-    """The loop for this machine, from the object cache or compiled now.
+    """Return the loop for this machine, from the object cache or compiled now.
 
     `variant` names a triple whose way of sleeping is used instead of this system's.
     """

@@ -1,6 +1,6 @@
-"""LLVM IR of the pool's owner: running launches, waiting for helpers, giving up.
+"""LLVM IR of the pool's owner: run launches, wait for helpers, abandon a run.
 
-`$NAME` stands where `native.ir` puts a number; `smelt.runtime.native` explains the protocol.
+`native.ir` substitutes a number for each `$NAME`; `smelt.runtime.native` explains the protocol.
 
 >>> "@smelt_drive" in DRIVE
 True
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 AWAIT: Final = """
-; Wait until helpers have finished `expected` chunks; true if it is time to pause instead.
+; Wait until helpers have finished `expected` chunks; true if the run should pause instead.
 define internal i1 @await(ptr %pool, ptr %run, i64 %expected) {
 entry:
   %finished.at = getelementptr i8, ptr %pool, i64 $FINISHED
@@ -52,7 +52,7 @@ paused:
 """
 
 DRIVE: Final = """
-; Run launches from where the run block says, until all are done or it is time to pause.
+; Run launches from the state in the run block until all are done or the run should pause.
 define i32 @smelt_drive(ptr %pool, ptr %run, ptr %chunks, ptr %launches, i64 %n, ptr %frame) {
 entry:
   %phase.at = getelementptr i8, ptr %run, i64 $RUN_PHASE
@@ -190,7 +190,7 @@ rouse:
   %r.active = load i32, ptr %active.at
   %everybody = icmp eq i32 %r.active, %limit
   %few = icmp ult i64 %helpful, 64
-  %helpful.small = and i1 %few, %everybody      ; else those who wake may be shut out
+  %helpful.small = and i1 %few, %everybody      ; else only excluded helpers may wake
   %helpful.64 = select i1 %helpful.small, i64 %helpful, i64 64
   %helpful.32 = trunc i64 %helpful.64 to i32
   call void @wake_on(ptr %pool, ptr %wake.at, i32 %helpful.32)
@@ -201,7 +201,7 @@ claim:
   %left = and i64 %word, 65535
   %none = icmp eq i64 %left, 0
   br i1 %none, label %wait, label %try
-try:                                      ; the first chunk: one begun more, one left less
+try:                                      ; the first chunk: begun + 1, left - 1
   %less = add i64 %word, 65535
   %swap = cmpxchg ptr %word.at, i64 %word, i64 %less acq_rel monotonic
   %won = extractvalue { i64, i1 } %swap, 1
@@ -216,7 +216,7 @@ work:
   call void @call_chunk(ptr %job.row, ptr %frame, ptr %scratch)
   %claim.last = icmp eq i64 %left, 1
   br i1 %claim.last, label %wait, label %claim.poll
-claim.poll:                               ; helpers keep away from the CPU we are on now
+claim.poll:                               ; helpers avoid the CPU of the owner
   %cpu.now = call i32 @this_cpu(ptr %pool)
   %cpu.told = load atomic i32, ptr %job_cpu.at monotonic, align 4
   %settled = icmp eq i32 %cpu.now, %cpu.told
@@ -252,7 +252,7 @@ leave:
 """
 
 ENTRY: Final = """
-; Own the pool and run; or say that it is taken, or that it must be set up first.
+; Acquire the pool and run; or return that it is busy, or that it must be set up first.
 define i32 @smelt_run(ptr %pool, ptr %chunks, ptr %launches, i64 %n, ptr %frame,
                       i64 %scratch_bytes, i64 %threads, i64 %token) {
   %owner.at = getelementptr i8, ptr %pool, i64 $OWNER
@@ -288,7 +288,7 @@ busy:
   ret i32 $BUSY
 }
 
-; Give up the run with this token if it owns the pool; returns after the last begun chunk.
+; Abandon the run with this token if it owns the pool; return after the last begun chunk.
 define void @smelt_abandon(ptr %pool, i64 %token) {
 entry:
   %owner.at = getelementptr i8, ptr %pool, i64 $OWNER

@@ -1,6 +1,6 @@
-"""LLVM IR of the pool's helpers: clock, sleeping and waking, starting threads, their loop.
+"""LLVM IR of the pool's helpers: clock, sleep and wake, thread start, helper loop.
 
-`$NAME` stands where `native.ir` puts a number; `smelt.runtime.native` explains the protocol.
+`native.ir` substitutes a number for each `$NAME`; `smelt.runtime.native` explains the protocol.
 
 >>> "@smelt_helper" in HELPER
 True
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 CLOCK: Final = """
-; Nanoseconds of the monotonic clock.
+; Return the monotonic clock in ns.
 define internal i64 @now(ptr %pool) {
   %time = alloca [2 x i64], align 16
   %at = getelementptr i8, ptr %pool, i64 $CLOCK_GETTIME
@@ -65,7 +65,7 @@ $PAUSE
 """
 
 FUTEX_SLEEP: Final = """
-; Sleep while *word == seen, at most `nanos` (0: for ever); may return early for no reason.
+; Sleep while *word == seen, at most `nanos` (0: for ever); may wake up spuriously.
 define internal void @sleep_on(ptr %pool, ptr %word, i32 %seen, i64 %nanos) noinline {
   %time = alloca [2 x i64], align 16
   %nanos.at = getelementptr i8, ptr %time, i64 8
@@ -92,7 +92,7 @@ define internal void @wake_on(ptr %pool, ptr %word, i32 %count) noinline {
 }
 """
 
-# Without futexes: one mutex and condition for everything; a bounded sleep just yields the CPU.
+# Without futexes: a single mutex and condition variable; a bounded sleep just yields the CPU.
 COND_SLEEP: Final = """
 define internal void @sleep_on(ptr %pool, ptr %word, i32 %seen, i64 %nanos) noinline {
   %bounded = icmp ne i64 %nanos, 0
@@ -142,7 +142,7 @@ define internal void @wake_on(ptr %pool, ptr %word, i32 %count) noinline {
 """
 
 THREADS: Final = """
-; Start a thread in a slot with every signal blocked; 0 if the system gave one.
+; Start a thread in a slot with every signal blocked; 0 on success.
 define internal i32 @spawn(ptr %pool, ptr %slot) noinline {
   %attr = alloca [128 x i8], align 16
   %all = alloca [128 x i8], align 16
@@ -172,8 +172,8 @@ define internal i32 @spawn(ptr %pool, ptr %slot) noinline {
   ret i32 %status
 }
 
-; Fill every slot from 1 to ACTIVE - 1 that has no thread. A thread that the system refuses is
-; done without: the chunks are taken by those who are there.
+; Start a thread in every empty slot from 1 to ACTIVE - 1. If the system refuses one, the other
+; threads run its chunks.
 define internal void @start_helpers(ptr %pool) noinline {
 entry:
   %active.at = getelementptr i8, ptr %pool, i64 $ACTIVE
@@ -212,7 +212,7 @@ leave:
   ret void
 }
 
-; Make every sleeping helper look around: work, or a new number of threads.
+; Wake every sleeping helper to check for work and for a new number of threads.
 define void @smelt_wake(ptr %pool) {
   %wake = getelementptr i8, ptr %pool, i64 $WAKE
   %old = atomicrmw add ptr %wake, i32 1 seq_cst
@@ -222,7 +222,7 @@ define void @smelt_wake(ptr %pool) {
 """
 
 PLACE: Final = """
-; The CPU that this thread runs on, -1 where the system does not tell.
+; Return the CPU that this thread runs on, -1 if unknown.
 define internal i32 @this_cpu(ptr %pool) {
   %at = getelementptr i8, ptr %pool, i64 $GETCPU
   %getcpu = load ptr, ptr %at
@@ -235,7 +235,7 @@ no:
   ret i32 -1
 }
 
-; Keep this thread off a CPU, if `allowed` (128 bytes) has any other.
+; Exclude a CPU from this thread's affinity, if `allowed` (128 bytes) has any other.
 define internal void @exclude(ptr %pool, ptr %allowed, i32 %cpu) noinline {
 entry:
   %mask = alloca [16 x i64], align 16
@@ -274,7 +274,7 @@ leave:
   ret void
 }
 
-; Lift what `exclude` did; the thread stays where it is.
+; Undo `exclude`; the thread stays on its CPU.
 define internal void @widen(ptr %pool, ptr %allowed) noinline {
   %set.at = getelementptr i8, ptr %pool, i64 $SETAFFINITY
   %set = load ptr, ptr %set.at
@@ -401,7 +401,7 @@ still:
   %tired = icmp sgt i64 %idle, %spin
   br i1 %tired, label %drowse, label %look
 
-drowse:                                   ; announce the sleep first, then look once more
+drowse:                                   ; announce the sleep first, then check once more
   %seen = load atomic i32, ptr %wake.at seq_cst, align 4
   %s0 = atomicrmw add ptr %sleepers.at, i32 1 seq_cst
   %word.again = load atomic i64, ptr %word.at seq_cst, align 8
@@ -414,7 +414,7 @@ drowse:                                   ; announce the sleep first, then look 
   %needed = icmp slt i32 %id, %active.again
   %sleep = and i1 %no_work, %needed
   br i1 %sleep, label %asleep.now, label %awake
-asleep.now:                               ; to wake up beside the owner, not in its place
+asleep.now:                               ; so as not to wake up on the owner's CPU
   %last_cpu = load atomic i32, ptr %job_cpu.at monotonic, align 4
   call void @exclude(ptr %pool, ptr %allowed, i32 %last_cpu)
   call void @sleep_on(ptr %pool, ptr %wake.at, i32 %seen, i64 0)
@@ -424,7 +424,7 @@ awake:
   %s1 = atomicrmw sub ptr %sleepers.at, i32 1 seq_cst
   br label %fresh
 
-retire:                                   ; unless threads were asked for again meanwhile
+retire:                                   ; unless the number of threads was raised meanwhile
   store atomic i32 0, ptr %state.at seq_cst, align 4
   %active.last = load atomic i32, ptr %active.at seq_cst, align 4
   %unneeded = icmp sge i32 %id, %active.last

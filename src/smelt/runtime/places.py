@@ -1,4 +1,4 @@
-"""Where results go that the caller wants in arrays of their own (`out=`).
+"""Choose the memory of results that the caller passed arrays for (`out=`).
 
 >>> out, copies = np.zeros(4)[::2], []
 >>> made = target(out, (2,), np.dtype(np.float64), (), copies)
@@ -22,25 +22,26 @@ Array = np.ndarray[Any, Any]
 
 
 def target(
-    given: Array,
+    out: Array,
     shape: tuple[int, ...],
     dtype: Any,
     others: Sequence[Array],
     copies: list[tuple[Array, Array]],
 ) -> Array:
-    """Where a result goes that the caller wants in `given`: there, or in memory of its own
-    where `given` overlaps an input or another result, copied at the end.
+    """Return where to write the result that the caller wants in `out`.
 
-    Raises OutArgumentError for another shape or type, and for what is read-only.
+    That is `out` itself, or temporary memory if `out` is not contiguous or overlaps an input or
+    another result; `copies` collects the copies to make at the end. Raises OutArgumentError for
+    another shape or type, and for a read-only array.
     """
-    if given.shape != shape or given.dtype != dtype:
+    if out.shape != shape or out.dtype != dtype:
         raise OutArgumentError(
-            f"out is {given.dtype}{list(given.shape)}, the result {dtype}{list(shape)}"
+            f"out is {out.dtype}{list(out.shape)}, the result {dtype}{list(shape)}"
         )
-    if not given.flags.writeable:
+    if not out.flags.writeable:
         raise OutArgumentError("out is read-only")
-    if given.flags.c_contiguous and not any(np.may_share_memory(given, a) for a in others):
-        return given
-    temporary: Array = allocate(given.nbytes).array(shape, dtype)
-    copies.append((given, temporary))
+    if out.flags.c_contiguous and not any(np.may_share_memory(out, a) for a in others):
+        return out
+    temporary: Array = allocate(out.nbytes).array(shape, dtype)
+    copies.append((out, temporary))
     return temporary

@@ -1,15 +1,14 @@
-"""What a plan computes from its constant inputs: once, for as long as they are what they were.
+"""Compute and cache what a plan derives from constant inputs (prepacked weights, say).
 
-The results of a prelude belong to the constants that they were computed from, told apart by
-identity: the objects that own them.  A run of a prelude is *kept* while all its owners live and
-their stamps (address and version, say) stay as they were; a changed stamp makes it run again.
-Where memory may be written without a new stamp, a few elements spread over each constant are looked
-at as well in every call, and one stretch of them all in turn: whatever changes the whole is noticed
-at once, a single element after `Run.turns` calls at most.  Results die with the first of their
-owners.
+Results of a prelude belong to the constants that they were computed from, identified by the
+objects that own them. The results are cached while all owners live and their stamps (address and
+version, say) are unchanged; a changed stamp recomputes them. Where memory may be written without
+a new stamp, each call also compares a few elements spread over each constant and the checksum of
+one stretch of bytes, cycling through all of them: a change of the whole is noticed at once, a
+change of one element after at most `Run.turns` calls. Results die with the first of their owners.
 
-Equal parts of several plans on the same constants are one array.  All arrays together stay below
-the knob CONSTANTS; beyond it the runs that were made first go first.
+Equal parts of several plans on the same constants share one array. All arrays together stay below
+the knob CONSTANTS; beyond it the oldest runs are dropped first.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from smelt.graph.text import parse, text
 from smelt.runtime.memory import address_of
 
 WATCHED = 16
-"""Elements of a constant that are looked at in every call."""
+"""Elements of a constant that are compared in every call."""
 STRETCH = 1 << 15
-"""Bytes of all constants that are looked at in a call, in turn: about five microseconds."""
+"""Bytes whose checksum is verified per call, cycling through all constants."""
 
 Array = np.ndarray[Any, Any]
 Key: TypeAlias = tuple[int, ...]
@@ -40,7 +39,7 @@ Stamps: TypeAlias = tuple[Hashable, ...]
 
 
 class Runnable(Protocol):
-    """A compiled graph."""
+    """Compiled graph."""
 
     @property
     def size_names(self) -> tuple[str, ...]: ...
@@ -49,22 +48,22 @@ class Runnable(Protocol):
 
 
 Compiler: TypeAlias = Callable[[Graph, Mapping[str, int]], Runnable]
-"""Makes what runs a graph, given sizes that are likely."""
+"""Compiles a graph, given likely sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """Memory that a program may take, where its caller knows what it would take without Smelt."""
+    """Limits of a program's memory, set by callers that know its use without Smelt."""
 
     nbytes: int
-    """Of results, what lies between them and constants that are kept, together."""
+    """Limit of results, intermediates and cached constants together."""
     kept: int
-    """Of constants that are kept."""
+    """Limit of cached constants."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """A graph of one output, for given sizes."""
+    """Graph with a single output, at fixed sizes."""
 
     graph: Graph
     sizes: Mapping[str, int]
@@ -72,25 +71,25 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """One result of a prelude: computed from constants, laid out for its reader, or both."""
+    """Single result of a prelude: computed from constants, packed for its reader, or both."""
 
     name: str
-    """The value in the plan that it is, or is made from."""
+    """Value in the plan that it is, or is made from."""
     steps: tuple[Step, ...]
-    """What computes it, one after another; the first one reads the sources."""
+    """Graphs that compute it in sequence; the first one reads the sources."""
     sources: tuple[int, ...]
-    """The inputs of the plan that it reads."""
+    """Inputs of the plan that it reads."""
     nbytes: int
     computed: bool
     packed: bool
 
     @cached_property
     def key(self) -> str:
-        """What is computed: equal keys on the same constants give equal arrays."""
+        """Identity of the computation: equal keys on the same constants give equal arrays."""
         return "\n".join(f"{text(s.graph)} {dict(s.sizes)}" for s in self.steps)
 
     def facts(self) -> dict[str, Any]:
-        """Everything as JSON data."""
+        """Return everything as JSON data."""
         return {
             "name": self.name,
             "steps": [(text(s.graph), dict(s.sizes)) for s in self.steps],
@@ -102,8 +101,11 @@ class Part:
 
     @staticmethod
     def read(facts: Mapping[str, Any]) -> Part:
-        """The inverse of `facts`.  Raises KeyError, TypeError or ValueError if it is not that."""
-        steps = tuple(Step(_parsed(source), dict(sizes)) for source, sizes in facts["steps"])
+        """Rebuild a part from `facts`.
+
+        Raises KeyError, TypeError or ValueError for malformed data.
+        """
+        steps = tuple(Step(_parse_cached(source), dict(sizes)) for source, sizes in facts["steps"])
         return Part(
             facts["name"],
             steps,
@@ -115,29 +117,30 @@ class Part:
 
 
 @lru_cache(maxsize=512)
-def _parsed(source: str) -> Graph:
-    """The graph of a step; the layers of a network have the same ones."""
+def _parse_cached(source: str) -> Graph:
+    """Parse a step's graph, cached because the layers of a network repeat them."""
     return parse(source)
 
 
-_MADE: dict[tuple[str, str], Runnable] = {}
-_MADE_LIMIT = 512
+_COMPILED: dict[tuple[str, str], Runnable] = {}
+"""Compiled graphs of steps, by graph text and settings."""
+_COMPILED_LIMIT = 512
 
 
 def _run_step(step: Step, arrays: Sequence[Array], compiler: Compiler) -> Array:
-    """The step's result; its graph is compiled once a process."""
+    """Return the step's result, compiling its graph once per process."""
     key = text(step.graph), knobs.fingerprint()
-    made = _MADE.get(key)
-    if made is None:
-        while len(_MADE) >= _MADE_LIMIT:
-            _MADE.pop(next(iter(_MADE)), None)
-        made = _MADE.setdefault(key, compiler(step.graph, step.sizes))
-    (found,) = made.run(arrays, tuple(step.sizes[n] for n in made.size_names))
-    return found
+    runnable = _COMPILED.get(key)
+    if runnable is None:
+        while len(_COMPILED) >= _COMPILED_LIMIT:
+            _COMPILED.pop(next(iter(_COMPILED)), None)
+        runnable = _COMPILED.setdefault(key, compiler(step.graph, step.sizes))
+    (result,) = runnable.run(arrays, tuple(step.sizes[n] for n in runnable.size_names))
+    return result
 
 
 class Held:
-    """One result, shared by all runs that hold it."""
+    """Result shared by all runs that use it."""
 
     __slots__ = ("__weakref__", "array")
 
@@ -145,59 +148,61 @@ class Held:
         self.array = array
 
 
-class _Watch:
-    """Elements of an array, its ends among them, and what they were."""
+class _Samples:
+    """Sampled elements of an array, its ends included, with their values."""
 
     __slots__ = ("_at", "_bits", "_known")
 
     def __init__(self, array: Array) -> None:
-        # not by `np.unique`, which imports masked arrays: tens of milliseconds
+        # np.unique would import masked arrays, which is slow
         spread = np.linspace(0, max(array.size - 1, 0), WATCHED).astype(np.int64)
-        places = spread[np.diff(spread, prepend=-1) > 0][: array.size]
-        bits = array.view(f"u{array.itemsize}") if array.itemsize <= 8 else array
-        if bits.flags.c_contiguous:
-            self._bits, self._at = bits.reshape(-1), places
+        positions = spread[np.diff(spread, prepend=-1) > 0][: array.size]
+        raw = array.view(f"u{array.itemsize}") if array.itemsize <= 8 else array
+        if raw.flags.c_contiguous:
+            self._bits, self._at = raw.reshape(-1), positions
         else:
-            self._bits, self._at = bits, np.unravel_index(places, bits.shape)
-        self._known = self._now()
+            self._bits, self._at = raw, np.unravel_index(positions, raw.shape)
+        self._known = self._current()
 
-    def _now(self) -> bytes:
+    def _current(self) -> bytes:
         bits: bytes = self._bits[self._at].tobytes()
         return bits
 
     def same(self) -> bool:
-        """Whether they still are."""
-        return self._now() == self._known
+        """Return whether the sampled elements are unchanged."""
+        return self._current() == self._known
 
 
-class _Patrol:
-    """The checksums of an array's bytes, stretch by stretch; none where they do not lie together.
+class _Checksums:
+    """Checksums of an array's bytes by stretch; none if the bytes are not contiguous.
 
-    CRC-32 tells every change within 32 neighbouring bits, and any other but one in 4e9 (ISO 3309).
+    CRC-32 detects every change within 32 adjacent bits, and misses one in 4e9 of others (ISO
+    3309).
     """
 
     __slots__ = ("_bytes", "sums")
 
     def __init__(self, array: Array) -> None:
         order = sorted(range(array.ndim), key=lambda d: -abs(array.strides[d]))
-        turned = array.transpose(order)
-        together = turned.flags.c_contiguous and array.size
-        bits = turned.reshape(-1).view(np.uint8) if together else np.empty(0, np.uint8)
-        self._bytes = bits.data
+        ordered = array.transpose(order)
+        contiguous = ordered.flags.c_contiguous and array.size
+        raw = ordered.reshape(-1).view(np.uint8) if contiguous else np.empty(0, np.uint8)
+        self._bytes = raw.data
         self.sums = tuple(map(self._sum, range(0, len(self._bytes), STRETCH)))
 
     def _sum(self, at: int) -> int:
         return zlib.crc32(self._bytes[at : at + STRETCH])
 
     def same(self, turn: int) -> bool:
-        """Whether one stretch still has its checksum."""
+        """Return whether one stretch still has its checksum."""
         return self._sum(turn * STRETCH) == self.sums[turn]
 
 
 class Run:
-    """The results of a prelude for given constants; `stamps` say in which state those were.
+    """Results of a prelude for given constants in the state that `stamps` describe.
 
-    Watching a constant also keeps its memory alive, so that no other gets its address."""
+    Watching a constant also keeps its memory alive, so that no other array gets its address.
+    """
 
     __slots__ = (
         "__weakref__",
@@ -212,11 +217,11 @@ class Run:
     )
 
     def __init__(
-        self, held: Sequence[Held], stamps: Stamps, watched: Sequence[tuple[Array, _Patrol]]
+        self, held: Sequence[Held], stamps: Stamps, sampled: Sequence[tuple[Array, _Checksums]]
     ) -> None:
         self.held, self.stamps = tuple(held), stamps
-        self.watches = [_Watch(a) for a, _ in watched]
-        self._patrols = [(p, k) for _, p in watched for k in range(len(p.sums))]
+        self.watches = [_Samples(a) for a, _ in sampled]
+        self._patrols = [(p, k) for _, p in sampled for k in range(len(p.sums))]
         self._turn = 0
         self.arrays = [h.array for h in held]
         self.addresses = [address_of(a) for a in self.arrays]
@@ -224,41 +229,41 @@ class Run:
 
     @property
     def turns(self) -> int:
-        """Calls after which every byte that is watched has been looked at."""
+        """Number of calls after which every watched byte has been checked."""
         return len(self._patrols)
 
     def same(self) -> bool:
-        """Whether all that is looked at in this call is as it was."""
+        """Return whether everything checked in this call is unchanged."""
         if self._patrols:
-            patrol, part = self._patrols[self._turn % len(self._patrols)]
-            self._turn += 1  # two threads at once look at one stretch twice
-            if not patrol.same(part):
+            checksums, part = self._patrols[self._turn % len(self._patrols)]
+            self._turn += 1  # a race only checks a stretch twice
+            if not checksums.same(part):
                 return False
         return all(w.same() for w in self.watches)
 
 
 class Prelude:
-    """The parts of one plan, and the runs that are kept.  Safe to use from several threads."""
+    """Parts of one plan, and its cached runs; safe to use from several threads."""
 
     def __init__(self, parts: Sequence[Part], compiler: Compiler) -> None:
         self.parts = tuple(parts)
         self._compiler = compiler
         self.sources = tuple(sorted({s for p in parts for s in p.sources}))
-        """The inputs of the plan that some part reads."""
+        """Inputs of the plan that some part reads."""
         self._runs: dict[Key, Run] = {}
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all results."""
+        """Size of all results in bytes."""
         return sum(p.nbytes for p in self.parts)
 
     @property
     def holds(self) -> bool:
-        """Whether results are kept now, for constants that are alive."""
+        """Whether results are cached for constants that are alive."""
         return bool(self._runs)
 
     def compute(self, inputs: Sequence[Array]) -> list[Array]:
-        """The results for the plan's inputs, kept nowhere."""
+        """Return the results for the plan's inputs without caching them."""
         return [self._compute(p, [inputs[s] for s in p.sources]) for p in self.parts]
 
     def _compute(self, part: Part, arrays: list[Array]) -> Array:
@@ -267,7 +272,7 @@ class Prelude:
         return arrays[0]
 
     def once(self, inputs: Sequence[Array]) -> Run:
-        """The same as a run, for constants that nothing can be known of."""
+        """Return an uncached run, for constants whose changes cannot be tracked."""
         return Run([Held(a) for a in self.compute(inputs)], (), ())
 
     def run(
@@ -278,37 +283,38 @@ class Prelude:
         *,
         watched: bool = False,
     ) -> Run:
-        """The results for constants that `owners` own, one for each of `sources`.
+        """Return the results for constants with these owners, one owner per source.
 
-        A stamp changes whenever its owner's elements are known to; `elements(k)` gives those of
-        input k.  They are `watched` where somebody may write to them by another way.
+        A stamp changes whenever its owner's elements are known to change; `elements(k)` returns
+        the elements of input k. With `watched`, changes that leave the stamps equal are looked
+        for as well.
         """
         key = tuple(map(id, owners))
-        found = self._runs.get(key)
-        told = found is None or found.stamps != stamps
-        if found is not None and not told and found.same():
-            return found
+        cached = self._runs.get(key)
+        stamps_differ = cached is None or cached.stamps != stamps
+        if cached is not None and not stamps_differ and cached.same():
+            return cached
         self.drop(key)
-        places = dict(zip(self.sources, zip(key, stamps, strict=True), strict=True))
+        stamped_sources = dict(zip(self.sources, zip(key, stamps, strict=True), strict=True))
         settings = knobs.fingerprint()
-        marks = {s: _Patrol(elements(s)) for s in self.sources} if watched else {}
-        held: list[Held] = []
+        checksums = {s: _Checksums(elements(s)) for s in self.sources} if watched else {}
+        results: list[Held] = []
         for p in self.parts:
-            sums = tuple(marks[s].sums for s in p.sources if s in marks)
-            name = p.key, settings, tuple(places[s] for s in p.sources), sums
-            one = _HELD.get(name) if told else None  # equal stamps told nothing just now
-            if one is None:
-                one = _HELD[name] = Held(self._compute(p, [elements(s) for s in p.sources]))
-            held.append(one)
-        found = Run(held, stamps, [(elements(s), mark) for s, mark in marks.items()])
+            sums = tuple(checksums[s].sums for s in p.sources if s in checksums)
+            name = p.key, settings, tuple(stamped_sources[s] for s in p.sources), sums
+            # Equal stamps have just proved unreliable, so do not look results up by them.
+            result = _HELD.get(name) if stamps_differ else None
+            if result is None:
+                result = _HELD[name] = Held(self._compute(p, [elements(s) for s in p.sources]))
+            results.append(result)
+        cached = Run(results, stamps, [(elements(s), mark) for s, mark in checksums.items()])
         if _make_room(self.nbytes):
-            self._keep(key, owners, found)
-        return found
+            self._keep(key, owners, cached)
+        return cached
 
     def _keep(self, key: Key, owners: Sequence[Any], run: Run) -> None:
-        home: weakref.ref[Prelude] = weakref.ref(
-            self
-        )  # a run that held its prelude would wait for the collector
+        # A strong reference would form a cycle that only the garbage collector frees.
+        home: weakref.ref[Prelude] = weakref.ref(self)
 
         def forget(_: object) -> None:
             prelude = home()
@@ -320,35 +326,38 @@ class Prelude:
         _ORDER.append((home, key))
 
     def drop(self, key: Key) -> None:
-        """Forgets a run; the next call with its owners makes it again."""
+        """Forget a run; the next call with its owners recomputes it."""
         self._runs.pop(key, None)
 
     def clear(self) -> None:
-        """Forgets all runs."""
+        """Forget all runs."""
         self._runs.clear()
 
 
 _HELD: weakref.WeakValueDictionary[Hashable, Held] = weakref.WeakValueDictionary()
+"""Results by computation and state of the constants, shared by all preludes."""
 _ORDER: deque[tuple[weakref.ref[Prelude], Key]] = deque()
-"""Runs in order of making.  Every step on it is atomic: there is no lock that a fork could copy."""
+"""Runs from oldest to newest.
+
+Every operation on it is atomic, so there is no lock that a fork could copy.
+"""
 _ORDER_LIMIT = 4096
 
 
 def held_bytes() -> int:
-    """Bytes that the results of preludes take in this process."""
+    """Return the bytes of all cached prelude results in this process."""
     return sum(h.array.nbytes for h in tuple(_HELD.values()))
 
 
 def clear() -> None:
-    """Forgets every kept run of the process: the next calls look at their constants anew."""
+    """Forget every cached run of the process, so the next calls recompute them."""
     while _ORDER:
         _forget_oldest()
-    _HELD.clear()  # what a call in progress still reads is no answer for later ones
+    _HELD.clear()  # later calls must not reuse results that a running call still holds
 
 
 def _make_room(nbytes: int) -> bool:
-    """Forgets old runs until all results together stay below the cap; False if these alone do
-    not."""
+    """Drop old runs until all results fit the cap; return whether `nbytes` fits."""
     limit = knobs.CONSTANTS.get()
     if nbytes > limit:
         return False

@@ -1,13 +1,14 @@
-"""Measure this machine into a `Target`, once, and keep the figures for the next process.
+"""Measure this machine into a `Target` once, and store the figures.
 
-The planner's verdicts are nanoseconds, so its constants must be this machine's: bandwidth at each
-memory level for one thread and for all, multiply-add peak, the price of division, exponential and
-gather, of fresh memory, of a native call and of LLVM. All of it takes about two seconds. Each
-figure is the best of several short runs, because everything that disturbs a run on a shared
-machine makes it slower. The result is stored as JSON beside the object cache, under the machine's
-identity (`smelt.runtime.host`); until it exists the assumed figures of `Target.host()` serve.
-So they do after measuring in the background on a busy machine: then the next process measures
-again, and the better of each figure is kept, until a quiet moment was met or TRIES were made.
+The planner compares predicted nanoseconds, so its constants must be this machine's: bandwidth at
+each memory level for one thread and for all, multiply-add peak, the cost of division, exponential
+and gather, of fresh memory, of a native call and of LLVM. Each figure is the best of several
+short runs, because any disturbance on a shared machine only makes a run slower.
+
+The result is stored as JSON next to the object cache, under the machine's identity
+(`smelt.runtime.host`); until it exists the defaults of `Target.host()` are used. They also stay
+in use after measuring in the background on a busy machine: then the next process measures again
+and the best of each figure is stored, until one measurement was undisturbed or TRIES were made.
 
     target = host.host_target()             # stored figures if there are any
     probe.start_background(done=planner.use)  # measure while the user works, once a process
@@ -34,13 +35,14 @@ from smelt.runtime.threads import pool
 from smelt.target import DEFAULT_OP_NS, LEVELS, Bandwidth, Kind, Level, Rates, Target
 
 _SKEW = 33 * 64
-"""Distance kept between two streams modulo 4 KiB, so that loads do not alias earlier stores."""
+"""Offset between two streams modulo 4 KiB, so that loads do not alias earlier stores."""
 
 _KINDS: tuple[Kind, ...] = ("read", "write", "copy")
 _RUNS = 4
+"""Timed runs per figure, of which the best counts."""
 
 QUIET = 0.85
-"""Part of a processor that the measuring thread gets where nobody disturbs it, at least."""
+"""Least share of a processor that an undisturbed measuring thread gets."""
 
 Say = Callable[[str], None]
 
@@ -49,10 +51,10 @@ Say = Callable[[str], None]
 
 
 def measure(target: Target | None = None, seconds: float = 2.0, say: Say | None = None) -> Target:
-    """`target` (default: the host) with every figure measured now, in about `seconds`.
+    """Return `target` (default: the host) with every figure measured, in about `seconds`.
 
-    `say` hears the name of each part before it begins. Raises OutOfMemory or RuntimeError where
-    memory or LLVM fail.
+    `say` is called with the name of each part before it begins. Raises OutOfMemory or
+    RuntimeError if memory or LLVM fail.
     """
     return measure_with_share(target, seconds, say)[0]
 
@@ -60,52 +62,54 @@ def measure(target: Target | None = None, seconds: float = 2.0, say: Say | None 
 def measure_with_share(
     target: Target | None = None, seconds: float = 2.0, say: Say | None = None
 ) -> tuple[Target, float]:
-    """What `measure` gives, and which part of a processor the thread got that did sums alone: 1
-    where nobody wanted it too."""
+    """Like `measure`, and also return the measuring thread's share of a processor.
+
+    The share is 1 if no other thread wanted the processor.
+    """
     target = target or usable_host()
-    tell = say or _silent
+    report = say or _silent
     kernels = Kernels(target)
     run_ns = seconds * 1e9 / 180
-    tell("memory bandwidth")
+    report("memory bandwidth")
     block = aligned(_dram_bytes(target) * 2 + 4 * _SKEW)
     kernels.run("write", block.address, block.address, block.size // 4096 * 4096, 1)
-    one = _bandwidth(kernels, block, 1, run_ns)
-    many = _at_least(_bandwidth(kernels, block, target.cores, run_ns), one)
+    one_thread = _bandwidth(kernels, block, 1, run_ns)
+    all_threads = _best_rates(_bandwidth(kernels, block, target.cores, run_ns), one_thread)
     stream = {k: _dram_rate(kernels, block, f"{k}_nt", target.cores, run_ns) for k in _KINDS[1:]}
-    tell("arithmetic")
-    started, own = time.perf_counter_ns(), time.thread_time_ns()
+    report("arithmetic")
+    started, thread_started = time.perf_counter_ns(), time.thread_time_ns()
     op_ns = _arithmetic(kernels, run_ns)
-    share = (time.thread_time_ns() - own) / max(time.perf_counter_ns() - started, 1)
-    tell("page faults, calls and compilation")
+    share = (time.thread_time_ns() - thread_started) / max(time.perf_counter_ns() - started, 1)
+    report("page faults, calls and compilation")
     dispatch_ns, launch_ns = _call_ns(kernels)
-    found = replace(
+    measured = replace(
         target,
         measured=True,
-        one_thread=one,
-        all_threads=many,
+        one_thread=one_thread,
+        all_threads=all_threads,
         nt_store_gbs=stream["write"],
         nt_copy_gbs=stream["copy"],
-        **_of_operations(target, op_ns),
+        **_operation_figures(target, op_ns),
         dispatch_ns=dispatch_ns,
         launch_ns=launch_ns,
         page_fault_ns_per_byte=_fault_ns_per_byte(kernels, huge=False),
         huge_fault_ns_per_byte=_fault_ns_per_byte(kernels, huge=True),
         compile_ns_per_instr=kernels.compile_ns / kernels.instructions,
     )
-    return found, min(share, 1.0)
+    return measured, min(share, 1.0)
 
 
 def better(a: Target, b: Target) -> Target:
-    """The better of each figure of two measurements of one machine."""
+    """Return the better of each figure of two measurements of one machine."""
     slower = {name: min(getattr(a, name), getattr(b, name)) for name in _NANOSECONDS}
     op_ns = {name: min(ns, b.op_ns.get(name, ns)) for name, ns in a.op_ns.items()}
     return replace(
         a,
-        one_thread=_at_least(a.one_thread, b.one_thread),
-        all_threads=_at_least(a.all_threads, b.all_threads),
+        one_thread=_best_rates(a.one_thread, b.one_thread),
+        all_threads=_best_rates(a.all_threads, b.all_threads),
         nt_store_gbs=max(a.nt_store_gbs, b.nt_store_gbs),
         nt_copy_gbs=max(a.nt_copy_gbs, b.nt_copy_gbs),
-        **_of_operations(a, op_ns),
+        **_operation_figures(a, op_ns),
         **slower,
     )
 
@@ -119,8 +123,8 @@ _NANOSECONDS = (
 )
 
 
-def _of_operations(target: Target, op_ns: dict[str, float]) -> dict[str, Any]:
-    """The figures that follow from the time of each operation."""
+def _operation_figures(target: Target, op_ns: dict[str, float]) -> dict[str, Any]:
+    """Return the figures that follow from the time of each operation."""
     return {
         "op_ns": op_ns,
         "fma_gflops": 2 * target.lanes(4) / op_ns["fma"],
@@ -133,14 +137,14 @@ def _silent(_: str) -> None:
 
 
 def _dram_bytes(target: Target) -> int:
-    """Bytes of one stream that no cache can hold, within reason and within free memory."""
+    """Return a stream size that no cache holds, within free memory."""
     free = available_memory()
-    most = min(384 << 20, (free if free is not None else 8 << 30) // 8)
-    return min(max(2 * target.l3_bytes, 48 << 20), most) & ~0xFFF
+    limit = min(384 << 20, (free if free is not None else 8 << 30) // 8)
+    return min(max(2 * target.l3_bytes, 48 << 20), limit) & ~0xFFF
 
 
 def _level_bytes(target: Target, level: Level, threads: int) -> int:
-    """Working set of one thread that lives in `level` and not in the level above it."""
+    """Return a working set per thread that fits `level` but not the level above it."""
     size = {
         "l1": target.l1_bytes // 2,
         "l2": target.l2_bytes // 2,
@@ -151,7 +155,7 @@ def _level_bytes(target: Target, level: Level, threads: int) -> int:
 
 
 def _stream(kind: str, address: int, size: int) -> Step:
-    """One traffic loop over `size` bytes at `address`; a copy splits them into two halves."""
+    """Return a traffic loop over `size` bytes at `address`; a copy uses two halves."""
     if not kind.startswith("copy"):
         return (kind, address, address, size)
     half = size // 2 & ~0xFFF
@@ -159,14 +163,17 @@ def _stream(kind: str, address: int, size: int) -> Step:
 
 
 def _rate(kernels: Kernels, block: Block, kind: str, size: int, threads: int, ns: float) -> float:
-    """Best GB/s of `threads` threads, each over its own `size` bytes, in runs of about `ns`."""
+    """Return the best GB/s of `threads` threads over `size` bytes each.
+
+    A run takes about `ns`.
+    """
 
     starts = [(block.address + i * (size + _SKEW)) & ~63 for i in range(threads)]
     jobs = [_stream(kind, start, size) for start in starts]
     moved = sum(job[3] * (2 if kind.startswith("copy") else 1) for job in jobs)
     trial = max(1, probe_kernels.together(kernels, jobs, 1))
     repeat = max(1, int(ns / trial))
-    if repeat > 8:  # the trial paid for thread start: ask again with the loop's own speed
+    if repeat > 8:  # the trial includes thread start: repeat it with a longer run
         trial = max(1, probe_kernels.together(kernels, jobs, repeat))
         repeat = max(1, int(repeat * ns / trial))
     best = min(probe_kernels.together(kernels, jobs, repeat) for _ in range(_RUNS))
@@ -183,15 +190,15 @@ def _bandwidth(kernels: Kernels, block: Block, threads: int, ns: float) -> Bandw
     above: Rates | None = None
     for level in LEVELS:
         size = _level_bytes(kernels.target, level, threads)
-        found = {kind: _rate(kernels, block, kind, size, threads, ns) for kind in _KINDS}
-        if above is not None:  # noise must not make a far level faster than a near one
-            found = {kind: min(found[kind], getattr(above, kind)) for kind in _KINDS}
-        above = rows[level] = Rates(**found)
+        rates = {kind: _rate(kernels, block, kind, size, threads, ns) for kind in _KINDS}
+        if above is not None:  # noise must not make an outer level faster than an inner one
+            rates = {kind: min(rates[kind], getattr(above, kind)) for kind in _KINDS}
+        above = rows[level] = Rates(**rates)
     return Bandwidth(**rows)
 
 
-def _at_least(many: Bandwidth, one: Bandwidth) -> Bandwidth:
-    """The better of both: all threads are never slower than one, as the others could stay idle."""
+def _best_rates(many: Bandwidth, one: Bandwidth) -> Bandwidth:
+    """Return the better rates of both; more threads are never slower, since some could idle."""
     return Bandwidth(
         **{
             level: Rates(
@@ -203,21 +210,21 @@ def _at_least(many: Bandwidth, one: Bandwidth) -> Bandwidth:
 
 
 def _arithmetic(kernels: Kernels, ns: float) -> dict[str, float]:
-    """Nanoseconds of one whole-vector operation on one core."""
+    """Return nanoseconds of one vector operation on one core, by operation."""
     table = aligned(probe_kernels.TABLE_BYTES)
-    found: dict[str, float] = {}
+    op_ns: dict[str, float] = {}
     for name in DEFAULT_OP_NS:
         trial = max(1, kernels.elapsed_ns(name, table.address, table.address, 0, 1000))
         repeat = max(1000, int(1000 * ns / 2 / trial))
         runs = [
             kernels.elapsed_ns(name, table.address, table.address, 0, repeat) for _ in range(_RUNS)
         ]
-        found[name] = min(runs) / repeat / probe_kernels.CHAINS
-    return found
+        op_ns[name] = min(runs) / repeat / probe_kernels.CHAINS
+    return op_ns
 
 
 def _fault_ns_per_byte(kernels: Kernels, huge: bool) -> float:
-    """First touch of fresh memory, best of three fresh blocks."""
+    """Measure the first touch of fresh memory: best of three blocks."""
     size = 16 << 20
     runs: list[int] = []
     for _ in range(3):
@@ -227,7 +234,7 @@ def _fault_ns_per_byte(kernels: Kernels, huge: bool) -> float:
 
 
 def _call_ns(kernels: Kernels) -> tuple[float, float]:
-    """A plan call whose kernel does nothing, and what forking to all threads adds to it."""
+    """Measure a plan call with an empty kernel, and what forking adds."""
     workers = pool()
     count = max(2, workers.threads)
     address = kernels.address("nothing")
@@ -251,19 +258,19 @@ def _best_call_ns(call: Callable[[], object], count: int) -> float:
     return max(1.0, best)
 
 
-# Moving a given number of bytes: the floor under a benchmark ------------------------------------
+# Memory traffic alone: the lower bound of a benchmark ---------------------------------------------
 
 
 TRIED = 1 << 20
-"""Bytes that a trial of a mover's stores moves at least."""
+"""Least bytes that a trial of store variants moves."""
 
 
 class Mover:
-    """Moves as many bytes as a computation must, as fast as this machine can, and does no more.
+    """Move as many bytes as a computation must, as fast as possible.
 
-    `read` and `written` bytes are split among `threads` threads. Pairs of read and written
-    bytes run as a copy, the rest as a read or a write; stores go past the caches if that turned
-    out faster. Buffers are touched once here, not while timing.
+    It is the lower bound of a benchmark. `read` and `written` bytes are split among `threads`
+    threads. Pairs of read and written bytes run as a copy, the rest as a read or a write; stores
+    are non-temporal if that measured faster. Buffers are touched once here, outside the timing.
     """
 
     def __init__(self, kernels: Kernels, read: int, written: int, threads: int) -> None:
@@ -271,21 +278,27 @@ class Mover:
         step = probe_kernels.UNROLL * kernels.target.vector_bytes
         paired = min(read, written)
         self._shares = {
-            "copy": _share(paired, threads, step),
-            "read": _share(read - paired, threads, step),
-            "write": _share(written - paired, threads, step),
+            "copy": _bytes_per_thread(paired, threads, step),
+            "read": _bytes_per_thread(read - paired, threads, step),
+            "write": _bytes_per_thread(written - paired, threads, step),
         }
-        each = (2 * self._shares["copy"] + self._shares["read"] + self._shares["write"]) & ~63
-        self._block = aligned((each + 8 * _SKEW) * threads)
+        thread_bytes = (
+            2 * self._shares["copy"] + self._shares["read"] + self._shares["write"]
+        ) & ~63
+        self._block = aligned((thread_bytes + 8 * _SKEW) * threads)
         kernels.run("write", self._block.address, 0, self._block.size & ~0xFFF, 1)
-        self._scale = (read + written) / (each * threads)
-        starts = [self._block.address + i * (each + 8 * _SKEW) for i in range(threads)]
+        self._scale = (read + written) / (thread_bytes * threads)
+        starts = [self._block.address + i * (thread_bytes + 8 * _SKEW) for i in range(threads)]
         self._tables: list[Any] = []
-        plain = [self._job(start, "") for start in starts]
-        past = [self._job(start, "_nt") for start in starts]
-        turns = max(3, TRIED // max(each, 1))  # a few alone of a small size tell nothing
-        trials = [min(self._time(jobs, turns) for _ in range(3)) for jobs in (plain, past)]
-        self._best = past if trials[1] < trials[0] else plain
+        cached = [self._job(start, "") for start in starts]
+        nontemporal = [self._job(start, "_nt") for start in starts]
+        repeats = max(
+            3, TRIED // max(thread_bytes, 1)
+        )  # a few runs of a small size measure only noise
+        trials = [
+            min(self._time(jobs, repeats) for _ in range(3)) for jobs in (cached, nontemporal)
+        ]
+        self._best = nontemporal if trials[1] < trials[0] else cached
 
     def _job(self, at: int, nt: str) -> Step:
         steps: list[Step] = []
@@ -297,23 +310,23 @@ class Mover:
                 steps.append((kind + nt * (kind == "write"), at, at, size))
                 at += size + _SKEW
         table = self.kernels.table(steps)
-        self._tables.append(table)  # native code reads it: it must outlive the job
+        self._tables.append(table)  # must outlive the job: native code reads it
         return ("sequence", 0, ctypes.addressof(table), len(steps))
 
     def _time(self, jobs: Sequence[Step], repeat: int) -> float:
         return probe_kernels.together(self.kernels, jobs, repeat) / repeat * self._scale
 
     def time_ns(self, repeat: int = 1) -> float:
-        """Nanoseconds of moving everything once, as the mean of `repeat` times in a row."""
+        """Return nanoseconds of moving everything once, averaged over `repeat` runs."""
         return self._time(self._best, repeat)
 
 
-def _share(size: int, threads: int, step: int) -> int:
-    """Bytes of one thread, rounded up to whole unrolled steps; zero stays zero."""
+def _bytes_per_thread(size: int, threads: int, step: int) -> int:
+    """Return the bytes of one thread, rounded up to whole unrolled steps; zero stays zero."""
     return -(-size // (threads * step)) * step
 
 
-# In the background -------------------------------------------------------------------------------
+# Background measurement --------------------------------------------------------------------------
 
 
 _background: list[threading.Thread] = []
@@ -323,23 +336,23 @@ _background_lock = threading.Lock()
 def start_background(
     directory: Path | None = None, done: Callable[[Target], object] | None = None
 ) -> threading.Thread | None:
-    """Measure and store in a daemon thread, at most once a process; None if already begun.
+    """Measure and store in a daemon thread, once per process; None if already started.
 
-    `done` is called in that thread with the measured target, once that is to be trusted. Nothing
-    that goes wrong in the measurement reaches the user: without figures the assumed ones stay.
+    `done` is called in that thread with the measured target once it can be trusted. A failing
+    measurement is ignored: the default figures stay in use.
     """
 
     def work() -> None:
         try:
-            found, share = measure_with_share()
+            measured, share = measure_with_share()
         except (OSError, RuntimeError, MemoryError, ValueError):
             return
         earlier = attempts(directory)
-        found = found if earlier is None else better(found, earlier.target)
+        measured = measured if earlier is None else better(measured, earlier.target)
         tries = 1 if earlier is None else earlier.tries + 1
-        store(found, directory, tries=TRIES if share >= QUIET else tries)
+        store(measured, directory, tries=TRIES if share >= QUIET else tries)
         if done is not None and (share >= QUIET or tries >= TRIES):
-            done(found)
+            done(measured)
 
     with _background_lock:
         if _background:

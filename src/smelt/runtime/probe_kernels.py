@@ -1,9 +1,8 @@
-"""Loops in LLVM text that move bytes or keep the arithmetic units busy, compiled for one target.
+"""Micro-benchmark loops in LLVM IR: memory traffic and arithmetic throughput.
 
-They measure the machine, so each is written out by hand at the host's vector width, unrolled,
-and goes to the code generator without the optimiser, which would turn a fill into a library
-call and delete a loop whose result nobody reads. Every loop repeats inside native code: the
-cost of the call from Python vanishes in the count.
+Each loop is unrolled by hand at the host's vector width and skips the optimiser, which would
+replace a fill by a library call and delete a loop whose result nobody reads. Every loop repeats
+inside native code, so the cost of the call from Python is negligible.
 
 >>> kernels = Kernels(Target.host())
 >>> block = aligned(1 << 16)
@@ -26,8 +25,9 @@ from smelt.llvm import llvm
 from smelt.target import Target
 
 UNROLL = 8
+"""Vectors per iteration of a traffic loop."""
 CHAINS = 12
-"""Independent chains of arithmetic: latency (4 cycles) times pipes (2), and then some."""
+"""Independent chains of arithmetic: more than latency (4 cycles) times ports (2)."""
 
 _EXP = tuple(map(float.fromhex, ("0x1.715476p0", "0x1.62e400p-1", "0x1.7f7d1cp-20")))
 _EXP_POLY = tuple(
@@ -37,20 +37,24 @@ _EXP_POLY = tuple(
     )
 )
 _MAGIC = float(3 << 22)
-"""1.5 * 2**23: adding it rounds a small float32 to an integer in the low mantissa bits."""
+"""1.5 * 2**23: adding it rounds a small float32 to an integer.
+
+The integer is in the low mantissa bits of the sum.
+"""
 
 EXP_INSTRUCTIONS = 14
-"""Vector instructions of one polynomial exponential below, its feedback included."""
+"""Vector instructions of one polynomial exponential below, including its feedback."""
 
 ARITHMETIC = ("add", "mul", "fma", "div", "sqrt", "exp", "gather")
 TRAFFIC = ("read", "write", "copy", "write_nt", "copy_nt")
 _OTHERS = ("touch", "sequence", "nothing")
 TABLE_BYTES = 1 << 14
+"""Bytes of the table that the gather loop reads."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Fresh anonymous memory, page aligned, freed with the object."""
+    """Fresh anonymous memory, page-aligned, freed with the object."""
 
     memory: mmap.mmap
     address: int
@@ -58,24 +62,24 @@ class Block:
 
 
 def aligned(size: int, huge: bool = True) -> Block:
-    """Map `size` untouched bytes; `huge` asks the system for huge pages where it has them."""
+    """Map `size` untouched bytes; `huge` requests huge pages."""
     private = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
     flags = {"flags": private} if private else {}
     memory = mmap.mmap(-1, max(size, mmap.PAGESIZE), **flags)
     advice = getattr(mmap, "MADV_HUGEPAGE" if huge else "MADV_NOHUGEPAGE", None)
     if advice is not None:
-        with contextlib.suppress(OSError):  # a kernel without huge pages: small ones will do
+        with contextlib.suppress(OSError):  # the system may not support huge pages
             memory.madvise(advice)
     view = ctypes.c_char.from_buffer(memory)
     return Block(memory, ctypes.addressof(view), size)
 
 
 Step = tuple[str, int, int, int]
-"""A loop and its memory: name, address written, address read, bytes."""
+"""Loop and its memory: name, address written, address read, bytes."""
 
 
 class Kernels:
-    """The compiled loops for `target`, callable from any thread without the interpreter lock."""
+    """Compiled loops for `target`, callable from any thread without the GIL."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -95,38 +99,41 @@ class Kernels:
         return prototype(self.address(name))
 
     def table(self, steps: Sequence[Step]) -> ctypes.Array[ctypes.c_int64]:
-        """Rows for the `sequence` loop, which runs several loops in turn inside native code."""
+        """Return rows for the `sequence` loop, which runs several loops inside native code."""
         words: list[int] = []
         for name, to, source, size in steps:
             words += [self.address(name), to, source, size]
         return (ctypes.c_int64 * len(words))(*words)
 
     def address(self, name: str) -> int:
-        """Where a loop's machine code begins."""
+        """Return the address of a loop's machine code."""
         return self._engine.get_function_address(f"smelt_probe_{name}")
 
     def run(self, name: str, target: int, source: int, size: int, repeat: int) -> None:
-        """Run one loop `repeat` times over `size` bytes (for arithmetic: ignore the memory)."""
+        """Run a loop `repeat` times over `size` bytes; arithmetic loops ignore the memory."""
         self._functions[name](target, source, size, repeat)
 
     def elapsed_ns(self, name: str, target: int, source: int, size: int, repeat: int) -> int:
-        """`run`, timed in this thread: the processor's time, as others may have it meanwhile."""
+        """Run a loop and return this thread's CPU time, unaffected by other processes."""
         function = self._functions[name]
         started = own_ns()
         function(target, source, size, repeat)
         return own_ns() - started
 
 
-_FINE = time.get_clock_info("thread_time").resolution < 1e-6
+_HAS_FINE_CLOCK = time.get_clock_info("thread_time").resolution < 1e-6
 
 
 def own_ns() -> int:
-    """Nanoseconds that this thread has had a processor; the clock where that is told in ticks."""
-    return time.thread_time_ns() if _FINE else time.perf_counter_ns()
+    """Return this thread's CPU time in ns, or wall time if that is coarse."""
+    return time.thread_time_ns() if _HAS_FINE_CLOCK else time.perf_counter_ns()
 
 
 def together(kernels: Kernels, jobs: Sequence[Step], repeat: int) -> int:
-    """Run each job `repeat` times, one thread each; ns from the first start to the last end."""
+    """Run each job `repeat` times in its own thread; return the total ns.
+
+    Time counts from the first start to the last end.
+    """
     if len(jobs) == 1:
         return kernels.elapsed_ns(*jobs[0], repeat)
     gate = threading.Barrier(len(jobs))
@@ -148,17 +155,17 @@ def together(kernels: Kernels, jobs: Sequence[Step], repeat: int) -> int:
 
 
 def target_machine(target: Target) -> llvm.TargetMachine:
-    """LLVM's code generator for `target`, as the probe's loops want it."""
+    """Return LLVM's code generator for `target`, configured for the loops."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    made = llvm.Target.from_triple(target.triple)
-    return made.create_target_machine(
+    llvm_target = llvm.Target.from_triple(target.triple)
+    return llvm_target.create_target_machine(
         cpu=target.cpu, features=target.feature_string, opt=2, reloc="pic", codemodel="jitdefault"
     )
 
 
 def module_text(target: Target) -> str:
-    """The LLVM module with every loop for the vector width of `target`."""
+    """Return the LLVM module with every loop, for the vector width of `target`."""
     lanes = target.lanes(4)
     parts = [f'target triple = "{target.triple}"']
     parts += [_traffic(name, target) for name in TRAFFIC]
@@ -185,7 +192,7 @@ def _header(name: str) -> str:
 
 
 def _traffic(name: str, target: Target) -> str:
-    """A loop over all bytes, `UNROLL` vectors at a time, `repeat` times over."""
+    """Return a loop over all bytes, `UNROLL` vectors at a time, repeated `repeat` times."""
     kind, _, suffix = name.partition("_")
     lanes, width = target.lanes(4), target.vector_bytes
     vector = f"<{lanes} x i32>"
@@ -237,14 +244,14 @@ def _traffic(name: str, target: Target) -> str:
             "  br i1 %again, label %outer, label %done",
             "done:",
             *(["  call void @llvm.x86.sse.sfence()"] if fence else []),
-            *_fold(vector, lanes, sums),
+            *_combine(vector, lanes, sums),
             "}",
         ]
     )
 
 
-def _fold(vector: str, lanes: int, sums: Sequence[str]) -> list[str]:
-    """Fold accumulators into the result, so that no load is dead."""
+def _combine(vector: str, lanes: int, sums: Sequence[str]) -> list[str]:
+    """Combine accumulators into the result, so that no load is dead."""
     lines = [f"  %f0 = xor {vector} {sums[0]}, zeroinitializer"]
     lines += [f"  %f{i} = xor {vector} %f{i - 1}, {sums[i]}" for i in range(1, len(sums))]
     call = f"call i32 @llvm.vector.reduce.xor.v{lanes}i32({vector} %f{len(sums) - 1})"
@@ -252,7 +259,7 @@ def _fold(vector: str, lanes: int, sums: Sequence[str]) -> list[str]:
 
 
 def _touch() -> str:
-    """Write one byte in each 4 KiB page: the price of first touch and little else."""
+    """Return a loop that writes one byte per 4 KiB page, to time page faults."""
     return "\n".join(
         [
             _header("touch") + "entry:",
@@ -273,7 +280,10 @@ def _touch() -> str:
 
 
 def _sequence() -> str:
-    """Run a table of `%size` rows {function, to, from, size}, once each, `%repeat` times over."""
+    """Return a loop that runs a table of loops, `%repeat` times.
+
+    The table has `%size` rows {function, to, from, size}.
+    """
     row = [f"  %w{i} = getelementptr i64, ptr %row, i64 {i}" for i in range(4)]
     row += [f"  %l{i} = load i64, ptr %w{i}" for i in range(4)]
     return "\n".join(
@@ -306,7 +316,7 @@ def _sequence() -> str:
 
 
 def _arithmetic(name: str, lanes: int, target: Target) -> str:
-    """`repeat` rounds of one operation on `CHAINS` independent vectors."""
+    """Return a loop of `repeat` steps of one operation on `CHAINS` independent vectors."""
     vector, ints = f"<{lanes} x float>", f"<{lanes} x i32>"
     body: list[str] = []
     for i in range(CHAINS):
@@ -322,7 +332,7 @@ def _arithmetic(name: str, lanes: int, target: Target) -> str:
         "  br i1 %again, label %loop, label %done",
         "done:",
         *(f"  %z{i} = bitcast {vector} %y{i} to {ints}" for i in range(CHAINS)),
-        *_fold(ints, lanes, [f"%z{i}" for i in range(CHAINS)]),
+        *_combine(ints, lanes, [f"%z{i}" for i in range(CHAINS)]),
         "}",
     ]
     return "\n".join(lines)
@@ -334,7 +344,7 @@ def _splat(value: float, lanes: int) -> str:
 
 
 def _fused(out: str, a: str, b: str, c: str, lanes: int, target: Target) -> list[str]:
-    """`out = a * b + c`, in one instruction where the machine has it."""
+    """Emit `out = a * b + c`, as one FMA if the machine has it."""
     vector = f"<{lanes} x float>"
     if target.has("fma") or target.isa == "neon":
         call = f"call {vector} @llvm.fma.v{lanes}f32({vector} {a}, {vector} {b}, {vector} {c})"
@@ -343,7 +353,7 @@ def _fused(out: str, a: str, b: str, c: str, lanes: int, target: Target) -> list
 
 
 def _operation(name: str, i: int, lanes: int, target: Target) -> list[str]:
-    """Instructions that compute `%y{i}` from `%x{i}` and stay among ordinary numbers."""
+    """Emit instructions that compute `%y{i}` from `%x{i}` and stay in the normal range."""
     vector, x, y = f"<{lanes} x float>", f"%x{i}", f"%y{i}"
     near_one, shift = _splat(0.9999999, lanes), _splat(0.125, lanes)
     if name == "fma":
@@ -360,7 +370,7 @@ def _operation(name: str, i: int, lanes: int, target: Target) -> list[str]:
 
 
 def _gather(i: int, lanes: int) -> list[str]:
-    """Read `lanes` table entries; the (zero) values read decide the next addresses."""
+    """Emit a read of `lanes` table entries; the (zero) values read decide the next addresses."""
     vector, ints = f"<{lanes} x float>", f"<{lanes} x i32>"
     stride = "<" + ", ".join(f"i32 {(17 * k + 5 * i) % 4096}" for k in range(lanes)) + ">"
     ones = "<" + ", ".join(["i1 true"] * lanes) + ">"
@@ -375,7 +385,10 @@ def _gather(i: int, lanes: int) -> list[str]:
 
 
 def _exponential(i: int, lanes: int, target: Target) -> list[str]:
-    """The polynomial exponential (ALGORITHMS 3.4), then a step back into [-1, 1]."""
+    """Emit the polynomial exponential, then a step back into [-1, 1].
+
+    See `docs/derivations.md`, precision.
+    """
     vector, ints = f"<{lanes} x float>", f"<{lanes} x i32>"
     magic = _splat(_MAGIC, lanes)
     lines = _fused(f"%n{i}", f"%x{i}", _splat(_EXP[0], lanes), magic, lanes, target)

@@ -1,6 +1,6 @@
-"""What has been proved about formulas, kept in the user's cache under the claim's text.
+"""Persist proofs about formulas in the user's cache, keyed by the claim's text.
 
-shelve(SHELF)     # where `smelt.fusion.cascade.proofs` looks before it proves anything
+shelve(SHELF, VERSION)     # `smelt.fusion.cascade.proofs` looks there before proving
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from smelt.runtime.cache import Cache
 
 
 class Shelf(Protocol):
-    """Where claims are looked up and put."""
+    """Store of claims that is looked up and filled through `get` and `put`."""
 
     get: Callable[[str], bool | None]
     put: Callable[[str, bool], None]
 
 
 def shelve(shelf: Shelf, version: int) -> None:
-    """Keeps the claims of a shelf in the cache; those of another version are not seen."""
+    """Back a shelf with the cache; entries of other versions are ignored."""
 
     def key(text: str) -> bytes:
         return b"smelt proof " + hashlib.sha256(f"{version} {text}".encode()).digest()
 
     def get(text: str) -> bool | None:
         entry = Cache.default().get(key(text)) if knobs.CACHE.get() else None
-        found = None if entry is None else entry.meta.get("holds")
-        return found if isinstance(found, bool) else None
+        holds = None if entry is None else entry.meta.get("holds")
+        return holds if isinstance(holds, bool) else None
 
     def put(text: str, holds: bool) -> None:
         if knobs.CACHE.get():

@@ -1,7 +1,7 @@
-"""A graph that runs by its operators' references, one after another, in NumPy.
+"""Run a graph by its operators' NumPy references, one after another.
 
-It is how library calls run, and what is left where no kernels can be made of a program: slow, and
-right, for it needs neither planner nor code generator.
+Library calls run this way, as do programs that no kernels can be made for: slow but correct,
+since it needs neither planner nor code generator.
 
 >>> from smelt.graph.text import parse
 >>> graph = parse("graph f(x: f32[n]) {\\n v0 = add(x, 1.0:f32)\\n return v0\\n}")
@@ -33,59 +33,66 @@ Call = Callable[[Mapping[str, int], list[Array], list[Array]], None]
 def by_reference(
     name: str, graph: Graph, inputs: tuple[int, ...], outputs: tuple[int, ...]
 ) -> CallStep:
-    """The operators of a graph, each result into its place."""
-    given = set(graph.inputs)
-    nodes = [n for n in graph.nodes() if n not in given]
+    """Return a call step that runs a graph's operators, writing each result in place."""
+    graph_inputs = set(graph.inputs)
+    nodes = [n for n in graph.nodes() if n not in graph_inputs]
 
     def call(sizes: Mapping[str, int], inputs: list[Array], outputs: list[Array]) -> None:
-        known: dict[Node, Array] = dict(zip(graph.inputs, inputs, strict=True))
-        places = dict(zip(graph.outputs, outputs, strict=True))
-        with np.errstate(all="ignore"):  # as in compiled code: no warnings of arithmetic
+        values: dict[Node, Array] = dict(zip(graph.inputs, inputs, strict=True))
+        targets = dict(zip(graph.outputs, outputs, strict=True))
+        with np.errstate(all="ignore"):  # as in compiled code: no floating-point warnings
             for node in nodes:
-                operands = (known[x] for x in node.inputs)
-                known[node] = node.op.computed(places.get(node), sizes, *operands)
+                operands = (values[x] for x in node.inputs)
+                values[node] = node.op.computed(targets.get(node), sizes, *operands)
         for node, place in zip(graph.outputs, outputs, strict=True):
-            if place is not known[node]:
-                place[...] = known[node]
+            if place is not values[node]:
+                place[...] = values[node]
 
-    return CallStep(name, _lone(graph, nodes) or call, inputs, outputs)
+    return CallStep(name, _single_operator(graph, nodes) or call, inputs, outputs)
 
 
 def in_place_of(graph: Graph, inputs: tuple[int, ...], outputs: Mapping[int, Node]) -> CallStep:
-    """The whole of a program, whose results, by number, may be written over its inputs."""
+    """Return a step that runs a whole program, whose results may overwrite its inputs.
+
+    `outputs` maps value numbers to nodes.
+    """
     step = by_reference(
         graph.name, Graph(graph.name, graph.inputs, (*outputs.values(),)), inputs, tuple(outputs)
     )
 
     def call(sizes: Mapping[str, int], inputs: list[Array], outputs: list[Array]) -> None:
-        apart = [x.copy() if any(np.may_share_memory(x, y) for y in outputs) else x for x in inputs]
-        step.call(sizes, apart, outputs)
+        unaliased = [
+            x.copy() if any(np.may_share_memory(x, y) for y in outputs) else x for x in inputs
+        ]
+        step.call(sizes, unaliased, outputs)
 
     return step._replace(call=call)
 
 
-def _lone(graph: Graph, nodes: Sequence[Node]) -> Call | None:
-    """The call of one operator on the inputs as they are: what there is to decide, decided."""
+def _single_operator(graph: Graph, nodes: Sequence[Node]) -> Call | None:
+    """Return the call of a graph with one operator on its inputs, else None.
+
+    Everything that can be decided ahead of the call is.
+    """
     if len(nodes) != 1 or graph.outputs != (nodes[0],) or nodes[0].inputs != graph.inputs:
         return None
     computed = nodes[0].op.computed
 
     def call(sizes: Mapping[str, int], inputs: list[Array], outputs: list[Array]) -> None:
-        (place,) = outputs
+        (target,) = outputs
         with np.errstate(all="ignore"):
-            made = computed(place, sizes, *inputs)
-        if made is not place:
-            place[...] = made
+            result = computed(target, sizes, *inputs)
+        if result is not target:
+            target[...] = result
 
     return call
 
 
 def is_spared(error: Exception) -> bool:
-    """Whether to go on where something cannot be made: not where memory has run out, or where
-    strictness is asked for."""
+    """Return whether to fall back after this error: not without memory or in strict mode."""
     return not (isinstance(error, MemoryError) or knobs.STRICT.get())
 
 
 def tell_spared(what: str, error: Exception) -> None:
-    """Warns of what could not be made."""
+    """Warn that a fallback is used."""
     tell(FallbackWarning(graph=what, reason=reason_of(error)))

@@ -1,4 +1,4 @@
-"""What an executable is made of: values with places, kernels and library calls on them."""
+"""Parts of an executable: placed values, and the kernels and library calls on them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ Sizes: TypeAlias = Mapping[str, int]
 
 
 class Value(NamedTuple):
-    """A tensor of the plan: `place` is input, held (a result of the prelude), output, arena or
-    within (the memory of an output that is not written yet); `number` its position among its kind,
-    or that output's, `offset` its bytes into the arena or that output."""
+    """Tensor of the plan.
+
+    `place` is input, held (a result of the prelude), output, arena or within (the memory of an
+    output that is not written yet). `number` is its position among values of its place, or that
+    output's number; `offset` its bytes into the arena or that output.
+    """
 
     dtype: DType
     shape: Shape
@@ -28,11 +31,11 @@ class Value(NamedTuple):
     number: int = -1
     offset: Index = 0
     over: int = -1
-    """For an output, the input in whose memory it is written; -1: memory of its own."""
+    """For an output, the input that it overwrites; -1: separate memory."""
 
 
 class Native(NamedTuple):
-    """One function of a kernel: its address, tasks, scratch bytes, cycles of work."""
+    """Function of a kernel: its address, tasks, scratch bytes, cycles of work."""
 
     address: int
     tasks: Index
@@ -42,8 +45,11 @@ class Native(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KernelStep:
-    """A kernel on values.  `words` are its arguments in order: ("value", n), ("partial", k),
-    ("size", expression) or ("stride", (n, d))."""
+    """Kernel on values.
+
+    `words` are its arguments in order: ("value", n), ("partial", k), ("size", expression) or
+    ("stride", (n, d)).
+    """
 
     name: str
     entries: tuple[Native, ...]
@@ -51,24 +57,34 @@ class KernelStep:
     partials: tuple[Index, ...] = ()
     loaded: Any = None
     variant: Callable[[Sizes, bool], KernelStep | None] | None = None
-    """Another step that serves given sizes better, if one does; the flag asks for one that stores
-    past the caches."""
+    """Returns a step better suited to given sizes, or None.
+
+    The flag requests non-temporal stores.
+    """
     stream_above: int = 1 << 62
-    """Bytes of its results above which that pays: no cache holds them."""
+    """Bytes of results above which non-temporal stores are faster: no cache holds them."""
     names: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The plan's names for the sizes in `entries` and `partials`, or their numbers, by the code's
-    own names: kernels that differ in names share their code."""
+    """Plan's names, or numbers, for the code's size names in `entries` and `partials`.
+
+    Kernels that differ in names share their code.
+    """
 
     def sizes(self, named: Sizes) -> Sizes:
-        """The plan's sizes under the code's names."""
-        told = {own: int(n) for own, n in self.names.items() if n.isdigit()}
-        return {**named, **told, **{own: named[n] for own, n in self.names.items() if n in named}}
+        """Return the plan's sizes under the code's names."""
+        constants = {code_name: int(n) for code_name, n in self.names.items() if n.isdigit()}
+        return {
+            **named,
+            **constants,
+            **{code_name: named[n] for code_name, n in self.names.items() if n in named},
+        }
 
 
 class CallStep(NamedTuple):
-    """A library call on arrays: call(sizes, inputs, outputs) writes its outputs.  What it needs for
-    sizes is made ready by `prepare`, before anything runs, which tells the bytes that it takes
-    while it runs."""
+    """Library call on arrays: call(sizes, inputs, outputs) writes its outputs.
+
+    `prepare` sets up what the call needs for given sizes before anything runs, and returns the
+    bytes that the call takes while it runs.
+    """
 
     name: str
     call: Callable[[Sizes, list[Array], list[Array]], None]

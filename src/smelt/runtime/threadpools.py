@@ -1,9 +1,9 @@
-"""Smelt's threads under the control of the package `threadpoolctl`, as those of BLAS are.
+"""Let the package `threadpoolctl` control Smelt's threads like those of BLAS.
 
-`threadpoolctl` finds thread pools by the files of shared libraries, and Smelt's pool is in none: it
-is machine code in memory.  Registered is therefore a controller for a library that is there
-whenever Smelt is, NumPy's own; it tells of Smelt's pool and of nothing else.  The package is never
-imported for this: it is met when it has been imported by the time a function is compiled.
+`threadpoolctl` finds thread pools by the files of shared libraries, but Smelt's pool is machine
+code in memory. So a controller is registered for a library that is always loaded, NumPy's own; it
+reports Smelt's pool and nothing else. The package is never imported for this: it is used if it
+was imported by the time a function is compiled.
 
     import threadpoolctl, smelt as sm
     with threadpoolctl.threadpool_limits(1):            # or limits={"smelt": 1}
@@ -22,27 +22,27 @@ from smelt.version import __version__
 __all__ = ["announce"]
 
 _CARRIER = "_multiarray_umath"
-"""How the file of NumPy's shared library begins."""
+"""Prefix of the file name of NumPy's shared library."""
 
 
-class _Known:
-    """The module that the controller was registered with."""
+class _Registered:
+    """Module that the controller was registered with."""
 
     module: Any = None
 
 
 def announce() -> None:
-    """Registers the controller with `threadpoolctl`, once, where that has been imported."""
+    """Register the controller with `threadpoolctl` once, if that was imported."""
     module = sys.modules.get("threadpoolctl")
-    if module is None or module is _Known.module:
+    if module is None or module is _Registered.module:
         return
-    _Known.module = module
+    _Registered.module = module
     if hasattr(module, "register") and hasattr(module, "LibController"):  # since version 3.2
         module.register(_controller(module.LibController))
 
 
 def _controller(parent: Any) -> Any:
-    """The controller's class; its methods are what `LibController` asks for."""
+    """Return the controller's class with the methods that `LibController` expects."""
 
     def set_additional_attributes(self: Any) -> None:
         self.prefix, self.filepath = "smelt", str(Path(__file__).parent.parent)

@@ -1,13 +1,13 @@
-"""The process's thread pool: one native call runs all launches of a plan.
+"""Thread pool of the process: one native call runs all launches of a plan.
 
 The calling thread always works; helper threads are started at the first parallel launch, take
-chunks dynamically and sleep when idle. The interpreter lock is released meanwhile. A second
-Python thread that calls while the pool is taken runs its launches alone, without waiting. The
-pool never cuts or merges chunks, so results are the same bits for every number of threads.
+chunks dynamically and sleep when idle. The GIL is released meanwhile. A second Python thread that
+calls while the pool is busy runs its launches alone, without waiting. The pool never splits or
+merges chunks, so results are bitwise equal for any number of threads.
 
 A call returns to Python every `POLL_MS` so that Ctrl-C and other signal handlers run; if one of
-them raises, chunks that nobody has begun are given up, and the exception leaves `run` only after
-the last begun chunk has finished: no thread touches the call's memory any more.
+them raises, chunks not yet begun are abandoned, and the exception leaves `run` only after the
+last begun chunk has finished, when no thread touches the call's memory any more.
 
 >>> import numpy as np
 >>> pool().run(np.empty((0, 4), np.int64), np.empty((0, 4), np.int64), np.zeros(1, np.int64))
@@ -36,11 +36,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 POLL_MS: Final = 50
-"""A running call lets Python's signal handlers run this often."""
+"""Interval in ms at which a running call lets Python's signal handlers run."""
 
 _MIN_SCRATCH: Final = 64 << 10
+"""Least scratch per thread, in bytes."""
 _NEVER: Final = 2**63 - 1
 _BASE_SETTINGS: Final = contextvars.Context()
+"""Empty context, in which knobs show environment settings only."""
 _C: Final = ctypes.CDLL(None)
 
 _FUNCTIONS: Final = {
@@ -64,16 +66,16 @@ _FUNCTIONS: Final = {
 
 
 class _State:
-    """One pool's memory. A forked child gets a new one; memory of an old one is never freed."""
+    """Memory of one pool, never freed; a forked child gets a new one."""
 
     def __init__(self, code: NativeCode, spin_us: int) -> None:
         slab = Slab(native.POOL_BYTES)
         self.address = slab.address
-        # A reference that is never given back: helpers look here until the process ends.
+        # Leak a reference: helpers read this memory until the process ends.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(slab))
         self.scratch: list[Slab] = []
         for name, symbol in _FUNCTIONS.items():
-            function = getattr(_C, symbol, None)  # the last three are Linux's
+            function = getattr(_C, symbol, None)  # the last three exist on Linux only
             if function is not None:
                 self.word(name).value = ctypes.cast(function, ctypes.c_void_p).value or 0
         _C.pthread_mutex_init(ctypes.c_void_p(self.address + native.OFFSETS["MUTEX"]), None)
@@ -98,20 +100,23 @@ class _State:
 
 
 class Pool:
-    """Threads that run plans. One per process: see `pool`.
+    """Threads that run plans; one per process, see `pool`.
 
-    A run uses as many threads as the knob `threads` says in the calling context: a number given
-    by `config(threads=...)` is taken literally (up to 64), one from the environment and `auto`
-    are held below affinity and container quota. `budget` is that limit with its source.
+    A run uses as many threads as the knob `threads` says in the calling context. A number set by
+    `config(threads=...)` is taken literally (up to 64); one from the environment and `auto` are
+    limited by affinity and container quota. `budget` is that limit with its source.
     """
 
     def __init__(self, code: NativeCode | None = None) -> None:
-        """`code` replaces the native loop that suits this machine (another way of sleeping)."""
-        wish, wished_by = _wish()
-        self.budget: Budget = cpu_budget(wish, wished_by)
+        """Create a pool; `code` replaces the native loop for this machine.
+
+        Tests pass a loop with another way of sleeping.
+        """
+        requested, requested_by = _requested_threads()
+        self.budget: Budget = cpu_budget(requested, requested_by)
         self._limits = {0: self.budget.threads}
-        if wished_by == knobs.THREADS.env and wish is not None:
-            self._limits[wish] = self.budget.threads
+        if requested_by == knobs.THREADS.env and requested is not None:
+            self._limits[requested] = self.budget.threads
         self._spin_us = knobs.SPIN_US.get()
         self._code = code or native_code()
         self._native_run = self._code.run
@@ -122,13 +127,13 @@ class Pool:
     @property
     def threads(self) -> int:
         """Threads that a parallel launch uses in this context, the caller included."""
-        return min(_Ceiling.threads, self.wished)
+        return min(_ProcessLimit.threads, self.wished)
 
     @property
     def wished(self) -> int:
-        """The same, whatever all runs of the process are held to for the time being."""
-        wanted = knobs.THREADS.get()
-        return self._limits.get(wanted, wanted)
+        """Threads requested in this context, ignoring the process-wide limit."""
+        requested = knobs.THREADS.get()
+        return self._limits.get(requested, requested)
 
     def run(
         self,
@@ -137,10 +142,11 @@ class Pool:
         frame: npt.NDArray[np.int64],
         scratch_bytes: int = 0,
     ) -> None:
-        """Run all launches in order (tables as in `smelt.kernel.abi`); returns when all is done.
+        """Run all launches in order and return when all are done.
 
-        The tables are trusted. Raises `OutOfMemory` before anything runs if a thread cannot have
-        `scratch_bytes`, and what a signal handler raises: then a part of the work was done.
+        The tables are as in `smelt.kernel.abi` and trusted. Raises `OutOfMemory` before anything
+        runs if a thread cannot have `scratch_bytes`, and whatever a signal handler raises, when
+        part of the work is done.
         """
         self.run_addresses(
             chunks.ctypes.data,
@@ -153,9 +159,9 @@ class Pool:
     def run_addresses(
         self, chunks: int, launches: int, count: int, frame: int, scratch_bytes: int = 0
     ) -> None:
-        """As `run`, with the addresses of the three arrays and the number of launches.
+        """Like `run`, with the addresses of the three arrays and the number of launches.
 
-        The caller keeps the arrays, and what the kernels use, alive in its own frame.
+        The caller keeps the arrays, and everything the kernels use, alive.
         """
         token = next(self._tokens)
         state = self._state
@@ -166,9 +172,9 @@ class Pool:
             if status:
                 self._finish(state, status, (chunks, launches, count, frame), scratch_bytes)
         except BaseException:
-            # The interrupt may have come just after the call was over: then this does nothing.
-            # In a child forked meanwhile there are no helpers to wait for. Another interrupt
-            # cannot come before the native call, only after it: no Python code runs in between.
+            # If the interrupt came just after the call finished, this does nothing. A child forked
+            # meanwhile has no helpers to wait for. No Python code runs before the native call,
+            # so another interrupt can only come after it.
             if state is self._state:
                 self._code.abandon(state.address, token)
             raise
@@ -176,35 +182,35 @@ class Pool:
     def _finish(
         self, state: _State, status: int, call: tuple[int, int, int, int], scratch_bytes: int
     ) -> None:
-        """Go on with a run that did not finish in one native call."""
+        """Continue a run that did not finish in one native call."""
         if status == native.BUSY:
-            self._alone(state, call, scratch_bytes)
+            self._run_alone(state, call, scratch_bytes)
             return
         if status == native.SETUP:
             self._set_up(state, scratch_bytes)
         self._drive(state, state.address + native.OFFSETS["RUN"], call)
 
     def _drive(self, state: _State, run: int, call: tuple[int, int, int, int]) -> None:
-        """Continue until done; between two native calls Python runs pending signal handlers."""
+        """Continue until done; between native calls Python runs pending signal handlers."""
         drive = self._code.drive
         while drive(state.address, run, *call) == native.PAUSED:
             if state is not self._state:
                 raise UnsupportedError("a signal handler forked, and its child goes on with a run")
             if threading.current_thread() is not threading.main_thread():
-                # Signal handlers run in the main thread only: no further pauses for this one.
+                # Signal handlers run in the main thread only, so never pause this one again.
                 deadline = run + native.RUN_OFFSETS["RUN_DEADLINE"]
                 ctypes.c_int64.from_address(deadline).value = _NEVER
 
     def _set_up(self, state: _State, scratch_bytes: int) -> None:
-        """Man the pool and give every thread its scratch. The caller owns the pool."""
+        """Set the pool's thread count and scratch; the caller owns the pool."""
         threads = max(state.run_word("RUN_THREADS").value, state.half("ACTIVE").value)
-        have = state.word("SCRATCH").value
-        need = max(scratch_bytes, have, _MIN_SCRATCH)
-        if need > have or threads > len(state.scratch):
-            check_room(need * threads)
-            kept = state.scratch if need == have else []
-            slabs = [*kept, *(Slab(need) for _ in range(threads - len(kept)))]
-            # An interrupt may come between any two steps: with 0 bytes nobody uses what is here.
+        available = state.word("SCRATCH").value
+        needed = max(scratch_bytes, available, _MIN_SCRATCH)
+        if needed > available or threads > len(state.scratch):
+            check_room(needed * threads)
+            reused = state.scratch if needed == available else []
+            slabs = [*reused, *(Slab(needed) for _ in range(threads - len(reused)))]
+            # An interrupt may come between any two steps: a size of 0 keeps the scratch unused.
             state.word("SCRATCH").value = 0
             state.scratch = slabs
             for number, slab in enumerate(slabs):
@@ -215,10 +221,12 @@ class Pool:
             state.half("ACTIVE").value = threads
             state.half("STARTED").value = 0
 
-    def _alone(self, state: _State, call: tuple[int, int, int, int], scratch_bytes: int) -> None:
-        """Run everything in this thread: the pool works for another one."""
+    def _run_alone(
+        self, state: _State, call: tuple[int, int, int, int], scratch_bytes: int
+    ) -> None:
+        """Run everything in this thread, because another call owns the pool."""
         run = (ctypes.c_int64 * (native.RUN_BYTES // 8))()
-        slab = self._borrow(scratch_bytes)
+        slab = self._take_scratch(scratch_bytes)
         run[native.RUN_OFFSETS["RUN_SOLO"] // 8] = 1
         run[native.RUN_OFFSETS["RUN_SCRATCH"] // 8] = slab.address
         try:
@@ -226,8 +234,8 @@ class Pool:
         finally:
             self._alone_scratch.slab = slab
 
-    def _borrow(self, nbytes: int) -> Slab:
-        """This thread's own scratch, taken out so that a nested run finds none and makes one."""
+    def _take_scratch(self, nbytes: int) -> Slab:
+        """Take this thread's scratch; a nested run finds none and allocates its own."""
         slab = getattr(self._alone_scratch, "slab", None)
         self._alone_scratch.slab = None
         if slab is None or slab.nbytes < nbytes:
@@ -235,51 +243,53 @@ class Pool:
         return slab
 
     def chunks_by_helper(self) -> list[int]:
-        """Chunks that each helper thread has run since the pool was made (statistics)."""
+        """Return the chunks each helper thread has run since the pool was made (statistics)."""
         count = self._state.half("ACTIVE").value
         return [self._state.slot(number, "SLOT_CHUNKS").value for number in range(1, count)]
 
     def after_fork(self) -> None:
-        """In a forked child: a fresh pool without helpers. Old memory is left alone."""
+        """Reset to a pool without helpers in a forked child; old memory is left untouched."""
         self._alone_scratch = threading.local()
         self._state = _State(self._code, self._spin_us)
 
     def stop(self) -> None:
-        """Send all helpers home; the next parallel launch starts new ones."""
+        """Stop all helpers; the next parallel launch starts new ones."""
         self._state.half("ACTIVE").value = 1
         self._code.wake(self._state.address)
 
 
-class _Ceiling:
-    """The most threads of any run of this process, whatever its context wishes."""
+class _ProcessLimit:
+    """Process-wide limit of the threads of any run."""
 
     threads: int = MOST_THREADS
 
 
 def usual() -> int:
-    """Threads of a run whose context wishes nothing; starts no pool."""
-    return min(cpu_budget(*_wish()).threads, _Ceiling.threads)
+    """Return the default number of threads of a run; starts no pool."""
+    return min(cpu_budget(*_requested_threads()).threads, _ProcessLimit.threads)
 
 
 def limit(threads: int) -> None:
-    """Holds all runs of this process to so many threads, until told another number.  Exactly as
-    many as a run usually has is no limit: that is how a limit ends."""
-    free = threads == cpu_budget(*_wish()).threads
-    _Ceiling.threads = MOST_THREADS if free else max(threads, 1)
+    """Limit all runs of this process to `threads`, until called with another number.
+
+    Passing exactly the default number of threads removes the limit.
+    """
+    is_default = threads == cpu_budget(*_requested_threads()).threads
+    _ProcessLimit.threads = MOST_THREADS if is_default else max(threads, 1)
 
 
-def _wish() -> tuple[int | None, str]:
-    """The user's number of threads in the environment, and the name of its variable."""
-    wanted = _BASE_SETTINGS.copy().run(knobs.THREADS.get)
-    if wanted:
-        return wanted, knobs.THREADS.env
+def _requested_threads() -> tuple[int | None, str]:
+    """Return the number of threads set in the environment, and the variable's name."""
+    requested = _BASE_SETTINGS.copy().run(knobs.THREADS.get)
+    if requested:
+        return requested, knobs.THREADS.env
     # OpenMP's variable may list a number for each nesting level.
     first = (knobs.foreign("OMP_NUM_THREADS") or "").partition(",")[0].strip()
     return (int(first) if first.isdigit() and int(first) > 0 else None), "OMP_NUM_THREADS"
 
 
 class _Process:
-    """The process's pool, made when it is first asked for."""
+    """Holder of the process's pool, created on first use."""
 
     def __init__(self) -> None:
         self.pool: Pool | None = None
@@ -288,11 +298,11 @@ class _Process:
     def get(self) -> Pool:
         with self.lock:
             if self.pool is None:
-                made = Pool()
-                atexit.register(made.stop)
-                # Never freed: daemon threads may be inside a run when the interpreter ends.
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
-                self.pool = made
+                pool = Pool()
+                atexit.register(pool.stop)
+                # Never freed: daemon threads may be inside a run when the interpreter exits.
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
+                self.pool = pool
             return self.pool
 
     def after_fork(self) -> None:
@@ -307,5 +317,5 @@ if hasattr(os, "register_at_fork"):
 
 
 def pool() -> Pool:
-    """The process's thread pool; it is made, without threads yet, at the first call."""
+    """Return the process's thread pool, created without threads at the first call."""
     return _PROCESS.pool or _PROCESS.get()
