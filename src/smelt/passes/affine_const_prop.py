@@ -153,8 +153,7 @@ def _is_uniform(value: Value | None) -> bool:
 
 
 def _concat(node: Node, values: list[Value]) -> Value | None:
-    """Return the common expression of concatenated pieces, or None if they do not continue one
-    another.
+    """Return the common expression of concatenated pieces, or None if they disagree.
 
     A piece of one element only has to agree with the others at its position.
     """
@@ -235,8 +234,7 @@ class _AffineDefiner:
         return self._compare(op, *numbers) if op.rule.result == "bool" else self.unknown()
 
     def _compare(self, op: ScalarOp, *args: Index) -> bool:
-        """Evaluate a comparison, which depends only on the sign of the difference, if that is
-        certain."""
+        """Evaluate a comparison if its result is certain: the sign of the difference decides."""
         if len(args) != 2:
             return self.unknown()
         difference = sub(*args)
@@ -264,8 +262,10 @@ class _AffineDefiner:
         return _checked(position)
 
     def position(self, value: Value, extent: Index) -> Index:
-        """Return an index that is certainly in bounds; others would be wrapped or clamped
-        elsewhere."""
+        """Return an index that is certainly in bounds.
+
+        An index out of bounds would be read elsewhere.
+        """
         if isinstance(value, bool) or not self._is_in_bounds(value, extent):
             return self.unknown()
         return value

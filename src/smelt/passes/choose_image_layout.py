@@ -132,7 +132,7 @@ def _predicted(graph: Graph, sizes: Sizes) -> float:
     total = sum(TURNED * _count(x.type.shape, sizes) for x in turned_values(graph))
     for node in graph.nodes():
         if isinstance(node.op, Contract):
-            total += _contraction(node, sizes, kept=prepacked)
+            total += _contraction(node, sizes, prepacked=prepacked)
     return total
 
 
@@ -154,7 +154,7 @@ def _contraction(node: Node, sizes: Sizes, *, prepacked: bool) -> float:
         pixels = [a for a in op.out if a in data_axes - other]
         if len(pixels) < _MIN_PIXEL_AXES:
             continue
-        taps_count, fresh = count(op.summed()), count(set(op.out) - data_axes)
+        product_terms, fresh = count(op.summed()), count(set(op.out) - data_axes)
         each, channels = count(data_axes & other & {*op.out}), op.out[-1] not in pixels
         vector_length = count(_trailing_axes(op.out, pixels)) if not channels else max(fresh, each)
         filled = vector_length / (ceil(vector_length / LANES) * LANES) if vector_length else 1.0
@@ -164,19 +164,21 @@ def _contraction(node: Node, sizes: Sizes, *, prepacked: bool) -> float:
         if {*op.out} <= data_axes:  # depthwise
             once, tap = STENCIL[channels]
             most = max(read, count(op.out))
-            return most * once / filled + count(op.out) * tap * taps_count + TURNED * read * across
+            return (
+                most * once / filled + count(op.out) * tap * product_terms + TURNED * read * across
+            )
         weights, windowed = sides[1 - data][1], _windowed(node)
         if windowed:
             filled = max(filled, PARTLY)
         rates, byte = (WINDOWS, WINDOWS_BYTE) if windowed else (SUMS, SUMS_BYTE)
-        time = 2 * count(op.out) * taps_count * FLOP * rates[channels] / filled
+        time = 2 * count(op.out) * product_terms * FLOP * rates[channels] / filled
         nbytes = node.type.dtype.itemsize
         time += byte[channels] * nbytes * (read + count(op.out))
         if not channels:
             return time
         is_prepacked = prepacked and _is_constant(weights)
         if across:
-            transposes = is_prepacked or taps_count <= COLOURS * _taps(x)
+            transposes = is_prepacked or product_terms <= COLOURS * _taps(x)
             time += SQUARE * read if transposes else SEAM * count(op.out)
         taps = {a for d in {*range(len(terms))} - {*memory_order(x)} for a in axes_of(terms[d])}
         runs = windowed and _has_contiguous_taps(*sides[1 - data], {*op.summed()}, taps)
