@@ -128,7 +128,7 @@ def _as_constant(node: Node, value: Value) -> Node:
 
 
 def _value(node: Node, values: Mapping[Node, Value]) -> Value | None:
-    """Return an element of a node as a function of p0, p1, .., or None if it is not affine."""
+    """Return an element of a node as a function of its index, or None."""
     if node.type.dtype.kind != "bool" and node.type.dtype != i64:
         return None
     if isinstance(node.op, Gather) and _is_uniform(table := values.get(node.inputs[0])):

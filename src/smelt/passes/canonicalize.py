@@ -229,7 +229,7 @@ def _drop_unit_axes(node: Node, op: Reduce, x: Node, single: list[int]) -> Node:
 
 
 def _reduce_nothing(node: Node, op: Reduce, x: Node) -> Node:
-    """Reduce over no axes: the result is x itself, except that a float sum turns -0 into 0."""
+    """Reduce over no axes: return x, except that a float sum turns -0 into 0."""
     dtype = node.type.dtype
     value = _apply(node, Cast(dtype), x)
     if op.row.idempotent or not dtype.is_float:

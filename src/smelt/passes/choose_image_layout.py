@@ -92,15 +92,15 @@ def orders(graph: Graph, sizes: Sizes | None = None, journal: Journal | None = N
     windowed = [x for x in graph.nodes() if isinstance(x.op, Contract) and _windowed(x)]
     if not _is_read(graph, windowed) or any(all(map(_is_computed, x.inputs)) for x in windowed):
         return graph
-    turned = travelled(graph, CHANNELS_LAST)
-    if turned is graph:
+    channels_last = travelled(graph, CHANNELS_LAST)
+    if channels_last is graph:
         return graph
-    at = dict.fromkeys(size_names(graph), GUESS) | dict(sizes or {})
-    first, last = (_predicted(x, at) for x in (graph, turned))
+    known_sizes = dict.fromkeys(size_names(graph), GUESS) | dict(sizes or {})
+    first, last = (_predicted(x, known_sizes) for x in (graph, channels_last))
     chosen = last < WORTH * first
     if journal is not None:
         journal.record(OrderChosen(len(windowed), chosen, first, last))
-    return turned if chosen else graph
+    return channels_last if chosen else graph
 
 
 def _is_read(graph: Graph, windowed: Sequence[Node]) -> bool:

@@ -4,7 +4,7 @@ Writing into an array is recorded as a select: the new elements at the indices t
 old ones elsewhere.  A loop that writes a row and reads it in the next iteration slices such
 selects, each nested in the next.  If the slice lies at known positions, the side that it comes from
 is known at compile time.  Otherwise every read would remain a select over all writes so far, and a
-loop of n iterations a program of n squared operators.
+loop of n iterations a program of O(n²) operators.
 """
 
 from __future__ import annotations

@@ -137,7 +137,8 @@ class _GatherAlongAxis:
 class _IsSharedContraction:
     """Whether a value is elementwise in a contraction that something else reads too.
 
-    `at` is the gathered axis of the value; `seen` tells that a shared value was passed on the way.
+    `at` is the gathered axis of the value; `seen` is true once a shared value was passed on the
+    way.
     """
 
     def __init__(self, shared: set[Node]) -> None:

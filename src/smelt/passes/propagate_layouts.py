@@ -148,13 +148,13 @@ def _inverse(perm: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(perm.index(a) for a in range(len(perm)))
 
 
-def _map(node: Node, made: list[Node]) -> Node:
+def _map(node: Node, free_operands: list[Node]) -> Node:
     """Apply an elementwise operator before the permutation that its operands share.
 
-    Broadcast operands, and those in `made`, which have no layout, are permuted instead.
+    Broadcast operands, and `free_operands`, which have no layout, are permuted instead.
     """
     shape = node.type.shape
-    data = [x for x in node.inputs if x.type.shape == shape and x not in made]
+    data = [x for x in node.inputs if x.type.shape == shape and x not in free_operands]
     perms = {_permutation_of(x) for x in data}
     perm = perms.pop() if len(perms) == 1 else None
     if perm is None:

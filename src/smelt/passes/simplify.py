@@ -1,4 +1,4 @@
-"""Apply the algebraic rules of `smelt.rewrite.rules` to elementwise operators until a fixed point."""
+"""Apply the algebraic rules of `smelt.rewrite.rules` to elementwise operators repeatedly."""
 
 from __future__ import annotations
 

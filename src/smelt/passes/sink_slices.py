@@ -30,7 +30,7 @@ Readers = Mapping[Node, Sequence[Node]]
 
 
 def ranged(graph: Graph) -> Graph:
-    """Turn elementwise results of a slice of a contraction into slices of an elementwise result.
+    """Replace elementwise results of a contraction's slice by slices of an elementwise result.
 
     >>> from smelt.graph.text import parse, text
     >>> print(
@@ -99,17 +99,17 @@ def _slices_of_contractions(graph: Graph) -> dict[Node, Node]:
     return slices
 
 
-def _is_compatible(z: Node, x: Node, made: Mapping[Node, Node]) -> bool:
-    """Whether an operand keeps its meaning beside a slice: same shape, or a number."""
-    if z in made:
+def _is_compatible(z: Node, x: Node, slices: Mapping[Node, Node]) -> bool:
+    """Whether an operand has the shape of the slice that it meets, or is a number."""
+    if z in slices:
         return z.type.shape == x.type.shape
     return not z.type.shape or all(
-        y.type.shape == made[y].type.shape for y in x.inputs if y in made
+        y.type.shape == slices[y].type.shape for y in x.inputs if y in slices
     )
 
 
 def _operators_to_sink(
-    shared: Collection[Node], made: Mapping[Node, Node], readers: Readers
+    shared: Collection[Node], slices: Mapping[Node, Node], readers: Readers
 ) -> set[Node]:
     """Return the operators between slices and `shared` results that nothing else reads."""
     operators = dict[Node, set[Node]]()
@@ -117,7 +117,7 @@ def _operators_to_sink(
         between, pending = set[Node](), [node]
         while pending:
             x = pending.pop()
-            if x in made and made[x] is not x and x not in between:
+            if x in slices and slices[x] is not x and x not in between:
                 between.add(x)
                 pending += x.inputs
         operators[node] = between
@@ -141,26 +141,26 @@ def _on_whole(x: Node, region: Node, new: Mapping[Node, Node]) -> Node:
     return build.apply(x.op, *operands, origin=x.origin)
 
 
-def _slice_result(node: Node, region: Node, whole: Node) -> Node:
+def _slice_result(node: Node, region: Node, full_result: Node) -> Node:
     """Slice what was computed from the whole contraction."""
-    result = build.apply(region.op, whole, origin=node.origin)
+    result = build.apply(region.op, full_result, origin=node.origin)
     if result.type.shape == node.type.shape:
         return result
     return build.apply(Reshape(node.type.shape), result, origin=node.origin)
 
 
 def _padded_operand(x: Node, region: Node) -> Node:
-    """Pad an operand beside a slice to one beside the whole; the padding is never read."""
-    op, whole = region.op, region.inputs[0].type.shape
+    """Pad an operand of a slice for the whole contraction; the padding is never read."""
+    op, full_shape = region.op, region.inputs[0].type.shape
     assert isinstance(op, Slice)
-    lead = len(whole) - x.type.rank
+    lead = len(full_shape) - x.type.rank
     paddings = [
         (0, 0) if n == 1 else (start, sub(extent, add(start, size)))
         for n, start, size, extent in zip(
-            x.type.shape, op.starts[lead:], op.sizes[lead:], whole[lead:], strict=True
+            x.type.shape, op.starts[lead:], op.sizes[lead:], full_shape[lead:], strict=True
         )
     ]
-    if all(margin == (0, 0) for margin in paddings):
+    if all(padding == (0, 0) for padding in paddings):
         return x
     low, high = zip(*paddings, strict=True)
     zero = False if x.type.dtype.kind == "bool" else 0
