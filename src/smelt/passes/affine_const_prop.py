@@ -357,7 +357,7 @@ class _AffineDefiner:
 
 
 def _checked(e: Index) -> Index:
-    """Return a linear expression that cannot overflow; raise _UnknownError for others."""
+    """Return a linear expression that cannot overflow; raise `_NotAffineError` for others."""
     terms = terms_of(e)
     linear = all(len(m) <= 1 and all(a.kind in ("size", "axis") for a in m) for m, _ in terms)
     if len(terms) > TERMS or not linear or any(abs(c) > LARGEST for m, c in terms if m):

@@ -2,13 +2,13 @@
 
     conv(x: [b,c,h,w])  ->  permute(.. depthwise(conv(x): [b,h,w,o]) ..)    if predicted faster
 
-`layouts` keeps the order of the data.  But callers do not see intermediate values, and kernels are
-not equally fast in both orders.  Depthwise convolutions vectorise along channels without a partly
-filled vector, whereas short image rows (7 x 7 pixels) fill no vectors, and with channels first each
-channel's row is a memory stream of its own.  Channels last costs packing of the weights instead, in
-every call unless they are prepacked.  So the pass builds the graph with channels-last windowed
-results, keeps permutations that do not cancel as kernels of their own, and compares the predicted
-times of both graphs.
+`smelt.passes.propagate_layouts` keeps the order of the data.  But callers do not see intermediate
+values, and kernels are not equally fast in both orders.  Depthwise convolutions vectorise along
+channels without a partly filled vector, whereas short image rows (7 x 7 pixels) fill no vectors,
+and with channels first each channel's row is a memory stream of its own.  Channels last costs
+packing of the weights instead, in every call unless they are prepacked.  So the pass builds the
+graph with channels-last windowed results, keeps permutations that do not cancel as kernels of their
+own, and compares the predicted times of both graphs.
 
 The prediction uses the sizes of the first call, and counts only costs that differ between the
 orders.  Graphs that contract computed values over pixels (gradients of weights) read values in both

@@ -203,7 +203,7 @@ def _same_axis(old: Shape, new: Shape, a: int) -> int | None:
     return next(same, None)
 
 
-# ---- the product ---------------------------------------------------------------------------------
+# ---- the contraction ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +268,7 @@ def _fuse_contract(x: Node, a: int, t: int, windows: _WindowShape) -> Node | Non
 def _phase_contract(
     sides: _Factors, r: int, taps: int, extra_windows: int, windows: _WindowShape
 ) -> Node:
-    """Contract the taps that reach the positions q·step + r, for all windows and `behind` more.
+    """Contract the taps that reach the positions q·step + r, for all windows and some more.
 
     A tap v reaches them if step divides r - v·dilation.
     """
@@ -366,7 +366,7 @@ def _pad_zeros(y: Node, dim: int, low: int, high: int) -> Node:
     return _view(y, Pad(sides[0], sides[1], 0.0), y)
 
 
-# ---- less of a product ---------------------------------------------------------------------------
+# ---- slices of the result ------------------------------------------------------------------------
 
 
 def _narrow_slice(node: Node, uses: Uses) -> Node | None:

@@ -7,8 +7,8 @@ computed for its own elements only.
 
     h = x @ w; tanh(h[:, :n]), h[:, n:]  ->  t = tanh(h); t[:, :n], h[:, n:]
 
-Ranges that are combined with each other are left to `divided`.  Other passes move views in front of
-elementwise operators, so this one runs after them.
+Ranges that are combined with each other are left to `smelt.passes.split_gated_matmul`.  Other
+passes move views in front of elementwise operators, so this one runs after them.
 """
 
 from __future__ import annotations
