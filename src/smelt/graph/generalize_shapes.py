@@ -281,10 +281,8 @@ def _input(w: _Walk, node: Node) -> Sequence[Index]:
             continue
         may_vary = n >= w.leading(k, w.least) and (w.among is None or n in w.among)
         is_free = isinstance(d, int) and may_vary
-        where = (node, k) if w.apart else n
-        dims.append(
-            w.sizes.now(w.sizes.free(where, n)) if is_free else w.sizes.unknown((node, k), d)
-        )
+        key = (node, k) if w.apart else n
+        dims.append(w.sizes.now(w.sizes.free(key, n)) if is_free else w.sizes.unknown((node, k), d))
     return dims
 
 
@@ -346,11 +344,11 @@ def _slice(w: _Walk, node: Node) -> Sequence[Index]:
     assert isinstance(node.op, Slice)
     op, x = node.op, w.of(node.inputs[0])
     from_contraction = _is_from_contraction(node.inputs[0])
-    parts = [
+    ranges = [
         _slice_dim(w, (node, k), d, p, is_split=from_contraction)
         for k, (d, p) in enumerate(zip(x, zip(op.starts, op.sizes, op.steps)))
     ]
-    starts, counts = tuple(s for s, _ in parts), tuple(n for _, n in parts)
+    starts, counts = tuple(s for s, _ in ranges), tuple(n for _, n in ranges)
     w.set(node, starts=starts, sizes=counts)
     return counts
 
@@ -363,7 +361,7 @@ def _is_from_contraction(x: Node) -> bool:
 
 
 def _slice_dim(
-    w: _Walk, where: tuple[Node, int], d: Index, region: tuple[Index, Index, int], *, is_split: bool
+    w: _Walk, key: tuple[Node, int], d: Index, region: tuple[Index, Index, int], *, is_split: bool
 ) -> tuple[Index, Index]:
     """Return start and count of a slice along a dimension.
 
@@ -375,7 +373,7 @@ def _slice_dim(
     start, count, step = region
     length = w.sizes.traced(d)
     if not isinstance(start, int) or not isinstance(count, int) or not isinstance(length, int):
-        return start, w.sizes.unknown(where, count)
+        return start, w.sizes.unknown(key, count)
     if step != 1 or (count == 1 and length == 2):
         w.sizes.fix(d)
         return start, count
@@ -386,10 +384,10 @@ def _slice_dim(
         return start, sub(d, start + after)
     if is_split and isinstance(d, int):
         return start, count
-    some = w.sizes.unknown(where, count)
+    length_taken = w.sizes.unknown(key, count)
     if after == 0 or (isinstance(d, Expr) and start >= after):
-        return sub(d, add(some, after)), some
-    return start, some
+        return sub(d, add(length_taken, after)), length_taken
+    return start, length_taken
 
 
 def _pad(w: _Walk, node: Node) -> Sequence[Index]:
@@ -404,7 +402,7 @@ def _pad(w: _Walk, node: Node) -> Sequence[Index]:
 
 
 def _pad_dim(
-    w: _Walk, where: tuple[Node, int], d: Index, padding: tuple[Index, Index]
+    w: _Walk, key: tuple[Node, int], d: Index, padding: tuple[Index, Index]
 ) -> tuple[Index, Index]:
     """Return both paddings of a dimension; one wider than the dimension fills up to a size."""
     low, high = padding
@@ -413,9 +411,9 @@ def _pad_dim(
         return low, high
     if max(low, high) <= inner:
         return low, high
-    padded = w.sizes.unknown(where, low + inner + high)
-    rest = sub(padded, d)
-    return (sub(rest, high), high) if low > high else (low, sub(rest, low))
+    padded = w.sizes.unknown(key, low + inner + high)
+    total_padding = sub(padded, d)
+    return (sub(total_padding, high), high) if low > high else (low, sub(total_padding, low))
 
 
 def _concat(w: _Walk, node: Node) -> Sequence[Index]:

@@ -143,9 +143,9 @@ def _match_dimension(solved: dict[str, int], op: Input, dim: Index, n: int, axis
         solved[missing[0]] = value
     expected = evaluate(dim, solved)
     if expected != n:
-        wanted = f"{text(dim)} = {expected}" if isinstance(dim, Expr) else str(expected)
+        shown = f"{text(dim)} = {expected}" if isinstance(dim, Expr) else str(expected)
         raise ShapeError(
-            f"input {op.label}[{shape_text(op.type.shape)}]: dimension {axis} is {n}, not {wanted}"
+            f"input {op.label}[{shape_text(op.type.shape)}]: dimension {axis} is {n}, not {shown}"
         )
     return True
 

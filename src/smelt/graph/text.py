@@ -76,7 +76,7 @@ def text(graph: Graph, *, origins: bool = False) -> str:
 def name_values(graph: Graph) -> dict[Node, str]:
     """Return the printed name of each node; constants are spelled out, as `0.5:f32`."""
     names: dict[Node, str] = {node: _input(node).label for node in graph.inputs}
-    taken = set(names.values())
+    used = set(names.values())
     number = 0
     for node in graph.nodes():
         op = node.op
@@ -85,7 +85,7 @@ def name_values(graph: Graph) -> dict[Node, str]:
         elif isinstance(op, Input):
             names.setdefault(node, op.label)
         else:
-            while (name := f"v{number}") in taken:
+            while (name := f"v{number}") in used:
                 number += 1
             names[node] = name
             number += 1

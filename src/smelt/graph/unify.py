@@ -84,26 +84,26 @@ class Sizes:
         }
         return substitute(e, names, "size") if names else e
 
-    def free(self, where: Hashable, n: int) -> Expr:
-        """Return the size of key `where`, which the caller may vary and that is n now."""
-        if where not in self._free:
-            self._free[where] = self._new_size(n, unknown=False)
-        return self._free[where]
+    def free(self, key: Hashable, n: int) -> Expr:
+        """Return the size of `key`, which the caller may vary and that is n now."""
+        if key not in self._free:
+            self._free[key] = self._new_size(n, unknown=False)
+        return self._free[key]
 
-    def unknown(self, where: Hashable, fallback: Index, least: int = 2) -> Index:
+    def unknown(self, key: Hashable, fallback: Index, least: int = 2) -> Index:
         """Return a dimension that becomes what it is equated with, or else `fallback`.
 
         A dimension below `least`, and one that is a size of the traced graph, stays as it is.
-        There is one unknown for each key `where`.
+        There is one unknown for each `key`.
         """
         if self.value(fallback) < least or (isinstance(fallback, Expr) and is_size(fallback)):
             return fallback
-        if where not in self._unknown:
+        if key not in self._unknown:
             if self._is_settled:
                 return fallback
-            self._unknown[where] = created = self._new_size(self.value(fallback), unknown=True)
+            self._unknown[key] = created = self._new_size(self.value(fallback), unknown=True)
             self._fallback[sizes_of(created)[0]] = fallback
-        return self.now(self._unknown[where])
+        return self.now(self._unknown[key])
 
     def _new_size(self, n: int, *, unknown: bool) -> Expr:
         name = f"{'u' if unknown else 'n'}{len(self._is_unknown_by_name)}"
@@ -235,12 +235,12 @@ class Sizes:
     # ---- reshapes --------------------------------------------------------------------------------
 
     def regrouped(
-        self, where: Hashable, source: Sequence[Index], target: Sequence[Index]
+        self, reshape_key: Hashable, source: Sequence[Index], target: Sequence[Index]
     ) -> list[Index]:
         """Return dimensions for a reshape from `source` to `target`.
 
         Sizes that would have to be split are fixed; an unknown that is split becomes the product of
-        its parts.  `where` is the key of the reshape.
+        its parts.  `reshape_key` identifies the reshape.
 
         >>> sizes = Sizes({})
         >>> b, n = sizes.free(1, 4), sizes.free(2, 10)
@@ -256,7 +256,7 @@ class Sizes:
             self._groups_cache[key] = self._groups(source, target)
         dims_out: list[Index] = []
         for dims, new in self._groups_cache[key]:
-            dims_out += self._assign_factors((where, len(dims_out)), dims, new)
+            dims_out += self._assign_factors((reshape_key, len(dims_out)), dims, new)
         return dims_out
 
     def _groups(self, source: Sequence[Index], target: Sequence[Index]) -> _Groups:
@@ -294,7 +294,7 @@ class Sizes:
         return next((k for k, d in enumerate(dims) if self.value(d) != 1), len(dims))
 
     def _assign_factors(
-        self, where: Hashable, dims: Sequence[Index], new: Sequence[Index]
+        self, key: Hashable, dims: Sequence[Index], new: Sequence[Index]
     ) -> list[Index]:
         """Assign each factor of a group's source dimensions to one of its target dimensions."""
         dims = [self.now(d) for d in dims]
@@ -308,11 +308,11 @@ class Sizes:
             target_of = self._target_dims(factors, numbers, 0)
         unknown = [f for f in factors if self.is_unknown(f)] if target_of is None else []
         if len(factors) == len(unknown) == 1:
-            return self._split_unknown(where, factors[0], new)
+            return self._split_unknown(key, factors[0], new)
         if unknown:  # fix the unknowns that would be split, not the sizes in the same group
             for f in unknown:
                 self.fix(f)
-            return self._assign_factors(where, dims, new)
+            return self._assign_factors(key, dims, new)
         result: list[Index] = []
         factors_of: list[list[Index]] = []
         for k, d in enumerate(new if target_of is not None else ()):
@@ -330,9 +330,9 @@ class Sizes:
         )
         return result
 
-    def _split_unknown(self, where: Hashable, dim: Index, new: Sequence[Index]) -> list[Index]:
+    def _split_unknown(self, key: Hashable, dim: Index, new: Sequence[Index]) -> list[Index]:
         """Split an unknown into one unknown for each part; parts may be known before it is."""
-        result = [self.unknown((where, k), d) for k, d in enumerate(new)]
+        result = [self.unknown((key, k), d) for k, d in enumerate(new)]
         if not any(self._is_unknown_by_name.get(name) for d in result for name in sizes_of(d)):
             self._products[product(result)] = result
             self.equal(dim, product(result))

@@ -244,9 +244,9 @@ class Contract(TensorOp):
         extents = self.axis_extents(*(a.type(x) for x in inputs))
         return [
             self._transposed(a, g, extents, (sides[k], inputs[k]), (sides[1 - k], inputs[1 - k]))
-            if yes
+            if is_needed
             else None
-            for k, yes in enumerate(needed)
+            for k, is_needed in enumerate(needed)
         ]
 
     def _transposed(

@@ -83,10 +83,10 @@ class Iota(TensorOp):
 
     def reference(self, sizes: Sizes, *inputs: Array) -> Array:
         shape = dims_at(self.shape, sizes)
-        line = np.arange(shape[self.axis]).astype(self.dtype.numpy)
-        full = [1] * len(shape)
-        full[self.axis] = shape[self.axis]
-        return np.broadcast_to(line.reshape(full), shape)
+        positions = np.arange(shape[self.axis]).astype(self.dtype.numpy)
+        axis_shape = [1] * len(shape)
+        axis_shape[self.axis] = shape[self.axis]
+        return np.broadcast_to(positions.reshape(axis_shape), shape)
 
     def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
         return d.index(i[self.axis], self.dtype)

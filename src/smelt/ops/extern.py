@@ -63,12 +63,12 @@ class Extern(TensorOp):
     def reference(self, sizes: Sizes, *inputs: Array) -> Array:
         return np.asarray(EXTERNS[self.call].call(*inputs, **dict(self.options)))
 
-    def computed(self, place: Array | None, sizes: Sizes, *inputs: Array) -> Array:
+    def computed(self, destination: Array | None, sizes: Sizes, *inputs: Array) -> Array:
         into = EXTERNS[self.call].into
-        if place is None or into is None:
-            return super().computed(place, sizes, *inputs)
-        into(place, *inputs, **self._options)
-        return place
+        if destination is None or into is None:
+            return super().computed(destination, sizes, *inputs)
+        into(destination, *inputs, **self._options)
+        return destination
 
     def pullback(
         self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], needed: tuple[bool, ...]

@@ -56,8 +56,8 @@ def highest(dtype: DType) -> Number:
 def _constant_first(m: M, x: V, y: V) -> tuple[V, V] | None:
     """Return the operands of max or min, a nonzero constant first, or None.
 
-    With the constant first, `Machine.greater` and `lesser` propagate a NaN of the other operand
-    without a further test.
+    With the constant first, `Machine.greater` and `Machine.lesser` propagate a NaN of the other
+    operand without a further test.
     """
     for constant, other in ((y, x), (x, y)):
         number = m.number(constant)

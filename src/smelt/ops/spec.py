@@ -190,8 +190,8 @@ class TensorOp:
     def reference(self, sizes: Sizes, *inputs: Array) -> Array:
         raise NotImplementedError  # pragma: no cover - every row overrides
 
-    def computed(self, place: Array | None, sizes: Sizes, *inputs: Array) -> Array:
-        """Compute `reference`, writing the result to `place` if that is given and possible."""
+    def computed(self, destination: Array | None, sizes: Sizes, *inputs: Array) -> Array:
+        """Compute `reference`, in `destination` if given and if the operator can write there."""
         return self.reference(sizes, *inputs)
 
     def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:

@@ -154,18 +154,24 @@ def _contraction(node: Node, sizes: Sizes, *, prepacked: bool) -> float:
         pixels = [a for a in op.out if a in data_axes - other]
         if len(pixels) < _MIN_PIXEL_AXES:
             continue
-        product_terms, fresh = count(op.summed()), count(set(op.out) - data_axes)
-        each, channels = count(data_axes & other & {*op.out}), op.out[-1] not in pixels
-        vector_length = count(_trailing_axes(op.out, pixels)) if not channels else max(fresh, each)
+        product_terms, out_channels = count(op.summed()), count(set(op.out) - data_axes)
+        shared_channels, channels = count(data_axes & other & {*op.out}), op.out[-1] not in pixels
+        vector_length = (
+            count(_trailing_axes(op.out, pixels))
+            if not channels
+            else max(out_channels, shared_channels)
+        )
         filled = vector_length / (ceil(vector_length / LANES) * LANES) if vector_length else 1.0
         inner = axes_of(terms[memory_order(x)[-1]])
         read = _count(_source(x).type.shape, sizes)
         across = channels and _windowed(node) and bool(set(inner) & set(pixels))
         if {*op.out} <= data_axes:  # depthwise
-            once, tap = STENCIL[channels]
-            most = max(read, count(op.out))
+            element_ns, term_ns = STENCIL[channels]
+            elements = max(read, count(op.out))
             return (
-                most * once / filled + count(op.out) * tap * product_terms + TURNED * read * across
+                elements * element_ns / filled
+                + count(op.out) * term_ns * product_terms
+                + TURNED * read * across
             )
         weights, windowed = sides[1 - data][1], _windowed(node)
         if windowed:

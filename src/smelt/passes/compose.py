@@ -164,12 +164,12 @@ def slice_(node: Node) -> Node:
         return _view(node, Slice(starts, op.sizes, steps), x.inputs[0])
     if isinstance(inner, Permute):
         back = [inner.perm.index(a) for a in range(len(inner.perm))]
-        box = Slice(
+        region = Slice(
             tuple(op.starts[b] for b in back),
             tuple(op.sizes[b] for b in back),
             tuple(op.steps[b] for b in back),
         )
-        return _view(node, inner, _view(node, box, x.inputs[0]))
+        return _view(node, inner, _view(node, region, x.inputs[0]))
     if isinstance(inner, Expand):
         return _slice_of_expand(node, op, x.inputs[0])
     if isinstance(inner, Pad):
@@ -183,10 +183,10 @@ def _slice_of_expand(node: Node, op: Slice, y: Node) -> Node:
         (0, 1, 1) if n == 1 else (op.starts[lead + a], op.sizes[lead + a], op.steps[lead + a])
         for a, n in enumerate(y.type.shape)
     ]
-    box = Slice(
+    region = Slice(
         tuple(p[0] for p in ranges), tuple(p[1] for p in ranges), tuple(p[2] for p in ranges)
     )
-    return _view(node, Expand(op.sizes), _view(node, box, y))
+    return _view(node, Expand(op.sizes), _view(node, region, y))
 
 
 def _last(start: Index, count: Index, step: int) -> Index:
@@ -250,13 +250,13 @@ def flip(node: Node) -> Node:
     if isinstance(x.op, Flip):
         return _view(node, Flip(tuple(sorted({*axes} ^ {*x.op.axes}))), x.inputs[0])
     if isinstance(x.op, Slice):
-        box = x.op
+        region = x.op
         ranges = [
             (_last(start, count, step), -step) if a in axes else (start, step)
-            for a, (start, count, step) in enumerate(zip(box.starts, box.sizes, box.steps))
+            for a, (start, count, step) in enumerate(zip(region.starts, region.sizes, region.steps))
         ]
         starts, steps = tuple(t[0] for t in ranges), tuple(t[1] for t in ranges)
-        return _view(node, Slice(starts, box.sizes, steps), x.inputs[0])
+        return _view(node, Slice(starts, region.sizes, steps), x.inputs[0])
     if isinstance(x.op, Permute):
         inner = Flip(tuple(sorted(x.op.perm[a] for a in axes)))
         return _view(node, x.op, _view(node, inner, x.inputs[0]))

@@ -41,7 +41,7 @@ Uses = Mapping[Node, int]
 
 
 def laid(graph: Graph) -> Graph:
-    """Rewrite sums of sheared contractions as contractions over windows.
+    """Rewrite sums of sheared contractions (col2im) as contractions over windows.
 
     >>> from smelt.graph.text import parse, text
     >>> print(
@@ -331,11 +331,11 @@ def _factors(x: Node, a: int, t: int) -> _Factors | None:
     if op.padded or op.dtype not in (None, x.type.dtype):
         return None
     for k, (terms, other_terms) in enumerate(((op.left, op.right), (op.right, op.left))):
-        dim, place = _bare_dim(terms, op.out[a]), _bare_dim(other_terms, op.out[t])
-        if dim is None or place is None or min(dim, place) < 0:
+        dim, tap_dim = _bare_dim(terms, op.out[a]), _bare_dim(other_terms, op.out[t])
+        if dim is None or tap_dim is None or min(dim, tap_dim) < 0:
             continue
         if _bare_dim(other_terms, op.out[a]) == _bare_dim(terms, op.out[t]) == -1:
-            return _Factors(x, t, k, dim, place)
+            return _Factors(x, t, k, dim, tap_dim)
     return None
 
 
@@ -399,7 +399,9 @@ def _slice_contract(node: Node, x: Node) -> Node | None:
     if any(_bare_dim(terms, name) is None for name in ranges for terms, _ in sides):
         return None
     parts = [
-        _slice_operand(y, {_bare_dim(terms, name): pick for name, pick in ranges.items()})
+        _slice_operand(
+            y, {_bare_dim(terms, name): position_range for name, position_range in ranges.items()}
+        )
         for terms, y in sides
     ]
     op = replace(x.op, extents=tuple(e for e in x.op.extents if e[0] not in ranges))
@@ -411,12 +413,12 @@ def _slice_interleaved(node: Node, x: Node, uses: Uses) -> Node | None:
 
     Position i of the slice is position (first + i) // step of part (first + i) % step.
     """
-    box, interleaved = node.op, x.inputs[0] if x.inputs else x
-    assert isinstance(box, Slice)
+    region, interleaved = node.op, x.inputs[0] if x.inputs else x
+    assert isinstance(region, Slice)
     if isinstance(x.op, Slice) and set(x.op.steps) == {1}:
-        starts = tuple(map(add, x.op.starts, box.starts))
+        starts = tuple(map(add, x.op.starts, region.starts))
         return _slice_interleaved(
-            _view(node, replace(box, starts=starts), interleaved), interleaved, uses
+            _view(node, replace(region, starts=starts), interleaved), interleaved, uses
         )
     if not isinstance(x.op, Reshape) or not isinstance(interleaved.op, Concat):
         return None
@@ -431,53 +433,59 @@ def _slice_interleaved(node: Node, x: Node, uses: Uses) -> Node | None:
         or x.type.shape != (*part_shape[:a], mul(part_shape[a], step), *part_shape[a + 1 :])
     ):
         return None
-    first, rows = box.starts[a], floordiv(add(box.sizes[a], step - 1), step)
-    beyond = sub(mul(part_shape[a], step), add(first, mul(rows, step)))
-    sizes = (*box.sizes[:a], rows, *box.sizes[a + 1 :])
-    if box.steps[a] != 1 or not isinstance(first, int) or (sizes == part_shape and not first):
+    first, rows = region.starts[a], floordiv(add(region.sizes[a], step - 1), step)
+    excess = sub(mul(part_shape[a], step), add(first, mul(rows, step)))
+    sizes = (*region.sizes[:a], rows, *region.sizes[a + 1 :])
+    if region.steps[a] != 1 or not isinstance(first, int) or (sizes == part_shape and not first):
         return None
-    if not isinstance(beyond, int) or beyond < 0:
+    if not isinstance(excess, int) or excess < 0:
         return None
     slices: list[Node] = []
     for r in range(first, first + step):
-        starts = (*box.starts[:a], r // step, *box.starts[a + 1 :])
-        part = _sliced_value(parts[r % step].inputs[0], Slice(starts, sizes, box.steps), uses)
+        starts = (*region.starts[:a], r // step, *region.starts[a + 1 :])
+        part = _sliced_value(parts[r % step].inputs[0], Slice(starts, sizes, region.steps), uses)
         slices.append(_view(x, Reshape((*sizes[: a + 1], 1, *sizes[a + 1 :])), part))
     interleaved = _view(x, Concat(a + 1), *slices)
     interleaved = _view(x, Reshape((*sizes[:a], mul(rows, step), *sizes[a + 1 :])), interleaved)
-    return _sliced_value(interleaved, Slice((0,) * len(sizes), box.sizes, (1,) * len(sizes)), uses)
+    return _sliced_value(
+        interleaved, Slice((0,) * len(sizes), region.sizes, (1,) * len(sizes)), uses
+    )
 
 
-def _sliced_value(x: Node, box: Slice, uses: Uses) -> Node:
+def _sliced_value(x: Node, region: Slice, uses: Uses) -> Node:
     """Slice x, and push the slice into it if possible."""
-    if (box.starts, box.sizes, box.steps) == ((0,) * x.type.rank, x.type.shape, (1,) * x.type.rank):
+    if (region.starts, region.sizes, region.steps) == (
+        (0,) * x.type.rank,
+        x.type.shape,
+        (1,) * x.type.rank,
+    ):
         return x
-    node = _view(x, box, x)
+    node = _view(x, region, x)
     return _narrow_slice(node, uses) or node
 
 
-def _slice_operand(y: Node, cut: Mapping[int | None, tuple[Index, Index, int]]) -> Node:
+def _slice_operand(y: Node, ranges: Mapping[int | None, tuple[Index, Index, int]]) -> Node:
     """Slice dimensions of an operand; of a window's dimension by taking fewer windows."""
-    if not any(k is not None and k >= 0 for k in cut):
+    if not any(k is not None and k >= 0 for k in ranges):
         return y
-    if isinstance(y.op, Window) and y.type.rank - 1 not in cut:
+    if isinstance(y.op, Window) and y.type.rank - 1 not in ranges:
         (x,), op = y.inputs, y.op
-        inner_cut = dict(cut)
-        if op.axis in cut:
-            start, count, step = cut[op.axis]
+        inner_ranges = dict(ranges)
+        if op.axis in ranges:
+            start, count, step = ranges[op.axis]
             if step < 1 or count == 0:
-                return _sliced(y, cut)
+                return _sliced(y, ranges)
             reach = (op.extent - 1) * op.dilation + 1
             span = add(mul(sub(count, 1), step * op.step), reach)
-            inner_cut[op.axis] = (mul(start, op.step), span, 1)
+            inner_ranges[op.axis] = (mul(start, op.step), span, 1)
             op = replace(op, step=step * op.step)
-        return _view(y, op, _slice_operand(x, inner_cut))
-    return _sliced(y, cut)
+        return _view(y, op, _slice_operand(x, inner_ranges))
+    return _sliced(y, ranges)
 
 
-def _sliced(y: Node, cut: Mapping[int | None, tuple[Index, Index, int]]) -> Node:
-    ranges = [cut.get(k, (0, n, 1)) for k, n in enumerate(y.type.shape)]
-    starts, sizes, steps = (tuple(p[k] for p in ranges) for k in range(3))
+def _sliced(y: Node, ranges: Mapping[int | None, tuple[Index, Index, int]]) -> Node:
+    full = [ranges.get(k, (0, n, 1)) for k, n in enumerate(y.type.shape)]
+    starts, sizes, steps = (tuple(p[k] for p in full) for k in range(3))
     return _view(y, Slice(starts, sizes, steps), y)  # type: ignore[arg-type]
 
 

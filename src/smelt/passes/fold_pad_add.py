@@ -43,7 +43,7 @@ class _PaddedPart(NamedTuple):
 
 
 def margins(graph: Graph) -> Graph:
-    """Concatenate arrays that are padded with zeros where the others lie, instead of adding them.
+    """Concatenate arrays that are padded with zeros around disjoint ranges, instead of adding them.
 
     >>> from smelt.graph.text import parse, text
     >>> print(

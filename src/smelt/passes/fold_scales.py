@@ -67,8 +67,10 @@ def scales(graph: Graph) -> Graph:
     readers, outputs = users(graph), set(graph.outputs)
     scaled: dict[Node, _Scaled] = {}
     for node in graph.nodes():
-        alone = [x for x in node.inputs if x not in outputs and len(readers[x]) == 1]
-        value = _contraction(node, constants) or _scaled_or_shifted(node, scaled, constants, alone)
+        single_use = [x for x in node.inputs if x not in outputs and len(readers[x]) == 1]
+        value = _contraction(node, constants) or _scaled_or_shifted(
+            node, scaled, constants, single_use
+        )
         if value is not None:
             scaled[node] = value
     dims = {node: k for node, v in scaled.items() if (k := _weight_dim(v)) is not None}
@@ -106,8 +108,8 @@ def _contraction(node: Node, constants: Mapping[Node, bool]) -> _Scaled | None:
     if not isinstance(node.op, Contract) or node in constants or not node.type.dtype.is_float:
         return None
     sides = [k for k, x in enumerate(node.inputs) if constants.get(x)]
-    same = sides and node.inputs[sides[0]].type.dtype == node.type.dtype
-    return _Scaled(node, sides[0]) if same else None
+    is_own_type = sides and node.inputs[sides[0]].type.dtype == node.type.dtype
+    return _Scaled(node, sides[0]) if is_own_type else None
 
 
 def _scaled_or_shifted(

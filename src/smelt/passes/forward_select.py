@@ -119,16 +119,16 @@ def _evaluate_uncached(x: Node, box: Box, cache: Known) -> Array | None:
     op = x.op
     if isinstance(op, Iota):
         start, size, step = box[op.axis]
-        line = (start + step * np.arange(size)).astype(op.dtype.numpy)
-        return line.reshape([size if a == op.axis else 1 for a in range(len(box))])
+        positions = (start + step * np.arange(size)).astype(op.dtype.numpy)
+        return positions.reshape([size if a == op.axis else 1 for a in range(len(box))])
     if not isinstance(op, (Map, Cast)):
         number = splat(x)
         return None if number is None else number.op.reference({})
     operands: list[Array] = []
     for z in x.inputs:
         lead = len(box) - z.type.rank
-        part = [(0, 1, 1) if n == 1 else box[a] for a, n in enumerate(z.type.shape, lead)]
-        values = _evaluate(z, tuple(part), cache)
+        operand_box = [(0, 1, 1) if n == 1 else box[a] for a, n in enumerate(z.type.shape, lead)]
+        values = _evaluate(z, tuple(operand_box), cache)
         if values is None:
             return None
         operands.append(values)

@@ -1,4 +1,4 @@
-"""Hoist broadcasts out of contractions: compute repeated products once, and broadcast the result.
+"""Hoist broadcasts out of contractions: compute repeated products once, and repeat the result.
 
 Grouped-query attention (GQA) often repeats keys for the heads that share them, and merges the heads
 with other axes.  All of these heads get the same products, but the views that repeat and merge hide
@@ -97,17 +97,17 @@ def _uses(terms: Terms, name: str) -> int:
     return sum(name in axes_of(t) for t in terms)
 
 
-def _expand_result(hoisted: Node, node: Node, parts: list[Factors | None]) -> Node:
+def _expand_result(hoisted: Node, node: Node, repeated_dims: list[Factors | None]) -> Node:
     """Broadcast a hoisted result to the shape of the original."""
-    narrow: list[Index] = []
-    wide: list[Index] = []
-    for n, dims in zip(node.type.shape, parts, strict=True):
+    hoisted_shape: list[Index] = []
+    full_shape: list[Index] = []
+    for n, dims in zip(node.type.shape, repeated_dims, strict=True):
         for f in dims or (Factor(n, False),):
-            narrow.append(1 if f.same else f.extent)
-            wide.append(f.extent)
-    reshaped = _reshaped(hoisted, tuple(narrow))
+            hoisted_shape.append(1 if f.same else f.extent)
+            full_shape.append(f.extent)
+    reshaped = _reshaped(hoisted, tuple(hoisted_shape))
     return _reshaped(
-        build.apply(Expand(tuple(wide)), reshaped, origin=node.origin), node.type.shape
+        build.apply(Expand(tuple(full_shape)), reshaped, origin=node.origin), node.type.shape
     )
 
 

@@ -60,13 +60,13 @@ def joined(graph: Graph) -> Graph:
     concats = {x for x in graph.nodes() if isinstance(x.op, Concat) and _pays(x)}
     if not concats:
         return graph
-    readers, outputs, parts = users(graph), set(graph.outputs), _Slices()
+    readers, outputs, slices = users(graph), set(graph.outputs), _Slices()
 
     def change(node: Node, old: Node) -> Node:
         if isinstance(node.op, Reduce):
             for concat_axis in _concats_along_axes(old, concats):
                 if not _is_read_whole(concat_axis, readers, outputs):
-                    return _split(node, concat_axis, parts)
+                    return _split(node, concat_axis, slices)
         return node
 
     return rebuild_from(graph, change)
@@ -141,7 +141,7 @@ def _is_read_whole(
     return False
 
 
-def _split(node: Node, join: _ConcatAxis, parts: _Slices) -> Node:
+def _split(node: Node, join: _ConcatAxis, slices: _Slices) -> Node:
     """Combine reductions of the pieces into the reduction of the whole."""
     op, (x,) = node.op, node.inputs
     assert isinstance(op, Reduce)
@@ -152,7 +152,7 @@ def _split(node: Node, join: _ConcatAxis, parts: _Slices) -> Node:
     start: Index = 0
     for piece in join.concat.inputs:
         width = piece.type.shape[join.axis]
-        operand = build.cast(parts.of(x, join.axis, start, width), accumulator_type)
+        operand = build.cast(slices.of(x, join.axis, start, width), accumulator_type)
         partials.append(build.apply(op, operand, origin=node.origin))
         start = add(start, width)
     total = reduce(lambda y, z: build.map(op.row.scalar, y, z, origin=node.origin), partials)
@@ -188,5 +188,5 @@ class _Slices:
         starts: list[Index] = [0] * x.type.rank
         sizes = list(x.type.shape)
         starts[a], sizes[a] = start, width
-        box = Slice(tuple(starts), tuple(sizes), (1,) * x.type.rank)
-        return build.apply(box, x, origin=x.origin)
+        region = Slice(tuple(starts), tuple(sizes), (1,) * x.type.rank)
+        return build.apply(region, x, origin=x.origin)

@@ -88,12 +88,12 @@ def _slices_of_contractions(graph: Graph) -> dict[Node, Node]:
         elif isinstance(x.op, Reshape) and x.inputs[0] in slices:
             slices[x] = slices[x.inputs[0]]
         elif isinstance(x.op, (Map, Cast)):
-            boxes = {slices[z] for z in x.inputs if z in slices}
+            sources = {slices[z] for z in x.inputs if z in slices}
             compatible = all(_is_compatible(z, x, slices) for z in x.inputs)
-            if len(boxes) > 1 or (boxes and not compatible) or not mixed.isdisjoint(x.inputs):
+            if len(sources) > 1 or (sources and not compatible) or not mixed.isdisjoint(x.inputs):
                 mixed.add(x)
-            elif boxes:
-                slices[x] = boxes.pop()
+            elif sources:
+                slices[x] = sources.pop()
             elif any(z in contractions and z.type.shape == x.type.shape for z in x.inputs):
                 contractions.add(x)
     return slices

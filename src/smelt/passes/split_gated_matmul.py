@@ -81,12 +81,12 @@ def divided(graph: Graph, sizes: Sizes | None = None) -> Graph:
     for node in nodes:
         if isinstance(node.op, Contract):
             chain = _elementwise_chain(node, readers, outputs)
-            cut = _find_split(chain, readers, known_sizes) if chain else None
-            cuts.update(dict.fromkeys(readers[chain[-1]], cut) if cut else {})
+            split = _find_split(chain, readers, known_sizes) if chain else None
+            cuts.update(dict.fromkeys(readers[chain[-1]], split) if split else {})
 
     def change(node: Node, old: Node) -> Node:
-        cut = cuts.get(old)
-        return node if cut is None else _compute_part(node, node.inputs[0], cut, cut.path)
+        split = cuts.get(old)
+        return node if split is None else _compute_part(node, node.inputs[0], split, split.path)
 
     return rebuild_from(graph, change) if cuts else graph
 
@@ -127,14 +127,14 @@ def _find_split(chain: Sequence[Node], readers: Readers, sizes: Sizes) -> _Split
     is_plain = all(bare_axis(t) is not None for t in (*op.left, *op.right))
     if len(parts) < 2 or op.padded or not is_plain:
         return None
-    boxes = [x.op for x in parts if isinstance(x.op, Slice)]
+    regions = [x.op for x in parts if isinstance(x.op, Slice)]
     sliced_axes = {
         a
-        for box in boxes
+        for region in regions
         for a, n in enumerate(shape)
-        if (box.starts[a], box.sizes[a], box.steps[a]) != (0, n, 1)
+        if (region.starts[a], region.sizes[a], region.steps[a]) != (0, n, 1)
     }
-    if len(sliced_axes) != 1 or any(step != 1 for box in boxes for step in box.steps):
+    if len(sliced_axes) != 1 or any(step != 1 for region in regions for step in region.steps):
         return None
     (a,) = sliced_axes
     if len(shape) == 2 and a == 0:
@@ -144,10 +144,10 @@ def _find_split(chain: Sequence[Node], readers: Readers, sizes: Sizes) -> _Split
     if len(factor) != 1 or names[factor[0]].count(op.out[a]) != 1:
         return None
     rows = [n for n, name in zip(shape, op.out, strict=True) if name not in names[factor[0]]]
-    narrow = min(_extent(box.sizes[a], sizes) for box in boxes) < WIDTH
-    if narrow or prod(_extent(n, sizes) for n in rows) < ROWS:
+    is_narrow = min(_extent(region.sizes[a], sizes) for region in regions) < WIDTH
+    if is_narrow or prod(_extent(n, sizes) for n in rows) < ROWS:
         return None
-    if not _are_disjoint(boxes, a) or not _are_combined(parts, readers):
+    if not _are_disjoint(regions, a) or not _are_combined(parts, readers):
         return None
     path = [tuple(k for k, z in enumerate(y.inputs) if z is x) for x, y in pairwise(chain)]
     return _Split(a, factor[0], names[factor[0]].index(op.out[a]), tuple(path[::-1]))
@@ -157,11 +157,11 @@ def _extent(n: Index, at: Sizes) -> int:
     return n if isinstance(n, int) else int(evaluate(n, at))
 
 
-def _are_disjoint(boxes: Sequence[Slice], a: int) -> bool:
+def _are_disjoint(regions: Sequence[Slice], a: int) -> bool:
     """Whether slices are disjoint for all sizes."""
-    static = [box for box in boxes if isinstance(box.starts[a], int)]
-    symbolic = [box for box in boxes if not isinstance(box.starts[a], int)]
-    order = [*sorted(static, key=lambda box: int(box.starts[a])), *symbolic]  # type: ignore[arg-type]
+    static = [region for region in regions if isinstance(region.starts[a], int)]
+    symbolic = [region for region in regions if not isinstance(region.starts[a], int)]
+    order = [*sorted(static, key=lambda region: int(region.starts[a])), *symbolic]  # type: ignore[arg-type]
     gaps = [sub(y.starts[a], add(x.starts[a], x.sizes[a])) for x, y in pairwise(order)]
     return all(isinstance(gap, int) and gap >= 0 for gap in gaps)
 
@@ -183,10 +183,10 @@ def _are_combined(parts: Sequence[Node], readers: Readers) -> bool:
     return False
 
 
-def _compute_part(view: Node, x: Node, cut: _Split, path: tuple[tuple[int, ...], ...]) -> Node:
+def _compute_part(view: Node, x: Node, split: _Split, path: tuple[tuple[int, ...], ...]) -> Node:
     """Compute one slice of an elementwise chain from a slice of the weights."""
     if path:
-        inner = _compute_part(view, x.inputs[path[0][0]], cut, path[1:])
+        inner = _compute_part(view, x.inputs[path[0][0]], split, path[1:])
         operands = [
             inner if k in path[0] else sliced(view, x, z) if z.type.shape else z
             for k, z in enumerate(x.inputs)
@@ -195,11 +195,11 @@ def _compute_part(view: Node, x: Node, cut: _Split, path: tuple[tuple[int, ...],
     region, op, factors = view.op, x.op, list(x.inputs)
     assert isinstance(region, Slice)
     assert isinstance(op, Contract)
-    y = factors[cut.factor]
+    y = factors[split.factor]
     starts: list[Index] = [0] * y.type.rank
     sizes = list(y.type.shape)
-    starts[cut.dim], sizes[cut.dim] = region.starts[cut.axis], region.sizes[cut.axis]
+    starts[split.dim], sizes[split.dim] = region.starts[split.axis], region.sizes[split.axis]
     less = Slice(tuple(starts), tuple(sizes), (1,) * y.type.rank)
-    factors[cut.factor] = settle(build.apply(less, y, origin=view.origin))
-    extents = tuple(e for e in op.extents if e[0] != op.out[cut.axis])
+    factors[split.factor] = settle(build.apply(less, y, origin=view.origin))
+    extents = tuple(e for e in op.extents if e[0] != op.out[split.axis])
     return build.apply(replace(op, extents=extents), *factors, origin=x.origin)

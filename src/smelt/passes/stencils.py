@@ -62,8 +62,8 @@ def _mark(node: Node) -> Node:
     computed = any(
         _is_computed(x) and is_reused for x, is_reused in zip(node.inputs, reused, strict=True)
     )
-    # Weights beside an operand with few terms per element are gathered once for many of them,
-    # unless tiles read the operand in place.
+    # If elements of the operand are in few terms each, strided weights are gathered once for many
+    # of these, unless tiles read the operand in place.
     strided_operand = any(
         _is_strided(op, *s)
         and (reused[1 - k] or not reused[k] or _is_read_in_place(op, *sides[1 - k]))

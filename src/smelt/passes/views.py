@@ -168,10 +168,10 @@ def sliced(node: Node, x: Node, z: Node) -> Node:
         else (op.starts[lead + a], op.sizes[lead + a], op.steps[lead + a])
         for a, n in enumerate(z.type.shape)
     ]
-    box = Slice(
+    region = Slice(
         tuple(p[0] for p in ranges), tuple(p[1] for p in ranges), tuple(p[2] for p in ranges)
     )
-    return _view(node, box, z)
+    return _view(node, region, z)
 
 
 def _flip(node: Node, x: Node, z: Node) -> Node | None:
