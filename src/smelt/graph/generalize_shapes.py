@@ -81,8 +81,8 @@ def generalize(
 ) -> Iterator[Generalized]:
     """Yield general versions of a graph, likeliest first, sizes named in order of appearance.
 
-    Later ones are those that another trace of the program may have led to.  Yields nothing if there
-    would be too many sizes, or if a value has no elements.
+    Later ones are those that another trace of the program may have been generalised to.  Yields
+    nothing if there would be too many sizes, or if a value has no elements.
 
     Args:
         graph: the graph as traced.
@@ -211,7 +211,7 @@ class _Walk:
     # ---- the graph -------------------------------------------------------------------------------
 
     def _build(self) -> Generalized | None:
-        names, meant = self._new_names()
+        names, traced_values = self._new_names()
         if len(names) > MOST_SIZES + len(size_names(self.graph)):
             return None
 
@@ -221,7 +221,7 @@ class _Walk:
 
         @cache
         def traced(e: Index) -> Index:
-            return substitute(e, meant, "size")
+            return substitute(e, traced_values, "size")
 
         new: dict[Node, Node] = {}
         for node in self.nodes:
@@ -235,7 +235,9 @@ class _Walk:
             _check(node, new[node], traced)
         ins, outs = (tuple([new[n] for n in s]) for s in (self.graph.inputs, self.graph.outputs))
         facts = tuple(Fact(renamed(f.left), f.relation, renamed(f.right)) for f in self.graph.facts)
-        return Generalized(Graph(self.graph.name, ins, outs, facts, self.graph.checks), meant, new)
+        return Generalized(
+            Graph(self.graph.name, ins, outs, facts, self.graph.checks), traced_values, new
+        )
 
     def _new_names(self) -> tuple[dict[str, Index], dict[str, Index]]:
         """Return new names of the sizes, in order of appearance, and their traced values."""
@@ -251,12 +253,12 @@ class _Walk:
         return names, traced
 
 
-def _check(old: Node, new: Node, back: Callable[[Index], Index]) -> None:
+def _check(old: Node, new: Node, traced: Callable[[Index], Index]) -> None:
     """Check that a general node with its sizes substituted is the traced node."""
-    op = map_indices(new.op, back)
+    op = map_indices(new.op, traced)
     if isinstance(op, SizeOf) and isinstance(old.op, Constant) and op.expr == old.op.value:
         op = old.op
-    if map_type(new.type, back) != old.type or op != old.op:
+    if map_type(new.type, traced) != old.type or op != old.op:
         raise InternalError(f"{old.op} of {old.type} became {new.op} of {new.type}")
 
 

@@ -265,9 +265,8 @@ class Sizes:
         s = t = 0
         while s < len(source) or t < len(target):
             if self._leading_ones(source[s:]) > self._leading_ones(target[t:]) and source[s] == 1:
-                groups.append(
-                    ([1], [])
-                )  # drop a literal 1 rather than a size that is 1 in the trace
+                # Drop a literal 1 rather than a size that is 1 in the trace.
+                groups.append(([1], []))
                 s += 1
                 continue
             dims, new = list(source[s : s + 1]), list(target[t : t + 1])

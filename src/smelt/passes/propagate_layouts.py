@@ -248,14 +248,14 @@ def _concat(node: Node, _: Perm) -> Node:
 # ---- contractions ----------------------------------------------------------------------------
 
 
-def _contract(node: Node, _: Perm, *, sought: bool = False) -> Node:
+def _contract(node: Node, _: Perm, *, channels_last: bool = False) -> Node:
     """Store the result of a contraction in the order of its data."""
     op = node.op
     assert isinstance(op, Contract)
-    return _in_data_order(node, [(a,) for a in op.out], sought)
+    return _in_data_order(node, [(a,) for a in op.out], channels_last)
 
 
-def _reshaped_contract(node: Node, _: Perm, *, sought: bool = False) -> Node:
+def _reshaped_contract(node: Node, _: Perm, *, channels_last: bool = False) -> Node:
     """Store a contraction in the order of its data, with axes that a reshape merges adjacent."""
     (x,) = node.inputs
     perm = _permutation_of(x) or tuple(range(x.type.rank))
@@ -266,7 +266,7 @@ def _reshaped_contract(node: Node, _: Perm, *, sought: bool = False) -> Node:
         for source, _target in split_groups(x.type.shape, node.type.shape):
             merged.append(tuple(out[position : position + len(source)]))
             position += len(source)
-        reordered = _in_data_order(inner, [group for group in merged if group], sought)
+        reordered = _in_data_order(inner, [group for group in merged if group], channels_last)
         if reordered is not inner:
             x = settle(build.apply(Permute(perm), reordered, origin=x.origin))
             node = build.apply(node.op, x, origin=node.origin)
@@ -278,17 +278,17 @@ Axes = tuple[str, ...]
 Terms = tuple[Index, ...]
 
 
-def _in_data_order(node: Node, merged: Sequence[Axes], sought: bool) -> Node:
+def _in_data_order(node: Node, merged: Sequence[Axes], channels_last: bool) -> Node:
     """Store a contraction's result in the order of its data, if one operand qualifies as such.
 
-    Axes that are `merged` later stay adjacent.  With `sought`, its channels go last even if the
-    data has them elsewhere.
+    Axes that are `merged` later stay adjacent.  With `channels_last`, its channels go last even if
+    the data has them elsewhere.
     """
     op = node.op
     assert isinstance(op, Contract)
     sides = list(zip((op.left, op.right), node.inputs, strict=True))
     for data, other in (sides, sides[::-1]):
-        order = _result_order(node, data, other[0], merged, sought)
+        order = _result_order(node, data, other[0], merged, channels_last)
         if order is not None and order != op.out:
             perm = tuple(order.index(a) for a in op.out)
             return _permuted(node, perm, replace(op, out=order), *node.inputs)
@@ -296,11 +296,11 @@ def _in_data_order(node: Node, merged: Sequence[Axes], sought: bool) -> Node:
 
 
 def _result_order(
-    node: Node, data: tuple[Terms, Node], other: Terms, merged: Sequence[Axes], sought: bool
+    node: Node, data: tuple[Terms, Node], other: Terms, merged: Sequence[Axes], channels_last: bool
 ) -> Axes | None:
     """Return the axes of the result in the order of the data, or None.
 
-    With `sought`, axes that both operands have follow those that a window slides along.
+    With `channels_last`, axes that both operands have follow those that a window slides along.
     """
     op, (terms, x) = node.op, data
     assert isinstance(op, Contract)
@@ -318,15 +318,15 @@ def _result_order(
     if sorted(a for a in stored if a in op.out) != sorted(a for a in op.out if a in used):
         return None
     ends_in_reduction = stored[-1] not in op.out and stored[-1] in seen
-    sought = sought and isinstance(x.op, Window)
+    channels_last = channels_last and isinstance(x.op, Window)
     if (
         other_groups
         and not ends_in_reduction
-        and not (sought or (isinstance(x.op, Window) and _has_mismatched_orders(node)))
+        and not (channels_last or (isinstance(x.op, Window) and _has_mismatched_orders(node)))
     ):
         return None
     data_groups.sort(key=lambda group: next(n for n, a in enumerate(stored) if a in group))
-    if sought:
+    if channels_last:
         data_groups.sort(key=lambda group: not set(group).isdisjoint(seen))
     return tuple(a for group in (*data_groups, *other_groups) for a in group)
 
@@ -397,7 +397,7 @@ _LAYOUT_CHOICES: dict[type[TensorOp], Rule] = {
 """Rules of operators that choose their result's order even if no operand is permuted."""
 CHANNELS_LAST = RULES | {
     Concat: _concat,
-    Contract: partial(_contract, sought=True),
-    Reshape: partial(_reshaped_contract, sought=True),
+    Contract: partial(_contract, channels_last=True),
+    Reshape: partial(_reshaped_contract, channels_last=True),
 }
 """Rules that put channels of windowed contractions last, whatever the data's order."""

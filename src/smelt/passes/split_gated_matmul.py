@@ -77,18 +77,18 @@ def divided(graph: Graph, sizes: Sizes | None = None) -> Graph:
         return graph
     readers, outputs = users(graph), set(graph.outputs)
     known_sizes = dict.fromkeys(size_names(graph), GUESS) | dict(sizes or {})
-    cuts: dict[Node, _Split] = {}
+    splits: dict[Node, _Split] = {}
     for node in nodes:
         if isinstance(node.op, Contract):
             chain = _elementwise_chain(node, readers, outputs)
             split = _find_split(chain, readers, known_sizes) if chain else None
-            cuts.update(dict.fromkeys(readers[chain[-1]], split) if split else {})
+            splits.update(dict.fromkeys(readers[chain[-1]], split) if split else {})
 
     def change(node: Node, old: Node) -> Node:
-        split = cuts.get(old)
+        split = splits.get(old)
         return node if split is None else _compute_part(node, node.inputs[0], split, split.path)
 
-    return rebuild_from(graph, change) if cuts else graph
+    return rebuild_from(graph, change) if splits else graph
 
 
 @dataclass(frozen=True, slots=True)

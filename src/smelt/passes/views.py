@@ -104,14 +104,10 @@ def _reshape_pieces(node: Node, old: Node, joins: Container[Node]) -> Node:
     """Reshape the pieces of a concatenation, where each fills whole rows of the new shape."""
     if not isinstance(node.op, Reshape):
         return node
-    perm, join, original = None, node.inputs[0], old.inputs[0]
+    perm, join, prior = None, node.inputs[0], old.inputs[0]
     if isinstance(join.op, Permute):
-        perm, join, original = (
-            join.op,
-            join.inputs[0],
-            original.inputs[0] if original.inputs else original,
-        )
-    if original not in joins or not isinstance(join.op, Concat):
+        perm, join, prior = join.op, join.inputs[0], prior.inputs[0] if prior.inputs else prior
+    if prior not in joins or not isinstance(join.op, Concat):
         return node
     a = join.op.axis if perm is None else perm.perm.index(join.op.axis)
     parts = join.inputs if perm is None else [_view(node, perm, x) for x in join.inputs]
