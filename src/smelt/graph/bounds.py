@@ -42,14 +42,14 @@ Span = tuple[Index | None, Index | None]
 
 _UNKNOWN: Span = (None, None)
 _MAX_DEPTH = 24
-"""Most operators that are followed back."""
+"""Maximum number of operators that are followed back."""
 _INDEX_BITS = 32
 """Integers of so many bits can index any axis.  Sums are followed in 64-bit integers only, with
 constant terms of fewer bits than this, so that none wraps around."""
 _COEFFICIENT_BITS = 12
-"""Most bits of a coefficient of sizes: sizes, and products of two of them, are below 2**48."""
+"""Maximum bits of a coefficient of sizes: sizes, and products of two of them, are below 2**48."""
 _MAX_TERMS = 6
-"""Most terms of a bound that is computed with."""
+"""Maximum number of terms of a bound that is computed with."""
 
 
 def is_inside(at: Node, extent: Index) -> bool:

@@ -57,8 +57,8 @@ from smelt.types.tensor import Shape, TensorType
 __all__ = ["MOST_SIZES", "Generalized", "generalize"]
 
 MOST_SIZES = 8
-"""Most symbolic sizes of a general graph: batches, lengths and cache lengths of two sequences and
-their masks.  A program with more has many fixed shapes rather than varying ones."""
+"""Maximum number of symbolic sizes: batches, lengths and cache lengths of two sequences and their
+masks.  A program with more has many fixed shapes rather than varying ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,10 +254,10 @@ class Sizes:
         key = tuple(source), tuple(target)
         if key not in self._groups_cache:
             self._groups_cache[key] = self._groups(source, target)
-        dims_out: list[Index] = []
+        result: list[Index] = []
         for dims, new in self._groups_cache[key]:
-            dims_out += self._assign_factors((reshape_key, len(dims_out)), dims, new)
-        return dims_out
+            result += self._assign_factors((reshape_key, len(result)), dims, new)
+        return result
 
     def _groups(self, source: Sequence[Index], target: Sequence[Index]) -> _Groups:
         """Return runs of both shapes with equal numbers of elements, as short as possible."""

@@ -76,18 +76,18 @@ def of_running_prod(a: Adjoint[V], g: V, out: V, x: V, axis: int) -> V:
     Second derivatives are those of this formula: exact unless an element is exactly zero.
     """
     dtype = a.type(x).dtype
-    nil, one = a.constant(0.0, dtype), a.constant(1.0, dtype)
-    zero = a.map("eq", x, nil)
-    nonzero = a.map("select", zero, nil, one)
-    alive = a.scan("prod", nonzero, axis)  # 1 before the first zero, 0 from there on
-    dead = a.map("eq", alive, nil)
-    first = a.map("and", zero, a.map("ne", before(a, nonzero, axis), nil))
+    zero_value, one = a.constant(0.0, dtype), a.constant(1.0, dtype)
+    is_zero = a.map("eq", x, zero_value)
+    nonzero = a.map("select", is_zero, zero_value, one)
+    no_zero_yet = a.scan("prod", nonzero, axis)  # 1 before the first zero, 0 from there on
+    after_zero = a.map("eq", no_zero_yet, zero_value)
+    first = a.map("and", is_zero, a.map("ne", before(a, nonzero, axis), zero_value))
     products_without_zero = a.scan("prod", a.map("select", first, one, x), axis)
-    smooth = a.map(
-        "div", _suffix_sums(a, a.map("mul", g, out), axis), a.map("select", zero, one, x)
+    without_zeros = a.map(
+        "div", _suffix_sums(a, a.map("mul", g, out), axis), a.map("select", is_zero, one, x)
     )
     at_zero = _suffix_sums(a, a.map("mul", g, products_without_zero), axis)
-    return a.map("select", first, at_zero, a.map("select", dead, nil, smooth))
+    return a.map("select", first, at_zero, a.map("select", after_zero, zero_value, without_zeros))
 
 
 def of_running_extreme(a: Adjoint[V], g: V, out: V, x: V, axis: int) -> V:

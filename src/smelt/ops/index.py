@@ -240,16 +240,16 @@ class Scatter(TensorOp):
         """
         x, updates, *index = inputs
         dtype, read = a.type(x).dtype, Gather(0)
-        nil, one = a.constant(0.0, dtype), a.constant(1.0, dtype)
-        zero = [a.map("eq", v, nil) for v in (x, updates)]
-        nonzero = [a.map("select", z, one, v) for z, v in zip(zero, (x, updates), strict=True)]
-        count = a.apply(Scatter("add"), *(a.cast(z, dtype.compute) for z in zero), *index)
+        zero_value, one = a.constant(0.0, dtype), a.constant(1.0, dtype)
+        is_zero = [a.map("eq", v, zero_value) for v in (x, updates)]
+        nonzero = [a.map("select", z, one, v) for z, v in zip(is_zero, (x, updates), strict=True)]
+        count = a.apply(Scatter("add"), *(a.cast(z, dtype.compute) for z in is_zero), *index)
         single_zero = a.map("eq", count, a.constant(1.0, dtype.compute))
-        others = a.map("select", single_zero, a.apply(Scatter("mul"), *nonzero, *index), nil)
-        other_factors = a.map("select", zero[0], others, a.map("div", out, nonzero[0]))
+        others = a.map("select", single_zero, a.apply(Scatter("mul"), *nonzero, *index), zero_value)
+        other_factors = a.map("select", is_zero[0], others, a.map("div", out, nonzero[0]))
         updates_cotangent = a.map("div", a.apply(read, out, *index), nonzero[1])
         updates_cotangent = a.map(
-            "select", zero[1], a.apply(read, others, *index), updates_cotangent
+            "select", is_zero[1], a.apply(read, others, *index), updates_cotangent
         )
         updates_cotangent = a.sum_to(
             a.map("mul", a.apply(read, g, *index), updates_cotangent), a.type(updates).shape

@@ -63,7 +63,7 @@ Value: TypeAlias = Index | bool
 LARGEST = 1 << 12
 """Largest coefficient: sizes are below 2**48, so a sum of `TERMS` such terms is below 2**63."""
 TERMS = 6
-"""Most terms of an expression that is propagated."""
+"""Maximum number of terms of an expression that is propagated."""
 
 
 def positions(graph: Graph) -> Graph:

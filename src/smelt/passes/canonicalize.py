@@ -73,7 +73,7 @@ def canonical(node: Node) -> Node:
 
 
 _MAX_STEPS = 32
-"""Most rewrites of one node: the bound guards against rules that undo each other."""
+"""Maximum rewrites of one node: the bound guards against rules that undo each other."""
 
 
 def _apply(node: Node, op: TensorOp, *inputs: Node) -> Node:

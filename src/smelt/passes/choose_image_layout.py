@@ -49,7 +49,7 @@ FLOP = 1 / 270
 SUMS, WINDOWS = (1.10, 1.05), (1.08, 0.99)
 """Factors on `FLOP` with full vectors: plain contractions, contractions over windows."""
 PARTLY = 0.75
-"""Least fill of vectors in contractions over windows, whose vectors span several image rows."""
+"""Minimum fill of vectors in contractions over windows, whose vectors span several image rows."""
 SUMS_BYTE, WINDOWS_BYTE = (0.022, 0.010), (0.040, 0.050)
 """ns of a byte of the data and results of plain and windowed contractions."""
 STENCIL = ((0.25, 0.0088), (0.12, 0.0115))
@@ -67,7 +67,7 @@ SQUARE = 0.15
 """ns of an element of channels-first data that is transposed while it is packed, as where weights
 are prepacked or channels are few."""
 COLOURS = 4
-"""Most input channels that count as few."""
+"""Maximum number of input channels that count as few."""
 TURNED = 0.4
 """ns of an element of a permutation kernel."""
 
@@ -204,7 +204,7 @@ def _has_contiguous_taps(
 
 
 _MIN_PIXEL_AXES = 2
-"""Least number of result axes of the image alone: a batch and what a window slides along."""
+"""Minimum number of result axes of the image alone: a batch and what a window slides along."""
 
 
 def _trailing_axes(out: tuple[str, ...], pixels: list[str]) -> list[str]:

@@ -21,7 +21,7 @@ from smelt.passes.simplify import number_of
 from smelt.types.dtype import bool_
 
 LIMIT = 4096
-"""Most elements of a value that is evaluated at compile time."""
+"""Maximum number of elements of a value that is evaluated at compile time."""
 
 
 def fold(graph: Graph) -> Graph:

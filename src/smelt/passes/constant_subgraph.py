@@ -38,7 +38,7 @@ from smelt.types.tensor import TensorType
 SMALL_BYTES = 1 << 16
 """A value of at most so many bytes may be larger than the constants it comes from."""
 LEAST_WORK = 4096
-"""Least elements read and written for a value that is worth an argument of its own."""
+"""Minimum elements read and written for a value that is worth an argument of its own."""
 
 
 @dataclass(frozen=True, slots=True)

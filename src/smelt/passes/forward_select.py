@@ -29,7 +29,7 @@ Box: TypeAlias = tuple[tuple[int, int, int], ...]
 Known: TypeAlias = dict[tuple[Node, Box], Array | None]
 
 LIMIT = 4096
-"""Most elements of a mask that are evaluated at compile time."""
+"""Maximum number of elements of a mask that are evaluated at compile time."""
 
 
 def decided(graph: Graph) -> Graph:

@@ -51,7 +51,7 @@ from smelt.passes.views import views
 
 Rounding = Literal["fast", "eager", "exact"]
 ROUNDS = 8
-"""Most repetitions of the sequence, which ends as soon as nothing changes."""
+"""Maximum repetitions of the sequence, which ends as soon as nothing changes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -349,7 +349,7 @@ def _has_mismatched_orders(node: Node) -> bool:
 
 
 _MIN_DATA_AXES = 2
-"""Least number of axes that only the data has: with one in each operand, either could be the
+"""Minimum number of axes that only the data has: with one in each operand, either could be the
 data."""
 
 

@@ -27,7 +27,7 @@ from smelt.passes.nest_reductions import elementwise
 from smelt.types.expr import Index, add
 
 MOST = 4
-"""Most pieces that a reduction is split into."""
+"""Maximum number of pieces that a reduction is split into."""
 
 
 def joined(graph: Graph) -> Graph:

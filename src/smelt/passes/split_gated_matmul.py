@@ -41,9 +41,9 @@ Readers = Mapping[Node, Sequence[Node]]
 GUESS = 192
 """Value of a size that is not known."""
 ROWS = 192
-"""Least rows of a matmul that is split (AVX-512, float32, reductions of 64 to 1024)."""
+"""Minimum rows of a matmul that is split (AVX-512, float32, reductions of 64 to 1024)."""
 WIDTH = 64
-"""Least columns of each part; narrower ones waste part of the register tiles."""
+"""Minimum columns of each part; narrower ones waste part of the register tiles."""
 
 
 def divided(graph: Graph, sizes: Sizes | None = None) -> Graph:

@@ -78,11 +78,11 @@ def _mark(node: Node) -> Node:
 
 
 _MIN_WINDOW_AXES = 2
-"""Least reduction axes: along a single one, adjacent results share vectors."""
+"""Minimum number of reduction axes: along a single one, adjacent results share vectors."""
 _MAX_ROW_BYTES = 64
-"""Most bytes of a row that is computed across rows instead: about one vector."""
+"""Maximum bytes of a row that is computed across rows instead: about one vector."""
 _MAX_RECOMPUTES = 4
-"""Most terms per element for which recomputing the operand is cheaper than packing it."""
+"""Maximum terms per element for which recomputing the operand is cheaper than packing."""
 
 
 def _is_reused(op: Contract, extents: dict[str, Index], terms: tuple[Index, ...], x: Node) -> bool:
