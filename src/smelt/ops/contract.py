@@ -180,10 +180,10 @@ class Contract(TensorOp):
         extents = self.axis_extents(*types)
         order = (*self.out, *self.summed())
         grid = np.ogrid[tuple(slice(n) for n in dims_at(tuple(extents[a] for a in order), sizes))]
-        positions = dict(zip(order, grid, strict=True))
+        grid_positions = dict(zip(order, grid, strict=True))
         products: Any = 1
         for terms, x in zip((self.left, self.right), inputs, strict=True):
-            at = [np.asarray(evaluate(t, sizes, positions)) for t in terms]
+            at = [np.asarray(evaluate(t, sizes, grid_positions)) for t in terms]
             ok: Any = True
             for j, n in zip(at, x.shape, strict=True):
                 ok = ok & (j >= 0) & (j < n)
@@ -198,9 +198,9 @@ class Contract(TensorOp):
         out = self.infer(*(x.type for x in inputs)).dtype
 
         def factors(j: Shape) -> tuple[V, V]:
-            positions = out_positions | dict(zip(summed, j, strict=True))
+            axis_values = out_positions | dict(zip(summed, j, strict=True))
             left, right = (
-                self._read(d, x, tuple(substitute(t, positions) for t in terms))
+                self._read(d, x, tuple(substitute(t, axis_values) for t in terms))
                 for terms, x in zip((self.left, self.right), inputs, strict=True)
             )
             return left, right
@@ -296,9 +296,9 @@ class Contract(TensorOp):
     def _substitute_axis(
         self, a: Adjoint[V], g: V, read: Terms, factor: Terms, index: tuple[Index, str, str]
     ) -> tuple[V, Terms, Terms]:
-        """Solve position = step·old + rest for `old`, and substitute it; spread g by zeros.
+        """Solve position = step·old + rest for `old`, and substitute it.
 
-        old = (position - rest) / step.
+        old = (position - rest) / step, so g is dilated by `step` with zeros.
         """
         term, old, name = index
         step = coefficient(term, old)

@@ -141,14 +141,14 @@ class _ConstantValues:
         """Return the elements read and written for a value; a library call is always enough."""
         total, seen, pending = 0, {node}, [node]
         while pending:
-            here = pending.pop()
-            if not here.op.fusible and here.inputs:
+            value = pending.pop()
+            if not value.op.fusible and value.inputs:
                 return LEAST_WORK
-            if here.inputs and not _costs_nothing(here):
-                total += _count(here.type) + sum(_count(x.type) for x in here.inputs)
-            fresh = [x for x in here.inputs if x not in seen]
-            seen.update(fresh)
-            pending += fresh
+            if value.inputs and not _costs_nothing(value):
+                total += _count(value.type) + sum(_count(x.type) for x in value.inputs)
+            unseen = [x for x in value.inputs if x not in seen]
+            seen.update(unseen)
+            pending += unseen
         return total
 
 

@@ -32,7 +32,7 @@ from smelt.types.tensor import Shape
 
 
 def nested(graph: Graph) -> Graph:
-    """Reduce axes that were reduced before first, in reductions over a contraction's elements.
+    """Split reductions over a contraction's elements, so that axes reduced before come first.
 
     >>> from smelt.graph.text import parse, text
     >>> print(

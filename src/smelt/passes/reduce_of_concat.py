@@ -86,11 +86,11 @@ def _pays(concat: Node) -> bool:
     )
 
 
-def _concats_along_axes(fold: Node, concats: Container[Node]) -> Iterator[_ConcatAxis]:
+def _concats_along_axes(reduction: Node, concats: Container[Node]) -> Iterator[_ConcatAxis]:
     """Yield concatenations behind a reduction's operand along one of its axes."""
-    (x,) = fold.inputs
-    assert isinstance(fold.op, Reduce)
-    for a in fold.op.axes if not fold.op.row.positional else ():
+    (x,) = reduction.inputs
+    assert isinstance(reduction.op, Reduce)
+    for a in reduction.op.axes if not reduction.op.row.positional else ():
         for y in _sources_along(x, a - x.type.rank):
             if (
                 y in concats
@@ -114,24 +114,27 @@ def _sources_along(x: Node, a: int) -> Iterator[Node]:
 
 
 def _is_read_whole(
-    join: _ConcatAxis, readers: Mapping[Node, Sequence[Node]], outputs: set[Node]
+    concat_axis: _ConcatAxis, readers: Mapping[Node, Sequence[Node]], outputs: set[Node]
 ) -> bool:
     """Whether something other than reductions reads whole concatenated rows.
 
     Values computed elementwise from them count too.
     """
-    seen: set[Node] = {join.concat}
-    pending = [join.concat]
+    seen: set[Node] = {concat_axis.concat}
+    pending = [concat_axis.concat]
     while pending:
         x = pending.pop()
         if x in outputs:
             return True
         for y in readers[x]:
             if isinstance(y.op, Reduce):
-                if x.type.rank + join.axis in y.op.axes and not y.op.row.positional:
+                if x.type.rank + concat_axis.axis in y.op.axes and not y.op.row.positional:
                     continue
                 return True
-            if isinstance(y.op, Slice) and y.type.shape[join.axis] != x.type.shape[join.axis]:
+            if (
+                isinstance(y.op, Slice)
+                and y.type.shape[concat_axis.axis] != x.type.shape[concat_axis.axis]
+            ):
                 continue
             if not isinstance(y.op, (Map, Cast)):
                 return True
@@ -141,7 +144,7 @@ def _is_read_whole(
     return False
 
 
-def _split(node: Node, join: _ConcatAxis, slices: _Slices) -> Node:
+def _split(node: Node, concat_axis: _ConcatAxis, slices: _Slices) -> Node:
     """Combine reductions of the pieces into the reduction of the whole."""
     op, (x,) = node.op, node.inputs
     assert isinstance(op, Reduce)
@@ -150,9 +153,9 @@ def _split(node: Node, join: _ConcatAxis, slices: _Slices) -> Node:
         return node
     partials: list[Node] = []
     start: Index = 0
-    for piece in join.concat.inputs:
-        width = piece.type.shape[join.axis]
-        operand = build.cast(slices.of(x, join.axis, start, width), accumulator_type)
+    for piece in concat_axis.concat.inputs:
+        width = piece.type.shape[concat_axis.axis]
+        operand = build.cast(slices.of(x, concat_axis.axis, start, width), accumulator_type)
         partials.append(build.apply(op, operand, origin=node.origin))
         start = add(start, width)
     total = reduce(lambda y, z: build.map(op.row.scalar, y, z, origin=node.origin), partials)
@@ -166,7 +169,10 @@ class _Slices:
         self.known: dict[tuple[Node, int, Index, Index], Node] = {}
 
     def of(self, x: Node, a: int, start: Index, width: Index) -> Node:
-        """Slice `width` positions from `start`; a value of one position or none is kept."""
+        """Slice `width` positions from `start`.
+
+        A value without the axis, or with extent 1 along it, is returned as it is.
+        """
         if x.type.rank < -a or x.type.shape[a] == 1:
             return x
         key = x, a, start, width
