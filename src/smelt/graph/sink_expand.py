@@ -74,13 +74,13 @@ class _Walk:
 
     def __init__(self) -> None:
         self.once: dict[Node, Node] = {}
-        self._expand_operands: dict[Node, Node] = {}
+        self._expanded: dict[Node, Node] = {}
 
     def whole(self, node: Node) -> Node:
         """Return a node with all of its elements."""
-        expanded = self._expand_operands.get(node)
+        expanded = self._expanded.get(node)
         if expanded is None:
-            expanded = self._expand_operands[node] = self.along(node, range(node.type.rank))
+            expanded = self._expanded[node] = self.along(node, range(node.type.rank))
         return expanded
 
     def along(self, node: Node, axes: Collection[int]) -> Node:
