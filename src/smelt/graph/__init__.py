@@ -1,1 +1,1 @@
-"""The Graph: *what* is computed. Typed tensor operators, pure, without loops."""
+"""Represent what is computed: typed, pure tensor operators without loops."""

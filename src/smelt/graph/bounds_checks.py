@@ -1,13 +1,13 @@
-"""Positions that a graph reads or writes, and what tells whether all of them are inside.
+r"""Collect the bounds checks that a graph's gathers and scatters need.
 
-Kernels keep every position inside its axis, so that none ever reads outside of an array; NumPy and
-PyTorch raise an error for one outside, and so do we.  Positions that count along a size are a
-question about sizes, asked before the graph runs.  Those that depend on data are asked by the graph
-itself, with one more result: whether any is outside.  What is inside for sure, as positions that
-were found as the place of an extreme, cut off at the ends, or taken as a remainder, costs nothing.
+Kernels clamp every index into its axis, so they never read out of bounds; NumPy and PyTorch raise
+an error for an index out of bounds, and so do we.  Indices that depend on sizes alone become
+conditions on sizes, checked before the graph runs.  Indices that depend on data are checked by the
+graph itself, with one more output: whether any is out of bounds.  Indices that are provably in
+bounds, such as an argmax, a clamped value or a remainder, cost nothing.
 
 >>> from smelt.graph.text import parse
->>> graph = parse("graph f(x: f32[n], i: i64[m]) {\\n v0 = gather(x, i) {first=0}\\n return v0\\n}")
+>>> graph = parse("graph f(x: f32[n], i: i64[m]) {\n v0 = gather(x, i) {first=0}\n return v0\n}")
 >>> looked_at(graph.outputs).flag
 <reduce.any bool[]>
 """
@@ -37,26 +37,27 @@ __all__ = ["Looks", "Read", "Reader", "looked_at", "reader", "refused"]
 
 
 Trust = Callable[[Node, Node], bool]
+"""Whether indices (as used, and before negative ones were wrapped) have been checked before."""
 Reader = tuple[str, "Origin | None"]
-"""What an operator does, in words, and where it comes from."""
+"""Description of an operator, and its origin in the user's program."""
 Read = tuple[Node, Index, Reader]
-"""Positions, the length of the axis that they count along, and who reads there."""
+"""Indices, the extent of their axis, and the operator that reads there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """What must hold for the positions that a graph reads."""
+    """Conditions on the indices that a graph reads or writes."""
 
     flag: Node | None = None
-    """Whether any is outside, as the data says."""
+    """A boolean scalar: whether any index that depends on data is out of bounds."""
     sizes: tuple[Index, ...] = ()
-    """Which may not be negative: how far the least position is from the front of its axis, and how
-    far the greatest is from its end."""
+    """Expressions that may not be negative: distances of the least index from the start of its
+    axis, and of the greatest from the end."""
     readers: tuple[Reader, ...] = ()
-    """Operators that read at positions that are not inside for sure."""
+    """Operators whose indices are not provably in bounds."""
     asked: tuple[tuple[Node, Index, Index, Reader], ...] = ()
-    """What the flag asks: positions, the least that one may be, the length of the axis, and who
-    reads there first."""
+    """Checks in `flag`: indices, least allowed index, extent of the axis, and the first operator
+    that reads there."""
 
 
 def looked_at(
@@ -66,10 +67,15 @@ def looked_at(
     more: Sequence[Read] = (),
     trusted: Trust | None = None,
 ) -> Looks:
-    """What has to be looked at for these results, and for `more` reads.  `promised` read inside by
-    their own rule, the sizes `signed` are numbers that may be negative, and `trusted` says of
-    positions, and of what they were before negative ones were counted from the end, whether they
-    have been looked at."""
+    """Return the checks for these outputs, and for `more` reads.
+
+    Args:
+        outputs: results of the graph.
+        promised: gathers and scatters whose own rule keeps indices in bounds.
+        signed: sizes that may be negative numbers.
+        more: further reads to check.
+        trusted: whether indices have been checked before, given as used and before wrapping.
+    """
     nodes = Graph("looks", (), (*outputs, *(at for at, _, _ in more))).nodes()
     reads = [*((*r, True) for r in _reads(nodes, promised)), *((*r, False) for r in more)]
     depends: set[Node] = set()
@@ -79,41 +85,43 @@ def looked_at(
     flags: dict[tuple[Index, ...], dict[tuple[Node, Index, Index], Node]] = {}
     sizes: dict[Index, None] = {}
     readers: dict[Reader, None] = {}
-    asked: list[tuple[Node, Index, Index, Reader]] = []
-    data = knobs.CHECK_POSITIONS.get()
-    for at, extent, who, own in reads:
-        if trusted is not None and trusted(_core(at), _core(_from_the_end(_base(at), extent)[0])):
+    conditions: list[tuple[Node, Index, Index, Reader]] = []
+    check_data = knobs.CHECK_POSITIONS.get()
+    for at, extent, operator, from_graph in reads:
+        if trusted is not None and trusted(
+            _core(at), _core(_unwrap_negative(_base(at), extent)[0])
+        ):
             continue
-        base, low = _from_the_end(_base(at), extent)
+        base, low = _unwrap_negative(_base(at), extent)
         span = _span(base)
-        room = () if span is None else (sub(span[0], low), sub(sub(extent, 1), span[1]))
-        unsure = [
-            _where_any(n, at.type.shape)
-            for n in room
+        distances = () if span is None else (sub(span[0], low), sub(sub(extent, 1), span[1]))
+        unproven = [
+            _if_nonempty(n, at.type.shape)
+            for n in distances
             if not nonnegative(n) or {*sizes_of(n)} & {*signed}
         ]
-        if at not in depends and (span is not None or (own and low == 0)):
-            # what is unknown then is a rule's own arithmetic, as for margins: those of a caller
-            # may be negative, or are among `more`
-            sizes |= dict.fromkeys(unsure)
-            readers |= {who: None} if unsure else {}
-        elif data and (span is None or unsure) and (signed or not is_inside(at, extent)):
-            found = flags.setdefault(base.type.shape, {})
-            if (base, low, extent) not in found:
-                found[base, low, extent] = _outside(base, low, extent)
-                readers[who] = None
-                asked.append((base, low, extent, who))
+        if at not in depends and (span is not None or (from_graph and low == 0)):
+            # An unknown range is then a rule's own arithmetic, as for padding: indices of a caller
+            # may be negative, or are among `more`.
+            sizes |= dict.fromkeys(unproven)
+            readers |= {operator: None} if unproven else {}
+        elif check_data and (span is None or unproven) and (signed or not is_inside(at, extent)):
+            checks = flags.setdefault(base.type.shape, {})
+            if (base, low, extent) not in checks:
+                checks[base, low, extent] = _is_out_of_bounds(base, low, extent)
+                readers[operator] = None
+                conditions.append((base, low, extent, operator))
     return Looks(
         _any([[*group.values()] for group in flags.values()]),
         tuple(sizes),
         tuple(readers),
-        tuple(asked),
+        tuple(conditions),
     )
 
 
-def _where_any(room: Index, shape: Sequence[Index]) -> Index:
-    """The room, or 0 for positions of which there are none."""
-    return mul(room, product(d for d in shape if d == 0 or not isinstance(d, int)))
+def _if_nonempty(distance: Index, shape: Sequence[Index]) -> Index:
+    """Return the distance, or 0 if there are no indices."""
+    return mul(distance, product(d for d in shape if d == 0 or not isinstance(d, int)))
 
 
 def _reads(nodes: Sequence[Node], promised: Collection[Node]) -> Iterator[Read]:
@@ -131,22 +139,22 @@ def _reads(nodes: Sequence[Node], promised: Collection[Node]) -> Iterator[Read]:
 
 
 def _any(groups: Sequence[Sequence[Node]]) -> Node | None:
-    """Whether any element is true, of values that have equal shapes in a group."""
-    whole: Node | None = None
+    """Return whether any element is true; shapes are equal within a group."""
+    total: Node | None = None
     for group in groups:
         each = reduce(_or, group)
         if each.type.rank:
             each = build.apply(Reduce("any", tuple(range(each.type.rank))), each)
-        whole = each if whole is None else _or(whole, each)
-    return whole
+        total = each if total is None else _or(total, each)
+    return total
 
 
 def _or(a: Node, b: Node) -> Node:
     return build.map("or", a, b)
 
 
-def _outside(at: Node, low: Index, extent: Index) -> Node:
-    """Whether each position is below `low`, or at `extent` or above."""
+def _is_out_of_bounds(at: Node, low: Index, extent: Index) -> Node:
+    """Whether each index is below `low`, or at `extent` or above."""
     dtype = at.type.dtype
     above = build.map("ge", at, _number(extent, dtype))
     if dtype.kind == "uint":
@@ -159,7 +167,7 @@ def _number(n: Index, dtype: DType) -> Node:
 
 
 def _core(at: Node) -> Node:
-    """The positions behind views and changes of their type."""
+    """Return the indices behind views and integer casts."""
     at = _base(at)
     while isinstance(at.op, Cast) and at.inputs[0].type.dtype.is_integer:
         at = _base(at.inputs[0])
@@ -167,37 +175,39 @@ def _core(at: Node) -> Node:
 
 
 def _base(at: Node) -> Node:
-    """The positions behind views that only arrange or repeat them."""
+    """Return the indices behind views that only rearrange or repeat them."""
     while isinstance(at.op, (Expand, Reshape, Permute, Flip)):
         (at,) = at.inputs
     return at
 
 
-def _from_the_end(at: Node, extent: Index) -> tuple[Node, Index]:
-    """Positions of which negative ones count from the end, as they were given, and the least that
-    may be; others as they are, and 0."""
+def _unwrap_negative(at: Node, extent: Index) -> tuple[Node, Index]:
+    """Return indices before negative ones were wrapped, and the least allowed index.
+
+    Indices without wrapping are returned as they are, with 0.
+    """
     if isinstance(at.op, Map) and at.op.scalar == "select":
-        test, moved, plain = at.inputs
+        test, wrapped, unwrapped = at.inputs
         if (
             isinstance(test.op, Map)
             and test.op.scalar == "lt"
-            and test.inputs[0] is plain
+            and test.inputs[0] is unwrapped
             and number_of(test.inputs[1]) == 0
-            and isinstance(moved.op, Map)
-            and moved.op.scalar == "add"
-            and moved.inputs[0] is plain
-            and number_of(moved.inputs[1]) == extent
+            and isinstance(wrapped.op, Map)
+            and wrapped.op.scalar == "add"
+            and wrapped.inputs[0] is unwrapped
+            and number_of(wrapped.inputs[1]) == extent
         ):
-            return _base(plain), mul(extent, -1)
+            return _base(unwrapped), mul(extent, -1)
     return at, 0
 
 
 def _span(at: Node) -> tuple[Index, Index] | None:
-    """The least and the greatest position, both of which there are; None where that is unknown."""
+    """Return the least and the greatest index, both attained, or None if unknown."""
     at = _base(at)
-    known = number_of(at)
-    if known is not None:
-        return known, known
+    constant = number_of(at)
+    if constant is not None:
+        return constant, constant
     if isinstance(at.op, Iota):
         return 0, sub(at.op.shape[at.op.axis], 1)
     if isinstance(at.op, Slice):
@@ -213,39 +223,43 @@ def _span(at: Node) -> tuple[Index, Index] | None:
     if not isinstance(at.op, Map):
         return None
     if at.op.scalar == "select":
-        plain = _span(at.inputs[2])
-        wrapped = isinstance(at.inputs[0].op, Map) and at.inputs[0].op.scalar == "lt"
-        below = wrapped and at.inputs[0].inputs[0] is at.inputs[2]
-        return plain if below and plain is not None and nonnegative(plain[0]) else None
+        unwrapped = _span(at.inputs[2])
+        tests_sign = isinstance(at.inputs[0].op, Map) and at.inputs[0].op.scalar == "lt"
+        is_wrapping = tests_sign and at.inputs[0].inputs[0] is at.inputs[2]
+        return (
+            unwrapped
+            if is_wrapping and unwrapped is not None and nonnegative(unwrapped[0])
+            else None
+        )
     if at.op.scalar in ("add", "sub", "mul") and len(at.inputs) == 2:
         x, c = at.inputs
         if number_of(c) is None and at.op.scalar != "sub":
             x, c = c, x
-        span, n = _span(x), number_of(c)
-        if span is None or n is None:
+        limits, n = _span(x), number_of(c)
+        if limits is None or n is None:
             return None
         if at.op.scalar == "mul":
-            return (mul(span[0], n), mul(span[1], n)) if nonnegative(n) else None
-        change = add if at.op.scalar == "add" else sub
-        return change(span[0], n), change(span[1], n)
+            return (mul(limits[0], n), mul(limits[1], n)) if nonnegative(n) else None
+        shift = add if at.op.scalar == "add" else sub
+        return shift(limits[0], n), shift(limits[1], n)
     return None
 
 
 def reader(node: Node) -> Reader:
-    """An operator as who may have read outside."""
+    """Describe an operator for an out-of-bounds error."""
     return getattr(node.origin, "operator", "") or f"a {node.op.doc}", node.origin
 
 
 def refused(readers: Sequence[Reader]) -> NoReturn:
-    """Raises OutsideError, which names those who may have read outside."""
-    told = dict.fromkeys(_told(*r, alone=len(readers) == 1) for r in readers)
+    """Raise OutsideError, naming the operators that may have read out of bounds."""
+    descriptions = dict.fromkeys(_description(*r, is_only=len(readers) == 1) for r in readers)
     first = next((o for _, o in readers if o is not None and o.known), None)
-    raise OutsideError(reader=" or ".join(told), origin=first)
+    raise OutsideError(reader=" or ".join(descriptions), origin=first)
 
 
-def _told(what: str, origin: Origin | None, *, alone: bool) -> str:
-    """An operator with its module or, where there are several, its line."""
+def _description(operator: str, origin: Origin | None, *, is_only: bool) -> str:
+    """Describe an operator with its module or, if there are several, its line."""
     module = getattr(origin, "module", None)
-    if module is None and not alone and origin is not None and origin.known:
-        return f"{what} ({origin})"
-    return f"{what} {module or ''}".strip()
+    if module is None and not is_only and origin is not None and origin.known:
+        return f"{operator} ({origin})"
+    return f"{operator} {module or ''}".strip()

@@ -1,4 +1,4 @@
-"""The only constructor of nodes: types are inferred through the rows.
+"""Construct graph nodes; result types are inferred by the operators.
 
 >>> x = input("x", TensorType(f32, (4,)))
 >>> map("add", x, constant(1.0, f32)).type
@@ -19,7 +19,10 @@ __all__ = ["apply", "cast", "constant", "f32", "input", "map"]
 
 
 def apply(op: TensorOp, *inputs: Node, origin: Origin | None = None) -> Node:
-    """`op` on `inputs`.  Raises ShapeError, DTypeError or OverflowSizeError if they do not fit."""
+    """Apply `op` to `inputs`.
+
+    Raises ShapeError, DTypeError or OverflowSizeError if they do not fit.
+    """
     return Node(op, inputs, check_bytes(op.infer(*(x.type for x in inputs))), origin)
 
 
@@ -31,20 +34,20 @@ def input(
     *,
     constant: bool = False,
 ) -> Node:
-    """A tensor of the caller's; `strides` and `constant` as in `smelt.ops.create.Input`."""
+    """Declare a tensor from the caller; `strides` and `constant` as in `smelt.ops.create.Input`."""
     return Node(Input(label, check_bytes(type), strides, constant), (), type, origin)
 
 
 def constant(value: float | int | bool, dtype: DType, origin: Origin | None = None) -> Node:
-    """A number as a tensor of rank 0."""
+    """Return a number as a tensor of rank 0."""
     return Node(Constant(value, dtype), (), TensorType(dtype), origin)
 
 
 def cast(x: Node, dtype: DType, origin: Origin | None = None) -> Node:
-    """`x` as another element type; `x` itself if it has it already."""
+    """Convert `x` to another element type; return `x` itself if it has it already."""
     return x if x.type.dtype == dtype else apply(Cast(dtype), x, origin=origin)
 
 
 def map(scalar: str, *inputs: Node, origin: Origin | None = None) -> Node:
-    """A scalar operator on every element, operands broadcast."""
+    """Apply a scalar operator to every element, operands broadcast."""
     return apply(Map(scalar), *inputs, origin=origin)

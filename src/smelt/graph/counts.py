@@ -1,7 +1,8 @@
-"""Numbers that are dimensions: what counts elements, or positions, is said by no operator.
+"""Recognise constants that equal a dimension: element counts, axis ends and distances.
 
-A mean divides by a number, negative positions count from one, and distances begin at one.  Where
-such a number is what a size was in the call that was traced, it is taken for that size.
+A mean divides by a count, negative indices are offset by an extent, and relative positions start at
+minus an extent.  A tracer records these as plain numbers.  If such a number had the value of a size
+in the traced call, it is replaced by that size.
 """
 
 from __future__ import annotations
@@ -21,46 +22,51 @@ from smelt.types.expr import Expr, Index, add, mul, product, size, sizes_of
 __all__ = ["QUOTIENT", "Walk", "ends", "is_sum", "mean", "positions"]
 
 PRODUCT, QUOTIENT, SUM = (1, 1), (1, -1), (1, 1)
-"""Powers of the operands that products and divisions are, and what a sum is linear in."""
+"""Exponents of the operands of products and divisions, and coefficients of a sum."""
 
 
 class Walk(Protocol):
-    """What is known of a graph that is made general."""
+    """Facts about a graph that is being generalised."""
 
     sizes: Sizes
     ops: dict[Node, TensorOp]
+    """Operators whose attributes have changed."""
     counting: bool
+    """Whether index arrays have the extent of the axis that they index."""
     guessing: bool
+    """Whether dimensions without constraints may be identified by their number alone."""
 
     def of(self, node: Node) -> list[Index]:
-        """The dimensions of a node as they are known now."""
+        """Return the dimensions of a node as known now."""
         ...
 
 
 def ends(w: Walk, at: Node, number: Node) -> None:
-    """Positions that are counted from a size to the other side of zero, as how far words are apart
-    is: nothing but the numbers tells that."""
-    first = number_of(number)
+    """Match an `iota` that is shifted to negative numbers, as for relative positions.
+
+    Both its extent (about twice a size) and the shift (minus that size) then depend on the size;
+    only the numbers show it.
+    """
+    shift = number_of(number)
     while isinstance(at.op, Cast) or (_is_product(at) and number_of(at.inputs[1]) in (1, -1)):
         at = at.inputs[0]
-    if not (isinstance(at.op, Iota) and isinstance(number.op, Constant) and isinstance(first, int)):
+    if not (isinstance(at.op, Iota) and isinstance(number.op, Constant) and isinstance(shift, int)):
         return
-    count = w.of(at)[at.op.axis]
-    known = [*map(size, sizes_of(count))]
-    for n in w.sizes.varying() if w.guessing and w.sizes.is_unknown(count) else known:
-        many, length = w.sizes.value(count), w.sizes.value(n)
-        both = add(mul(n, 2), many - 2 * length)
-        if abs(many - 2 * length) <= 1 and abs(abs(first) - length) <= 1 < length:
-            if w.sizes.equal(count, both) == both:
-                sign = 1 if first > 0 else -1
-                end = add(mul(n, sign), first - sign * length)
+    extent = w.of(at)[at.op.axis]
+    sizes = [*map(size, sizes_of(extent))]
+    for n in w.sizes.varying() if w.guessing and w.sizes.is_unknown(extent) else sizes:
+        extent_value, length = w.sizes.value(extent), w.sizes.value(n)
+        doubled = add(mul(n, 2), extent_value - 2 * length)
+        if abs(extent_value - 2 * length) <= 1 and abs(abs(shift) - length) <= 1 < length:
+            if w.sizes.equal(extent, doubled) == doubled:
+                sign = 1 if shift > 0 else -1
+                end = add(mul(n, sign), shift - sign * length)
                 w.ops[number] = SizeOf(end, number.op.dtype)
             break
 
 
 def mean(w: Walk, total: Node, count: Node) -> None:
-    """What is summed over, or repeated, as often as the number says that it is divided by: that
-    counts it."""
+    """Replace a divisor that counts the elements summed or repeated by their number."""
     while isinstance(count.op, (Expand, Reshape, Permute, Cast)):
         (count,) = count.inputs
     while isinstance(total.op, (Reshape, Permute, Cast)) or (
@@ -71,21 +77,23 @@ def mean(w: Walk, total: Node, count: Node) -> None:
         return
     if isinstance(total.op, Reduce):
         dims = w.of(total.inputs[0])
-        many = product([dims[a] for a in total.op.axes])
+        elements = product([dims[a] for a in total.op.axes])
     else:
-        many = product(w.of(total))
-    told = count.op.value if isinstance(count.op, Constant) else count.op.expr
-    if isinstance(many, Expr) and w.sizes.traced(many) == told:
-        w.ops[count] = SizeOf(many, count.op.dtype)
+        elements = product(w.of(total))
+    divisor = count.op.value if isinstance(count.op, Constant) else count.op.expr
+    if isinstance(elements, Expr) and w.sizes.traced(elements) == divisor:
+        w.ops[count] = SizeOf(elements, count.op.dtype)
 
 
 def positions(w: Walk, at: Node, d: Index) -> None:
-    """Positions along a dimension: those that count all of it are as many, and what negative ones
-    count from is its end.  Along one element there is one position for sure."""
+    """Match indices along a dimension: a full `iota` has its extent, wrapping adds its extent.
+
+    Along one element there is surely one index.
+    """
     while True:
         if isinstance(at.op, (Expand, Reshape, Permute, Cast)):
             (at,) = at.inputs
-        elif (end := _from_end(at)) is not None and number_of(end) == w.sizes.traced(d):
+        elif (end := _wrap_offset(at)) is not None and number_of(end) == w.sizes.traced(d):
             if isinstance(d, Expr):
                 w.ops[end] = SizeOf(w.sizes.now(d), end.type.dtype)
             at = at.inputs[2]
@@ -100,19 +108,19 @@ def positions(w: Walk, at: Node, d: Index) -> None:
             w.sizes.equal(count, d)
 
 
-def _from_end(at: Node) -> Node | None:
-    """The number that is added to negative positions, if one is."""
+def _wrap_offset(at: Node) -> Node | None:
+    """Return the number that is added to negative indices, if any."""
     if not isinstance(at.op, Map) or not at.op.row.chooses:
         return None
-    test, moved, plain = at.inputs
-    compared = isinstance(test.op, Map) and len(test.inputs) == 2 and test.inputs[0] is plain
-    if not (compared and number_of(test.inputs[1]) == 0):
+    test, wrapped, unwrapped = at.inputs
+    tests_sign = isinstance(test.op, Map) and len(test.inputs) == 2 and test.inputs[0] is unwrapped
+    if not (tests_sign and number_of(test.inputs[1]) == 0):
         return None
-    return moved.inputs[1] if is_sum(moved) and moved.inputs[0] is plain else None
+    return wrapped.inputs[1] if is_sum(wrapped) and wrapped.inputs[0] is unwrapped else None
 
 
 def is_sum(node: Node) -> bool:
-    """Whether it adds its operands."""
+    """Whether a node adds its operands."""
     return isinstance(node.op, Map) and node.op.row.linear == SUM
 
 

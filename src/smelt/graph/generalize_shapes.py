@@ -1,14 +1,15 @@
-"""A graph that was traced with numbers, as the graph of all sizes that its caller may vary.
+"""Generalise a graph traced with fixed sizes to all sizes that its caller may vary.
 
-A tracer that takes sizes for numbers gives another graph for every batch and every length.  Here
-dimensions of what the caller passes become sizes, and numbers behind them follow: where operators
-want dimensions to be equal, a size meets a number (a parameter's width) and is that number, or it
-meets another; a size that nothing fixes stays.  What counts or repeats (`iota`, `expand`, a slice
-of a table) begins as *unknown* and is what it meets, or else what it was.  Operators see each
-other's dimensions again until nothing changes: the order of the program does not matter.
+A tracer that treats sizes as numbers records another graph for every batch and every length.  Here
+dimensions of the caller's inputs become symbolic sizes, and numbers derived from them follow by
+unification: where an operator requires equal dimensions, a size that meets a number (a parameter's
+width) becomes that number, or it meets another size; a size that nothing fixes stays.  Dimensions
+that count or repeat (`iota`, `expand`, a slice of a table) begin as *unknown* and become what they
+meet, or else what they were.  Rules run again until nothing changes, so that the order of the
+program does not matter.
 
-The result is never a guess about numbers: with `Generalized.sizes` put in it is the graph that was
-given, attribute by attribute.  Only how often another trace finds it depends on what was chosen.
+The result never depends on a guess: with `Generalized.sizes` substituted it is the traced graph,
+attribute by attribute.  The choices made only decide how many other traces it also covers.
 
 >>> from smelt.graph.text import parse, text
 >>> graph = parse('''graph f(x: f32[2, 5, 8], w: f32[8, 3]) {
@@ -56,18 +57,18 @@ from smelt.types.tensor import Shape, TensorType
 __all__ = ["MOST_SIZES", "Generalized", "generalize"]
 
 MOST_SIZES = 8
-"""Sizes that a program is made general in, at most: batches, lengths and what was kept of earlier
-ones, of two texts and their masks.  With more it is one over many shapes, of which none varies."""
+"""Maximum number of symbolic sizes: batches, lengths and cache lengths of two sequences and their
+masks.  A program with more has many fixed shapes rather than varying ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generalized:
-    """A graph, and what each of its sizes is in the graph it was made of."""
+    """A general graph, and the values of its sizes in the traced graph."""
 
     graph: Graph
     sizes: Mapping[str, Index]
     nodes: Mapping[Node, Node]
-    """Its nodes by those that they were."""
+    """The general node of each traced node."""
 
 
 def generalize(
@@ -78,35 +79,38 @@ def generalize(
     among: Collection[int] | None = None,
     counts: Mapping[Node, Collection[int]] | None = None,
 ) -> Iterator[Generalized]:
-    """The graph with its numbers made sizes, all named in order of appearance: the likeliest first,
-    others behind it that another trace of the program may have been taken for; none where there are
-    too many sizes, or no elements.
+    """Yield general versions of a graph, likeliest first, sizes named in order of appearance.
+
+    Later ones are those that another trace of the program may have been generalised to.  Yields
+    nothing if there would be too many sizes, or if a value has no elements.
 
     Args:
-        graph: as it was traced.
-        fixed: inputs whose dimensions never vary, beside those that are constant.
-        hints: values of the sizes that it has already.
+        graph: the graph as traced.
+        fixed: inputs whose dimensions never vary, in addition to constant ones.
+        hints: values of the sizes that the graph already has.
         among: numbers that may vary; None for all.
-        counts: dimensions of inputs that are what they are by what the input is, as both parts of
-            complex numbers are two.
+        counts: dimensions of inputs that are fixed by what the input is, such as the 2 of complex
+            numbers.
 
-    Raises ShapeError where dimensions that an operator wants to be equal were not.
+    Raises ShapeError if dimensions that an operator requires to be equal were not.
     """
-    told = {**(counts or {}), **{x: range(x.type.rank) for x in fixed}}
-    for apart, least, joins in (
+    fixed_dims = {**(counts or {}), **{x: range(x.type.rank) for x in fixed}}
+    for distinct, least, joins in (
         (True, 1, False),
         (True, 2, False),
         (False, 2, False),
         (True, 1, True),
     ):
-        walk = _Walk(graph, told, hints or {}, among, apart=apart, least=least, joins=joins)
-        found = walk.found()
-        if found is not None:
-            yield found
+        walk = _Walk(
+            graph, fixed_dims, hints or {}, among, distinct=distinct, least=least, joins=joins
+        )
+        result = walk.found()
+        if result is not None:
+            yield result
 
 
 class _Walk:
-    """Dimensions of every node, found again until nothing changes."""
+    """Infer the dimensions of every node, repeatedly until nothing changes."""
 
     def __init__(
         self,
@@ -115,15 +119,18 @@ class _Walk:
         hints: Mapping[str, int],
         among: Collection[int] | None,
         *,
-        apart: bool,
+        distinct: bool,
         least: int,
         joins: bool,
     ) -> None:
-        """Sizes of inputs are told `apart` until an operator asks them to be equal, as a tracer
-        does that knows that they vary; or else equal numbers are one size.  `least` is what first
-        dimensions are that vary: with 1, a batch of one does.  What is repeated once `joins` such
-        a batch where both stand above each other, or is one unless they must be equal."""
-        self.graph, self.fixed, self.among, self.apart = graph, fixed, among, apart
+        """Prepare to generalise a graph.
+
+        With `distinct`, sizes of inputs differ until an operator requires them to be equal, as if
+        the tracer knew that they vary; otherwise equal numbers are one size.  `least` is the
+        smallest first dimension that may vary: with 1, a batch of one does.  With `joins`, a
+        dimension of 1 that repeats and meets such a batch is unified with it; otherwise it stays 1.
+        """
+        self.graph, self.fixed, self.among, self.apart = graph, fixed, among, distinct
         self.least, self.joins = least, joins
         self.sizes = Sizes(hints)
         self.nodes = graph.nodes()
@@ -136,74 +143,75 @@ class _Walk:
         self.numbers = {n: tuple([self.sizes.value(d) for d in n.type.shape]) for n in self.nodes}
 
     def found(self) -> Generalized | None:
-        """The graph, or None."""
+        """Return the general graph, or None."""
         computed = (n for n in self.nodes if not isinstance(n.op, Input))
         if any(0 in self.numbers[n] for n in computed):
             return None
-        for step in (self._begin, self._count, self._guess, self.sizes.settle):
+        for step in (self._start, self._start_counting, self._start_guessing, self.sizes.settle):
             step()
             self._run()
-        return self._rebuilt()
+        return self._build()
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         self.sizes.changed = True
 
-    def _count(self) -> None:
-        """From now on positions are as many as the dimension that they count along, unless it is
-        known by now how many there are."""
+    def _start_counting(self) -> None:
+        """From now on, index arrays of unknown extent have that of the dimension they index."""
         self.counting = self.sizes.changed = True
 
-    def _guess(self) -> None:
-        """From now on what nothing has met may be what only its number tells."""
+    def _start_guessing(self) -> None:
+        """From now on, unconstrained dimensions may be identified by their number alone."""
         self.guessing = self.sizes.changed = True
 
     def _run(self) -> None:
-        """Until no size changes any more."""
+        """Apply the rules until no size changes."""
         while self.sizes.changed:
             self.sizes.changed = False
             self.ops.clear()
             for node in self.nodes:
-                rule = _RULES.get(type(node.op), _fixed)
+                rule = _RULES.get(type(node.op), _fix_all)
                 self.shapes[node] = tuple(rule(self, node))
 
     def of(self, node: Node) -> list[Index]:
-        """The dimensions of a node as they are known now."""
+        """Return the dimensions of a node as known now."""
         return [self.sizes.now(d) for d in self.shapes[node]]
 
     def set(self, node: Node, **attributes: Any) -> None:
-        """Has an operator have other attributes."""
+        """Change attributes of an operator."""
         self.ops[node] = replace(node.op, **attributes)
 
     def meet(self, shapes: Sequence[Sequence[Index]]) -> list[Index]:
-        """Broadcasts: what dimensions that stand above each other are, ones aside.  A size that is
-        1 and stands above others is repeated, and hence always 1."""
+        """Return the broadcast of shapes, unifying aligned dimensions other than 1.
+
+        A size that is 1 in the trace and meets a larger dimension repeats, hence is always 1.
+        """
         rank = max(map(len, shapes), default=0)
-        found: list[Index] = [1] * rank
+        result: list[Index] = [1] * rank
         for shape in shapes:
             for at, d in enumerate(shape, rank - len(shape)):
                 if d != 1:
-                    found[at] = d if found[at] == 1 else self._met(found[at], d)
-        return found
+                    result[at] = d if result[at] == 1 else self._broadcast_dim(result[at], d)
+        return result
 
-    def _met(self, a: Index, b: Index) -> Index:
-        ones = [d for d in (a, b) if self.sizes.value(d) == 1]
-        if len(ones) == 1:
-            self.sizes.fix(ones[0])
-            return b if ones[0] is a else a
-        if len(ones) == 2 and not self.joins:
-            for one, other in ((a, b), (b, a)):
-                if one in self.repeated and self.sizes.is_unknown(one):
+    def _broadcast_dim(self, a: Index, b: Index) -> Index:
+        unit_dims = [d for d in (a, b) if self.sizes.value(d) == 1]
+        if len(unit_dims) == 1:
+            self.sizes.fix(unit_dims[0])
+            return b if unit_dims[0] is a else a
+        if len(unit_dims) == 2 and not self.joins:
+            for unit, other in ((a, b), (b, a)):
+                if unit in self.repeated and self.sizes.is_unknown(unit):
                     return other
         return self.sizes.equal(a, b)
 
     def leading(self, axis: int, least: int) -> int:
-        """What a dimension is, at least, that may vary."""
+        """Return the smallest value of a dimension of this axis that may vary."""
         return least if axis == 0 else 2
 
     # ---- the graph -------------------------------------------------------------------------------
 
-    def _rebuilt(self) -> Generalized | None:
-        names, meant = self._names()
+    def _build(self) -> Generalized | None:
+        names, traced_values = self._new_names()
         if len(names) > MOST_SIZES + len(size_names(self.graph)):
             return None
 
@@ -212,8 +220,8 @@ class _Walk:
             return substitute(self.sizes.now(e), names, "size")
 
         @cache
-        def back(e: Index) -> Index:
-            return substitute(e, meant, "size")
+        def traced(e: Index) -> Index:
+            return substitute(e, traced_values, "size")
 
         new: dict[Node, Node] = {}
         for node in self.nodes:
@@ -224,39 +232,41 @@ class _Walk:
             else:
                 inputs = [new[x] for x in node.inputs]
                 new[node] = build.apply(op, *inputs, origin=node.origin)
-            _check(node, new[node], back)
+            _check(node, new[node], traced)
         ins, outs = (tuple([new[n] for n in s]) for s in (self.graph.inputs, self.graph.outputs))
         facts = tuple(Fact(renamed(f.left), f.relation, renamed(f.right)) for f in self.graph.facts)
-        return Generalized(Graph(self.graph.name, ins, outs, facts, self.graph.checks), meant, new)
+        return Generalized(
+            Graph(self.graph.name, ins, outs, facts, self.graph.checks), traced_values, new
+        )
 
-    def _names(self) -> tuple[dict[str, Index], dict[str, Index]]:
-        """New names of the sizes, in order of appearance, and what they were."""
-        found: dict[str, Index] = {}
-        meant: dict[str, Index] = {}
+    def _new_names(self) -> tuple[dict[str, Index], dict[str, Index]]:
+        """Return new names of the sizes, in order of appearance, and their traced values."""
+        names: dict[str, Index] = {}
+        traced: dict[str, Index] = {}
         old = {*size_names(self.graph)}
         dims = [d for node in self.graph.inputs for d in self.of(node)]
-        for d in sorted(dims, key=lambda d: not is_size(d)):  # an expression has its own order
-            for name in (n for n in sizes_of(d) if n not in found):
-                short = f"n{len(found)}"
-                found[name] = size(short)
-                meant[short] = size(name) if name in old else self.sizes.values[name]
-        return found, meant
+        for d in sorted(dims, key=lambda d: not is_size(d)):  # names in expressions are sorted
+            for name in (n for n in sizes_of(d) if n not in names):
+                short = f"n{len(names)}"
+                names[name] = size(short)
+                traced[short] = size(name) if name in old else self.sizes.values[name]
+        return names, traced
 
 
-def _check(old: Node, new: Node, back: Callable[[Index], Index]) -> None:
-    """With its sizes put in, a node is what it was."""
-    op = map_indices(new.op, back)
+def _check(old: Node, new: Node, traced: Callable[[Index], Index]) -> None:
+    """Check that a general node with its sizes substituted is the traced node."""
+    op = map_indices(new.op, traced)
     if isinstance(op, SizeOf) and isinstance(old.op, Constant) and op.expr == old.op.value:
         op = old.op
-    if map_type(new.type, back) != old.type or op != old.op:
+    if map_type(new.type, traced) != old.type or op != old.op:
         raise InternalError(f"{old.op} of {old.type} became {new.op} of {new.type}")
 
 
-# ---- what operators say of dimensions ------------------------------------------------------------
+# ---- rules of operators --------------------------------------------------------------------------
 
 
-def _fixed(w: _Walk, node: Node) -> Sequence[Index]:
-    """Of an operator of which nothing else is known: all dimensions are numbers."""
+def _fix_all(w: _Walk, node: Node) -> Sequence[Index]:
+    """Fix all dimensions of an operator without a rule to numbers."""
     for x in node.inputs:
         for d in w.of(x):
             w.sizes.fix(d)
@@ -266,19 +276,19 @@ def _fixed(w: _Walk, node: Node) -> Sequence[Index]:
 def _input(w: _Walk, node: Node) -> Sequence[Index]:
     assert isinstance(node.op, Input)
     fixed = range(node.type.rank) if node.op.constant else w.fixed.get(node, ())
-    found: list[Index] = []
+    dims: list[Index] = []
     for k, (d, n) in enumerate(zip(node.type.shape, w.numbers[node], strict=True)):
         if k in fixed:
-            found.append(d)
+            dims.append(d)
             continue
-        wide = n >= w.leading(k, w.least) and (w.among is None or n in w.among)
-        free = isinstance(d, int) and wide
-        where = (node, k) if w.apart else n
-        found.append(w.sizes.now(w.sizes.free(where, n)) if free else w.sizes.unknown((node, k), d))
-    return found
+        may_vary = n >= w.leading(k, w.least) and (w.among is None or n in w.among)
+        is_free = isinstance(d, int) and may_vary
+        key = (node, k) if w.apart else n
+        dims.append(w.sizes.now(w.sizes.free(key, n)) if is_free else w.sizes.unknown((node, k), d))
+    return dims
 
 
-def _same(w: _Walk, node: Node) -> Sequence[Index]:
+def _like_first(w: _Walk, node: Node) -> Sequence[Index]:
     return w.of(node.inputs[0])
 
 
@@ -295,35 +305,35 @@ def _map(w: _Walk, node: Node) -> Sequence[Index]:
 
 
 def _iota(w: _Walk, node: Node) -> Sequence[Index]:
-    return _counted(w, node, node.type.shape)
+    return _literal_shape(w, node, node.type.shape)
 
 
-def _counted(w: _Walk, node: Node, shape: Sequence[Index]) -> list[Index]:
-    """Dimensions that a program names by numbers, as those of an operator's attribute `shape`."""
-    found = [w.sizes.unknown((node, k), d, w.leading(k, w.least)) for k, d in enumerate(shape)]
+def _literal_shape(w: _Walk, node: Node, shape: Sequence[Index]) -> list[Index]:
+    """Return dimensions named by numbers, as in an operator's attribute `shape`."""
+    dims = [w.sizes.unknown((node, k), d, w.leading(k, w.least)) for k, d in enumerate(shape)]
     counted = node.op.axis if isinstance(node.op, Iota) else None
-    w.repeated |= {d for k, d in enumerate(found) if k != counted and w.sizes.is_unknown(d)}
-    w.set(node, shape=tuple(found))
-    return found
+    w.repeated |= {d for k, d in enumerate(dims) if k != counted and w.sizes.is_unknown(d)}
+    w.set(node, shape=tuple(dims))
+    return dims
 
 
 def _expand(w: _Walk, node: Node) -> Sequence[Index]:
     (x,) = node.inputs
     new = node.type.rank - x.type.rank
-    given = [1] * new + w.of(x)
-    for k, (d, n) in enumerate(zip(given, w.numbers[node], strict=True)):
+    aligned = [1] * new + w.of(x)
+    for k, (d, n) in enumerate(zip(aligned, w.numbers[node], strict=True)):
         if n != 1 and w.sizes.value(d) == 1:
-            given[k] = w.sizes.fix(d)
-    found = _counted(w, node, [n if d == 1 else 1 for d, n in zip(given, node.type.shape)])
-    found = [n if d == 1 else d for d, n in zip(given, found, strict=True)]
-    w.set(node, shape=tuple(found))
-    return found
+            aligned[k] = w.sizes.fix(d)
+    dims = _literal_shape(w, node, [n if d == 1 else 1 for d, n in zip(aligned, node.type.shape)])
+    dims = [n if d == 1 else d for d, n in zip(aligned, dims, strict=True)]
+    w.set(node, shape=tuple(dims))
+    return dims
 
 
 def _reshape(w: _Walk, node: Node) -> Sequence[Index]:
-    found = w.sizes.regrouped(node, w.of(node.inputs[0]), node.type.shape)
-    w.set(node, shape=tuple(found))
-    return found
+    dims = w.sizes.regrouped(node, w.of(node.inputs[0]), node.type.shape)
+    w.set(node, shape=tuple(dims))
+    return dims
 
 
 def _permute(w: _Walk, node: Node) -> Sequence[Index]:
@@ -335,89 +345,92 @@ def _permute(w: _Walk, node: Node) -> Sequence[Index]:
 def _slice(w: _Walk, node: Node) -> Sequence[Index]:
     assert isinstance(node.op, Slice)
     op, x = node.op, w.of(node.inputs[0])
-    made = _of_product(node.inputs[0])
-    parts = [
-        _part(w, (node, k), d, p, whole=made)
+    from_contraction = _is_from_contraction(node.inputs[0])
+    ranges = [
+        _slice_dim(w, (node, k), d, p, is_split=from_contraction)
         for k, (d, p) in enumerate(zip(x, zip(op.starts, op.sizes, op.steps)))
     ]
-    starts, counts = tuple(s for s, _ in parts), tuple(n for _, n in parts)
+    starts, counts = tuple(s for s, _ in ranges), tuple(n for _, n in ranges)
     w.set(node, starts=starts, sizes=counts)
     return counts
 
 
-def _of_product(x: Node) -> bool:
-    """Whether something is made of a product element by element."""
+def _is_from_contraction(x: Node) -> bool:
+    """Whether a value is elementwise in a contraction."""
     while isinstance(x.op, (Map, Cast, Reshape)):
         x = max(x.inputs, key=lambda y: y.type.rank)
     return isinstance(x.op, Contract)
 
 
-def _part(
-    w: _Walk, where: tuple[Node, int], d: Index, part: tuple[Index, Index, int], *, whole: bool
+def _slice_dim(
+    w: _Walk, key: tuple[Node, int], d: Index, region: tuple[Index, Index, int], *, is_split: bool
 ) -> tuple[Index, Index]:
-    """Start and count of a slice along a dimension.  What it takes, what it leaves out before that
-    and what behind it: the longest of the three varies with the dimension.  One element stays one:
-    a program may drop its axis; of two, which one it is tells that they are two.  Of a number, how
-    much is taken may vary, as of a table, but where the `whole` is a product it is split."""
-    start, count, step = part
+    """Return start and count of a slice along a dimension.
+
+    Of the elements before, in and after the slice, the longest part varies with the dimension.  One
+    element stays one, as a program may drop its axis; one of two fixes the dimension to 2.  If the
+    dimension is a number, the count may vary, as for a prefix of a table; but of a contraction's
+    result (`is_split`) it is one of several fixed parts.
+    """
+    start, count, step = region
     length = w.sizes.traced(d)
     if not isinstance(start, int) or not isinstance(count, int) or not isinstance(length, int):
-        return start, w.sizes.unknown(where, count)
+        return start, w.sizes.unknown(key, count)
     if step != 1 or (count == 1 and length == 2):
         w.sizes.fix(d)
         return start, count
-    behind = length - start - count
-    if start == behind == 0:
+    after = length - start - count
+    if start == after == 0:
         return 0, d
-    if isinstance(d, Expr) and count > max(1, start) and count >= behind:
-        return start, sub(d, start + behind)
-    if whole and isinstance(d, int):
+    if isinstance(d, Expr) and count > max(1, start) and count >= after:
+        return start, sub(d, start + after)
+    if is_split and isinstance(d, int):
         return start, count
-    some = w.sizes.unknown(where, count)
-    if behind == 0 or (isinstance(d, Expr) and start >= behind):
-        return sub(d, add(some, behind)), some
-    return start, some
+    length_taken = w.sizes.unknown(key, count)
+    if after == 0 or (isinstance(d, Expr) and start >= after):
+        return sub(d, add(length_taken, after)), length_taken
+    return start, length_taken
 
 
 def _pad(w: _Walk, node: Node) -> Sequence[Index]:
     assert isinstance(node.op, Pad)
     x = w.of(node.inputs[0])
     sides = [
-        _margins(w, (node, k), d, m)
+        _pad_dim(w, (node, k), d, m)
         for k, (d, m) in enumerate(zip(x, zip(node.op.low, node.op.high)))
     ]
     w.set(node, low=tuple(a for a, _ in sides), high=tuple(b for _, b in sides))
     return [add(add(a, d), b) for d, (a, b) in zip(x, sides, strict=True)]
 
 
-def _margins(
-    w: _Walk, where: tuple[Node, int], d: Index, margins: tuple[Index, Index]
+def _pad_dim(
+    w: _Walk, key: tuple[Node, int], d: Index, padding: tuple[Index, Index]
 ) -> tuple[Index, Index]:
-    """Both margins of a dimension.  One that is wider than what it surrounds fills up to a size."""
-    low, high = margins
+    """Return both paddings of a dimension; one wider than the dimension fills up to a size."""
+    low, high = padding
     inner = w.sizes.traced(d)
     if not (isinstance(low, int) and isinstance(high, int) and isinstance(inner, int)):
         return low, high
     if max(low, high) <= inner:
         return low, high
-    whole = w.sizes.unknown(where, low + inner + high)
-    rest = sub(whole, d)
-    return (sub(rest, high), high) if low > high else (low, sub(rest, low))
+    padded = w.sizes.unknown(key, low + inner + high)
+    total_padding = sub(padded, d)
+    return (sub(total_padding, high), high) if low > high else (low, sub(total_padding, low))
 
 
 def _concat(w: _Walk, node: Node) -> Sequence[Index]:
     assert isinstance(node.op, Concat)
-    axis, (found, *others) = node.op.axis, [w.of(x) for x in node.inputs]
-    for part in others:  # nothing is repeated here: a one beside others' ones is one of theirs
-        found = [
+    axis, (dims, *others) = node.op.axis, [w.of(x) for x in node.inputs]
+    for part in others:  # concatenation does not broadcast: dimensions of 1 are equal too
+        dims = [
             add(d, e) if a == axis else w.sizes.equal(d, e)
-            for a, (d, e) in enumerate(zip(found, part, strict=True))
+            for a, (d, e) in enumerate(zip(dims, part, strict=True))
         ]
-    return [w.sizes.now(d) for d in found]
+    return [w.sizes.now(d) for d in dims]
 
 
 def _window(w: _Walk, node: Node) -> Sequence[Index]:
-    """What windows slide along is a number: kernels for them are made for it."""
+    """Fix the dimension that windows slide along: kernels are built for its extent."""
     assert isinstance(node.op, Window)
     a, shape = node.op.axis, w.of(node.inputs[0])
     w.sizes.fix(shape[a])
@@ -426,15 +439,15 @@ def _window(w: _Walk, node: Node) -> Sequence[Index]:
 
 def _contract(w: _Walk, node: Node) -> Sequence[Index]:
     assert isinstance(node.op, Contract)
-    known: dict[str, Index] = dict(node.op.extents)
+    extents: dict[str, Index] = dict(node.op.extents)
     for terms, x in zip((node.op.left, node.op.right), node.inputs, strict=True):
         for term, d in zip(terms, w.of(x), strict=True):
             name = bare_axis(term)
             if name is None:
                 w.sizes.fix(d)
             else:
-                known[name] = w.sizes.equal(known.get(name, d), d)
-    return [w.sizes.now(known[name]) for name in node.op.out]
+                extents[name] = w.sizes.equal(extents.get(name, d), d)
+    return [w.sizes.now(extents[name]) for name in node.op.out]
 
 
 def _reduce(w: _Walk, node: Node) -> Sequence[Index]:
@@ -457,12 +470,12 @@ def _scatter(w: _Walk, node: Node) -> Sequence[Index]:
     shape = w.of(x)
     for at, d in zip(index, shape):
         positions(w, at, d)
-    wanted = [*w.meet([w.of(i) for i in index]), *shape[len(index) :]]
-    given = [
-        w.sizes.fix(d) if n == 1 else d  # updates are repeated, and what they go to is not
-        for d, n in zip(reversed(w.of(updates)), reversed(wanted))
+    target = [*w.meet([w.of(i) for i in index]), *shape[len(index) :]]
+    updated = [
+        w.sizes.fix(d) if n == 1 else d  # updates broadcast; what they are written to does not
+        for d, n in zip(reversed(w.of(updates)), reversed(target))
     ]
-    w.meet([given[::-1], wanted])
+    w.meet([updated[::-1], target])
     return w.of(x)
 
 
@@ -472,10 +485,10 @@ _RULES: Mapping[type[TensorOp], Callable[[_Walk, Node], Sequence[Index]]] = {
     SizeOf: _source,
     Iota: _iota,
     Map: _map,
-    Cast: _same,
-    Flip: _same,
-    Stop: _same,
-    Scan: _same,
+    Cast: _like_first,
+    Flip: _like_first,
+    Stop: _like_first,
+    Scan: _like_first,
     Permute: _permute,
     Reshape: _reshape,
     Expand: _expand,

@@ -1,7 +1,7 @@
-"""The reference: a graph run with NumPy, one operator after another, everything checked.
+r"""Run a graph with NumPy, one operator at a time, everything checked: the reference.
 
 >>> from smelt.graph.text import parse
->>> graph = parse("graph f(x: f32[n]) {\\n v0 = add(x, 1.0:f32)\\n return v0\\n}")
+>>> graph = parse("graph f(x: f32[n]) {\n v0 = add(x, 1.0:f32)\n return v0\n}")
 >>> run(graph, [np.arange(3, dtype=np.float32)])
 [array([1., 2., 3.], dtype=float32)]
 """
@@ -37,79 +37,84 @@ _RELATIONS: Mapping[str, Callable[[int, int], bool]] = {"==": eq, "!=": ne, "<":
 
 
 def run(graph: Graph, arrays: Sequence[Any], sizes: Mapping[str, int] | None = None) -> list[Array]:
-    """The outputs for the given inputs, in order.
+    """Return the outputs for the given inputs, in order.
 
-    `sizes` adds (or fixes) sizes that the inputs' shapes do not tell.  Raises ArgumentError for a
-    wrong number of arrays, DTypeError and ShapeError for arrays that are not as declared,
-    GuardError where a fact does not hold, IndexRangeError for a read outside a value.
+    `sizes` adds (or fixes) sizes that the inputs' shapes do not determine.  Raises ArgumentError
+    for a wrong number of arrays, DTypeError and ShapeError for arrays that are not as declared,
+    GuardError where a fact does not hold, IndexRangeError for a read out of bounds.
     """
-    given = [np.asarray(a) for a in arrays]
-    known = solve_sizes(graph, given, sizes)
-    untold = [name for name in names_of_sizes(graph) if name not in known]
-    if untold:
-        raise ArgumentError(f"no input tells the size {untold[0]}; pass it in `sizes`")
-    left = use_counts(graph)
-    values: dict[Node, Array] = dict(zip(graph.inputs, given, strict=True))
+    inputs = [np.asarray(a) for a in arrays]
+    known_sizes = solve_sizes(graph, inputs, sizes)
+    missing = [name for name in names_of_sizes(graph) if name not in known_sizes]
+    if missing:
+        raise ArgumentError(f"no input tells the size {missing[0]}; pass it in `sizes`")
+    remaining_uses = use_counts(graph)
+    values: dict[Node, Array] = dict(zip(graph.inputs, inputs, strict=True))
     for node in graph.nodes():
         if node not in values:
-            values[node] = evaluate_node(node, [values[operand] for operand in node.inputs], known)
-        for operand in node.inputs:  # what nobody reads any more is let go
-            left[operand] -= 1
-            if not left[operand]:
+            values[node] = evaluate_node(
+                node, [values[operand] for operand in node.inputs], known_sizes
+            )
+        for operand in node.inputs:  # free values without further readers
+            remaining_uses[operand] -= 1
+            if not remaining_uses[operand]:
                 del values[operand]
     return [values[node] for node in graph.outputs]
 
 
 def evaluate_node(node: Node, operands: Sequence[Array], sizes: Mapping[str, int]) -> Array:
-    """One operator's reference on arrays, its result checked against the node's type.
+    """Evaluate one operator's reference on arrays, and check the result against the node's type.
 
-    Operands are laid out in row-major order first: NumPy adds in an order that follows the layout,
-    and a result must not depend on whether an operand is a view.
+    Operands are made C-contiguous first: NumPy's summation order follows the layout, and a result
+    must not depend on whether an operand is a view.
     """
     try:
         with np.errstate(all="ignore"):
             rows = [np.ascontiguousarray(a) if a.ndim else a for a in operands]
-            found = np.asarray(node.op.reference(sizes, *rows))
+            result = np.asarray(node.op.reference(sizes, *rows))
     except ExternError as error:
         error.origin = node.origin or error.origin
         raise
     except IndexError as error:
         raise IndexRangeError(f"{node.op.name}: {error}", origin=node.origin) from error
     shape = dims_at(node.type.shape, sizes)
-    if found.shape != shape or found.dtype != node.type.dtype.numpy:
+    if result.shape != shape or result.dtype != node.type.dtype.numpy:
         raise InternalError(
-            f"the reference of {node.op.name} gave {found.dtype}{list(found.shape)}"
+            f"the reference of {node.op.name} gave {result.dtype}{list(result.shape)}"
             f" for {node.type} = {list(shape)}",
             origin=node.origin,
         )
-    return found
+    return result
 
 
 def solve_sizes(
     graph: Graph, arrays: Sequence[Array], sizes: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """The sizes that make the inputs' declared shapes those of `arrays`; errors as of `run`."""
+    """Return the sizes that make the inputs' declared shapes those of `arrays`.
+
+    Raises the errors of `run`.
+    """
     if len(arrays) != len(graph.inputs):
         raise ArgumentError(
             f"graph {graph.name} takes {len(graph.inputs)} arrays, not {len(arrays)}"
         )
-    known = dict(sizes or {})
-    open_: list[tuple[Input, Index, int, int]] = []
+    solved = dict(sizes or {})
+    unsolved: list[tuple[Input, Index, int, int]] = []
     for node, array in zip(graph.inputs, arrays, strict=True):
         op = node.op
         assert isinstance(op, Input)
         _check_input(op, array)
-        open_ += [(op, dim, n, a) for a, (dim, n) in enumerate(zip(op.type.shape, array.shape))]
+        unsolved += [(op, dim, n, a) for a, (dim, n) in enumerate(zip(op.type.shape, array.shape))]
     progress = True
-    while open_ and progress:
-        rest = [entry for entry in open_ if not _settle(known, *entry)]
-        progress, open_ = len(rest) < len(open_), rest
-    if open_:
-        op, dim, n, _ = open_[0]
+    while unsolved and progress:
+        remaining = [entry for entry in unsolved if not _match_dimension(solved, *entry)]
+        progress, unsolved = len(remaining) < len(unsolved), remaining
+    if unsolved:
+        op, dim, n, _ = unsolved[0]
         raise ShapeError(f"input {op.label}: no sizes make {text(dim)} equal {n}")
     for fact in graph.facts:
-        _check_fact(fact, known)
-    return known
+        _check_fact(fact, solved)
+    return solved
 
 
 def _check_input(op: Input, array: Array) -> None:
@@ -121,41 +126,47 @@ def _check_input(op: Input, array: Array) -> None:
         )
 
 
-def _settle(known: dict[str, int], op: Input, dim: Index, n: int, axis: int) -> bool:
-    """Check a dimension, or learn a size from it; False if too much is unknown still."""
+def _match_dimension(solved: dict[str, int], op: Input, dim: Index, n: int, axis: int) -> bool:
+    """Check a dimension, or solve it for its only unknown size.
+
+    Returns False if more sizes are unknown.
+    """
     missing = [
-        name for name in (sizes_of(dim) if isinstance(dim, Expr) else ()) if name not in known
+        name for name in (sizes_of(dim) if isinstance(dim, Expr) else ()) if name not in solved
     ]
     if len(missing) > 1:
         return False
     if missing:
-        value = _solve(dim, missing[0], n, known)
+        value = _solve(dim, missing[0], n, solved)
         if value is None:
             return False
-        known[missing[0]] = value
-    wanted = evaluate(dim, known)
-    if wanted != n:
-        spelled = f"{text(dim)} = {wanted}" if isinstance(dim, Expr) else str(wanted)
+        solved[missing[0]] = value
+    expected = evaluate(dim, solved)
+    if expected != n:
+        shown = f"{text(dim)} = {expected}" if isinstance(dim, Expr) else str(expected)
         raise ShapeError(
-            f"input {op.label}[{shape_text(op.type.shape)}]: dimension {axis} is {n}, not {spelled}"
+            f"input {op.label}[{shape_text(op.type.shape)}]: dimension {axis} is {n}, not {shown}"
         )
     return True
 
 
-def _solve(dim: Index, name: str, n: int, known: Mapping[str, int]) -> int | None:
-    """The value of a size with dim = n, where `dim` is linear in it; else None."""
-    values: dict[str, Index] = dict(known)
+def _solve(dim: Index, name: str, n: int, solved: Mapping[str, int]) -> int | None:
+    """Return the value of a size that makes `dim` equal n, or None.
+
+    None unless `dim` is linear in the size.
+    """
+    values: dict[str, Index] = dict(solved)
     base, one, two = (evaluate(substitute(dim, values | {name: k}, "size"), {}) for k in (0, 1, 2))
     slope = one - base
     if slope == 0 or two - one != slope or (n - base) % slope:
         return None
-    found = (n - base) // slope
-    return int(found) if found >= 0 else None
+    value = (n - base) // slope
+    return int(value) if value >= 0 else None
 
 
-def _check_fact(fact: Fact, known: Mapping[str, int]) -> None:
+def _check_fact(fact: Fact, solved: Mapping[str, int]) -> None:
     try:
-        left, right = (int(evaluate(side, known)) for side in (fact.left, fact.right))
+        left, right = (int(evaluate(side, solved)) for side in (fact.left, fact.right))
     except KeyError as error:
         raise ArgumentError(f"no input tells the size {error}; pass it in `sizes`") from None
     if not _RELATIONS[fact.relation](left, right):

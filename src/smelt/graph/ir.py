@@ -1,4 +1,4 @@
-"""Nodes and graphs: frozen data, nodes equal only to themselves.
+"""Define nodes and graphs: immutable data; nodes compare by identity.
 
 >>> x = build.input("x", TensorType(f32, (4,)))  # doctest: +SKIP
 >>> Graph("f", (x,), (build.map("exp", x),))  # doctest: +SKIP
@@ -19,7 +19,7 @@ from smelt.types.tensor import TensorType
 
 
 class Node:
-    """One value: an operator applied to other nodes.  Never changed after it is made."""
+    """A value in a graph: an operator applied to other nodes.  Immutable."""
 
     __slots__ = ("__weakref__", "inputs", "op", "origin", "type")
 
@@ -37,7 +37,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What must hold of the sizes for the graph to be valid: `left relation right`."""
+    """A condition on sizes under which the graph is valid: `left relation right`."""
 
     left: Index
     relation: str
@@ -49,8 +49,8 @@ class Fact:
 class Graph:
     """Inputs in calling order, outputs in returning order, and facts about sizes.
 
-    The last `checks` of the outputs are no results, but tell whether the inputs are as they have to
-    be: true is an error.  A planner may keep them apart from what they are about.
+    The last `checks` outputs are not results but boolean checks of the inputs: true is an error.  A
+    planner may compute them separately from what they check.
     """
 
     name: str
@@ -67,16 +67,16 @@ class Graph:
 
     @property
     def results(self) -> tuple[Node, ...]:
-        """The outputs that are no checks."""
+        """Return the outputs that are not checks."""
         return self.outputs[: len(self.outputs) - self.checks]
 
     @property
     def asked(self) -> tuple[Node, ...]:
-        """The checks."""
+        """Return the outputs that are checks."""
         return self.outputs[len(self.outputs) - self.checks :]
 
     def nodes(self) -> tuple[Node, ...]:
-        """Every node, operands before users: inputs first, then in order of first use."""
+        """Return every node, operands before users: inputs first, then in order of first use."""
         if self._nodes is None:
             object.__setattr__(self, "_nodes", tuple(self._walk()))
             assert self._nodes is not None
@@ -87,12 +87,12 @@ class Graph:
         yield from self.inputs
         stack: list[tuple[Node, int]] = [(node, 0) for node in reversed(self.outputs)]
         while stack:
-            node, place = stack.pop()
+            node, position = stack.pop()
             if node in seen:
                 continue
-            if place < len(node.inputs):
-                stack.append((node, place + 1))
-                stack.append((node.inputs[place], 0))
+            if position < len(node.inputs):
+                stack.append((node, position + 1))
+                stack.append((node.inputs[position], 0))
                 continue
             seen.add(node)
             yield node

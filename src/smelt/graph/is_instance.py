@@ -1,7 +1,7 @@
-"""Whether a graph is another one with some sizes put in.
+"""Match a graph as an instance of a more general one, with some sizes substituted.
 
-What was planned for a batch of words and another batch of masks is right where both are the same
-batch, too.  Both graphs must be built alike, node by node; nothing is computed about them.
+A plan made for one size of words and another of masks is also right where both are the same size.
+Both graphs must be built alike, node by node; no equivalence is derived.
 
 >>> from smelt.graph.text import parse
 >>> general, special = (
@@ -30,44 +30,48 @@ __all__ = ["instance"]
 
 
 def instance(general: Graph, special: Graph) -> Mapping[str, Index] | None:
-    """What each size of the general graph is in the special one; None if they differ otherwise."""
+    """Return each size of the general graph as an expression of the special one, or None."""
     try:
-        return _matched(general, special)
-    except ZeroDivisionError:  # the general one divides by a size that is 0 here
+        return _match(general, special)
+    except ZeroDivisionError:  # the general graph divides by a size that is 0 here
         return None
 
 
-def _matched(general: Graph, special: Graph) -> Mapping[str, Index] | None:
+def _match(general: Graph, special: Graph) -> Mapping[str, Index] | None:
     if _counts(general) != _counts(special):
         return None
-    one, other = general.nodes(), special.nodes()
-    names = _told(general, special)
-    if len(one) != len(other) or names is None or not names.keys() >= {*sizes(general)}:
+    general_nodes, special_nodes = general.nodes(), special.nodes()
+    names = _sizes_from_inputs(general, special)
+    if (
+        len(general_nodes) != len(special_nodes)
+        or names is None
+        or not names.keys() >= {*sizes(general)}
+    ):
         return None
-    known: dict[Index, Index] = {}
+    cache: dict[Index, Index] = {}
 
-    def put(e: Index) -> Index:
-        if e not in known:
-            known[e] = substitute(e, names, "size")
-        return known[e]
+    def substituted(e: Index) -> Index:
+        if e not in cache:
+            cache[e] = substitute(e, names, "size")
+        return cache[e]
 
-    nodes = dict(zip(one, other, strict=True))
+    nodes = dict(zip(general_nodes, special_nodes, strict=True))
     for a, b in nodes.items():
         if (
-            map_type(a.type, put) != b.type
-            or not _same(map_indices(a.op, put), b.op)
+            map_type(a.type, substituted) != b.type
+            or not _is_same_op(map_indices(a.op, substituted), b.op)
             or [nodes[x] for x in a.inputs] != [*b.inputs]
         ):
             return None
-    facts = {Fact(put(f.left), f.relation, put(f.right)) for f in general.facts}
-    ends = [nodes[x] for x in (*general.inputs, *general.outputs)]
-    if ends != [*special.inputs, *special.outputs] or not facts <= {*special.facts}:
+    facts = {Fact(substituted(f.left), f.relation, substituted(f.right)) for f in general.facts}
+    signature = [nodes[x] for x in (*general.inputs, *general.outputs)]
+    if signature != [*special.inputs, *special.outputs] or not facts <= {*special.facts}:
         return None
     return names
 
 
-def _same(a: TensorOp, b: TensorOp) -> bool:
-    """Whether two operators are equal; a size with its number put in is that number."""
+def _is_same_op(a: TensorOp, b: TensorOp) -> bool:
+    """Whether two operators are equal; a size with a number substituted equals the constant."""
     if isinstance(a, SizeOf) and isinstance(b, Constant):
         return a.expr == b.value
     return a == b
@@ -77,14 +81,18 @@ def _counts(graph: Graph) -> tuple[int, int, int]:
     return len(graph.inputs), len(graph.outputs), graph.checks
 
 
-def _told(general: Graph, special: Graph) -> dict[str, Index] | None:
-    """What the sizes are that dimensions of inputs tell; None where two tell something else."""
+def _sizes_from_inputs(general: Graph, special: Graph) -> dict[str, Index] | None:
+    """Return the sizes that dimensions of inputs determine; None if two disagree."""
     names: dict[str, Index] = {}
     for a, b in zip(general.inputs, special.inputs, strict=True):
         if a.type.rank != b.type.rank:
             return None
         for d, e in zip(a.type.shape, b.type.shape, strict=True):
-            told = sizes_of(d)
-            if len(told) == 1 and d == size(told[0]) and names.setdefault(told[0], e) != e:
+            dim_names = sizes_of(d)
+            if (
+                len(dim_names) == 1
+                and d == size(dim_names[0])
+                and names.setdefault(dim_names[0], e) != e
+            ):
                 return None
     return names

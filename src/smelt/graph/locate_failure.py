@@ -1,11 +1,11 @@
-"""Which line of the user's asked for what failed while a plan ran.
+r"""Find the user's line behind a failure while a plan runs.
 
-A plan names no lines: it may come from the cache, or have been made for an equal program of other
-lines.  The graph of the program at hand has them.  Among several calls of one library the one that
-failed is found by the reference, which computes them again.
+A plan contains no lines: it may come from the cache, or have been built for an equal program with
+other lines.  The graph of the program at hand has them.  Among several calls of one library
+function, the failed one is found by running the reference again.
 
 >>> from smelt.graph.text import parse
->>> graph = parse("graph f(x: f32[n]) {\\n v0 = exp(x)\\n v1 = neg(v0)\\n return v1\\n}")
+>>> graph = parse("graph f(x: f32[n]) {\n v0 = exp(x)\n v1 = neg(v0)\n return v1\n}")
 >>> caller("sort", graph, [[1.0, 2.0]]) is None
 True
 """
@@ -29,18 +29,20 @@ __all__ = ["caller", "largest", "told"]
 
 
 def caller(call: object, graph: Graph, arrays: Sequence[Any]) -> Origin | None:
-    """The line that asked for the library call, by its name, that failed on these inputs; None if
-    the inputs, some of which may have been written over, do not tell."""
-    asked = [x for x in graph.nodes() if isinstance(x.op, Extern) and x.op.call == call]
-    if len({x.origin for x in asked}) > 1:
+    """Return the line of the library call named `call` that failed on these inputs.
+
+    None if the inputs, some of which may be overwritten by now, do not show it.
+    """
+    calls = [x for x in graph.nodes() if isinstance(x.op, Extern) and x.op.call == call]
+    if len({x.origin for x in calls}) > 1:
         try:
-            run(Graph("failed", graph.inputs, tuple(asked)), arrays)
+            run(Graph("failed", graph.inputs, tuple(calls)), arrays)
         except ExternError as error:
             return error.origin
         except SmeltError:
             pass
         return None
-    return asked[0].origin if asked else None
+    return calls[0].origin if calls else None
 
 
 def largest(
@@ -48,21 +50,24 @@ def largest(
     sizes: Mapping[str, int],
     stored: Collection[tuple[tuple[int, ...], DType]],
 ) -> Node | None:
-    """The largest value that is computed, among those `stored` in memory; None if there is none."""
-    found, most = None, -1
+    """Return the largest computed value among those `stored` in memory, or None.
+
+    `stored` has the shape and type of each.
+    """
+    result, largest_bytes = None, -1
     for x in Graph("largest", (), tuple(outputs)).nodes():
         kind = dims_at(x.type.shape, sizes), x.type.dtype
         nbytes = math.prod(kind[0]) * x.type.dtype.itemsize
-        if x.inputs and x.origin is not None and kind in stored and nbytes > most:
-            found, most = x, nbytes
-    return found
+        if x.inputs and x.origin is not None and kind in stored and nbytes > largest_bytes:
+            result, largest_bytes = x, nbytes
+    return result
 
 
 def told(x: Node, sizes: Mapping[str, int]) -> str:
-    """A value and what it is computed from, with their shapes.
+    r"""Describe a value and its operands, with their shapes.
 
     >>> from smelt.graph.text import parse
-    >>> graph = parse("graph f(x: f32[n,1], y: f32[m]) {\\n v0 = add(x, y)\\n return v0\\n}")
+    >>> graph = parse("graph f(x: f32[n,1], y: f32[m]) {\n v0 = add(x, y)\n return v0\n}")
     >>> told(graph.outputs[0], {"n": 3, "m": 70000})
     'the largest value is f32[3,70000], add of f32[3,1] and f32[70000]'
     """

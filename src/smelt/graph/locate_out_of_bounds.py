@@ -1,8 +1,8 @@
-"""Which position is outside, once it is known that one is: computed anew by the reference.
+r"""Find which index is out of bounds, once one is, by running the reference again.
 
 >>> from smelt.graph.bounds_checks import looked_at
 >>> from smelt.graph.text import parse
->>> graph = parse("graph f(x: f32[n], i: i64[m]) {\\n v0 = gather(x, i) {first=0}\\n return v0\\n}")
+>>> graph = parse("graph f(x: f32[n], i: i64[m]) {\n v0 = gather(x, i) {first=0}\n return v0\n}")
 >>> try:
 ...     named(looked_at(graph.outputs), graph.inputs, [np.zeros(3, "f4"), np.array([0, 7])])
 ... except OutsideError as error:
@@ -27,8 +27,8 @@ from smelt.types.expr import evaluate
 __all__ = ["named", "np"]
 
 
-def _plain(at: Node) -> Node:
-    """Positions as they were before negative ones were counted from the end."""
+def _unwrapped(at: Node) -> Node:
+    """Return indices before negative ones were wrapped."""
     if isinstance(at.op, Map) and at.op.scalar == "select":
         test, _, other = at.inputs
         if test.inputs and test.inputs[0] is other and test.type.shape == at.type.shape:
@@ -37,18 +37,20 @@ def _plain(at: Node) -> Node:
 
 
 def named(looks: Looks, inputs: Sequence[Node], arrays: Sequence[Any]) -> NoReturn:
-    """Raises OutsideError about the first operator that has a position outside; about all that may
-    have one where the inputs do not tell any more, as some were written over."""
+    """Raise OutsideError about the first operator with an index out of bounds.
+
+    If the inputs no longer show which, as some were overwritten, it names all that may have one.
+    """
     for at, low, extent, (what, origin) in looks.asked:
         try:
-            graph = Graph("outside", tuple(inputs), (at, _plain(at)))
-            found, plain = run(graph, arrays)
+            graph = Graph("outside", tuple(inputs), (at, _unwrapped(at)))
+            positions, unwrapped_positions = run(graph, arrays)
             sizes = solve_sizes(graph, [np.asarray(a) for a in arrays], None)
             least, size = (evaluate(e, sizes) for e in (low, extent))
         except SmeltError:
             break
-        outside = plain[(found < least) | (found >= size)]
-        if outside.size:
-            told = f"{what}: position {outside.flat[0]} of an axis of {size}"
-            raise OutsideError(told, origin=origin)
+        out_of_bounds = unwrapped_positions[(positions < least) | (positions >= size)]
+        if out_of_bounds.size:
+            message = f"{what}: position {out_of_bounds.flat[0]} of an axis of {size}"
+            raise OutsideError(message, origin=origin)
     refused(looks.readers)

@@ -1,8 +1,7 @@
-"""Which operator a name of the text form means: `make("reduce.sum", {"axes": (0,)})`.
+"""Map operator names of the text form to operators: `make("reduce.sum", {"axes": (0,)})`.
 
-The text form writes an operator as its row's name and its attributes.  Rows with a family of
-members (`reduce.sum`, `scan.prod`) print the member behind a dot; a scalar operator is its own
-name.
+The text form writes an operator as its name and its attributes.  Families of operators
+(`reduce.sum`, `scan.prod`) print the member after a dot; a scalar operator is its own name.
 
 >>> make("permute", {"perm": (1, 0)})
 Permute(perm=(1, 0))
@@ -42,23 +41,23 @@ PLAIN: Mapping[str, type[TensorOp]] = {
     "stop": Stop,
     "window": Window,
 }
-"""Rows that are one operator each."""
+"""Operators without members, by name."""
 
 FAMILIES: Mapping[str, tuple[type[TensorOp], str, tuple[str, ...]]] = {
     "reduce": (Reduce, "combine", tuple(COMBINES)),
     "scan": (Scan, "combine", tuple(n for n, c in COMBINES.items() if c.prefix is not None)),
     "scatter": (Scatter, "mode", ("put", "add", "mul", "max", "min")),
 }
-"""Rows with members: the class, the field that names the member, and the members."""
+"""Operators with members: the class, the field that names the member, and the members."""
 
 
 def make(name: str, attributes: Mapping[str, Any]) -> TensorOp:
-    """The operator called `name` with the attributes that its printer gives.
+    """Return the operator called `name`, with its printed attributes.
 
-    Raises UnknownNameError for a name that no row has, TypeError for attributes that do not fit.
+    Raises UnknownNameError for an unknown name, TypeError for attributes that do not fit.
     """
     if name in SCALARS:
-        return _mapped(name, **attributes)
+        return _make_map(name, **attributes)
     kind = PLAIN.get(name)
     if kind is not None:
         return kind(**attributes)
@@ -77,7 +76,7 @@ def make(name: str, attributes: Mapping[str, Any]) -> TensorOp:
     )
 
 
-def _mapped(scalar: str) -> TensorOp:
+def _make_map(scalar: str) -> TensorOp:
     return Map(scalar)
 
 
@@ -85,10 +84,10 @@ _SPECIAL: Mapping[str, Callable[..., TensorOp]] = {"contract": Contract.parse}
 
 
 def operators() -> dict[str, type[TensorOp]]:
-    """Every operator by the name that the text form gives it, in alphabetical order."""
-    found: dict[str, type[TensorOp]] = dict.fromkeys(SCALARS, Map) | dict(PLAIN)
-    found["contract"] = Contract
+    """Return every operator class by its name in the text form, in alphabetical order."""
+    result: dict[str, type[TensorOp]] = dict.fromkeys(SCALARS, Map) | dict(PLAIN)
+    result["contract"] = Contract
     for family, (row, _, members) in FAMILIES.items():
-        found |= {f"{family}.{member}": row for member in members}
-    found |= {f"extern.{name}": Extern for name in EXTERNS}
-    return dict(sorted(found.items()))
+        result |= {f"{family}.{member}": row for member in members}
+    result |= {f"extern.{name}": Extern for name in EXTERNS}
+    return dict(sorted(result.items()))

@@ -1,8 +1,8 @@
-"""A graph that repeats elements as late as it can.
+"""Sink `expand` below its readers, so that elements are repeated as late as possible.
 
-Whether a program repeats a row for its batch before it computes with it, or not, makes another
-graph of the same meaning; and a batch of one hides which of both it did.  Here an `expand` moves
-behind what reads it, and goes where operands stand above each other anyway.
+Whether a program repeats a row for its batch before computing with it makes another graph of the
+same meaning, and a batch of one hides which it did.  Here an `expand` moves behind its readers, and
+disappears where operands broadcast anyway.
 
 >>> from smelt.graph.text import parse, text
 >>> graph = parse('''graph f(x: f32[b, n], t: i64[1, n], w: f32[8]) {
@@ -50,153 +50,159 @@ __all__ = ["late"]
 
 
 def late(graph: Graph) -> tuple[Graph, Mapping[Node, Node]]:
-    """The graph, and what its nodes became: with 1 for dimensions along which they only repeat."""
+    """Return the graph with sunk expands, and the unrepeated form of each node.
+
+    Dimensions along which a node only repeats are 1 in that form.
+    """
     walk = _Walk()
     for node in graph.nodes():
         inputs = tuple([walk.once[x] for x in node.inputs])
         if type(node.op) in _REPEATS or any(x.type != y.type for x, y in zip(inputs, node.inputs)):
-            walk.once[node] = _RULES.get(type(node.op), _whole)(walk, node)
+            walk.once[node] = _RULES.get(type(node.op), _expand_operands)(walk, node)
         else:
-            same = all(x is y for x, y in zip(inputs, node.inputs))
-            walk.once[node] = node if same else Node(node.op, inputs, node.type, node.origin)
+            unchanged = all(x is y for x, y in zip(inputs, node.inputs))
+            walk.once[node] = node if unchanged else Node(node.op, inputs, node.type, node.origin)
     outputs = tuple([walk.whole(x) for x in graph.outputs])
     return replace(graph, outputs=outputs), walk.once
 
 
 class _Walk:
-    """What nodes are before they are repeated.
+    """The unrepeated form of each node.
 
-    Dimensions stand as those of the node, counted from the end; each is that of the node, or 1."""
+    Its dimensions are aligned with the node's from the end; each is the node's, or 1.
+    """
 
     def __init__(self) -> None:
         self.once: dict[Node, Node] = {}
-        self._whole: dict[Node, Node] = {}
+        self._expanded: dict[Node, Node] = {}
 
     def whole(self, node: Node) -> Node:
-        """A node with all of its elements."""
-        found = self._whole.get(node)
-        if found is None:
-            found = self._whole[node] = self.along(node, range(node.type.rank))
-        return found
+        """Return a node with all of its elements."""
+        expanded = self._expanded.get(node)
+        if expanded is None:
+            expanded = self._expanded[node] = self.along(node, range(node.type.rank))
+        return expanded
 
     def along(self, node: Node, axes: Collection[int]) -> Node:
-        """A node with all of its dimensions, those along `axes` whole."""
+        """Return a node with all of its dimensions, those along `axes` at full extent."""
         once, shape = self.once[node], node.type.shape
-        wanted = tuple([shape[a] if a in axes else d for a, d in enumerate(self.shape(node))])
-        if once.type.shape == wanted:
+        target = tuple([shape[a] if a in axes else d for a, d in enumerate(self.shape(node))])
+        if once.type.shape == target:
             return once
-        if wanted == shape and isinstance(node.op, Expand) and node.inputs[0] is once:
+        if target == shape and isinstance(node.op, Expand) and node.inputs[0] is once:
             return node
-        if len(once.type.shape) < len(wanted) and wanted == self.shape(node):
-            return build.apply(Reshape(wanted), once, origin=node.origin)
-        return build.apply(Expand(wanted), once, origin=node.origin)
+        if len(once.type.shape) < len(target) and target == self.shape(node):
+            return build.apply(Reshape(target), once, origin=node.origin)
+        return build.apply(Expand(target), once, origin=node.origin)
 
     def shape(self, node: Node) -> Shape:
-        """All dimensions of a node before it is repeated."""
+        """Return all dimensions of a node before it is repeated."""
         once = self.once[node].type.shape
         return (*(1,) * (node.type.rank - len(once)), *once)
 
     def repeats(self, node: Node) -> set[int]:
-        """The dimensions along which a node repeats elements."""
+        """Return the dimensions along which a node repeats elements."""
         pairs = zip(self.shape(node), node.type.shape, strict=True)
         return {a for a, (d, n) in enumerate(pairs) if d != n}
 
 
-def _made(node: Node, op: TensorOp, *inputs: Node) -> Node:
+def _build(node: Node, op: TensorOp, *inputs: Node) -> Node:
     return build.apply(op, *inputs, origin=node.origin)
 
 
-def _whole(w: _Walk, node: Node) -> Node:
-    return _made(node, node.op, *map(w.whole, node.inputs))
+def _expand_operands(w: _Walk, node: Node) -> Node:
+    return _build(node, node.op, *map(w.whole, node.inputs))
 
 
 def _map(w: _Walk, node: Node) -> Node:
-    return _made(node, node.op, *[w.once[x] for x in node.inputs])
+    return _build(node, node.op, *[w.once[x] for x in node.inputs])
 
 
 def _expand(w: _Walk, node: Node) -> Node:
-    """What there may be none of is no element that is repeated."""
+    """Drop an expand, except along dimensions that may be 0: repeating nothing is no repetition."""
     once = w.once[node.inputs[0]]
     rank, shape = node.type.rank, once.type.shape
-    given = (*(1,) * (rank - len(shape)), *shape)
-    wanted = tuple([n if d == 1 and not positive(n) else d for d, n in zip(given, node.type.shape)])
-    if wanted == given:
+    aligned = (*(1,) * (rank - len(shape)), *shape)
+    target = tuple(
+        [n if d == 1 and not positive(n) else d for d, n in zip(aligned, node.type.shape)]
+    )
+    if target == aligned:
         return once
-    return _made(node, Expand(wanted), once)
+    return _build(node, Expand(target), once)
 
 
 def _permute(w: _Walk, node: Node) -> Node:
-    return _made(node, node.op, w.along(node.inputs[0], ()))
+    return _build(node, node.op, w.along(node.inputs[0], ()))
 
 
 def _reshape(w: _Walk, node: Node) -> Node:
-    """Dimensions that are merged or split with others that are not repeated are whole."""
+    """Reshape before repeating; dimensions grouped with others that do not repeat are expanded."""
     assert isinstance(node.op, Reshape)
     (x,) = node.inputs
-    repeats, needed = w.repeats(x), set[int]()
+    repeats, full_axes = w.repeats(x), set[int]()
     shape: list[Any] = []
     first = 0
     for old, new in split_groups(x.type.shape, node.op.shape):
-        real = {a for a, d in enumerate(old, first) if d != 1}
-        once = bool(real) and real <= repeats
-        needed |= set() if once else real
-        shape += [1] * len(new) if once else new
+        non_unit = {a for a, d in enumerate(old, first) if d != 1}
+        is_repeated = bool(non_unit) and non_unit <= repeats
+        full_axes |= set() if is_repeated else non_unit
+        shape += [1] * len(new) if is_repeated else new
         first += len(old)
-    return _made(node, replace(node.op, shape=tuple(shape)), w.along(x, needed))
+    return _build(node, replace(node.op, shape=tuple(shape)), w.along(x, full_axes))
 
 
 def _slice(w: _Walk, node: Node) -> Node:
     assert isinstance(node.op, Slice)
     op, (x,) = node.op, node.inputs
-    once = {a for a in w.repeats(x) if positive(op.sizes[a])}
+    repeated = {a for a in w.repeats(x) if positive(op.sizes[a])}
     parts = zip(op.starts, op.sizes, op.steps, strict=True)
-    found = [(0, 1, 1) if a in once else p for a, p in enumerate(parts)]
-    starts, sizes, steps = (tuple(s) for s in zip(*found, strict=True))
-    given = w.along(x, {*range(x.type.rank)} - once)
-    if not any(starts) and sizes == given.type.shape and {*steps} <= {1}:
-        return given
-    return _made(node, Slice(starts, sizes, steps), given)
+    ranges = [(0, 1, 1) if a in repeated else p for a, p in enumerate(parts)]
+    starts, sizes, steps = (tuple(s) for s in zip(*ranges, strict=True))
+    operand = w.along(x, {*range(x.type.rank)} - repeated)
+    if not any(starts) and sizes == operand.type.shape and {*steps} <= {1}:
+        return operand
+    return _build(node, Slice(starts, sizes, steps), operand)
 
 
 def _pad(w: _Walk, node: Node) -> Node:
     assert isinstance(node.op, Pad)
     sides = enumerate(zip(node.op.low, node.op.high, strict=True))
-    return _made(node, node.op, w.along(node.inputs[0], [a for a, s in sides if s != (0, 0)]))
+    return _build(node, node.op, w.along(node.inputs[0], [a for a, s in sides if s != (0, 0)]))
 
 
 def _along_axes(w: _Walk, node: Node) -> Node:
-    """What folds, scans or turns round axes of one operand."""
+    """Reduce, scan or flip an operand that is expanded along these axes."""
     assert isinstance(node.op, (Reduce, Scan, Flip))
     axes = (node.op.axis,) if isinstance(node.op, Scan) else node.op.axes
-    return _made(node, node.op, w.along(node.inputs[0], axes))
+    return _build(node, node.op, w.along(node.inputs[0], axes))
 
 
 def _concat(w: _Walk, node: Node) -> Node:
     assert isinstance(node.op, Concat)
-    needed = {node.op.axis}
+    full_axes = {node.op.axis}
     for x in node.inputs:
-        needed |= {*range(node.type.rank)} - w.repeats(x)
-    return _made(node, node.op, *[w.along(x, needed) for x in node.inputs])
+        full_axes |= {*range(node.type.rank)} - w.repeats(x)
+    return _build(node, node.op, *[w.along(x, full_axes) for x in node.inputs])
 
 
 def _gather(w: _Walk, node: Node) -> Node:
-    """Of rows that are all the same the first will do, where positions count them."""
+    """Gather before repeating; along a repeated axis that an `iota` indexes, read the first row."""
     assert isinstance(node.op, Gather)
     first, (x, *index) = node.op.first, node.inputs
-    needed = {*range(first, first + len(index))}
+    full_axes = {*range(first, first + len(index))}
     rank = node.type.rank - x.type.rank + len(index)
-    found: list[Node] = []
+    indices: list[Node] = []
     for a, at in enumerate(index, first):
-        found.append(w.once[at])
+        indices.append(w.once[at])
         op = at.op
         if w.shape(x)[a] == 1 and isinstance(op, Iota) and op.shape[op.axis] == x.type.shape[a]:
-            needed.remove(a)
-            found[-1] = _made(at, replace(op, shape=(1,) * at.type.rank))
-    if max(at.type.rank for at in found) < rank:
-        one = found[0]
-        shape = (*(1,) * (rank - one.type.rank), *one.type.shape)
-        found[0] = build.apply(Reshape(shape), one, origin=one.origin)
-    return _made(node, node.op, w.along(x, needed), *found)
+            full_axes.remove(a)
+            indices[-1] = _build(at, replace(op, shape=(1,) * at.type.rank))
+    if max(at.type.rank for at in indices) < rank:
+        first_index = indices[0]
+        shape = (*(1,) * (rank - first_index.type.rank), *first_index.type.shape)
+        indices[0] = build.apply(Reshape(shape), first_index, origin=first_index.origin)
+    return _build(node, node.op, w.along(x, full_axes), *indices)
 
 
 _RULES: Mapping[type[TensorOp], Callable[[_Walk, Node], Node]] = {
@@ -215,4 +221,4 @@ _RULES: Mapping[type[TensorOp], Callable[[_Walk, Node], Node]] = {
     Gather: _gather,
 }
 _REPEATS = (Expand, Gather)
-"""What repeats elements, though its operands do not."""
+"""Operators that may repeat elements although their operands do not."""

@@ -1,4 +1,4 @@
-"""The text of a graph: printer and parser.  Equal text is equal meaning; it is the cache's key.
+"""Print and parse graphs as text.  Equal text means equal graphs; it is the cache's key.
 
     graph   = "graph" NAME "(" [input {"," input}] ")" "{" {require} {line} return "}"
     input   = NAME ":" type ["constant"] ["strides" "(" stride {"," stride} ")"]
@@ -6,14 +6,14 @@
     type    = DTYPE "[" [expr {"," expr}] "]"
     require = "require" expr ("==" | "!=" | "<" | "<=") expr END-OF-LINE
     line    = NAME "=" OPERATOR "(" [operand {"," operand}] ")" ["{" attributes "}"] [":" type]
-    operand = NAME | number ":" DTYPE                              a constant is written in place
+    operand = NAME | number ":" DTYPE                              a constant is written inline
     number  = INT | FLOAT | "inf" | "-inf" | "nan" | "true" | "false"
     attributes = NAME "=" value {"," value}
     value   = number | expr | STRING | DTYPE | "none" | "(" [value {"," value}] [","] ")"
     return  = "return" [operand {"," operand}] [";" "check" operand {"," operand}]
 
-`#` starts a comment.  A type that is left out is inferred; one that is there is believed (only
-`smelt.graph.verify` checks it).  Names of sizes, values and operators live apart.
+`#` starts a comment.  A missing type is inferred; a given one is trusted (only `smelt.graph.verify`
+checks it).  Sizes, values and operators have separate namespaces.
 
 >>> print(
 ...     text(
@@ -52,13 +52,13 @@ from smelt.types.parse_expr import parse as parse_expr
 from smelt.types.tensor import TensorType
 
 WIDTH, FOUND = 100, 40
-"""Columns beyond which inputs are printed one a line; characters that an error quotes at most."""
+"""Columns beyond which inputs are printed one per line; most characters quoted in an error."""
 
 # ---- printer ---------------------------------------------------------------------------------
 
 
 def text(graph: Graph, *, origins: bool = False) -> str:
-    """The graph as text; with `origins`, each line names the user's line in a comment."""
+    """Print a graph; with `origins`, each line names the user's line in a comment."""
     names = name_values(graph)
     lines = [_head(graph)]
     lines += [f"  require {_relation(fact)}" for fact in graph.facts]
@@ -66,15 +66,17 @@ def text(graph: Graph, *, origins: bool = False) -> str:
     for node in graph.nodes():
         if not isinstance(node.op, (Input, Constant)):
             lines.append(f"  {_line(node, names, types)}{_comment(node) if origins else ''}")
-    results, asked = (", ".join([names[n] for n in s]) for s in (graph.results, graph.asked))
-    checks = f"; check {asked}" if asked else ""
+    results, printed_checks = (
+        ", ".join([names[n] for n in s]) for s in (graph.results, graph.asked)
+    )
+    checks = f"; check {printed_checks}" if printed_checks else ""
     return "\n".join([*lines, f"  return {results}".rstrip() + checks, "}"])
 
 
 def name_values(graph: Graph) -> dict[Node, str]:
-    """What `text` calls each node; constants are spelled out, as `0.5:f32`."""
+    """Return the printed name of each node; constants are spelled out, as `0.5:f32`."""
     names: dict[Node, str] = {node: _input(node).label for node in graph.inputs}
-    taken = set(names.values())
+    used = set(names.values())
     number = 0
     for node in graph.nodes():
         op = node.op
@@ -83,7 +85,7 @@ def name_values(graph: Graph) -> dict[Node, str]:
         elif isinstance(op, Input):
             names.setdefault(node, op.label)
         else:
-            while (name := f"v{number}") in taken:
+            while (name := f"v{number}") in used:
                 number += 1
             names[node] = name
             number += 1
@@ -91,7 +93,7 @@ def name_values(graph: Graph) -> dict[Node, str]:
 
 
 def operator_text(node: Node) -> tuple[str, str]:
-    """The operator's name and its attributes in braces (empty without any)."""
+    """Return the operator's name and its attributes in braces (empty without any)."""
     attributes = node.op.attributes()
     if not attributes:
         return node.op.name, ""
@@ -138,7 +140,7 @@ def _comment(node: Node) -> str:
 
 
 def _value(value: Any) -> str:
-    """An attribute, as `_Reader.value` reads it back."""
+    """Print an attribute so that `_Reader.value` reads it back."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
@@ -185,23 +187,23 @@ RESERVED = frozenset({*_WORDS, *_DTYPES, "min", "max", "size"})
 
 
 def parse(source: str) -> Graph:
-    """The graph that `source` spells.
+    """Parse a graph.
 
-    Raises GraphTextError with the place of the fault, or ShapeError and DTypeError for operands
+    Raises GraphTextError with the position of the fault, or ShapeError and DTypeError for operands
     that do not fit an operator whose type is left out.
     """
     return _Reader(source).graph()
 
 
 def parse_type(source: str) -> TensorType:
-    """The type that `f32[n,4]` spells.  Raises ExprTextError for anything else.
+    """Parse a type such as `f32[n,4]`; raise ExprTextError for anything else.
 
     >>> parse_type("f32[n*4, 3]").shape
     (n*4, 3)
     """
     reader = _Reader(source)
     try:
-        found = reader.type()
+        result = reader.type()
         reader.end()
     except GraphTextError as error:
         raise ExprTextError(
@@ -211,7 +213,7 @@ def parse_type(source: str) -> TensorType:
             column=error.column,
             length=error.length,
         ) from None
-    return found
+    return result
 
 
 @lru_cache(maxsize=1024)
@@ -232,12 +234,14 @@ class _Reader:
 
     def fail(self, expected: str, at: int | None = None, length: int = 1) -> NoReturn:
         self.blank()
-        place = self.at if at is None else at
-        rest = self.source[place : place + min(max(length, 12), FOUND)].split("\n")[0]
-        position = GraphTextError.position(self.source, place)
+        position_in_source = self.at if at is None else at
+        quoted = self.source[
+            position_in_source : position_in_source + min(max(length, 12), FOUND)
+        ].split("\n")[0]
+        position = GraphTextError.position(self.source, position_in_source)
         raise GraphTextError(
             expected=expected,
-            found=repr(rest[: max(length, 1)] if length > 1 else rest) if rest else "the end",
+            found=repr(quoted[: max(length, 1)] if length > 1 else quoted) if quoted else "the end",
             source=self.source,
             length=length,
             line=position["line"],
@@ -245,12 +249,12 @@ class _Reader:
         )
 
     def blank(self) -> None:
-        found = _BLANK.match(self.source, self.at)
-        assert found is not None
-        self.at = found.end()
+        match = _BLANK.match(self.source, self.at)
+        assert match is not None
+        self.at = match.end()
 
     def sees(self, literal: str) -> bool:
-        """Whether `literal` comes next; if so it is taken."""
+        """Consume `literal` if it comes next; return whether it did."""
         self.blank()
         if not self.source.startswith(literal, self.at):
             return False
@@ -263,11 +267,11 @@ class _Reader:
 
     def match(self, pattern: re.Pattern[str], expected: str) -> re.Match[str]:
         self.blank()
-        found = pattern.match(self.source, self.at)
-        if found is None:
+        match = pattern.match(self.source, self.at)
+        if match is None:
             self.fail(expected)
-        self.at = found.end()
-        return found
+        self.at = match.end()
+        return match
 
     def name(self, expected: str) -> str:
         return self.match(_NAME, expected)[0]
@@ -278,7 +282,7 @@ class _Reader:
             self.fail("the end")
 
     def raw(self) -> str:
-        """Everything up to a comma or closing bracket outside all brackets."""
+        """Consume everything up to a comma or closing bracket outside all brackets."""
         depth = 0
         start = self.at
         while self.at < len(self.source):
@@ -327,22 +331,22 @@ class _Reader:
         return Graph(name, tuple(inputs), (*outputs, *checks), tuple(facts), len(checks))
 
     def operands(self) -> list[Node]:
-        """Those of a return, up to its end."""
+        """Parse the operands of a return, up to its end."""
         self.blank()
-        found: list[Node] = []
+        result: list[Node] = []
         while not self.source.startswith((";", "}"), self.at):
-            if found:
+            if result:
                 self.need(",")
-            found.append(self.operand())
+            result.append(self.operand())
             self.blank()
-        return found
+        return result
 
     def word(self, word: str) -> bool:
         self.blank()
-        found = _NAME.match(self.source, self.at)
-        if found is None or found[0] != word:
+        match = _NAME.match(self.source, self.at)
+        if match is None or match[0] != word:
             return False
-        self.at = found.end()
+        self.at = match.end()
         return True
 
     def define(self, name: str, node: Node, at: int) -> Node:
@@ -365,8 +369,8 @@ class _Reader:
             while not self.sees(")"):
                 if strides:
                     self.need(",")
-                found = self.match(_STRIDE, "a stride or `?`")[0]
-                strides.append(None if found == "?" else int(found))
+                stride = self.match(_STRIDE, "a stride or `?`")[0]
+                strides.append(None if stride == "?" else int(stride))
         op = Input(label, declared, None if strides is None else tuple(strides), constant)
         return self.define(label, Node(op, (), declared), at)
 
@@ -385,9 +389,9 @@ class _Reader:
         return TensorType(_DTYPES[name], tuple(dims))
 
     def fact(self) -> Fact:
-        found = self.match(_RELATION, "a relation of sizes")
-        left, right = (self.expression(found[k].strip(), found.start(k)) for k in (1, 3))
-        return Fact(left, found[2], right)
+        match = self.match(_RELATION, "a relation of sizes")
+        left, right = (self.expression(match[k].strip(), match.start(k)) for k in (1, 3))
+        return Fact(left, match[2], right)
 
     def line(self) -> None:
         self.blank()
@@ -395,7 +399,7 @@ class _Reader:
         name = self.name("a value, `require` or `return`")
         self.need("=")
         self.blank()
-        place = self.at
+        operator_at = self.at
         operator = self.name("an operator")
         self.need("(")
         operands: list[Node] = []
@@ -405,7 +409,7 @@ class _Reader:
             operands.append(self.operand())
         attributes = self.attributes()
         declared = self.type() if self.sees(":") else None
-        self.define(name, self.node(operator, attributes, operands, declared, place), at)
+        self.define(name, self.node(operator, attributes, operands, declared, operator_at), at)
 
     def node(
         self,
@@ -448,15 +452,15 @@ class _Reader:
         return self.constants[key]
 
     def attributes(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         if self.sees("{"):
             while not self.sees("}"):
-                if found:
+                if result:
                     self.need(",")
                 key = self.name("an attribute")
                 self.need("=")
-                found[key] = self.value()
-        return found
+                result[key] = self.value()
+        return result
 
     def value(self) -> Any:
         self.blank()
@@ -478,12 +482,17 @@ class _Reader:
         return _DTYPES[source] if source in _DTYPES else self.expression(source, start)
 
     def in_brackets(self) -> bool:
-        """Whether a bracket here opens a part of an expression, as in (n + 1)//2, not a tuple."""
+        """Whether a bracket here opens a part of an expression, not a tuple.
+
+        An example is (n + 1)//2.
+        """
         depth = 0
-        for place in range(self.at, len(self.source)):
-            depth += {"(": 1, ")": -1}.get(self.source[place], 0)
+        for position in range(self.at, len(self.source)):
+            depth += {"(": 1, ")": -1}.get(self.source[position], 0)
             if depth == 0:
-                return place > self.at and self.source[place + 1 :].lstrip()[:1] in tuple("+-*/%")
+                return position > self.at and self.source[position + 1 :].lstrip()[:1] in tuple(
+                    "+-*/%"
+                )
         return False
 
     def string(self) -> str:

@@ -1,9 +1,9 @@
-"""Sizes that may vary, and what is known of them: each stands for a number until it is bound.
+"""Unify symbolic sizes: equate dimensions, and keep a value for every size.
 
 A dimension is an expression over sizes.  A *free* size is one that the caller may vary; an
-*unknown* stands for a dimension of what counts or repeats, and is whatever it meets.  Every size
-has a value, that of the call that was traced, and nothing ever changes a value: two dimensions that
-are asked to be equal have equal ones.
+*unknown* stands for a dimension that counts or repeats, and becomes whatever it is equated with.
+Every size has its value in the traced call, which never changes: dimensions that are equated have
+equal values.
 
 >>> sizes = Sizes({})
 >>> n, some = sizes.free(("x", 0), 5), sizes.unknown(("iota", 0), 5)
@@ -36,109 +36,120 @@ from smelt.types.expr import (
 
 __all__ = ["Sizes", "is_size"]
 
-_Runs: TypeAlias = list[tuple[list[Index], list[Index]]]
+_Groups: TypeAlias = list[tuple[list[Index], list[Index]]]
 
 
 class Sizes:
-    """The sizes of a graph that is made general; `hints` are those that it has already."""
+    """The sizes of a graph that is generalised; `hints` are values of those it already has."""
 
     def __init__(self, hints: Mapping[str, int]) -> None:
         self.values = dict(hints)
         self.changed = False
         """Whether a size was bound since this was last set."""
-        self._settled = False
-        self._own: dict[str, bool] = {}
-        """Sizes made here, and whether they are unknown."""
+        self._is_settled = False
+        self._is_unknown_by_name: dict[str, bool] = {}
+        """Sizes created here, in order; True for unknowns."""
         self._free: dict[Hashable, Expr] = {}
         self._unknown: dict[Hashable, Expr] = {}
-        self._given: dict[str, Index] = {}
-        """What they are if nothing is met: numbers for all that are not here."""
+        self._fallback: dict[str, Index] = {}
+        """Expressions that unknowns fall back to; other sizes fall back to their values."""
         self._bound: dict[str, Index] = {}
         self._products: dict[Index, list[Index]] = {}
-        """What dimensions that were merged are products of."""
+        """Factors of merged dimensions."""
         self._merged: dict[Index, list[Index]] = {}
-        """The same, by dimensions as they were before: into these they are split again."""
+        """Factors of merged dimensions as they were before the merge, for splitting them again."""
         self._evaluated: dict[Expr, int] = {}
-        self._now: dict[Expr, Index] = {}
-        self._runs: dict[tuple[tuple[Index, ...], ...], _Runs] = {}
-        """What was found before: layers of a model ask the same again and again."""
+        self._resolved: dict[Expr, Index] = {}
+        self._groups_cache: dict[tuple[tuple[Index, ...], ...], _Groups] = {}
+        """Results of `_groups`: repeated layers of a model need the same ones."""
 
     def value(self, e: Index) -> int:
-        """What an expression is in the call that was traced."""
+        """Return the value of an expression in the traced call."""
         if isinstance(e, int):
             return e
-        found = self._evaluated.get(e)
-        if found is None:
-            found = self._evaluated[e] = int(evaluate(e, self.values))
-        return found
+        result = self._evaluated.get(e)
+        if result is None:
+            result = self._evaluated[e] = int(evaluate(e, self.values))
+        return result
 
     def traced(self, e: Index) -> Index:
-        """What an expression is in the graph that was traced, for every value of the sizes that it
-        has: another expression may happen to have the same value."""
-        names = {n: self._given.get(n, self.values[n]) for n in sizes_of(e) if n in self._own}
+        """Return an expression in terms of the traced graph's sizes alone.
+
+        Unlike `value`, it distinguishes expressions that only happen to have equal values.
+        """
+        names = {
+            n: self._fallback.get(n, self.values[n])
+            for n in sizes_of(e)
+            if n in self._is_unknown_by_name
+        }
         return substitute(e, names, "size") if names else e
 
-    def free(self, where: Hashable, n: int) -> Expr:
-        """A size that the caller may vary and that is n now; the same one for the same place."""
-        if where not in self._free:
-            self._free[where] = self._made(n, unknown=False)
-        return self._free[where]
+    def free(self, key: Hashable, n: int) -> Expr:
+        """Return the size of `key`, which the caller may vary and that is n now."""
+        if key not in self._free:
+            self._free[key] = self._new_size(n, unknown=False)
+        return self._free[key]
 
-    def unknown(self, where: Hashable, given: Index, least: int = 2) -> Index:
-        """A dimension that takes what it meets, or else stays as it was given, as one that is less
-        than `least` always does; the same one for the same place."""
-        if self.value(given) < least or (isinstance(given, Expr) and is_size(given)):
-            return given
-        if where not in self._unknown:
-            if self._settled:
-                return given
-            self._unknown[where] = made = self._made(self.value(given), unknown=True)
-            self._given[sizes_of(made)[0]] = given
-        return self.now(self._unknown[where])
+    def unknown(self, key: Hashable, fallback: Index, least: int = 2) -> Index:
+        """Return a dimension that becomes what it is equated with, or else `fallback`.
 
-    def _made(self, n: int, *, unknown: bool) -> Expr:
-        name = f"{'u' if unknown else 'n'}{len(self._own)}"
+        A dimension below `least`, and one that is a size of the traced graph, stays as it is.
+        There is one unknown for each `key`.
+        """
+        if self.value(fallback) < least or (isinstance(fallback, Expr) and is_size(fallback)):
+            return fallback
+        if key not in self._unknown:
+            if self._is_settled:
+                return fallback
+            self._unknown[key] = created = self._new_size(self.value(fallback), unknown=True)
+            self._fallback[sizes_of(created)[0]] = fallback
+        return self.now(self._unknown[key])
+
+    def _new_size(self, n: int, *, unknown: bool) -> Expr:
+        name = f"{'u' if unknown else 'n'}{len(self._is_unknown_by_name)}"
         while name in self.values:
             name = f"{name}_"
-        self._own[name] = unknown
+        self._is_unknown_by_name[name] = unknown
         self.values[name] = n
         return size(name)
 
     def now(self, e: Index) -> Index:
-        """The expression without sizes that are bound."""
+        """Return an expression with bound sizes substituted."""
         if isinstance(e, int):
             return e
-        found = self._now.get(e)
-        if found is None:
-            found = e
-            while isinstance(found, Expr) and any(name in self._bound for name in sizes_of(found)):
-                found = substitute(found, self._bound, "size")
-            self._now[e] = found
-        return found
+        result = self._resolved.get(e)
+        if result is None:
+            result = e
+            while isinstance(result, Expr) and any(
+                name in self._bound for name in sizes_of(result)
+            ):
+                result = substitute(result, self._bound, "size")
+            self._resolved[e] = result
+        return result
 
     def equal(self, a: Index, b: Index) -> Index:
-        """Has two dimensions be equal; what both are then."""
+        """Equate two dimensions, and return what both are then."""
         a, b = self.now(a), self.now(b)
         if a == b:
             return a
-        if self.traced(a) != self.traced(b):  # a size that the graph has already, with such a hint
+        if self.traced(a) != self.traced(b):  # a size of the traced graph only happens to be equal
             self.fix(b)
             return self.fix(a)
         for x, y in ((a, b), (b, a)):
-            name = self._name(x)
-            if name is not None and self._own[name] and name not in sizes_of(y):
+            name = self._size_name(x)
+            if name is not None and self._is_unknown_by_name[name] and name not in sizes_of(y):
                 self._bind(name, y)
                 return y
-        solved = self._solved(sub(a, b))
+        solved = self._solve(sub(a, b))
         if solved is not None:
             self._bind(*solved)
             return self.now(a)
-        pairs = self._pairs(a, b)
+        pairs = self._equal_factors(a, b)
         for x, y in pairs:
             self.equal(x, y)
-        alone = [] if pairs else self._alone(a, b)
-        if alone:  # what only one of two products has is rather a number
-            for f in alone:
+        unmatched = [] if pairs else self._unmatched_unknowns(a, b)
+        if unmatched:  # fix unknowns that only one of the products has
+            for f in unmatched:
                 self.fix(f)
             return self.equal(a, b)
         if not pairs:
@@ -146,84 +157,90 @@ class Sizes:
             self.fix(b)
         return self.now(a)
 
-    def _solved(self, zero: Index) -> tuple[str, Index] | None:
-        """The last of the sizes made here that stand in a difference once and alone, rather an
-        unknown one, and what makes the difference 0."""
+    def _solve(self, zero: Index) -> tuple[str, Index] | None:
+        """Solve `zero` = 0 for a size that occurs once, alone and with factor ±1.
+
+        Considers only sizes created here; prefers unknowns, and the latest of them.  Returns the
+        size and its expression, or None.
+        """
         common = gcd(*[factor for _, factor in terms_of(zero)])
         zero = floordiv(zero, common) if common > 1 else zero
         terms = terms_of(zero)
-        times = Counter(name for atoms, _ in terms for name in sizes_of(Expr(((atoms, 1),))))
-        alone = {
+        occurrences = Counter(name for atoms, _ in terms for name in sizes_of(Expr(((atoms, 1),))))
+        candidates = {
             atoms[0].name: factor
             for atoms, factor in terms
             if len(atoms) == 1 and atoms[0].kind == "size" and abs(factor) == 1
         }
-        latest = [*reversed(self._own)]
-        for name in sorted(latest, key=lambda name: not self._own[name]):
-            if times[name] == 1 and name in alone:
-                rest = sub(zero, mul(size(name), alone[name]))
-                return name, mul(rest, -alone[name])
+        latest = [*reversed(self._is_unknown_by_name)]
+        for name in sorted(latest, key=lambda name: not self._is_unknown_by_name[name]):
+            if occurrences[name] == 1 and name in candidates:
+                remainder = sub(zero, mul(size(name), candidates[name]))
+                return name, mul(remainder, -candidates[name])
         return None
 
-    def _pairs(self, a: Index, b: Index) -> list[tuple[Index, Index]]:
-        """Factors of two products that are equal if each stands for one of the other's; none if
-        that cannot be seen."""
+    def _equal_factors(self, a: Index, b: Index) -> list[tuple[Index, Index]]:
+        """Match the factors of two products by value, and return the pairs that differ.
+
+        An empty list if the factors do not match one to one.
+        """
         left, right = ([self.now(f) for f in self._factors(e)] for e in (a, b))
-        found: list[tuple[Index, Index]] = []
+        pairs: list[tuple[Index, Index]] = []
         for f in left:
-            same = [g for g in right if g == f] or [
+            candidates = [g for g in right if g == f] or [
                 g for g in right if self.value(g) == self.value(f)
             ]
-            if not same:
+            if not candidates:
                 return []
-            right.remove(same[0])
-            found += [(f, same[0])] if f != same[0] else []
-        return [] if right or len(left) < 2 else found
+            right.remove(candidates[0])
+            pairs += [(f, candidates[0])] if f != candidates[0] else []
+        return [] if right or len(left) < 2 else pairs
 
-    def _alone(self, a: Index, b: Index) -> list[Index]:
-        """Unknown factors of one product that have none with their value in the other."""
+    def _unmatched_unknowns(self, a: Index, b: Index) -> list[Index]:
+        """Return unknown factors of one product without a factor of equal value in the other."""
         left, right = ([self.now(f) for f in self._factors(e)] for e in (a, b))
         for f in [*left]:
-            same = next((g for g in right if self.value(g) == self.value(f)), None)
-            if same is not None:
+            match = next((g for g in right if self.value(g) == self.value(f)), None)
+            if match is not None:
                 left.remove(f)
-                right.remove(same)
+                right.remove(match)
         return [f for f in (*left, *right) if self.is_unknown(f)]
 
     def fix(self, e: Index) -> Index:
-        """Has the sizes of a dimension be numbers; what it is then."""
+        """Bind the sizes of a dimension to their values, and return the result."""
         e = self.now(e)
         for name in sizes_of(e):
-            if name in self._own:
-                self._bind(name, self._given.get(name, self.values[name]))
+            if name in self._is_unknown_by_name:
+                self._bind(name, self._fallback.get(name, self.values[name]))
         return self.now(e)
 
     def settle(self) -> None:
-        """Has what is unknown still be as it was given."""
-        self._settled = True
+        """Bind the remaining unknowns to what they were in the trace."""
+        self._is_settled = True
         for e in self._unknown.values():
             for name in sizes_of(self.now(e)):
-                if self._own.get(name):
-                    self._bind(name, self._given[name])
+                if self._is_unknown_by_name.get(name):
+                    self._bind(name, self._fallback[name])
 
-    def _name(self, e: Index) -> str | None:
-        """The size made here that an expression is, if it is one."""
+    def _size_name(self, e: Index) -> str | None:
+        """Return the name of the size created here that an expression is, or None."""
         name = sizes_of(e)[0] if is_size(e) else None
-        return name if name in self._own else None
+        return name if name in self._is_unknown_by_name else None
 
     def _bind(self, name: str, e: Index) -> None:
         self._bound[name] = e
         self.changed = True
-        self._now.clear()
+        self._resolved.clear()
 
-    # ---- the same elements under other dimensions ------------------------------------------------
+    # ---- reshapes --------------------------------------------------------------------------------
 
     def regrouped(
-        self, where: Hashable, source: Sequence[Index], target: Sequence[Index]
+        self, reshape_key: Hashable, source: Sequence[Index], target: Sequence[Index]
     ) -> list[Index]:
-        """Dimensions for a shape `target` that has the elements of `source` in the same order.
-        Sizes of which one would have to be split are fixed; one that is unknown is what its parts
-        turn out to be.
+        """Return dimensions for a reshape from `source` to `target`.
+
+        Sizes that would have to be split are fixed; an unknown that is split becomes the product of
+        its parts.  `reshape_key` identifies the reshape.
 
         >>> sizes = Sizes({})
         >>> b, n = sizes.free(1, 4), sizes.free(2, 10)
@@ -234,111 +251,123 @@ class Sizes:
         >>> sizes.regrouped(3, [b, n], [8, 5]), sizes.now(b)
         ([8, 5], 4)
         """
-        both = tuple(source), tuple(target)
-        if both not in self._runs:
-            self._runs[both] = self._groups(source, target)
-        found: list[Index] = []
-        for dims, new in self._runs[both]:
-            found += self._placed((where, len(found)), dims, new)
-        return found
+        key = tuple(source), tuple(target)
+        if key not in self._groups_cache:
+            self._groups_cache[key] = self._groups(source, target)
+        result: list[Index] = []
+        for dims, new in self._groups_cache[key]:
+            result += self._assign_factors((reshape_key, len(result)), dims, new)
+        return result
 
-    def _groups(self, source: Sequence[Index], target: Sequence[Index]) -> _Runs:
-        """Runs of both shapes with as many elements, as short as possible."""
-        groups: _Runs = []
+    def _groups(self, source: Sequence[Index], target: Sequence[Index]) -> _Groups:
+        """Return runs of both shapes with equal numbers of elements, as short as possible."""
+        groups: _Groups = []
         s = t = 0
         while s < len(source) or t < len(target):
-            if self._ones(source[s:]) > self._ones(target[t:]) and source[s] == 1:
-                groups.append(([1], []))  # rather than a size that is 1 now, of which one is left
+            if self._leading_ones(source[s:]) > self._leading_ones(target[t:]) and source[s] == 1:
+                # Drop a literal 1 rather than a size that is 1 in the trace.
+                groups.append(([1], []))
                 s += 1
                 continue
             dims, new = list(source[s : s + 1]), list(target[t : t + 1])
             s, t = s + len(dims), t + len(new)
-            left = self.value(dims[0]) if dims else 1
-            right = self.value(new[0]) if new else 1
-            while left != right:
-                if left < right and s < len(source):
+            source_count = self.value(dims[0]) if dims else 1
+            target_count = self.value(new[0]) if new else 1
+            while source_count != target_count:
+                if source_count < target_count and s < len(source):
                     dims.append(source[s])
-                    left, s = left * self.value(source[s]), s + 1
+                    source_count, s = source_count * self.value(source[s]), s + 1
                 elif t < len(target):
                     new.append(target[t])
-                    right, t = right * self.value(target[t]), t + 1
-                else:  # a run of one element in front of it is to blame
+                    target_count, t = target_count * self.value(target[t]), t + 1
+                else:  # an earlier run of one element took a dimension of this one
                     return [(list(source), list(target))]
             groups.append((dims, new))
-        alone = [d for dims, new in groups if not dims or not new for d in (*dims, *new)]
-        if any(isinstance(d, Expr) for d in alone):  # it is 1 now, and belongs to another run
+        unpaired = [d for dims, new in groups if not dims or not new for d in (*dims, *new)]
+        if any(isinstance(d, Expr) for d in unpaired):  # is 1 in the trace, belongs to another run
             return [(list(source), list(target))]
         return groups
 
-    def _ones(self, dims: Sequence[Index]) -> int:
-        """How many dimensions are 1 now, before one that is not."""
+    def _leading_ones(self, dims: Sequence[Index]) -> int:
+        """Return the number of leading dimensions that are 1 in the trace."""
         return next((k for k, d in enumerate(dims) if self.value(d) != 1), len(dims))
 
-    def _placed(self, where: Hashable, dims: Sequence[Index], new: Sequence[Index]) -> list[Index]:
-        """One group: each factor of its dimensions stands in one of the new ones."""
+    def _assign_factors(
+        self, key: Hashable, dims: Sequence[Index], new: Sequence[Index]
+    ) -> list[Index]:
+        """Assign each factor of a group's source dimensions to one of its target dimensions."""
         dims = [self.now(d) for d in dims]
         if not any(isinstance(d, Expr) for d in dims):
             return list(new)
         numbers = [self.value(d) for d in new]
         factors = [f for d in dims for f in self._merged.get(d, (d,)) if isinstance(f, Expr)]
-        places = self._places(factors, numbers, 0)
-        if places is None:
+        target_of = self._target_dims(factors, numbers, 0)
+        if target_of is None:
             factors = [f for d in dims for f in self._factors(d)]
-            places = self._places(factors, numbers, 0)
-        unknown = [f for f in factors if self.is_unknown(f)] if places is None else []
+            target_of = self._target_dims(factors, numbers, 0)
+        unknown = [f for f in factors if self.is_unknown(f)] if target_of is None else []
         if len(factors) == len(unknown) == 1:
-            return self._parts(where, factors[0], new)
-        if unknown:  # what is split is rather a number: a size is not fixed for standing beside it
+            return self._split_unknown(key, factors[0], new)
+        if unknown:  # fix the unknowns that would be split, not the sizes in the same group
             for f in unknown:
                 self.fix(f)
-            return self._placed(where, dims, new)
-        found: list[Index] = []
-        parts: list[list[Index]] = []
-        for k, d in enumerate(new if places is not None else ()):
-            parts.append([f for f, p in zip(factors, places or (), strict=True) if p == k])
-            whole = product(parts[-1])
-            found.append(mul(whole, self.value(d) // self.value(whole)))
-        if places is None or [self.traced(d) for d in found] != [*new]:
+            return self._assign_factors(key, dims, new)
+        result: list[Index] = []
+        factors_of: list[list[Index]] = []
+        for k, d in enumerate(new if target_of is not None else ()):
+            factors_of.append([f for f, p in zip(factors, target_of or (), strict=True) if p == k])
+            factor_product = product(factors_of[-1])
+            result.append(mul(factor_product, self.value(d) // self.value(factor_product)))
+        if target_of is None or [self.traced(d) for d in result] != [*new]:
             for d in (*dims, *new):
                 self.fix(d)
             return list(new)
-        self._merged.update(zip(found, parts, strict=True))
+        self._merged.update(zip(result, factors_of, strict=True))
         self._products.update(
             (d, [f for p in part for f in self._factors(p)])
-            for d, part in zip(found, parts, strict=True)
+            for d, part in zip(result, factors_of, strict=True)
         )
-        return found
+        return result
 
-    def _parts(self, where: Hashable, whole: Index, new: Sequence[Index]) -> list[Index]:
-        """What is unknown in parts, which may be known before it is."""
-        found = [self.unknown((where, k), d) for k, d in enumerate(new)]
-        if not any(self._own.get(name) for d in found for name in sizes_of(d)):
-            self._products[product(found)] = found
-            self.equal(whole, product(found))
-        return found
+    def _split_unknown(self, key: Hashable, dim: Index, new: Sequence[Index]) -> list[Index]:
+        """Split an unknown into one unknown for each part; parts may be known before it is."""
+        result = [self.unknown((key, k), d) for k, d in enumerate(new)]
+        if not any(self._is_unknown_by_name.get(name) for d in result for name in sizes_of(d)):
+            self._products[product(result)] = result
+            self.equal(dim, product(result))
+        return result
 
     def is_unknown(self, e: Index) -> bool:
-        """Whether nothing is known of a dimension but its number."""
-        name = self._name(e)
-        return name is not None and self._own[name]
+        """Whether a dimension is an unknown that nothing has been equated with."""
+        name = self._size_name(e)
+        return name is not None and self._is_unknown_by_name[name]
 
     def varying(self) -> list[Expr]:
-        """The sizes made here that the caller may vary, as far as is known."""
-        return [size(n) for n, unknown in self._own.items() if not unknown and n not in self._bound]
+        """Return the sizes created here that the caller may vary, as far as known."""
+        return [
+            size(n)
+            for n, unknown in self._is_unknown_by_name.items()
+            if not unknown and n not in self._bound
+        ]
 
     def _factors(self, e: Index) -> list[Index]:
-        """What a dimension is a product of, numbers aside; a sum that is not known to be one is one
-        factor."""
+        """Return the symbolic factors of a dimension.
+
+        A sum is one factor unless it is known to be a product.
+        """
         terms = terms_of(e)
         if e in self._products or len(terms) != 1:
             return self._products.get(e, [e])
         ((atoms, _),) = terms
         return [Expr((((a,), 1),)) for a in atoms]
 
-    def _places(
+    def _target_dims(
         self, factors: Sequence[Index], numbers: Sequence[int], first: int
     ) -> list[int] | None:
-        """For each factor the dimension it divides, in order if possible, whole ones first."""
+        """Return for each factor the target dimension it divides, or None.
+
+        Exact matches come first, then dimensions in order.
+        """
         if not factors:
             return []
         value = self.value(factors[0])
@@ -346,14 +375,14 @@ class Sizes:
         for k in order:
             if numbers[k] % value:
                 continue
-            rest = [n // value if j == k else n for j, n in enumerate(numbers)]
-            more = self._places(factors[1:], rest, k)
-            if more is not None:
-                return [k, *more]
+            remaining = [n // value if j == k else n for j, n in enumerate(numbers)]
+            rest_of_factors = self._target_dims(factors[1:], remaining, k)
+            if rest_of_factors is not None:
+                return [k, *rest_of_factors]
         return None
 
 
 def is_size(e: Index) -> bool:
-    """Whether a dimension is a size and nothing else."""
+    """Whether a dimension is a single size."""
     names = sizes_of(e)
     return len(names) == 1 and e == size(names[0])

@@ -1,10 +1,10 @@
-"""Is a graph well formed?  A failure shows the lines around the fault.
+r"""Verify that a graph is well formed; a failure shows the lines around the fault.
 
-What holds of every graph: no cycle; every value has the type that its operator's row infers; every
-input that is read is declared, once, under a name of its own; names can be printed; outputs exist.
+In every graph: there is no cycle; every value has the type that its operator infers; every input
+that is read is declared, once, under a unique name; names can be printed; outputs exist.
 
 >>> from smelt.graph.text import parse
->>> verify(parse("graph f(x: f32[4]) {\\n  v0 = exp(x) : f32[5]\\n  return v0\\n}"))
+>>> verify(parse("graph f(x: f32[4]) {\n  v0 = exp(x) : f32[5]\n  return v0\n}"))
 Traceback (most recent call last):
 ...
 smelt.errors.VerifyError: E405 not well formed: graph f: v0 is f32[5], but exp(f32[4]) gives f32[4]
@@ -36,7 +36,7 @@ CONTEXT = 3
 
 
 def verify(graph: Graph) -> Graph:
-    """`graph` itself.  Raises VerifyError if it is not well formed."""
+    """Return `graph`; raise VerifyError if it is not well formed."""
     _acyclic(graph)
     _inputs(graph)
     _spelling(graph)
@@ -46,9 +46,9 @@ def verify(graph: Graph) -> Graph:
 
 
 def verify_same_signature(before: Graph, after: Graph) -> Graph:
-    """`after`, if a caller cannot tell it from `before` by inputs, outputs' types and facts.
+    """Return `after` if it has the inputs, output types and checks of `before`.
 
-    Raises VerifyError otherwise: a pass must not change what a graph takes and gives.
+    Raises VerifyError otherwise: a pass must not change what a graph takes and returns.
     """
     if tuple(n.op for n in before.inputs) != tuple(n.op for n in after.inputs):
         _fail(after, None, "the inputs are not those of the graph it was made from")
@@ -63,7 +63,7 @@ def verify_same_signature(before: Graph, after: Graph) -> Graph:
 
 
 def _acyclic(graph: Graph) -> None:
-    """Depth first by hand: the graph's own walk and printer would never end on a cycle."""
+    """Check for cycles with an explicit stack: the graph's own walk and printer would not end."""
     done: set[Node] = set()
     entered: set[Node] = set()
     stack = list(graph.outputs)
@@ -111,7 +111,7 @@ def _strides(graph: Graph, node: Node, op: Input) -> None:
 
 
 def _spelling(graph: Graph) -> None:
-    """Everything that the text form shows as a name must parse as one."""
+    """Check that everything that the text form prints as a name can be parsed as one."""
     if not _GRAPH.fullmatch(graph.name):
         _fail(graph, None, f"{graph.name!r} cannot name a graph")
     for node in graph.inputs:
@@ -135,16 +135,16 @@ def _node(graph: Graph, node: Node) -> None:
     except SmeltError as error:
         _fail(graph, node, error.message, error)
     except (TypeError, ValueError, KeyError, IndexError) as error:
-        given = ", ".join(map(str, operands))
-        _fail(graph, node, f"{node.op.name} does not take ({given}): {error}", error)
-    if not _same(inferred, node.type):
-        given = ", ".join(map(str, operands))
+        operand_types = ", ".join(map(str, operands))
+        _fail(graph, node, f"{node.op.name} does not take ({operand_types}): {error}", error)
+    if not _is_same_type(inferred, node.type):
+        operand_types = ", ".join(map(str, operands))
         name = name_values(graph)[node]
-        reason = f"{name} is {node.type}, but {node.op.name}({given}) gives {inferred}"
+        reason = f"{name} is {node.type}, but {node.op.name}({operand_types}) gives {inferred}"
         _fail(graph, node, reason)
 
 
-def _same(a: TensorType, b: TensorType) -> bool:
+def _is_same_type(a: TensorType, b: TensorType) -> bool:
     return a.dtype == b.dtype and a.rank == b.rank and all(map(_equal, a.shape, b.shape))
 
 
@@ -154,20 +154,20 @@ def _equal(a: Index, b: Index) -> bool:
 
 def _fail(graph: Graph, node: Node | None, reason: str, cause: Exception | None = None) -> NoReturn:
     origin = node.origin if node is not None else None
-    context = _around(graph, node)
+    context = _source_context(graph, node)
     raise VerifyError(f"graph {graph.name}: {reason}\n{context}", origin=origin) from cause
 
 
-def _around(graph: Graph, node: Node | None) -> str:
-    """The text with numbered lines, cut to the neighbourhood of `node`."""
+def _source_context(graph: Graph, node: Node | None) -> str:
+    """Print the graph with line numbers, cut to the neighbourhood of `node`."""
     lines = text(graph).split("\n")
     fault = _line_of(graph, node, lines)
     width = len(str(len(lines)))
-    shown: list[str] = []
+    numbered: list[str] = []
     for k, line in enumerate(lines):
         if fault is None or abs(k - fault) <= CONTEXT:
-            shown.append(f"  {k + 1:>{width}} {'>' if k == fault else ' '} {line}".rstrip())
-    return "\n".join(shown)
+            numbered.append(f"  {k + 1:>{width}} {'>' if k == fault else ' '} {line}".rstrip())
+    return "\n".join(numbered)
 
 
 def _line_of(graph: Graph, node: Node | None, lines: list[str]) -> int | None:

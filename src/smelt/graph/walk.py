@@ -1,7 +1,7 @@
-"""Ways through a graph: users, rebuilding with shared nodes kept shared, index attributes.
+r"""Traverse and rebuild graphs: users, substitution with sharing kept, index attributes.
 
 >>> from smelt.graph.text import parse
->>> graph = parse("graph f(x: f32[n]) {\\n v0 = exp(x)\\n v1 = add(v0, v0)\\n return v1\\n}")
+>>> graph = parse("graph f(x: f32[n]) {\n v0 = exp(x)\n v1 = add(v0, v0)\n return v1\n}")
 >>> [len(uses) for uses in users(graph).values()]
 [1, 2, 0]
 >>> rebuild(graph, lambda node: node) is graph
@@ -25,25 +25,25 @@ Op = TypeVar("Op", bound=TensorOp)
 
 
 def users(graph: Graph) -> dict[Node, list[Node]]:
-    """For each node the nodes that read it, once for each operand place.
+    """Return for each node the nodes that read it, once for each operand position.
 
-    A graph's output counts as no user: ask `node in graph.outputs`.
+    Graph outputs are not counted as reads: test `node in graph.outputs`.
     """
-    found: dict[Node, list[Node]] = {node: [] for node in graph.nodes()}
-    for node in found:
+    readers: dict[Node, list[Node]] = {node: [] for node in graph.nodes()}
+    for node in readers:
         for operand in node.inputs:
-            found[operand].append(node)
-    return found
+            readers[operand].append(node)
+    return readers
 
 
 def size_names(graph: Graph) -> tuple[str, ...]:
-    """The size symbols of a graph, in order of first appearance in the inputs' shapes."""
+    """Return the size symbols in the inputs' shapes, in order of first appearance."""
     dims = [d for x in graph.inputs for d in x.type.shape]
     return tuple(dict.fromkeys(name for d in dims for name in sizes_of(d)))
 
 
 def use_counts(graph: Graph) -> dict[Node, int]:
-    """How often each node is read, by nodes or as an output of the graph."""
+    """Return how often each node is read, by nodes or as an output of the graph."""
     nodes = graph.nodes()
     counts = dict.fromkeys(nodes, 0)
     for node in nodes:
@@ -55,7 +55,7 @@ def use_counts(graph: Graph) -> dict[Node, int]:
 
 
 def renew(node: Node, inputs: tuple[Node, ...]) -> Node:
-    """`node` on other operands; its type is inferred again if theirs have changed."""
+    """Return `node` with other operands; its type is inferred again if theirs changed."""
     if all(a is b for a, b in zip(node.inputs, inputs, strict=True)):
         return node
     if all(a.type == b.type for a, b in zip(node.inputs, inputs, strict=True)):
@@ -64,37 +64,40 @@ def renew(node: Node, inputs: tuple[Node, ...]) -> Node:
 
 
 def rebuild(graph: Graph, change: Callable[[Node], Node]) -> Graph:
-    """The graph with each node but the inputs replaced by `change(node)`, operands first.
+    """Replace each node except the inputs by `change(node)`, operands first.
 
-    `change` gets nodes whose operands are changed already, and each only once, so that sharing is
-    kept.  If it changes nothing the result is `graph` itself.
+    `change` gets nodes whose operands are already changed, each only once, so that sharing is kept.
+    If it changes nothing, the result is `graph` itself.
     """
     return rebuild_from(graph, lambda node, old: change(node))
 
 
 def rebuild_from(graph: Graph, change: Callable[[Node, Node], Node]) -> Graph:
-    """As `rebuild`, for a `change(node, old)` that wants to know which node of `graph` it was."""
+    """Rebuild a graph with a `change` that gets the new node and the original one.
+
+    Otherwise like `rebuild`.
+    """
     new: dict[Node, Node] = {node: node for node in graph.inputs}
-    same = True
+    unchanged = True
     for node in graph.nodes():
         if node in new:
             continue
         inputs = tuple([new[operand] for operand in node.inputs])
         changed = change(node if inputs == node.inputs else renew(node, inputs), node)
         new[node] = changed
-        same = same and changed is node
-    if same:
+        unchanged = unchanged and changed is node
+    if unchanged:
         return graph
     outputs = tuple(new[node] for node in graph.outputs)
     return Graph(graph.name, graph.inputs, outputs, graph.facts, graph.checks)
 
 
 def substitute_nodes(graph: Graph, values: Mapping[Node, Node]) -> Graph:
-    """The graph with some nodes replaced wherever they are read, inputs' declarations aside."""
+    """Replace nodes wherever they are read; declarations of inputs stay."""
     new: dict[Node, Node] = {}
     for node in graph.nodes():
-        found = values.get(node)
-        new[node] = found or renew(node, tuple([new[operand] for operand in node.inputs]))
+        replacement = values.get(node)
+        new[node] = replacement or renew(node, tuple([new[operand] for operand in node.inputs]))
     outputs = tuple(new[node] for node in graph.outputs)
     return Graph(graph.name, graph.inputs, outputs, graph.facts, graph.checks)
 
@@ -103,9 +106,9 @@ def substitute_nodes(graph: Graph, values: Mapping[Node, Node]) -> Graph:
 
 
 def map_indices(op: Op, change: Callable[[Expr], Index]) -> Op:
-    """`op` with every index expression in its fields replaced, nested ones too.
+    """Replace every index expression in an operator's fields, nested ones included.
 
-    Plain integers are left alone: one cannot tell an extent from the number of an axis.
+    Plain integers are left alone: nothing distinguishes an extent from the number of an axis.
     """
     new: dict[str, Any] = {}
     for name in _fields(type(op)):
@@ -135,34 +138,34 @@ _WITH_INDICES = frozenset((Expr, tuple, TensorType))
 
 
 def map_type(old: TensorType, change: Callable[[Expr], Index]) -> TensorType:
-    """The type with every symbolic dimension replaced."""
+    """Replace every symbolic dimension of a type."""
     shape = tuple([change(d) if isinstance(d, Expr) else d for d in old.shape])
     return old if shape == old.shape else TensorType(old.dtype, shape)
 
 
 def sizes(graph: Graph) -> tuple[str, ...]:
-    """Names of all sizes that the graph mentions, in order of first appearance."""
-    met: dict[Expr, None] = {}
+    """Return the names of all sizes in a graph, in order of first appearance."""
+    expressions: dict[Expr, None] = {}
     for node in graph.nodes():
-        _note(node.type.shape, met)
+        _collect(node.type.shape, expressions)
         op = node.op
         for name in _fields(type(op)):
             value = getattr(op, name)
             if type(value) in _WITH_INDICES:
-                _note(value, met)
+                _collect(value, expressions)
     for fact in graph.facts:
-        _note((fact.left, fact.right), met)
-    return tuple(dict.fromkeys(name for e in met for name in sizes_of(e)))
+        _collect((fact.left, fact.right), expressions)
+    return tuple(dict.fromkeys(name for e in expressions for name in sizes_of(e)))
 
 
-def _note(value: Any, met: dict[Expr, None]) -> None:
-    """Adds the expressions in an operator's field to those that were met."""
+def _collect(value: Any, expressions: dict[Expr, None]) -> None:
+    """Add the expressions in an operator's field to `expressions`."""
     kind = type(value)
     if kind is tuple:
         for x in value:
             if type(x) in _WITH_INDICES:
-                _note(x, met)
+                _collect(x, expressions)
     elif kind is Expr:
-        met[value] = None
+        expressions[value] = None
     elif kind is TensorType:
-        _note(value.shape, met)
+        _collect(value.shape, expressions)

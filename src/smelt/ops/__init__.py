@@ -1,1 +1,1 @@
-"""Operators as rows: scalar ones, tensor ones, monoids; each defined in exactly one place."""
+"""Define every operator once, as a table row: scalar operators, tensor operators and monoids."""

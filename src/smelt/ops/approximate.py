@@ -1,12 +1,18 @@
-"""Exponentials, logarithms and hyperbolic functions, written once against `Machine`.
+"""Approximate exponentials, logarithms and hyperbolic functions, written once against `Machine`.
 
 Every function reduces its argument to a short interval, evaluates a polynomial there by fused
-multiply-adds and puts the result back together; a `Fit` brings the coefficients, so that one
-formula serves float32 and float64 wherever it suits both.  Errors are listed in
-`docs/accuracy.md`.  NaN propagates, infinities and signed zeros come out as in C99 annex F, and
-subnormals are neither read nor written as zero.
+multiply-adds and reconstructs the result; a `Fit` provides the coefficients, so that one formula
+serves float32 and float64 wherever it suits both.  Errors are listed in `docs/accuracy.md`.  NaN
+propagates, infinities and signed zeros come out as in C99 annex F, and subnormals are neither read
+nor written as zero.
 
     y = exp(machine, FITS["f32"], x)     # x, y: float32 registers
+
+Sums of exponentials (softmax) are accumulated as multiples of a power of 2: the sum of e^x / 2^n,
+where n = round(y / ln 2) for the running maximum y.  Changing y then scales the sum by a power of
+2, which is exact.  The functions `exp_whole` (n from y), `exp_over` (e^x / 2^n), `exp_moved` (the
+scale from y to z) and `exp_far` (what n cannot represent) implement this; see
+`docs/derivations.md`.
 """
 
 from __future__ import annotations
@@ -38,13 +44,16 @@ NAN = float("nan")
 
 
 def between(m: Machine[V], fit: Fit, x: V, low: float, high: float) -> V:
-    """x limited to [low, high]; NaN stays."""
+    """Clamp x to [low, high]; NaN stays NaN."""
     x = m.lesser(m.const(fit.dtype, high), x)
     return m.greater(m.const(fit.dtype, low), x)
 
 
 def _reduce(m: Machine[V], fit: Fit, x: V) -> tuple[V, V]:
-    """The integer n nearest to x / ln 2, and r = x - n ln 2."""
+    """Return the integer n nearest to x / ln 2 and the remainder r.
+
+    r = x - n ln 2.
+    """
     d = fit.dtype
     n = m.rint(m.mul(x, m.const(d, fit.log2_e[0])))
     r = m.fma(n, m.const(d, -fit.ln2[0]), x)
@@ -52,33 +61,47 @@ def _reduce(m: Machine[V], fit: Fit, x: V) -> tuple[V, V]:
 
 
 def exp_parts(m: Machine[V], fit: Fit, x: V) -> tuple[V, V]:
-    """(n, y) with e^x = 2^n (1 + y) and |y| < ½, for |x| within the limits of `exp`."""
+    """Split e^x into a power of 2 and a fraction: return (n, y).
+
+    e^x = 2^n (1 + y) with |y| < ½, for |x| within the limits of `exp`.
+    """
     n, r = _reduce(m, fit, x)
     p = polynomial(m, fit.dtype, r, fit.exp)
     return n, m.fma(m.mul(r, r), p, r)
 
 
 def exp(m: Machine[V], fit: Fit, x: V) -> V:
-    """e^x = 2^n y; where x is no number or far too large, n alone decides."""
-    n, y = _whole_exp(m, fit, x)
+    """Compute e^x = 2^n y.
+
+    Where x is NaN or far out of range, n alone decides.
+    """
+    n, y = _split_exp(m, fit, x)
     return m.scale_any(y, n)
 
 
 def exp2(m: Machine[V], fit: Fit, x: V) -> V:
-    """2^x = 2^n 2^f with |f| ≤ ½; float64 takes the polynomial of e^(f ln 2)."""
-    n, y = _whole_exp2(m, fit, x)
+    """Compute 2^x = 2^n 2^f with |f| ≤ ½.
+
+    float64 uses the polynomial of e^(f ln 2).
+    """
+    n, y = _split_exp2(m, fit, x)
     return m.scale_any(y, n)
 
 
 def over_limit(fit: Fit) -> float:
-    """Below this size of y, e^x / 2^n of an x near y is as accurate as e^x: there are bits to spare
-    in a number of sixteenths of the type that is near x."""
+    """Return the bound on |y| below which `exp_over` is as accurate as `exp`.
+
+    Below it the type of x still resolves sixteenths near x, with bits to spare.
+    """
     return 2.0 ** min(fit.mantissa - 6, 28)
 
 
 def most_over(dtype: DType) -> float:
-    """The greatest x that e^x / 2^n is asked for: it is infinite for the n of any near y, and more
-    could not be told from other numbers where it is counted in sixteenths."""
+    """Return the greatest x that `exp_over` accepts.
+
+    For n of any y within `over_limit`, e^x / 2^n is infinite there; larger x could not be
+    distinguished when counted in sixteenths.
+    """
     return 1.25 * over_limit(FITS[dtype.name])
 
 
@@ -87,58 +110,70 @@ def _is_near(m: Machine[V], fit: Fit, y: V) -> V:
 
 
 def exp_far(m: Machine[V], fit: Fit, y: V) -> V:
-    """y where a power of 2 says too little of e^y (beyond `over_limit`, infinite, NaN), else 0.
+    """Return y where no power of 2 is near e^y, else 0.
 
-    A y of -inf, the greatest of no numbers, counts as 0."""
+    This is so beyond `over_limit`, for infinities and for NaN.  A y of -inf (the maximum of no
+    elements) counts as 0.
+    """
     d = fit.dtype
     usual = m.or_(_is_near(m, fit, y), m.compare("eq", y, m.const(d, -INF)))
     return m.select(usual, m.const(d, 0.0), y)
 
 
-def _whole(m: Machine[V], fit: Fit, y: V, per: float) -> V:
+def _nearest_power(m: Machine[V], fit: Fit, y: V, per: float) -> V:
+    """Round y · per to an integer; 0 where y is beyond `over_limit`."""
     near = m.select(_is_near(m, fit, y), y, m.const(fit.dtype, 0.0))
     return m.rint(m.mul(near, m.const(fit.dtype, per)))
 
 
 def exp_whole(m: Machine[V], fit: Fit, y: V) -> V:
-    """The whole number nearest y / ln 2, as an int32; 0 where y is far."""
-    return m.convert(_whole(m, fit, y, fit.log2_e[0]), fit.dtype, i32)
+    """Return the integer nearest y / ln 2 as an int32.
+
+    It is 0 where `exp_far` is not 0.
+    """
+    return m.convert(_nearest_power(m, fit, y, fit.log2_e[0]), fit.dtype, i32)
 
 
 def exp2_whole(m: Machine[V], fit: Fit, y: V) -> V:
-    """The whole number nearest y, as an int32; 0 where y is far."""
-    return m.convert(_whole(m, fit, y, 1.0), fit.dtype, i32)
+    """Return the integer nearest y as an int32; 0 where `exp_far` is not 0."""
+    return m.convert(_nearest_power(m, fit, y, 1.0), fit.dtype, i32)
 
 
 def exp_over(m: Machine[V], fit: Fit, x: V, n: V) -> V:
-    """e^x / 2^n.  The power is subtracted from the exponent: the digits are those of e^x for every
-    n.  With the n of the greatest x so far, this is what sums of exponentials are carried in, and
-    what brings such a sum to another n is a power of 2, which rounds nothing.  What is so
-    small that products may be subnormal counts as 0: each would take a hundred cycles.
+    """Compute e^x / 2^n, with the significand of e^x for every n.
 
-    No x is above `most_over`; of one far below n alone decides, whatever y is."""
-    own, y = _whole_exp(m, fit, x, far=False)
-    return m.scale_weight(y, m.sub(own, m.convert(n, i32, fit.dtype)))
+    The power is subtracted from the exponent.  With the n of the greatest x so far, sums of
+    exponentials are accumulated in this form, and bringing a sum to another n multiplies it by a
+    power of 2, which is exact.  Results so small that products with them may be subnormal (and
+    slow) are 0.
+
+    x may not exceed `most_over`; for an x far below, n alone decides, whatever y is.
+    """
+    exponent, y = _split_exp(m, fit, x, far=False)
+    return m.scale_weight(y, m.sub(exponent, m.convert(n, i32, fit.dtype)))
 
 
 def exp2_over(m: Machine[V], fit: Fit, x: V, n: V) -> V:
-    """2^x / 2^n, likewise."""
-    own, y = _whole_exp2(m, fit, x, far=False)
-    return m.scale_weight(y, m.sub(own, m.convert(n, i32, fit.dtype)))
+    """Compute 2^x / 2^n, like `exp_over`."""
+    exponent, y = _split_exp2(m, fit, x, far=False)
+    return m.scale_weight(y, m.sub(exponent, m.convert(n, i32, fit.dtype)))
 
 
-def _whole_exp(m: Machine[V], fit: Fit, x: V, *, far: bool = True) -> tuple[V, V]:
-    """(n, y) with e^x = 2^⌊n⌋ y; of a far x only n says something, and y is some number: or
-    anything where nobody asks for that.
+def _split_exp(m: Machine[V], fit: Fit, x: V, *, far: bool = True) -> tuple[V, V]:
+    """Return (n, y) with e^x = 2^⌊n⌋ y.
 
-    Where tables cost nothing, n is a multiple of 1/16 and the fraction's power is in a table: what
-    is left of x is so small that half the polynomial will do."""
+    For x out of range only n is meaningful, and y is a finite number, or anything if not `far`.
+    Where `Machine.picks`, n is a multiple of 1/16 and the power of its fraction comes from a table:
+    the rest of x is so small that half of the polynomial suffices.
+    """
     d = fit.dtype
     if not m.picks:
         n, r = _reduce(m, fit, x)
         r = m.within(r, m.const(d, 1.0)) if far else r
         return n, polynomial(m, d, r, (1.0, 1.0, *fit.exp))
-    n, power = _sixteenths(m, fit, m.fma(x, m.const(d, fit.log2_e[0]), m.const(d, _places(fit))))
+    n, power = _lookup_power(
+        m, fit, m.fma(x, m.const(d, fit.log2_e[0]), m.const(d, _rounding_constant(fit)))
+    )
     r = m.fma(n, m.const(d, -fit.ln2[0]), x)
     r = m.fma(n, m.const(d, -fit.ln2[1]), r)
     r = m.within(r, m.const(d, 1.0)) if far else r
@@ -146,8 +181,8 @@ def _whole_exp(m: Machine[V], fit: Fit, x: V, *, far: bool = True) -> tuple[V, V
     return n, m.fma(power, y, power)
 
 
-def _whole_exp2(m: Machine[V], fit: Fit, x: V, *, far: bool = True) -> tuple[V, V]:
-    """(n, y) with 2^x = 2^⌊n⌋ y, likewise."""
+def _split_exp2(m: Machine[V], fit: Fit, x: V, *, far: bool = True) -> tuple[V, V]:
+    """Return (n, y) with 2^x = 2^⌊n⌋ y, like `_split_exp`."""
     d, one = fit.dtype, m.const(fit.dtype, 1.0)
     if not m.picks:
         n = m.rint(x)
@@ -157,7 +192,7 @@ def _whole_exp2(m: Machine[V], fit: Fit, x: V, *, far: bool = True) -> tuple[V, 
             return n, polynomial(m, d, f, (1.0, *EXP2_SINGLE))
         r = m.mul(f, m.const(d, sum(fit.ln2)))
         return n, polynomial(m, d, r, (1.0, 1.0, *fit.exp))
-    n, power = _sixteenths(m, fit, m.add(x, m.const(d, _places(fit))))
+    n, power = _lookup_power(m, fit, m.add(x, m.const(d, _rounding_constant(fit))))
     f = m.sub(x, n)
     f = m.within(f, one) if far else f
     if d == f32:
@@ -168,43 +203,63 @@ def _whole_exp2(m: Machine[V], fit: Fit, x: V, *, far: bool = True) -> tuple[V, 
     return n, m.fma(power, y, power)
 
 
-def _places(fit: Fit) -> float:
-    """Adding it rounds to sixteenths, and leaves their number in the last bits."""
+def _rounding_constant(fit: Fit) -> float:
+    """Return a constant whose addition rounds to sixteenths.
+
+    The last bits of the sum are the number of sixteenths.
+    """
     return 1.5 * 2.0 ** (fit.mantissa - 4)
 
 
-def _sixteenths(m: Machine[V], fit: Fit, counted: V) -> tuple[V, V]:
-    """What `_places` was added to, and 2 to the power of its fraction."""
-    n = m.sub(counted, m.const(fit.dtype, _places(fit)))
-    return n, m.pick(fit.dtype, fit.powers, m.bitcast(counted, fit.integer))
+def _lookup_power(m: Machine[V], fit: Fit, shifted: V) -> tuple[V, V]:
+    """Return the rounded value and 2 to the power of its fraction.
+
+    `shifted` is the value plus `_rounding_constant`.
+    """
+    n = m.sub(shifted, m.const(fit.dtype, _rounding_constant(fit)))
+    return n, m.pick(fit.dtype, fit.powers, m.bitcast(shifted, fit.integer))
 
 
 def exp_moved(m: Machine[V], fit: Fit, y: V, z: V) -> V:
-    """What e^y is brought down by, over what e^z is: 2^(whole y - whole z) e^(far y - far z)."""
-    apart = m.sub(_whole(m, fit, y, fit.log2_e[0]), _whole(m, fit, z, fit.log2_e[0]))
-    return _moved(m, fit, y, z, apart, _whole_exp)
+    """Return the factor that brings sums scaled for y to the scale for z.
+
+    It is 2^(n(y) - n(z)) e^(far(y) - far(z)), with n of `exp_whole` and far of `exp_far`.
+    """
+    exponent = m.sub(
+        _nearest_power(m, fit, y, fit.log2_e[0]), _nearest_power(m, fit, z, fit.log2_e[0])
+    )
+    return _rescale(m, fit, y, z, exponent, _split_exp)
 
 
 def exp2_moved(m: Machine[V], fit: Fit, y: V, z: V) -> V:
-    """The same for powers of 2."""
-    apart = m.sub(_whole(m, fit, y, 1.0), _whole(m, fit, z, 1.0))
-    return _moved(m, fit, y, z, apart, _whole_exp2)
+    """Return the factor of `exp_moved` for sums of powers of 2."""
+    exponent = m.sub(_nearest_power(m, fit, y, 1.0), _nearest_power(m, fit, z, 1.0))
+    return _rescale(m, fit, y, z, exponent, _split_exp2)
 
 
-def _moved(m: Machine[V], fit: Fit, y: V, z: V, apart: V, parts: Callable[..., tuple[V, V]]) -> V:
+def _rescale(
+    m: Machine[V], fit: Fit, y: V, z: V, exponent: V, parts: Callable[..., tuple[V, V]]
+) -> V:
+    """Multiply 2^exponent by the power of the difference of the far parts.
+
+    The latter is rarely needed.
+    """
     d = fit.dtype
     a, b, one = exp_far(m, fit, y), exp_far(m, fit, z), m.const(d, 1.0)
 
     def from_afar() -> V:
-        own, power = parts(m, fit, m.sub(a, b))
-        return m.scale_weight(power, m.add(own, apart))
+        far_exponent, power = parts(m, fit, m.sub(a, b))
+        return m.scale_weight(power, m.add(far_exponent, exponent))
 
-    found = m.rare(m.not_(m.compare("eq", a, b)), m.scale_weight(one, apart), from_afar)
-    return m.select(m.compare("eq", y, m.const(d, -INF)), m.const(d, 0.0), found)
+    factor = m.rare(m.not_(m.compare("eq", a, b)), m.scale_weight(one, exponent), from_afar)
+    return m.select(m.compare("eq", y, m.const(d, -INF)), m.const(d, 0.0), factor)
 
 
 def expm1(m: Machine[V], fit: Fit, x: V) -> V:
-    """e^x - 1 = 2^n ((1 - 2^-n) + r + tail); what r lost to rounding goes into the tail."""
+    """Compute e^x - 1 without cancellation.
+
+    It is 2^n ((1 - 2^-n) + r + tail), where the tail includes the rounding error of r.
+    """
     d = fit.dtype
     one = m.const(d, 1.0)
     low = -(fit.mantissa + 2) * 0.75  # there e^x - 1 rounds to -1 already
@@ -220,45 +275,48 @@ def expm1(m: Machine[V], fit: Fit, x: V) -> V:
 
 
 def sigmoid(m: Machine[V], fit: Fit, x: V) -> V:
-    """1 / (1 + e^-x) = 2^n / (2^n + 1 + y) where e^-x = 2^-n (1 + y).
+    """Compute 1 / (1 + e^-x) accurately for small results too.
 
-    Dividing by a sum in which 2^n stands apart keeps small results accurate, subnormals included.
+    It is 2^n / (2^n + 1 + y) where e^-x = 2^-n (1 + y).  Dividing by a sum in which 2^n is a term
+    of its own keeps small results accurate, subnormals included.
     """
     d = fit.dtype
     one = m.const(d, 1.0)
     x = between(m, fit, x, -fit.exp_limit, fit.sigmoid_limit)
     n, r = _reduce(m, fit, x)
-    flipped = [-c if k % 2 else c for k, c in enumerate(fit.exp)]
-    y = m.fma(m.mul(r, r), polynomial(m, d, r, flipped), m.neg(r))
+    alternating = [-c if k % 2 else c for k, c in enumerate(fit.exp)]
+    y = m.fma(m.mul(r, r), polynomial(m, d, r, alternating), m.neg(r))
     power, zero = m.scale(one, n), m.const(d, 0.0)
-    # A power too small to add to 1 exactly goes to y, which is small enough to take it.
+    # A power too small to add to 1 exactly is added to y, which is small enough.
     small = m.compare("lt", power, m.const(d, 2.0 ** -(fit.mantissa // 2)))
     y = m.add(y, m.select(small, power, zero))
-    whole = m.add(one, m.select(small, zero, power))
-    quotient = m.div(one, m.add(whole, y))
-    # One Newton step takes back what the sum and the division rounded.
-    residual = m.fma(m.neg(quotient), y, m.fma(m.neg(quotient), whole, one))
+    leading = m.add(one, m.select(small, zero, power))
+    quotient = m.div(one, m.add(leading, y))
+    # One Newton step corrects the rounding of the sum and the division.
+    residual = m.fma(m.neg(quotient), y, m.fma(m.neg(quotient), leading, one))
     return m.scale(m.fma(quotient, residual, quotient), n)
 
 
 def at_place(m: Machine[V], fraction: V, *tables: Sequence[float]) -> tuple[V, ...]:
-    """The c that is about the inverse of the place nearest to a float64 fraction, and what the
-    tables have for that place."""
+    """Look up the table point nearest to a float64 fraction in [¾, 3/2).
+
+    Returns c, about the inverse of that point, and the point's entry in each of `tables`.
+    """
     magic = 1.5 * 2.0**52  # adding it leaves an integer in the last bits
-    counted = m.fma(fraction, m.const(f64, PLACES), m.const(f64, magic - PLACES))
-    at = m.bitcast(counted, i64)
+    shifted = m.fma(fraction, m.const(f64, PLACES), m.const(f64, magic - PLACES))
+    at = m.bitcast(shifted, i64)
     return tuple(m.pick(f64, table, at) for table in (PLACE_INVERSES, *tables))
 
 
 def from_place(m: Machine[V], fraction: V, inverse: V) -> tuple[V, V]:
-    """r = fraction · c - 1 as a rounded difference, and what the product lost."""
+    """Return r = fraction · c - 1, and the rounding error of the product."""
     product = m.mul(fraction, inverse)
     lost = m.fma(fraction, inverse, m.neg(product))
     return m.sub(product, m.const(f64, 1.0)), lost
 
 
 def _log_tail(m: Machine[V], fit: Fit, f: V) -> V:
-    """ln(1 + f) - f for -¼ ≤ f < ½."""
+    """Compute ln(1 + f) - f for -¼ ≤ f < ½."""
     d = fit.dtype
     square = m.mul(f, f)
     if d == f32:
@@ -273,28 +331,36 @@ def _log_tail(m: Machine[V], fit: Fit, f: V) -> V:
 
 
 def _log_sum(m: Machine[V], fit: Fit, e: V, f: V) -> V:
-    """e ln 2 + ln(1 + f).  Both parts of ln 2 are positive, so an infinite e stays itself."""
+    """Compute e ln 2 + ln(1 + f).
+
+    Both parts of ln 2 are positive, so an infinite e stays infinite.
+    """
     d = fit.dtype
     y = m.fma(e, m.const(d, fit.ln2[1]), _log_tail(m, fit, f))
     return m.fma(e, m.const(d, fit.ln2[0]), m.add(f, y))
 
 
 def _log_parts(m: Machine[V], fit: Fit, fraction: V) -> tuple[V, V]:
-    """ln of a fraction in [¾, 3/2) as a number and one to add to it; float64 has a table of the
-    logarithms of 16 places where tables cost nothing, and needs no division."""
+    """Return ln of a fraction in [¾, 3/2) as a sum of two numbers.
+
+    Where `Machine.picks`, float64 looks up the logarithms of 16 points, and needs no division.
+    """
     if fit.dtype == f32 or not m.picks:
         f = m.sub(fraction, m.const(fit.dtype, 1.0))
         return f, _log_tail(m, fit, f)
     inverse, near = at_place(m, fraction, PLACE_LOGS)
     r, lost = from_place(m, fraction, inverse)
     high = m.add(near, r)
-    slope = m.sub(m.const(f64, 1.0), r)  # at r, by which counts what it lost
+    slope = m.sub(m.const(f64, 1.0), r)  # derivative at r, applied to the rounding error
     low = m.fma(lost, slope, m.add(m.sub(near, high), r))
     return high, m.fma(m.mul(r, r), polynomial(m, f64, r, PLACE_LOG), low)
 
 
 def log(m: Machine[V], fit: Fit, x: V) -> V:
-    """ln x = e ln 2 + ln(1 + f) with 1 + f in [¾, 3/2)."""
+    """Compute ln x = e ln 2 + ln(1 + f).
+
+    1 + f is in [¾, 3/2).
+    """
     fraction, e = m.split(x)
     high, low = _log_parts(m, fit, fraction)
     y = m.fma(e, m.const(fit.dtype, fit.ln2[1]), low)
@@ -302,7 +368,7 @@ def log(m: Machine[V], fit: Fit, x: V) -> V:
 
 
 def log2(m: Machine[V], fit: Fit, x: V) -> V:
-    """log2 x = e + log2(1 + f)."""
+    """Compute log2 x = e + log2(1 + f)."""
     d = fit.dtype
     fraction, e = m.split(x)
     f, tail = _log_parts(m, fit, fraction)
@@ -312,7 +378,7 @@ def log2(m: Machine[V], fit: Fit, x: V) -> V:
 
 
 def log10(m: Machine[V], fit: Fit, x: V) -> V:
-    """log10 x = e log10 2 + log10(1 + f)."""
+    """Compute log10 x = e log10 2 + log10(1 + f)."""
     d = fit.dtype
     fraction, e = m.split(x)
     f, tail = _log_parts(m, fit, fraction)
@@ -323,7 +389,10 @@ def log10(m: Machine[V], fit: Fit, x: V) -> V:
 
 
 def log1p(m: Machine[V], fit: Fit, x: V) -> V:
-    """ln(1 + x) = e ln 2 + ln(1 + f); e is that of the rounded 1 + x, f = 2^-e (1 + x) - 1."""
+    """Compute ln(1 + x) = e ln 2 + ln(1 + f).
+
+    The exponent e is that of the rounded 1 + x, and f = 2^-e (1 + x) - 1.
+    """
     d = fit.dtype
     one, infinity = m.const(d, 1.0), m.const(d, INF)
     _, e = m.split(m.add(x, one))
@@ -337,9 +406,10 @@ def log1p(m: Machine[V], fit: Fit, x: V) -> V:
 
 
 def _hyperbolic(m: Machine[V], fit: Fit, x: V) -> tuple[V, V, V]:
-    """(n, s, c) with sinh|x| = 2^n s and cosh x = 2^n c, for |x| limited to where both overflow.
+    """Return (n, s, c) with sinh|x| = 2^n s and cosh x = 2^n c.
 
-    With |x| = n ln 2 + r: e^±x = 2^±n (cosh r ± sinh r), and the two polynomials are shared.
+    x is limited to where both overflow.  With |x| = n ln 2 + r: e^±x = 2^±n (cosh r ± sinh r), so
+    that the two polynomials are shared.
     """
     d = fit.dtype
     one, half = m.const(d, 1.0), m.const(d, 0.5)
@@ -355,26 +425,27 @@ def _hyperbolic(m: Machine[V], fit: Fit, x: V) -> tuple[V, V, V]:
 
 
 def sinh(m: Machine[V], fit: Fit, x: V) -> V:
-    """(e^x - e^-x) / 2."""
+    """Compute (e^x - e^-x) / 2."""
     n, s, _ = _hyperbolic(m, fit, x)
     return m.copysign(m.scale(s, n), x)
 
 
 def cosh(m: Machine[V], fit: Fit, x: V) -> V:
-    """(e^x + e^-x) / 2."""
+    """Compute (e^x + e^-x) / 2."""
     n, _, c = _hyperbolic(m, fit, x)
     return m.scale(c, n)
 
 
 def tanh(m: Machine[V], fit: Fit, x: V) -> V:
-    """float32: an odd polynomial below 0.625, 1 - 2 / (e^2|x| + 1) above; float64: sinh / cosh.
+    """Compute tanh x from polynomials, exponentials or a table.
 
-    Where tables cost nothing, float32 has a polynomial around each of 32 places.
+    float32: an odd polynomial below 0.625, 1 - 2 / (e^2|x| + 1) above; with `Machine.picks`, a
+    polynomial for each of 32 intervals.  float64: sinh / cosh.
     """
     d = fit.dtype
     a = m.abs(x)
     if d == f32 and m.picks:
-        return m.copysign(_tanh_around_places(m, a), x)
+        return m.copysign(_tanh_by_table(m, a), x)
     limited = m.lesser(m.const(d, fit.tanh_limit), a)
     if d != f32:
         _, s, c = _hyperbolic(m, fit, limited)
@@ -388,13 +459,16 @@ def tanh(m: Machine[V], fit: Fit, x: V) -> V:
     return m.copysign(m.select(m.compare("lt", a, m.const(d, 0.625)), near, far), x)
 
 
-def _tanh_around_places(m: Machine[V], a: V) -> V:
-    """tanh(c + t) = tanh c + t P(t), c the place of the quarter of an octave in which a lies."""
+def _tanh_by_table(m: Machine[V], a: V) -> V:
+    """Compute tanh a from a table of centres and polynomials.
+
+    tanh(c + t) = tanh c + t P(t), where c is the centre of the quarter octave of a.
+    """
     a = m.lesser(m.const(f32, TANH_MOST), a)
     bits = m.bitcast(m.greater(m.const(f32, TANH_LEAST), a), i32)
-    at = m.lshr(bits, m.const(i32, FITS["f32"].mantissa - 2))
-    place, first, *rest = (m.pick(f32, table, at) for table in TANH_TABLES)
-    t = m.sub(a, place)  # exactly; NaN stays
+    index = m.lshr(bits, m.const(i32, FITS["f32"].mantissa - 2))
+    centre, first, *rest = (m.pick(f32, table, index) for table in TANH_TABLES)
+    t = m.sub(a, centre)  # exact; NaN stays NaN
     total = rest.pop()
     for coefficient in (*reversed(rest), first):
         total = m.fma(total, t, coefficient)
@@ -402,7 +476,10 @@ def _tanh_around_places(m: Machine[V], a: V) -> V:
 
 
 def asinh(m: Machine[V], fit: Fit, x: V) -> V:
-    """ln(a + √(a² + 1)) as ln(1 + a + a² / (1 + √(a² + 1))), and ln 2a where a² would overflow."""
+    """Compute asinh x by `log1p`.
+
+    asinh a = ln(1 + a + a² / (1 + √(a² + 1))), or ln 2a where a² would overflow.
+    """
     d = fit.dtype
     one = m.const(d, 1.0)
     a = m.abs(x)
@@ -416,7 +493,10 @@ def asinh(m: Machine[V], fit: Fit, x: V) -> V:
 
 
 def acosh(m: Machine[V], fit: Fit, x: V) -> V:
-    """ln(1 + t + √(t (t + 2))) with t = x - 1, and ln 2x for large x."""
+    """Compute acosh x by `log1p`.
+
+    acosh x = ln(1 + t + √(t (t + 2))) with t = x - 1, or ln 2x for large x.
+    """
     d = fit.dtype
     t = m.sub(x, m.const(d, 1.0))
     big = m.compare("gt", x, m.const(d, 2.0 ** (fit.mantissa // 2 + 2)))
@@ -427,7 +507,10 @@ def acosh(m: Machine[V], fit: Fit, x: V) -> V:
 
 
 def atanh(m: Machine[V], fit: Fit, x: V) -> V:
-    """½ ln((1 + x) / (1 - x)) as ½ ln(1 + 2a / (1 - a))."""
+    """Compute atanh x by `log1p`.
+
+    atanh a = ½ ln((1 + a) / (1 - a)) = ½ ln(1 + 2a / (1 - a)).
+    """
     d = fit.dtype
     a = m.abs(x)
     ratio = m.div(m.add(a, a), m.sub(m.const(d, 1.0), a))

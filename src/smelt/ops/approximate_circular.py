@@ -1,8 +1,8 @@
-"""Circular functions and their inverses, written once against `Machine`.
+"""Approximate circular functions and their inverses, written once against `Machine`.
 
-Arguments are reduced by multiples of π/2 in three fused steps while that is exact enough; larger
-ones (beyond 1e5 in float32, 1e9 in float64) take the C library's function lane by lane, in a
-branch that is skipped when no lane needs it.
+Arguments are reduced by multiples of π/2 in three fused steps (Cody-Waite) while that is exact
+enough; larger ones (beyond 1e5 in float32, 1e9 in float64) use the C library's function lane by
+lane, in a branch that is skipped when no lane needs it.
 
     y = sin(machine, FITS["f32"], x)     # x, y: float32 registers
 """
@@ -22,9 +22,10 @@ TWO_OVER_PI = float.fromhex("0x1.45f306dc9c883p-1")
 
 
 def _quadrant(m: Machine[V], fit: Fit, a: V) -> tuple[V, V, V]:
-    """(q, r, low): a = n π/2 + r + low, with n's last bits in the integer q.
+    """Reduce a by multiples of π/2: return (q, r, low).
 
-    `low` is what rounding took from r; float32 results do not need it and get 0.
+    a = n π/2 + r + low, with n's last bits in the integer q.  `low` is the rounding error of r;
+    float32 results do not need it and get 0.
     """
     d = fit.dtype
     magic = m.const(d, 1.5 * 2.0**fit.mantissa)
@@ -37,7 +38,7 @@ def _quadrant(m: Machine[V], fit: Fit, a: V) -> tuple[V, V, V]:
         return m.bitcast(shifted, fit.integer), r, m.const(d, 0.0)
     step = m.mul(n, second)
     r = m.add(coarse, step)
-    # What the sum (Knuth) and the product lost, and the third part of π/2.
+    # Rounding errors of the sum (Knuth's two-sum) and the product, and the third part of π/2.
     share = m.sub(r, coarse)
     low = m.add(m.sub(coarse, m.sub(r, share)), m.sub(step, share))
     low = m.add(low, m.fma(n, third, m.fma(n, second, m.neg(step))))
@@ -45,7 +46,7 @@ def _quadrant(m: Machine[V], fit: Fit, a: V) -> tuple[V, V, V]:
 
 
 def _sine(m: Machine[V], fit: Fit, r: V, low: V) -> V:
-    """sin(r + low) for |r| ≤ π/4."""
+    """Compute sin(r + low) for |r| ≤ π/4."""
     d = fit.dtype
     z = m.mul(r, r)
     cube, p = m.mul(z, r), polynomial(m, d, z, fit.sin)
@@ -53,7 +54,7 @@ def _sine(m: Machine[V], fit: Fit, r: V, low: V) -> V:
 
 
 def _cosine(m: Machine[V], fit: Fit, r: V, low: V) -> V:
-    """cos(r + low) for |r| ≤ π/4, the rounding of 1 - r²/2 given back."""
+    """Compute cos(r + low) for |r| ≤ π/4, correcting the rounding of 1 - r²/2."""
     d = fit.dtype
     one, half = m.const(d, 1.0), m.const(d, -0.5)
     z = m.mul(r, r)
@@ -66,14 +67,14 @@ def _cosine(m: Machine[V], fit: Fit, r: V, low: V) -> V:
 
 
 def _sign_bit(m: Machine[V], fit: Fit, q: V, bit: int) -> V:
-    """Bit number `bit` of q moved to the place of the sign, the rest cleared."""
+    """Shift bit number `bit` of q to the sign position, and clear the rest."""
     width = fit.dtype.bits
-    moved = m.shl(q, m.const(fit.integer, width - 1 - bit))
-    return m.and_(moved, m.const(fit.integer, 1 << (width - 1)))
+    shifted = m.shl(q, m.const(fit.integer, width - 1 - bit))
+    return m.and_(shifted, m.const(fit.integer, 1 << (width - 1)))
 
 
 def _odd(m: Machine[V], fit: Fit, q: V) -> V:
-    """Mask of the odd quadrants."""
+    """Return the mask of odd quadrants."""
     one = m.const(fit.integer, 1)
     return m.compare("ne", m.and_(q, one), m.const(fit.integer, 0))
 
@@ -87,7 +88,7 @@ def _large(m: Machine[V], fit: Fit, a: V) -> V:
 
 
 def sin(m: Machine[V], fit: Fit, x: V) -> V:
-    """Sine or cosine of the reduced argument by quadrant; the sign of x is put on last."""
+    """Select sine or cosine of the reduced argument by quadrant, and apply the sign of x."""
     a = m.abs(x)
     q, r, low = _quadrant(m, fit, a)
     y = m.select(_odd(m, fit, q), _cosine(m, fit, r, low), _sine(m, fit, r, low))
@@ -97,7 +98,7 @@ def sin(m: Machine[V], fit: Fit, x: V) -> V:
 
 
 def cos(m: Machine[V], fit: Fit, x: V) -> V:
-    """The sine one quadrant on."""
+    """Compute the cosine as the sine one quadrant further."""
     a = m.abs(x)
     q, r, low = _quadrant(m, fit, a)
     y = m.select(_odd(m, fit, q), _sine(m, fit, r, low), _cosine(m, fit, r, low))
@@ -106,7 +107,7 @@ def cos(m: Machine[V], fit: Fit, x: V) -> V:
 
 
 def tan(m: Machine[V], fit: Fit, x: V) -> V:
-    """Sine over cosine, upside down and negated in odd quadrants."""
+    """Divide sine by cosine; in odd quadrants, negate the reciprocal."""
     a = m.abs(x)
     q, r, low = _quadrant(m, fit, a)
     s, c = _sine(m, fit, r, low), _cosine(m, fit, r, low)
@@ -118,24 +119,25 @@ def tan(m: Machine[V], fit: Fit, x: V) -> V:
 
 
 def _arc(m: Machine[V], fit: Fit, z: V, x: V) -> V:
-    """asin(x) - x for x² = z ≤ ¼."""
+    """Compute asin(x) - x for x² = z ≤ ¼."""
     return m.mul(m.mul(x, z), polynomial(m, fit.dtype, z, fit.asin))
 
 
 def _halves(m: Machine[V], fit: Fit, a: V) -> tuple[V, V, V]:
-    """(small, z, s): below ½ z = a² and s = a, else z = (1 - a)/2 and s = √z.
+    """Return (small, z, s) for the half-angle formula of asin and acos.
 
-    asin a = π/2 - 2 asin √((1 - a)/2), so s is always the argument of the short polynomial.
+    Up to ½ z = a² and s = a, above z = (1 - a)/2 and s = √z: asin a = π/2 - 2 asin √((1 - a)/2), so
+    s is always the argument of the short polynomial.
     """
     d = fit.dtype
     small = m.compare("le", a, m.const(d, 0.5))
-    folded = m.fma(a, m.const(d, -0.5), m.const(d, 0.5))
-    z = m.select(small, m.mul(a, a), folded)
-    return small, z, m.select(small, a, m.sqrt(folded))
+    half_complement = m.fma(a, m.const(d, -0.5), m.const(d, 0.5))
+    z = m.select(small, m.mul(a, a), half_complement)
+    return small, z, m.select(small, a, m.sqrt(half_complement))
 
 
 def asin(m: Machine[V], fit: Fit, x: V) -> V:
-    """A polynomial up to ½, and from the half angle above."""
+    """Evaluate a polynomial up to ½, and the half-angle formula above."""
     d = fit.dtype
     small, z, s = _halves(m, fit, m.abs(x))
     tail = _arc(m, fit, z, s)
@@ -147,7 +149,10 @@ def asin(m: Machine[V], fit: Fit, x: V) -> V:
 
 
 def acos(m: Machine[V], fit: Fit, x: V) -> V:
-    """π/2 - asin x up to ½; 2 asin √((1 - |x|)/2) above, or π less that for negative x."""
+    """Compute π/2 - asin x up to ½, and 2 asin √((1 - |x|)/2) above.
+
+    The latter is subtracted from π for negative x.
+    """
     d = fit.dtype
     high, low = m.const(d, fit.half_pi[0]), m.const(d, fit.half_pi[1])
     small, z, s = _halves(m, fit, m.abs(x))
@@ -163,10 +168,10 @@ def acos(m: Machine[V], fit: Fit, x: V) -> V:
 
 
 def _angle(m: Machine[V], fit: Fit, y: V, x: V) -> V:
-    """The angle of the point (x, y) for y, x ≥ 0, not both 0 and not both infinite.
+    """Return the angle of the point (x, y) in the first quadrant.
 
-    Points are turned by 0, π/4 or π/2 so that |tan| ≤ tan π/8 is left, at the price of the one
-    division that the tangent needs anyway.
+    x and y may not both be 0 or both be infinite.  Points are rotated by 0, π/4 or π/2, so that
+    |tan| ≤ tan π/8; this costs no division besides the one of the tangent.
     """
     d = fit.dtype
     zero = m.const(d, 0.0)
@@ -180,35 +185,35 @@ def _angle(m: Machine[V], fit: Fit, y: V, x: V) -> V:
     tail = m.mul(m.mul(t, z), polynomial(m, d, z, fit.atan))
     high, rest = fit.half_pi[0], fit.half_pi[1]
 
-    def turned(part: float) -> V:
+    def rotation(part: float) -> V:
         return m.select(low, zero, m.select(steep, m.const(d, part), m.const(d, part / 2)))
 
-    return m.add(turned(high), m.add(t, m.add(tail, turned(rest))))
+    return m.add(rotation(high), m.add(t, m.add(tail, rotation(rest))))
 
 
 def atan(m: Machine[V], fit: Fit, x: V) -> V:
-    """The angle of (1, |x|), with the sign of x."""
+    """Compute the angle of (1, |x|), with the sign of x."""
     d = fit.dtype
     a = m.abs(x)
     return m.copysign(_angle(m, fit, a, m.const(d, 1.0)), x)
 
 
 def atan2(m: Machine[V], fit: Fit, y: V, x: V) -> V:
-    """The angle of the point (x, y) in (-π, π], with C99's answers at zeros and infinities."""
+    """Compute the angle of (x, y) in (-π, π], with C99's results at zeros and infinities."""
     d = fit.dtype
     a, b = m.abs(y), m.abs(x)
     infinity, one, zero = m.const(d, INF), m.const(d, 1.0), m.const(d, 0.0)
-    # Multiples have the same angle; sums may not overflow, products not be subnormal.
+    # Scaling keeps the angle; it avoids overflow of sums and subnormal products.
     longer = m.greater(a, b)
     huge = m.compare("gt", longer, m.const(d, 2.0 ** (fit.bias - 2)))
     tiny = m.compare("lt", longer, m.const(d, 2.0 ** -(fit.bias // 2)))
     factor = m.select(tiny, m.const(d, 2.0 ** (fit.bias // 2)), one)
     factor = m.select(huge, m.const(d, 0.25), factor)
-    both = m.and_(m.compare("eq", a, infinity), m.compare("eq", b, infinity))
-    up = m.select(both, one, m.mul(a, factor))
-    across = m.select(both, one, m.mul(b, factor))
-    none = m.and_(m.compare("eq", a, zero), m.compare("eq", b, zero))
-    across = m.select(none, one, across)
+    both_infinite = m.and_(m.compare("eq", a, infinity), m.compare("eq", b, infinity))
+    up = m.select(both_infinite, one, m.mul(a, factor))
+    across = m.select(both_infinite, one, m.mul(b, factor))
+    both_zero = m.and_(m.compare("eq", a, zero), m.compare("eq", b, zero))
+    across = m.select(both_zero, one, across)
     angle = _angle(m, fit, up, across)
     bits = m.bitcast(x, fit.integer)
     backwards = m.compare("lt", bits, m.const(fit.integer, 0))

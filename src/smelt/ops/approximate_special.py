@@ -1,4 +1,4 @@
-"""Error functions, hypotenuses and sums of exponentials, written against `Machine`.
+"""Approximate error functions, hypotenuses and log-sums of exponentials, against `Machine`.
 
 y = hypot(machine, FITS["f32"], a, b)     # float32 registers
 """
@@ -16,15 +16,19 @@ V = TypeVar("V")
 
 INF = float("inf")
 SQUARE_ROOT_RANGE = 2.0**500
+"""Numbers between its inverse and this have squares that neither overflow nor underflow."""
 
 
 def _erf_near(m: Machine[V], fit: Fit, a: V) -> V:
-    """erf(a) - a for a ≤ 1."""
+    """Compute erf(a) - a for a ≤ 1."""
     return m.mul(a, polynomial(m, fit.dtype, m.mul(a, a), fit.erf))
 
 
 def _erfc_tail(m: Machine[V], fit: Fit, a: V) -> V:
-    """erfc(a) = e^(-a²) G / (1 + 2a) for a ≥ ½; a² is squared with its rounding error."""
+    """Compute erfc(a) for a ≥ ½, correcting the rounding of a².
+
+    erfc(a) = e^(-a²) G / (1 + 2a).
+    """
     d = fit.dtype
     one, centre = m.const(d, 1.0), m.const(d, fit.erfc_centre)
     square = m.mul(a, a)
@@ -38,46 +42,56 @@ def _erfc_tail(m: Machine[V], fit: Fit, a: V) -> V:
 
 
 def erf(m: Machine[V], fit: Fit, x: V) -> V:
-    """1 - e^-R(|x|): in float32 R = -ln erfc is one polynomial, in float64 erfc has a tail.
+    """Compute erf x as 1 - erfc, or by polynomials.
 
-    Where tables cost nothing, float32 has a polynomial around each of 16 places.
+    float32: 1 - e^-R(|x|), where R = -ln erfc is one polynomial; with `Machine.picks`, a polynomial
+    around each of 16 points.  float64: a polynomial up to 1, and `_erfc_tail` above.
     """
     d = fit.dtype
     one = m.const(d, 1.0)
     a = m.abs(x)
     if d == f32 and m.picks:
-        return m.copysign(_erf_around_places(m, a), x)
+        return m.copysign(_erf_by_table(m, a), x)
     if d == f32:
-        return m.copysign(_one_less_power(m, fit, _erf_power(m, a)), x)
+        return m.copysign(_one_minus_exp(m, fit, _minus_log_erfc(m, a)), x)
     near = m.add(a, _erf_near(m, fit, a))
     far = m.sub(one, _erfc_tail(m, fit, m.lesser(m.const(d, 6.5), a)))
     return m.copysign(m.select(m.compare("lt", a, one), near, far), x)
 
 
-def _erf_around_places(m: Machine[V], a: V) -> V:
-    """erf(c + d) = erf c + d P(d), c the nearest of 16 places; erf d = d + d P(d) near 0."""
+def _erf_by_table(m: Machine[V], a: V) -> V:
+    """Compute erf(c + d) = erf c + d P(d), c the nearest of 16 points.
+
+    Near 0 it is erf d = d + d P(d).
+    """
     a = m.lesser(m.const(f32, 15 * ERF_STEP), a)  # beyond it erf a rounds to 1
     magic = m.const(f32, 1.5 * 2.0**23)  # adding it leaves an integer in the last bits
-    counted = m.fma(a, m.const(f32, 1 / ERF_STEP), magic)
-    at = m.bitcast(counted, i32)
-    d = m.fma(m.sub(counted, magic), m.const(f32, -ERF_STEP), a)
-    first, *rest = (m.pick(f32, table, at) for table in ERF_TABLES)
+    shifted = m.fma(a, m.const(f32, 1 / ERF_STEP), magic)
+    index = m.bitcast(shifted, i32)
+    d = m.fma(m.sub(shifted, magic), m.const(f32, -ERF_STEP), a)
+    first, *rest = (m.pick(f32, table, index) for table in ERF_TABLES)
     total = rest.pop()
     while rest:
         total = m.fma(total, d, rest.pop())
-    return m.fma(total, d, m.greater(first, d))  # NaN of d is in the product already
+    return m.fma(total, d, m.greater(first, d))  # a NaN in d propagates through the product
 
 
-def _erf_power(m: Machine[V], a: V) -> V:
-    """-ln erfc(a) = a (c + a Q(a)) for float32 a up to 4, c = 2/√π in two parts."""
+def _minus_log_erfc(m: Machine[V], a: V) -> V:
+    """Compute -ln erfc(a) for float32 a, limited to 4.
+
+    It is a (c + a Q(a)), with c = 2/√π in two parts.
+    """
     a = m.lesser(m.const(f32, 4.0), a)
     high, low, *rest = ERF_SINGLE
     tail = m.fma(a, polynomial(m, f32, a, rest), m.const(f32, low))
     return m.fma(a, m.const(f32, high), m.mul(a, tail))
 
 
-def _one_less_power(m: Machine[V], fit: Fit, t: V) -> V:
-    """1 - e^-t = (1 - 2^n) - 2^n y for t ≥ 0 up to the last place of 1."""
+def _one_minus_exp(m: Machine[V], fit: Fit, t: V) -> V:
+    """Compute 1 - e^-t for t ≥ 0, accurate to the last bit of 1.
+
+    It is (1 - 2^n) - 2^n y.
+    """
     d = fit.dtype
     n, y = exp_parts(m, fit, m.neg(t))
     power = m.scale(m.const(d, 1.0), n)
@@ -85,7 +99,10 @@ def _one_less_power(m: Machine[V], fit: Fit, t: V) -> V:
 
 
 def erfc(m: Machine[V], fit: Fit, x: V) -> V:
-    """1 - erf x below ½; its own tail from there on, and 2 less that for negative x."""
+    """Compute 1 - erf x below ½, and `_erfc_tail` from there on.
+
+    For negative x the tail is subtracted from 2.
+    """
     d = fit.dtype
     one, half = m.const(d, 1.0), m.const(d, 0.5)
     a = m.abs(x)
@@ -99,7 +116,10 @@ def erfc(m: Machine[V], fit: Fit, x: V) -> V:
 
 
 def hypot(m: Machine[V], fit: Fit, x: V, y: V) -> V:
-    """√(x² + y²): float32 in float64, float64 scaled where squares would over- or underflow."""
+    """Compute √(x² + y²).
+
+    float32 uses float64; float64 scales where squares would overflow or underflow.
+    """
     d = fit.dtype
     infinity = m.const(d, INF)
     a, b = m.abs(x), m.abs(y)
@@ -124,9 +144,9 @@ def hypot(m: Machine[V], fit: Fit, x: V, y: V) -> V:
 
 
 def logaddexp(m: Machine[V], fit: Fit, x: V, y: V) -> V:
-    """ln(e^x + e^y) = max + ln(1 + e^-|x - y|)."""
+    """Compute ln(e^x + e^y) = max + ln(1 + e^-|x - y|)."""
     d = fit.dtype
     top = m.select(m.compare("ne", x, x), x, m.greater(x, y))
-    gap = m.abs(m.sub(x, y))
-    gap = m.select(m.compare("eq", x, y), m.const(d, 0.0), gap)
-    return m.add(top, log1p(m, fit, exp(m, fit, m.neg(gap))))
+    difference = m.abs(m.sub(x, y))
+    difference = m.select(m.compare("eq", x, y), m.const(d, 0.0), difference)
+    return m.add(top, log1p(m, fit, exp(m, fit, m.neg(difference))))

@@ -1,10 +1,10 @@
-"""Conversion between element types: `astype`, with a defined result for every value.
+"""Convert between element types (`astype`), with a defined result for every value.
 
-Integers wrap, floats round to nearest even, anything but zero is true.  Floats to integers drop
-the fraction; where the result does not fit (NaN and infinities included), it is what x86 gives
-NumPy in plain loops: types of at most 32 bits but uint32 go through int32, uint32 through int64,
-and an overflow there gives the most negative number, of which the low bits are kept.  uint64 takes
-values from 2^63 to 2^64 as they are and values below as int64.
+Integers wrap, floats round to nearest even, and every number but zero is true.  Floats to integers
+drop the fraction; where the result does not fit (NaN and infinities included), it is what x86 gives
+NumPy in plain loops: types of at most 32 bits except uint32 go through int32, uint32 through int64,
+and an overflow there gives the most negative number, whose low bits are kept.  uint64 takes values
+from 2^63 to 2^64 as they are and values below as int64.
 
     y = cast(machine, x, f32, i8)
 """
@@ -23,9 +23,10 @@ V = TypeVar("V")
 
 
 def cast(m: Machine[V], value: V, source: DType, target: DType) -> V:
-    """A register of type `source` as one of type `target`; half types come out rounded.
+    """Convert a register of type `source` to type `target`; half types come out rounded.
 
-    A register of a half type may hold an unrounded float32, so casting one to itself rounds.
+    A register of a half type may hold an unrounded float32, so casting a half type to itself
+    rounds.
     """
     if target == bool_:
         return value if source == bool_ else m.compare("ne", value, m.const(source, 0))
@@ -55,7 +56,7 @@ def _float_to_int(m: Machine[V], x: V, source: DType, target: DType) -> V:
 
 
 def _truncate(m: Machine[V], x: V, source: DType, target: DType) -> V:
-    """To a signed integer, with the most negative one for all that does not fit."""
+    """Convert to a signed integer; everything that does not fit becomes the most negative one."""
     limit = m.const(source, 2.0 ** (target.bits - 1))
     fits = m.compare("lt", m.abs(x), limit)
     safe = m.select(fits, x, m.const(source, 0.0))
@@ -65,7 +66,7 @@ def _truncate(m: Machine[V], x: V, source: DType, target: DType) -> V:
 
 
 def _narrow_to_odd(m: Machine[V], x: V) -> V:
-    """float64 to float32 rounded to odd, so that one more rounding does no harm."""
+    """Convert float64 to float32 by rounding to odd, so that a second rounding is harmless."""
     y = m.convert(x, f64, f32)
     error = m.sub(x, m.convert(y, f32, f64))
     bits = m.bitcast(y, i32)
@@ -80,17 +81,17 @@ def _narrow_to_odd(m: Machine[V], x: V) -> V:
 
 
 def cast_reference(x: Array, target: DType) -> Array:
-    """The same on NumPy arrays."""
+    """Convert a NumPy array, with the results of `cast`."""
     x = np.asarray(x)
     with np.errstate(all="ignore"):
         if x.dtype.kind in "fV" and target.is_integer:
             wide = x.astype(np.float64)
-            whole = np.trunc(np.where(np.isfinite(wide), wide, 0))
-            return _fit(wide, whole, target)
+            truncated = np.trunc(np.where(np.isfinite(wide), wide, 0))
+            return _fit(wide, truncated, target)
         return x.astype(target.numpy)
 
 
-def _fit(x: Array, whole: Array, target: DType) -> Array:
+def _fit(x: Array, truncated: Array, target: DType) -> Array:
     def signed(v: Array, t: Array, dtype: DType) -> Array:
         limit = 2.0 ** (dtype.bits - 1)
         fits = np.abs(v) < limit
@@ -100,9 +101,9 @@ def _fit(x: Array, whole: Array, target: DType) -> Array:
 
     if target.bits < 64:
         wide = i64 if target.kind == "uint" and target.bits == 32 else i32
-        return signed(x, whole, wide).astype(target.numpy)
-    low = signed(x, whole, i64)
+        return signed(x, truncated, wide).astype(target.numpy)
+    low = signed(x, truncated, i64)
     if target == i64:
         return low
-    high = signed(x - 2.0**63, whole - 2.0**63, i64).view(np.uint64) ^ np.uint64(1 << 63)
+    high = signed(x - 2.0**63, truncated - 2.0**63, i64).view(np.uint64) ^ np.uint64(1 << 63)
     return np.where(x >= 2.0**63, high, low.view(np.uint64))

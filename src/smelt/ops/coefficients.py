@@ -1,8 +1,8 @@
-"""Numbers that the approximations are made of: one `Fit` for float32 and one for float64.
+"""Tabulate the coefficients of the approximations: one `Fit` for float32, one for float64.
 
-Polynomial coefficients are our own minimax fits (Remez exchange and Lawson weights in 45 to 70
-digits), rounded to the type that evaluates them; constant term first.  Constants come in pairs
-whose sum is good to twice the precision, the first with trailing zeros where products must be
+Polynomials are minimax fits computed for this project (Remez exchange and Lawson weights in 45 to
+70 digits), rounded to the type that evaluates them, constant term first.  Constants come in pairs
+whose sum is accurate to twice the precision, the first with trailing zeros where products must be
 exact.
 
 >>> sum(FITS["f64"].log2_e)
@@ -29,7 +29,7 @@ def _three(text: str) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class Fit:
-    """Everything that formulas need to know about one float type."""
+    """Coefficients and limits for one float type."""
 
     dtype: DType
     integer: DType
@@ -37,18 +37,19 @@ class Fit:
     mantissa: int
     """Stored bits of the fraction."""
     bias: int
+    """Bias of the exponent."""
     exp_limit: float
-    """e^x is infinite above it and rounds to zero below its opposite."""
+    """e^x is infinite above it and rounds to zero below its negative."""
     sigmoid_limit: float
     """1 + e^-x rounds to 1 above it."""
     tanh_limit: float
     """tanh x rounds to 1 above it."""
     circle_limit: float
-    """Up to here the arguments of sin and cos are reduced in three steps."""
+    """Largest argument of sin and cos that is reduced in three steps."""
     exp: Series
     """(e^r - 1 - r) / r² on |r| ≤ ln √2."""
     exp_near: Series
-    """The same on |r| ≤ ln 2 / 32."""
+    """(e^r - 1 - r) / r² on |r| ≤ ln 2 / 32."""
     powers: Series
     """2^(j/16) for j from 0 to 15."""
     log: Series
@@ -70,7 +71,7 @@ class Fit:
     erfc: Series
     """erfc(a)·e^(a²)·(1 + 2a) by (a - k) / (a + k) for a ≥ ½."""
     erfc_centre: float
-    """The k above."""
+    """The k of `erfc`."""
     ln2: Pair
     log2_e: Pair
     log10_e: Pair
@@ -79,7 +80,9 @@ class Fit:
 
     @property
     def least_weight(self) -> float:
-        """The least exponent of a weight: its product with a number down to an ulp of 1 is normal.
+        """Return the least exponent of a weight whose products stay normal.
+
+        Its product with an ulp of 1 is still normal.
 
         >>> FITS["f32"].least_weight, FITS["f64"].least_weight
         (-101.0, -968.0)
@@ -223,7 +226,7 @@ TANH_SINGLE = _hex("-0x1.555534p-2 0x1.110760p-3 -0x1.b84338p-5 0x1.525030p-6 -0
 """(tanh x / x - 1) / x² by x² on |x| ≤ 5/8, for float32."""
 
 TANH_LEAST, TANH_MOST = 0.0625, 9.125
-"""All numbers up to a little above the first share a place; beyond the second tanh rounds to 1."""
+"""Numbers up to about the first share an interval; beyond the second, tanh rounds to 1."""
 
 TANH_TABLES: tuple[Series, ...] = (
     _hex(
@@ -281,9 +284,11 @@ TANH_TABLES: tuple[Series, ...] = (
         " 0x1.6ecd34p-10 0x1.2e9d54p-8"
     ),
 )
-"""For each quarter of an octave, by the last three bits of its numbers' exponent and the first two
-of their fraction: a place c in it whose tanh is very nearly a float32, tanh c, then the
-coefficients of (tanh(c + d) - tanh c) / d by d.  The place of the lowest is 0.  For float32."""
+"""Tables for each quarter octave, for float32.
+
+They are indexed by the last three bits of the exponent and the first two of the fraction: a centre
+c whose tanh is very nearly a float32, tanh c, then the coefficients of (tanh(c + d) - tanh c) / d
+by d.  The lowest centre is 0."""
 
 ERF_SINGLE = _hex(
     "0x1.20dd76p+0 -0x1.f7ac92p-25 0x1.45f2fep-1 0x1.a4f95ep-4 -0x1.39c0dcp-6"
@@ -292,7 +297,7 @@ ERF_SINGLE = _hex(
 """2/√π in two parts, then (-ln erfc(a) / a - 2/√π) / a on [0, 4], for float32."""
 
 ERF_STEP = 17 / 64
-"""Distance of the places around which the tables below are."""
+"""Distance of the points in `ERF_TABLES`."""
 
 ERF_TABLES: tuple[Series, ...] = (
     _hex(
@@ -327,8 +332,10 @@ ERF_TABLES: tuple[Series, ...] = (
         " 0x1.7683dcp-10 0x1.c675a8p-12 0x1.c85ddap-14 0x1.7f6c0cp-16 0x1.b2ae8p-3"
     ),
 )
-"""For each of 16 places c a step apart: erf c, then the coefficients of (erf(c + d) - erf c) / d
-by d, up to half a step to either side; around 0 those of (erf d - d) / d.  For float32."""
+"""Tables for 16 points c in steps of `ERF_STEP`, for float32.
+
+erf c, then the coefficients of (erf(c + d) - erf c) / d by d, up to half a step to either side;
+around 0 those of (erf d - d) / d."""
 
 LOG2_MIXED = _hex(
     "0x1.71547652d8597p+1 0x1.ec709b53c757cp-1 0x1.2778a8481eebep-1"
@@ -343,7 +350,7 @@ EXP2_MIXED = _hex(
 """(2^f - 1) / f on |f| ≤ ½, good to 28 bits: for float32 powers computed in float64."""
 
 PLACES = 20
-"""Places of which logarithms are known, from ¾ to 3/2: how many make 1."""
+"""Points per unit of the logarithm tables, which cover ¾ to 3/2."""
 
 PLACE_INVERSES = _hex(
     "0x1.0000000000000p+0 0x1.e785819b75c86p-1 0x1.d1706a366d2cbp-1 0x1.bd4db8b162b90p-1"
@@ -351,8 +358,9 @@ PLACE_INVERSES = _hex(
     " 0x1.6da12b8cd8e32p-1 0x1.612b7f9f3130bp-1 0x1.583be599ac25dp-1 0x1.4fbb192e61923p+0"
     " 0x1.3ff2a78b69521p+0 0x1.2d1dc0ef249d0p+0 0x1.1c6dd87810f7ep+0 0x1.0d6d4bb1ecc8cp+0"
 )
-"""For each place 1 + j/20, j from -5 to 10, by the last four bits of j: about 1 / (1 + j/20), a
-number whose logarithm is good to 2^-68 in the table below."""
+"""About 1 / (1 + j/20) for j from -5 to 10, indexed by the last four bits of j.
+
+Each is a number whose logarithm is accurate to 2^-68 in `PLACE_LOGS`."""
 
 PLACE_LOGS = _hex(
     "0x0p+0 0x1.9153ed463b0c0p-5 0x1.8686b77426366p-4 0x1.1dd6001848e89p-3"
@@ -360,7 +368,7 @@ PLACE_LOGS = _hex(
     " 0x1.58c8e8a09ead3p-2 0x1.7c49d0dc8809dp-2 0x1.9687f7808f21bp-2 -0x1.15a3b8c99047ap-2"
     " -0x1.c8aa11611a214p-3 -0x1.4c6dd6bda583bp-3 -0x1.af55e206ff3b5p-4 -0x1.a2c5fdfc882c0p-5"
 )
-"""-ln of those numbers."""
+"""-ln of the numbers in `PLACE_INVERSES`."""
 
 PLACE_LOGS2 = _hex(
     "0x0p+0 0x1.217f31053993bp-4 0x1.19b4839172f09p-3 0x1.9c5fc478094dap-3"
@@ -368,7 +376,7 @@ PLACE_LOGS2 = _hex(
     " 0x1.f16b5897dd112p-2 0x1.1251ef05a7fccp-1 0x1.25400e21c64f7p-1 -0x1.908c9766587a5p-2"
     " -0x1.4969e6f64ec94p-2 -0x1.df980037dd247p-3 -0x1.37248d2b9b1c2p-3 -0x1.2e14c6cf75774p-4"
 )
-"""-log2 of those numbers."""
+"""-log2 of the numbers in `PLACE_INVERSES`."""
 
 PLACE_LOG = _hex(
     "-0x1.fffffffffffc8p-2 0x1.5555555555495p-2 -0x1.00000000be8fdp-2 0x1.9999999c8e822p-3"

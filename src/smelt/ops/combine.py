@@ -1,4 +1,4 @@
-"""Monoids that reductions and scans fold with: one row each.
+"""Tabulate the monoids that reductions and scans combine elements with, one row each.
 
 >>> from smelt.types.dtype import i8
 >>> COMBINES["max"].identity(f32), COMBINES["sum"].result(i8)
@@ -22,48 +22,54 @@ __all__ = ["COMBINES", "Combine", "f32"]
 
 @dataclass(frozen=True, slots=True)
 class Combine:
-    """A commutative monoid over element values (or over (value, position) pairs for arg kinds)."""
+    """A commutative monoid over element values, or over (value, position) pairs for arg kinds."""
 
     name: str
     doc: str
     scalar: str
-    """The scalar operator of one step."""
+    """The scalar operator that combines two elements."""
     grow: Literal["same", "integer", "bool", "position"]
     """Result type: the input's, at least 64 bits for integers, bool, or an i64 position."""
     unit: Callable[[DType], float | int | bool]
+    """The identity element of a type."""
     fold: Callable[..., Any]
     """The NumPy reference: fold(array, axis, keepdims) on an accumulator-typed array."""
     idempotent: bool = False
+    """op(x, x) = x."""
     kinds: tuple[str, ...] = ("bool", "int", "uint", "float")
+    """Kinds of element types that it accepts."""
     wide: bool = False
-    """Rounding adds up: floats fold in double precision."""
+    """Rounding errors accumulate: floats are reduced in double precision."""
     winner: str = ""
-    """Of a position: the monoid whose result stands there."""
+    """For positions: the monoid whose result stands there."""
     compensated: bool = False
-    """The rounding error of a step can be carried along (Knuth's two-sum)."""
+    """The rounding error of a step can be accumulated separately (Knuth's two-sum)."""
     prefix: Callable[..., Any] | None = None
-    """NumPy reference of the running form, where there is one."""
+    """NumPy reference of the scan, if there is one."""
     pullback: Callable[..., Any] | None = None
-    """Derivative of the fold: (adjoint, g, result, x, axes) -> the cotangent of x."""
+    """Derivative of the reduction: (adjoint, g, result, x, axes) -> the cotangent of x."""
     running_pullback: Callable[..., Any] | None = None
-    """Derivative of the running form: (adjoint, g, result, x, axis) -> the cotangent of x."""
+    """Derivative of the scan: (adjoint, g, result, x, axis) -> the cotangent of x."""
 
     @property
     def has_no_empty_value(self) -> bool:
-        """Folding nothing is an error (the largest of no numbers), not the identity."""
+        """Whether reducing no elements is an error (as for max) rather than the identity."""
         return self.grow in ("same", "position")
 
     @property
     def positional(self) -> bool:
-        """The result is where the winner stands, not its value."""
+        """Whether the result is the position of the winner, not its value."""
         return self.grow == "position"
 
     def identity(self, dtype: DType) -> float | int | bool:
-        """The value that folding starts from."""
+        """Return the value that a reduction starts from."""
         return self.unit(dtype)
 
     def result(self, dtype: DType) -> DType:
-        """Element type of the result.  Raises DTypeError for kinds without this reduction."""
+        """Return the element type of the result.
+
+        Raises DTypeError for kinds without this reduction.
+        """
         if dtype.kind not in self.kinds:
             raise DTypeError(f"{self.name} is not defined for {dtype.long}")
         if self.grow == "integer" and dtype.kind in ("bool", "int", "uint"):
@@ -108,25 +114,24 @@ _ROWS = (
             "position", _highest, np.argmin, idempotent=True, winner="min"),
 )  # fmt: skip
 SUM_OF_PRODUCTS = ("sum", "mul")
-"""A contraction: the monoid that it folds with, and the scalar operator inside."""
+"""A contraction: the monoid that it reduces with, and the scalar operator inside."""
 FIRST = "min"
-"""The monoid of positions of which the first counts."""
+"""The monoid that picks the first of equal positions."""
 SOME_FAIL = ("any", "not")
-"""Whether a condition fails somewhere: the monoid, and the scalar operator on every condition."""
+"""Whether any condition fails: the monoid, and the scalar operator on every condition."""
 EXTREMES = ("min", "max")
-"""The monoids that keep the least and the most."""
+"""The monoids of the minimum and the maximum."""
 SAME = "eq"
-"""The scalar operator that tells whether two values are equal."""
+"""The scalar operator that compares two values for equality."""
 AS_GOOD = ("or", SAME, "ne")
-"""Whether a value is as good as the best: it is equal, or (unequal to itself) NaN."""
+"""Scalar operators that test whether a value ties with the best: equal to it, or NaN."""
 BOTH = "and"
-"""The scalar operator of conditions that must all hold."""
+"""The scalar operator for conditions that must all hold."""
 CHOICE = "select"
-"""The scalar operator that takes one of two values, by a condition."""
+"""The scalar operator that selects one of two values by a condition."""
 COMBINES: dict[str, Combine] = {row.name: row for row in _ROWS}
 BEGINS = {row.scalar: row.identity for row in _ROWS if not row.positional}
-"""What is there before anything has been joined, by the scalar operator that joins."""
+"""Identity of each scalar operator that combines elements, as a function of the type."""
 
 POWERS_OF_TWO = ("log2", "exp2_moved")
-"""The binary logarithm, and what brings a sum from the whole power of 2 nearest one logarithm to
-that of another."""
+"""The binary logarithm, and the operator that rescales a sum from one power of 2 to another."""

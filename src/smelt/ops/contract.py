@@ -1,4 +1,4 @@
-"""Contractions in index notation: matrix products, any two-operand einsum, convolutions.
+"""Define contractions in index notation: matmuls, two-operand einsums and convolutions.
 
 >>> Contract.parse("b,m,k; b,k,n -> b,m,n").infer(
 ...     TensorType(f32, (2, 3, 4)), TensorType(f32, (2, 4, 5))
@@ -58,13 +58,15 @@ Terms = tuple[Index, ...]
 class Contract(TensorOp):
     """out[axes] = sum over the other axes of left[...] * right[...].
 
-    Each operand dimension is indexed by an affine expression over named axes.  An axis that
-    stands alone somewhere takes its extent from there; `extents` gives the others (a convolution's
-    output positions and windows).  Half types accumulate in float32, small integers in int32 when
-    `dtype` says so.  Positions outside an operand read 0 where `padded`.  Where a float32 sum may
-    be of products of a half type, `factors` is that type: instructions that multiply such numbers
-    may round to it what is wider, and take denormals for 0.  A short sum of products is written
-    out as that many operators unless it is `packed`: then its operand is packed once for all.
+    Each operand dimension is indexed by an affine expression over named axes.  An axis that is a
+    dimension by itself somewhere takes its extent from there; `extents` gives the others (a
+    convolution's output positions and windows).  Half types accumulate in float32, small integers
+    in int32 if `dtype` says so.
+
+    Positions out of bounds read 0 if `padded`.  If a float32 sum may use products of a half type,
+    `factors` is that type: dot-product instructions may round wider operands to it, and flush
+    denormals.  A short sum of products is unrolled into scalar operators, unless it is `packed`:
+    then its operand is packed once.
     """
 
     doc: ClassVar[str] = "sum of products over named axes"
@@ -79,7 +81,7 @@ class Contract(TensorOp):
 
     @staticmethod
     def parse(spec: str, **options: Any) -> Contract:
-        """Reads `m,k; k,n -> m,n`."""
+        """Parse a spec such as `m,k; k,n -> m,n`."""
         operands, _, out = spec.partition("->")
         sides = [
             tuple(parse_index(t, lambda name: axis(name, 0)) for t in side.split(",") if t.strip())
@@ -89,7 +91,7 @@ class Contract(TensorOp):
         return Contract(sides[0], sides[1], names, **options)
 
     def spec(self) -> str:
-        """The text that `parse` reads."""
+        """Return the text that `parse` reads."""
         left, right = (",".join(text(t) for t in side) for side in (self.left, self.right))
         return f"{left}; {right} -> {','.join(self.out)}"
 
@@ -108,8 +110,11 @@ class Contract(TensorOp):
         return more
 
     def axis_extents(self, *inputs: TensorType) -> dict[str, Index]:
-        """Extent of each axis, operands' order.  Raises ShapeError if two disagree."""
-        found: dict[str, Index] = dict(self.extents)
+        """Return the extent of each axis, in the operands' order.
+
+        Raises ShapeError if two disagree.
+        """
+        extents: dict[str, Index] = dict(self.extents)
         for terms, x in zip((self.left, self.right), inputs, strict=True):
             if len(terms) != x.rank:
                 raise ShapeError(f"contract {self.spec()}: {x} has {x.rank} dimensions")
@@ -117,12 +122,12 @@ class Contract(TensorOp):
                 name = bare_axis(term)
                 if name is None:
                     continue
-                if found.setdefault(name, dim) != dim and name not in dict(self.extents):
+                if extents.setdefault(name, dim) != dim and name not in dict(self.extents):
                     raise ShapeError(
-                        f"contract {self.spec()}: axis {name} is {text(found[name])} in one "
+                        f"contract {self.spec()}: axis {name} is {text(extents[name])} in one "
                         f"operand and {text(dim)} in the other ({inputs[0]}, {inputs[1]})"
                     )
-        return found
+        return extents
 
     def infer(self, *inputs: TensorType) -> TensorType:
         extents = self.axis_extents(*inputs)
@@ -134,20 +139,20 @@ class Contract(TensorOp):
         return TensorType(dtype, tuple(extents[name] for name in self.out))
 
     def summed(self) -> tuple[str, ...]:
-        """The axes that end here, in order of appearance."""
+        """Return the reduction axes, in order of appearance."""
         used = [a for term in (*self.left, *self.right) for a in axes_of(term)]
         return tuple(a for a in dict.fromkeys(used) if a not in self.out)
 
     def reference(self, sizes: Sizes, *inputs: Array) -> Array:
-        out = self.infer(*(TensorType(_row(x), x.shape) for x in inputs)).dtype
+        out = self.infer(*(TensorType(_dtype_of(x), x.shape) for x in inputs)).dtype
         wide = (out.compute if out.kind != "bool" else out).numpy
         if all(bare_axis(t) is not None for t in (*self.left, *self.right)):
             a, b = (x.astype(wide, copy=False) for x in inputs)
-            return self._product(a, b).astype(out.numpy, copy=False)
-        return self._windows(sizes, wide, *inputs).astype(out.numpy)
+            return self._matmul(a, b).astype(out.numpy, copy=False)
+        return self._direct_sum(sizes, wide, *inputs).astype(out.numpy)
 
-    def _product(self, a: Array, b: Array) -> Array:
-        """As one batched matrix product: axes sorted into batch, rows, columns and summed ones."""
+    def _matmul(self, a: Array, b: Array) -> Array:
+        """Compute a batched matmul, with axes sorted into batch, rows, columns and reduction."""
         left, right = ([bare_axis(t) or "" for t in side] for side in (self.left, self.right))
         if len(set(left)) < len(left) or len(set(right)) < len(right):
             names = {n: k for k, n in enumerate(dict.fromkeys((*left, *right)))}
@@ -156,71 +161,74 @@ class Contract(TensorOp):
         batch = [n for n in self.out if n in left and n in right]
         rows = [n for n in self.out if n in left and n not in right]
         columns = [n for n in self.out if n in right and n not in left]
-        both = [n for n in left if n in right and n not in self.out]
-        a, left = _summed_alone(a, left, {*batch, *rows, *both})
-        b, right = _summed_alone(b, right, {*batch, *columns, *both})
+        reduced = [n for n in left if n in right and n not in self.out]
+        a, left = _reduce_private_axes(a, left, {*batch, *rows, *reduced})
+        b, right = _reduce_private_axes(b, right, {*batch, *columns, *reduced})
         extent = dict(zip(left, a.shape, strict=True)) | dict(zip(right, b.shape, strict=True))
-        a = np.transpose(a, [left.index(n) for n in (*batch, *rows, *both)])
-        b = np.transpose(b, [right.index(n) for n in (*batch, *both, *columns)])
+        a = np.transpose(a, [left.index(n) for n in (*batch, *rows, *reduced)])
+        b = np.transpose(b, [right.index(n) for n in (*batch, *reduced, *columns)])
         shape = [extent[n] for n in batch]
-        m, n, k = (math.prod(extent[x] for x in part) for part in (rows, columns, both))
-        found = np.matmul(a.reshape(*shape, m, k), b.reshape(*shape, k, n))
+        m, n, k = (math.prod(extent[x] for x in part) for part in (rows, columns, reduced))
+        result = np.matmul(a.reshape(*shape, m, k), b.reshape(*shape, k, n))
         order = (*batch, *rows, *columns)
-        found = found.reshape([extent[x] for x in order])
-        return np.transpose(found, [order.index(x) for x in self.out])
+        result = result.reshape([extent[x] for x in order])
+        return np.transpose(result, [order.index(x) for x in self.out])
 
-    def _windows(self, sizes: Sizes, wide: Any, *inputs: Array) -> Array:
-        """The general case: every product of the iteration space, then one sum."""
-        types = tuple(TensorType(_row(x), x.shape) for x in inputs)
+    def _direct_sum(self, sizes: Sizes, wide: Any, *inputs: Array) -> Array:
+        """Compute every product of the iteration space, then one sum: the general case."""
+        types = tuple(TensorType(_dtype_of(x), x.shape) for x in inputs)
         extents = self.axis_extents(*types)
         order = (*self.out, *self.summed())
         grid = np.ogrid[tuple(slice(n) for n in dims_at(tuple(extents[a] for a in order), sizes))]
-        places = dict(zip(order, grid, strict=True))
-        found: Any = 1
+        grid_positions = dict(zip(order, grid, strict=True))
+        products: Any = 1
         for terms, x in zip((self.left, self.right), inputs, strict=True):
-            at = [np.asarray(evaluate(t, sizes, places)) for t in terms]
+            at = [np.asarray(evaluate(t, sizes, grid_positions)) for t in terms]
             ok: Any = True
             for j, n in zip(at, x.shape, strict=True):
                 ok = ok & (j >= 0) & (j < n)
             clipped = tuple(np.clip(j, 0, max(n - 1, 0)) for j, n in zip(at, x.shape, strict=True))
-            found = found * np.where(ok, x[clipped].astype(wide), 0)
-        return np.sum(found, axis=tuple(range(len(self.out), len(order))))
+            products = products * np.where(ok, x[clipped].astype(wide), 0)
+        return np.sum(products, axis=tuple(range(len(self.out), len(order))))
 
     def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
         extents = self.axis_extents(*(x.type for x in inputs))
         summed = self.summed()
-        fixed = dict(zip(self.out, i, strict=True))
+        out_positions = dict(zip(self.out, i, strict=True))
         out = self.infer(*(x.type for x in inputs)).dtype
 
         def factors(j: Shape) -> tuple[V, V]:
-            places = fixed | dict(zip(summed, j, strict=True))
+            axis_values = out_positions | dict(zip(summed, j, strict=True))
             left, right = (
-                self._read(d, x, tuple(substitute(t, places) for t in terms))
+                self._read(d, x, tuple(substitute(t, axis_values) for t in terms))
                 for terms, x in zip((self.left, self.right), inputs, strict=True)
             )
             return left, right
 
         counts = tuple(extents[a] for a in summed)
         if self.is_short(counts) and not self.packed:
-            return _written_out(d, out, counts, factors, inputs)
+            return _unroll(d, out, counts, factors, inputs)
         return d.dot(self.factors or out, counts, factors)
 
     def is_short(self, counts: Shape) -> bool:
-        """Whether there is nothing to block: few products, one of whose factors is the same for
-        no two results, as in a depthwise convolution.  Rows of the other one that end here are
-        read along themselves, unless they are shorter than that is worth."""
+        """Whether the sum is unrolled, as in a depthwise convolution.
+
+        It has few terms and nothing to block, since one factor differs for each result.  The limit
+        is lower if rows of an operand end in a reduction axis, as those are better read as vectors
+        along it.
+        """
         left, right = (
             {a for t in side for a in axes_of(t)} & {*self.out} for side in (self.left, self.right)
         )
-        number = product(counts)
-        if not (isinstance(number, int) and number > 0 and (left <= right or right <= left)):
+        count = product(counts)
+        if not (isinstance(count, int) and count > 0 and (left <= right or right <= left)):
             return False
         rows = any(
-            own >= left | right and bare_axis(side[-1]) in self.summed()
-            for side, own in ((self.left, left), (self.right, right))
+            axes >= left | right and bare_axis(side[-1]) in self.summed()
+            for side, axes in ((self.left, left), (self.right, right))
         )
-        most = FEW_TAPS if len(counts) > 1 else SHORT_TERMS if rows else SHORT_SUM
-        return number <= most
+        limit = FEW_TAPS if len(counts) > 1 else SHORT_TERMS if rows else SHORT_SUM
+        return count <= limit
 
     def _read(self, d: Definer[V], x: Operand[V], at: Shape) -> V:
         if not self.padded:
@@ -229,52 +237,54 @@ class Contract(TensorOp):
         return d.inside(limits, lambda: x.at(*at), d.constant(0, x.type.dtype))
 
     def pullback(
-        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], needed: tuple[bool, ...]
     ) -> Cotangents[V]:
-        """A contraction of g with the other operand, over the axes that this one lacks."""
+        """Contract g with the other operand, over the axes that this operand lacks."""
         sides = (self.left, self.right)
-        known = self.axis_extents(*(a.type(x) for x in inputs))
+        extents = self.axis_extents(*(a.type(x) for x in inputs))
         return [
-            self._transposed(a, g, known, (sides[k], inputs[k]), (sides[1 - k], inputs[1 - k]))
-            if yes
+            self._transposed(a, g, extents, (sides[k], inputs[k]), (sides[1 - k], inputs[1 - k]))
+            if is_needed
             else None
-            for k, yes in enumerate(wanted)
+            for k, is_needed in enumerate(needed)
         ]
 
     def _transposed(
         self,
         a: Adjoint[V],
         g: V,
-        known: dict[str, Index],
-        own: tuple[Terms, V],
-        other: tuple[Terms, V],
+        known_extents: dict[str, Index],
+        operand: tuple[Terms, V],
+        partner: tuple[Terms, V],
     ) -> V:
-        (terms, x), (factor, y) = own, other
-        own_type = a.type(x)
+        (terms, x), (factor, y) = operand, partner
+        x_type = a.type(x)
         if a.type(y).dtype != a.type(g).dtype:
             y = a.cast(y, a.type(g).dtype)
         read = tuple(axis(name, 0) for name in self.out)
-        extents, names, padded = dict(known), list[str](), self.padded
-        for place, (term, extent) in enumerate(zip(terms, own_type.shape, strict=True)):
+        extents, names, padded = dict(known_extents), list[str](), self.padded
+        for dim, (term, extent) in enumerate(zip(terms, x_type.shape, strict=True)):
             name = bare_axis(term)
             if name is None:
-                name, old = f"_{place}", self._solvable(term, factor)
-                g, read, factor = self._solved(a, g, read, factor, (term, old, name))
+                name, old = f"_{dim}", self._axis_to_solve(term, factor)
+                g, read, factor = self._substitute_axis(a, g, read, factor, (term, old, name))
                 padded = True
             if name in names:
                 raise GradientError(op=self.name, reason=f"axis {name} twice in one operand")
             names.append(name)
             extents[name] = extent
         used = {n for t in (*read, *factor) for n in axes_of(t)}
-        kept = tuple(n for n in names if n in used)
-        more = tuple((n, extents[n]) for n in sorted(used) if not _stands(n, read, factor))
-        found = a.apply(Contract(read, factor, kept, more, None, padded), g, y)
-        shape = tuple(d if n in used else 1 for n, d in zip(names, own_type.shape, strict=True))
-        found = a.expand(a.reshape(found, shape), own_type.shape)
-        return a.cast(found, own_type.dtype)
+        out_names = tuple(n for n in names if n in used)
+        free_extents = tuple(
+            (n, extents[n]) for n in sorted(used) if not _is_bare_dim(n, read, factor)
+        )
+        gradient = a.apply(Contract(read, factor, out_names, free_extents, None, padded), g, y)
+        shape = tuple(d if n in used else 1 for n, d in zip(names, x_type.shape, strict=True))
+        gradient = a.expand(a.reshape(gradient, shape), x_type.shape)
+        return a.cast(gradient, x_type.dtype)
 
-    def _solvable(self, term: Index, factor: Terms) -> str:
-        """The axis of the result that an operand's position is solved for."""
+    def _axis_to_solve(self, term: Index, factor: Terms) -> str:
+        """Return the axis of the result for which an operand's index expression is solved."""
         for name in axes_of(term):
             step = coefficient(term, name)
             others = {n for t in factor for n in axes_of(t)}
@@ -283,11 +293,14 @@ class Contract(TensorOp):
                     return name
         raise GradientError(op=self.name, reason=f"no axis of the result steps along {text(term)}")
 
-    def _solved(
-        self, a: Adjoint[V], g: V, read: Terms, factor: Terms, what: tuple[Index, str, str]
+    def _substitute_axis(
+        self, a: Adjoint[V], g: V, read: Terms, factor: Terms, index: tuple[Index, str, str]
     ) -> tuple[V, Terms, Terms]:
-        """For position = step·old + rest: old is (position - rest) / step, g spread by zeros."""
-        term, old, name = what
+        """Solve position = step·old + rest for `old`, and substitute it.
+
+        old = (position - rest) / step, so g is dilated by `step` with zeros.
+        """
+        term, old, name = index
         step = coefficient(term, old)
         assert isinstance(step, int)
         if step > 1:
@@ -297,20 +310,20 @@ class Contract(TensorOp):
         return g, reads, tuple(substitute(t, {old: at}) for t in factor)
 
 
-def _written_out(
+def _unroll(
     d: Definer[V],
     out: DType,
     counts: Shape,
     factors: Callable[[Shape], tuple[V, V]],
     inputs: tuple[Operand[V], ...],
 ) -> V:
-    """A short sum of products as that many operators, added in pairs."""
+    """Unroll a short sum of products into scalar operators, added in pairs."""
     times, plus = (SCALARS[name] for name in (SUM_OF_PRODUCTS[1], COMBINES["sum"].scalar))
-    wide = out.compute
+    accumulator_type = out.compute
     terms: list[V] = []
     for at in positions(*(range(n) for n in counts if isinstance(n, int))):
         pair = (
-            v if x.type.dtype.compute == wide else d.cast(v, wide)
+            v if x.type.dtype.compute == accumulator_type else d.cast(v, accumulator_type)
             for v, x in zip(factors(at), inputs, strict=True)
         )
         terms.append(d.apply(times, *pair))
@@ -320,19 +333,23 @@ def _written_out(
     return terms[0]
 
 
-def _summed_alone(x: Array, names: list[str], kept: set[str]) -> tuple[Array, list[str]]:
-    """Sums the axes that stand in this operand only and not in the result."""
-    gone = tuple(k for k, n in enumerate(names) if n not in kept)
-    return (np.sum(x, axis=gone) if gone else x), [n for n in names if n in kept]
+def _reduce_private_axes(
+    x: Array, names: list[str], remaining: set[str]
+) -> tuple[Array, list[str]]:
+    """Sum over axes that only this operand has and that are not in the result."""
+    private_axes = tuple(k for k, n in enumerate(names) if n not in remaining)
+    return (np.sum(x, axis=private_axes) if private_axes else x), [
+        n for n in names if n in remaining
+    ]
 
 
-def _stands(name: str, left: Terms, right: Terms) -> bool:
-    """Whether an axis is a dimension by itself somewhere."""
+def _is_bare_dim(name: str, left: Terms, right: Terms) -> bool:
+    """Whether an axis is a dimension by itself in either operand."""
     return any(bare_axis(t) == name for t in (*left, *right))
 
 
 def bare_axis(term: Index) -> str | None:
-    """The name of the axis that `term` is, if it is nothing else."""
+    """Return the name of the axis that `term` is, or None if it is anything else."""
     if isinstance(term, Expr) and len(term.terms) == 1:
         atoms, c = term.terms[0]
         if c == 1 and len(atoms) == 1 and atoms[0].kind == "axis":
@@ -340,5 +357,5 @@ def bare_axis(term: Index) -> str | None:
     return None
 
 
-def _row(x: Array) -> DType:
+def _dtype_of(x: Array) -> DType:
     return from_numpy(x.dtype)

@@ -1,4 +1,4 @@
-"""Sources: values that come from no tensor."""
+"""Define sources: operators without tensor operands."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from smelt.types.tensor import Shape, TensorType, check_bytes
 class Input(TensorOp):
     """A tensor that the caller passes; `label` is its name in the text form.
 
-    `strides` None means contiguous in row-major order; else one entry a dimension: 0 or 1 (in
-    elements) where that is fixed, None where it is told at the call.  A `constant` one holds the
-    same elements in call after call: what depends on such inputs alone is computed once.
+    `strides` None means C-contiguous; otherwise one entry per dimension: 0 or 1 (in elements) where
+    that is fixed, None where it is passed at the call.  A `constant` input has the same elements in
+    every call: what depends on such inputs alone is computed once.
     """
 
     doc: ClassVar[str] = "a tensor from the caller"
@@ -37,7 +37,10 @@ class Input(TensorOp):
 
 @dataclass(frozen=True)
 class Constant(TensorOp):
-    """One number as a tensor of rank 0.  NaN compares equal to itself here, and -0 is not 0."""
+    """A number as a tensor of rank 0.
+
+    NaN compares equal to itself here, and -0 is not 0.
+    """
 
     doc: ClassVar[str] = "a number"
     is_source: ClassVar[bool] = True
@@ -80,10 +83,10 @@ class Iota(TensorOp):
 
     def reference(self, sizes: Sizes, *inputs: Array) -> Array:
         shape = dims_at(self.shape, sizes)
-        line = np.arange(shape[self.axis]).astype(self.dtype.numpy)
-        full = [1] * len(shape)
-        full[self.axis] = shape[self.axis]
-        return np.broadcast_to(line.reshape(full), shape)
+        positions = np.arange(shape[self.axis]).astype(self.dtype.numpy)
+        axis_shape = [1] * len(shape)
+        axis_shape[self.axis] = shape[self.axis]
+        return np.broadcast_to(positions.reshape(axis_shape), shape)
 
     def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
         return d.index(i[self.axis], self.dtype)
@@ -91,7 +94,7 @@ class Iota(TensorOp):
 
 @dataclass(frozen=True)
 class SizeOf(TensorOp):
-    """A size of this call (or an expression over sizes) as a number of rank 0."""
+    """A size (or an expression over sizes) as a number of rank 0."""
 
     doc: ClassVar[str] = "a size as a value"
     is_source: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Elementwise operators: a scalar operator mapped over broadcast operands, and the cast."""
+"""Define elementwise operators: scalar operators over broadcast operands, and casts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from smelt.types.tensor import TensorType, broadcast_shapes
 
 @dataclass(frozen=True)
 class Map(TensorOp):
-    """out[i] = scalar(x[i], y[i], ...), operands broadcast as the array API says."""
+    """out[i] = scalar(x[i], y[i], ...), with operands broadcast as in the array API."""
 
     doc: ClassVar[str] = "a scalar operator on every element"
     scalar: str
@@ -47,29 +47,29 @@ class Map(TensorOp):
         values = [x.at(*broadcast_index(x.type, i)) for x in inputs]
         lead = inputs[self.row.rule.lead].type.dtype
         if self.row.spaced and lead.compute != lead:
-            return self.row.lower(_Written(d), lead, *values)
+            return self.row.lower(_DefinerMachine(d), lead, *values)
         return d.apply(self.row, *values)
 
     def pullback(
-        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], needed: tuple[bool, ...]
     ) -> Cotangents[V]:
-        """The chain rule with the partials of the scalar row."""
+        """Apply the chain rule with the partial derivatives of the scalar row."""
         partials = self.row.derivative or (None,) * len(inputs)
-        found: list[V | None] = []
+        cotangents: list[V | None] = []
         for k, (partial, x) in enumerate(zip(partials, inputs, strict=True)):
-            if not wanted[k]:
-                found.append(None)
+            if not needed[k]:
+                cotangents.append(None)
             elif partial is None:
                 raise GradientError(op=self.name, reason=f"no derivative by operand {k + 1}")
             else:
-                found.append(a.chain(g, partial, inputs, out, x))
-        return found
+                cotangents.append(a.chain(g, partial, inputs, out, x))
+        return cotangents
 
 
-class _Written(Generic[V]):
-    """A machine for the formula of a `spaced` row, whose instructions are a definer's operators.
+class _DefinerMachine(Generic[V]):
+    """A `Machine` for the lowering of a `spaced` row, whose instructions are a definer's operators.
 
-    Methods that are not here are rows of the same name.
+    Missing methods are scalar rows of the same name.
     """
 
     def __init__(self, definer: Definer[V]) -> None:
@@ -89,7 +89,7 @@ class _Written(Generic[V]):
 
 
 def broadcast_index(operand: TensorType, i: tuple[Index, ...]) -> tuple[Index, ...]:
-    """Where output position `i` reads an operand: dimensions of size 1 stand still."""
+    """Return where output position `i` reads an operand: dimensions of size 1 read 0."""
     tail = i[len(i) - operand.rank :]
     return tuple(
         [
@@ -117,6 +117,6 @@ class Cast(TensorOp):
         return d.cast(inputs[0].at(*i), self.dtype)
 
     def pullback(
-        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], needed: tuple[bool, ...]
     ) -> Cotangents[V]:
         return (a.cast(g, a.type(inputs[0]).dtype),)

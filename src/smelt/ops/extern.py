@@ -1,4 +1,4 @@
-"""Calls of a library in the middle of a plan: one call each, a barrier for fusion."""
+"""Call library functions within a plan: one call each, a barrier for fusion."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class ExternRow:
     infer: Callable[..., TensorType]
     call: Callable[..., Any]
     pullback: Callable[..., Any] | None = None
-    """Its derivative: (adjoint, g, result, operands, **attributes) -> their cotangents."""
+    """Derivative: (adjoint, g, result, operands, **attributes) -> cotangents of the operands."""
     into: Callable[..., None] | None = None
-    """The same call with its result's array before the others, where that spares a copy."""
+    """Like `call`, but writes into its first argument, if that avoids a copy."""
 
 
 def register(row: ExternRow) -> ExternRow:
-    """Adds a row; the name must be new.  Raises ExternError otherwise."""
+    """Add a row to `EXTERNS`; raise ExternError if its name exists."""
     if EXTERNS.setdefault(row.name, row) is not row:
         raise ExternError(f"an extern operator named {row.name!r} exists already")
     return row
@@ -39,7 +39,7 @@ def register(row: ExternRow) -> ExternRow:
 
 @dataclass(frozen=True)
 class Extern(TensorOp):
-    """Runs the library function registered under `call` with the given attributes."""
+    """Run the library function registered under `call` with the given attributes."""
 
     doc: ClassVar[str] = "a library call"
     fusible: ClassVar[bool] = False
@@ -51,7 +51,7 @@ class Extern(TensorOp):
         return f"extern.{self.call}"
 
     @cached_property
-    def _named(self) -> dict[str, Any]:
+    def _options(self) -> dict[str, Any]:
         return dict(self.options)
 
     def attributes(self) -> dict[str, Any]:
@@ -63,17 +63,17 @@ class Extern(TensorOp):
     def reference(self, sizes: Sizes, *inputs: Array) -> Array:
         return np.asarray(EXTERNS[self.call].call(*inputs, **dict(self.options)))
 
-    def computed(self, place: Array | None, sizes: Sizes, *inputs: Array) -> Array:
+    def computed(self, destination: Array | None, sizes: Sizes, *inputs: Array) -> Array:
         into = EXTERNS[self.call].into
-        if place is None or into is None:
-            return super().computed(place, sizes, *inputs)
-        into(place, *inputs, **self._named)
-        return place
+        if destination is None or into is None:
+            return super().computed(destination, sizes, *inputs)
+        into(destination, *inputs, **self._options)
+        return destination
 
     def pullback(
-        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], needed: tuple[bool, ...]
     ) -> Cotangents[V]:
         derive = EXTERNS[self.call].pullback
         if derive is None:
-            return super().pullback(a, g, out, inputs, wanted)
+            return super().pullback(a, g, out, inputs, needed)
         return derive(a, g, out, inputs, **dict(self.options))

@@ -1,6 +1,6 @@
-"""Half types in integer steps: for machines without instructions that convert them.
+"""Convert half types in integer steps, for machines without conversion instructions.
 
-Bit patterns travel as i32 registers, numbers as float32 registers.
+Bit patterns are i32 registers, numbers float32 registers.
 
     bits = to_bfloat16(machine, x)          # i32, upper half zero
     x = from_bfloat16(machine, bits)        # exact
@@ -20,12 +20,12 @@ _REBIAS = (127 - 15) << 23
 
 
 def from_bfloat16(m: Machine[V], bits: V) -> V:
-    """The float32 whose upper half `bits` are."""
+    """Return the float32 whose upper half is `bits`."""
     return m.bitcast(m.shl(bits, m.const(i32, 16)), f32)
 
 
 def to_bfloat16(m: Machine[V], x: V) -> V:
-    """Round to nearest, ties to even; a NaN stays a NaN and becomes quiet."""
+    """Round to nearest, ties to even; a NaN becomes quiet."""
     bits = m.bitcast(x, i32)
     high = m.lshr(bits, m.const(i32, 16))
     odd = m.and_(high, m.const(i32, 1))
@@ -34,7 +34,7 @@ def to_bfloat16(m: Machine[V], x: V) -> V:
 
 
 def from_float16(m: Machine[V], bits: V) -> V:
-    """Shift the fields into place and correct the exponent's bias; subnormals become normal."""
+    """Shift the fields into place and rebias the exponent; subnormals become normal."""
     body = m.shl(m.and_(bits, m.const(i32, 0x7FFF)), m.const(i32, 13))
     exponent = m.and_(body, m.const(i32, 0x7C00 << 13))
     normal = m.add(body, m.const(i32, _REBIAS))
@@ -57,7 +57,7 @@ def to_float16(m: Machine[V], x: V) -> V:
     odd = m.and_(m.lshr(body, m.const(i32, 13)), m.const(i32, 1))
     normal = m.sub(m.add(body, m.add(odd, m.const(i32, 0xFFF))), m.const(i32, _REBIAS))
     normal = m.lshr(normal, m.const(i32, 13))
-    # Adding ½ leaves the multiples of 2^-24 that subnormals are in the low bits, rounded.
+    # Subnormals are multiples of 2^-24: adding ½ rounds to them and leaves them in the low bits.
     small = m.bitcast(m.add(m.bitcast(body, f32), m.const(f32, 0.5)), i32)
     small = m.sub(small, m.const(i32, 0x3F000000))
     value = m.select(m.compare("lt", body, m.const(i32, 0x38800000)), small, normal)

@@ -1,4 +1,4 @@
-"""A `Machine` on NumPy arrays: the reference that native code must match bit by bit.
+"""Implement `Machine` on NumPy arrays: the reference that native code must match bit by bit.
 
 >>> m = NumpyMachine()
 >>> m.fma(m.const(f32, 3.0), m.const(f32, 0.5), m.const(f32, 1.0))
@@ -33,7 +33,7 @@ _COMPARE: dict[Predicate, np.ufunc] = {
 class NumpyMachine:
     """Registers are arrays (any shape) of the compute type; masks are bool arrays.
 
-    `picks` says which machines it stands for: those whose formulas use tables, or the others.
+    `picks` chooses which machines it stands for: those whose formulas use tables, or the others.
     """
 
     def __init__(self, *, picks: bool = False) -> None:
@@ -133,8 +133,8 @@ class NumpyMachine:
             return np.ldexp(a, np.floor(np.where(np.isnan(n), 0, n)).astype(np.int32))
 
     def scale_any(self, a: Array, n: Array) -> Array:
-        most = np.asarray(2040.0 if a.dtype == np.float64 else 250.0, a.dtype)
-        limited = np.clip(n, -most, most)
+        limit = np.asarray(2040.0 if a.dtype == np.float64 else 250.0, a.dtype)
+        limited = np.clip(n, -limit, limit)
         return np.where(np.isnan(n), n, self.scale(a, np.where(np.isnan(n), 0, limited)))
 
     def scale_weight(self, a: Array, n: Array) -> Array:
@@ -149,12 +149,12 @@ class NumpyMachine:
 
     def divide_int(self, a: Array, b: Array, *, signed: bool) -> Array:
         a, b = np.asarray(a), np.asarray(b)
-        own = a.dtype
-        kind = f"{'i' if signed else 'u'}{own.itemsize}"
+        original = a.dtype
+        kind = f"{'i' if signed else 'u'}{original.itemsize}"
         a, b = a.view(kind), b.view(kind)
         floor = a // b
         inexact = (floor * b != a) & ((a < 0) != (b < 0))
-        return (floor + inexact.astype(kind)).astype(kind).view(own)[()]
+        return (floor + inexact.astype(kind)).astype(kind).view(original)[()]
 
     def floor_int(self, a: Array, b: Array) -> Array:
         return np.floor_divide(a, b)
@@ -211,17 +211,17 @@ class NumpyMachine:
 
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """a + b as a rounded sum and its exact error (Knuth)."""
+    """Return a + b as a rounded sum and its exact error (Knuth)."""
     s = a + b
     t = s - a
     return s, (a - (s - t)) + (b - t)
 
 
-def _to_odd(s: Array, error: Array) -> Array:
-    """A rounded float64 sum and its error rounded to odd instead (Boldo and Melquiond, 2008).
+def _round_to_odd(s: Array, error: Array) -> Array:
+    """Round a float64 sum with a known error to odd instead (Boldo and Melquiond, 2008).
 
-    Rounding the result once more, to any shorter format or after one more exact addition, then
-    gives what a single rounding would have given.
+    Rounding the result again, to any shorter format or after another exact addition, then gives
+    what a single rounding would have given.
     """
     bits = s.view(np.int64)
     step = np.where((error > 0) == (s > 0), 1, -1)
@@ -232,29 +232,32 @@ def _to_odd(s: Array, error: Array) -> Array:
 def _fma32(a: Array, b: Array, c: Array) -> Array:
     product = np.asarray(a.astype(np.float64) * b)  # exact: 48 bits
     s, error = _two_sum(product, c.astype(np.float64))
-    return _to_odd(np.asarray(s), error).astype(np.float32)
+    return _round_to_odd(np.asarray(s), error).astype(np.float32)
 
 
 def _fma64(a: Array, b: Array, c: Array) -> Array:
-    """Error-free product and sums while nothing can over- or underflow, rationals elsewhere."""
+    """Compute an error-free product and sums in range, and rationals elsewhere."""
     high, low = _two_product(a, b)
     t, t_low = _two_sum(c, low)
     v, v_low = _two_sum(high, t)
     z, z_low = _two_sum(t_low, v_low)
-    result = v + _to_odd(np.asarray(z), z_low)
-    size = np.abs(a * b)
-    safe = (size > 2.0**-900) & (size < 2.0**900) & (np.abs(c) < 2.0**900)
+    result = v + _round_to_odd(np.asarray(z), z_low)
+    magnitude = np.abs(a * b)
+    safe = (magnitude > 2.0**-900) & (magnitude < 2.0**900) & (np.abs(c) < 2.0**900)
     safe &= (np.abs(a) < 2.0**900) & (np.abs(b) < 2.0**900)
     exact = (a == 0) | (b == 0) | ~np.isfinite(a) | ~np.isfinite(b) | ~np.isfinite(c)
     result = np.array(np.where(exact, a * b + c, result))
     for at in np.argwhere(~safe & ~exact):
-        place = tuple(at)
-        result[place] = _fma_rational(float(a[place]), float(b[place]), float(c[place]))
+        index = tuple(at)
+        result[index] = _fma_rational(float(a[index]), float(b[index]), float(c[index]))
     return result
 
 
 def _two_product(a: Array, b: Array) -> tuple[Array, Array]:
-    """a · b as a rounded product and its exact error (Veltkamp's split, Dekker's product)."""
+    """Return a · b as a rounded product and its exact error.
+
+    Uses Veltkamp's split and Dekker's product.
+    """
     splitter = float(2**27 + 1)
     p = a * b
     ah = a * splitter - (a * splitter - a)

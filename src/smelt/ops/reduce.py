@@ -1,4 +1,4 @@
-"""Reductions and scans over a monoid of `smelt.ops.combine`."""
+"""Define reductions and scans over a monoid of `smelt.ops.combine`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from smelt.types.tensor import TensorType
 
 @dataclass(frozen=True)
 class Reduce(TensorOp):
-    """Folds the given axes (in increasing order) and drops them.
+    """Reduce the given axes (in increasing order) and drop them.
 
-    Sums of half types accumulate in float32; an arg kind folds exactly one axis, or all of them
-    into a row-major position.
+    Sums of floats accumulate in the type of `accumulator`; an arg kind reduces exactly one axis, or
+    all of them to a row-major position.
     """
 
     doc: ClassVar[str] = "fold axes with a monoid"
@@ -44,47 +44,50 @@ class Reduce(TensorOp):
             raise ShapeError(f"{self.name}: axes {self.axes} do not fit {x}")
         if self.row.has_no_empty_value and any(x.shape[a] == 0 for a in self.axes):
             raise ShapeError(f"{self.combine} of an empty axis of {x} has no value")
-        kept = tuple(d for a, d in enumerate(x.shape) if a not in self.axes)
-        return TensorType(self.row.result(x.dtype), kept)
+        shape = tuple(d for a, d in enumerate(x.shape) if a not in self.axes)
+        return TensorType(self.row.result(x.dtype), shape)
 
     def reference(self, sizes: Sizes, *inputs: Array) -> Array:
         (x,) = inputs
         out = self.infer(_type_of(x))
         if self.row.positional:
-            return _arg_fold(self.row, x, self.axes)
+            return _arg_reduce(self.row, x, self.axes)
         with np.errstate(all="ignore"):
-            wide = (
+            operand = (
                 x if out.dtype.kind == "bool" else x.astype(accumulator(self.row, out.dtype).numpy)
             )
-            return np.asarray(self.row.fold(wide, axis=self.axes)).astype(out.dtype.numpy)
+            return np.asarray(self.row.fold(operand, axis=self.axes)).astype(out.dtype.numpy)
 
     def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
         (x,) = inputs
         out = self.infer(x.type)
 
         def element(j: tuple[Index, ...]) -> V:
-            kept, folded = iter(i), iter(j)
-            picks = (next(folded) if a in self.axes else next(kept) for a in range(x.type.rank))
-            return x.at(*picks)
+            outer, inner = iter(i), iter(j)
+            position = (next(inner) if a in self.axes else next(outer) for a in range(x.type.rank))
+            return x.at(*position)
 
         return d.reduce(self.row, out.dtype, tuple(x.type.shape[a] for a in self.axes), element)
 
     def pullback(
-        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], needed: tuple[bool, ...]
     ) -> Cotangents[V]:
-        """By the column of the monoid, with folded axes kept as dimensions of 1."""
+        """Differentiate by the monoid's `pullback`, with reduced axes kept as dimensions of 1."""
         (x,) = inputs
         shape = a.type(x).shape
-        kept = tuple(1 if k in self.axes else n for k, n in enumerate(shape))
-        g, out = a.reshape(g, kept), a.reshape(out, kept)
+        kept_shape = tuple(1 if k in self.axes else n for k, n in enumerate(shape))
+        g, out = a.reshape(g, kept_shape), a.reshape(out, kept_shape)
         derive = self.row.pullback
         if derive is None:
-            return super().pullback(a, g, out, inputs, wanted)
+            return super().pullback(a, g, out, inputs, needed)
         return (derive(a, g, out, x, self.axes),)
 
 
 def accumulator(row: Combine, dtype: DType) -> DType:
-    """The type that a fold with result `dtype` accumulates in: double where errors add up."""
+    """Return the type in which a reduction accumulates: double where errors add up.
+
+    `dtype` is the type of its result.
+    """
     return f64 if row.wide and dtype.is_float else dtype.compute
 
 
@@ -92,12 +95,12 @@ def _type_of(x: Array) -> TensorType:
     return TensorType(from_numpy(x.dtype), tuple(int(n) for n in x.shape))
 
 
-def _arg_fold(row: Combine, x: Array, axes: tuple[int, ...]) -> Array:
-    moved = np.moveaxis(x, axes, range(x.ndim - len(axes), x.ndim))
-    kept = moved.shape[: x.ndim - len(axes)]
-    if moved.size == 0:
-        return np.zeros(kept, np.int64)
-    flat = moved.reshape(*kept, -1)
+def _arg_reduce(row: Combine, x: Array, axes: tuple[int, ...]) -> Array:
+    transposed = np.moveaxis(x, axes, range(x.ndim - len(axes), x.ndim))
+    shape = transposed.shape[: x.ndim - len(axes)]
+    if transposed.size == 0:
+        return np.zeros(shape, np.int64)
+    flat = transposed.reshape(*shape, -1)
     if flat.dtype.kind not in "biuf":  # ml_dtypes' bfloat16 has no argmax of its own
         flat = flat.astype(np.float32)
     return np.asarray(row.fold(flat, axis=-1), np.int64)
@@ -133,8 +136,8 @@ class Scan(TensorOp):
         out = self.infer(_type_of(x)).dtype
         assert self.row.prefix is not None
         with np.errstate(all="ignore"):
-            wide = x.astype(accumulator(self.row, out).numpy)
-            return np.asarray(self.row.prefix(wide, axis=self.axis)).astype(out.numpy)
+            operand = x.astype(accumulator(self.row, out).numpy)
+            return np.asarray(self.row.prefix(operand, axis=self.axis)).astype(out.numpy)
 
     def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
         (x,) = inputs
@@ -146,9 +149,9 @@ class Scan(TensorOp):
         return d.scan(self.row, self.infer(x.type).dtype, x.type.shape[a], i[a], element)
 
     def pullback(
-        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], needed: tuple[bool, ...]
     ) -> Cotangents[V]:
         derive = self.row.running_pullback
         if derive is None:
-            return super().pullback(a, g, out, inputs, wanted)
+            return super().pullback(a, g, out, inputs, needed)
         return (derive(a, g, out, inputs[0], self.axis),)

@@ -1,8 +1,8 @@
-"""How NumPy functions become reference columns: silent, total, and right for half types.
+"""Wrap NumPy functions as reference columns: without warnings, total, and right for half types.
 
-`plain` wraps a ufunc whose float32 result is exact or correctly rounded already; `accurate` wraps
-a transcendental one, computing float32 in float64 so that the reference is good to half a unit in
-the last place.  Half types are computed in float32 and rounded back by both.
+`plain` wraps a ufunc whose float32 result is already exact or correctly rounded; `accurate` wraps a
+transcendental one and computes float32 in float64, so that the reference is accurate to half an
+ulp. Both compute half types in float32 and round back.
 
 >>> accurate(np.exp)(np.float16(1)).dtype
 dtype('float16')
@@ -24,24 +24,27 @@ HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 
 def _compute(function: Function, args: tuple[Any, ...], single: Any) -> Array:
-    """`function` on arguments widened to float32 (halves) and `single` (float32), rounded back."""
+    """Call `function` on widened arguments, and round the result back.
+
+    Half types are widened to float32, float32 to `single`.
+    """
     arrays = [np.asarray(a) for a in args]
-    own = arrays[0].dtype
+    original = arrays[0].dtype
     with np.errstate(all="ignore"):
-        if own in HALVES:
-            arrays = [a.astype(np.float32) if a.dtype == own else a for a in arrays]
+        if original in HALVES:
+            arrays = [a.astype(np.float32) if a.dtype == original else a for a in arrays]
         if arrays[0].dtype == np.float32:
             arrays = [a.astype(single) if a.dtype == np.float32 else a for a in arrays]
         result = np.asarray(function(*arrays))
-        if result.dtype.kind != "f" or own.kind not in "fV":
+        if result.dtype.kind != "f" or original.kind not in "fV":
             return result
-        if own in HALVES:
+        if original in HALVES:
             result = result.astype(np.float32)
-        return result.astype(own)
+        return result.astype(original)
 
 
 def plain(function: Function) -> Callable[..., Array]:
-    """Reference that computes in the operands' own type, halves in float32."""
+    """Wrap a function to compute in the operands' own type, half types in float32."""
 
     @wraps(function)
     def reference(*args: Any) -> Array:
@@ -51,7 +54,7 @@ def plain(function: Function) -> Callable[..., Array]:
 
 
 def accurate(function: Function) -> Callable[..., Array]:
-    """Reference that computes float32 and shorter in float64."""
+    """Wrap a function to compute float32 and shorter types in float64."""
 
     @wraps(function)
     def reference(*args: Any) -> Array:
@@ -61,7 +64,7 @@ def accurate(function: Function) -> Callable[..., Array]:
 
 
 def each(function: Callable[[float], float]) -> Callable[[Array], Array]:
-    """A function of Python floats, from `math` for instance, as one of float64 arrays."""
+    """Wrap a function of Python floats, such as one from `math`, for float64 arrays."""
 
     def apply(x: Array) -> Array:
         flat = [function(v) for v in np.asarray(x, np.float64).ravel().tolist()]

@@ -1,4 +1,4 @@
-"""The table of scalar operators.  Adding a row here makes an operator known to every stage.
+"""Tabulate the scalar operators.  A row added here is known to every stage.
 
 >>> SCALARS["mul"], len(SCALARS["mul"].derivative)
 (mul, 2)
@@ -17,11 +17,11 @@ __all__ = ["SCALARS", "cast", "cast_reference", "scalar"]
 SCALARS = MappingProxyType(
     {row.name: row for row in (*scalar_arithmetic.ROWS, *scalar_functions.ROWS, *scalar_logic.ROWS)}
 )
-"""Every row by name."""
+"""Every scalar operator by name."""
 
 
 def scalar(name: str) -> ScalarOp:
-    """The row of that name.  Raises KeyError (with the known names) for an unknown one."""
+    """Return the scalar operator of that name; raise KeyError if unknown."""
     try:
         return SCALARS[name]
     except KeyError:

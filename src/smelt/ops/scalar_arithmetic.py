@@ -1,4 +1,4 @@
-"""Scalar rows, first chapter: arithmetic, rounding, and everything else that is exact.
+"""Define scalar rows for arithmetic, rounding, and everything else that is exact.
 
 >>> from smelt.ops.scalar import SCALARS
 >>> SCALARS["add"].infix, SCALARS["add"].numpy(np.int8(127), np.int8(1))
@@ -28,7 +28,7 @@ FLOAT_UNARY, FLOAT_BINARY = Rule((FLOATS,)), Rule((FLOATS, FLOATS))
 
 
 def _integer_of(dtype: DType) -> DType:
-    """The signed integer as wide as the registers of `dtype`."""
+    """Return the signed integer type as wide as the registers of `dtype`."""
     return i64 if dtype.compute.bits == 64 else i32
 
 
@@ -37,14 +37,14 @@ def _zero_unless_float(dtype: DType) -> Number | None:
 
 
 def lowest(dtype: DType) -> Number:
-    """The least value of a type (minus infinity for floats)."""
+    """Return the least value of a type (minus infinity for floats)."""
     if dtype.is_float:
         return float("-inf")
     return False if dtype.kind == "bool" else int(np.iinfo(dtype.numpy).min)
 
 
 def highest(dtype: DType) -> Number:
-    """The greatest value of a type (infinity for floats)."""
+    """Return the greatest value of a type (infinity for floats)."""
     if dtype.is_float:
         return float("inf")
     return True if dtype.kind == "bool" else int(np.iinfo(dtype.numpy).max)
@@ -53,19 +53,22 @@ def highest(dtype: DType) -> Number:
 # Lowerings
 
 
-def _bound_first(m: M, x: V, y: V) -> tuple[V, V] | None:
-    """The operands of an extreme, the number first, where one is a number but zero or NaN: of such
-    two the other one is what is neither less nor greater, be it NaN."""
-    for bound, other in ((y, x), (x, y)):
-        number = m.number(bound)
+def _constant_first(m: M, x: V, y: V) -> tuple[V, V] | None:
+    """Return the operands of max or min, a nonzero constant first, or None.
+
+    With the constant first, `Machine.greater` and `Machine.lesser` propagate a NaN of the other
+    operand without a further test.
+    """
+    for constant, other in ((y, x), (x, y)):
+        number = m.number(constant)
         if number is not None and number == number != 0:
-            return bound, other
+            return constant, other
     return None
 
 
 def _max(m: M, d: DType, x: V, y: V) -> V:
     if d.is_float:
-        if pair := _bound_first(m, x, y):
+        if pair := _constant_first(m, x, y):
             return m.greater(*pair)
         return m.select(m.compare("ne", x, x), x, m.greater(x, y))
     return m.select(m.compare("gt", x, y, signed=d.kind == "int"), x, y)
@@ -73,7 +76,7 @@ def _max(m: M, d: DType, x: V, y: V) -> V:
 
 def _min(m: M, d: DType, x: V, y: V) -> V:
     if d.is_float:
-        if pair := _bound_first(m, x, y):
+        if pair := _constant_first(m, x, y):
             return m.lesser(*pair)
         return m.select(m.compare("ne", x, x), x, m.lesser(x, y))
     return m.select(m.compare("lt", x, y, signed=d.kind == "int"), x, y)
@@ -97,9 +100,10 @@ def _sign(m: M, d: DType, x: V) -> V:
 
 
 def _fmod(m: M, d: DType, x: V, y: V) -> V:
-    """x - trunc(x/y)·y.  Exact by one fma while the quotient is exact, else bit by bit.
+    """Compute x - trunc(x/y)·y, exactly.
 
-    The rounded quotient can only be one too large, which the sign of the remainder shows.
+    One fma suffices while the quotient is exact, else the C library's fmod is called.  The rounded
+    quotient can only be one too large, which the sign of the remainder shows.
     """
     quotient = m.div(x, y)
     r = m.fma(m.neg(m.trunc(quotient)), y, x)
@@ -114,17 +118,17 @@ def _fmod(m: M, d: DType, x: V, y: V) -> V:
     return m.rare(m.not_(easy), r, lambda: m.libm("fmod", x, y))
 
 
-def _opposed(m: M, d: DType, r: V, y: V) -> V:
-    """Where a truncated remainder r has to move by y: nonzero, and of the other sign."""
+def _needs_floor_correction(m: M, d: DType, r: V, y: V) -> V:
+    """Return where a truncated remainder r must be corrected by y: nonzero, of opposite sign."""
     zero = m.const(d, 0)
     signs = m.xor(m.compare("lt", r, zero), m.compare("lt", y, zero))
     return m.and_(signs, m.compare("ne", r, zero))
 
 
 def _safe_divisor(m: M, d: DType, x: V, y: V) -> V:
-    """y with 1 in place of 0, and in place of -1 under the most negative x."""
+    """Replace divisors of 0, and of -1 for the most negative x, by 1."""
     if m.number(y) not in (None, 0, -1):
-        return y  # stays a constant, by which division is a multiplication
+        return y  # a constant stays one, so that division becomes a multiplication
     bad = m.compare("eq", y, m.const(d, 0))
     if d.kind == "int":
         wraps = m.compare("eq", x, m.const(d, lowest(d)))
@@ -132,39 +136,39 @@ def _safe_divisor(m: M, d: DType, x: V, y: V) -> V:
     return m.select(bad, m.const(d, 1), y)
 
 
-def _floored(m: M, d: DType, x: V, y: V) -> V:
+def _floor_divide(m: M, d: DType, x: V, y: V) -> V:
     return m.floor_int(x, y) if d.kind == "int" else m.divide_int(x, y, signed=False)
 
 
 def _floordiv(m: M, d: DType, x: V, y: V) -> V:
     zero, one = m.const(d, 0), m.const(d, 1)
     if not d.is_float:
-        q = _floored(m, d, x, _safe_divisor(m, d, x, y))
+        q = _floor_divide(m, d, x, _safe_divisor(m, d, x, y))
         return m.select(m.compare("eq", y, zero), zero, q)
     plain_quotient = m.div(x, y)
     r = _fmod(m, d, x, y)
     q = m.div(m.sub(x, r), y)
-    q = m.select(_opposed(m, d, r, y), m.sub(q, one), q)
-    whole = m.floor(q)
-    near = m.compare("gt", m.sub(q, whole), m.const(d, 0.5))
-    whole = m.select(near, m.add(whole, one), whole)
-    whole = m.select(m.compare("eq", q, zero), m.copysign(zero, plain_quotient), whole)
-    return m.select(m.compare("eq", y, zero), plain_quotient, whole)
+    q = m.select(_needs_floor_correction(m, d, r, y), m.sub(q, one), q)
+    floor = m.floor(q)
+    near = m.compare("gt", m.sub(q, floor), m.const(d, 0.5))
+    floor = m.select(near, m.add(floor, one), floor)
+    floor = m.select(m.compare("eq", q, zero), m.copysign(zero, plain_quotient), floor)
+    return m.select(m.compare("eq", y, zero), plain_quotient, floor)
 
 
 def _mod(m: M, d: DType, x: V, y: V) -> V:
     zero = m.const(d, 0)
     if not d.is_float:
         safe = _safe_divisor(m, d, x, y)
-        r = m.sub(x, m.mul(_floored(m, d, x, safe), safe))
+        r = m.sub(x, m.mul(_floor_divide(m, d, x, safe), safe))
         return m.select(m.compare("eq", y, zero), zero, r)
     r = _fmod(m, d, x, y)
-    moved = m.select(_opposed(m, d, r, y), m.add(r, y), r)
-    return m.select(m.compare("eq", r, zero), m.copysign(r, y), moved)
+    corrected = m.select(_needs_floor_correction(m, d, r, y), m.add(r, y), r)
+    return m.select(m.compare("eq", r, zero), m.copysign(r, y), corrected)
 
 
-def _whole(operation: str) -> Any:
-    """A rounding of floats that leaves integers alone."""
+def _rounding(operation: str) -> Any:
+    """Return the lowering of a rounding of floats, which leaves integers unchanged."""
     return lambda m, d, x: getattr(m, operation)(x) if d.is_float else x
 
 
@@ -178,7 +182,7 @@ def _signbit(m: M, d: DType, x: V) -> V:
 
 
 def _nextafter(m: M, d: DType, x: V, y: V) -> V:
-    """One step of x's bit pattern towards y."""
+    """Step the bit pattern of x by one towards y."""
     if d.compute != d:
         return _next_half(m, d, x, y)
     integer = _integer_of(d)
@@ -194,10 +198,10 @@ def _nextafter(m: M, d: DType, x: V, y: V) -> V:
 
 
 def _next_half(m: M, d: DType, x: V, y: V) -> V:
-    """The neighbour of a half-precision number by float32 arithmetic alone.
+    """Return the neighbour of a half-precision number by float32 arithmetic.
 
-    A step of 5/8 to 5/4 of the spacing lands, rounded, on the neighbour: also below a power of
-    two, where the spacing halves, and above, where it doubles.
+    Adding 5/8 to 5/4 of the spacing rounds to the neighbour: also below a power of two, where the
+    spacing halves, and above, where it doubles.
     """
     info = ml_dtypes.finfo(d.numpy)
     least, most = float(info.smallest_subnormal), float(info.max)
@@ -206,15 +210,15 @@ def _next_half(m: M, d: DType, x: V, y: V) -> V:
     floor = m.const(f32, 0.625 * least)
     step = m.select(m.compare("lt", relative, floor), floor, relative)
     result = m.select(m.compare("lt", x, y), m.add(x, step), m.sub(x, step))
-    endless = m.compare("eq", size, m.const(f32, float("inf")))
-    result = m.select(endless, m.copysign(m.const(f32, most), x), result)
+    infinite = m.compare("eq", size, m.const(f32, float("inf")))
+    result = m.select(infinite, m.copysign(m.const(f32, most), x), result)
     result = m.select(m.compare("eq", x, y), y, result)
     result = m.select(m.compare("ne", y, y), y, result)
     return m.round_half(m.select(m.compare("ne", x, x), x, result), d)
 
 
 def _ldexp(m: M, d: DType, x: V, n: V) -> V:
-    """Takes x apart into fraction and exponent, so that the last step alone can round."""
+    """Split x into fraction and exponent, so that only the last step can round."""
     d = d.compute
     integer, mantissa, bias = (i32, 23, 127) if d == f32 else (i64, 52, 1023)
     reach = 2 * bias
@@ -242,9 +246,9 @@ def _clamp(m: M, d: DType, n: V, limit: int) -> V:
 
 
 def integer_power(m: M, d: DType, x: V, n: V) -> V:
-    """Square and multiply, one step for each bit of the exponent; wraps.
+    """Raise to an integer power by square and multiply, one step per exponent bit; wraps.
 
-    A negative exponent gives the reciprocal truncated: 0 but for x = ±1 (and 0 for x = 0).
+    A negative exponent gives the truncated reciprocal: 0 except for x = ±1 (and 0 for x = 0).
     """
     zero, one = m.const(d, 0), m.const(d, 1)
 
@@ -266,18 +270,21 @@ def integer_power(m: M, d: DType, x: V, n: V) -> V:
     return m.select(m.compare("lt", n, zero), reciprocal, result)
 
 
-# References that NumPy does not have under one name
+# References that are not a single NumPy function
 
 
 def _reference_nextafter(x: Array, y: Array) -> Array:
-    """NumPy's, with C99's answer for equal operands: y, whatever the sign of a zero."""
+    """Return NumPy's nextafter, except y for equal operands as in C99.
+
+    The sign of a zero then follows y.
+    """
     with np.errstate(all="ignore"):
         result = np.asarray(np.nextafter(x, y)).astype(np.asarray(x).dtype)
         return np.where(np.equal(x, y), y, result)
 
 
 def reference_integer_power(x: Array, n: Array) -> Array:
-    """Integer powers that wrap, reciprocals truncated."""
+    """Compute wrapping integer powers, with truncated reciprocals."""
     x, n = np.broadcast_arrays(x, n)
     positive = np.maximum(n, np.zeros((), n.dtype))
     with np.errstate(all="ignore"):
@@ -289,14 +296,14 @@ def reference_integer_power(x: Array, n: Array) -> Array:
         return np.where(n < 0, reciprocal, result)
 
 
-def _half_tie(a: Any, x: Any, y: Any, wins: Any) -> Any:
-    """Derivative of max and min: ties share it evenly."""
+def _extreme_partial(a: Any, x: Any, y: Any, wins: Any) -> Any:
+    """Differentiate max and min: ties share the gradient evenly."""
     one, none, half = a.const(1.0), a.const(0.0), a.const(0.5)
     return a.select(a.eq(x, y), half, a.select(wins, one, none))
 
 
 def _zero(a: Any, *_: Any) -> Any:
-    """Derivative of what is flat almost everywhere."""
+    """Differentiate functions that are flat almost everywhere."""
     return a.const(0.0)
 
 
@@ -358,8 +365,8 @@ ROWS = (
         cost=1.5, commutative=True, associative=True, idempotent=True, identity=lowest,
         annihilator=lambda d: float("nan") if d.is_float else highest(d), monotone=(1, 1),
         derivative=(
-            lambda a, x, y, r: _half_tie(a, x, y, a.gt(x, y)),
-            lambda a, x, y, r: _half_tie(a, x, y, a.gt(y, x)),
+            lambda a, x, y, r: _extreme_partial(a, x, y, a.gt(x, y)),
+            lambda a, x, y, r: _extreme_partial(a, x, y, a.gt(y, x)),
         ),
     ),
     ScalarOp(
@@ -367,8 +374,8 @@ ROWS = (
         cost=1.5, commutative=True, associative=True, idempotent=True, identity=highest,
         annihilator=lambda d: float("nan") if d.is_float else lowest(d), monotone=(1, 1),
         derivative=(
-            lambda a, x, y, r: _half_tie(a, x, y, a.lt(x, y)),
-            lambda a, x, y, r: _half_tie(a, x, y, a.lt(y, x)),
+            lambda a, x, y, r: _extreme_partial(a, x, y, a.lt(x, y)),
+            lambda a, x, y, r: _extreme_partial(a, x, y, a.lt(y, x)),
         ),
     ),
     ScalarOp(
@@ -407,19 +414,19 @@ ROWS = (
         cost=5.0, monotone=(1, 1), spaced=True, derivative=(_one, _zero),
     ),
     ScalarOp(
-        "floor", 1, "the largest integer not above x", UNARY, plain(np.floor), _whole("floor"),
+        "floor", 1, "the largest integer not above x", UNARY, plain(np.floor), _rounding("floor"),
         cost=0.5, idempotent=True, monotone=(1,), derivative=(_zero,),
     ),
     ScalarOp(
-        "ceil", 1, "the smallest integer not below x", UNARY, plain(np.ceil), _whole("ceil"),
+        "ceil", 1, "the smallest integer not below x", UNARY, plain(np.ceil), _rounding("ceil"),
         cost=0.5, idempotent=True, monotone=(1,), derivative=(_zero,),
     ),
     ScalarOp(
-        "round", 1, "the nearest integer, half to even", UNARY, plain(np.round), _whole("rint"),
+        "round", 1, "the nearest integer, half to even", UNARY, plain(np.round), _rounding("rint"),
         cost=0.5, idempotent=True, monotone=(1,), derivative=(_zero,),
     ),
     ScalarOp(
-        "trunc", 1, "x without its fraction", UNARY, plain(np.trunc), _whole("trunc"),
+        "trunc", 1, "x without its fraction", UNARY, plain(np.trunc), _rounding("trunc"),
         cost=0.5, idempotent=True, monotone=(1,), derivative=(_zero,),
     ),
     ScalarOp(

@@ -1,4 +1,4 @@
-"""Scalar rows, third chapter: powers, exponentials, logarithms, circular and special functions.
+"""Define scalar rows for powers, exponentials, logarithms, circular and special functions.
 
 >>> from smelt.ops.scalar import SCALARS
 >>> SCALARS["exp"].monotone, SCALARS["tanh"].derivative is not None
@@ -42,7 +42,7 @@ LN10 = math.log(10)
 
 
 def _formula(function: Callable[..., Any]) -> Lower:
-    """The lowering of a formula that takes a `Fit`."""
+    """Return the lowering of a formula that takes a `Fit`."""
     return lambda m, d, *args: function(m, FITS[d.compute.name], *args)
 
 
@@ -64,57 +64,65 @@ def _sigmoid_reference(x: Array) -> Array:
 
 
 LN2_HIGH, LN2_LOW = 0xB17217F7 / 2**32, 1.9082149292705877e-10
-"""ln 2 as a sum of which the first part has 32 bits: whole numbers of 20 bits (in extended
-precision: 32) times it are exact."""
+"""ln 2 as a sum whose first part has 32 bits: its products with integers of 20 bits (in extended
+precision: 32) are exact."""
 
 
 def _fit(x: Array) -> Fit:
     return FITS["f64" if x.dtype == np.float64 else "f32"]
 
 
-def _scaled(x: Array, n: Array, base: float) -> Array:
-    """b^x / 2^n as (b^f) · 2^(k - n), so that n does not reach the rounding of b^f; 0 where k - n
-    is less than a weight's."""
+def _scaled_power(x: Array, n: Array, base: float) -> Array:
+    """Compute b^x / 2^n, with the same significand for every n.
+
+    It is (b^f) · 2^(k - n), and 0 where k - n is below the least exponent of a weight.
+    """
     v = x.astype(np.longdouble if x.dtype == np.float64 else np.float64)
-    wide = v.dtype.type
-    k = np.rint(v if base == 2.0 else v * wide(_fit(x).log2_e[0]))
-    high, low = wide(LN2_HIGH), wide(LN2_LOW)
+    float_type = v.dtype.type
+    k = np.rint(v if base == 2.0 else v * float_type(_fit(x).log2_e[0]))
+    high, low = float_type(LN2_HIGH), float_type(LN2_LOW)
     r = (v - k) * (high + low) if base == 2.0 else v - k * high - k * low
     r = np.where(np.isfinite(r), np.clip(r, -1, 1), np.where(np.isnan(x), np.nan, 0))
-    apart = np.clip(np.nan_to_num(k - n, posinf=5000, neginf=-5000), -5000, 5000).astype(np.int32)
-    found = np.ldexp(np.exp(r).astype(np.float64), apart).astype(x.dtype)
-    return np.where((apart < _fit(x).least_weight) & ~np.isnan(x), x.dtype.type(0), found)
+    exponent = np.clip(np.nan_to_num(k - n, posinf=5000, neginf=-5000), -5000, 5000).astype(
+        np.int32
+    )
+    result = np.ldexp(np.exp(r).astype(np.float64), exponent).astype(x.dtype)
+    return np.where((exponent < _fit(x).least_weight) & ~np.isnan(x), x.dtype.type(0), result)
 
 
-def _far(y: Array) -> Array:
+def _far_reference(y: Array) -> Array:
     near = abs(y) < approximate.over_limit(_fit(y))
     return np.where(near | (y == -np.inf), 0, y).astype(y.dtype)
 
 
-def _whole(y: Array, base: float) -> Array:
+def _whole_reference(y: Array, base: float) -> Array:
     near = np.where(abs(y) < approximate.over_limit(_fit(y)), y, 0)
     return np.rint(near * y.dtype.type(1.0 if base == 2.0 else _fit(y).log2_e[0])).astype(np.int32)
 
 
-def _moved(y: Array, z: Array, base: float) -> Array:
-    a, c = _far(y), _far(z)
-    found = _scaled(np.where(a == c, 0, a - c), _whole(z, base) - _whole(y, base), base)
-    return np.where(y == -np.inf, 0, found)
+def _moved_reference(y: Array, z: Array, base: float) -> Array:
+    a, c = _far_reference(y), _far_reference(z)
+    factor = _scaled_power(
+        np.where(a == c, 0, a - c), _whole_reference(z, base) - _whole_reference(y, base), base
+    )
+    return np.where(y == -np.inf, 0, factor)
 
 
-def _over(
-    name: str, b: str, base: float, whole: Any, over: Any, moved: Any
+def _scaled_rows(
+    name: str, b: str, base: float, nearest: Any, over: Any, moved: Any
 ) -> tuple[ScalarOp, ...]:
-    """Powers of a base by whole powers of 2.  Only kernels that carry sums of exponentials have
-    these rows: no derivative is ever asked for."""
+    """Return rows for powers of a base divided by a power of 2.
+
+    Only kernels that accumulate sums of exponentials use these rows, so they need no derivative.
+    """
     return (
         ScalarOp(
             f"{name}_whole",
             1,
             f"the whole n of the power of 2 nearest {b}^x; 0 for a far x",
             Rule((FLOATS,), i32),
-            plain(lambda y: _whole(y, base)),
-            _formula(whole),
+            plain(lambda y: _whole_reference(y, base)),
+            _formula(nearest),
             cost=2.0,
         ),
         ScalarOp(
@@ -123,7 +131,7 @@ def _over(
             f"{b}^x / 2^n, n of type int32, in the same digits for every n; 0 if far less than 1."
             "  No x is above 2^17 (float64: 2^28)",
             Rule((FLOATS, ("int",)), fixed=((1, i32),)),
-            plain(lambda x, n: _scaled(x, n, base)),
+            plain(lambda x, n: _scaled_power(x, n, base)),
             _formula(over),
             cost=5.5 if base == 2.0 else 6.5,
             monotone=(1, -1),
@@ -133,7 +141,7 @@ def _over(
             2,
             f"2^(n - k) of the whole n and k of {b}^x and {b}^y",
             FLOAT_BINARY,
-            plain(lambda y, z: _moved(y, z, base)),
+            plain(lambda y, z: _moved_reference(y, z, base)),
             _formula(moved),
             cost=10.0,
             monotone=(1, 0),
@@ -172,23 +180,26 @@ def _square_plus(a: Any, x: Any, y: Any) -> Any:
 
 
 def _bell(a: Any, x: Any, height: float) -> Any:
-    """height · e^(-x²)."""
+    """Return height · e^(-x²)."""
     return a.mul(a.const(height), a.exp(a.neg(a.square(x))))
 
 
 def _power_base(a: Any, x: Any, y: Any, r: Any) -> Any:
-    """y x^(y-1), and 0 where y is 0 (also at x = 0, where the power would be infinite)."""
-    none = a.const(0.0)
+    """Return y x^(y-1), and 0 where y is 0.
+
+    Also at x = 0, where the power would be infinite.
+    """
+    zero = a.const(0.0)
     slope = a.mul(y, a.pow(x, a.sub(y, a.const(1.0))))
-    return a.select(a.eq(y, none), none, slope)
+    return a.select(a.eq(y, zero), zero, slope)
 
 
 def _power_exponent(a: Any, x: Any, y: Any, r: Any) -> Any:
-    """x^y ln x, and 0 at x = 0 for y ≥ 0, its limit."""
-    none, one = a.const(0.0), a.const(1.0)
-    at_zero = a.select(a.eq(x, none), a.ge(y, none), a.lt(one, none))
+    """Return x^y ln x, and its limit 0 at x = 0 for y ≥ 0."""
+    zero, one = a.const(0.0), a.const(1.0)
+    at_zero = a.select(a.eq(x, zero), a.ge(y, zero), a.lt(one, zero))
     safe = a.select(at_zero, one, x)
-    return a.select(at_zero, none, a.mul(r, a.log(safe)))
+    return a.select(at_zero, zero, a.mul(r, a.log(safe)))
 
 
 ROWS = (
@@ -203,11 +214,11 @@ ROWS = (
            2.0, ("exp_far", "exp2_whole", "exp2_over", "exp2_moved")),
     ScalarOp(
         "exp_far", 1, "x where its exponential is no power of 2 nearly: infinite, NaN, beyond 2^17"
-        " (float64: 2^28); else 0, as for -inf", FLOAT_UNARY, plain(_far), _formula(_ap.exp_far),
-        cost=1.5,
+        " (float64: 2^28); else 0, as for -inf", FLOAT_UNARY, plain(_far_reference),
+        _formula(_ap.exp_far), cost=1.5,
     ),
-    *_over("exp", "e", math.e, _ap.exp_whole, _ap.exp_over, _ap.exp_moved),
-    *_over("exp2", "2", 2.0, _ap.exp2_whole, _ap.exp2_over, _ap.exp2_moved),
+    *_scaled_rows("exp", "e", math.e, _ap.exp_whole, _ap.exp_over, _ap.exp_moved),
+    *_scaled_rows("exp2", "2", 2.0, _ap.exp2_whole, _ap.exp2_over, _ap.exp2_moved),
     _unary("expm1", "e^x - 1", np.expm1, _ap.expm1, 10.0,
            lambda a, x, r: a.add(r, a.const(1.0)), 1),
     _unary("log", "the natural logarithm", np.log, _ap.log, 8.0,

@@ -1,4 +1,4 @@
-"""Scalar rows, second chapter: comparison, classification, bits, selection, random bits.
+"""Define scalar rows for comparison, classification, bits, selection and random bits.
 
 >>> from smelt.ops.scalar import SCALARS
 >>> from smelt.types.dtype import f32
@@ -71,7 +71,10 @@ def _no_bits(d: DType) -> int | bool:
 
 
 def _in_range(m: M, d: DType, count: V) -> V:
-    """Whether a shift count lies in [0, bits); as an unsigned number a negative one is large."""
+    """Whether a shift count is in [0, bits).
+
+    As an unsigned number, a negative count is large.
+    """
     return m.compare("lt", count, m.const(d, d.bits), signed=False)
 
 
@@ -90,7 +93,7 @@ def _shr(m: M, d: DType, x: V, count: V) -> V:
 
 
 def _shift_reference(ufunc: np.ufunc) -> Any:
-    """NumPy's shifts already give 0 (or the sign) for counts that are too large or negative."""
+    """Wrap NumPy's shifts, which give 0 (or the sign) for counts out of range."""
 
     def reference(x: Array, count: Array) -> Array:
         return np.asarray(ufunc(x, count))
@@ -111,12 +114,12 @@ _LOW = 0xFFFFFFFF
 
 
 def philox_block(m: M, counter: tuple[V, V, V, V], key: tuple[V, V]) -> tuple[V, V, V, V]:
-    """Ten rounds on 32-bit words that travel in u64 registers."""
+    """Apply ten rounds to 32-bit words in u64 registers."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     low, half = m.const(u64, _LOW), m.const(u64, 32)
-    for turn in range(_ROUNDS):
-        if turn:
+    for round_ in range(_ROUNDS):
+        if round_:
             k0 = m.and_(m.add(k0, m.const(u64, _PHILOX_W0)), low)
             k1 = m.and_(m.add(k1, m.const(u64, _PHILOX_W1)), low)
         p0 = m.mul(c0, m.const(u64, _PHILOX_M0))
@@ -141,7 +144,7 @@ def _philox(m: M, d: DType, key: V, index: V) -> V:
 
 
 def _philox_reference(key: Array, index: Array) -> Array:
-    """The same cipher in NumPy, written apart from the lowering."""
+    """Compute the cipher in NumPy, independently of the lowering."""
     key, index = np.broadcast_arrays(np.asarray(key, np.uint64), np.asarray(index, np.uint64))
     block, half = index >> np.uint64(2), np.uint64(32)
     mask = np.uint64(_LOW)
@@ -160,7 +163,7 @@ def _philox_reference(key: Array, index: Array) -> Array:
     return np.choose((index & np.uint64(3)).astype(np.intp), words).astype(np.uint32)
 
 
-def _picked(a: Any, chosen: float, other: float, mask: Any) -> Any:
+def _select_partial(a: Any, chosen: float, other: float, mask: Any) -> Any:
     return a.select(mask, a.const(chosen), a.const(other))
 
 
@@ -216,8 +219,8 @@ ROWS = (
         cost=0.5, monotone=(0, 1, 1), chooses=True,
         derivative=(
             None,
-            lambda a, mask, x, y, r: _picked(a, 1.0, 0.0, mask),
-            lambda a, mask, x, y, r: _picked(a, 0.0, 1.0, mask),
+            lambda a, mask, x, y, r: _select_partial(a, 1.0, 0.0, mask),
+            lambda a, mask, x, y, r: _select_partial(a, 0.0, 1.0, mask),
         ),
     ),
     ScalarOp(

@@ -1,9 +1,9 @@
-"""What an operator row is: the columns that every stage reads.
+"""Define what a tensor operator is: the methods that every stage uses.
 
 A tensor operator is a frozen dataclass whose fields are its attributes.  `infer` is its type rule,
-`reference` its meaning in NumPy, and `define` says how one element is computed in terms of whatever
-it is given: lowering passes symbolic operands and gets kernel values; that is the only thing that
-makes an operator fusible.  An operator without `define` is *extern*: one call, a barrier.
+`reference` its meaning in NumPy, and `define` expresses one element in terms of abstract operands:
+lowering passes symbolic operands and gets kernel values.  That alone makes an operator fusible.  An
+operator without `define` is *extern*: one call, a barrier.
 
     class Permute(TensorOp):
         perm: tuple[int, ...]
@@ -37,18 +37,18 @@ V_co = TypeVar("V_co", covariant=True)
 
 
 class Operand(Protocol[V_co]):
-    """An input as `define` sees it: its type, and its element at a position."""
+    """An operand of `define`: its type, and its element at a position."""
 
     @property
     def type(self) -> TensorType: ...
 
     def at(self, *index: Index) -> V_co:
-        """The element at a position."""
+        """Return the element at a position."""
         ...
 
 
 class Definer(Protocol[V]):
-    """What `define` may build values with."""
+    """The operations that `define` may build values with."""
 
     def apply(self, op: ScalarOp, *args: V) -> V: ...
 
@@ -57,11 +57,11 @@ class Definer(Protocol[V]):
     def constant(self, value: float | int | bool, dtype: DType) -> V: ...
 
     def index(self, position: Index, dtype: DType) -> V:
-        """An integer expression over sizes and axes as a value."""
+        """Return an integer expression over sizes and axes as a value."""
         ...
 
     def position(self, value: V, extent: Index) -> Index:
-        """A computed integer as a position along a dimension of `extent` (a gather's index)."""
+        """Return a computed integer as an index along a dimension of `extent` (for a gather)."""
         ...
 
     def reduce(
@@ -71,7 +71,7 @@ class Definer(Protocol[V]):
         extents: tuple[Index, ...],
         body: Callable[[tuple[Index, ...]], V],
     ) -> V:
-        """`combine` of body(j) over all positions j inside `extents`, with result type `dtype`."""
+        """Reduce body(j) by `combine` over all positions j inside `extents`, to type `dtype`."""
         ...
 
     def scan(
@@ -82,7 +82,7 @@ class Definer(Protocol[V]):
         at: Index,
         body: Callable[[Index], V],
     ) -> V:
-        """`combine` of body(j) for j = 0 .. at (inclusive), `at` < extent."""
+        """Reduce body(j) by `combine` for j = 0 .. at (inclusive), `at` < extent."""
         ...
 
     def join(
@@ -92,15 +92,19 @@ class Definer(Protocol[V]):
         extents: tuple[Index, ...],
         body: Callable[[tuple[Index, ...]], tuple[tuple[tuple[V, Index], ...], V]],
     ) -> V:
-        """`first`, which by the scalar operator `how` (or `put`) each value of body(j) joins, in
-        order of j inside `extents`, whose places are here: (computed integer, extent) for each of
-        the leading dimensions, the same positions as here along the others."""
+        """Combine `first` with every update written to this position: a scatter-reduce.
+
+        body(j), for j inside `extents` in order, returns where update j is written, and its value:
+        a (computed integer, extent) for each leading dimension; other dimensions are those of this
+        position. Updates written here are combined by the scalar operator `how` (or replace the
+        value for `put`).
+        """
         ...
 
     def inside(
         self, limits: tuple[tuple[Index, Index], ...], value: Callable[[], V], other: V
     ) -> V:
-        """value() where 0 <= e < limit for every pair (e, limit), else `other`."""
+        """Return value() where 0 <= e < limit for every pair (e, limit), else `other`."""
         ...
 
     def dot(
@@ -109,12 +113,15 @@ class Definer(Protocol[V]):
         extents: tuple[Index, ...],
         body: Callable[[tuple[Index, ...]], tuple[V, V]],
     ) -> V:
-        """Sum of products of the two values of body(j) over all j inside `extents`."""
+        """Sum the products of the two values of body(j) over all j inside `extents`."""
         ...
 
 
 class Adjoint(Protocol[V]):
-    """What `pullback` may build values with; a value is opaque but for its type and operator."""
+    """The operations that `pullback` may build values with.
+
+    Values are opaque except for their type and operator.
+    """
 
     def type(self, x: V, /) -> TensorType: ...
 
@@ -125,7 +132,7 @@ class Adjoint(Protocol[V]):
     def apply(self, op: TensorOp, /, *inputs: V) -> V: ...
 
     def map(self, scalar: str, /, *inputs: V) -> V:
-        """A scalar operator on every element, operands broadcast."""
+        """Apply a scalar operator to every element, operands broadcast."""
         ...
 
     def constant(self, value: float | int | bool, dtype: DType) -> V: ...
@@ -141,21 +148,24 @@ class Adjoint(Protocol[V]):
     def scan(self, combine: str, x: V, axis: int) -> V: ...
 
     def sum_to(self, x: V, shape: tuple[Index, ...]) -> V:
-        """x summed over the axes along which `shape` broadcasts to its own."""
+        """Sum x over the axes along which `shape` broadcasts to its shape."""
         ...
 
     def chain(self, g: V, partial: Partial, inputs: tuple[V, ...], out: V, x: V) -> V | None:
-        """g times a partial derivative, summed to the shape of the operand x; None if it is 0."""
+        """Multiply g by a partial derivative, summed to the shape of operand x.
+
+        None if it is 0.
+        """
         ...
 
 
 Cotangents = Sequence[V | None]
-"""One for each operand: what the result's cotangent makes of it, None where that is 0."""
+"""The cotangent of each operand; None where it is 0."""
 
 
 @dataclass(frozen=True)
 class TensorOp:
-    """Common faces of all tensor operators."""
+    """The interface of all tensor operators."""
 
     doc: ClassVar[str] = ""
     is_view: ClassVar[bool] = False
@@ -163,14 +173,15 @@ class TensorOp:
     is_source: ClassVar[bool] = False
     """Has no tensor inputs and costs nothing to recompute."""
     fusible: ClassVar[bool] = True
+    """Can be computed inside a kernel, by `define`."""
 
     @property
     def name(self) -> str:
-        """The spelling in the text form."""
+        """Return the name in the text form."""
         return type(self).__name__.lower()
 
     def attributes(self) -> dict[str, Any]:
-        """The fields, in order, for the printer."""
+        """Return the fields, in order, for the printer."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def infer(self, *inputs: TensorType) -> TensorType:
@@ -179,25 +190,24 @@ class TensorOp:
     def reference(self, sizes: Sizes, *inputs: Array) -> Array:
         raise NotImplementedError  # pragma: no cover - every row overrides
 
-    def computed(self, place: Array | None, sizes: Sizes, *inputs: Array) -> Array:
-        """What `reference` gives; it lies at `place`, if there is one, where the operator can write
-        its result there."""
+    def computed(self, destination: Array | None, sizes: Sizes, *inputs: Array) -> Array:
+        """Compute `reference`, in `destination` if given and if the operator can write there."""
         return self.reference(sizes, *inputs)
 
     def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
         raise NotImplementedError  # pragma: no cover - fusible rows override
 
     def pullback(
-        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], needed: tuple[bool, ...]
     ) -> Cotangents[V]:
-        """The derivative, transposed: cotangents of the operands from g, that of the result.
+        """Return cotangents of the operands from g, that of the result `out` (a VJP).
 
-        `out` is the result itself; `wanted` says of which operands a cotangent is needed.  Raises
-        GradientError where there is no derivative.
+        `needed` has True for each operand whose cotangent is needed.  Raises GradientError if there
+        is no derivative.
         """
         raise GradientError(op=self.name, reason="the operator has no derivative")
 
 
 def dims_at(shape: tuple[Index, ...], sizes: Sizes) -> tuple[int, ...]:
-    """A symbolic shape as numbers."""
+    """Evaluate a symbolic shape."""
     return tuple(int(evaluate(d, sizes)) for d in shape)

@@ -1,6 +1,6 @@
-"""What a scalar operator row is: name, type rule, meaning in NumPy, algebra, lowering, derivative.
+"""Define what a scalar operator is: type rule, NumPy meaning, algebra, lowering, derivative.
 
-A row is data that every stage reads: shape inference asks `result`, the interpreters call `numpy`,
+A row is data that every stage reads: shape inference calls `result`, the interpreters call `numpy`,
 simplification reads the algebra columns, the cost model reads `cost`, automatic differentiation
 reads `derivative`, and code generation calls `lower` with its own `Machine`.
 
@@ -23,15 +23,15 @@ from smelt.types.dtype import DType, Kind, bool_
 Array = np.ndarray[Any, Any]
 Number = float | int | bool
 Lower = Callable[..., Any]
-"""lower(machine, dtype, *args): `dtype` is that of the row's leading operand (see `Rule`)."""
+"""lower(machine, dtype, *args): `dtype` is the type of the row's leading operand (see `Rule`)."""
 
 
 class Algebra(Protocol):
-    """What derivatives are written with: one method for each row, by the row's name.
+    """The operations that derivatives are written with: one method per row, by the row's name.
 
-    Values are opaque (graph nodes, arrays, dual numbers).  `const` makes a constant of the type
-    of the operand that is being differentiated; `a.mul(x, y)`, `a.select(c, x, y)` and so on
-    apply the row of that name.  All rows that derivatives use have names that Python accepts.
+    Values are opaque (graph nodes, arrays, dual numbers).  `const` makes a constant of the type of
+    the operand that is differentiated; `a.mul(x, y)`, `a.select(c, x, y)` and so on apply the row
+    of that name.  All rows that derivatives use have names that Python accepts.
     """
 
     def const(self, value: float) -> Any: ...
@@ -45,11 +45,11 @@ Partial = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Which element types a row takes and which it gives.
+    """The element types that a row accepts and returns.
 
-    accepts[i] are the kinds of operand i.  Operand `lead` names the type that the row computes
+    accepts[i] are the kinds of operand i.  Operand `lead` determines the type that the row computes
     in; all operands that accept the same kinds must have that very type, except those in `free`.
-    `fixed` names operands that have one type, whatever the leading one is.
+    `fixed` gives operands that have one type, whatever the leading one is.
     """
 
     accepts: tuple[tuple[Kind, ...], ...]
@@ -61,15 +61,16 @@ class Rule:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ScalarOp:
-    """One elementwise operator.  `SCALARS` in `smelt.ops.scalar` holds them all."""
+    """An elementwise operator; `SCALARS` in `smelt.ops.scalar` lists them all."""
 
     name: str
     arity: int
     doc: str
     rule: Rule
     numpy: Callable[..., Array]
-    """Reference on arrays of the operands' types; silent, wraps integers, never raises."""
+    """Reference on arrays of the operands' types: no warnings, wraps integers, never raises."""
     lower: Lower
+    """Emits the operator on a `Machine`."""
     cost: float = 1.0
     """Approximate cycles for 16 float32 lanes on a core with 512-bit vectors."""
     commutative: bool = False
@@ -81,54 +82,60 @@ class ScalarOp:
     annihilator: Callable[[DType], Number | None] | None = None
     """The z with op(z, x) = op(x, z) = z for every x of the type, NaN and infinities included."""
     monotone: tuple[int, ...] = ()
-    """For each operand +1: never falls as it grows, -1: never grows, 0: neither or unknown."""
+    """For each operand, how the result changes as it grows.
+
+    +1: never decreases, -1: never increases, 0: neither or unknown."""
     linear: tuple[int, ...] = ()
-    """The result is the sum of the operands, each times its number here."""
+    """Coefficients, if the result is a linear combination of the operands."""
     powers: tuple[int, ...] = ()
-    """The result is the product of the operands, each to its power here."""
+    """Exponents, if the result is a product of powers of the operands."""
     base: float = 0.0
     """The b of b^x: f(x + y) = f(x) · f(y).  0 for rows without that law."""
     over: tuple[str, ...] = ()
-    """Where `base` is b: the rows by which sums of b^x are carried under a whole power of 2: what
-    of x is too far for that, n of x, b^x / 2^n, and from the power of one x to that of another."""
+    """Rows for sums of `base`^x divided by a power of 2, see `smelt.ops.approximate`.
+
+    They compute: the part of x that n cannot represent, n from x, b^x / 2^n, and the factor from
+    the n of one x to that of another."""
     chooses: bool = False
-    """The result is one of the later operands, picked by the first."""
+    """The result is one of the later operands, selected by the first."""
     spaced: bool = False
-    """Looks at the spacing of its type: in a wider one it is another function.  Kernels hold half
-    types as float32, so that `lower` for a half type is arithmetic that rounds at its end."""
+    """Depends on the spacing of its type, so that a wider type gives another function.
+
+    Kernels hold half types as float32, so `lower` for a half type is arithmetic that rounds at its
+    end."""
     infix: str | None = None
-    """How the printer writes it between (or before) operands."""
+    """The printer's symbol between (or before) operands."""
     derivative: tuple[Partial | None, ...] | None = None
-    """One partial for each operand; None in it: not differentiable by that operand.
+    """One partial derivative per operand; None for operands without one.
 
     None as a whole: the row has no derivative (integers, masks, bits)."""
 
     def result(self, *dtypes: DType) -> DType:
-        """The element type of the result.
+        """Return the element type of the result.
 
-        Raises DTypeError for a wrong number of operands, a kind that the row does not take, or
-        operands whose types differ although the row wants one (promotion is the caller's).
+        Raises DTypeError for a wrong number of operands, a kind that the row does not accept, or
+        operands whose types differ although the row needs one (callers promote).
         """
         rule = self.rule
         if len(dtypes) != self.arity:
             raise DTypeError(f"{self.name} takes {self.arity} operands, not {len(dtypes)}")
         lead = dtypes[rule.lead]
-        for place, (dtype, kinds) in enumerate(zip(dtypes, rule.accepts, strict=True)):
+        for position, (dtype, kinds) in enumerate(zip(dtypes, rule.accepts, strict=True)):
             if dtype.kind not in kinds:
                 raise DTypeError(
                     f"{self.name} is not defined for {dtype.long}"
-                    f" (operand {place + 1} takes: {', '.join(kinds)})"
+                    f" (operand {position + 1} takes: {', '.join(kinds)})"
                 )
-            alike = kinds == rule.accepts[rule.lead] and place not in rule.free
-            if alike and dtype != lead:
+            must_match = kinds == rule.accepts[rule.lead] and position not in rule.free
+            if must_match and dtype != lead:
                 raise DTypeError(
                     f"{self.name} wants operands of one type, not {lead.long} and {dtype.long}"
                 )
-        for place, dtype in rule.fixed:
-            if dtypes[place] != dtype:
+        for position, dtype in rule.fixed:
+            if dtypes[position] != dtype:
                 raise DTypeError(
-                    f"{self.name} takes {dtype.long} as operand {place + 1},"
-                    f" not {dtypes[place].long}"
+                    f"{self.name} takes {dtype.long} as operand {position + 1},"
+                    f" not {dtypes[position].long}"
                 )
         if rule.result == "same":
             return lead

@@ -1,7 +1,7 @@
-"""What scalar operators mean to a computer algebra system: for proofs about formulas of them.
+"""Map scalar operators to a computer algebra system, for proofs about formulas.
 
-Only what proofs need has a meaning here; a test compares each with its row's reference.  The
-system is an argument, so that nothing imports it before there is something to prove.
+Only operators that proofs need are included; a test compares each with its reference.  The system
+is an argument, so that nothing imports it before there is something to prove.
 
     MEANINGS["sigmoid"](sympy, x)      # 1/(exp(-x) + 1)
 """
@@ -14,12 +14,12 @@ from importlib.util import find_spec
 from typing import Any
 
 SYSTEM = "sympy"
-"""The package of the system."""
+"""The package of the computer algebra system."""
 
 
 @cache
 def has_system() -> bool:
-    """Whether the system is installed."""
+    """Whether the computer algebra system is installed."""
     return find_spec(SYSTEM) is not None
 
 
@@ -51,4 +51,4 @@ MEANINGS: Mapping[str, Meaning] = {
     "tanh": lambda s, x: s.tanh(x),
     "sigmoid": lambda s, x: 1 / (1 + s.exp(-x)),
 }
-"""By a row's name: the system, then the operands."""
+"""Functions of the system and the operands, by operator name."""

@@ -1,4 +1,4 @@
-"""Views: index maps from output positions to input positions, never kernels by themselves.
+"""Define views: index maps from output to input positions, never kernels by themselves.
 
 >>> split_groups((size("b"), size("h") * 8), (size("b"), size("h"), 8))
 (((b,), (b,)), ((h*8,), (h, 8)))
@@ -44,14 +44,14 @@ __all__ = [
 
 
 class View(TensorOp):
-    """An operator that moves elements and computes nothing."""
+    """A tensor operator that moves elements and computes nothing."""
 
     is_view: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
 class Permute(View):
-    """out[i] = x[i after the inverse permutation]: axis k of the result is axis perm[k] of x."""
+    """Reorder axes: axis k of the result is axis perm[k] of x."""
 
     doc: ClassVar[str] = "reorder axes"
     perm: tuple[int, ...]
@@ -69,7 +69,7 @@ class Permute(View):
         return inputs[0].at(*(i[self.perm.index(a)] for a in range(len(i))))
 
     def pullback(
-        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], needed: tuple[bool, ...]
     ) -> Cotangents[V]:
         return (a.apply(Permute(tuple(self.perm.index(k) for k in range(len(self.perm)))), g),)
 
@@ -94,29 +94,29 @@ class Reshape(View):
 
     def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
         (x,) = inputs
-        out: list[Index] = []
-        place = 0
+        indices: list[Index] = []
+        first = 0
         for source, target in split_groups(x.type.shape, self.shape):
-            part = i[place : place + len(target)]
-            place += len(target)
-            out.extend(_regroup(source, target, part))
-        return x.at(*out)
+            part = i[first : first + len(target)]
+            first += len(target)
+            indices.extend(_source_indices(source, target, part))
+        return x.at(*indices)
 
     def pullback(
-        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], needed: tuple[bool, ...]
     ) -> Cotangents[V]:
         return (a.reshape(g, a.type(inputs[0]).shape),)
 
 
 @lru_cache(maxsize=1024)
 def split_groups(source: Shape, target: Shape) -> tuple[tuple[Shape, Shape], ...]:
-    """Consecutive runs of both shapes with equal products, as short as equality can be seen."""
+    """Return consecutive runs of both shapes with equal products, as short as can be proven."""
     groups: list[tuple[Shape, Shape]] = []
     s = t = first_s = first_t = 0
     left: Index = 1
     right: Index = 1
     while s < len(source) or t < len(target):
-        if s < len(source) and (s == first_s or t == len(target) or _behind(left, right)):
+        if s < len(source) and (s == first_s or t == len(target) or _source_goes_next(left, right)):
             left, s = mul(left, source[s]), s + 1
         elif t < len(target):
             right, t = mul(right, target[t]), t + 1
@@ -129,44 +129,47 @@ def split_groups(source: Shape, target: Shape) -> tuple[tuple[Shape, Shape], ...
 
 
 def merged_dims(source: Shape, target: Shape, a: int) -> tuple[int, ...] | None:
-    """The dimensions of `source` that dimension `a` of `target` is made of, if it is whole ones.
+    """Return the dimensions of `source` merged into dimension `a` of `target`, or None.
 
     >>> merged_dims((2, 3, 4), (2, 12), 1)
     (1, 2)
     """
-    place = other = 0
+    target_first = source_first = 0
     for old, new in split_groups(source, target):
-        if place <= a < place + len(new):
-            real = [b for b, n in enumerate(new, place) if n != 1]
-            return tuple(range(other, other + len(old))) if real == [a] else None
-        place, other = place + len(new), other + len(old)
+        if target_first <= a < target_first + len(new):
+            non_unit = [b for b, n in enumerate(new, target_first) if n != 1]
+            return tuple(range(source_first, source_first + len(old))) if non_unit == [a] else None
+        target_first, source_first = target_first + len(new), source_first + len(old)
     return None
 
 
-def _behind(left: Index, right: Index) -> bool:
+def _source_goes_next(left: Index, right: Index) -> bool:
     """Whether the source side should take its next dimension."""
     if left == 0:
         return False  # no elements: any split of the other side is right
     return sub(right, left) != 0 and floordiv(right, left) != 0 and mod(right, left) == 0
 
 
-def _regroup(source: Shape, target: Shape, part: tuple[Index, ...]) -> list[Index]:
+def _source_indices(source: Shape, target: Shape, part: tuple[Index, ...]) -> list[Index]:
+    """Return source indices for the indices `part` of a group of target dimensions."""
     if len(source) == 1 and len(target) == 1:
         return [part[0]]
     flat: Index = 0
     for dim, j in zip(target, part, strict=True):
         flat = add(mul(flat, dim), 0 if dim == 1 else j)
-    out: list[Index] = []
+    indices: list[Index] = []
     for k, dim in enumerate(source):
         inner = product(source[k + 1 :])
         position = floordiv(flat, inner) if inner != 0 else 0
-        out.append(0 if dim == 1 else position if k == 0 else mod(position, dim) if dim != 0 else 0)
-    return out
+        indices.append(
+            0 if dim == 1 else position if k == 0 else mod(position, dim) if dim != 0 else 0
+        )
+    return indices
 
 
 @dataclass(frozen=True)
 class Expand(View):
-    """Dimensions of size 1 repeat; new dimensions stand in front."""
+    """Dimensions of size 1 repeat; new dimensions are added in front."""
 
     doc: ClassVar[str] = "broadcast to a shape"
     shape: Shape
@@ -187,7 +190,7 @@ class Expand(View):
         return x.at(*(0 if n == 1 else j for n, j in zip(x.type.shape, tail, strict=True)))
 
     def pullback(
-        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], needed: tuple[bool, ...]
     ) -> Cotangents[V]:
         return (a.sum_to(g, a.type(inputs[0]).shape),)
 
@@ -215,13 +218,13 @@ class Slice(View):
         return out
 
     def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
-        picks = zip(self.starts, i, self.steps, strict=True)
-        return inputs[0].at(*(add(s, mul(j, step)) for s, j, step in picks))
+        ranges = zip(self.starts, i, self.steps, strict=True)
+        return inputs[0].at(*(add(s, mul(j, step)) for s, j, step in ranges))
 
     def pullback(
-        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], needed: tuple[bool, ...]
     ) -> Cotangents[V]:
-        """Zeros between the elements for a step, then zeros around them."""
+        """Dilate by the steps with zeros, then pad with zeros."""
         shape = a.type(inputs[0]).shape
         starts = list(self.starts)
         backwards = tuple(k for k, step in enumerate(self.steps) if step < 0)
@@ -231,35 +234,35 @@ class Slice(View):
         for k, step in enumerate(self.steps):
             if abs(step) != 1:
                 g = spread(a, g, k, abs(step))
-        many = a.type(g).shape
+        counts = a.type(g).shape
         high: list[Index] = []
-        for n, start, count, step in zip(shape, starts, many, self.steps, strict=True):
+        for n, start, count, step in zip(shape, starts, counts, self.steps, strict=True):
             high.append(sub(sub(n, start), count) if abs(step) == 1 else n)
         g = surround(a, g, tuple(starts), tuple(high))
-        if a.type(g).shape != shape:  # the zeros after the last element went beyond the end
+        if a.type(g).shape != shape:  # cut off zeros after the last element
             zeros = (0,) * len(shape)
             g = a.apply(Slice(zeros, shape, (1,) * len(shape)), g)
         return (g,)
 
 
 def spread(a: Adjoint[V], g: V, axis: int, step: int) -> V:
-    """`step` - 1 zeros after each element along an axis."""
+    """Insert `step` - 1 zeros after each element along an axis."""
     shape = a.type(g).shape
-    apart = (*shape[: axis + 1], 1, *shape[axis + 1 :])
-    none = (0,) * len(apart)
-    after = tuple(step - 1 if k == axis + 1 else 0 for k in range(len(apart)))
-    wide = a.apply(Pad(none, after, 0.0), a.reshape(g, apart))
+    split_shape = (*shape[: axis + 1], 1, *shape[axis + 1 :])
+    zeros = (0,) * len(split_shape)
+    after = tuple(step - 1 if k == axis + 1 else 0 for k in range(len(split_shape)))
+    wide = a.apply(Pad(zeros, after, 0.0), a.reshape(g, split_shape))
     return a.reshape(wide, (*shape[:axis], mul(shape[axis], step), *shape[axis + 1 :]))
 
 
 def surround(a: Adjoint[V], g: V, low: Shape, high: Shape) -> V:
-    """Zeros before and after the elements of each axis."""
+    """Pad each axis with zeros."""
     return g if all(n == 0 for n in (*low, *high)) else a.apply(Pad(low, high, 0.0), g)
 
 
 @dataclass(frozen=True)
 class Flip(View):
-    """The given axes run backwards."""
+    """The given axes in reverse order."""
 
     doc: ClassVar[str] = "reverse axes"
     axes: tuple[int, ...]
@@ -275,24 +278,24 @@ class Flip(View):
 
     def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
         (x,) = inputs
-        turned = (
+        positions = (
             sub(sub(n, 1), j) if a in self.axes else j
             for a, (n, j) in enumerate(zip(x.type.shape, i, strict=True))
         )
-        return x.at(*turned)
+        return x.at(*positions)
 
     def pullback(
-        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], needed: tuple[bool, ...]
     ) -> Cotangents[V]:
         return (a.apply(self, g),)
 
 
 @dataclass(frozen=True)
 class Window(View):
-    """The windows that slide along an axis, in a new last dimension of `extent` positions.
+    """Sliding windows along an axis, in a new last dimension of `extent` positions.
 
-    out[.., i, .., k] = x[.., i*step + k*dilation, ..]: what a convolution or a pooling folds.  Only
-    whole windows count; margins are added by `Pad` beforehand.
+    out[.., i, .., k] = x[.., i*step + k*dilation, ..]: the operand of a convolution or a pooling.
+    Only complete windows count; `Pad` adds padding before.
     """
 
     doc: ClassVar[str] = "windows that slide along an axis"
@@ -327,22 +330,23 @@ class Window(View):
         return inputs[0].at(*i[:a], at, *i[a + 1 : -1])
 
     def pullback(
-        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], needed: tuple[bool, ...]
     ) -> Cotangents[V]:
-        """Each element of x sums over the windows that it stands in."""
+        """Sum each element of x over the windows that contain it (col2im)."""
         shape, last = a.type(inputs[0]).shape, a.type(g).rank - 1
         if self.step > 1:
             g = spread(a, g, self.axis, self.step)
-        laid = a.apply(Shear((*shape, self.extent), self.axis, self.dilation), g)
-        return (a.fold("sum", laid, (last,)),)
+        sheared = a.apply(Shear((*shape, self.extent), self.axis, self.dilation), g)
+        return (a.fold("sum", sheared, (last,)),)
 
 
 @dataclass(frozen=True)
 class Shear(View):
-    """Windows laid back along their axis: out[.., p, .., k] = x[.., p - k*dilation, .., k], else 0.
+    """Windows sheared back along their axis, the operand of a col2im sum.
 
-    `shape` is that of the result.  Summed over k this is the transpose of `Window`; with the
-    opposite dilation it is its own.
+    out[.., p, .., k] = x[.., p - k*dilation, .., k] where that is in bounds, else 0.  `shape` is
+    that of the result.  Summed over k this is the transpose of `Window` (col2im); the transpose of
+    a shear is the shear with the opposite dilation.
     """
 
     doc: ClassVar[str] = "windows laid back along an axis"
@@ -353,8 +357,8 @@ class Shear(View):
     def infer(self, *inputs: TensorType) -> TensorType:
         (x,) = inputs
         pairs = enumerate(zip(x.shape, self.shape))
-        same = all(n == m for k, (n, m) in pairs if k != self.axis)
-        if x.rank != len(self.shape) or not 0 <= self.axis < x.rank - 1 or not same:
+        matches = all(n == m for k, (n, m) in pairs if k != self.axis)
+        if x.rank != len(self.shape) or not 0 <= self.axis < x.rank - 1 or not matches:
             raise ShapeError(f"shear: {x} does not fit [{shape_text(self.shape)}]")
         return TensorType(x.dtype, self.shape)
 
@@ -378,7 +382,7 @@ class Shear(View):
         return d.inside(limits, lambda: x.at(*i[:a], at, *i[a + 1 :]), other)
 
     def pullback(
-        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], needed: tuple[bool, ...]
     ) -> Cotangents[V]:
         return (a.apply(Shear(a.type(inputs[0]).shape, self.axis, -self.dilation), g),)
 
@@ -399,15 +403,15 @@ class Pad(View):
         return hash(self._key())
 
     def _key(self) -> tuple[Shape, Shape, str]:
-        """NaN equals itself here, and -0.0, 0.0, 0 and False are four values."""
+        """Distinguish -0.0, 0.0, 0 and False; NaN equals itself."""
         return self.low, self.high, repr(self.value)
 
     def infer(self, *inputs: TensorType) -> TensorType:
         (x,) = inputs
         if not x.rank == len(self.low) == len(self.high):
             raise ShapeError(f"pad: {len(self.low)} margins for {x}")
-        grown = zip(self.low, x.shape, self.high, strict=True)
-        return TensorType(x.dtype, tuple(add(add(a, n), b) for a, n, b in grown))
+        sides = zip(self.low, x.shape, self.high, strict=True)
+        return TensorType(x.dtype, tuple(add(add(a, n), b) for a, n, b in sides))
 
     def reference(self, sizes: Sizes, *inputs: Array) -> Array:
         (x,) = inputs
@@ -420,13 +424,13 @@ class Pad(View):
     def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
         (x,) = inputs
         at = tuple(sub(j, a) for j, a in zip(i, self.low, strict=True))
-        margins = zip(at, x.type.shape, self.low, self.high, strict=True)
-        limits = tuple((j, n) for j, n, a, b in margins if (a, b) != (0, 0))
+        paddings = zip(at, x.type.shape, self.low, self.high, strict=True)
+        limits = tuple((j, n) for j, n, a, b in paddings if (a, b) != (0, 0))
         other = d.constant(self.value, x.type.dtype)
         return d.inside(limits, lambda: x.at(*at), other)
 
     def pullback(
-        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], needed: tuple[bool, ...]
     ) -> Cotangents[V]:
         shape = a.type(inputs[0]).shape
         return (a.apply(Slice(self.low, shape, (1,) * len(shape)), g),)
@@ -443,8 +447,8 @@ class Concat(View):
         first, a = inputs[0], self.axis
         total: Index = 0
         for x in inputs:
-            same = x.rank == first.rank and x.dtype == first.dtype and 0 <= a < x.rank
-            if not same or any(x.shape[k] != first.shape[k] for k in range(x.rank) if k != a):
+            fits = x.rank == first.rank and x.dtype == first.dtype and 0 <= a < x.rank
+            if not fits or any(x.shape[k] != first.shape[k] for k in range(x.rank) if k != a):
                 raise ShapeError(f"concat along axis {a}: {first} and {x} do not fit together")
             total = add(total, x.shape[a])
         return TensorType(first.dtype, (*first.shape[:a], total, *first.shape[a + 1 :]))
@@ -462,16 +466,18 @@ class Concat(View):
         return out
 
     def pullback(
-        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], needed: tuple[bool, ...]
     ) -> Cotangents[V]:
-        found: list[V | None] = []
+        cotangents: list[V | None] = []
         end: Index = 0
-        for x, yes in zip(inputs, wanted, strict=True):
+        for x, is_needed in zip(inputs, needed, strict=True):
             shape = a.type(x).shape
             begin, end = end, add(end, shape[self.axis])
             starts = tuple(begin if k == self.axis else 0 for k in range(len(shape)))
-            found.append(a.apply(Slice(starts, shape, (1,) * len(shape)), g) if yes else None)
-        return found
+            cotangents.append(
+                a.apply(Slice(starts, shape, (1,) * len(shape)), g) if is_needed else None
+            )
+        return cotangents
 
     def _piece(self, d: Definer[V], i: tuple[Index, ...], x: Operand[V], at: Index, other: V) -> V:
         a = self.axis
@@ -480,7 +486,7 @@ class Concat(View):
 
 @dataclass(frozen=True)
 class Stop(View):
-    """x itself, of which no derivative is taken."""
+    """x itself, treated as a constant in differentiation."""
 
     doc: ClassVar[str] = "a value that counts as constant when differentiated"
 
@@ -494,6 +500,6 @@ class Stop(View):
         return inputs[0].at(*i)
 
     def pullback(
-        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], needed: tuple[bool, ...]
     ) -> Cotangents[V]:
         return (None,)

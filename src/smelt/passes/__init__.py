@@ -1,4 +1,5 @@
-"""Graph -> Graph: each pass a pure function, listed once in `PASSES`; `run` is the stage."""
+"""Rewrite graphs: each pass is a pure Graph -> Graph function listed in `PASSES`; `run` applies
+them."""
 
 from smelt.passes.pipeline import PASSES as PASSES
 from smelt.passes.pipeline import Pass as Pass

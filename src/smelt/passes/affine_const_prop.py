@@ -1,17 +1,18 @@
-"""What follows from positions and sizes alone is known while compiling, however large it is.
+"""Propagate affine functions of indices, so that masks and positions fold at compile time.
 
-Masks are made of positions: `iota` compared with itself moved, differences between neighbours, runs
-that are counted, tables read at every position.  Where sizes are symbols, or arrays large, nothing
-of that can be computed beforehand, but most of it is a linear expression of positions:
+Masks are computed from positions: `iota` compared with a shifted copy of itself, differences
+between neighbours, running counts, tables read at every position.  Ordinary constant folding fails
+where sizes are symbols or arrays are large, but most of these values are affine in the element's
+index:
 
     i = iota [n]                     p
-    j = concat(i[:1] - 1, i)         p - 1      (the first part is what the second continues)
+    j = concat(i[:1] - 1, i)         p - 1      (the first piece continues the second)
     d = j[1:] - j[:n]                1
     d != 1                           false      so no document ends anywhere, and the mask is causal
 
-A value that is the same everywhere, or a size, becomes that; a choice that is the same everywhere
-is what is chosen.  Only integers of 64 bits count, as long as no size that a call can have makes
-them overflow.
+A value that is the same at every index, or equal to a size, becomes that number; a select whose
+mask is constant becomes the selected side.  Only booleans and 64-bit integers take part, and only
+while no size that a call can have makes them overflow.
 """
 
 from __future__ import annotations
@@ -57,15 +58,16 @@ from smelt.types.tensor import TensorType
 __all__ = ["positions"]
 
 Value: TypeAlias = Index | bool
-"""An element as an expression of its positions p0, p1, .., or a truth value."""
+"""An element as an expression of its index p0, p1, .., or a truth value."""
 
 LARGEST = 1 << 12
-"""Largest coefficient: sizes are below 2**48, and a sum of few such terms below 2**63."""
+"""Largest coefficient: sizes are below 2**48, so a sum of `TERMS` such terms is below 2**63."""
 TERMS = 6
+"""Maximum number of terms of an expression that is propagated."""
 
 
 def positions(graph: Graph) -> Graph:
-    """Integers and truth values that follow from positions become numbers.
+    """Replace integers and booleans that depend on indices alone by numbers.
 
     >>> from smelt.graph.text import parse, text
     >>> print(
@@ -84,36 +86,36 @@ def positions(graph: Graph) -> Graph:
       return x
     }
     """
-    known: dict[Node, Value] = {}
+    values: dict[Node, Value] = {}
 
     def change(node: Node) -> Node:
-        new = _chosen(node, known)
-        if new not in known and (found := _value(new, known)) is not None:
-            known[new] = found
-            new = _written(new, found)
-            known[new] = found
+        new = _fold_select(node, values)
+        if new not in values and (value := _value(new, values)) is not None:
+            values[new] = value
+            new = _as_constant(new, value)
+            values[new] = value
         return new
 
     return rebuild(graph, change)
 
 
-def _chosen(node: Node, known: Mapping[Node, Value]) -> Node:
-    """The side that a choice takes everywhere."""
+def _fold_select(node: Node, values: Mapping[Node, Value]) -> Node:
+    """Replace a select whose mask is constant by the selected side."""
     if not isinstance(node.op, Map) or not node.op.row.chooses:
         return node
     test, *sides = node.inputs
-    found = known.get(test)
-    if not isinstance(found, bool):
+    taken = values.get(test)
+    if not isinstance(taken, bool):
         return node
-    side = sides[0 if found else 1]
+    side = sides[0 if taken else 1]
     if side.type.shape == node.type.shape:
         return side
     return build.apply(Expand(node.type.shape), side, origin=node.origin)
 
 
-def _written(node: Node, value: Value) -> Node:
-    """The node as one number repeated, if it is one."""
-    if splat(node) or node.op.is_source or not _alike(value):
+def _as_constant(node: Node, value: Value) -> Node:
+    """Replace a node by a broadcast number if its value is uniform."""
+    if splat(node) or node.op.is_source or not _is_uniform(value):
         return node
     dtype, origin = node.type.dtype, node.origin
     if isinstance(value, Expr):
@@ -125,72 +127,75 @@ def _written(node: Node, value: Value) -> Node:
     return build.apply(Expand(node.type.shape), number, origin=origin)
 
 
-def _value(node: Node, known: Mapping[Node, Value]) -> Value | None:
-    """An element of a node at positions p0, p1, .., if it follows from them alone."""
+def _value(node: Node, values: Mapping[Node, Value]) -> Value | None:
+    """Return an element of a node as a function of its index, or None."""
     if node.type.dtype.kind != "bool" and node.type.dtype != i64:
         return None
-    if isinstance(node.op, Gather) and _alike(table := known.get(node.inputs[0])):
+    if isinstance(node.op, Gather) and _is_uniform(table := values.get(node.inputs[0])):
         return table
-    if not node.op.fusible or any(x not in known for x in node.inputs):
+    if not node.op.fusible or any(x not in values for x in node.inputs):
         return None
     at = tuple(axis(f"p{k}", n) for k, n in enumerate(node.type.shape))
-    definer = _Definer(node.type)
+    definer = _AffineDefiner(node.type)
     try:
         if isinstance(node.op, Concat):
-            return _joined(node, [known[x] for x in node.inputs])
-        given = [_Known(x.type, known[x]) for x in node.inputs]
-        found: Value = node.op.define(definer, at, *given)
-        return found if isinstance(found, bool) else _small(found)
-    except _UnknownError:
+            return _concat(node, [values[x] for x in node.inputs])
+        operands = [_AffineOperand(x.type, values[x]) for x in node.inputs]
+        element: Value = node.op.define(definer, at, *operands)
+        return element if isinstance(element, bool) else _checked(element)
+    except _NotAffineError:
         return None
 
 
-def _alike(value: Value | None) -> bool:
-    """Whether all elements are the same."""
+def _is_uniform(value: Value | None) -> bool:
+    """Whether all elements are equal."""
     return isinstance(value, bool) or (value is not None and not axes_of(value))
 
 
-def _joined(node: Node, values: list[Value]) -> Value | None:
-    """Parts of which each continues the same expression; a part of one element is a number."""
+def _concat(node: Node, values: list[Value]) -> Value | None:
+    """Return the common expression of concatenated pieces, or None if they disagree.
+
+    A piece of one element only has to agree with the others at its position.
+    """
     assert isinstance(node.op, Concat)
     a, name = node.op.axis, f"p{node.op.axis}"
     begin: Index = 0
-    whole: Value | None = None
-    alone: list[tuple[Index, Value]] = []
+    common: Value | None = None
+    single_pieces: list[tuple[Index, Value]] = []
     for x, value in zip(node.inputs, values, strict=True):
         n = x.type.shape[a]
         if isinstance(value, bool):
-            moved: Value = value
+            shifted: Value = value
         else:
             at = sub(axis(name, node.type.shape[a]), begin)
-            moved = substitute(value, {name: at})
+            shifted = substitute(value, {name: at})
         if n == 1:
-            alone.append((begin, moved))
-        elif whole is None:
-            whole = moved
-        elif whole != moved:
+            single_pieces.append((begin, shifted))
+        elif common is None:
+            common = shifted
+        elif common != shifted:
             return None
         begin = add(begin, n)
-    for place, value in alone:
-        if _put(whole, name, place) != _put(value, name, place):
+    for position, value in single_pieces:
+        if _substituted(common, name, position) != _substituted(value, name, position):
             return None
-    return whole
+    return common
 
 
-def _put(value: Value | None, name: str, place: Index) -> Value | None:
-    """What a value is at one place."""
+def _substituted(value: Value | None, name: str, position: Index) -> Value | None:
+    """Return a value at one position of axis `name`."""
     if isinstance(value, bool) or value is None:
         return value
-    return substitute(value, {name: place})
+    return substitute(value, {name: position})
 
 
-class _UnknownError(Exception):
-    """A value does not follow from positions, as far as can be seen."""
+class _NotAffineError(Exception):
+    """Raised where a value cannot be shown to be an affine function of indices."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """An operand whose elements are known."""
+class _AffineOperand:
+    """Operand of `define` whose elements are affine functions of its index."""
 
     type: TensorType
     value: Value
@@ -203,44 +208,45 @@ class _Known:
 
 
 @dataclass(slots=True)
-class _Definer:
-    """What an operator's definition makes of expressions."""
+class _AffineDefiner:
+    """Evaluate an operator's definition on affine expressions."""
 
     type: TensorType
-    """Of the whole value: where it has an element, its dimensions are 1 or more."""
+    """Type of the result: where it has an element, its dimensions are at least 1."""
     inner: int = field(default=0)
+    """Number of inner axes q1, q2, .. in use."""
 
     def apply(self, op: ScalarOp, *args: Value) -> Value:
         if op.chooses and isinstance(args[0], bool):
             return args[1 if args[0] else 2]
         truths = [a for a in args if isinstance(a, bool)]
         if len(truths) == len(args):
-            found = op.numpy(*map(np.bool_, truths))
-            return bool(found) if found.dtype == bool else self.unknown()
+            result = op.numpy(*map(np.bool_, truths))
+            return bool(result) if result.dtype == bool else self.unknown()
         numbers = [a for a in args if not isinstance(a, bool)]
         if op.chooses or truths:
             return self.unknown()
         if op.linear:
             terms = (mul(a, c) for a, c in zip(numbers, op.linear, strict=True))
-            return _small(reduce(add, terms))
+            return _checked(reduce(add, terms))
         if op.powers and set(op.powers) == {1}:
-            return _small(product(numbers))
-        return self._compared(op, *numbers) if op.rule.result == "bool" else self.unknown()
+            return _checked(product(numbers))
+        return self._compare(op, *numbers) if op.rule.result == "bool" else self.unknown()
 
-    def _compared(self, op: ScalarOp, *args: Index) -> bool:
-        """What a test says of two numbers, which depends on the sign of their difference alone."""
+    def _compare(self, op: ScalarOp, *args: Index) -> bool:
+        """Evaluate a comparison if its result is certain: the sign of the difference decides."""
         if len(args) != 2:
             return self.unknown()
-        gap = sub(*args)
-        less = mul(gap, -1)
-        ruled = {
-            -1: self.least(gap, 0),
-            0: self.least(gap, 1) or self.least(less, 1),
-            1: self.least(less, 0),
+        difference = sub(*args)
+        negated = mul(difference, -1)
+        excluded = {
+            -1: self.least(difference, 0),
+            0: self.least(difference, 1) or self.least(negated, 1),
+            1: self.least(negated, 0),
         }
-        signs = [s for s, out in ruled.items() if not out]
-        found = {bool(op.numpy(np.int64(s), np.int64(0))) for s in signs}
-        return found.pop() if len(found) == 1 else self.unknown()
+        signs = [s for s, impossible in excluded.items() if not impossible]
+        answers = {bool(op.numpy(np.int64(s), np.int64(0))) for s in signs}
+        return answers.pop() if len(answers) == 1 else self.unknown()
 
     def cast(self, value: Value, dtype: DType) -> Value:
         if dtype.kind == "bool":
@@ -250,14 +256,17 @@ class _Definer:
     def constant(self, value: float | int | bool, dtype: DType) -> Value:
         if dtype.kind == "bool":
             return bool(value)
-        return _small(value) if isinstance(value, int) else self.unknown()
+        return _checked(value) if isinstance(value, int) else self.unknown()
 
     def index(self, position: Index, dtype: DType) -> Value:
-        return _small(position)
+        return _checked(position)
 
     def position(self, value: Value, extent: Index) -> Index:
-        """Inside for sure: a place outside would be read elsewhere."""
-        if isinstance(value, bool) or not self._within(value, extent):
+        """Return an index that is certainly in bounds.
+
+        An index out of bounds would be read elsewhere.
+        """
+        if isinstance(value, bool) or not self._is_in_bounds(value, extent):
             return self.unknown()
         return value
 
@@ -268,14 +277,17 @@ class _Definer:
         extents: tuple[Index, ...],
         body: Callable[[tuple[Index, ...]], Value],
     ) -> Value:
-        """What is the same at all positions; of none, a sum is 0 and a fold of truth values is what
-        it begins with."""
-        value = body(tuple(self._fresh(n) for n in extents))
-        if self._varies(value):
+        """Reduce a value that is equal at all positions: a sum is n times the value.
+
+        Over no positions a sum is 0 and a boolean reduction its identity, so a boolean must equal
+        the identity.
+        """
+        value = body(tuple(self._new_axis(n) for n in extents))
+        if self._has_inner_axis(value):
             return self.unknown()
         if isinstance(value, bool):
             return value if value is combine.unit(dtype) else self.unknown()
-        return _small(mul(value, product(extents))) if _adds(combine) else self.unknown()
+        return _checked(mul(value, product(extents))) if _is_sum(combine) else self.unknown()
 
     def scan(
         self,
@@ -285,10 +297,10 @@ class _Definer:
         at: Index,
         body: Callable[[Index], Value],
     ) -> Value:
-        value = body(self._fresh(extent))
-        if self._varies(value) or isinstance(value, bool) or not _adds(combine):
+        value = body(self._new_axis(extent))
+        if self._has_inner_axis(value) or isinstance(value, bool) or not _is_sum(combine):
             return self.unknown()
-        return _small(mul(value, add(at, 1)))
+        return _checked(mul(value, add(at, 1)))
 
     def join(
         self,
@@ -302,13 +314,13 @@ class _Definer:
     def inside(
         self, limits: tuple[tuple[Index, Index], ...], value: Callable[[], Value], other: Value
     ) -> Value:
-        if all(self._within(e, n) for e, n in limits):
+        if all(self._is_in_bounds(e, n) for e, n in limits):
             return value()
         if any(self.least(mul(e, -1), 1) or self.least(sub(e, n), 0) for e, n in limits):
             return other
         return other if value() == other else self.unknown()
 
-    def _within(self, e: Index, extent: Index) -> bool:
+    def _is_in_bounds(self, e: Index, extent: Index) -> bool:
         return self.least(e, 0) and self.least(sub(sub(extent, 1), e), 0)
 
     def dot(
@@ -320,37 +332,41 @@ class _Definer:
         return self.unknown()
 
     def unknown(self) -> NoReturn:
-        raise _UnknownError
+        raise _NotAffineError
 
     def least(self, value: Index, least: int) -> bool:
-        """Whether a number is so much for sure, wherever the value has an element.  Sizes may be 0
-        unless one of its dimensions is one of them."""
-        span = bounds(sub(value, least))
-        if span is None:
-            return False
-        more = {n: add(size(n), 1) for d in self.type.shape if is_size(d) for n in sizes_of(d)}
-        low = substitute(span[0], more, "size")
-        return all(c >= 0 and all(a.kind == "size" for a in m) for m, c in terms_of(low))
+        """Whether `value` >= `least` wherever the result has an element.
 
-    def _fresh(self, extent: Index) -> Index:
+        Sizes may be 0, except those that are dimensions of the result.
+        """
+        limits = bounds(sub(value, least))
+        if limits is None:
+            return False
+        positive_sizes = {
+            n: add(size(n), 1) for d in self.type.shape if is_size(d) for n in sizes_of(d)
+        }
+        lower_bound = substitute(limits[0], positive_sizes, "size")
+        return all(c >= 0 and all(a.kind == "size" for a in m) for m, c in terms_of(lower_bound))
+
+    def _new_axis(self, extent: Index) -> Index:
         self.inner += 1
         return axis(f"q{self.inner}", extent)
 
-    def _varies(self, value: Value) -> bool:
+    def _has_inner_axis(self, value: Value) -> bool:
         return not isinstance(value, bool) and any(n[0] == "q" for n in axes_of(value))
 
 
-def _small(e: Index) -> Index:
-    """A linear expression that cannot overflow."""
+def _checked(e: Index) -> Index:
+    """Return a linear expression that cannot overflow; raise `_NotAffineError` for others."""
     terms = terms_of(e)
     linear = all(len(m) <= 1 and all(a.kind in ("size", "axis") for a in m) for m, _ in terms)
     if len(terms) > TERMS or not linear or any(abs(c) > LARGEST for m, c in terms if m):
-        raise _UnknownError
+        raise _NotAffineError
     if any(abs(c) >= 1 << 61 for m, c in terms if not m):
-        raise _UnknownError
+        raise _NotAffineError
     return e
 
 
-def _adds(combine: Combine) -> bool:
-    """Whether a fold is a sum of what it takes."""
+def _is_sum(combine: Combine) -> bool:
+    """Whether a reduction is a plain sum."""
     return not combine.positional and SCALARS[combine.scalar].linear == (1, 1)

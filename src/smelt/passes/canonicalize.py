@@ -1,10 +1,10 @@
-"""One form for things that can be said in several ways, so that later passes look for one only.
+"""Bring each operator into a canonical form, so that later passes match one spelling only.
 
-Constants stand on the right of commutative operators and are spelled as shortly as their type
-allows; nested and trivial views are composed (`smelt.passes.compose`); a broadcast in front of an
-elementwise operator is dropped, or put behind it where that computes fewer elements; reductions
-and contractions take a permutation of their operand into their own axes; reading among places in
-order gives the place.
+Constants become right operands of commutative operators, spelled with the fewest digits their type
+allows; nested and trivial views are composed (`smelt.passes.compose`); a broadcast operand of an
+elementwise operator is read unbroadcast, or the result is broadcast instead where that computes
+fewer elements; reductions and contractions absorb permutations of their operands into their axes; a
+gather from an `iota` becomes its index.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from smelt.types.tensor import Shape, broadcast_shapes
 
 
 def canonicalize(graph: Graph) -> Graph:
-    """Compose views, drop broadcasts, put constants on the right and spell them shortly.
+    """Compose views, drop broadcasts, and put constants on the right in their shortest spelling.
 
     >>> from smelt.graph.text import parse, text
     >>> print(
@@ -60,8 +60,8 @@ def canonicalize(graph: Graph) -> Graph:
 
 
 def canonical(node: Node) -> Node:
-    """The canonical form of one operator whose operands are canonical."""
-    for _ in range(_STEPS):
+    """Return the canonical form of one operator whose operands are canonical."""
+    for _ in range(_MAX_STEPS):
         rule = _RULES.get(type(node.op))
         if rule is None:
             return node
@@ -72,8 +72,8 @@ def canonical(node: Node) -> Node:
     return node
 
 
-_STEPS = 32
-"""Forms that one node may go through; a few suffice, the bound is against mistakes."""
+_MAX_STEPS = 32
+"""Maximum rewrites of one node: the bound guards against rules that undo each other."""
 
 
 def _apply(node: Node, op: TensorOp, *inputs: Node) -> Node:
@@ -91,12 +91,12 @@ def _constant(node: Node) -> Node:
 
 @lru_cache(maxsize=4096)
 def shortest(op: Constant) -> Constant:
-    """The same number with the fewest digits that still name it in its type.
+    """Return the constant with the fewest digits that still denote it in its type.
 
     >>> shortest(Constant(0.10000000149011612, build.f32)).value
     0.1
     """
-    with np.errstate(over="ignore"):  # which gives infinity, as the program's own arithmetic does
+    with np.errstate(over="ignore"):  # overflow gives infinity, as it does at run time
         exact = np.asarray(op.value).astype(op.dtype.numpy)
     value: float | int | bool
     if op.dtype.kind == "bool":
@@ -107,12 +107,12 @@ def shortest(op: Constant) -> Constant:
         value = float(str(exact[()]))
         if np.asarray(value).astype(op.dtype.numpy).tobytes() != exact.tobytes():
             value = float(exact)
-    same = Constant(value, op.dtype)
-    return op if same == op and type(value) is type(op.value) else same
+    shortened = Constant(value, op.dtype)
+    return op if shortened == op and type(value) is type(op.value) else shortened
 
 
 def _size(node: Node) -> Node:
-    """A size that is known is a number."""
+    """Replace a size that is an integer by a constant."""
     op = node.op
     assert isinstance(op, SizeOf)
     if not isinstance(op.expr, int):
@@ -133,25 +133,28 @@ def _map(node: Node) -> Node:
 
 
 def picks_a_zero(op: Map, node: Node, number: float = 0.0) -> bool:
-    """Whether the order of operands shows: of +0 and -0 the greater may be the first or second."""
+    """Whether swapping the operands may change the sign of a zero result.
+
+    Of +0 and -0, max and min return one or the other depending on the order.
+    """
     return number == 0 and op.row.idempotent and node.type.dtype.is_float
 
 
 def _unbroadcast(node: Node) -> Node:
-    """Operands before their broadcast; if all of them were broadcast, so is the result."""
+    """Read operands unbroadcast; if all of them were broadcast, broadcast the result instead."""
     if not any(type(x.op) is Expand or type(x.op) is Reshape for x in node.inputs):
         return node
     shape = node.type.shape
-    bare = tuple([_before_broadcast(x, reshapes=True) for x in node.inputs])
-    if _common(bare) != shape:
-        bare = tuple([_before_broadcast(x, reshapes=False) for x in node.inputs])
-    if bare == node.inputs:
+    operands = tuple([_before_broadcast(x, reshapes=True) for x in node.inputs])
+    if _common(operands) != shape:
+        operands = tuple([_before_broadcast(x, reshapes=False) for x in node.inputs])
+    if operands == node.inputs:
         return node
-    common = _common(bare)
+    common = _common(operands)
     if common is None:
         return node
-    inner = build.apply(node.op, *bare, origin=node.origin)
-    return inner if common == shape else _apply(node, Expand(shape), canonical(inner))
+    result = build.apply(node.op, *operands, origin=node.origin)
+    return result if common == shape else _apply(node, Expand(shape), canonical(result))
 
 
 def _before_broadcast(x: Node, *, reshapes: bool) -> Node:
@@ -181,7 +184,7 @@ _EXPONENT = {"f16": 5, "bf16": 8, "f32": 8, "f64": 11}
 
 
 def holds(wide: DType, narrow: DType) -> bool:
-    """Whether every value of `narrow` is a value of `wide`, so that converting loses nothing.
+    """Whether every value of `narrow` is a value of `wide`, so that the cast is lossless.
 
     >>> from smelt.types.dtype import bf16, f16, f32, i8, i32
     >>> holds(f32, bf16), holds(bf16, f16), holds(f16, i8), holds(f32, i32)
@@ -210,33 +213,33 @@ def _reduce(node: Node) -> Node:
     (x,) = node.inputs
     single = [a for a in op.axes if x.type.shape[a] == 1]
     if single and not op.row.positional:
-        return _fold_of_one(node, op, x, single)
+        return _drop_unit_axes(node, op, x, single)
     if not op.axes and not op.row.positional:
-        return _one_step(node, op, x)
-    if isinstance(x.op, Permute) and _any_order(op, x):
+        return _reduce_nothing(node, op, x)
+    if isinstance(x.op, Permute) and _is_order_free(op, x):
         return _reduce_permuted(node, op, x.op, x.inputs[0])
     return node
 
 
-def _fold_of_one(node: Node, op: Reduce, x: Node, single: list[int]) -> Node:
-    """Axes of extent 1 are dropped; if no other is left, one step from the identity remains."""
-    kept = tuple(n for a, n in enumerate(x.type.shape) if a not in single)
+def _drop_unit_axes(node: Node, op: Reduce, x: Node, single: list[int]) -> Node:
+    """Drop reduction axes of extent 1; with no axis left, one step from the identity remains."""
+    shape = tuple(n for a, n in enumerate(x.type.shape) if a not in single)
     axes = tuple(a - sum(s < a for s in single) for a in op.axes if a not in single)
-    return _apply(node, Reduce(op.combine, axes), _apply(node, Reshape(kept), x))
+    return _apply(node, Reduce(op.combine, axes), _apply(node, Reshape(shape), x))
 
 
-def _one_step(node: Node, op: Reduce, x: Node) -> Node:
-    """What folding a single x gives: x itself; only adding floats turns -0 into 0."""
+def _reduce_nothing(node: Node, op: Reduce, x: Node) -> Node:
+    """Reduce over no axes: return x, except that a float sum turns -0 into 0."""
     dtype = node.type.dtype
-    wide = _apply(node, Cast(dtype), x)
+    value = _apply(node, Cast(dtype), x)
     if op.row.idempotent or not dtype.is_float:
-        return wide
-    number = build.constant(op.row.identity(dtype), dtype)
-    return _apply(node, Map(op.row.scalar), wide, canonical(number))
+        return value
+    identity = build.constant(op.row.identity(dtype), dtype)
+    return _apply(node, Map(op.row.scalar), value, canonical(identity))
 
 
-def _any_order(op: Reduce, x: Node) -> bool:
-    """Whether folding in another order gives the same bits."""
+def _is_order_free(op: Reduce, x: Node) -> bool:
+    """Whether reducing in another order gives the same bits."""
     if op.row.positional:
         return len(op.axes) == 1
     return op.row.idempotent or not x.type.dtype.is_float
@@ -244,13 +247,13 @@ def _any_order(op: Reduce, x: Node) -> bool:
 
 def _reduce_permuted(node: Node, op: Reduce, view: Permute, x: Node) -> Node:
     axes = tuple(sorted(view.perm[a] for a in op.axes))
-    left = [a for a in range(len(view.perm)) if a not in axes]
-    order = tuple(left.index(p) for a, p in enumerate(view.perm) if a not in op.axes)
+    remaining = [a for a in range(len(view.perm)) if a not in axes]
+    order = tuple(remaining.index(p) for a, p in enumerate(view.perm) if a not in op.axes)
     return _apply(node, Permute(order), _apply(node, Reduce(op.combine, axes), x))
 
 
 def _scan(node: Node) -> Node:
-    """A running fold along an axis of extent 1 is its operand."""
+    """Replace a scan along an axis of extent 1 by its operand."""
     op = node.op
     assert isinstance(op, Scan)
     (x,) = node.inputs
@@ -260,7 +263,7 @@ def _scan(node: Node) -> Node:
 
 
 def _contract(node: Node) -> Node:
-    """Permutations of the operands go into the index notation."""
+    """Absorb permutations of the operands into the index notation."""
     op = node.op
     assert isinstance(op, Contract)
     if not any(isinstance(x.op, Permute) for x in node.inputs):
@@ -274,14 +277,16 @@ def _contract(node: Node) -> Node:
         sides.append((x, terms))
     (x, left), (y, right) = sides
     new = replace(op, left=left, right=right)
-    if new.summed() != op.summed():  # another order of summation: not the same bits
+    if new.summed() != op.summed():  # another summation order would change the bits
         return node
     return _apply(node, new, x, y)
 
 
 def _gather(node: Node) -> Node:
-    """What stands at a place among the places is that place: what is asked of positions was asked
-    when the graph was made."""
+    """Replace a gather from an `iota` by its index.
+
+    Bounds of the index were checked when the graph was built.
+    """
     table, *index = node.inputs
     if not isinstance(table.op, Iota) or table.type.rank != 1:
         return node

@@ -1,19 +1,18 @@
-"""Whether what sums over windows make lies with its channels last, whatever the order it came in.
+"""Choose between channels-first (NCHW) and channels-last (NHWC) results of windowed contractions.
 
-    conv(x: [b,c,h,w])  ->  permute(.. depthwise(conv(x): [b,h,w,o]) ..)    if that is predicted
-                                                                            to be faster
+    conv(x: [b,c,h,w])  ->  permute(.. depthwise(conv(x): [b,h,w,o]) ..)    if predicted faster
 
-`layouts` keeps the order of the data.  But nobody outside sees the values between kernels, and
-kernels read and write the orders unequally well: sums over windows of each channel alone run along
-channels without a partly filled vector, short lines (7 x 7 places) fill no vectors, and a line per
-channel is a stream of memory for each.  With channels last weights are packed instead, in every
-call unless they are kept.  So the whole graph is tried with its windows' results turned, where
-their permutations meet no other they stay as kernels of their own, and what is predicted for both
-graphs decides.
+`smelt.passes.propagate_layouts` keeps the order of the data.  But callers do not see intermediate
+values, and kernels are not equally fast in both orders.  Depthwise convolutions vectorise along
+channels without a partly filled vector, whereas short image rows (7 x 7 pixels) fill no vectors,
+and with channels first each channel's row is a memory stream of its own.  Channels last costs
+packing of the weights instead, in every call unless they are prepacked.  So the pass builds the
+graph with channels-last windowed results, keeps permutations that do not cancel as kernels of their
+own, and compares the predicted times of both graphs.
 
-The prediction knows the sizes of the first call, and only what differs between the orders.  Where
-sums over places give gradients of weights, values are read in the one order and in the other:
-these graphs are left as they are.
+The prediction uses the sizes of the first call, and counts only costs that differ between the
+orders.  Graphs that contract computed values over pixels (gradients of weights) read values in both
+orders and are left unchanged.
 """
 
 from __future__ import annotations
@@ -37,61 +36,46 @@ __all__ = ["orders"]
 Sizes = Mapping[str, int]
 
 GUESS = 64
-"""A size that nobody gives."""
+"""Value of a size that is not known."""
 LANES = 16
-"""Elements of a vector, for what part of the last one is filled."""
+"""float32 elements of a vector (AVX-512)."""
 WORTH = 0.95
-"""Time of the turned graph, at most, as a part of the other's: predictions are not exact."""
+"""Choose channels last if its predicted time is at most this part of the other: predictions err."""
 
-# Nanoseconds of one core, from single kernels of networks (ResNet-18, MobileNetV2; batches of 1
-# and 8; AVX-512).  In microseconds, channels first and last; the third is last with weights that
-# are packed in the call:
-#
-#   each channel alone, 3 x 3     all channels, 1 x 1           all channels, 3 x 3
-#   8x32 of 112²   1191  1004     8x16->96 of 112²  2802  1639  64 of 56²  1030  930  1011, 8x:
-#   8x144 of 56²   1483  1390     8x32->16 of 112²  1265   552             8245 7673  8378
-#   8x192 of 28²    372   339     8x24->144 of 56²   806   793  128 of 28²  978  894   944
-#   8x576 of 14²/2  431   148     8x144->24 of 56²   982  1259             7669 7103  7165
-#   8x960 of 7²     297   155     8x160->960 of 7²   791   490  256 of 14² 1013  856   972
-#   96 of 56², 7x7  243   234     8x576->160 of 7²   465   302             7870 6782  6904
-#   144 of 56²      194   151     160->960 of 7²     137    87  512 of 7²  1288  927  2043
-#   576 of 14²/2     85    53     .. in the call             148             9485 6866  7947
-#
-# 3 colours to 64 channels, 7 x 7 by 2: 1074 and 976, 1219 from an image with its colours first;
-# a batch of 8: 8432, 8123, 9402.
-#
-# The third column is of weights that lie apart.  In squares, on a machine of 0.42 of the speed, 512
-# of 7² take 2850 instead of 6150, kept 2330; 256 of 14² 1980 instead of 3350, kept 1930; ResNet-18
-# 37.0 ms in the call, 34.7 kept, and 46.5 with channels first.
+# Costs are nanoseconds of one core, fitted to single convolutions of ResNet-18 and MobileNetV2
+# (batches of 1 and 8, float32, AVX-512).  Pairs are (channels first, channels last).
 FLOP = 1 / 270
-"""A multiplication or an addition of a product."""
+"""ns of one multiplication or addition of a contraction."""
 SUMS, WINDOWS = (1.10, 1.05), (1.08, 0.99)
-"""What products take of that at full vectors, channels first and last, and those of windows."""
+"""Factors on `FLOP` with full vectors: plain contractions, contractions over windows."""
 PARTLY = 0.75
-"""What part of vectors is filled, at least, for products of windows: more lines share them."""
+"""Minimum fill of vectors in contractions over windows, whose vectors span several image rows."""
 SUMS_BYTE, WINDOWS_BYTE = (0.022, 0.010), (0.040, 0.050)
-"""A byte of such a product's data and results: lines apart are streams of their own."""
+"""ns of a byte of the data and results of plain and windowed contractions."""
 STENCIL = ((0.25, 0.0088), (0.12, 0.0115))
-"""An element of a sum over a window of each channel alone, or of its data if these are more, and
-each product in it."""
+"""Depthwise convolutions: ns of an element (of the result or the data, whichever has more), and ns
+of each product."""
 PACKED, RUNS, KEPT = (0.06, 0.11), 0.026, 0.01
-"""A byte of weights of channels last: packed in the call (those of windows lie apart), the same
-where all taps of a channel lie side by side and are packed in squares, or read from what is kept
-packed."""
+"""ns of a byte of channels-last weights.
+
+`PACKED`: packed in the call (plain, windowed).  `RUNS`: packed in the call by tile transposes,
+where all taps of a channel are contiguous.  `KEPT`: read prepacked."""
 SEAM = 0.25
-"""An element of a product of windows whose data has its channels first, and whose weights are
-packed in the call: sums lie in lines of places and are gathered."""
+"""ns of an element of a windowed result computed from channels-first data with weights packed in
+the call: accumulators hold pixels of one channel, so the channels-last store gathers."""
 SQUARE = 0.15
-"""An element of such data where weights are kept packed, or channels are few: it is turned while it
-is packed."""
+"""ns of an element of channels-first data that is transposed while it is packed, as where weights
+are prepacked or channels are few."""
 COLOURS = 4
-"""Channels, at most, that are few."""
+"""Maximum number of input channels that count as few."""
 TURNED = 0.4
-"""An element that is turned."""
+"""ns of an element of a permutation kernel."""
 
 
 def orders(graph: Graph, sizes: Sizes | None = None, journal: Journal | None = None) -> Graph:
-    """The graph, or the one with the channels of its windows' results last.
+    """Move channels of windowed results last if that is predicted to be faster.
+
+    `sizes` are those of the first call.
 
     >>> from smelt.graph.text import parse, text
     >>> graph = parse('''graph f(x: f32[8,16,58,58], k: f32[16,3,3], w: f32[256,16]) {
@@ -108,114 +92,133 @@ def orders(graph: Graph, sizes: Sizes | None = None, journal: Journal | None = N
     windowed = [x for x in graph.nodes() if isinstance(x.op, Contract) and _windowed(x)]
     if not _is_read(graph, windowed) or any(all(map(_is_computed, x.inputs)) for x in windowed):
         return graph
-    turned = travelled(graph, CHANNELS_LAST)
-    if turned is graph:
+    channels_last = travelled(graph, CHANNELS_LAST)
+    if channels_last is graph:
         return graph
-    at = dict.fromkeys(size_names(graph), GUESS) | dict(sizes or {})
-    first, last = (_predicted(x, at) for x in (graph, turned))
+    known_sizes = dict.fromkeys(size_names(graph), GUESS) | dict(sizes or {})
+    first, last = (_predicted(x, known_sizes) for x in (graph, channels_last))
     chosen = last < WORTH * first
     if journal is not None:
         journal.record(OrderChosen(len(windowed), chosen, first, last))
-    return turned if chosen else graph
+    return channels_last if chosen else graph
 
 
 def _is_read(graph: Graph, windowed: Sequence[Node]) -> bool:
-    """Whether a sum or fold reads what windows make: else nothing of it lies between kernels, and
-    the one that makes it writes it in the order that is asked for."""
-    made = {*windowed}
-    for node in graph.nodes() if made else ():
-        if not made.isdisjoint(node.inputs):
+    """Whether a contraction or reduction reads what the windowed contractions compute.
+
+    Otherwise no such value is stored between kernels, and the kernel that computes it writes
+    whatever order is wanted.
+    """
+    derived = {*windowed}
+    for node in graph.nodes() if derived else ():
+        if not derived.isdisjoint(node.inputs):
             if isinstance(node.op, (Contract, Reduce)):
                 return True
-            made.add(node)
+            derived.add(node)
     return False
 
 
-def _predicted(graph: Graph, at: Sizes) -> float:
-    """Nanoseconds of what takes another time in another order.  How much may be kept between calls
-    is only known from a plan, but for what the settings allow."""
+def _predicted(graph: Graph, sizes: Sizes) -> float:
+    """Return the predicted ns of everything whose cost depends on the order.
+
+    Which constants are prepacked is known only after planning; here the knob CONSTANTS_EXTRA
+    decides.
+    """
     extra = knobs.CONSTANTS_EXTRA.get()
-    held = (x.type for x in graph.inputs if _is_constant(x))
-    kept = extra is None or sum(_count(t.shape, at) * t.dtype.itemsize for t in held) <= extra
-    total = sum(TURNED * _count(x.type.shape, at) for x in turned_values(graph))
+    constants = (x.type for x in graph.inputs if _is_constant(x))
+    prepacked = (
+        extra is None or sum(_count(t.shape, sizes) * t.dtype.itemsize for t in constants) <= extra
+    )
+    total = sum(TURNED * _count(x.type.shape, sizes) for x in turned_values(graph))
     for node in graph.nodes():
         if isinstance(node.op, Contract):
-            total += _contraction(node, at, kept=kept)
+            total += _contraction(node, sizes, prepacked=prepacked)
     return total
 
 
-def _contraction(node: Node, at: Sizes, *, kept: bool) -> float:
+def _contraction(node: Node, sizes: Sizes, *, prepacked: bool) -> float:
+    """Return the predicted ns of a contraction, or 0 where the order makes no difference."""
     op = node.op
     assert isinstance(op, Contract)
     sides = list(zip((op.left, op.right), node.inputs, strict=True))
     names = [{a for t in terms for a in axes_of(t)} for terms, _ in sides]
-    extents = {a: _at(n, at) for a, n in op.axis_extents(*(x.type for x in node.inputs)).items()}
+    extents = {
+        a: _extent(n, sizes) for a, n in op.axis_extents(*(x.type for x in node.inputs)).items()
+    }
 
     def count(axes: Sequence[str] | set[str]) -> int:
         return prod(extents[a] for a in axes)
 
-    for data in (0, 1):
-        (terms, x), own, other = sides[data], names[data], names[1 - data]
-        places = [a for a in op.out if a in own - other]
-        if len(places) < _PLACES:
+    for data in (0, 1):  # which operand is the image
+        (terms, x), data_axes, other = sides[data], names[data], names[1 - data]
+        pixels = [a for a in op.out if a in data_axes - other]
+        if len(pixels) < _MIN_PIXEL_AXES:
             continue
-        summed, fresh = count(op.summed()), count(set(op.out) - own)
-        each, channels = count(own & other & {*op.out}), op.out[-1] not in places
-        line = count(_last_run(op.out, places)) if not channels else max(fresh, each)
-        filled = line / (ceil(line / LANES) * LANES) if line else 1.0
+        product_terms, out_channels = count(op.summed()), count(set(op.out) - data_axes)
+        shared_channels, channels = count(data_axes & other & {*op.out}), op.out[-1] not in pixels
+        vector_length = (
+            count(_trailing_axes(op.out, pixels))
+            if not channels
+            else max(out_channels, shared_channels)
+        )
+        filled = vector_length / (ceil(vector_length / LANES) * LANES) if vector_length else 1.0
         inner = axes_of(terms[memory_order(x)[-1]])
-        read = _count(_source(x).type.shape, at)
-        across = channels and _windowed(node) and bool(set(inner) & set(places))
-        if {*op.out} <= own:  # of each channel alone
-            once, tap = STENCIL[channels]
-            most = max(read, count(op.out))
-            return most * once / filled + count(op.out) * tap * summed + TURNED * read * across
+        read = _count(_source(x).type.shape, sizes)
+        across = channels and _windowed(node) and bool(set(inner) & set(pixels))
+        if {*op.out} <= data_axes:  # depthwise
+            element_ns, term_ns = STENCIL[channels]
+            elements = max(read, count(op.out))
+            return (
+                elements * element_ns / filled
+                + count(op.out) * term_ns * product_terms
+                + TURNED * read * across
+            )
         weights, windowed = sides[1 - data][1], _windowed(node)
         if windowed:
             filled = max(filled, PARTLY)
         rates, byte = (WINDOWS, WINDOWS_BYTE) if windowed else (SUMS, SUMS_BYTE)
-        time = 2 * count(op.out) * summed * FLOP * rates[channels] / filled
+        time = 2 * count(op.out) * product_terms * FLOP * rates[channels] / filled
         nbytes = node.type.dtype.itemsize
         time += byte[channels] * nbytes * (read + count(op.out))
         if not channels:
             return time
-        held = kept and _is_constant(weights)
+        is_prepacked = prepacked and _is_constant(weights)
         if across:
-            turned = held or summed <= COLOURS * _taps(x)
-            time += SQUARE * read if turned else SEAM * count(op.out)
+            transposes = is_prepacked or product_terms <= COLOURS * _taps(x)
+            time += SQUARE * read if transposes else SEAM * count(op.out)
         taps = {a for d in {*range(len(terms))} - {*memory_order(x)} for a in axes_of(terms[d])}
-        runs = windowed and _lies_in_runs(*sides[1 - data], {*op.summed()}, taps)
+        runs = windowed and _has_contiguous_taps(*sides[1 - data], {*op.summed()}, taps)
         rate = RUNS if runs else PACKED[windowed]
-        rate = KEPT if held else rate
-        return time + rate * nbytes * _count(weights.type.shape, at)
+        rate = KEPT if is_prepacked else rate
+        return time + rate * nbytes * _count(weights.type.shape, sizes)
     return 0.0
 
 
-def _lies_in_runs(
+def _has_contiguous_taps(
     terms: tuple[Index, ...], weights: Node, summed: set[str], taps: set[str]
 ) -> bool:
-    """Whether weights lie channel by channel along the sum, all taps of each side by side."""
+    """Whether weights are contiguous along the reduction axes, with the taps innermost."""
     order = [a for d in memory_order(weights) for a in axes_of(terms[d])]
-    run = order[-len(summed) :]
-    return {*run} == summed and {*run[1:]} == taps
+    innermost = order[-len(summed) :]
+    return {*innermost} == summed and {*innermost[1:]} == taps
 
 
-_PLACES = 2
-"""Axes that the data alone has, at least: a batch and what a window slides along."""
+_MIN_PIXEL_AXES = 2
+"""Minimum number of result axes of the image alone: a batch and what a window slides along."""
 
 
-def _last_run(out: tuple[str, ...], places: list[str]) -> list[str]:
-    """The axes that end the result, all of them places: lines are merged."""
-    run: list[str] = []
+def _trailing_axes(out: tuple[str, ...], pixels: list[str]) -> list[str]:
+    """Return the axes at the end of the result that are all pixels; vectors span merged rows."""
+    axes: list[str] = []
     for a in reversed(out):
-        if a not in places:
+        if a not in pixels:
             break
-        run.append(a)
-    return run
+        axes.append(a)
+    return axes
 
 
 def _window(x: Node) -> Node | None:
-    """The window that a value is, turned or not."""
+    """Return the window view that a value is, behind permutations."""
     while isinstance(x.op, Permute):
         x = x.inputs[0]
     return x if isinstance(x.op, Window) else None
@@ -228,12 +231,12 @@ def _source(x: Node) -> Node:
 
 
 def _taps(x: Node) -> int:
-    """Positions of the windows that a value is of."""
-    found = 1
+    """Return the number of positions in a window."""
+    count = 1
     while isinstance(x.op, (Window, Permute)):
-        found *= x.op.extent if isinstance(x.op, Window) else 1
+        count *= x.op.extent if isinstance(x.op, Window) else 1
         x = x.inputs[0]
-    return found
+    return count
 
 
 def _windowed(node: Node) -> bool:
@@ -241,7 +244,7 @@ def _windowed(node: Node) -> bool:
 
 
 def _root(x: Node) -> Node:
-    """What a view is a view of, its first operand where it has several."""
+    """Return the value behind all views (their first operand where they have several)."""
     while x.op.is_view and x.inputs:
         x = x.inputs[0]
     return x
@@ -257,8 +260,8 @@ def _is_constant(x: Node) -> bool:
 
 
 def _count(shape: Sequence[Index], at: Sizes) -> int:
-    return prod(_at(n, at) for n in shape)
+    return prod(_extent(n, at) for n in shape)
 
 
-def _at(n: Index, at: Sizes) -> int:
+def _extent(n: Index, at: Sizes) -> int:
     return n if isinstance(n, int) else int(evaluate(n, at))

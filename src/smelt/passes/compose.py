@@ -1,11 +1,11 @@
-"""Nested views as one view: what canonicalisation knows about index maps.
+"""Compose nested views into one; canonicalisation applies these rules.
 
-The order that views are brought into, from the input outwards: slice and flip, permute, reshape,
+Views are brought into this order, from the input outwards: slice and flip, permute, reshape,
 expand.  A broadcast number (an `Expand` of a constant) stays one under every view.
 
-Each function takes a node of one kind of view and gives a simpler node of the same type, or the
-node itself.  Extents are compared as expressions: what cannot be seen to be equal is left alone,
-and everything holds for sizes of 0 too.
+Each function takes a node of one kind of view and returns a simpler node of the same type, or the
+node itself.  Extents are compared as expressions: views are left alone where equality cannot be
+proven, and every rule also holds for sizes of 0.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from smelt.types.tensor import Shape
 
 
 def splat(node: Node) -> Node | None:
-    """The constant that every element of `node` is, if that can be seen."""
+    """Return the constant that every element of `node` equals, or None if that cannot be seen."""
     if isinstance(node.op, Expand):
         node = node.inputs[0]
     return node if isinstance(node.op, Constant) else None
 
 
 def at_least(a: Index, b: Index) -> bool:
-    """a >= b by a constant: certain for every value of the sizes."""
+    """Whether a >= b by a constant, hence for every value of the sizes."""
     d = sub(a, b)
     return isinstance(d, int) and d >= 0
 
 
 def permute(node: Node) -> Node:
-    """Trivial or nested permutations; those that only move axes of extent 1 are reshapes."""
+    """Simplify trivial or nested permutations; moving only axes of extent 1 becomes a reshape."""
     (x,) = node.inputs
     op = node.op
     assert isinstance(op, Permute)
@@ -44,43 +44,45 @@ def permute(node: Node) -> Node:
         return x
     if isinstance(x.op, Permute):
         inner = x.op.perm
-        return _like(node, Permute(tuple(inner[p] for p in perm)), x.inputs[0])
-    real = [p for p in perm if x.type.shape[p] != 1]
-    if real == sorted(real):
-        return _like(node, Reshape(node.type.shape), x)
+        return _view(node, Permute(tuple(inner[p] for p in perm)), x.inputs[0])
+    moved_axes = [p for p in perm if x.type.shape[p] != 1]
+    if moved_axes == sorted(moved_axes):
+        return _view(node, Reshape(node.type.shape), x)
     if isinstance(x.op, Expand):
         y = lifted(x.inputs[0], x.type.rank)
-        return _like(node, Expand(node.type.shape), _like(node, op, y))
+        return _view(node, Expand(node.type.shape), _view(node, op, y))
     return node
 
 
 def reshape(node: Node) -> Node:
-    """Trivial or nested reshapes; dimensions of 1 that come and go move under a broadcast."""
+    """Simplify trivial or nested reshapes, and move unit dimensions below a broadcast."""
     (x,) = node.inputs
     shape = node.type.shape
     if shape == x.type.shape:
         return x
     if isinstance(x.op, Reshape):
-        return _like(node, Reshape(shape), x.inputs[0])
+        return _view(node, Reshape(shape), x.inputs[0])
     if isinstance(x.op, Expand):
         inner = unit_reshape(x.inputs[0], x.type.shape, shape)
         if inner is not None:
-            return _like(node, Expand(shape), inner)
-    return _turned_apart(node, x) if isinstance(x.op, Permute) else node
+            return _view(node, Expand(shape), inner)
+    return _split_permuted_reshape(node, x) if isinstance(x.op, Permute) else node
 
 
-def _turned_apart(node: Node, turned: Node) -> Node:
-    """Axes that were merged, turned and reshaped are turned one by one, and merged once."""
-    (merged,), op = turned.inputs, turned.op
-    groups = _merged(merged.inputs[0].type.shape, merged.type.shape) if merged.inputs else None
+def _split_permuted_reshape(node: Node, permuted: Node) -> Node:
+    """Permute the unmerged axes of a merged, permuted and reshaped value, and reshape once."""
+    (merged,), op = permuted.inputs, permuted.op
+    groups = (
+        _merged_groups(merged.inputs[0].type.shape, merged.type.shape) if merged.inputs else None
+    )
     if groups is None or not isinstance(merged.op, Reshape) or not isinstance(op, Permute):
         return node
     perm = tuple(a for p in op.perm for a in groups[p])
-    return _like(node, node.op, _like(turned, Permute(perm), merged.inputs[0]))
+    return _view(node, node.op, _view(permuted, Permute(perm), merged.inputs[0]))
 
 
-def _merged(old: Shape, new: Shape) -> list[list[int]] | None:
-    """For each axis of `new`, which neighbouring axes of `old` it is the product of, if any."""
+def _merged_groups(old: Shape, new: Shape) -> list[list[int]] | None:
+    """Return the adjacent axes of `old` merged into each axis of `new`, or None."""
     groups: list[list[int]] = []
     a = 0
     for n in new:
@@ -98,39 +100,39 @@ def _merged(old: Shape, new: Shape) -> list[list[int]] | None:
 
 
 def unit_reshape(y: Node, old: Shape, new: Shape) -> Node | None:
-    """y, which broadcasts to `old`, reshaped so that it broadcasts to `new` in the same way.
+    """Reshape y, which broadcasts to `old`, so that it broadcasts to `new` in the same way.
 
-    Possible where `old` and `new` differ in dimensions of 1 only.
+    Returns None unless `old` and `new` differ in dimensions of 1 only.
     """
-    kept = [a for a, n in enumerate(old) if n != 1]
-    places = [a for a, n in enumerate(new) if n != 1]
-    if [old[a] for a in kept] != [new[a] for a in places]:
+    old_axes = [a for a, n in enumerate(old) if n != 1]
+    new_axes = [a for a, n in enumerate(new) if n != 1]
+    if [old[a] for a in old_axes] != [new[a] for a in new_axes]:
         return None
     source: Shape = (*(1,) * (len(old) - y.type.rank), *y.type.shape)
     shape: list[Index] = [1] * len(new)
-    for a, place in zip(kept, places, strict=True):
-        shape[place] = source[a]
+    for a, new_axis in zip(old_axes, new_axes, strict=True):
+        shape[new_axis] = source[a]
     first = next((k for k, n in enumerate(shape) if n != 1), len(shape))
     target = tuple(shape[first:])
-    return _like(y, Reshape(target), y)
+    return _view(y, Reshape(target), y)
 
 
 def expand(node: Node) -> Node:
-    """Trivial or nested broadcasts; dimensions of 1 in front are added by the broadcast itself."""
+    """Simplify trivial or nested broadcasts; the broadcast itself adds leading unit dimensions."""
     (x,) = node.inputs
     shape = node.type.shape
     if shape == x.type.shape:
         return x
     if isinstance(x.op, Expand) or adds_leading_ones(x):
-        return _like(node, Expand(shape), x.inputs[0])
+        return _view(node, Expand(shape), x.inputs[0])
     first = next((k for k, n in enumerate(x.type.shape) if n != 1), x.type.rank)
-    if first:  # [1,n] -> [m,n]: the rank-1 operand says the same
-        return _like(node, Expand(shape), _like(node, Reshape(x.type.shape[first:]), x))
+    if first:  # [1,n] -> [m,n] is [n] -> [m,n]
+        return _view(node, Expand(shape), _view(node, Reshape(x.type.shape[first:]), x))
     return node
 
 
 def adds_leading_ones(x: Node) -> bool:
-    """A reshape of [n,m] to [1,n,m]."""
+    """Whether x is a reshape that only adds leading dimensions of 1."""
     if not isinstance(x.op, Reshape):
         return False
     source, shape = x.inputs[0].type.shape, x.type.shape
@@ -139,12 +141,12 @@ def adds_leading_ones(x: Node) -> bool:
 
 
 def slice_(node: Node) -> Node:
-    """Whole or nested slices; slices of what other views leave in place."""
+    """Simplify trivial or nested slices, and move slices below other views."""
     (x,) = node.inputs
     op = node.op
     assert isinstance(op, Slice)
-    whole = all(s == 0 for s in op.starts) and all(s == 1 for s in op.steps)
-    if whole and op.sizes == x.type.shape:
+    from_start = all(s == 0 for s in op.starts) and all(s == 1 for s in op.steps)
+    if from_start and op.sizes == x.type.shape:
         return x
     inner = x.op
     if isinstance(inner, Slice):
@@ -152,22 +154,22 @@ def slice_(node: Node) -> Node:
             add(a, mul(b, s)) for a, b, s in zip(inner.starts, op.starts, inner.steps, strict=True)
         )
         steps = tuple(a * b for a, b in zip(inner.steps, op.steps, strict=True))
-        return _like(node, Slice(starts, op.sizes, steps), x.inputs[0])
+        return _view(node, Slice(starts, op.sizes, steps), x.inputs[0])
     if isinstance(inner, Flip):
-        turned = [
+        ranges = [
             (sub(sub(n, 1), start), -step) if a in inner.axes else (start, step)
             for a, (n, start, step) in enumerate(zip(x.type.shape, op.starts, op.steps))
         ]
-        starts, steps = tuple(t[0] for t in turned), tuple(t[1] for t in turned)
-        return _like(node, Slice(starts, op.sizes, steps), x.inputs[0])
+        starts, steps = tuple(t[0] for t in ranges), tuple(t[1] for t in ranges)
+        return _view(node, Slice(starts, op.sizes, steps), x.inputs[0])
     if isinstance(inner, Permute):
         back = [inner.perm.index(a) for a in range(len(inner.perm))]
-        box = Slice(
+        region = Slice(
             tuple(op.starts[b] for b in back),
             tuple(op.sizes[b] for b in back),
             tuple(op.steps[b] for b in back),
         )
-        return _like(node, inner, _like(node, box, x.inputs[0]))
+        return _view(node, inner, _view(node, region, x.inputs[0]))
     if isinstance(inner, Expand):
         return _slice_of_expand(node, op, x.inputs[0])
     if isinstance(inner, Pad):
@@ -177,12 +179,14 @@ def slice_(node: Node) -> Node:
 
 def _slice_of_expand(node: Node, op: Slice, y: Node) -> Node:
     lead = node.type.rank - y.type.rank
-    picks = [
+    ranges = [
         (0, 1, 1) if n == 1 else (op.starts[lead + a], op.sizes[lead + a], op.steps[lead + a])
         for a, n in enumerate(y.type.shape)
     ]
-    box = Slice(tuple(p[0] for p in picks), tuple(p[1] for p in picks), tuple(p[2] for p in picks))
-    return _like(node, Expand(op.sizes), _like(node, box, y))
+    region = Slice(
+        tuple(p[0] for p in ranges), tuple(p[1] for p in ranges), tuple(p[2] for p in ranges)
+    )
+    return _view(node, Expand(op.sizes), _view(node, region, y))
 
 
 def _last(start: Index, count: Index, step: int) -> Index:
@@ -190,7 +194,7 @@ def _last(start: Index, count: Index, step: int) -> Index:
 
 
 def _inside(start: Index, count: Index, step: int, begin: Index, end: Index) -> bool:
-    """Whether every position of a range lies in begin .. end-1."""
+    """Whether every position of a range lies in [begin, end)."""
     low, high = start, _last(start, count, step)
     if step < 0:
         low, high = high, low
@@ -198,28 +202,28 @@ def _inside(start: Index, count: Index, step: int, begin: Index, end: Index) -> 
 
 
 def _slice_of_pad(node: Node, op: Slice, pad_: Pad, y: Node) -> Node:
-    picks = list(zip(op.starts, op.sizes, op.steps, pad_.low, y.type.shape, strict=True))
+    ranges = list(zip(op.starts, op.sizes, op.steps, pad_.low, y.type.shape, strict=True))
     ends = map(add, map(add, pad_.low, y.type.shape), pad_.high)
     if any(
         _inside(s, c, t, 0, low) or _inside(s, c, t, add(low, n), end)
-        for (s, c, t, low, n), end in zip(picks, ends, strict=True)
+        for (s, c, t, low, n), end in zip(ranges, ends, strict=True)
     ):
-        margin = build.constant(pad_.value, node.type.dtype, node.origin)
-        return _like(node, Expand(op.sizes), margin)
-    if not all(_inside(s, c, t, low, add(low, n)) for s, c, t, low, n in picks):
-        return _less_margin(node, op, pad_, y)
+        padding = build.constant(pad_.value, node.type.dtype, node.origin)
+        return _view(node, Expand(op.sizes), padding)
+    if not all(_inside(s, c, t, low, add(low, n)) for s, c, t, low, n in ranges):
+        return _shrink_padding(node, op, pad_, y)
     starts = tuple(sub(s, low) for s, low in zip(op.starts, pad_.low, strict=True))
-    return _like(node, Slice(starts, op.sizes, op.steps), y)
+    return _view(node, Slice(starts, op.sizes, op.steps), y)
 
 
-def _less_margin(node: Node, op: Slice, pad_: Pad, y: Node) -> Node:
-    """A part that keeps all but some of the margins has smaller ones."""
+def _shrink_padding(node: Node, op: Slice, pad_: Pad, y: Node) -> Node:
+    """Reduce the padding where a slice keeps the whole array and part of its padding."""
     ends = map(add, op.starts, op.sizes)
     low = tuple(map(sub, pad_.low, op.starts))
     high = tuple(sub(end, add(a, n)) for end, a, n in zip(ends, pad_.low, y.type.shape))
     if any(step != 1 for step in op.steps) or not all(at_least(n, 0) for n in (*low, *high)):
         return node
-    return _like(node, Pad(low, high, pad_.value), y)
+    return _view(node, Pad(low, high, pad_.value), y)
 
 
 def _slice_of_concat(node: Node, op: Slice, concat_: Concat, pieces: tuple[Node, ...]) -> Node:
@@ -229,43 +233,43 @@ def _slice_of_concat(node: Node, op: Slice, concat_: Concat, pieces: tuple[Node,
         end = add(begin, piece.type.shape[a])
         if _inside(op.starts[a], op.sizes[a], op.steps[a], begin, end):
             starts = (*op.starts[:a], sub(op.starts[a], begin), *op.starts[a + 1 :])
-            return _like(node, Slice(starts, op.sizes, op.steps), piece)
+            return _view(node, Slice(starts, op.sizes, op.steps), piece)
         begin = end
     return node
 
 
 def flip(node: Node) -> Node:
-    """Axes of extent 1 are not turned, axes turned twice neither; a flipped slice is a slice."""
+    """Simplify flips: drop repeated axes and double flips, and fold a flip into a slice."""
     (x,) = node.inputs
     op = node.op
     assert isinstance(op, Flip)
-    still = _repeated(x)
-    axes = tuple(sorted({a for a in op.axes if x.type.shape[a] != 1 and a not in still}))
+    repeated = _broadcast_axes(x)
+    axes = tuple(sorted({a for a in op.axes if x.type.shape[a] != 1 and a not in repeated}))
     if not axes:
         return x
     if isinstance(x.op, Flip):
-        return _like(node, Flip(tuple(sorted({*axes} ^ {*x.op.axes}))), x.inputs[0])
+        return _view(node, Flip(tuple(sorted({*axes} ^ {*x.op.axes}))), x.inputs[0])
     if isinstance(x.op, Slice):
-        box = x.op
-        turned = [
+        region = x.op
+        ranges = [
             (_last(start, count, step), -step) if a in axes else (start, step)
-            for a, (start, count, step) in enumerate(zip(box.starts, box.sizes, box.steps))
+            for a, (start, count, step) in enumerate(zip(region.starts, region.sizes, region.steps))
         ]
-        starts, steps = tuple(t[0] for t in turned), tuple(t[1] for t in turned)
-        return _like(node, Slice(starts, box.sizes, steps), x.inputs[0])
+        starts, steps = tuple(t[0] for t in ranges), tuple(t[1] for t in ranges)
+        return _view(node, Slice(starts, region.sizes, steps), x.inputs[0])
     if isinstance(x.op, Permute):
         inner = Flip(tuple(sorted(x.op.perm[a] for a in axes)))
-        return _like(node, x.op, _like(node, inner, x.inputs[0]))
+        return _view(node, x.op, _view(node, inner, x.inputs[0]))
     if isinstance(x.op, Expand):
         y = x.inputs[0]
         lead = x.type.rank - y.type.rank
         inner = Flip(tuple(a - lead for a in axes))
-        return _like(node, Expand(x.type.shape), _like(node, inner, y))
-    return node if axes == op.axes else _like(node, Flip(axes), x)
+        return _view(node, Expand(x.type.shape), _view(node, inner, y))
+    return node if axes == op.axes else _view(node, Flip(axes), x)
 
 
-def _repeated(x: Node) -> set[int]:
-    """Axes along which a broadcast repeats one element."""
+def _broadcast_axes(x: Node) -> set[int]:
+    """Return the axes along which a broadcast repeats one element."""
     if not isinstance(x.op, Expand):
         return set()
     y = x.inputs[0]
@@ -274,28 +278,30 @@ def _repeated(x: Node) -> set[int]:
 
 
 def pad(node: Node) -> Node:
-    """Empty or nested margins of one value, and margins of what is turned."""
+    """Simplify empty or nested padding with one value, and move padding below a permutation."""
     (x,) = node.inputs
     op = node.op
     assert isinstance(op, Pad)
     if all(m == 0 for m in (*op.low, *op.high)):
         return x
-    same = Constant(op.value, x.type.dtype)
-    if isinstance(x.op, Pad) and Constant(x.op.value, x.type.dtype) == same:
+    constant = Constant(op.value, x.type.dtype)
+    if isinstance(x.op, Pad) and Constant(x.op.value, x.type.dtype) == constant:
         low = tuple(add(a, b) for a, b in zip(op.low, x.op.low, strict=True))
         high = tuple(add(a, b) for a, b in zip(op.high, x.op.high, strict=True))
-        return _like(node, Pad(low, high, op.value), x.inputs[0])
+        return _view(node, Pad(low, high, op.value), x.inputs[0])
     if isinstance(x.op, Permute):
-        # If somebody writes it, then in the order of what it is read from.
+        # So a padded copy that has to be stored is written in its source's memory order.
         back = [x.op.perm.index(a) for a in range(len(x.op.perm))]
         inner = Pad(tuple(op.low[b] for b in back), tuple(op.high[b] for b in back), op.value)
-        return _like(node, x.op, _like(node, inner, x.inputs[0]))
+        return _view(node, x.op, _view(node, inner, x.inputs[0]))
     return node
 
 
 def concat(node: Node) -> Node:
-    """Flattened, without empty pieces; neighbouring slices of one value are one slice, and pieces
-    turned alike are joined and turned."""
+    """Simplify concatenation: flatten it, drop empty pieces, join adjacent slices.
+
+    Pieces with one common permutation are concatenated before it.
+    """
     op = node.op
     assert isinstance(op, Concat)
     a = op.axis
@@ -303,26 +309,26 @@ def concat(node: Node) -> Node:
     for x in node.inputs:
         inner = x.inputs if isinstance(x.op, Concat) and x.op.axis == a else (x,)
         pieces += [piece for piece in inner if piece.type.shape[a] != 0]
-    joined: list[Node] = []
+    merged: list[Node] = []
     for piece in pieces:
-        both = _adjacent(joined[-1], piece, a) if joined else None
-        if both is None:
-            joined.append(piece)
+        combined = _adjacent(merged[-1], piece, a) if merged else None
+        if combined is None:
+            merged.append(piece)
         else:
-            joined[-1] = both
-    if not joined:
+            merged[-1] = combined
+    if not merged:
         return node.inputs[0]
-    if len(joined) == 1:
-        return joined[0]
-    views = {x.op for x in joined}
+    if len(merged) == 1:
+        return merged[0]
+    views = {x.op for x in merged}
     if len(views) == 1 and isinstance(view := views.pop(), Permute):
-        inner = _like(node, Concat(view.perm[a]), *(x.inputs[0] for x in joined))
-        return _like(node, view, inner)
-    return node if tuple(joined) == node.inputs else _like(node, op, *joined)
+        inner = _view(node, Concat(view.perm[a]), *(x.inputs[0] for x in merged))
+        return _view(node, view, inner)
+    return node if tuple(merged) == node.inputs else _view(node, op, *merged)
 
 
 def _adjacent(left: Node, right: Node, a: int) -> Node | None:
-    """Two slices of one value that follow one another along axis `a`, as one."""
+    """Join two slices of one value that are adjacent along axis `a`."""
     p, q = left.op, right.op
     if not (isinstance(p, Slice) and isinstance(q, Slice)) or left.inputs != right.inputs:
         return None
@@ -332,19 +338,19 @@ def _adjacent(left: Node, right: Node, a: int) -> Node | None:
     if any(p.starts[b] != q.starts[b] or p.sizes[b] != q.sizes[b] for b in others):
         return None
     sizes = (*p.sizes[:a], add(p.sizes[a], q.sizes[a]), *p.sizes[a + 1 :])
-    return _like(left, Slice(p.starts, sizes, p.steps), *left.inputs)
+    return _view(left, Slice(p.starts, sizes, p.steps), *left.inputs)
 
 
 def stop(node: Node) -> Node:
-    """Nothing is differentiated after the passes: a value that counts as constant is a value."""
+    """Drop `stop`: nothing is differentiated after the passes."""
     return node.inputs[0]
 
 
 def lifted(x: Node, rank: int) -> Node:
-    """x with dimensions of 1 in front, so that it has `rank` of them."""
+    """Add leading dimensions of 1 to x until its rank is `rank`."""
     if x.type.rank == rank:
         return x
-    return _like(x, Reshape((*(1,) * (rank - x.type.rank), *x.type.shape)), x)
+    return _view(x, Reshape((*(1,) * (rank - x.type.rank), *x.type.shape)), x)
 
 
 VIEWS: dict[type[TensorOp], Callable[[Node], Node]] = {
@@ -360,16 +366,16 @@ VIEWS: dict[type[TensorOp], Callable[[Node], Node]] = {
 
 
 def settle(node: Node) -> Node:
-    """The node's simplest form: `VIEWS` applied until nothing changes."""
+    """Apply `VIEWS` to a node until nothing changes."""
     while (view := VIEWS.get(type(node.op))) is not None:
-        node, before = _repeated_number(node) or view(node), node
+        node, before = _view_of_splat(node) or view(node), node
         if node is before:
             break
     return node
 
 
-def _repeated_number(node: Node) -> Node | None:
-    """A view of one repeated number is that number repeated."""
+def _view_of_splat(node: Node) -> Node | None:
+    """Return a view of one repeated number as that number broadcast, or None."""
     op = node.op
     constants = {c.op if c else None for c in map(splat, node.inputs)}
     if isinstance(op, Pad):
@@ -377,9 +383,9 @@ def _repeated_number(node: Node) -> Node | None:
     if len(constants) != 1 or (isinstance(op, Expand) and not node.inputs[0].inputs):
         return None
     number = splat(node.inputs[0])
-    return number and _like(node, Expand(node.type.shape), number)
+    return number and _view(node, Expand(node.type.shape), number)
 
 
-def _like(node: Node, op: TensorOp, *inputs: Node) -> Node:
-    """A view on the way to `node`, itself settled."""
+def _view(node: Node, op: TensorOp, *inputs: Node) -> Node:
+    """Apply a view with the origin of `node`, and simplify it."""
     return settle(build.apply(op, *inputs, origin=node.origin))

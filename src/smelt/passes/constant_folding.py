@@ -1,6 +1,6 @@
-"""Constant folding: what depends on no input is computed once, by the interpreter.
+"""Evaluate operators on constants at compile time, with the reference interpreter.
 
-Results must be numbers, alone or repeated over a shape: the Graph has no constant arrays.
+Results must be single numbers, possibly broadcast: a Graph has no constant arrays.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from smelt.passes.simplify import number_of
 from smelt.types.dtype import bool_
 
 LIMIT = 4096
-"""Elements of a value that may be computed while compiling."""
+"""Maximum number of elements of a value that is evaluated at compile time."""
 
 
 def fold(graph: Graph) -> Graph:
     """Evaluate operators on constants.
 
-    What an operator makes of one of two numbers is one of two numbers: a mask means the same
-    however it is spelled, as `tril(ones) == 0` or `(1 - keep) * -1e9`.  Where others read those
-    numbers, too, only if what chooses takes no memory beside them.
+    An operator applied to a select between two numbers is a select between two other numbers, so
+    that a mask reads the same however it is spelled, as `tril(ones) == 0` or `(1 - keep) * -1e9`.
+    If the select has other readers, it is rewritten only where its mask takes no memory of its own.
 
     >>> from smelt.graph.text import parse, text
     >>> print(
@@ -58,7 +58,7 @@ def fold(graph: Graph) -> Graph:
     def change(node: Node, old: Node) -> Node:
         value = _value(node, values)
         if value is None:
-            return _of_two(node, [reads[x] for x in old.inputs])
+            return _map_select(node, [reads[x] for x in old.inputs])
         new = node if splat(node) else _as_number(node, value)
         values[new] = value
         return new
@@ -67,7 +67,7 @@ def fold(graph: Graph) -> Graph:
 
 
 def _value(node: Node, values: dict[Node, Array]) -> Array | None:
-    """The elements of a small value that depends on no input."""
+    """Return the elements of a small value that depends on no input, or None."""
     if not node.op.fusible or (not node.op.is_source and not node.inputs):
         return None
     operands = [values.get(x) for x in node.inputs]
@@ -77,11 +77,11 @@ def _value(node: Node, values: dict[Node, Array]) -> Array | None:
     try:
         return evaluate_node(node, [x for x in operands if x is not None], {})
     except (IndexError, KeyError, SmeltError, ValueError):
-        return None  # a size that is known at the call only, or a mistake that belongs there
+        return None  # a size known only at the call, or an error to be raised there
 
 
 def _as_number(node: Node, value: Array) -> Node:
-    """The node as one number repeated, if all elements have the same bits."""
+    """Return the node as a broadcast number if all elements have the same bits."""
     if value.size == 0 or value.tobytes() != value.flat[0].tobytes() * value.size:
         return node
     number = build.constant(number_of(value.reshape(-1)[:1]), node.type.dtype, node.origin)
@@ -90,32 +90,34 @@ def _as_number(node: Node, value: Array) -> Node:
     return build.apply(Expand(node.type.shape), number, origin=node.origin)
 
 
-def _of_two(node: Node, reads: list[int]) -> Node:
-    """An operator on a choice of two numbers as a choice of what it makes of either; `reads` is
-    how often each operand is read."""
+def _map_select(node: Node, reads: list[int]) -> Node:
+    """Move an elementwise operator into both sides of a select between numbers.
+
+    `reads` gives for each operand how often it is read.
+    """
     varying = {x for x in node.inputs if splat(x) is None}
     scalar = isinstance(node.op, Cast) or (isinstance(node.op, Map) and not node.op.row.chooses)
     if not scalar or len(varying) != 1:
         return node
     (x,) = varying
-    found = _sides(x)
-    if found is None or x.type.shape != node.type.shape:
+    selected = _select_of_numbers(x)
+    if selected is None or x.type.shape != node.type.shape:
         return node
-    mask, *sides = found
-    alone = reads[node.inputs.index(x)] == 1
-    if not (alone or isinstance(mask.op, Input) or _is_of_places(mask)):
+    mask, *sides = selected
+    only_reader = reads[node.inputs.index(x)] == 1
+    if not (only_reader or isinstance(mask.op, Input) or _depends_on_indices(mask)):
         return node
-    made: list[Node] = []
+    results: list[Node] = []
     for side in sides:
         numbers = [splat(side if n is x else n) for n in node.inputs]
         one = build.apply(node.op, *(n for n in numbers if n is not None), origin=node.origin)
         value = evaluate_node(one, [n.op.reference({}) for n in one.inputs], {})
-        made.append(_as_number(one, value))
-    return build.map(CHOICE, mask, *made, origin=node.origin)
+        results.append(_as_number(one, value))
+    return build.map(CHOICE, mask, *results, origin=node.origin)
 
 
-def _is_of_places(mask: Node) -> bool:
-    """Whether a value depends on positions alone."""
+def _depends_on_indices(mask: Node) -> bool:
+    """Whether a value depends on indices alone."""
     stack, seen = [mask], {mask}
     while stack:
         node = stack.pop()
@@ -126,8 +128,11 @@ def _is_of_places(mask: Node) -> bool:
     return True
 
 
-def _sides(x: Node) -> tuple[Node, Node, Node] | None:
-    """The mask and the two numbers of a choice of numbers; a truth value as a number is one too."""
+def _select_of_numbers(x: Node) -> tuple[Node, Node, Node] | None:
+    """Return the mask and both numbers of a select between numbers, or None.
+
+    A cast of a boolean to a number counts as a select between 1 and 0.
+    """
     if isinstance(x.op, Map) and x.op.row.chooses:
         mask, one, other = x.inputs
         high, low = splat(one), splat(other)

@@ -1,7 +1,7 @@
-"""What depends on constant inputs alone, cut off from the graph: it is computed once, not per call.
+"""Split off the subgraph that depends on constant inputs alone, so that it runs once.
 
-A graph whose inputs are partly constant is two programs: a *prelude*, which reads nothing else, and
-the rest, which reads the prelude's results as further inputs.
+A graph whose inputs are partly constant becomes two programs: *preludes*, which read constant
+inputs only, and the rest, which reads the preludes' results as further inputs.
 
     graph f(x: f32[n,8], w: f32[4,8] constant) {        graph f(x, w, held: f32[4,8] constant) {
       a = exp(w)                                          c = contract(x, held)
@@ -9,11 +9,11 @@ the rest, which reads the prelude's results as further inputs.
       return c                                          }
     }                                                   and held = exp(w), once
 
-A value is held where it is worth it: it stands for work, and holding it takes no more memory than
-the constants it comes from (so that 4-bit weights stay 4-bit weights).  Views cost nothing and stay
-where they are, unless they deal elements out in rounds (the taps of a transposed convolution).
-What depends on sizes that a call tells is never held, nor what is `refused` because there is no
-room for it; what that comes from may be held then.
+A value is hoisted where that pays: it stands for enough work, and takes no more memory than the
+constants it comes from (so that 4-bit weights stay 4-bit weights).  Views cost nothing and stay in
+the graph, unless they interleave elements (the taps of a transposed convolution).  Values that
+depend on symbolic sizes are never hoisted, nor those in `refused`, for which there is no room;
+their own constant operands may still be.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from smelt.types.expr import Expr, Index, add, atoms, axis, floordiv, mul, size,
 from smelt.types.tensor import TensorType
 
 SMALL_BYTES = 1 << 16
-"""A value up to this size may be larger than the constants it comes from."""
+"""A value of at most so many bytes may be larger than the constants it comes from."""
 LEAST_WORK = 4096
-"""Elements computed for a value below which it is not worth another argument."""
+"""Minimum elements read and written for a value that is worth an argument of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A graph without its prelude, and the prelude: a graph with one output for each held value."""
+    """A graph without its constant subgraph, and a prelude for each hoisted value."""
 
     graph: Graph
-    """Its inputs are those of the whole, then one for each part."""
+    """The rest: inputs of the original graph, then one for each prelude."""
     parts: tuple[Graph, ...]
-    """Their inputs are constant inputs of the whole."""
+    """The preludes; their inputs are constant inputs of the original graph."""
     held: tuple[Node, ...] = ()
-    """The values of the whole that the parts compute."""
+    """The values of the original graph that the preludes compute."""
     work: tuple[int, ...] = ()
-    """Elements that each part reads and writes."""
+    """Elements that each prelude reads and writes."""
 
 
 def split(graph: Graph, refused: Collection[Node] = ()) -> Split:
-    """Cuts off the prelude; a graph without constant inputs, or work on them, stays as it is.
+    """Hoist work on constant inputs into preludes; a graph without such work is unchanged.
 
     >>> from smelt.graph.text import parse, text
     >>> found = split(
@@ -71,36 +71,36 @@ def split(graph: Graph, refused: Collection[Node] = ()) -> Split:
     """
     if not any(_is_constant(x) for x in graph.inputs):
         return Split(graph, ())
-    finder = _Finder(graph, refused)
-    held = finder.held()
-    if not held:
+    finder = _ConstantValues(graph, refused)
+    hoisted = finder.held()
+    if not hoisted:
         return Split(graph, ())
-    taken = {x.op.label for x in graph.inputs if isinstance(x.op, Input)}
-    made: dict[Node, Node] = {}
-    for node in held:
-        label = next(n for k in range(len(taken) + 1) if (n := f"held{k}") not in taken)
-        taken.add(label)
-        made[node] = build.input(label, node.type, origin=node.origin, constant=True)
-    rest = substitute_nodes(graph, made)
-    rest = replace(rest, inputs=(*graph.inputs, *made.values()))
-    parts = tuple(Graph("prelude", finder.sources(node), (node,)) for node in held)
-    return Split(rest, parts, tuple(held), tuple(map(finder.work, held)))
+    labels = {x.op.label for x in graph.inputs if isinstance(x.op, Input)}
+    inputs: dict[Node, Node] = {}
+    for node in hoisted:
+        label = next(n for k in range(len(labels) + 1) if (n := f"held{k}") not in labels)
+        labels.add(label)
+        inputs[node] = build.input(label, node.type, origin=node.origin, constant=True)
+    rest = substitute_nodes(graph, inputs)
+    rest = replace(rest, inputs=(*graph.inputs, *inputs.values()))
+    parts = tuple(Graph("prelude", finder.sources(node), (node,)) for node in hoisted)
+    return Split(rest, parts, tuple(hoisted), tuple(map(finder.work, hoisted)))
 
 
-class _Finder:
+class _ConstantValues:
     """The values of a graph that depend on constant inputs alone."""
 
     def __init__(self, graph: Graph, refused: Collection[Node]) -> None:
         self.graph, self.refused = graph, refused
         self.masks: dict[Node, int] = {}
-        """Those values, each with the constant inputs that it comes from, as bits."""
+        """Those values, each with a bit mask of the constant inputs that it comes from."""
         outputs = set(graph.outputs)
-        places = {x: k for k, x in enumerate(graph.inputs)}
+        positions = {x: k for k, x in enumerate(graph.inputs)}
         for node in graph.nodes():
-            if node in places:
+            if node in positions:
                 if _is_constant(node):
-                    self.masks[node] = 1 << places[node]
-            elif node not in outputs and _is_fixed(node):
+                    self.masks[node] = 1 << positions[node]
+            elif node not in outputs and _has_static_shape(node):
                 masks = [self.masks.get(x, -1) for x in node.inputs]
                 if -1 not in masks:
                     mask = 0
@@ -109,8 +109,8 @@ class _Finder:
                     self.masks[node] = mask
 
     def held(self) -> list[Node]:
-        """The values to hold: what the rest reads, behind views."""
-        found: dict[Node, None] = {}
+        """Return the values to hoist: what the rest reads, behind views."""
+        hoisted: dict[Node, None] = {}
         seen: set[Node] = set()
         pending = [x for n in self.graph.nodes() if n not in self.masks for x in n.inputs]
         while pending:
@@ -118,37 +118,37 @@ class _Finder:
             if node in seen or not self.masks.get(node):
                 continue
             seen.add(node)
-            if not _is_free(node) and self._fits(node) and self.work(node) >= LEAST_WORK:
-                found[node] = None
+            if not _costs_nothing(node) and self._fits(node) and self.work(node) >= LEAST_WORK:
+                hoisted[node] = None
             else:
                 pending += node.inputs
         order = self.graph.nodes()
-        return [n for n in order if n in found]
+        return [n for n in order if n in hoisted]
 
     def sources(self, node: Node) -> tuple[Node, ...]:
-        """The constant inputs that a value comes from, in the graph's order."""
+        """Return the constant inputs that a value comes from, in the graph's order."""
         mask = self.masks[node]
         return tuple(x for k, x in enumerate(self.graph.inputs) if mask >> k & 1)
 
     def _fits(self, node: Node) -> bool:
-        """Whether holding a value takes no more than what it comes from, and there is room."""
+        """Whether a hoisted value takes no more memory than its constants, and is not refused."""
         if node in self.refused:
             return False
         before = sum(_nbytes(x.type) for x in self.sources(node))
         return _nbytes(node.type) <= max(before, SMALL_BYTES)
 
     def work(self, node: Node) -> int:
-        """Elements that are computed for a value; a library call is never little."""
+        """Return the elements read and written for a value; a library call is always enough."""
         total, seen, pending = 0, {node}, [node]
         while pending:
-            here = pending.pop()
-            if not here.op.fusible and here.inputs:
+            value = pending.pop()
+            if not value.op.fusible and value.inputs:
                 return LEAST_WORK
-            if here.inputs and not _is_free(here):
-                total += _count(here.type) + sum(_count(x.type) for x in here.inputs)
-            fresh = [x for x in here.inputs if x not in seen]
-            seen.update(fresh)
-            pending += fresh
+            if value.inputs and not _costs_nothing(value):
+                total += _count(value.type) + sum(_count(x.type) for x in value.inputs)
+            unseen = [x for x in value.inputs if x not in seen]
+            seen.update(unseen)
+            pending += unseen
         return total
 
 
@@ -156,25 +156,31 @@ def _is_constant(node: Node) -> bool:
     return isinstance(node.op, Input) and node.op.constant
 
 
-def _is_free(node: Node) -> bool:
-    """Whether a value is an input, or only names elements of one other value otherwise; an integer
-    in more bits is still that integer, and products of short ones are better than of long ones."""
+def _costs_nothing(node: Node) -> bool:
+    """Whether a value is an input, a plain view, or an integer widened to more bits.
+
+    Widening is left to the kernels: products of narrow integers are faster.
+    """
     if not node.inputs:
         return True
-    return len(node.inputs) == 1 and (_widens(node) or (node.op.is_view and not _deals(node)))
+    return len(node.inputs) == 1 and (
+        _is_widening_cast(node) or (node.op.is_view and not _interleaves(node))
+    )
 
 
-def _deals(node: Node) -> bool:
-    """Whether views deal out the elements of what they name in rounds: those that lie along an axis
-    do not lie in even steps, so that nobody could read or pack them in runs."""
+def _interleaves(node: Node) -> bool:
+    """Whether views interleave elements, so that an axis has no constant stride.
+
+    Nothing could then read or pack the value in contiguous runs.
+    """
 
     def index(of: Node, at: tuple[Index, ...]) -> Index:
-        """The place in memory of what is named; what is filled up is no longer only named."""
+        """Return the row-major offset in the viewed array; padded values end the chain of views."""
         if isinstance(of.op, Pad | Shear) or not (of.op.is_view and len(of.inputs) == 1):
-            place: Index = 0
+            offset: Index = 0
             for n, i in zip(of.type.shape, at, strict=True):
-                place = add(mul(place, n), i)
-            return place
+                offset = add(mul(offset, n), i)
+            return offset
         (source,) = of.inputs
 
         class Source:
@@ -185,20 +191,20 @@ def _deals(node: Node) -> bool:
 
         return cast("Index", of.op.define(cast("Any", None), at, cast("Any", Source())))
 
-    here = tuple(axis(f"i{k}", n) for k, n in enumerate(node.type.shape))
-    return any(a.kind in ("//", "%") for a in atoms(index(node, here)))
+    indices = tuple(axis(f"i{k}", n) for k, n in enumerate(node.type.shape))
+    return any(a.kind in ("//", "%") for a in atoms(index(node, indices)))
 
 
-def _widens(node: Node) -> bool:
-    """Whether a value is an integer that was one of fewer bits, or as many."""
+def _is_widening_cast(node: Node) -> bool:
+    """Whether a value is an integer cast to a type that holds all of its values."""
     before, after = node.inputs[0].type.dtype, node.type.dtype
     if not (isinstance(node.op, Cast) and before.is_integer and after.is_integer):
         return False
     return np.can_cast(before.numpy, after.numpy, "safe")
 
 
-def _is_fixed(node: Node) -> bool:
-    """Whether nothing about a node depends on a size."""
+def _has_static_shape(node: Node) -> bool:
+    """Whether no shape or attribute of a node depends on a symbolic size."""
     symbolic = False
 
     def note(e: Expr) -> Index:
@@ -227,12 +233,12 @@ def panelled(
     width: int,
     group: int = 1,
 ) -> Graph:
-    """An array laid out for a product's inner loop, for all sizes: panels of `width` positions of
-    the dimension `across`, each with the dimension `along` from end to end, in groups of `group`
-    neighbours, filled up with zeros.
+    """Build the graph that packs an array into panels for a GEMM microkernel, for all sizes.
 
-    Dimensions of the result: the others in order, panels, `along`, `width`, and the group's where
-    that is more than one.
+    A panel has `width` positions of dimension `across` and all of dimension `along`, which is
+    interleaved in groups of `group` (as VNNI wants them); both are padded with zeros.  Dimensions
+    of the result: the others in order, panels, `along`, `width`, and `group` if it is more than 1.
+    `strides` are those of the array.
 
     >>> from smelt.types.dtype import bf16, f32
     >>> panelled(TensorType(f32, (3072, 768)), None, 0, 1, 32).outputs[0].type
@@ -244,21 +250,21 @@ def panelled(
     x = build.input("w", TensorType(kind.dtype, shape), strides)
     steps = {across: width, along: group}
     counts = {a: floordiv(add(shape[a], n - 1), n) for a, n in steps.items()}
-    more = {a: sub(mul(counts[a], n), shape[a]) for a, n in steps.items()}
-    high = tuple(more.get(a, 0) for a in range(kind.rank))
+    padding = {a: sub(mul(counts[a], n), shape[a]) for a, n in steps.items()}
+    high = tuple(padding.get(a, 0) for a in range(kind.rank))
     padded = build.apply(Pad((0,) * kind.rank, high, 0.0 if kind.dtype.is_float else 0), x)
-    cut: list[Index] = []
-    place: list[int] = []
+    split_shape: list[Index] = []
+    positions: list[int] = []
     for a, n in enumerate(shape):
-        place.append(len(cut))
-        cut += [counts[a], steps[a]] if a in steps else [n]
-    parts = build.apply(Reshape(tuple(cut)), padded)
-    order = [place[a] for a in range(kind.rank) if a not in steps]
-    order += [place[across], place[along], place[across] + 1, place[along] + 1]
-    turned = build.apply(Permute(tuple(order)), parts)
+        positions.append(len(split_shape))
+        split_shape += [counts[a], steps[a]] if a in steps else [n]
+    parts = build.apply(Reshape(tuple(split_shape)), padded)
+    order = [positions[a] for a in range(kind.rank) if a not in steps]
+    order += [positions[across], positions[along], positions[across] + 1, positions[along] + 1]
+    permuted = build.apply(Permute(tuple(order)), parts)
     if group == 1:
-        turned = build.apply(Reshape(turned.type.shape[:-1]), turned)
-    return Graph("panels", (x,), (turned,))
+        permuted = build.apply(Reshape(permuted.type.shape[:-1]), permuted)
+    return Graph("panels", (x,), (permuted,))
 
 
 __all__ = ["Split", "panelled", "split"]

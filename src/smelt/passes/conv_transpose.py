@@ -1,19 +1,19 @@
-"""Windows of a product that are laid back and summed become windows of one of its factors.
+"""Rewrite col2im as a transposed convolution: sum of sheared windows -> contraction over windows.
 
-The gradient of an image that windows slide over is a product with an axis for the places and one
-for the taps of each pair, laid back along the image and summed over the taps.  As it stands that is
-an array of all windows, and a fold over it.  But the places belong to one factor (the gradient
-of the result) and the taps to the other (the weights), so that it is a product over the taps as
-well: a convolution of the one with the other backwards.
+The gradient of an image under a convolution is a contraction with an axis of window positions and
+one of taps, sheared back along the image (`Shear`) and summed over the taps.  Computed literally,
+that materialises all windows.  But the positions belong to one factor (the gradient of the result)
+and the taps to the other (the weights), so the sum over taps can move into the contraction: a
+convolution of the one with the flipped other.
 
     sum over k of z[p - k·d, k]   =   sum over k and c of x[p - k·d, c]·w[k, c]
     where z[i, k] = sum over c of x[i, c]·w[k, c]
 
-Where windows step over their places, there are zeros between the x[i]: place p = q·s + r meets the
-taps r, r + s, r + 2s, .., so that there is a product for each remainder r, whose places are dealt
-out, and no zero is multiplied.
+With a window step s there are zeros between the x[i]: position p = q·s + r meets the taps r, r + s,
+r + 2s, .., so each remainder r gets a contraction of its own, whose results are interleaved, and no
+zero is multiplied (sub-pixel convolution).
 
-What lies outside is zero, and is multiplied as in every convolution with a margin.
+Positions out of bounds are zeros and are multiplied, as in every padded convolution.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Uses = Mapping[Node, int]
 
 
 def laid(graph: Graph) -> Graph:
-    """Sums of windows that a product made become products over windows.
+    """Rewrite sums of sheared contractions (col2im) as contractions over windows.
 
     >>> from smelt.graph.text import parse, text
     >>> print(
@@ -70,7 +70,7 @@ def laid(graph: Graph) -> Graph:
     uses: dict[Node, int] = {}
 
     def change(node: Node, old: Node) -> Node:
-        new = _summed(node, uses) or _narrowed(node, uses) or node
+        new = _fuse_sum(node, uses) or _narrow_slice(node, uses) or node
         uses[new] = counts[old]
         return new
 
@@ -78,17 +78,17 @@ def laid(graph: Graph) -> Graph:
 
 
 @dataclass(frozen=True, slots=True)
-class _Laid:
-    """What is summed: windows of an axis, laid back along it."""
+class _WindowShape:
+    """Parameters of the windows that are sheared back along an axis."""
 
     step: int
     dilation: int
     places: Index
-    """Positions of the axis they are laid along."""
+    """Extent of the axis that they are sheared along."""
 
 
-def _summed(node: Node, uses: Uses) -> Node | None:
-    """A sum over taps of what was laid back, as a product over them."""
+def _fuse_sum(node: Node, uses: Uses) -> Node | None:
+    """Return a sum over taps of sheared windows as a contraction, or None."""
     if not isinstance(node.op, Reduce) or node.op.combine != SUM_OF_PRODUCTS[0]:
         return None
     (x,) = node.inputs
@@ -97,357 +97,395 @@ def _summed(node: Node, uses: Uses) -> Node | None:
     if x.type.dtype not in (f32, f64) or x.op.dilation < 1:
         return None
     a, (inner,) = x.op.axis, x.inputs
-    step, source = _spread(inner, a, uses)
+    step, source = _undilate(inner, a, uses)
     taps = x.type.rank - 1
-    found = _of_views(source, a, taps, _Laid(step, x.op.dilation, x.type.shape[a]), uses)
-    if found is None or found.type != node.type:
+    result = _through_views(
+        source, a, taps, _WindowShape(step, x.op.dilation, x.type.shape[a]), uses
+    )
+    if result is None or result.type != node.type:
         return None
-    return found
+    return result
 
 
-def _spread(x: Node, a: int, uses: Uses) -> tuple[int, Node]:
-    """How far apart elements along an axis are, with zeros behind each, and those elements."""
-    apart = x.inputs[0] if isinstance(x.op, Reshape) else x
-    if not isinstance(apart.op, Pad) or any(uses.get(y, 1) > 1 for y in (x, apart)):
+def _undilate(x: Node, a: int, uses: Uses) -> tuple[int, Node]:
+    """Return the dilation along axis `a`, and the elements without the zeros between them."""
+    split = x.inputs[0] if isinstance(x.op, Reshape) else x
+    if not isinstance(split.op, Pad) or any(uses.get(y, 1) > 1 for y in (x, split)):
         return 1, x
-    (bare,), pad = apart.inputs, apart.op
-    more = pad.high[a + 1] if len(pad.high) > a + 1 else 0
-    zeros = tuple(more if k == a + 1 else 0 for k in range(apart.type.rank))
+    (dense,), pad = split.inputs, split.op
+    zeros_after = pad.high[a + 1] if len(pad.high) > a + 1 else 0
+    padding = tuple(zeros_after if k == a + 1 else 0 for k in range(split.type.rank))
     if (
-        not isinstance(more, int)
-        or more < 1
+        not isinstance(zeros_after, int)
+        or zeros_after < 1
         or pad.value != 0
-        or pad.high != zeros
+        or pad.high != padding
         or any(n != 0 for n in pad.low)
-        or bare.type.shape[a + 1] != 1
+        or dense.type.shape[a + 1] != 1
         or x.type.shape
-        != (*bare.type.shape[:a], mul(bare.type.shape[a], more + 1), *bare.type.shape[a + 2 :])
+        != (
+            *dense.type.shape[:a],
+            mul(dense.type.shape[a], zeros_after + 1),
+            *dense.type.shape[a + 2 :],
+        )
     ):
         return 1, x
-    shape = (*bare.type.shape[: a + 1], *bare.type.shape[a + 2 :])
-    if isinstance(bare.op, Reshape) and uses.get(bare, 1) == 1:
-        (bare,) = bare.inputs
-    return more + 1, bare if bare.type.shape == shape else _view(x, Reshape(shape), bare)
+    shape = (*dense.type.shape[: a + 1], *dense.type.shape[a + 2 :])
+    if isinstance(dense.op, Reshape) and uses.get(dense, 1) == 1:
+        (dense,) = dense.inputs
+    return zeros_after + 1, dense if dense.type.shape == shape else _view(x, Reshape(shape), dense)
 
 
 # ---- through views of other axes -----------------------------------------------------------------
 
 
-def _of_views(x: Node, a: int, t: int, what: _Laid, uses: Uses) -> Node | None:
-    """The sum over the taps, axis `t`, laid along the places, axis `a`, of a product that is seen
-    through views which leave both alone."""
+def _through_views(x: Node, a: int, t: int, windows: _WindowShape, uses: Uses) -> Node | None:
+    """Fuse the sum over taps `t` of windows along `a`, looking through views of other axes."""
     if uses.get(x, 1) > 1:
         return None
     if isinstance(x.op, Contract):
-        return _of_product(x, a, t, what)
+        return _fuse_contract(x, a, t, windows)
     if isinstance(x.op, Concat):
         if x.op.axis in (a, t):
             return None
-        parts = [_of_views(y, a, t, what, uses) for y in x.inputs]
-        known = [p for p in parts if p is not None]
-        whole = len(known) == len(parts)
-        return _view(x, Concat(_without(x.op.axis, t)), *known) if whole else None
+        parts = [_through_views(y, a, t, windows, uses) for y in x.inputs]
+        fused = [p for p in parts if p is not None]
+        complete = len(fused) == len(parts)
+        return _view(x, Concat(_axis_after_removal(x.op.axis, t)), *fused) if complete else None
     if isinstance(x.op, (Reshape, Permute, Slice, Pad)):
-        return _of_view(x, a, t, what, uses)
+        return _through_view(x, a, t, windows, uses)
     return None
 
 
-def _of_view(x: Node, a: int, t: int, what: _Laid, uses: Uses) -> Node | None:
-    """The same, where a view is on top."""
+def _through_view(x: Node, a: int, t: int, windows: _WindowShape, uses: Uses) -> Node | None:
+    """Move one view that leaves axes `a` and `t` alone behind the fused sum."""
     (inner,), op = x.inputs, x.op
     shape = list(x.type.shape)
-    shape[a] = what.places
+    shape[a] = windows.places
     del shape[t]
     view: TensorOp = Reshape(tuple(shape))
-    before = [_same_axis(inner.type.shape, x.type.shape, k) for k in (a, t)]
+    inner_axes = [_same_axis(inner.type.shape, x.type.shape, k) for k in (a, t)]
     if isinstance(op, Permute):
-        before = [op.perm[a], op.perm[t]]
-        view = Permute(tuple(_without(p, op.perm[t]) for k, p in enumerate(op.perm) if k != t))
+        inner_axes = [op.perm[a], op.perm[t]]
+        view = Permute(
+            tuple(_axis_after_removal(p, op.perm[t]) for k, p in enumerate(op.perm) if k != t)
+        )
     elif isinstance(op, Slice):
-        kept = [k for k in range(x.type.rank) if k != t]
-        whole = [
+        axes = [k for k in range(x.type.rank) if k != t]
+        full = [
             (op.starts[k], op.sizes[k], op.steps[k]) == (0, inner.type.shape[k], 1) for k in (a, t)
         ]
-        before = [a, t] if all(whole) else [None, None]
+        inner_axes = [a, t] if all(full) else [None, None]
         view = Slice(
-            tuple(op.starts[k] for k in kept), tuple(shape), tuple(op.steps[k] for k in kept)
+            tuple(op.starts[k] for k in axes), tuple(shape), tuple(op.steps[k] for k in axes)
         )
     elif isinstance(op, Pad):  # zeros are the sums of zeros
         low, high = (tuple(n for k, n in enumerate(side) if k != t) for side in (op.low, op.high))
-        none = op.value == 0 and not any((op.low[k], op.high[k]) != (0, 0) for k in (a, t))
-        before = [a, t] if none else [None, None]
+        is_clear = op.value == 0 and not any((op.low[k], op.high[k]) != (0, 0) for k in (a, t))
+        inner_axes = [a, t] if is_clear else [None, None]
         view = Pad(low, high, op.value)
-    places, taps = before
-    if places is None or taps is None:
+    position_axis, tap_axis = inner_axes
+    if position_axis is None or tap_axis is None:
         return None
-    found = _of_views(inner, places, taps, what, uses)
-    return None if found is None else _view(x, view, found)
+    result = _through_views(inner, position_axis, tap_axis, windows, uses)
+    return None if result is None else _view(x, view, result)
 
 
-def _without(k: int, t: int) -> int:
-    """The number of axis k where axis t is gone."""
+def _axis_after_removal(k: int, t: int) -> int:
+    """Return the number of axis k after axis t was removed."""
     return k - (k > t)
 
 
 def _same_axis(old: Shape, new: Shape, a: int) -> int | None:
-    """Which axis of `old` is axis `a` of `new`, of as many elements and with as many before it."""
+    """Return the axis of `old` with extent and stride of axis `a` of `new`, if any."""
     before = product(new[:a])
     same = (b for b, n in enumerate(old) if n == new[a] and product(old[:b]) == before)
     return next(same, None)
 
 
-# ---- the product ---------------------------------------------------------------------------------
+# ---- the contraction ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Sides:
-    """A product whose factor `slid` alone has the places, and whose other one alone the taps."""
+class _Factors:
+    """A contraction whose factor `slid` alone has the positions, and whose other alone the taps."""
 
     product: Node
     taps: int
     """The axis of the taps in the result."""
     slid: int
-    """Which of the factors has the places."""
+    """Which of the factors has the window positions: 0 or 1."""
     dim: int
-    """Their dimension there."""
+    """Dimension of the positions in that factor."""
     place: int
-    """The dimension of the taps in the other factor."""
+    """Dimension of the taps in the other factor."""
 
     def over(self, slid: Node, weights: Node) -> Node:
-        """The product of windows, which have the taps last, and of weights; of places alone where
-        the weights lack the taps."""
+        """Contract windows (taps last) with weights.
+
+        Where the weights lack taps, `slid` has positions alone.
+        """
         op = self.product.op
         assert isinstance(op, Contract)
-        tap, kept = op.out[self.taps], tuple(n for k, n in enumerate(op.out) if k != self.taps)
+        tap, out = op.out[self.taps], tuple(n for k, n in enumerate(op.out) if k != self.taps)
         terms = [op.left, op.right]
         if slid.type.rank > len(terms[self.slid]):
             terms[self.slid] = (*terms[self.slid], axis(tap, 0))
         else:
             other = terms[1 - self.slid]
             terms[1 - self.slid] = (*other[: self.place], *other[self.place + 1 :])
-        at = bare_axis((op.left, op.right)[self.slid][self.dim])
-        extents = tuple(e for e in op.extents if e[0] not in (at, tap))
-        whole = replace(op, left=terms[0], right=terms[1], out=kept, extents=extents)
+        position_axis = bare_axis((op.left, op.right)[self.slid][self.dim])
+        extents = tuple(e for e in op.extents if e[0] not in (position_axis, tap))
+        contract = replace(op, left=terms[0], right=terms[1], out=out, extents=extents)
         factors = (slid, weights) if self.slid == 0 else (weights, slid)
-        return build.apply(whole, *factors, origin=self.product.origin)
+        return build.apply(contract, *factors, origin=self.product.origin)
 
 
-def _of_product(x: Node, a: int, t: int, what: _Laid) -> Node | None:
-    """The sum as a product over the taps as well; of several for windows that step over places."""
-    taps, sides = x.type.shape[t], _sides(x, a, t)
+def _fuse_contract(x: Node, a: int, t: int, windows: _WindowShape) -> Node | None:
+    """Fuse the sum into a contraction; for a step > 1 into one for each remainder."""
+    taps, sides = x.type.shape[t], _factors(x, a, t)
     if sides is None or not isinstance(taps, int) or taps < 1:
         return None
-    reach = (taps - 1) * what.dilation
-    if add(floordiv(sub(what.places, reach + 1), what.step), 1) != x.type.shape[a]:
-        return None  # not the places that such windows have
+    reach = (taps - 1) * windows.dilation
+    if add(floordiv(sub(windows.places, reach + 1), windows.step), 1) != x.type.shape[a]:
+        return None  # not the extent that such windows have
     y, w = x.inputs[sides.slid], x.inputs[1 - sides.slid]
-    if not is_laid(what.step, what.dilation, taps):
+    if not is_laid(windows.step, windows.dilation, taps):
         return None
-    if what.step == 1:
-        slid = _slide(y, sides.dim, (reach, reach), taps, what.dilation)
+    if windows.step == 1:
+        slid = _windows(y, sides.dim, (reach, reach), taps, windows.dilation)
         return sides.over(slid, _view(w, Flip((sides.place,)), w))
-    if taps <= what.step and what.dilation == 1:
-        return _side_by_side(x, a, t, taps, what)
-    behind, a = -(-reach // what.step), _without(a, t)
-    parts = [_of_remainder(sides, r, taps, behind, what) for r in range(what.step)]
-    apart = [
+    if taps <= windows.step and windows.dilation == 1:
+        return _fuse_disjoint(x, a, t, taps, windows)
+    extra_windows, a = -(-reach // windows.step), _axis_after_removal(a, t)
+    parts = [_phase_contract(sides, r, taps, extra_windows, windows) for r in range(windows.step)]
+    split_parts = [
         _view(x, Reshape((*p.type.shape[: a + 1], 1, *p.type.shape[a + 1 :])), p) for p in parts
     ]
-    return _dealt(build.apply(Concat(a + 1), *apart, origin=x.origin), a, what)
+    return _interleave(build.apply(Concat(a + 1), *split_parts, origin=x.origin), a, windows)
 
 
-def _of_remainder(sides: _Sides, r: int, taps: int, behind: int, what: _Laid) -> Node:
-    """What the windows give to the places q·step + r, for as many q as there are windows and
-    `behind` more: those of the taps v for which step divides r - v·dilation."""
-    step, dilation = what.step, what.dilation
+def _phase_contract(
+    sides: _Factors, r: int, taps: int, extra_windows: int, windows: _WindowShape
+) -> Node:
+    """Contract the taps that reach the positions q·step + r, for all windows and some more.
+
+    A tap v reaches them if step divides r - v·dilation.
+    """
+    step, dilation = windows.step, windows.dilation
     y, w = (sides.product.inputs[k] for k in (sides.slid, 1 - sides.slid))
     first = next(v for v in range(step) if (v * dilation - r) % step == 0)
-    count, late = len(range(first, taps, step)), (first * dilation - r) // step
-    box = [(0, n, 1) for n in w.type.shape]
-    box[sides.place] = (first, count, step)
-    w = _sliced(w, dict(enumerate(box)))
-    around = (late + (count - 1) * dilation, behind - late)
+    count, delay = len(range(first, taps, step)), (first * dilation - r) // step
+    ranges = [(0, n, 1) for n in w.type.shape]
+    ranges[sides.place] = (first, count, step)
+    w = _sliced(w, dict(enumerate(ranges)))
+    around = (delay + (count - 1) * dilation, extra_windows - delay)
     if count == 1:
         shape = w.type.shape
         w = _view(w, Reshape((*shape[: sides.place], *shape[sides.place + 1 :])), w)
-        return sides.over(_surrounded(y, sides.dim, *around), w)
-    slid = _slide(y, sides.dim, around, count, dilation)
+        return sides.over(_pad_zeros(y, sides.dim, *around), w)
+    slid = _windows(y, sides.dim, around, count, dilation)
     return sides.over(slid, _view(w, Flip((sides.place,)), w))
 
 
-def _side_by_side(x: Node, a: int, t: int, taps: int, what: _Laid) -> Node:
-    """Windows without a place in common are laid one behind the other; a product has their taps
-    beside its channels."""
+def _fuse_disjoint(x: Node, a: int, t: int, taps: int, windows: _WindowShape) -> Node:
+    """Fuse windows that do not overlap by storing them contiguously.
+
+    The contraction keeps the taps next to the channels of the weights.
+    """
     op = x.op
     assert isinstance(op, Contract)
-    weights = op.left if _alone(op.left, op.out[t]) != -1 else op.right
-    dims = [-1 if (d := _alone(weights, n)) is None else d for n in op.out]
-    beside = [k for k in range(a) if -1 < dims[k] < dims[t]]
-    if beside and (at := beside[-1] + 1) < t:
+    weights = op.left if _bare_dim(op.left, op.out[t]) != -1 else op.right
+    dims = [-1 if (d := _bare_dim(weights, n)) is None else d for n in op.out]
+    before = [k for k in range(a) if -1 < dims[k] < dims[t]]
+    if before and (at := before[-1] + 1) < t:
         order = [*range(at), t, *(k for k in range(at, len(op.out)) if k != t)]
-        whole = replace(op, out=tuple(op.out[k] for k in order))
-        x = build.apply(whole, *x.inputs, origin=x.origin)
+        contract = replace(op, out=tuple(op.out[k] for k in order))
+        x = build.apply(contract, *x.inputs, origin=x.origin)
         x = _view(x, Permute(tuple(map(order.index, range(len(order))))), x)
     order = [k for k in range(x.type.rank) if k != t]
-    a = _without(a, t)
+    a = _axis_after_removal(a, t)
     x = _view(x, Permute((*order[: a + 1], t, *order[a + 1 :])), x)
-    high = tuple(what.step - taps if k == a + 1 else 0 for k in range(x.type.rank))
+    high = tuple(windows.step - taps if k == a + 1 else 0 for k in range(x.type.rank))
     x = _view(x, Pad((0,) * len(high), high, 0.0), x) if any(high) else x
-    return _dealt(x, a, what, tuple(taps - 1 if k == a else 0 for k in range(len(order))))
+    return _interleave(x, a, windows, tuple(taps - 1 if k == a else 0 for k in range(len(order))))
 
 
-def _dealt(x: Node, a: int, what: _Laid, behind: tuple[int, ...] = ()) -> Node:
-    """The places of x, which has their quotients by the step and their remainders."""
+def _interleave(x: Node, a: int, windows: _WindowShape, padding: tuple[int, ...] = ()) -> Node:
+    """Merge quotients and remainders of positions by the step, and trim to the extent."""
     shape = x.type.shape
-    x = _view(x, Reshape((*shape[:a], mul(shape[a], what.step), *shape[a + 2 :])), x)
-    x = _view(x, Pad((0,) * len(behind), behind, 0.0), x) if any(behind) else x
+    x = _view(x, Reshape((*shape[:a], mul(shape[a], windows.step), *shape[a + 2 :])), x)
+    x = _view(x, Pad((0,) * len(padding), padding, 0.0), x) if any(padding) else x
     shape = x.type.shape
-    whole = (*shape[:a], what.places, *shape[a + 1 :])
-    return _view(x, Slice((0,) * len(shape), whole, (1,) * len(shape)), x)
+    sizes = (*shape[:a], windows.places, *shape[a + 1 :])
+    return _view(x, Slice((0,) * len(shape), sizes, (1,) * len(shape)), x)
 
 
-def _sides(x: Node, a: int, t: int) -> _Sides | None:
-    """How the places along axis `a` and the taps along `t` belong to a product's factors."""
+def _factors(x: Node, a: int, t: int) -> _Factors | None:
+    """Match positions (axis `a`) and taps (axis `t`) to the factors of a contraction.
+
+    Returns None unless each belongs to one factor alone.
+    """
     op = x.op
     assert isinstance(op, Contract)
     if op.padded or op.dtype not in (None, x.type.dtype):
         return None
-    for k, (own, other) in enumerate(((op.left, op.right), (op.right, op.left))):
-        dim, place = _alone(own, op.out[a]), _alone(other, op.out[t])
-        if dim is None or place is None or min(dim, place) < 0:
+    for k, (terms, other_terms) in enumerate(((op.left, op.right), (op.right, op.left))):
+        dim, tap_dim = _bare_dim(terms, op.out[a]), _bare_dim(other_terms, op.out[t])
+        if dim is None or tap_dim is None or min(dim, tap_dim) < 0:
             continue
-        if _alone(other, op.out[a]) == _alone(own, op.out[t]) == -1:
-            return _Sides(x, t, k, dim, place)
+        if _bare_dim(other_terms, op.out[a]) == _bare_dim(terms, op.out[t]) == -1:
+            return _Factors(x, t, k, dim, tap_dim)
     return None
 
 
-def _alone(terms: tuple[Index, ...], name: str) -> int | None:
-    """The dimension that an axis is by itself; -1 if there is none; None if it is part of one."""
-    have = [k for k, t in enumerate(terms) if name in axes_of(t)]
-    if not have:
+def _bare_dim(terms: tuple[Index, ...], name: str) -> int | None:
+    """Return the dimension that an axis is by itself, or -1 if it is absent.
+
+    None if it is part of a larger expression.
+    """
+    dims = [k for k, t in enumerate(terms) if name in axes_of(t)]
+    if not dims:
         return -1
-    return have[0] if len(have) == 1 and bare_axis(terms[have[0]]) == name else None
+    return dims[0] if len(dims) == 1 and bare_axis(terms[dims[0]]) == name else None
 
 
-def _slide(y: Node, dim: int, around: tuple[int, int], taps: int, dilation: int) -> Node:
-    """Windows along a dimension, with zeros around it."""
-    y = _surrounded(y, dim, *around)
+def _windows(y: Node, dim: int, around: tuple[int, int], taps: int, dilation: int) -> Node:
+    """Take windows along a dimension padded with zeros."""
+    y = _pad_zeros(y, dim, *around)
     return _view(y, Window(dim, taps, 1, dilation), y)
 
 
-def _surrounded(y: Node, dim: int, low: int, high: int) -> Node:
-    """Zeros along a dimension; before windows of another one, so that margins meet."""
+def _pad_zeros(y: Node, dim: int, low: int, high: int) -> Node:
+    """Pad a dimension with zeros, below windows of other dimensions so that paddings merge."""
     if not low and not high:
         return y
     if isinstance(y.op, Window) and dim not in (y.op.axis, y.type.rank - 1):
-        return _view(y, y.op, _surrounded(y.inputs[0], dim, low, high))
+        return _view(y, y.op, _pad_zeros(y.inputs[0], dim, low, high))
     sides = [tuple(n if k == dim else 0 for k in range(y.type.rank)) for n in (low, high)]
     return _view(y, Pad(sides[0], sides[1], 0.0), y)
 
 
-# ---- less of a product ---------------------------------------------------------------------------
+# ---- slices of the result ------------------------------------------------------------------------
 
 
-def _narrowed(node: Node, uses: Uses) -> Node | None:
-    """A part of a product over windows as the product of parts, also where it is a part of what
-    such products deal out: a margin that was cut off is never computed."""
+def _narrow_slice(node: Node, uses: Uses) -> Node | None:
+    """Push a slice into a contraction over windows or its interleaved parts.
+
+    Padding that is cut off again is then never computed.
+    """
     if not isinstance(node.op, Slice):
         return None
     (x,) = node.inputs
     if uses.get(x, 1) > 1:
         return None
-    found = _less_of_product(node, x) or _less_of_dealt(node, x, uses)
-    return found if found is not None and found.type == node.type else None
+    result = _slice_contract(node, x) or _slice_interleaved(node, x, uses)
+    return result if result is not None and result.type == node.type else None
 
 
-def _less_of_product(node: Node, x: Node) -> Node | None:
-    box = node.op
-    assert isinstance(box, Slice)
+def _slice_contract(node: Node, x: Node) -> Node | None:
+    region = node.op
+    assert isinstance(region, Slice)
     if not isinstance(x.op, Contract) or x.op.padded:
         return None
-    cut = {
+    ranges = {
         name: (start, count, step)
         for name, n, start, count, step in zip(
-            x.op.out, x.type.shape, box.starts, box.sizes, box.steps, strict=True
+            x.op.out, x.type.shape, region.starts, region.sizes, region.steps, strict=True
         )
         if (start, count, step) != (0, n, 1)
     }
     sides = ((x.op.left, x.inputs[0]), (x.op.right, x.inputs[1]))
-    if any(_alone(terms, name) is None for name in cut for terms, _ in sides):
+    if any(_bare_dim(terms, name) is None for name in ranges for terms, _ in sides):
         return None
     parts = [
-        _part(y, {_alone(terms, name): pick for name, pick in cut.items()}) for terms, y in sides
+        _slice_operand(
+            y, {_bare_dim(terms, name): position_range for name, position_range in ranges.items()}
+        )
+        for terms, y in sides
     ]
-    op = replace(x.op, extents=tuple(e for e in x.op.extents if e[0] not in cut))
+    op = replace(x.op, extents=tuple(e for e in x.op.extents if e[0] not in ranges))
     return build.apply(op, *parts, origin=x.origin)
 
 
-def _less_of_dealt(node: Node, x: Node, uses: Uses) -> Node | None:
-    """Places from `first` on of what was dealt out: place i of them is place (first + i) // step of
-    part (first + i) % step."""
-    box, dealt = node.op, x.inputs[0] if x.inputs else x
-    assert isinstance(box, Slice)
+def _slice_interleaved(node: Node, x: Node, uses: Uses) -> Node | None:
+    """Push a slice that starts at `first` into the interleaved parts.
+
+    Position i of the slice is position (first + i) // step of part (first + i) % step.
+    """
+    region, interleaved = node.op, x.inputs[0] if x.inputs else x
+    assert isinstance(region, Slice)
     if isinstance(x.op, Slice) and set(x.op.steps) == {1}:
-        starts = tuple(map(add, x.op.starts, box.starts))
-        return _less_of_dealt(_view(node, replace(box, starts=starts), dealt), dealt, uses)
-    if not isinstance(x.op, Reshape) or not isinstance(dealt.op, Concat):
+        starts = tuple(map(add, x.op.starts, region.starts))
+        return _slice_interleaved(
+            _view(node, replace(region, starts=starts), interleaved), interleaved, uses
+        )
+    if not isinstance(x.op, Reshape) or not isinstance(interleaved.op, Concat):
         return None
-    a, step, parts = dealt.op.axis - 1, len(dealt.inputs), dealt.inputs
-    whole = (*dealt.type.shape[: a + 1], *dealt.type.shape[a + 2 :])
+    a, step, parts = interleaved.op.axis - 1, len(interleaved.inputs), interleaved.inputs
+    part_shape = (*interleaved.type.shape[: a + 1], *interleaved.type.shape[a + 2 :])
     if (
         a < 0
-        or any(uses.get(y, 1) > 1 for y in (x, dealt, *parts))
-        or not all(isinstance(y.op, Reshape) and y.inputs[0].type.shape == whole for y in parts)
-        or x.type.shape != (*whole[:a], mul(whole[a], step), *whole[a + 1 :])
+        or any(uses.get(y, 1) > 1 for y in (x, interleaved, *parts))
+        or not all(
+            isinstance(y.op, Reshape) and y.inputs[0].type.shape == part_shape for y in parts
+        )
+        or x.type.shape != (*part_shape[:a], mul(part_shape[a], step), *part_shape[a + 1 :])
     ):
         return None
-    first, rows = box.starts[a], floordiv(add(box.sizes[a], step - 1), step)
-    beyond = sub(mul(whole[a], step), add(first, mul(rows, step)))
-    sizes = (*box.sizes[:a], rows, *box.sizes[a + 1 :])
-    if box.steps[a] != 1 or not isinstance(first, int) or (sizes == whole and not first):
+    first, rows = region.starts[a], floordiv(add(region.sizes[a], step - 1), step)
+    excess = sub(mul(part_shape[a], step), add(first, mul(rows, step)))
+    sizes = (*region.sizes[:a], rows, *region.sizes[a + 1 :])
+    if region.steps[a] != 1 or not isinstance(first, int) or (sizes == part_shape and not first):
         return None
-    if not isinstance(beyond, int) or beyond < 0:
+    if not isinstance(excess, int) or excess < 0:
         return None
-    found: list[Node] = []
+    slices: list[Node] = []
     for r in range(first, first + step):
-        starts = (*box.starts[:a], r // step, *box.starts[a + 1 :])
-        less = _less(parts[r % step].inputs[0], Slice(starts, sizes, box.steps), uses)
-        found.append(_view(x, Reshape((*sizes[: a + 1], 1, *sizes[a + 1 :])), less))
-    dealt = _view(x, Concat(a + 1), *found)
-    dealt = _view(x, Reshape((*sizes[:a], mul(rows, step), *sizes[a + 1 :])), dealt)
-    return _less(dealt, Slice((0,) * len(sizes), box.sizes, (1,) * len(sizes)), uses)
+        starts = (*region.starts[:a], r // step, *region.starts[a + 1 :])
+        part = _sliced_value(parts[r % step].inputs[0], Slice(starts, sizes, region.steps), uses)
+        slices.append(_view(x, Reshape((*sizes[: a + 1], 1, *sizes[a + 1 :])), part))
+    interleaved = _view(x, Concat(a + 1), *slices)
+    interleaved = _view(x, Reshape((*sizes[:a], mul(rows, step), *sizes[a + 1 :])), interleaved)
+    return _sliced_value(
+        interleaved, Slice((0,) * len(sizes), region.sizes, (1,) * len(sizes)), uses
+    )
 
 
-def _less(x: Node, box: Slice, uses: Uses) -> Node:
-    """A part of x."""
-    if (box.starts, box.sizes, box.steps) == ((0,) * x.type.rank, x.type.shape, (1,) * x.type.rank):
+def _sliced_value(x: Node, region: Slice, uses: Uses) -> Node:
+    """Slice x, and push the slice into it if possible."""
+    if (region.starts, region.sizes, region.steps) == (
+        (0,) * x.type.rank,
+        x.type.shape,
+        (1,) * x.type.rank,
+    ):
         return x
-    node = _view(x, box, x)
-    return _narrowed(node, uses) or node
+    node = _view(x, region, x)
+    return _narrow_slice(node, uses) or node
 
 
-def _part(y: Node, cut: Mapping[int | None, tuple[Index, Index, int]]) -> Node:
-    """Some positions along dimensions; of windows by taking fewer."""
-    if not any(k is not None and k >= 0 for k in cut):
+def _slice_operand(y: Node, ranges: Mapping[int | None, tuple[Index, Index, int]]) -> Node:
+    """Slice dimensions of an operand; of a window's dimension by taking fewer windows."""
+    if not any(k is not None and k >= 0 for k in ranges):
         return y
-    if isinstance(y.op, Window) and y.type.rank - 1 not in cut:
+    if isinstance(y.op, Window) and y.type.rank - 1 not in ranges:
         (x,), op = y.inputs, y.op
-        own = dict(cut)
-        if op.axis in cut:
-            start, count, step = cut[op.axis]
+        inner_ranges = dict(ranges)
+        if op.axis in ranges:
+            start, count, step = ranges[op.axis]
             if step < 1 or count == 0:
-                return _sliced(y, cut)
+                return _sliced(y, ranges)
             reach = (op.extent - 1) * op.dilation + 1
-            whole = add(mul(sub(count, 1), step * op.step), reach)
-            own[op.axis] = (mul(start, op.step), whole, 1)
+            span = add(mul(sub(count, 1), step * op.step), reach)
+            inner_ranges[op.axis] = (mul(start, op.step), span, 1)
             op = replace(op, step=step * op.step)
-        return _view(y, op, _part(x, own))
-    return _sliced(y, cut)
+        return _view(y, op, _slice_operand(x, inner_ranges))
+    return _sliced(y, ranges)
 
 
-def _sliced(y: Node, cut: Mapping[int | None, tuple[Index, Index, int]]) -> Node:
-    picks = [cut.get(k, (0, n, 1)) for k, n in enumerate(y.type.shape)]
-    starts, sizes, steps = (tuple(p[k] for p in picks) for k in range(3))
+def _sliced(y: Node, ranges: Mapping[int | None, tuple[Index, Index, int]]) -> Node:
+    full = [ranges.get(k, (0, n, 1)) for k, n in enumerate(y.type.shape)]
+    starts, sizes, steps = (tuple(p[k] for p in full) for k in range(3))
     return _view(y, Slice(starts, sizes, steps), y)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""Common subexpression elimination: equal operators on equal operands become one value."""
+"""Eliminate common subexpressions: equal operators on equal operands become one node."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def cse(graph: Graph) -> Graph:
 
 
 def _numbers(op: TensorOp) -> str:
-    """Attributes that compare equal without being the same: 0, 0.0, -0.0 and False."""
+    """Distinguish attributes that compare equal but differ: 0, 0.0, -0.0 and False."""
     names = _number_fields(type(op))
     return ",".join([repr(getattr(op, name)) for name in names]) if names else ""
 

@@ -1,7 +1,7 @@
-"""Dead code: values without elements, and facts that always hold.
+"""Drop operands of values without elements, and facts that always hold.
 
-A graph reaches its nodes from the outputs, so a node that nobody reads is gone already.  What is
-left to drop are operands that no element of the result depends on.
+A graph reaches its nodes from the outputs, so an unread node is gone already.  What is left to drop
+are operands that no element of the result depends on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from smelt.types.expr import Index, sub
 
 
 def dce(graph: Graph) -> Graph:
-    """A value with an extent of 0 needs no operands; a fact that always holds need not be kept.
+    """Replace values with an extent of 0 by broadcast numbers, and drop facts that always hold.
 
     >>> from smelt.graph.text import parse, text
     >>> print(
@@ -37,15 +37,15 @@ def dce(graph: Graph) -> Graph:
       return v0, y
     }
     """
-    found = rebuild(graph, _emptied)
+    result = rebuild(graph, _emptied)
     facts = tuple(dict.fromkeys(f for f in graph.facts if not _always(f)))
     if facts == graph.facts:
-        return found
-    return replace(found, facts=facts)
+        return result
+    return replace(result, facts=facts)
 
 
 def _emptied(node: Node) -> Node:
-    """A value without elements as a broadcast number."""
+    """Return a value without elements as a broadcast number."""
     if 0 not in node.type.shape or not node.inputs or not node.op.fusible:
         return node
     dtype = node.type.dtype
@@ -56,7 +56,7 @@ def _emptied(node: Node) -> Node:
 
 
 def _always(fact: Fact) -> bool:
-    """Whether a fact is seen to hold for all sizes, 0 included."""
+    """Whether a fact provably holds for all sizes, 0 included."""
     difference = sub(fact.right, fact.left)
     if isinstance(difference, int):
         return _HOLDS[fact.relation](difference)
@@ -74,7 +74,10 @@ _HOLDS: dict[str, Callable[[int], bool]] = {
 
 
 def _nonnegative(e: Index) -> bool:
-    """Nothing is subtracted.  (`expr.nonnegative` would take every size to be at least 1.)"""
+    """Whether no term is negative.
+
+    `expr.nonnegative` would assume every size to be at least 1.
+    """
     if isinstance(e, int):
         return e >= 0
     return all(c > 0 and all(a.kind == "size" for a in m) for m, c in e.terms)

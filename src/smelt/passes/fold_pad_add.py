@@ -1,12 +1,12 @@
-"""Sums of arrays with margins of zeros that cover different parts are those parts, joined.
+"""Rewrite sums of zero-padded arrays that cover disjoint parts as a concatenation.
 
-The gradient of an array that was cut into parts (queries, keys and values of one product, halves
-that are turned against each other) is the sum of each part's gradient with zeros where the others
-lie.  Every reader would read all of them for every element, and add zeros.
+The gradient of an array that was sliced (into queries, keys and values of one projection, or the
+halves of a rotary embedding) is the sum of each slice's gradient, padded with zeros.  Every reader
+would read all of them for every element, and add zeros.
 
     pad(x) at [0, n) + pad(y) at [n, n + m)  ->  concat(x + 0, y + 0)
 
-Adding zero is what the sum did, to the bit: it makes a zero of either sign a positive one.
+Adding zero keeps the result bit for bit: the sum turns -0 into +0 as well.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from smelt.types.expr import Index, add
 __all__ = ["margins"]
 
 SUM = COMBINES[SUM_OF_PRODUCTS[0]].scalar
-"""What adds two arrays."""
+"""The scalar operator of addition."""
 
 
-class _Part(NamedTuple):
-    """What stands between two margins along one axis."""
+class _PaddedPart(NamedTuple):
+    """An array padded with zeros along one axis, and the padding on both sides."""
 
     axis: int
     low: Index
@@ -43,7 +43,7 @@ class _Part(NamedTuple):
 
 
 def margins(graph: Graph) -> Graph:
-    """Sums of arrays with margins of zeros, each where the others have theirs, are joined.
+    """Concatenate arrays that are padded with zeros around disjoint ranges, instead of adding them.
 
     >>> from smelt.graph.text import parse, text
     >>> print(
@@ -63,19 +63,19 @@ def margins(graph: Graph) -> Graph:
       return v0
     }
     """
-    return rebuild(graph, _joined)
+    return rebuild(graph, _concat_parts)
 
 
-def _joined(node: Node) -> Node:
-    """The sum of two parts side by side, between what margins are left."""
+def _concat_parts(node: Node) -> Node:
+    """Return the sum of two adjacent parts as their concatenation, padded as far as needed."""
     if not (isinstance(node.op, Map) and node.op.scalar == SUM):
         return node
     views = {x.op for x in node.inputs}
-    if len(views) == 1 and isinstance(view := views.pop(), Permute):  # margins were put below it
+    if len(views) == 1 and isinstance(view := views.pop(), Permute):  # padding moved below it
         inner = build.apply(node.op, *(x.inputs[0] for x in node.inputs), origin=node.origin)
-        found = _joined(inner)
-        return node if found is inner else build.apply(view, found, origin=node.origin)
-    first, second = (_part(x) for x in node.inputs)
+        result = _concat_parts(inner)
+        return node if result is inner else build.apply(view, result, origin=node.origin)
+    first, second = (_padded_part(x) for x in node.inputs)
     if first is None or second is None or first.axis != second.axis:
         return node
     if any(x.type != node.type for x in node.inputs):
@@ -86,18 +86,18 @@ def _joined(node: Node) -> Node:
         return node
     a = first.axis
     pieces = [_plus_zero(x) for side in (first, second) for x in _pieces(side.node, a)]
-    found = build.apply(Concat(a), *pieces, origin=node.origin)
+    result = build.apply(Concat(a), *pieces, origin=node.origin)
     low, high = (
         tuple(n if k == a else 0 for k in range(node.type.rank)) for n in (first.low, second.high)
     )
     if any(n != 0 for n in (*low, *high)):
         zero = 0.0 if node.type.dtype.is_float else 0
-        found = build.apply(Pad(low, high, zero), found, origin=node.origin)
-    return found if found.type == node.type else node
+        result = build.apply(Pad(low, high, zero), result, origin=node.origin)
+    return result if result.type == node.type else node
 
 
-def _part(x: Node) -> _Part | None:
-    """What margins of zeros along one axis leave."""
+def _padded_part(x: Node) -> _PaddedPart | None:
+    """Return the part inside zero padding along one axis, or None."""
     if not isinstance(x.op, Pad) or not _is_zero(x.op.value):
         return None
     sides = list(zip(x.op.low, x.op.high, strict=True))
@@ -105,16 +105,16 @@ def _part(x: Node) -> _Part | None:
     if len(axes) != 1:
         return None
     (a,) = axes
-    return _Part(a, sides[a][0], x.inputs[0], sides[a][1])
+    return _PaddedPart(a, sides[a][0], x.inputs[0], sides[a][1])
 
 
 def _pieces(x: Node, a: int) -> tuple[Node, ...]:
-    """The parts that were joined along an axis already."""
+    """Return the parts that were already concatenated along an axis."""
     return x.inputs if isinstance(x.op, Concat) and x.op.axis == a else (x,)
 
 
 def _plus_zero(x: Node) -> Node:
-    """What adding zero makes of an array; once is as often as twice."""
+    """Add zero to an array of floats, unless that was done before."""
     if not x.type.dtype.is_float:
         return x
     if isinstance(x.op, Map) and x.op.scalar == SUM:
@@ -125,5 +125,5 @@ def _plus_zero(x: Node) -> Node:
 
 
 def _is_zero(value: float | int | bool) -> bool:
-    """Whether a number is 0 and not -0."""
+    """Whether a number is +0."""
     return value == 0 and math.copysign(1, value) > 0

@@ -1,10 +1,10 @@
-"""A part of a choice by positions, where all of the part was chosen from one side, is that side's.
+"""Forward stored values to slices of a select by indices (store-to-load forwarding).
 
-Writing into an array is recorded as a choice: the new elements at the positions that are written,
-the old ones elsewhere.  A loop that writes a row and reads it in the next turn asks for parts of
-such choices, each on top of all before; which side a part comes from is known while compiling, as
-long as it lies at known positions.  Else every read would stay a choice between all that was ever
-written, and a loop of n turns a program of n squared operators.
+Writing into an array is recorded as a select: the new elements at the indices that are written, the
+old ones elsewhere.  A loop that writes a row and reads it in the next iteration slices such
+selects, each nested in the next.  If the slice lies at known positions, the side that it comes from
+is known at compile time.  Otherwise every read would remain a select over all writes so far, and a
+loop of n iterations a program of O(n²) operators.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from smelt.passes.compose import settle, splat
 from smelt.types.tensor import Shape
 
 Box: TypeAlias = tuple[tuple[int, int, int], ...]
-"""First position, count and step of a part along each dimension."""
+"""First position, count and step of a slice along each dimension."""
 Known: TypeAlias = dict[tuple[Node, Box], Array | None]
 
 LIMIT = 4096
-"""Positions of a part that are looked at while compiling."""
+"""Maximum number of elements of a mask that are evaluated at compile time."""
 
 
 def decided(graph: Graph) -> Graph:
-    """Slices of choices by positions become slices of what was chosen.
+    """Replace slices of selects by indices with slices of the selected side.
 
     >>> from smelt.graph.text import parse, text
     >>> print(
@@ -54,13 +54,13 @@ def decided(graph: Graph) -> Graph:
       return v0
     }
     """
-    known: Known = {}
+    cache: Known = {}
     with np.errstate(all="ignore"):
-        return rebuild(graph, lambda node: _chosen(node, known))
+        return rebuild(graph, lambda node: _forward(node, cache))
 
 
-def _chosen(node: Node, known: Known) -> Node:
-    """A slice of a choice as one of what was chosen, as deep as that goes; else the node itself."""
+def _forward(node: Node, cache: Known) -> Node:
+    """Replace a slice of a select by a slice of the selected side, repeatedly."""
     op = node.op
     while isinstance(op, Slice):
         (x,) = node.inputs
@@ -68,62 +68,68 @@ def _chosen(node: Node, known: Known) -> Node:
             break
         mask, *sides = x.inputs
         box = _box(op, x.type.shape, mask.type.shape)
-        hit = None if box is None else _elements(mask, box, known)
-        if hit is None or hit.size == 0 or (hit.any() and not hit.all()):
+        mask_values = None if box is None else _evaluate(mask, box, cache)
+        if (
+            mask_values is None
+            or mask_values.size == 0
+            or (mask_values.any() and not mask_values.all())
+        ):
             break
-        z = sides[0] if hit.all() else sides[1]
+        z = sides[0] if mask_values.all() else sides[1]
         if z.type.dtype != x.type.dtype:
             break
         if z.type.shape != x.type.shape:
-            return _part(node, op, x, z)
+            return _slice_broadcast(node, op, x, z)
         node = build.apply(op, z, origin=node.origin)
     return node
 
 
-def _part(node: Node, op: Slice, x: Node, z: Node) -> Node:
-    """The slice of an operand that is broadcast to the shape of the choice."""
-    whole = build.apply(Expand(x.type.shape), z, origin=x.origin)
-    return settle(build.apply(op, whole, origin=node.origin))
+def _slice_broadcast(node: Node, op: Slice, x: Node, z: Node) -> Node:
+    """Slice an operand that is broadcast to the shape of the select."""
+    expanded = build.apply(Expand(x.type.shape), z, origin=x.origin)
+    return settle(build.apply(op, expanded, origin=node.origin))
 
 
-def _box(op: Slice, shape: Shape, own: Shape) -> Box | None:
-    """The part that a slice of something of a shape takes of an operand; None if that is not known
-    in numbers, or too much."""
-    found: list[tuple[int, int, int]] = []
-    lead = len(shape) - len(own)
-    for a, n in enumerate(own, lead):
+def _box(op: Slice, shape: Shape, operand_shape: Shape) -> Box | None:
+    """Return the part of a (broadcast) operand that a slice takes, or None.
+
+    None if its bounds are not known numbers, or if it has more than `LIMIT` elements.
+    """
+    ranges: list[tuple[int, int, int]] = []
+    lead = len(shape) - len(operand_shape)
+    for a, n in enumerate(operand_shape, lead):
         start, size = op.starts[a], op.sizes[a]
         if n == 1:
             start, size = 0, 1
         if not isinstance(start, int) or not isinstance(size, int):
             return None
-        found.append((start, size, op.steps[a]))
-    return tuple(found) if math.prod(size for _, size, _ in found) <= LIMIT else None
+        ranges.append((start, size, op.steps[a]))
+    return tuple(ranges) if math.prod(size for _, size, _ in ranges) <= LIMIT else None
 
 
-def _elements(x: Node, box: Box, known: Known) -> Array | None:
-    """The elements of a part of a value that positions and numbers alone decide."""
+def _evaluate(x: Node, box: Box, cache: Known) -> Array | None:
+    """Return elements of a value that indices and numbers alone determine, or None."""
     key = x, box
-    if key not in known:
-        known[key] = _computed(x, box, known)
-    return known[key]
+    if key not in cache:
+        cache[key] = _evaluate_uncached(x, box, cache)
+    return cache[key]
 
 
-def _computed(x: Node, box: Box, known: Known) -> Array | None:
+def _evaluate_uncached(x: Node, box: Box, cache: Known) -> Array | None:
     op = x.op
     if isinstance(op, Iota):
         start, size, step = box[op.axis]
-        line = (start + step * np.arange(size)).astype(op.dtype.numpy)
-        return line.reshape([size if a == op.axis else 1 for a in range(len(box))])
+        positions = (start + step * np.arange(size)).astype(op.dtype.numpy)
+        return positions.reshape([size if a == op.axis else 1 for a in range(len(box))])
     if not isinstance(op, (Map, Cast)):
         number = splat(x)
         return None if number is None else number.op.reference({})
     operands: list[Array] = []
     for z in x.inputs:
         lead = len(box) - z.type.rank
-        part = [(0, 1, 1) if n == 1 else box[a] for a, n in enumerate(z.type.shape, lead)]
-        found = _elements(z, tuple(part), known)
-        if found is None:
+        operand_box = [(0, 1, 1) if n == 1 else box[a] for a, n in enumerate(z.type.shape, lead)]
+        values = _evaluate(z, tuple(operand_box), cache)
+        if values is None:
             return None
-        operands.append(found)
+        operands.append(values)
     return np.asarray(op.reference({}, *operands))

@@ -1,10 +1,10 @@
-"""One element of each row, read at a computed position, becomes a fold of that row.
+"""Rewrite the gather of one element per row of a contraction as a masked reduction.
 
-A label's logit is read where the label says.  If the logits come of a contraction whose rows other
-folds visit, such as those of a softmax, that read would force all of them into memory.  The same
-element is the largest of its row once all others are set aside by a comparison of positions, a fold
-like any other, which the visit that makes the row takes along.  What is elementwise between the
-contraction and the read is computed for the picked elements alone.
+A cross-entropy loss reads a label's logit.  If the logits come from a contraction whose rows other
+reductions visit, such as those of a softmax, that gather would force all of them into memory.  The
+same element is the maximum of its row once all others are masked by comparing positions: a
+reduction that runs in the same pass over the row as the others.  Elementwise operators between the
+contraction and the gather are applied to the gathered elements alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from smelt.types.tensor import broadcast_shapes
 
 
 def picks(graph: Graph) -> Graph:
-    """Reads of one element for each row of a contraction become folds of the rows.
+    """Replace gathers of one element per row of a contraction by masked reductions.
 
     >>> from smelt.graph.text import parse, text
     >>> print(
@@ -58,97 +58,101 @@ def picks(graph: Graph) -> Graph:
         return graph
     counts = use_counts(graph)
     shared: set[Node] = set()
-    made = _Made(shared)
+    is_logits = _IsSharedContraction(shared)
 
     def change(node: Node, old: Node) -> Node:
         if counts[old] > 1:
             shared.add(node)
         node = _unpermuted(node)
-        pick = _pick(node, shared) if isinstance(node.op, Gather) else None
-        if pick is None or not made(node.inputs[0], pick.axis):
+        gathered = _match_gather(node, shared) if isinstance(node.op, Gather) else None
+        if gathered is None or not is_logits(node.inputs[0], gathered.axis):
             return node
-        kept = pick.of(node.inputs[0])
+        result = gathered.of(node.inputs[0])
         return (
-            build.apply(Reshape(node.type.shape), kept, origin=node.origin)
-            if kept.type.shape != node.type.shape
-            else kept
+            build.apply(Reshape(node.type.shape), result, origin=node.origin)
+            if result.type.shape != node.type.shape
+            else result
         )
 
     return rebuild_from(graph, change)
 
 
-class _Pick:
-    """One position along `axis` for each of the other positions of a value.
+class _GatherAlongAxis:
+    """A gather of one position along `axis` for each other position of a value.
 
-    `position` is of the value's rank, with extent 1 along the axis."""
+    `position` has the rank of the value, with extent 1 along the axis.
+    """
 
     def __init__(self, axis: int, position: Node, gather: Node, shared: set[Node]) -> None:
         self.axis = axis
         self.shared = shared
         self.position = position
         self.gather = gather
-        self._known: dict[tuple[Node, int], Node] = {}
+        self._cache: dict[tuple[Node, int], Node] = {}
 
     def of(self, x: Node, rank: int = 0) -> Node:
-        """The picked elements of a value that is seen as one of the gathered one's rank, without
-        the axis."""
+        """Return the gathered elements of `x`, viewed with `rank` dimensions, without the axis."""
         key = x, rank or x.type.rank
-        if key not in self._known:
-            self._known[key] = self._of(lifted(*key))
-        return self._known[key]
+        if key not in self._cache:
+            self._cache[key] = self._build(lifted(*key))
+        return self._cache[key]
 
-    def _of(self, x: Node) -> Node:
+    def _build(self, x: Node) -> Node:
         shape, at = x.type.shape, self.axis
-        rest = (*shape[:at], *shape[at + 1 :])
+        kept_shape = (*shape[:at], *shape[at + 1 :])
         if shape[at] == 1:
-            return build.apply(Reshape(rest), x)
-        if x in self.shared and _is_scaled(x):
-            return self._hit(x)
+            return build.apply(Reshape(kept_shape), x)
+        if x in self.shared and _is_scaled_contraction(x):
+            return self._masked_max(x)
         if isinstance(x.op, (Map, Cast)):
             operands = (self.of(y, x.type.rank) for y in x.inputs)
             return build.apply(x.op, *operands, origin=x.origin)
         if isinstance(x.op, Expand):
             inner = self.of(x.inputs[0], x.type.rank)
-            return build.apply(Expand(rest), inner, origin=x.origin)
-        return self._hit(x) if isinstance(x.op, Contract) else self._read(x)
+            return build.apply(Expand(kept_shape), inner, origin=x.origin)
+        return self._masked_max(x) if isinstance(x.op, Contract) else self._gather(x)
 
-    def _hit(self, x: Node) -> Node:
-        """All others of the row set aside."""
+    def _masked_max(self, x: Node) -> Node:
+        """Gather by a masked maximum: every other element of the row is -inf."""
         shape, at = x.type.shape, self.axis
-        line = tuple(shape[at] if k == at else 1 for k in range(len(shape)))
-        places = build.apply(Iota(line, at, i64))
-        hit = build.map("eq", places, build.cast(self.position, i64))
-        none = build.constant(-math.inf, x.type.dtype)
-        row = build.map("select", hit, x, none, origin=self.gather.origin)
-        return build.apply(Reduce("max", (at,)), row, origin=self.gather.origin)
+        axis_shape = tuple(shape[at] if k == at else 1 for k in range(len(shape)))
+        positions = build.apply(Iota(axis_shape, at, i64))
+        mask = build.map("eq", positions, build.cast(self.position, i64))
+        minus_infinity = build.constant(-math.inf, x.type.dtype)
+        masked = build.map("select", mask, x, minus_infinity, origin=self.gather.origin)
+        return build.apply(Reduce("max", (at,)), masked, origin=self.gather.origin)
 
-    def _read(self, x: Node) -> Node:
-        """A value that is stored anyway is read at the position."""
+    def _gather(self, x: Node) -> Node:
+        """Gather from a value that is stored anyway."""
         rank = x.type.rank
         index: list[Node] = []
         for k, n in enumerate(x.type.shape):
-            line = tuple(n if j == k else 1 for j in range(rank))
-            index.append(self.position if k == self.axis else build.apply(Iota(line, k, i64)))
-        found = build.apply(Gather(0), x, *index, origin=self.gather.origin)
-        shape = found.type.shape
-        return build.apply(Reshape((*shape[: self.axis], *shape[self.axis + 1 :])), found)
+            axis_shape = tuple(n if j == k else 1 for j in range(rank))
+            index.append(self.position if k == self.axis else build.apply(Iota(axis_shape, k, i64)))
+        result = build.apply(Gather(0), x, *index, origin=self.gather.origin)
+        shape = result.type.shape
+        return build.apply(Reshape((*shape[: self.axis], *shape[self.axis + 1 :])), result)
 
 
-class _Made:
-    """Whether values are elementwise in a contraction that others read too."""
+class _IsSharedContraction:
+    """Whether a value is elementwise in a contraction that something else reads too.
+
+    `at` is the gathered axis of the value; `seen` is true once a shared value was passed on the
+    way.
+    """
 
     def __init__(self, shared: set[Node]) -> None:
         self.shared = shared
-        self._known: dict[tuple[Node, int, bool], bool] = {}
+        self._cache: dict[tuple[Node, int, bool], bool] = {}
 
     def __call__(self, x: Node, at: int, seen: bool = False) -> bool:
         seen = seen or x in self.shared
         key = x, at, seen
-        if key not in self._known:
-            self._known[key] = self._look(*key)
-        return self._known[key]
+        if key not in self._cache:
+            self._cache[key] = self._compute(*key)
+        return self._cache[key]
 
-    def _look(self, x: Node, at: int, seen: bool) -> bool:
+    def _compute(self, x: Node, at: int, seen: bool) -> bool:
         if isinstance(x.op, Contract):
             return seen and x.type.dtype.is_float
         if not isinstance(x.op, (Map, Cast, Expand)):
@@ -162,119 +166,126 @@ class _Made:
         )
 
 
-def _is_scaled(x: Node) -> bool:
-    """Whether a value is a contraction's but for what numbers do to it: its other readers make it
-    anyway."""
+def _is_scaled_contraction(x: Node) -> bool:
+    """Whether a value is a contraction changed only by numbers.
+
+    Its other readers compute it anyway.
+    """
     while isinstance(x.op, (Map, Cast)) and x.type.dtype.is_float:
-        wide = [y for y in x.inputs if any(n != 1 for n in y.type.shape)]
-        if len(wide) != 1 or wide[0].type.shape != x.type.shape:
+        operands = [y for y in x.inputs if any(n != 1 for n in y.type.shape)]
+        if len(operands) != 1 or operands[0].type.shape != x.type.shape:
             return False
-        (x,) = wide
+        (x,) = operands
     return isinstance(x.op, Contract) and x.type.dtype.is_float
 
 
 def _unpermuted(node: Node) -> Node:
-    """A read of single elements asks what was permuted, with its indices in that order, also where
-    elementwise operators stand between."""
+    """Gather single elements below a permutation, also behind elementwise operators."""
     op, x = node.op, node.inputs[0] if node.inputs else node
     if not isinstance(op, Gather):
         return node
     index = node.inputs[1:]
-    if op.first or len(index) != x.type.rank or (perm := _turned(x)) is None:
+    if op.first or len(index) != x.type.rank or (perm := _inner_permutation(x)) is None:
         return node
-    places = sorted(range(x.type.rank), key=perm.__getitem__)
-    inner = _TurnedBack(perm, places)(x)
+    inverse = sorted(range(x.type.rank), key=perm.__getitem__)
+    inner = _UndoPermutation(perm, inverse)(x)
     if inner is None:
         return node
-    return build.apply(op, inner, *(index[k] for k in places), origin=node.origin)
+    return build.apply(op, inner, *(index[k] for k in inverse), origin=node.origin)
 
 
-def _turned(x: Node) -> tuple[int, ...] | None:
-    """How what elementwise operators make a value of was permuted, if it was."""
+def _inner_permutation(x: Node) -> tuple[int, ...] | None:
+    """Return the permutation below elementwise operators, or None."""
     while isinstance(x.op, (Map, Cast)):
-        same = [y for y in x.inputs if y.type.shape == x.type.shape]
-        if not same:
+        full_shape = [y for y in x.inputs if y.type.shape == x.type.shape]
+        if not full_shape:
             return None
-        x = same[0]
+        x = full_shape[0]
     return x.op.perm if isinstance(x.op, Permute) else None
 
 
-class _TurnedBack:
-    """Values before their permutation; None where another one than that is in it."""
+class _UndoPermutation:
+    """Rebuild values before a permutation; None where another permutation intervenes."""
 
     def __init__(self, perm: tuple[int, ...], places: list[int]) -> None:
         self.perm, self.places = perm, places
-        self._known: dict[Node, Node | None] = {}
+        self._cache: dict[Node, Node | None] = {}
 
     def __call__(self, x: Node) -> Node | None:
-        if x not in self._known:
-            self._known[x] = self._of(x)
-        return self._known[x]
+        if x not in self._cache:
+            self._cache[x] = self._build(x)
+        return self._cache[x]
 
-    def _of(self, x: Node) -> Node | None:
+    def _build(self, x: Node) -> Node | None:
         if isinstance(x.op, Permute) and x.op.perm == self.perm:
             return x.inputs[0]
         if isinstance(x.op, Constant):
             return x
         rank = x.type.rank
         if isinstance(x.op, (Map, Cast)) and rank == len(self.perm):
-            made = [self(y) for y in x.inputs]
-            known = [y for y in made if y is not None]
-            return build.apply(x.op, *known, origin=x.origin) if len(known) == len(made) else None
+            operands = [self(y) for y in x.inputs]
+            rebuilt = [y for y in operands if y is not None]
+            return (
+                build.apply(x.op, *rebuilt, origin=x.origin)
+                if len(rebuilt) == len(operands)
+                else None
+            )
         if rank == len(self.perm) and sum(n != 1 for n in x.type.shape) <= 1:
             return build.apply(Permute(tuple(self.places)), x, origin=x.origin)
         return None
 
 
-def _pick(node: Node, shared: set[Node]) -> _Pick | None:
-    """What a gather picks, if all its indices but one count along axes of their own."""
+def _match_gather(node: Node, shared: set[Node]) -> _GatherAlongAxis | None:
+    """Match a gather whose indices all count along their own axes, except one."""
     op, (x, *index) = node.op, node.inputs
     assert isinstance(op, Gather)
     middle = broadcast_shapes(*(j.type.shape for j in index))
-    along: dict[int, int] = {}
-    free: list[int] = []
+    axis_of_index: dict[int, int] = {}
+    free_indices: list[int] = []
     diagonal: int | None = None
     for k, j in enumerate(index):
-        a = _counted(j, x.type.shape[op.first + k], len(middle))
+        a = _counted_axis(j, x.type.shape[op.first + k], len(middle))
         if a is None:
-            free.append(k)
-        elif a in along.values():  # on a diagonal: the later one is a position
-            free.append(k)
-            diagonal = op.first + next(b for b in along if along[b] == a)
+            free_indices.append(k)
+        elif a in axis_of_index.values():  # on a diagonal: the later one is a position
+            free_indices.append(k)
+            diagonal = op.first + next(b for b in axis_of_index if axis_of_index[b] == a)
         elif a >= 0:
-            along[k] = a
-    if len(free) != 1:
+            axis_of_index[k] = a
+    if len(free_indices) != 1:
         return None
-    (f,) = free
-    order = list(along.values())
-    others = [n for a, n in enumerate(middle) if a not in order]
-    whole = all(middle[a] == x.type.shape[op.first + k] for k, a in along.items())
-    if order != sorted(set(order)) or any(n != 1 for n in others) or not whole:
+    (f,) = free_indices
+    order = list(axis_of_index.values())
+    other_extents = [n for a, n in enumerate(middle) if a not in order]
+    covers_all = all(middle[a] == x.type.shape[op.first + k] for k, a in axis_of_index.items())
+    if order != sorted(set(order)) or any(n != 1 for n in other_extents) or not covers_all:
         return None
     lead = len(middle) - index[f].type.rank
-    own = (*(1,) * lead, *index[f].type.shape)
-    line: list[Index] = [1] * x.type.rank
-    for k, a in along.items():
-        line[op.first + k] = own[a]
+    index_shape = (*(1,) * lead, *index[f].type.shape)
+    position_shape: list[Index] = [1] * x.type.rank
+    for k, a in axis_of_index.items():
+        position_shape[op.first + k] = index_shape[a]
     position = (
-        build.apply(Reshape(tuple(line)), index[f])
+        build.apply(Reshape(tuple(position_shape)), index[f])
         if diagonal is None
-        else build.apply(Iota(tuple(line), diagonal, i64))
+        else build.apply(Iota(tuple(position_shape), diagonal, i64))
     )
-    return _Pick(op.first + f, position, node, shared)
+    return _GatherAlongAxis(op.first + f, position, node, shared)
 
 
-def _counted(j: Node, extent: Index, rank: int) -> int | None:
-    """Along which axis of the result an index counts all positions of its own; -1 where there is
-    only one position, None if it does not count."""
-    if isinstance(j.op, Expand):  # an index that was broadcast says the same
+def _counted_axis(j: Node, extent: Index, rank: int) -> int | None:
+    """Return the axis of the result along which an index counts all positions.
+
+    -1 where there is only one position; None if it does not count.
+    """
+    if isinstance(j.op, Expand):  # broadcasting does not change an index
         j = j.inputs[0]
     if isinstance(j.op, Reshape):
         source = j.inputs[0]
         if isinstance(source.op, Iota) and source.type.rank == 1:
-            places = [a for a, n in enumerate(j.type.shape) if n != 1]
-            if len(places) == 1 and source.type.shape[0] == extent:
-                return rank - j.type.rank + places[0]
+            axes = [a for a, n in enumerate(j.type.shape) if n != 1]
+            if len(axes) == 1 and source.type.shape[0] == extent:
+                return rank - j.type.rank + axes[0]
         return None
     if isinstance(j.op, Iota) and j.type.shape[j.op.axis] == extent:
         return rank - j.type.rank + j.op.axis

@@ -1,10 +1,10 @@
-"""Products of operands that repeat along an axis are computed once, and their results repeat.
+"""Hoist broadcasts out of contractions: compute repeated products once, and repeat the result.
 
-Keys and queries of one group that serve many heads are often repeated before they are multiplied,
-and the heads are then merged with other axes.  Every head gets the same products; the views that
-repeat and merge hide it, from the planner too, which would count the work of all heads.  No
-rounding changes: each sum is what it was.  Rows of one operand alone that repeat are left: without
-them the product would no longer be one that its readers' kernels can hold.
+Grouped-query attention (GQA) often repeats keys for the heads that share them, and merges the heads
+with other axes.  All of these heads get the same products, but the views that repeat and merge hide
+it, also from the planner, which would count the work of all heads.  Rounding does not change: each
+sum stays as it is.  Rows that repeat in only one operand are left: without them, the readers'
+kernels could not hold the contraction.
 
     contract(expand(x, [h,m,k]), expand(w, [h,k,n]))  ->  expand(contract(x, w), [h,m,n])
 """
@@ -23,18 +23,18 @@ from smelt.types.tensor import Shape
 
 
 class Factor(NamedTuple):
-    """A part of a dimension: dimensions that a reshape merged are several in one."""
+    """A factor of a dimension's extent; a reshape merges several of them."""
 
     extent: Index
     same: bool
-    """Whether all positions hold the same."""
+    """Whether all positions along it hold the same elements."""
 
 
 Factors = tuple[Factor, ...]
 
 
 def same(graph: Graph) -> Graph:
-    """Products leave out axes of their results along which both operands repeat.
+    """Compute contractions once along axes of the result where both operands repeat.
 
     >>> from smelt.graph.text import parse, text
     >>> print(
@@ -57,56 +57,58 @@ def same(graph: Graph) -> Graph:
       return v3
     }
     """
-    return rebuild(graph, _once)
+    return rebuild(graph, _hoist)
 
 
-def _once(node: Node) -> Node:
+def _hoist(node: Node) -> Node:
     op = node.op
     if not isinstance(op, Contract):
         return node
     sides = list(zip((op.left, op.right), node.inputs, strict=True))
-    kept: dict[str, Factors] = {}
+    repeated: dict[str, Factors] = {}
     for name in op.out:
-        alone = all(len(_place(terms, name)) == 1 == _reads(terms, name) for terms, _ in sides)
-        if not alone or name in dict(op.extents):
+        is_bare = all(len(_bare_dims(terms, name)) == 1 == _uses(terms, name) for terms, _ in sides)
+        if not is_bare or name in dict(op.extents):
             continue
-        found = [factors(x, a) for terms, x in sides for a in _place(terms, name)]
-        if len({tuple(f.extent for f in fs) for fs in found}) != 1:
-            continue  # merged of other parts
-        merged = tuple(Factor(fs[0].extent, all(f.same for f in fs)) for fs in zip(*found))
+        per_side = [factors(x, a) for terms, x in sides for a in _bare_dims(terms, name)]
+        if len({tuple(f.extent for f in fs) for fs in per_side}) != 1:
+            continue  # merged from different factors
+        merged = tuple(Factor(fs[0].extent, all(f.same for f in fs)) for fs in zip(*per_side))
         if any(f.same for f in merged):
-            kept[name] = merged
-    if not kept:
+            repeated[name] = merged
+    if not repeated:
         return node
     operands: list[Node] = []
     for terms, x in sides:
-        for name, wanted in kept.items():
-            for a in _place(terms, name):
-                x = without(x, a, wanted)
+        for name, dims in repeated.items():
+            for a in _bare_dims(terms, name):
+                x = without(x, a, dims)
         operands.append(x)
-    made = build.apply(op, *operands, origin=node.origin)
-    return _repeated(made, node, [kept.get(name) for name in op.out])
+    result = build.apply(op, *operands, origin=node.origin)
+    return _expand_result(result, node, [repeated.get(name) for name in op.out])
 
 
-def _place(terms: Terms, name: str) -> list[int]:
+def _bare_dims(terms: Terms, name: str) -> list[int]:
     return [a for a, term in enumerate(terms) if bare_axis(term) == name]
 
 
-def _reads(terms: Terms, name: str) -> int:
-    """How many terms have an axis, alone or in a sum."""
+def _uses(terms: Terms, name: str) -> int:
+    """Count the terms that have an axis, alone or in a sum."""
     return sum(name in axes_of(t) for t in terms)
 
 
-def _repeated(made: Node, node: Node, parts: list[Factors | None]) -> Node:
-    """What is left of a result, as all of it."""
-    narrow: list[Index] = []
-    wide: list[Index] = []
-    for n, own in zip(node.type.shape, parts, strict=True):
-        for f in own or (Factor(n, False),):
-            narrow.append(1 if f.same else f.extent)
-            wide.append(f.extent)
-    found = _reshaped(made, tuple(narrow))
-    return _reshaped(build.apply(Expand(tuple(wide)), found, origin=node.origin), node.type.shape)
+def _expand_result(hoisted: Node, node: Node, repeated_dims: list[Factors | None]) -> Node:
+    """Broadcast a hoisted result to the shape of the original."""
+    hoisted_shape: list[Index] = []
+    full_shape: list[Index] = []
+    for n, dims in zip(node.type.shape, repeated_dims, strict=True):
+        for f in dims or (Factor(n, False),):
+            hoisted_shape.append(1 if f.same else f.extent)
+            full_shape.append(f.extent)
+    reshaped = _reshaped(hoisted, tuple(hoisted_shape))
+    return _reshaped(
+        build.apply(Expand(tuple(full_shape)), reshaped, origin=node.origin), node.type.shape
+    )
 
 
 def _reshaped(x: Node, shape: Shape) -> Node:
@@ -114,16 +116,16 @@ def _reshaped(x: Node, shape: Shape) -> Node:
 
 
 def factors(x: Node, a: int) -> Factors:
-    """The parts of a dimension, as far as views show them."""
+    """Return the factors of a dimension that views reveal, outermost first."""
     n = x.type.shape[a]
     if isinstance(x.op, Permute):
         return factors(x.inputs[0], x.op.perm[a])
     if isinstance(x.op, Expand):
         (y,) = x.inputs
-        own = a - (x.type.rank - y.type.rank)
-        if n != 1 and (own < 0 or y.type.shape[own] == 1):
+        inner = a - (x.type.rank - y.type.rank)
+        if n != 1 and (inner < 0 or y.type.shape[inner] == 1):
             return (Factor(n, True),)
-        return () if n == 1 else factors(y, own)
+        return () if n == 1 else factors(y, inner)
     if isinstance(x.op, Reshape):
         group = merged_dims(x.inputs[0].type.shape, x.type.shape, a)
         if group is not None:
@@ -131,27 +133,27 @@ def factors(x: Node, a: int) -> Factors:
     return () if n == 1 else (Factor(n, False),)
 
 
-def without(x: Node, a: int, wanted: Factors) -> Node:
-    """A value of one position for each part of a dimension that is the same."""
-    if not any(f.same for f in wanted):
+def without(x: Node, a: int, dims: Factors) -> Node:
+    """Keep one position along each repeated factor (of `dims`) of dimension `a`."""
+    if not any(f.same for f in dims):
         return x
-    shape = _with(x.type.shape, a, product([f.extent for f in wanted if not f.same]))
+    shape = _replace_dim(x.type.shape, a, product([f.extent for f in dims if not f.same]))
     if isinstance(x.op, Permute):
-        return build.apply(x.op, without(x.inputs[0], x.op.perm[a], wanted), origin=x.origin)
+        return build.apply(x.op, without(x.inputs[0], x.op.perm[a], dims), origin=x.origin)
     if isinstance(x.op, Expand):
         (y,) = x.inputs
-        own = a - (x.type.rank - y.type.rank)
-        if own >= 0 and y.type.shape[own] != 1:
-            y = without(y, own, wanted)
+        inner = a - (x.type.rank - y.type.rank)
+        if inner >= 0 and y.type.shape[inner] != 1:
+            y = without(y, inner, dims)
         return build.apply(Expand(shape), y, origin=x.origin)
     assert isinstance(x.op, Reshape)
     y, at = x.inputs[0], 0
     for b in merged_dims(x.inputs[0].type.shape, x.type.shape, a) or ():
         count = len(factors(y, b))
-        own, at = wanted[at : at + count], at + count
-        y = without(y, b, own)
+        inner, at = dims[at : at + count], at + count
+        y = without(y, b, inner)
     return build.apply(Reshape(shape), y, origin=x.origin)
 
 
-def _with(shape: Shape, a: int, n: Index) -> Shape:
+def _replace_dim(shape: Shape, a: int, n: Index) -> Shape:
     return (*shape[:a], n, *shape[a + 1 :])

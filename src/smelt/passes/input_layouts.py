@@ -1,15 +1,15 @@
-"""A program for arrays whose axes lie in memory in another order than that of their dimensions.
+"""Adapt a program to inputs whose axes are stored in another order than their dimensions.
 
-`x.T` of a contiguous array is one, and so is whatever was made in Fortran's order.  A graph says
-dimensions only, so its results would be written across the memory that they are read from.  Here
-such an input becomes the permutation of one that lies as the memory does; permutations then travel
-to the results (see `smelt.passes.propagate_layouts`), and where they arrive there the caller may
-turn what is written, which costs nothing:
+`x.T` of a C-contiguous array is such an input, and so is any array in Fortran order.  A graph has
+dimensions only, so its results would be written across the memory that their operands are read
+from.  Here such an input becomes the permutation of an input that has its memory order;
+permutations then move to the results (see `smelt.passes.propagate_layouts`), where the caller may
+apply them to the result as a view, at no cost:
 
-    y = exp(x)              # x[n,m] lies as [m,n]
+    y = exp(x)              # x[n,m] is stored as [m,n]
     y = permute(exp(x'))    # x'[m,n]: exp(x') is written, y is a view of it
 
-No front end but one whose results may have strides may ask for it.
+Only front ends whose results may be strided may use it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ __all__ = ["turned"]
 def turned(
     graph: Graph, orders: Sequence[Perm | None]
 ) -> tuple[Graph, tuple[Perm | None, ...]] | None:
-    """The graph for inputs whose dimensions lie in memory in these orders, slowest first, and for
-    each output which of its dimensions the result has; None where it would turn more than before,
-    and where nothing but contractions would gain, which read strides as well as anything.
+    """Rewrite a graph for inputs stored in the given orders (dimensions, slowest first).
 
-    An order of None leaves an input as it is.
+    Returns the graph and, for each output, the permutation that the caller has to apply (None for
+    none).  Returns None if more values would be permuted than before, or if only contractions would
+    gain, which read strided operands equally fast.  An order of None leaves an input as it is.
 
     >>> from smelt.graph.text import parse, text
     >>> found = turned(
@@ -58,43 +58,49 @@ def turned(
     >>> found[1]
     ((1, 0), None)
     """
-    read: dict[Node, Node] = {}
-    inputs = [_lying(x, p, read) for x, p in zip(graph.inputs, orders, strict=True)]
-    outputs = _renewed(graph, read)
-    moved = travelled(replace(graph, inputs=tuple(inputs), outputs=outputs), RULES)
-    turns = [_view(x) for x in moved.outputs]
-    written = tuple(x.inputs[0] if p else x for x, p in zip(moved.outputs, turns))
-    found = replace(moved, outputs=written)
-    worth = any(turns) or not any(isinstance(x.op, Contract) for x in found.nodes())
-    fits = worth and permutations(found) <= permutations(graph)
-    return (found, tuple(turns)) if fits else None
+    replacements: dict[Node, Node] = {}
+    inputs = [
+        _in_memory_order(x, p, replacements) for x, p in zip(graph.inputs, orders, strict=True)
+    ]
+    outputs = _rebuilt_outputs(graph, replacements)
+    rewritten = travelled(replace(graph, inputs=tuple(inputs), outputs=outputs), RULES)
+    perms = [_output_permutation(x) for x in rewritten.outputs]
+    unpermuted = tuple(x.inputs[0] if p else x for x, p in zip(rewritten.outputs, perms))
+    result = replace(rewritten, outputs=unpermuted)
+    pays = any(perms) or not any(isinstance(x.op, Contract) for x in result.nodes())
+    accepted = pays and permutations(result) <= permutations(graph)
+    return (result, tuple(perms)) if accepted else None
 
 
-def _lying(x: Node, order: Perm | None, read: dict[Node, Node]) -> Node:
-    """An input as it lies; `read` then has what stands for it."""
+def _in_memory_order(x: Node, order: Perm | None, read: dict[Node, Node]) -> Node:
+    """Declare an input in memory order, and record its permutation in `read`."""
     if order is None:
         return x
     op = x.op
     assert isinstance(op, Input)
     shape = tuple(x.type.shape[d] for d in order)
-    lying = TensorType(x.type.dtype, shape)
-    made = build.input(op.label, lying, None, x.origin, constant=op.constant)
-    back = tuple(order.index(d) for d in range(len(order)))
-    read[x] = settle(build.apply(Permute(back), made))
-    return made
+    stored = TensorType(x.type.dtype, shape)
+    new_input = build.input(op.label, stored, None, x.origin, constant=op.constant)
+    inverse = tuple(order.index(d) for d in range(len(order)))
+    read[x] = settle(build.apply(Permute(inverse), new_input))
+    return new_input
 
 
-def _renewed(graph: Graph, read: dict[Node, Node]) -> tuple[Node, ...]:
-    """The outputs on other inputs."""
-    made = dict(read)
+def _rebuilt_outputs(graph: Graph, read: dict[Node, Node]) -> tuple[Node, ...]:
+    """Rebuild the outputs on replaced inputs."""
+    rebuilt = dict(read)
     for node in graph.nodes():
-        if node not in made:
-            made[node] = renew(node, tuple(made[x] for x in node.inputs)) if node.inputs else node
-    return tuple(made[x] for x in graph.outputs)
+        if node not in rebuilt:
+            rebuilt[node] = (
+                renew(node, tuple(rebuilt[x] for x in node.inputs)) if node.inputs else node
+            )
+    return tuple(rebuilt[x] for x in graph.outputs)
 
 
-def _view(x: Node) -> Perm | None:
-    """How an output is turned of something that the graph computes: an input given back turned
-    would be the caller's own memory."""
+def _output_permutation(x: Node) -> Perm | None:
+    """Return the permutation on top of a computed output, or None.
+
+    A permuted input is no such output: it would alias the caller's memory.
+    """
     op = x.op
     return op.perm if isinstance(op, Permute) and x.inputs[0].inputs else None

@@ -1,18 +1,18 @@
-"""A fold over several axes becomes two where part of the axes was folded before.
+"""Split and merge nested reductions so that they fit streaming kernels.
 
-The divergence of two heads is one sum over all tokens and all words.  But the numbers that are
-summed wait for folds over the words of a token, so that only a token's own part of the sum can be
-carried along while its words are visited; a sum over everything would force the logits into memory.
-Folds that carry are what streams are made of: the axes that were folded before come first, the
-others after.  The value in between has the type that the fold accumulates in, hence no rounding is
-added; a sum that is not carried in a wider type than its elements' is left alone.
+The KL divergence of two heads is one sum over all tokens and all words.  Its terms depend on
+reductions over the words of each token (a softmax), so only a token's own part of the sum can be
+accumulated in the pass over its words; a single sum over everything would force the logits into
+memory.  Therefore the axes that were reduced before are reduced first, the others after.  The value
+in between has the reduction's accumulator type, so no rounding is added; a sum whose accumulator is
+no wider than its elements is left alone.
 
     sum(f(z[r,c], max(z over c)) over r, c)  ->  sum(sum(f(..) over c) over r)
 
-Other folds of folds, of which nothing else reads the inner one, become one: what it leaves would
-have to be kept until the last of its elements was folded.  A sum in between is not rounded then,
-which is within what its order may change; but halves stay as they are.  So do products of floats:
-in another order they may leave the range of their type.
+Other reductions of reductions become one if nothing else reads the inner result, which would
+otherwise have to be stored.  A sum in between is then not rounded, which is within what its order
+may change; half types are left alone.  So are products of floats: in another order they may leave
+the range of their type.
 
     sum(sum(z[r,c] over c) over r)  ->  sum(z[r,c] over r, c)
 """
@@ -32,7 +32,7 @@ from smelt.types.tensor import Shape
 
 
 def nested(graph: Graph) -> Graph:
-    """Folds of what a product made end first the axes that were folded before.
+    """Split reductions over a contraction's elements, so that axes reduced before come first.
 
     >>> from smelt.graph.text import parse, text
     >>> print(
@@ -61,22 +61,22 @@ def nested(graph: Graph) -> Graph:
       return v7
     }
     """
-    return rebuild(graph, _taken_apart)
+    return rebuild(graph, _nest)
 
 
 def merged(graph: Graph) -> Graph:
-    """Folds of folds of the same kind, which nothing else reads, as one."""
+    """Merge nested reductions of one kind whose inner result nothing else reads."""
     readers, outputs = users(graph), set(graph.outputs)
 
     def change(node: Node, old: Node) -> Node:
-        alone = isinstance(old.op, Reduce) and len(readers[old.inputs[0]]) == 1
-        return _made_one(node) if alone and old.inputs[0] not in outputs else node
+        single_reader = isinstance(old.op, Reduce) and len(readers[old.inputs[0]]) == 1
+        return _merge(node) if single_reader and old.inputs[0] not in outputs else node
 
     return rebuild_from(graph, change)
 
 
-def _made_one(node: Node) -> Node:
-    """A fold of a fold of the same kind as one, unless that would be taken apart again."""
+def _merge(node: Node) -> Node:
+    """Merge a reduction of a reduction, unless `nested` would split it again."""
     op, inner = node.op, node.inputs[0]
     assert isinstance(op, Reduce)
     if not isinstance(inner.op, Reduce) or inner.op.combine != op.combine or op.row.positional:
@@ -86,63 +86,67 @@ def _made_one(node: Node) -> Node:
         return node
     if dtype.is_float and (dtype.bits < 32 or not (row.idempotent or row.compensated)):
         return node
-    left = [a for a in range(x.type.rank) if a not in inner.op.axes]
-    axes = tuple(sorted((*inner.op.axes, *(left[a] for a in op.axes))))
-    if _folded_before(x, axes) is not None:
+    remaining = [a for a in range(x.type.rank) if a not in inner.op.axes]
+    axes = tuple(sorted((*inner.op.axes, *(remaining[a] for a in op.axes))))
+    if _reduced_axes(x, axes) is not None:
         return node
     return build.apply(Reduce(op.combine, axes), x, origin=node.origin)
 
 
-def _taken_apart(node: Node) -> Node:
+def _nest(node: Node) -> Node:
     op = node.op
     if not isinstance(op, Reduce) or len(op.axes) < 2 or op.row.positional:
         return node
     (x,) = node.inputs
-    before = _folded_before(x, op.axes)
-    if before is None:
+    inner_axes = _reduced_axes(x, op.axes)
+    if inner_axes is None:
         return node
-    wide = accumulator(op.row, node.type.dtype)
-    if wide == x.type.dtype and x.type.dtype.is_float and not op.row.idempotent:
+    accumulator_type = accumulator(op.row, node.type.dtype)
+    if accumulator_type == x.type.dtype and x.type.dtype.is_float and not op.row.idempotent:
         return node
-    rest = tuple(a for a in op.axes if a not in before)
-    kept = tuple(a - sum(b < a for b in before) for a in rest)
-    inner = build.apply(Reduce(op.combine, before), build.cast(x, wide), origin=node.origin)
-    outer = build.apply(Reduce(op.combine, kept), inner, origin=node.origin)
+    outer_axes = tuple(a for a in op.axes if a not in inner_axes)
+    shifted_axes = tuple(a - sum(b < a for b in inner_axes) for a in outer_axes)
+    inner = build.apply(
+        Reduce(op.combine, inner_axes), build.cast(x, accumulator_type), origin=node.origin
+    )
+    outer = build.apply(Reduce(op.combine, shifted_axes), inner, origin=node.origin)
     return build.cast(outer, node.type.dtype)
 
 
-def _folded_before(x: Node, axes: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Some of the axes, along which what a product made has been folded for `x`."""
-    made = dict.fromkeys(y for y in elementwise(x) if isinstance(y.op, Contract))
-    if not made:
+def _reduced_axes(x: Node, axes: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return those of `axes` along which a contraction behind `x` was reduced before, or None."""
+    contractions = dict.fromkeys(y for y in elementwise(x) if isinstance(y.op, Contract))
+    if not contractions:
         return None
     for y in elementwise(x):
         if not isinstance(y.op, Reduce) or not set(y.op.axes) < set(axes):
             continue
         (z,) = y.inputs
-        if z.type.shape == x.type.shape and any(m in made for m in elementwise(z)):
+        if z.type.shape == x.type.shape and any(m in contractions for m in elementwise(z)):
             return y.op.axes
     return None
 
 
 def elementwise(x: Node) -> Iterator[Node]:
-    """What a value is made of, element by element and by broadcasting, folds along its way too."""
+    """Yield the values that `x` reads elementwise or by broadcast, reductions included."""
     seen: set[Node] = {x}
     pending = [x]
     while pending:
         y = pending.pop()
         yield y
-        through = isinstance(y.op, (Map, Cast, Expand)) or _widens(y)
-        for z in y.inputs if through else ():
+        is_elementwise = isinstance(y.op, (Map, Cast, Expand)) or _is_unit_reshape(y)
+        for z in y.inputs if is_elementwise else ():
             if z not in seen:
                 seen.add(z)
                 pending.append(z)
 
 
-def _widens(x: Node) -> bool:
+def _is_unit_reshape(x: Node) -> bool:
     """Whether a view only adds or drops dimensions of 1."""
-    return isinstance(x.op, Reshape) and _real(x.type.shape) == _real(x.inputs[0].type.shape)
+    return isinstance(x.op, Reshape) and _non_unit(x.type.shape) == _non_unit(
+        x.inputs[0].type.shape
+    )
 
 
-def _real(shape: Shape) -> Shape:
+def _non_unit(shape: Shape) -> Shape:
     return tuple(n for n in shape if n != 1)

@@ -1,8 +1,8 @@
-"""The passes in order, and the loop that runs, times and verifies them.
+r"""List the passes in order, and run, time and verify them.
 
 >>> from smelt.graph.text import parse, text
 >>> graph = parse(
-...     "graph f(x: f32[n]) {\\n a = add(1.0:f32, x)\\n b = add(x, 1.0:f32)\\n return a, b\\n}"
+...     "graph f(x: f32[n]) {\n a = add(1.0:f32, x)\n b = add(x, 1.0:f32)\n return a, b\n}"
 ... )
 >>> print(text(run(graph)))
 graph f(x: f32[n]) {
@@ -51,14 +51,16 @@ from smelt.passes.views import views
 
 Rounding = Literal["fast", "eager", "exact"]
 ROUNDS = 8
-"""Times that the whole sequence may run; it ends as soon as nothing changes."""
+"""Maximum repetitions of the sequence, which ends as soon as nothing changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A pure function from graph to graph.  `fast`: it may change how results are rounded;
-    `last`: it runs once, when the others have nothing to do any more; `resums`: sums get other
-    terms, zeros among them."""
+    """A pure function from graph to graph.
+
+    `fast`: it may change rounding, so only `rounding="fast"` allows it.  `last`: it runs once,
+    after the others have reached a fixed point.  `resums`: sums get other terms, zeros among them.
+    """
 
     name: str
     function: Callable[[Graph], Graph]
@@ -68,9 +70,9 @@ class Pass:
 
     @property
     def doc(self) -> str:
-        """The first line of the function's documentation, or of its module's."""
-        own = (self.function.__doc__ or "").strip().split("\n")[0]
-        return own if own and not own.startswith(">>>") else ""
+        """Return the first line of the function's docstring, or an empty string."""
+        first_line = (self.function.__doc__ or "").strip().split("\n")[0]
+        return first_line if first_line and not first_line.startswith(">>>") else ""
 
 
 PASSES: tuple[Pass, ...] = (
@@ -100,8 +102,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("ranged", ranged, last=True),
 )
 TIDY = ("canonicalize", "views", "cse", "dce")
-"""What runs again after the last ones, if they have changed something: they leave views behind
-elementwise operators that would move in front of them the next time."""
+"""Passes that run again if a `last` pass changed the graph: those leave views behind elementwise
+operators that would otherwise move only in the next compilation."""
 
 
 def run(
@@ -110,31 +112,31 @@ def run(
     rounding: Rounding = "eager",
     sizes: Mapping[str, int] | None = None,
 ) -> Graph:
-    """The graph after all passes that `rounding` allows, run until nothing changes; `sizes` are
-    those of a call, which the order of channels is chosen for.
+    """Run all passes that `rounding` allows until nothing changes.
 
-    Inputs, the outputs' types and what the outputs hold stay: bit for bit (but for the payload of
-    NaNs, and the order in which floats are summed) unless `rounding` is "fast".  Sums of windows
-    that become products multiply the zeros of a margin, unless `rounding` is "exact".
+    `sizes` are those of a call; image layouts are chosen for them.  Inputs, and types and values of
+    the outputs stay: bit for bit (except for the payload of NaNs, and the order in which floats are
+    summed) unless `rounding` is "fast".  Sums over windows that become contractions also multiply
+    the zeros of the padding, unless `rounding` is "exact".
 
-    With the knob VERIFY each step is checked; a VerifyError then names the pass and holds the text
-    to replay.
+    With the knob VERIFY each step is checked; a VerifyError then names the pass and contains the
+    text to replay.
     """
-    steps = [step for step in PASSES if _wanted(step, rounding)]
+    steps = [step for step in PASSES if _is_enabled(step, rounding)]
     for _ in range(ROUNDS):
         before = graph
         graph = run_steps(graph, steps, journal)
         if graph is before:
             break
     before = graph
-    *steps, views_behind = [_for(step, sizes, journal) for step in PASSES if step.last]
+    *steps, views_behind = [_with_sizes(step, sizes, journal) for step in PASSES if step.last]
     graph = run_steps(graph, steps, journal)
     if graph is not before:
         graph = run_steps(graph, map(find, TIDY), journal)
     return run_steps(graph, [views_behind], journal)
 
 
-def _for(step: Pass, sizes: Mapping[str, int] | None, journal: Journal | None) -> Pass:
+def _with_sizes(step: Pass, sizes: Mapping[str, int] | None, journal: Journal | None) -> Pass:
     if step.function is divided:
         return replace(step, function=partial(divided, sizes=sizes))
     if step.function is not orders:
@@ -142,22 +144,22 @@ def _for(step: Pass, sizes: Mapping[str, int] | None, journal: Journal | None) -
     return replace(step, function=partial(orders, sizes=sizes, journal=journal))
 
 
-def _wanted(step: Pass, rounding: Rounding) -> bool:
+def _is_enabled(step: Pass, rounding: Rounding) -> bool:
     if step.last or (step.resums and rounding == "exact"):
         return False
     return not step.fast if rounding != "fast" else step.function is not simplify
 
 
 def run_named(graph: Graph, names: Iterable[str], journal: Journal | None = None) -> Graph:
-    """The graph after the named passes, once each in the given order.
+    """Run the named passes once each, in the given order.
 
-    Raises UnknownNameError for a name that no pass has.
+    Raises UnknownNameError for an unknown name.
     """
     return run_steps(graph, [find(name) for name in names], journal)
 
 
 def find(name: str) -> Pass:
-    """The pass called `name`.  Raises UnknownNameError if there is none."""
+    """Return the pass called `name`; raise UnknownNameError if there is none."""
     for step in PASSES:
         if step.name == name:
             return step
@@ -168,18 +170,20 @@ def find(name: str) -> Pass:
 
 
 def run_steps(graph: Graph, steps: Iterable[Pass], journal: Journal | None = None) -> Graph:
-    """The graph after `steps`, once each: timed into the journal, verified by knob.  What a pass
-    hands back as it was, which is most of what they do, has been verified before."""
+    """Run `steps` once each, timed into the journal and verified if the knob VERIFY is set.
+
+    A graph that a pass returned unchanged is not verified again.
+    """
     checked = knobs.VERIFY.get()
-    sound: Graph | None = None
+    verified: Graph | None = None
     count = len(graph.nodes()) if journal is not None else 0
     for step in steps:
         start = perf_counter()
         new = step.function(graph)
         seconds = perf_counter() - start
-        if checked and new is not sound:
-            _check(step, graph, new)
-            sound = new
+        if checked and new is not verified:
+            _verify_step(step, graph, new)
+            verified = new
         if journal is not None:
             before, count = count, count if new is graph else len(new.nodes())
             journal.record(PassRan(step.name, before, count, seconds))
@@ -187,7 +191,7 @@ def run_steps(graph: Graph, steps: Iterable[Pass], journal: Journal | None = Non
     return graph
 
 
-def _check(step: Pass, before: Graph, after: Graph) -> None:
+def _verify_step(step: Pass, before: Graph, after: Graph) -> None:
     try:
         verify(verify_same_signature(before, after))
     except VerifyError as error:

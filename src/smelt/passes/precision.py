@@ -1,8 +1,8 @@
-"""Half types between elementwise operators keep the bits they are computed with.
+"""Keep half-precision intermediates of elementwise operators in float32.
 
-Operators on half types compute in float32 and round each result.  With `rounding="fast"` a result
-that one elementwise operator or reduction alone reads is not rounded on the way: it never leaves
-the kernel, so that nothing is stored in more bytes.
+Operators on half types compute in float32 and round each result.  With `rounding="fast"`, a result
+whose only reader is an elementwise operator or a reduction is not rounded: it never leaves the
+kernel, so nothing is stored in more bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from smelt.types.dtype import f32
 
 
 def precision(graph: Graph) -> Graph:
-    """Drop the rounding of half values that only the next operator sees.
+    """Drop the rounding of half-precision values that only the next operator reads.
 
     >>> from smelt.graph.text import parse, text
     >>> print(
@@ -43,30 +43,33 @@ def precision(graph: Graph) -> Graph:
     }
     """
     readers = users(graph)
-    kept = set(graph.outputs)
-    passing = {
+    outputs = set(graph.outputs)
+    unrounded = {
         node
-        for node, found in readers.items()
-        if _half(node) and len(found) == 1 and node not in kept and _passes(node, found[0])
+        for node, uses in readers.items()
+        if _is_half(node)
+        and len(uses) == 1
+        and node not in outputs
+        and _stays_in_float32(node, uses[0])
     }
-    if not passing:
+    if not unrounded:
         return graph
-    return _Widening(passing).run(graph)
+    return _Widener(unrounded).run(graph)
 
 
-def _half(node: Node) -> bool:
+def _is_half(node: Node) -> bool:
     dtype = node.type.dtype
     return dtype.is_float and dtype.compute != dtype
 
 
-def _passes(node: Node, reader: Node) -> bool:
-    """Whether the value goes from one operator that computes in float32 to another."""
+def _stays_in_float32(node: Node, reader: Node) -> bool:
+    """Whether a value goes from one operator that computes in float32 to another."""
     if isinstance(reader.op, Cast):
-        return reader.type.dtype.is_float and (_computes(node) or _narrows(node))
-    return _computes(reader) and (_computes(node) or _narrows(node))
+        return reader.type.dtype.is_float and (_computes_in_float32(node) or _is_float_cast(node))
+    return _computes_in_float32(reader) and (_computes_in_float32(node) or _is_float_cast(node))
 
 
-def _computes(node: Node) -> bool:
+def _computes_in_float32(node: Node) -> bool:
     op = node.op
     if isinstance(op, Map):
         differentiable = op.row.derivative is not None or op.row.rule.result == "bool"
@@ -74,17 +77,17 @@ def _computes(node: Node) -> bool:
     return isinstance(op, Reduce) and not op.row.positional
 
 
-def _narrows(node: Node) -> bool:
+def _is_float_cast(node: Node) -> bool:
     return isinstance(node.op, Cast) and node.inputs[0].type.dtype.is_float
 
 
-class _Widening:
-    """Rebuilds a graph; the values in `passing` become float32."""
+class _Widener:
+    """Rebuild a graph with the values in `passing` as float32."""
 
     def __init__(self, passing: set[Node]) -> None:
         self.passing = passing
         self.new: dict[Node, Node] = {}
-        """What replaces each node: of its own type, but for those in `passing`."""
+        """Replacement of each node, of the same type except for those in `passing`."""
 
     def run(self, graph: Graph) -> Graph:
         for node in graph.nodes():
@@ -98,12 +101,12 @@ class _Widening:
         if not passes and not reads:
             return renew(node, tuple(self.new[x] for x in node.inputs))
         if isinstance(node.op, Cast):
-            wanted = f32 if passes else node.type.dtype
-            return build.cast(self.new[node.inputs[0]], wanted, node.origin)
+            dtype = f32 if passes else node.type.dtype
+            return build.cast(self.new[node.inputs[0]], dtype, node.origin)
         operands = [self._wide(x, node) for x in node.inputs]
         wide = build.apply(node.op, *operands, origin=node.origin)
         return wide if passes else build.cast(wide, node.type.dtype, node.origin)
 
     def _wide(self, x: Node, reader: Node) -> Node:
         new = self.new[x]
-        return build.cast(new, f32, reader.origin) if _half(x) and x not in self.passing else new
+        return build.cast(new, f32, reader.origin) if _is_half(x) and x not in self.passing else new

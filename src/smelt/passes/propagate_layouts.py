@@ -1,25 +1,24 @@
-"""A value lies in memory in the order that what it is computed from lies in.
+"""Propagate permutations from operands to results, so that values keep their data's memory order.
 
-A value is stored in the order of its axes.  Data that came with its axes in another order, as
-images with their channels last, is a permutation of an input; computing on it in the order of its
-axes would turn it in the first kernel and turn it back in the last, and kernels would read across
-the memory.  Here permutations travel with the data, from operands to results, so that what is
-stored between kernels lies as the data does:
+A value is stored in the order of its axes.  Data that came with its axes in another order, such as
+images with channels last, is a permutation of an input; computing in the order of its axes would
+transpose it in the first kernel and back in the last, and kernels would read across the memory.
+Here permutations move from operands to results, so that intermediates are stored as the data is:
 
     exp(permute(x))       ->  permute(exp(x))
-    sum(permute(x))       ->  permute(sum(x))     as the memory lies, if no positions are asked for
+    sum(permute(x))       ->  permute(sum(x))     in memory order, if no positions are returned
     contract(a, b)        ->  permute(contract(a, b))
 
-The last is a choice: the result of a contraction may lie in any order.  It lies as one operand
-does that alone has all of the result's axes but one at most, where that operand's summed axis
-ends its rows: the other operand's axis then ends the result's rows (a convolution with its
-channels last; one that is laid out by steps, if several axes are then merged into each that the
-data has).  Scores of attention and products of two matrices have no such operand.  Where an image's
-channels are not last, its weights tell, which may have them last.
+The last is a choice: the result of a contraction may be stored in any order.  It follows the
+operand that alone has all of the result's axes except at most one and whose rows end in the
+reduction axis: the other operand's axis then ends the result's rows (a convolution with channels
+last; one with strided windows, if several axes are then merged into each that the data has).
+Attention scores and products of two matrices have no such operand.  For an image whose channels are
+not last, the weights decide, which may have them last.
 
-All other passes move permutations towards the inputs; this one runs once, after them, and counts
-only where permutations meet and fewer are left, or where fewer contractions are at odds: summed
-axes lie in one order in one operand, and in another order in the other.
+All other passes move permutations towards the inputs; this one runs once, after them.  Its result
+is used only if fewer permutations are left, or if fewer contractions have operands whose reduction
+axes are stored in different orders.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ __all__ = [
 
 
 def layouts(graph: Graph) -> Graph:
-    """Permutations move from operands to results, and contractions keep their data's order.
+    """Move permutations from operands to results, and keep the data's order in contractions.
 
     >>> from smelt.graph.text import parse, text
     >>> print(
@@ -77,266 +76,291 @@ def layouts(graph: Graph) -> Graph:
       return v3
     }
     """
-    turned = travelled(graph, RULES | _CHOICES)
-    return turned if _price(turned) < _price(graph) else graph
+    permuted = travelled(graph, RULES | _LAYOUT_CHOICES)
+    return permuted if _count_transposes(permuted) < _count_transposes(graph) else graph
 
 
-def _price(graph: Graph) -> int:
-    """Values that are turned: where they are read, or while an operand is packed."""
-    return permutations(graph) + sum(_at_odds(x) for x in graph.nodes())
+def _count_transposes(graph: Graph) -> int:
+    """Count values that are permuted when they are read or packed."""
+    return permutations(graph) + sum(_has_mismatched_orders(x) for x in graph.nodes())
 
 
 def travelled(graph: Graph, rules: Mapping[type[TensorOp], Rule]) -> Graph:
-    """The graph with permutations moved from operands to results wherever the rules say how; it
-    may have more of them than before."""
-    made: dict[Node, bool] = {}  # of numbers and counting alone: it lies nowhere
+    """Move permutations from operands to results wherever `rules` say how.
+
+    The graph may have more of them than before.
+    """
+    synthetic: dict[Node, bool] = {}  # computed from constants and iotas alone: has no layout
 
     def change(node: Node) -> Node:
-        own = [x for x in node.inputs if made.get(x, False)]
+        free_operands = [x for x in node.inputs if synthetic.get(x, False)]
         if isinstance(node.op, (Map, Cast)):
-            new = _map(node, own)
+            new = _map(node, free_operands)
         elif node.op.is_view and type(node.op) not in rules:
             new = settle(node)
         else:
-            new = _moved(node, rules)
-        made[new] = not isinstance(node.op, Input) and len(own) == len(node.inputs)
+            new = _apply_rule(node, rules)
+        synthetic[new] = not isinstance(node.op, Input) and len(free_operands) == len(node.inputs)
         return new
 
     return rebuild(graph, change)
 
 
 def permutations(graph: Graph) -> int:
-    """Permutations that somebody reads other than contractions, which walk axes in any order."""
+    """Count permutations that something reads other than contractions.
+
+    Contractions walk axes in any order.
+    """
     return len(turned_values(graph))
 
 
 def turned_values(graph: Graph) -> list[Node]:
-    """Those permutations."""
+    """Return the permutations that something reads other than contractions."""
     read = {x for node in graph.nodes() if not isinstance(node.op, Contract) for x in node.inputs}
     return [x for x in {*read, *graph.outputs} if isinstance(x.op, Permute)]
 
 
-def _turned(node: Node, perm: tuple[int, ...], op: TensorOp, *inputs: Node) -> Node:
-    """A permutation of an operator on other operands; `node` if that is not the same after all."""
+def _permuted(node: Node, perm: tuple[int, ...], op: TensorOp, *inputs: Node) -> Node:
+    """Permute an operator on other operands; return `node` if the type would differ."""
     inner = build.apply(op, *inputs, origin=node.origin)
-    found = settle(build.apply(Permute(perm), inner, origin=node.origin))
-    return found if found.type == node.type else node
+    result = settle(build.apply(Permute(perm), inner, origin=node.origin))
+    return result if result.type == node.type else node
 
 
 Perm = tuple[int, ...]
 Rule = Callable[[Node, Perm], Node]
-"""An operator whose first operand is turned, on what that lies as."""
+"""Rewrites an operator whose first operand is permuted (by Perm) onto the unpermuted operand."""
 
 
-def _moved(node: Node, rules: Mapping[type[TensorOp], Rule]) -> Node:
+def _apply_rule(node: Node, rules: Mapping[type[TensorOp], Rule]) -> Node:
     rule = rules.get(type(node.op))
     if rule is not None and rule is not RULES.get(type(node.op)):
         return rule(node, ())
-    perm = _perm(node.inputs[0]) if node.inputs else None
+    perm = _permutation_of(node.inputs[0]) if node.inputs else None
     return node if rule is None or perm is None else rule(node, perm)
 
 
-def _perm(x: Node) -> tuple[int, ...] | None:
+def _permutation_of(x: Node) -> tuple[int, ...] | None:
     return x.op.perm if isinstance(x.op, Permute) else None
 
 
-def _back(perm: tuple[int, ...]) -> tuple[int, ...]:
+def _inverse(perm: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(perm.index(a) for a in range(len(perm)))
 
 
-def _map(node: Node, made: list[Node]) -> Node:
-    """Elementwise operators on operands that are turned alike; what is made of nothing, and what
-    is broadcast, is turned for it."""
+def _map(node: Node, free_operands: list[Node]) -> Node:
+    """Apply an elementwise operator before the permutation that its operands share.
+
+    Broadcast operands, and `free_operands`, which have no layout, are permuted instead.
+    """
     shape = node.type.shape
-    data = [x for x in node.inputs if x.type.shape == shape and x not in made]
-    perms = {_perm(x) for x in data}
+    data = [x for x in node.inputs if x.type.shape == shape and x not in free_operands]
+    perms = {_permutation_of(x) for x in data}
     perm = perms.pop() if len(perms) == 1 else None
     if perm is None:
         return node
-    turn, rank = Permute(_back(perm)), len(shape)
+    inverse, rank = Permute(_inverse(perm)), len(shape)
     operands = [
         x
         if not x.type.shape
         else x.inputs[0]
-        if _perm(x) == perm and x in data
-        else settle(build.apply(turn, lifted(x, rank), origin=x.origin))
+        if _permutation_of(x) == perm and x in data
+        else settle(build.apply(inverse, lifted(x, rank), origin=x.origin))
         for x in node.inputs
     ]
-    return _turned(node, perm, node.op, *operands)
+    return _permuted(node, perm, node.op, *operands)
 
 
 def _reduce(node: Node, perm: Perm) -> Node:
-    """A reduction as the memory lies; where positions are asked for, if they stay in order."""
+    """Reduce in memory order; positions are returned only if their axes keep their order."""
     op, (x,) = node.op, node.inputs
     assert isinstance(op, Reduce)
     axes = [perm[a] for a in op.axes]
     if op.row.positional and axes != sorted(axes):
         return node
-    left = [a for a in range(len(perm)) if a not in axes]
-    order = tuple(left.index(p) for a, p in enumerate(perm) if a not in op.axes)
-    return _turned(node, order, replace(op, axes=tuple(sorted(axes))), x.inputs[0])
+    remaining = [a for a in range(len(perm)) if a not in axes]
+    order = tuple(remaining.index(p) for a, p in enumerate(perm) if a not in op.axes)
+    return _permuted(node, order, replace(op, axes=tuple(sorted(axes))), x.inputs[0])
 
 
 def _scan(node: Node, perm: Perm) -> Node:
     op, (x,) = node.op, node.inputs
     assert isinstance(op, Scan)
-    return _turned(node, perm, replace(op, axis=perm[op.axis]), *x.inputs)
+    return _permuted(node, perm, replace(op, axis=perm[op.axis]), *x.inputs)
 
 
 def _window(node: Node, perm: Perm) -> Node:
     op, (x,) = node.op, node.inputs
     assert isinstance(op, Window)
-    return _turned(node, (*perm, len(perm)), replace(op, axis=perm[op.axis]), *x.inputs)
+    return _permuted(node, (*perm, len(perm)), replace(op, axis=perm[op.axis]), *x.inputs)
 
 
 def _reshape(node: Node, perm: Perm) -> Node:
-    """Dimensions that are split, or joined where they lie side by side, on what is turned."""
+    """Reshape before a permutation, if merged dimensions are adjacent in memory."""
     (x,) = node.inputs
-    groups: list[tuple[list[int], tuple[int, ...]]] = []  # places in memory; the new dimensions
-    place = new = 0
+    groups: list[tuple[list[int], tuple[int, ...]]] = []  # dimensions in memory; new dimensions
+    old = new = 0
     for source, target in split_groups(x.type.shape, node.type.shape):
-        own = [perm[place + k] for k, n in enumerate(source) if n != 1]
-        if own and own != list(range(own[0], own[0] + len(own))):
+        stored = [perm[old + k] for k, n in enumerate(source) if n != 1]
+        if stored and stored != list(range(stored[0], stored[0] + len(stored))):
             return node
-        groups.append((own, tuple(range(new, new + len(target)))))
-        place, new = place + len(source), new + len(target)
+        groups.append((stored, tuple(range(new, new + len(target)))))
+        old, new = old + len(source), new + len(target)
     order = [d for _, dims in sorted(groups, key=lambda g: g[0][:1]) for d in dims]
     shape = tuple(node.type.shape[d] for d in order)
-    return _turned(node, _back(tuple(order)), Reshape(shape), x.inputs[0])
+    return _permuted(node, _inverse(tuple(order)), Reshape(shape), x.inputs[0])
 
 
 def _gather(node: Node, perm: Perm) -> Node:
-    """Positions along axes that lie side by side in memory too."""
+    """Gather before a permutation, if the indexed axes are adjacent in memory."""
     op, (x, *index) = node.op, node.inputs
     assert isinstance(op, Gather)
-    taken = list(perm[op.first : op.first + len(index)])
-    if taken != list(range(taken[0], taken[0] + len(taken))):
+    indexed = list(perm[op.first : op.first + len(index)])
+    if indexed != list(range(indexed[0], indexed[0] + len(indexed))):
         return node
     middle = node.type.rank - (x.type.rank - len(index))
-    order: list[int] = []  # the dimensions of the result as they lie
+    order: list[int] = []  # the dimensions of the result in memory order
     for p in range(len(perm)):
         a = perm.index(p)
-        if p == taken[0]:
+        if p == indexed[0]:
             order += range(op.first, op.first + middle)
-        elif p not in taken:
+        elif p not in indexed:
             order.append(a if a < op.first else a - len(index) + middle)
-    return _turned(node, _back(tuple(order)), Gather(taken[0]), x.inputs[0], *index)
+    return _permuted(node, _inverse(tuple(order)), Gather(indexed[0]), x.inputs[0], *index)
 
 
 def _concat(node: Node, _: Perm) -> Node:
-    """Pieces of which half at least are turned alike: the others are turned for them."""
+    """Concatenate before the most common permutation of the pieces; permute the others."""
     op = node.op
     assert isinstance(op, Concat)
-    perms = [_perm(x) for x in node.inputs]
+    perms = [_permutation_of(x) for x in node.inputs]
     perm = max(perms, key=lambda p: (perms.count(p), p is not None))
     if perm is None:
         return settle(node)
-    turn = Permute(_back(perm))
+    inverse = Permute(_inverse(perm))
     pieces = (
-        x.inputs[0] if p == perm else settle(build.apply(turn, x, origin=x.origin))
+        x.inputs[0] if p == perm else settle(build.apply(inverse, x, origin=x.origin))
         for x, p in zip(node.inputs, perms, strict=True)
     )
-    return _turned(node, perm, Concat(perm[op.axis]), *pieces)
+    return _permuted(node, perm, Concat(perm[op.axis]), *pieces)
 
 
 # ---- contractions ----------------------------------------------------------------------------
 
 
-def _contract(node: Node, _: Perm, *, sought: bool = False) -> Node:
-    """A contraction whose result lies as its data does, turned or not."""
+def _contract(node: Node, _: Perm, *, channels_last: bool = False) -> Node:
+    """Store the result of a contraction in the order of its data."""
     op = node.op
     assert isinstance(op, Contract)
-    return _lying(node, [(a,) for a in op.out], sought)
+    return _in_data_order(node, [(a,) for a in op.out], channels_last)
 
 
-def _merged(node: Node, _: Perm, *, sought: bool = False) -> Node:
-    """Axes of a contraction that are merged: the result lies as the data does with these axes."""
+def _reshaped_contract(node: Node, _: Perm, *, channels_last: bool = False) -> Node:
+    """Store a contraction in the order of its data, with axes that a reshape merges adjacent."""
     (x,) = node.inputs
-    perm = _perm(x) or tuple(range(x.type.rank))
+    perm = _permutation_of(x) or tuple(range(x.type.rank))
     inner = x.inputs[0] if isinstance(x.op, Permute) else x
     if isinstance(inner.op, Contract):
-        out, place = [inner.op.out[p] for p in perm], 0
+        out, position = [inner.op.out[p] for p in perm], 0
         merged: list[Axes] = []
         for source, _target in split_groups(x.type.shape, node.type.shape):
-            merged.append(tuple(out[place : place + len(source)]))
-            place += len(source)
-        lying = _lying(inner, [group for group in merged if group], sought)
-        if lying is not inner:
-            x = settle(build.apply(Permute(perm), lying, origin=x.origin))
+            merged.append(tuple(out[position : position + len(source)]))
+            position += len(source)
+        reordered = _in_data_order(inner, [group for group in merged if group], channels_last)
+        if reordered is not inner:
+            x = settle(build.apply(Permute(perm), reordered, origin=x.origin))
             node = build.apply(node.op, x, origin=node.origin)
-    found = _perm(x)
-    return _reshape(node, found) if found is not None else node
+    outer = _permutation_of(x)
+    return _reshape(node, outer) if outer is not None else node
 
 
 Axes = tuple[str, ...]
 Terms = tuple[Index, ...]
 
 
-def _lying(node: Node, merged: Sequence[Axes], sought: bool) -> Node:
-    """A contraction with its result in the order of its data, if one operand is what that is;
-    axes that are merged later stay side by side.  `sought`: with its channels last if need be."""
+def _in_data_order(node: Node, merged: Sequence[Axes], channels_last: bool) -> Node:
+    """Store a contraction's result in the order of its data, if one operand qualifies as such.
+
+    Axes that are `merged` later stay adjacent.  With `channels_last`, its channels go last even if
+    the data has them elsewhere.
+    """
     op = node.op
     assert isinstance(op, Contract)
     sides = list(zip((op.left, op.right), node.inputs, strict=True))
     for data, other in (sides, sides[::-1]):
-        order = _order(node, data, other[0], merged, sought)
+        order = _result_order(node, data, other[0], merged, channels_last)
         if order is not None and order != op.out:
             perm = tuple(order.index(a) for a in op.out)
-            return _turned(node, perm, replace(op, out=order), *node.inputs)
+            return _permuted(node, perm, replace(op, out=order), *node.inputs)
     return node
 
 
-def _order(
-    node: Node, data: tuple[Terms, Node], other: Terms, merged: Sequence[Axes], sought: bool
+def _result_order(
+    node: Node, data: tuple[Terms, Node], other: Terms, merged: Sequence[Axes], channels_last: bool
 ) -> Axes | None:
-    """The axes of the result in the order of the data, if one operand is what that is.  Where it is
-    `sought`, axes that both operands have come behind those that a window slides along."""
+    """Return the axes of the result in the order of the data, or None.
+
+    With `channels_last`, axes that both operands have follow those that a window slides along.
+    """
     op, (terms, x) = node.op, data
     assert isinstance(op, Contract)
     used, seen = ({a for t in side for a in axes_of(t)} for side in (terms, other))
-    own = [group for group in merged if used.intersection(group)]
-    new = [group for group in merged if not used.intersection(group)]
-    alone = [a for group in own for a in group if a in used and a not in seen]
-    if len(new) > 1 or len(alone) < _ALONE or (not new and len(merged) < len(op.out)):
+    data_groups = [group for group in merged if used.intersection(group)]
+    other_groups = [group for group in merged if not used.intersection(group)]
+    data_only = [a for group in data_groups for a in group if a in used and a not in seen]
+    if (
+        len(other_groups) > 1
+        or len(data_only) < _MIN_DATA_AXES
+        or (not other_groups and len(merged) < len(op.out))
+    ):
         return None
-    lies = [a for d in memory_order(x) for a in _axes(terms[d], op.out)]
-    if sorted(a for a in lies if a in op.out) != sorted(a for a in op.out if a in used):
+    stored = [a for d in memory_order(x) for a in _result_axes(terms[d], op.out)]
+    if sorted(a for a in stored if a in op.out) != sorted(a for a in op.out if a in used):
         return None
-    ends = lies[-1] not in op.out and lies[-1] in seen
-    sought = sought and isinstance(x.op, Window)
-    if new and not ends and not (sought or (isinstance(x.op, Window) and _at_odds(node))):
+    ends_in_reduction = stored[-1] not in op.out and stored[-1] in seen
+    channels_last = channels_last and isinstance(x.op, Window)
+    if (
+        other_groups
+        and not ends_in_reduction
+        and not (channels_last or (isinstance(x.op, Window) and _has_mismatched_orders(node)))
+    ):
         return None
-    own.sort(key=lambda group: next(n for n, a in enumerate(lies) if a in group))
-    if sought:
-        own.sort(key=lambda group: not set(group).isdisjoint(seen))
-    return tuple(a for group in (*own, *new) for a in group)
+    data_groups.sort(key=lambda group: next(n for n, a in enumerate(stored) if a in group))
+    if channels_last:
+        data_groups.sort(key=lambda group: not set(group).isdisjoint(seen))
+    return tuple(a for group in (*data_groups, *other_groups) for a in group)
 
 
-def _at_odds(node: Node) -> bool:
-    """Whether a contraction's operands have summed axes in different orders in memory."""
+def _has_mismatched_orders(node: Node) -> bool:
+    """Whether a contraction's operands store the reduction axes in different orders."""
     op = node.op
     if not isinstance(op, Contract):
         return False
     left, right = (
-        [a for d in _places(x) for a in sorted(axes_of(terms[d])) if a not in op.out]
+        [
+            a
+            for d in _memory_order_with_windows(x)
+            for a in sorted(axes_of(terms[d]))
+            if a not in op.out
+        ]
         for terms, x in zip((op.left, op.right), node.inputs, strict=True)
     )
     return [a for a in left if a in right] != [a for a in right if a in left]
 
 
-_ALONE = 2
-"""Axes that the data of a contraction has and the other operand has not, at least: with one each,
-either could be the data."""
+_MIN_DATA_AXES = 2
+"""Minimum number of axes that only the data has: with one in each operand, either could be the
+data."""
 
 
-def _axes(term: Index, out: tuple[str, ...]) -> list[str]:
-    """The axes of the result that a dimension runs along, or the summed one that it is."""
+def _result_axes(term: Index, out: tuple[str, ...]) -> list[str]:
+    """Return the axes of the result in a dimension, or the reduction axis that it is."""
     name = bare_axis(term)
     return [name] if name is not None else [a for a in axes_of(term) if a in out]
 
 
 def memory_order(x: Node) -> list[int]:
-    """The dimensions of a value from the slowest to the fastest, without the places in windows."""
+    """Return the dimensions of a value, slowest first, without the taps of windows."""
     if isinstance(x.op, Window):
         return memory_order(x.inputs[0])
     if isinstance(x.op, Permute):
@@ -345,16 +369,16 @@ def memory_order(x: Node) -> list[int]:
     return list(range(x.type.rank))
 
 
-def _places(x: Node) -> list[int]:
-    """The same with the places in windows, each behind the dimension that it is a place of."""
+def _memory_order_with_windows(x: Node) -> list[int]:
+    """Return `memory_order` with taps, each after the dimension that its window slides along."""
     if isinstance(x.op, Permute):
         perm = x.op.perm
-        return [perm.index(p) for p in _places(x.inputs[0])]
+        return [perm.index(p) for p in _memory_order_with_windows(x.inputs[0])]
     if not isinstance(x.op, Window):
         return list(range(x.type.rank))
-    found = _places(x.inputs[0])
-    found.insert(found.index(x.op.axis) + 1, x.type.rank - 1)
-    return found
+    order = _memory_order_with_windows(x.inputs[0])
+    order.insert(order.index(x.op.axis) + 1, x.type.rank - 1)
+    return order
 
 
 RULES: dict[type[TensorOp], Rule] = {
@@ -365,11 +389,15 @@ RULES: dict[type[TensorOp], Rule] = {
     Window: _window,
 }
 
-_CHOICES: dict[type[TensorOp], Rule] = {Concat: _concat, Contract: _contract, Reshape: _merged}
-"""Operators that choose how their results lie, whether their first operand is turned or not."""
+_LAYOUT_CHOICES: dict[type[TensorOp], Rule] = {
+    Concat: _concat,
+    Contract: _contract,
+    Reshape: _reshaped_contract,
+}
+"""Rules of operators that choose their result's order even if no operand is permuted."""
 CHANNELS_LAST = RULES | {
     Concat: _concat,
-    Contract: partial(_contract, sought=True),
-    Reshape: partial(_merged, sought=True),
+    Contract: partial(_contract, channels_last=True),
+    Reshape: partial(_reshaped_contract, channels_last=True),
 }
-"""Rules by which sums over windows have their channels last, however their data lies."""
+"""Rules that put channels of windowed contractions last, whatever the data's order."""

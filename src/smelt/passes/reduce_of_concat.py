@@ -1,12 +1,11 @@
-"""A fold over what was concatenated is made of folds over the parts.
+"""Split reductions of concatenated arrays into reductions of the pieces.
 
-A row of scores to which a number was appended (an attention sink, the positive pair of a
-contrastive loss) is one array to its softmax, which would have to be written and read again.
-Maximum and sum of such a row follow from those of its parts; then nothing reads the whole row any
-more, and each part is folded where it is made.  The sums of parts are added in the type that a fold
-accumulates in, hence no rounding is added; a sum that is not carried in a wider type than its
-elements' is left alone.  So is a row that something wants whole, and one without a product among
-its parts, which is not worth two folds.
+A softmax over a row of scores with a number appended (an attention sink, the positive pair of a
+contrastive loss) would have to write and read that row again.  But its maximum and sum follow from
+those of the pieces, so nothing reads the concatenated row any more, and each piece is reduced where
+it is computed.  Sums of pieces are added in the accumulator type, so no rounding is added; a sum
+whose accumulator is no wider than its elements is left alone.  So is a row that something reads as
+a whole, and one without a contraction among its pieces, which does not pay.
 
     max(concat(x @ w, c) over n)  ->  maximum(max(x @ w over n), max(c over n))
 """
@@ -28,11 +27,11 @@ from smelt.passes.nest_reductions import elementwise
 from smelt.types.expr import Index, add
 
 MOST = 4
-"""Parts of which a fold is made at most."""
+"""Maximum number of pieces that a reduction is split into."""
 
 
 def joined(graph: Graph) -> Graph:
-    """Folds over products with something beside them become folds over each, and their sum.
+    """Reduce concatenated pieces separately, and combine the results.
 
     >>> from smelt.graph.text import parse, text
     >>> print(
@@ -58,51 +57,51 @@ def joined(graph: Graph) -> Graph:
       return v5
     }
     """
-    concats = {x for x in graph.nodes() if isinstance(x.op, Concat) and _is_worth_it(x)}
+    concats = {x for x in graph.nodes() if isinstance(x.op, Concat) and _pays(x)}
     if not concats:
         return graph
-    readers, outputs, parts = users(graph), set(graph.outputs), _Parts()
+    readers, outputs, slices = users(graph), set(graph.outputs), _Slices()
 
     def change(node: Node, old: Node) -> Node:
         if isinstance(node.op, Reduce):
-            for found in _joins(old, concats):
-                if not _is_wanted(found, readers, outputs):
-                    return _taken_apart(node, found, parts)
+            for concat_axis in _concats_along_axes(old, concats):
+                if not _is_read_whole(concat_axis, readers, outputs):
+                    return _split(node, concat_axis, slices)
         return node
 
     return rebuild_from(graph, change)
 
 
-class _Join(NamedTuple):
-    """What was concatenated behind the operand of a fold, and along which axis, from the end."""
+class _ConcatAxis(NamedTuple):
+    """A concatenation behind a reduction's operand, and its axis, counted from the end."""
 
     concat: Node
     axis: int
 
 
-def _is_worth_it(concat: Node) -> bool:
-    """Whether there are few parts, with a product among them."""
+def _pays(concat: Node) -> bool:
+    """Whether there are few pieces, with a contraction among them."""
     return len(concat.inputs) <= MOST and any(
         isinstance(x.op, Contract) for part in concat.inputs for x in elementwise(part)
     )
 
 
-def _joins(fold: Node, concats: Container[Node]) -> Iterator[_Join]:
-    """What a fold reads that was concatenated along an axis of its own."""
-    (x,) = fold.inputs
-    assert isinstance(fold.op, Reduce)
-    for a in fold.op.axes if not fold.op.row.positional else ():
-        for y in _along(x, a - x.type.rank):
+def _concats_along_axes(reduction: Node, concats: Container[Node]) -> Iterator[_ConcatAxis]:
+    """Yield concatenations behind a reduction's operand along one of its axes."""
+    (x,) = reduction.inputs
+    assert isinstance(reduction.op, Reduce)
+    for a in reduction.op.axes if not reduction.op.row.positional else ():
+        for y in _sources_along(x, a - x.type.rank):
             if (
                 y in concats
                 and isinstance(y.op, Concat)
                 and y.op.axis == y.type.rank + a - x.type.rank
             ):
-                yield _Join(y, a - x.type.rank)
+                yield _ConcatAxis(y, a - x.type.rank)
 
 
-def _along(x: Node, a: int) -> Iterator[Node]:
-    """What a value is made of element by element along an axis, which is counted from the end."""
+def _sources_along(x: Node, a: int) -> Iterator[Node]:
+    """Yield what a value reads elementwise along an axis, counted from the end."""
     seen: set[Node] = {x}
     pending = [x]
     while pending:
@@ -114,21 +113,28 @@ def _along(x: Node, a: int) -> Iterator[Node]:
                 pending.append(z)
 
 
-def _is_wanted(join: _Join, readers: Mapping[Node, Sequence[Node]], outputs: set[Node]) -> bool:
-    """Whether something reads whole rows of what was concatenated, or made of it, but to fold
-    them."""
-    seen: set[Node] = {join.concat}
-    pending = [join.concat]
+def _is_read_whole(
+    concat_axis: _ConcatAxis, readers: Mapping[Node, Sequence[Node]], outputs: set[Node]
+) -> bool:
+    """Whether something other than reductions reads whole concatenated rows.
+
+    Values computed elementwise from them count too.
+    """
+    seen: set[Node] = {concat_axis.concat}
+    pending = [concat_axis.concat]
     while pending:
         x = pending.pop()
         if x in outputs:
             return True
         for y in readers[x]:
             if isinstance(y.op, Reduce):
-                if x.type.rank + join.axis in y.op.axes and not y.op.row.positional:
+                if x.type.rank + concat_axis.axis in y.op.axes and not y.op.row.positional:
                     continue
                 return True
-            if isinstance(y.op, Slice) and y.type.shape[join.axis] != x.type.shape[join.axis]:
+            if (
+                isinstance(y.op, Slice)
+                and y.type.shape[concat_axis.axis] != x.type.shape[concat_axis.axis]
+            ):
                 continue
             if not isinstance(y.op, (Map, Cast)):
                 return True
@@ -138,41 +144,44 @@ def _is_wanted(join: _Join, readers: Mapping[Node, Sequence[Node]], outputs: set
     return False
 
 
-def _taken_apart(node: Node, join: _Join, parts: _Parts) -> Node:
-    """The fold as one of folds over the parts."""
+def _split(node: Node, concat_axis: _ConcatAxis, slices: _Slices) -> Node:
+    """Combine reductions of the pieces into the reduction of the whole."""
     op, (x,) = node.op, node.inputs
     assert isinstance(op, Reduce)
-    wide = accumulator(op.row, node.type.dtype)
-    if wide == x.type.dtype and x.type.dtype.is_float and not op.row.idempotent:
+    accumulator_type = accumulator(op.row, node.type.dtype)
+    if accumulator_type == x.type.dtype and x.type.dtype.is_float and not op.row.idempotent:
         return node
-    folds: list[Node] = []
+    partials: list[Node] = []
     start: Index = 0
-    for piece in join.concat.inputs:
-        width = piece.type.shape[join.axis]
-        part = build.cast(parts.of(x, join.axis, start, width), wide)
-        folds.append(build.apply(op, part, origin=node.origin))
+    for piece in concat_axis.concat.inputs:
+        width = piece.type.shape[concat_axis.axis]
+        operand = build.cast(slices.of(x, concat_axis.axis, start, width), accumulator_type)
+        partials.append(build.apply(op, operand, origin=node.origin))
         start = add(start, width)
-    whole = reduce(lambda y, z: build.map(op.row.scalar, y, z, origin=node.origin), folds)
-    return build.cast(whole, node.type.dtype)
+    total = reduce(lambda y, z: build.map(op.row.scalar, y, z, origin=node.origin), partials)
+    return build.cast(total, node.type.dtype)
 
 
-class _Parts:
-    """Parts of values along an axis that is counted from the end, each made once."""
+class _Slices:
+    """Slices of values along an axis counted from the end, each built once."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[Node, int, Index, Index], Node] = {}
 
     def of(self, x: Node, a: int, start: Index, width: Index) -> Node:
-        """`width` positions from `start` on; all of a value that has one position or none."""
+        """Slice `width` positions from `start`.
+
+        A value without the axis, or with extent 1 along it, is returned as it is.
+        """
         if x.type.rank < -a or x.type.shape[a] == 1:
             return x
         key = x, a, start, width
-        found = self.known.get(key)
-        if found is None:
-            found = self.known[key] = self._made(x, a, start, width)
-        return found
+        part = self.known.get(key)
+        if part is None:
+            part = self.known[key] = self._build(x, a, start, width)
+        return part
 
-    def _made(self, x: Node, a: int, start: Index, width: Index) -> Node:
+    def _build(self, x: Node, a: int, start: Index, width: Index) -> Node:
         if isinstance(x.op, (Map, Cast)):
             operands = [self.of(z, a, start, width) for z in x.inputs]
             return build.apply(x.op, *operands, origin=x.origin)
@@ -185,5 +194,5 @@ class _Parts:
         starts: list[Index] = [0] * x.type.rank
         sizes = list(x.type.shape)
         starts[a], sizes[a] = start, width
-        box = Slice(tuple(starts), tuple(sizes), (1,) * x.type.rank)
-        return build.apply(box, x, origin=x.origin)
+        region = Slice(tuple(starts), tuple(sizes), (1,) * x.type.rank)
+        return build.apply(region, x, origin=x.origin)

@@ -1,11 +1,10 @@
-"""Products sum in the order in which their operands lie.
+"""Reorder merged reduction axes of contractions into memory order.
 
-An axis that is summed over may be several in one: the heads and their columns, say, where a product
-takes what all heads give.  Any order of the parts is the same sum, and whoever wrote the product
-had no reason to choose one that memory does not have; einsum, for one, takes them by the names of
-their axes.  In the order of memory rows are read along themselves, elsewhere element by element.
-An operand whose rows do not end in the sum does not mind; where two mind and differ, the order
-stays.
+A reduction axis may be several merged ones: heads and their columns, say, where a projection reads
+the output of all heads.  Any order of them gives the same sum, and the author had no reason to
+choose the one in memory; einsum, for example, orders axes by name.  In memory order rows are read
+contiguously, in any other element by element.  An operand whose rows do not end in a reduction axis
+reads equally fast in any order; if both operands have a preference and differ, the order stays.
 
     permute(x, [m,d,h]), permute(w, [d,h,n]) over (d h)  ->  x, permute(w, [h,d,n]) over (h d)
 """
@@ -26,7 +25,7 @@ __all__ = ["ordered"]
 
 
 def ordered(graph: Graph) -> Graph:
-    """Sums over merged axes take their parts in the order of memory.
+    """Sum over merged axes in the order in which their parts are stored.
 
     >>> from smelt.graph.text import parse, text
     >>> print(
@@ -50,74 +49,75 @@ def ordered(graph: Graph) -> Graph:
       return v2
     }
     """
-    return rebuild(graph, _as_it_lies)
+    return rebuild(graph, _in_memory_order)
 
 
-class _Merged(NamedTuple):
-    """A dimension that a reshape made of several ones."""
+class _MergedDim(NamedTuple):
+    """A dimension that a reshape merged from several ones."""
 
     view: Node
     """The reshape."""
     base: Node
-    """What lies in memory."""
+    """The stored value."""
     perm: tuple[int, ...]
-    """How the dimensions of that stand before they are merged."""
+    """Permutation of its dimensions before the merge."""
     parts: tuple[int, ...]
-    """Which of those are merged: places in `perm`."""
+    """The merged dimensions, as positions in `perm`."""
 
     def extents(self) -> Shape:
         return tuple(self.base.type.shape[self.perm[p]] for p in self.parts)
 
     def order(self) -> tuple[int, ...]:
-        """The parts as they lie."""
+        """Return the parts in memory order."""
         return tuple(sorted(range(len(self.parts)), key=lambda k: self.perm[self.parts[k]]))
 
     def minds(self) -> bool:
-        """Whether rows of memory end in one of the parts."""
-        real = [d for d, n in enumerate(self.base.type.shape) if n != 1]
-        return real[-1] in [self.perm[p] for p in self.parts]
+        """Whether rows in memory end in one of the parts."""
+        non_unit = [d for d, n in enumerate(self.base.type.shape) if n != 1]
+        return non_unit[-1] in [self.perm[p] for p in self.parts]
 
     def merged(self, order: tuple[int, ...]) -> Node:
-        """The same with the parts in another order."""
+        """Merge the parts in another order."""
         perm = list(self.perm)
-        for place, k in zip(self.parts, order, strict=True):
-            perm[place] = self.perm[self.parts[k]]
+        for position, k in zip(self.parts, order, strict=True):
+            perm[position] = self.perm[self.parts[k]]
         x = self.base
         if perm != sorted(perm):
             x = build.apply(Permute(tuple(perm)), x, origin=self.view.origin)
         return build.apply(self.view.op, x, origin=self.view.origin)
 
 
-def _as_it_lies(node: Node) -> Node:
+def _in_memory_order(node: Node) -> Node:
     op = node.op
     if not isinstance(op, Contract):
         return node
     operands = list(node.inputs)
     for name in op.summed():
         sides = [
-            _merged(x, terms, name) for x, terms in zip(operands, (op.left, op.right), strict=True)
+            _merged_dim(x, terms, name)
+            for x, terms in zip(operands, (op.left, op.right), strict=True)
         ]
-        found = [s for s in sides if s is not None]
-        if len(found) != 2 or found[0].extents() != found[1].extents():
+        merges = [s for s in sides if s is not None]
+        if len(merges) != 2 or merges[0].extents() != merges[1].extents():
             continue
-        orders = {s.order() for s in found if s.minds()}
+        orders = {s.order() for s in merges if s.minds()}
         if len(orders) == 1 and (order := orders.pop()) != tuple(range(len(order))):
-            operands = [s.merged(order) for s in found]
+            operands = [s.merged(order) for s in merges]
     if all(a is b for a, b in zip(operands, node.inputs, strict=True)):
         return node
     return build.apply(op, *operands, origin=node.origin)
 
 
-def _merged(x: Node, terms: Terms, name: str) -> _Merged | None:
-    """The dimension that an axis is, if it stands by itself, once, and has several parts."""
-    at = [a for a, term in enumerate(terms) if name in axes_of(term)]
-    if len(at) != 1 or bare_axis(terms[at[0]]) != name or not isinstance(x.op, Reshape):
+def _merged_dim(x: Node, terms: Terms, name: str) -> _MergedDim | None:
+    """Return the merged dimension that a reduction axis indexes by itself, or None."""
+    dims = [a for a, term in enumerate(terms) if name in axes_of(term)]
+    if len(dims) != 1 or bare_axis(terms[dims[0]]) != name or not isinstance(x.op, Reshape):
         return None
-    (before,) = x.inputs
-    group = merged_dims(before.type.shape, x.type.shape, at[0])
-    parts = tuple(d for d in group or () if before.type.shape[d] != 1)
+    (unmerged,) = x.inputs
+    group = merged_dims(unmerged.type.shape, x.type.shape, dims[0])
+    parts = tuple(d for d in group or () if unmerged.type.shape[d] != 1)
     if len(parts) < 2:
         return None
-    if isinstance(before.op, Permute):
-        return _Merged(x, before.inputs[0], before.op.perm, parts)
-    return _Merged(x, before, tuple(range(before.type.rank)), parts)
+    if isinstance(unmerged.op, Permute):
+        return _MergedDim(x, unmerged.inputs[0], unmerged.op.perm, parts)
+    return _MergedDim(x, unmerged, tuple(range(unmerged.type.rank)), parts)

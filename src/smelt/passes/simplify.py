@@ -1,4 +1,4 @@
-"""Algebra: the rules of `smelt.rewrite.rules` on elementwise operators, to their fixed point."""
+"""Apply the algebraic rules of `smelt.rewrite.rules` to elementwise operators repeatedly."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from smelt.types.dtype import DType
 
 
 def simplify(graph: Graph) -> Graph:
-    """Apply the rules that keep every bit of the result (but those of NaNs).
+    """Apply the rules that keep every bit of the result (except NaN payloads).
 
     >>> from smelt.graph.text import parse, text
     >>> print(
@@ -43,11 +43,11 @@ def simplify(graph: Graph) -> Graph:
       return v2
     }
     """
-    return _simplified(graph, EXACT)
+    return _apply_rules(graph, EXACT)
 
 
 def simplify_fast(graph: Graph) -> Graph:
-    """Apply the rules that round differently too.
+    """Apply all rules, including those that change rounding.
 
     >>> from smelt.graph.text import parse, text
     >>> print(
@@ -66,10 +66,10 @@ def simplify_fast(graph: Graph) -> Graph:
       return v0
     }
     """
-    return _simplified(graph, RULES)
+    return _apply_rules(graph, RULES)
 
 
-def _simplified(graph: Graph, rules: RuleSet) -> Graph:
+def _apply_rules(graph: Graph, rules: RuleSet) -> Graph:
     rewriter = Rewriter(GraphValues(), rules)
 
     def change(node: Node) -> Node:
@@ -84,7 +84,7 @@ def _simplified(graph: Graph, rules: RuleSet) -> Graph:
 
 
 class GraphValues:
-    """How rewriting sees the nodes of a graph."""
+    """Adapter through which the rewriter reads and builds graph nodes."""
 
     def op(self, value: Node) -> str | None:
         return value.op.scalar if type(value.op) is Map else None
@@ -108,13 +108,13 @@ class GraphValues:
 
 @lru_cache(maxsize=4096)
 def exact_number(op: Constant) -> float | int | bool:
-    """The number that a constant is after rounding to its type."""
+    """Return the value of a constant after rounding to its type."""
     value = np.asarray(op.value).astype(op.dtype.numpy)
     return number_of(value)
 
 
 def number_of(value: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> float | int | bool:
-    """The only element of an array as a Python number."""
-    wide = value.astype(np.float64) if value.dtype.kind not in "biu" else value
-    found: float | int | bool = wide.reshape(()).item()
-    return found
+    """Return the only element of an array as a Python number."""
+    exact = value.astype(np.float64) if value.dtype.kind not in "biu" else value
+    number: float | int | bool = exact.reshape(()).item()
+    return number

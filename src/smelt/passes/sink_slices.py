@@ -1,14 +1,14 @@
-"""Results that are made of a range of a product become ranges of what is made of all of it.
+"""Sink slices of contractions below elementwise operators.
 
-A kernel that computes a product stores ranges of its columns where the tiles have them.  What is
-made of such a range one by one (queries that are scaled, the half of a gate that is activated) is
-the same range of what would be made of the whole: said so, it is a range as well, and is computed
-at the elements of that range alone.
+A kernel that computes a contraction stores ranges of its columns directly from the tiles.  An
+elementwise result of such a range (scaled queries, the activated half of a gate) equals the same
+range of the elementwise result of the whole contraction; in that form it is a range too, and is
+computed for its own elements only.
 
     h = x @ w; tanh(h[:, :n]), h[:, n:]  ->  t = tanh(h); t[:, :n], h[:, n:]
 
-Parts that meet are left to `divided`; views move in front of elementwise operators elsewhere, which
-is why this pass runs behind those.
+Ranges that are combined with each other are left to `smelt.passes.split_gated_matmul`.  Other
+passes move views in front of elementwise operators, so this one runs after them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Readers = Mapping[Node, Sequence[Node]]
 
 
 def ranged(graph: Graph) -> Graph:
-    """Elementwise results of a range of a product become ranges of an elementwise result.
+    """Replace elementwise results of a contraction's slice by slices of an elementwise result.
 
     >>> from smelt.graph.text import parse, text
     >>> print(
@@ -54,100 +54,114 @@ def ranged(graph: Graph) -> Graph:
       return v2, v3
     }
     """
-    made = _made(graph)
-    results = {node: box for node in graph.outputs if (box := made.get(node)) is not None}
-    if len(results) < 2 and not any(x in made.values() for x in graph.outputs):
+    slices = _slices_of_contractions(graph)
+    sliced_outputs = {
+        node: region for node in graph.outputs if (region := slices.get(node)) is not None
+    }
+    if len(sliced_outputs) < 2 and not any(x in slices.values() for x in graph.outputs):
         return graph
-    wholes = Counter([*(box.inputs[0] for box in results.values()), *set(graph.outputs)])
-    shared = {node for node, box in results.items() if wholes[box.inputs[0]] > 1}
-    through = _through(shared, made, users(graph))
+    readers = Counter(
+        [*(region.inputs[0] for region in sliced_outputs.values()), *set(graph.outputs)]
+    )
+    shared = {node for node, region in sliced_outputs.items() if readers[region.inputs[0]] > 1}
+    operators = _operators_to_sink(shared, slices, users(graph))
     new = dict[Node, Node]()
     for node in graph.nodes():
-        if node in through:
-            new[node] = _rebuilt(node, made[node], new)
-    mapped = {x for x in through if not isinstance(x.op, Reshape)}
-    moved = {node: _range(node, made[node], new[node]) for node in shared if node in new}
-    return substitute_nodes(graph, moved) if mapped else graph
+        if node in operators:
+            new[node] = _on_whole(node, slices[node], new)
+    elementwise = {x for x in operators if not isinstance(x.op, Reshape)}
+    replacements = {
+        node: _slice_result(node, slices[node], new[node]) for node in shared if node in new
+    }
+    return substitute_nodes(graph, replacements) if elementwise else graph
 
 
-def _made(graph: Graph) -> dict[Node, Node]:
-    """Ranges of products, or of what is made of one, and what is made of one range each."""
-    whole, made, met = set[Node](), dict[Node, Node](), set[Node]()
+def _slices_of_contractions(graph: Graph) -> dict[Node, Node]:
+    """Map each value computed from one slice of a contraction to that slice."""
+    contractions, slices, mixed = set[Node](), dict[Node, Node](), set[Node]()
     for x in graph.nodes():
         if isinstance(x.op, Contract):
-            whole.add(x)
+            contractions.add(x)
         elif isinstance(x.op, Slice):
-            if x.inputs[0] in whole and all(step == 1 for step in x.op.steps):
-                made[x] = x
-        elif isinstance(x.op, Reshape) and x.inputs[0] in made:
-            made[x] = made[x.inputs[0]]
+            if x.inputs[0] in contractions and all(step == 1 for step in x.op.steps):
+                slices[x] = x
+        elif isinstance(x.op, Reshape) and x.inputs[0] in slices:
+            slices[x] = slices[x.inputs[0]]
         elif isinstance(x.op, (Map, Cast)):
-            boxes = {made[z] for z in x.inputs if z in made}
-            same = all(_stands_beside(z, x, made) for z in x.inputs)
-            if len(boxes) > 1 or (boxes and not same) or not met.isdisjoint(x.inputs):
-                met.add(x)
-            elif boxes:
-                made[x] = boxes.pop()
-            elif any(z in whole and z.type.shape == x.type.shape for z in x.inputs):
-                whole.add(x)
-    return made
+            sources = {slices[z] for z in x.inputs if z in slices}
+            compatible = all(_is_compatible(z, x, slices) for z in x.inputs)
+            if len(sources) > 1 or (sources and not compatible) or not mixed.isdisjoint(x.inputs):
+                mixed.add(x)
+            elif sources:
+                slices[x] = sources.pop()
+            elif any(z in contractions and z.type.shape == x.type.shape for z in x.inputs):
+                contractions.add(x)
+    return slices
 
 
-def _stands_beside(z: Node, x: Node, made: Mapping[Node, Node]) -> bool:
-    """Whether an operand of what is made of a range is that, or can stand beside it: under another
-    shape than the range's only numbers can."""
-    if z in made:
+def _is_compatible(z: Node, x: Node, slices: Mapping[Node, Node]) -> bool:
+    """Whether an operand has the shape of the slice that it meets, or is a number."""
+    if z in slices:
         return z.type.shape == x.type.shape
     return not z.type.shape or all(
-        y.type.shape == made[y].type.shape for y in x.inputs if y in made
+        y.type.shape == slices[y].type.shape for y in x.inputs if y in slices
     )
 
 
-def _through(shared: Collection[Node], made: Mapping[Node, Node], readers: Readers) -> set[Node]:
-    """The operators that make results of ranges, of results that nothing else has part of."""
-    behind = dict[Node, set[Node]]()
+def _operators_to_sink(
+    shared: Collection[Node], slices: Mapping[Node, Node], readers: Readers
+) -> set[Node]:
+    """Return the operators between slices and `shared` results that nothing else reads."""
+    operators = dict[Node, set[Node]]()
     for node in shared:
-        found, pending = set[Node](), [node]
+        between, pending = set[Node](), [node]
         while pending:
             x = pending.pop()
-            if x in made and made[x] is not x and x not in found:
-                found.add(x)
+            if x in slices and slices[x] is not x and x not in between:
+                between.add(x)
                 pending += x.inputs
-        behind[node] = found
-    every = set[Node]().union(*behind.values())
-    alone = [found for found in behind.values() if all(every.issuperset(readers[x]) for x in found)]
-    return set[Node]().union(*alone)
+        operators[node] = between
+    all_operators = set[Node]().union(*operators.values())
+    private = [
+        between
+        for between in operators.values()
+        if all(all_operators.issuperset(readers[x]) for x in between)
+    ]
+    return set[Node]().union(*private)
 
 
-def _rebuilt(x: Node, box: Node, new: Mapping[Node, Node]) -> Node:
-    """An operator on a range as one on the whole."""
+def _on_whole(x: Node, region: Node, new: Mapping[Node, Node]) -> Node:
+    """Apply an operator on a slice to the whole contraction."""
     if isinstance(x.op, Reshape):
-        return new.get(x.inputs[0], box.inputs[0])
-    operands = [new.get(z) or (box.inputs[0] if z is box else _wide(z, box)) for z in x.inputs]
+        return new.get(x.inputs[0], region.inputs[0])
+    operands = [
+        new.get(z) or (region.inputs[0] if z is region else _padded_operand(z, region))
+        for z in x.inputs
+    ]
     return build.apply(x.op, *operands, origin=x.origin)
 
 
-def _range(node: Node, box: Node, whole: Node) -> Node:
-    """A result as the range of what is made of the whole."""
-    found = build.apply(box.op, whole, origin=node.origin)
-    if found.type.shape == node.type.shape:
-        return found
-    return build.apply(Reshape(node.type.shape), found, origin=node.origin)
+def _slice_result(node: Node, region: Node, full_result: Node) -> Node:
+    """Slice what was computed from the whole contraction."""
+    result = build.apply(region.op, full_result, origin=node.origin)
+    if result.type.shape == node.type.shape:
+        return result
+    return build.apply(Reshape(node.type.shape), result, origin=node.origin)
 
 
-def _wide(x: Node, box: Node) -> Node:
-    """An operand beside a range as one beside the whole, with zeros that nobody sees around it."""
-    op, whole = box.op, box.inputs[0].type.shape
+def _padded_operand(x: Node, region: Node) -> Node:
+    """Pad an operand of a slice for the whole contraction; the padding is never read."""
+    op, full_shape = region.op, region.inputs[0].type.shape
     assert isinstance(op, Slice)
-    lead = len(whole) - x.type.rank
-    margins = [
-        (0, 0) if n == 1 else (start, sub(more, add(start, size)))
-        for n, start, size, more in zip(
-            x.type.shape, op.starts[lead:], op.sizes[lead:], whole[lead:], strict=True
+    lead = len(full_shape) - x.type.rank
+    paddings = [
+        (0, 0) if n == 1 else (start, sub(extent, add(start, size)))
+        for n, start, size, extent in zip(
+            x.type.shape, op.starts[lead:], op.sizes[lead:], full_shape[lead:], strict=True
         )
     ]
-    if all(margin == (0, 0) for margin in margins):
+    if all(padding == (0, 0) for padding in paddings):
         return x
-    low, high = zip(*margins, strict=True)
+    low, high = zip(*paddings, strict=True)
     zero = False if x.type.dtype.kind == "bool" else 0
     return build.apply(Pad(low, high, zero), x, origin=x.origin)

@@ -1,13 +1,12 @@
-"""Short sums over windows keep their operand packed where writing them out would cost.
+"""Choose which short windowed contractions pack their operands instead of being unrolled.
 
-A sum of few products, as of a depthwise convolution, can be written out as operators of its own
-and is then fused like any other.  That reads the operand and the weights once for each product: it
-costs nothing where both are read as they lie.  An operand that is computed would be computed
-again for each product that an element is in, and weights whose neighbours lie apart would be picked
-lane by lane; these sums stay contractions, which pack both once.  An element that is in few
-products, as where windows step over their places, is read sooner than it is packed, unless tiles
-read it where it lies.  Sums stay contractions, too, whose lines fill no vectors that may run across
-them.
+A contraction of few terms, as of a depthwise convolution, can be unrolled into scalar operators,
+and is then fused like any other expression.  That reads the operand and the weights once per term,
+which is free where both are read contiguously.  But a computed operand would be recomputed for each
+term that an element is in, and weights with a stride would be gathered lane by lane; such
+contractions stay, and pack both operands once.  Where each element is in few terms (strided
+windows), computing it again is cheaper than packing, unless tiles read it in place.  Contractions
+also stay if their rows are too short for a vector, so that vectors may run across rows.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ __all__ = ["stencils"]
 
 
 def stencils(graph: Graph) -> Graph:
-    """Sums over windows of what is computed are marked: they are not written out.
+    """Mark windowed contractions that pack their operands, so that they are not unrolled.
 
     >>> from smelt.graph.text import parse, text
     >>> print(
@@ -48,63 +47,73 @@ def stencils(graph: Graph) -> Graph:
       return v3
     }
     """
-    return rebuild(graph, _marked)
+    return rebuild(graph, _mark)
 
 
-def _marked(node: Node) -> Node:
+def _mark(node: Node) -> Node:
     op = node.op
-    if not isinstance(op, Contract) or op.packed or len(op.summed()) < _AXES:
+    if not isinstance(op, Contract) or op.packed or len(op.summed()) < _MIN_WINDOW_AXES:
         return node
     extents = op.axis_extents(*(x.type for x in node.inputs))
     if not op.is_short(tuple(extents[a] for a in op.summed())):
         return node
     sides = list(zip((op.left, op.right), node.inputs, strict=True))
-    often = [_often(op, extents, *s) for s in sides]
-    computed = any(_is_computed(x) and many for x, many in zip(node.inputs, often, strict=True))
-    # Beside an element that is in few products weights are picked once for many of these, unless
-    # tiles read the operand where it lies.
-    apart = any(
-        _lies_apart(op, *s) and (often[1 - k] or not often[k] or _lies_open(op, *sides[1 - k]))
+    reused = [_is_reused(op, extents, *s) for s in sides]
+    computed = any(
+        _is_computed(x) and is_reused for x, is_reused in zip(node.inputs, reused, strict=True)
+    )
+    # If elements of the operand are in few terms each, strided weights are gathered once for many
+    # of these, unless tiles read the operand in place.
+    strided_operand = any(
+        _is_strided(op, *s)
+        and (reused[1 - k] or not reused[k] or _is_read_in_place(op, *sides[1 - k]))
         for k, s in enumerate(sides)
     )
-    short = _is_narrow(op, extents, node.inputs[0].type.dtype.itemsize) and all(
-        not _is_computed(x) or _is_product(x) for x in node.inputs
+    short_rows = _has_short_rows(op, extents, node.inputs[0].type.dtype.itemsize) and all(
+        not _is_computed(x) or _is_from_contraction(x) for x in node.inputs
     )
-    if not computed and not short and not apart:
+    if not computed and not short_rows and not strided_operand:
         return node
     return build.apply(replace(op, packed=True), *node.inputs, origin=node.origin)
 
 
-_AXES = 2
-"""Axes of a window at least: along one, neighbouring products are in the same vectors."""
-_SHORT = 64
-"""Bytes of a line, at most, that is sooner computed across lines: a vector's, more or less."""
-_READS = 4
-"""Products that an element of the operand is in and is rather computed again for than packed."""
+_MIN_WINDOW_AXES = 2
+"""Minimum number of reduction axes: along a single one, adjacent results share vectors."""
+_MAX_ROW_BYTES = 64
+"""Maximum bytes of a row that is computed across rows instead: about one vector."""
+_MAX_RECOMPUTES = 4
+"""Maximum terms per element for which recomputing the operand is cheaper than packing."""
 
 
-def _often(op: Contract, extents: dict[str, Index], terms: tuple[Index, ...], x: Node) -> bool:
-    """Whether an element is in more than a few products: all taps of the window, less those that
-    its steps pass over.  What lacks an axis of the result is read all along that axis."""
+def _is_reused(op: Contract, extents: dict[str, Index], terms: tuple[Index, ...], x: Node) -> bool:
+    """Whether an element is in more terms than it pays to recompute.
+
+    Its terms are the taps of the window, divided by the steps of windows.  An operand that lacks an
+    axis of the result is reused along all of that axis.
+    """
     if not {*op.out} <= {a for t in terms for a in axes_of(t)}:
         return True
-    steps = 1
+    strides = 1
     for term in terms:
         for a in op.out:
-            step = coefficient(term, a)
-            steps *= abs(step) if isinstance(step, int) and step else 1
+            stride = coefficient(term, a)
+            strides *= abs(stride) if isinstance(stride, int) and stride else 1
     while x.op.is_view:
         if isinstance(x.op, Window):
-            steps *= x.op.step
+            strides *= x.op.step
         x = x.inputs[0]
-    return prod(n for a in op.summed() if isinstance(n := extents[a], int)) > _READS * steps
+    return (
+        prod(n for a in op.summed() if isinstance(n := extents[a], int)) > _MAX_RECOMPUTES * strides
+    )
 
 
-def _is_narrow(op: Contract, extents: dict[str, Index], itemsize: int) -> bool:
-    """Whether lines of results are known to fill no vectors, and a contraction could have these run
-    across the lines: along another axis of both operands, as of channels."""
-    line = extents[op.out[-1]]
-    if not isinstance(line, int) or line * itemsize > _SHORT:
+def _has_short_rows(op: Contract, extents: dict[str, Index], itemsize: int) -> bool:
+    """Whether result rows fill no vector and both operands share an outer axis.
+
+    A contraction can then run its vectors across rows, along that axis (as of channels).
+    """
+    row_length = extents[op.out[-1]]
+    if not isinstance(row_length, int) or row_length * itemsize > _MAX_ROW_BYTES:
         return False
     left, right = ({a for t in terms for a in axes_of(t)} for terms in (op.left, op.right))
     return bool({*op.out[:-1]} & left & right)
@@ -119,23 +128,22 @@ def _is_computed(x: Node) -> bool:
     return not x.op.is_source
 
 
-def _is_product(x: Node) -> bool:
-    """Whether an operand is made of a contraction, whose kernel stores it."""
+def _is_from_contraction(x: Node) -> bool:
+    """Whether an operand derives from a contraction, whose kernel stores it."""
     while x.inputs and not isinstance(x.op, Contract):
         x = x.inputs[0]
     return bool(x.inputs)
 
 
-def _lies_open(op: Contract, terms: tuple[Index, ...], x: Node) -> bool:
-    """Whether an operand is an array, or what a contraction's kernel stores as one, that lies along
-    the last axis of the result, which no window slides along."""
-    slid = {a for t in terms for a in axes_of(t) if len(axes_of(t)) > 1}
-    stored = not _is_computed(x) or _is_product(x)
-    return stored and not _lies_apart(op, terms, x) and op.out[-1] not in slid
+def _is_read_in_place(op: Contract, terms: tuple[Index, ...], x: Node) -> bool:
+    """Whether a stored operand is contiguous along the last result axis, which has no window."""
+    window_axes = {a for t in terms for a in axes_of(t) if len(axes_of(t)) > 1}
+    stored = not _is_computed(x) or _is_from_contraction(x)
+    return stored and not _is_strided(op, terms, x) and op.out[-1] not in window_axes
 
 
-def _lies_apart(op: Contract, terms: tuple[Index, ...], x: Node) -> bool:
-    """Whether neighbours along the last axis of the result lie apart in an operand."""
+def _is_strided(op: Contract, terms: tuple[Index, ...], x: Node) -> bool:
+    """Whether adjacent elements along the last result axis have a stride > 1 in an operand."""
     last = op.out[-1:]
-    along = [d for d in memory_order(x) if {*last} & {*axes_of(terms[d])}]
-    return bool(along) and along[-1] != memory_order(x)[-1]
+    dims = [d for d in memory_order(x) if {*last} & {*axes_of(terms[d])}]
+    return bool(dims) and dims[-1] != memory_order(x)[-1]

@@ -1,12 +1,12 @@
-"""Views move towards the inputs, through elementwise operators that nobody else reads.
+"""Move views towards the inputs, through elementwise operators with one reader.
 
-A view of an input is an index map of the kernel that reads it, and views that meet are composed.
-Moving a view costs nothing where its operand has no other reader: no element is computed twice,
-and a slice computes fewer.
+A view of an input is an index map in the kernel that reads it, and adjacent views are composed.
+Moving a view is free where its operand has no other reader: no element is computed twice, and a
+slice computes fewer.
 
-Arrays that were joined and then reshaped (the gradients of queries, keys and values, stacked, are
-rows of one product) are joined as late: each part is viewed by itself, its positions without the
-divisions and remainders that tell where the parts of the whole begin.
+A reshape of concatenated arrays (the stacked gradients of queries, keys and values, which are rows
+of one matmul) moves to the pieces: each is indexed by itself, without the divisions and remainders
+that would locate the pieces in the whole.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Uses = dict[Node, int]
 
 
 def views(graph: Graph) -> Graph:
-    """Slice, flip, permute and reshape move in front of elementwise operators.
+    """Move slice, flip, permute and reshape in front of elementwise operators.
 
-    All but slices move only if they reach inputs, numbers or other views: beneath a reduction or a
-    contraction they would tear its epilogue off.
+    All but slices move only if they reach inputs, numbers or other views: below a reduction or a
+    contraction they would separate it from its epilogue.
 
     >>> from smelt.graph.text import parse, text
     >>> print(
@@ -55,117 +55,119 @@ def views(graph: Graph) -> Graph:
     """
     counts = use_counts(graph)
     uses: Uses = {}
-    joins = _reshaped(graph)
+    joins = _reshaped_concats(graph)
 
     def change(node: Node, old: Node) -> Node:
-        new = _moved(node, uses) if type(node.op) in _MOVES else node
-        new = _apart(new, old, joins) if new is node and joins else new
+        new = _move_view(node, uses) if type(node.op) in _OPERAND_VIEWS else node
+        new = _reshape_pieces(new, old, joins) if new is node and joins else new
         uses[new] = counts[old]
         return new
 
     return rebuild_from(graph, change)
 
 
-def _moved(node: Node, uses: Uses) -> Node:
-    """The view of an elementwise operator as that operator on views; else the node itself."""
+def _move_view(node: Node, uses: Uses) -> Node:
+    """Apply an elementwise operator to views of its operands; return the node if impossible."""
     (x,) = node.inputs
-    if not _movable(x, uses) or not (isinstance(node.op, Slice) or _reaches_inputs(x, uses)):
+    if not _is_movable(x, uses) or not (isinstance(node.op, Slice) or _reaches_inputs(x, uses)):
         return node
-    move = _MOVES[type(node.op)]
+    move = _OPERAND_VIEWS[type(node.op)]
     operands: list[Node] = []
     for operand in x.inputs:
-        seen = operand if not operand.type.shape else move(node, x, operand)
-        if seen is None:
+        viewed = operand if not operand.type.shape else move(node, x, operand)
+        if viewed is None:
             return node
-        operands.append(_moved(seen, uses) if type(seen.op) in _MOVES else seen)
-    moved = build.apply(x.op, *operands, origin=x.origin)
-    # Dimensions of 1 in front that no operand has any more: the view stays where it is.
-    return moved if moved.type == node.type else node
+        operands.append(_move_view(viewed, uses) if type(viewed.op) in _OPERAND_VIEWS else viewed)
+    result = build.apply(x.op, *operands, origin=x.origin)
+    # If no operand has the leading dimensions of 1 any more, the view stays where it is.
+    return result if result.type == node.type else node
 
 
-def _reshaped(graph: Graph) -> set[Node]:
-    """What was joined, and then is read through reshapes alone, turned before or not."""
-    found = {x for x in graph.nodes() if isinstance(x.op, Concat)}
-    if not found:
-        return found
+def _reshaped_concats(graph: Graph) -> set[Node]:
+    """Return concatenations that are read by reshapes alone, possibly permuted before."""
+    concats = {x for x in graph.nodes() if isinstance(x.op, Concat)}
+    if not concats:
+        return concats
     readers, outputs = users(graph), set(graph.outputs)
 
-    def alone(x: Node, turned: bool) -> bool:
+    def only_reshaped(x: Node, permuted: bool) -> bool:
         return x not in outputs and all(
             isinstance(y.op, Reshape)
-            or (not turned and isinstance(y.op, Permute) and alone(y, turned=True))
+            or (not permuted and isinstance(y.op, Permute) and only_reshaped(y, permuted=True))
             for y in readers[x]
         )
 
-    return {x for x in found if alone(x, turned=False)}
+    return {x for x in concats if only_reshaped(x, permuted=False)}
 
 
-def _apart(node: Node, old: Node, joins: Container[Node]) -> Node:
-    """A reshape of joined parts as joined reshapes, where each part fills whole rows of it."""
+def _reshape_pieces(node: Node, old: Node, joins: Container[Node]) -> Node:
+    """Reshape the pieces of a concatenation, where each fills whole rows of the new shape."""
     if not isinstance(node.op, Reshape):
         return node
-    perm, join, before = None, node.inputs[0], old.inputs[0]
+    perm, join, prior = None, node.inputs[0], old.inputs[0]
     if isinstance(join.op, Permute):
-        perm, join, before = join.op, join.inputs[0], before.inputs[0] if before.inputs else before
-    if before not in joins or not isinstance(join.op, Concat):
+        perm, join, prior = join.op, join.inputs[0], prior.inputs[0] if prior.inputs else prior
+    if prior not in joins or not isinstance(join.op, Concat):
         return node
     a = join.op.axis if perm is None else perm.perm.index(join.op.axis)
     parts = join.inputs if perm is None else [_view(node, perm, x) for x in join.inputs]
     shape, source = node.type.shape, node.inputs[0].type.shape
-    axis = _same_start(product(source[:a]), shape)
+    axis = _axis_at(product(source[:a]), shape)
     if axis is None:
         return node
     row = product(shape[axis + 1 :])
-    found: list[Node] = []
+    pieces: list[Node] = []
     for x in parts:
-        whole = mul(x.type.shape[a], product(source[a + 1 :]))
-        width = floordiv(whole, row) if row != 0 else 0
-        if mul(width, row) != whole:
+        elements = mul(x.type.shape[a], product(source[a + 1 :]))
+        width = floordiv(elements, row) if row != 0 else 0
+        if mul(width, row) != elements:
             return node
-        found.append(_view(node, Reshape((*shape[:axis], width, *shape[axis + 1 :])), x))
-    if all(isinstance(x.op, Permute) for x in found):  # they are joined and turned
+        pieces.append(_view(node, Reshape((*shape[:axis], width, *shape[axis + 1 :])), x))
+    if all(isinstance(x.op, Permute) for x in pieces):  # would be concatenated before the permute
         return node
-    new = _view(node, Concat(axis), *found)
+    new = _view(node, Concat(axis), *pieces)
     return new if new.type == node.type else node
 
 
-def _same_start(count: Index, shape: Shape) -> int | None:
-    """The last axis before which there are as many elements as `count`."""
+def _axis_at(count: Index, shape: Shape) -> int | None:
+    """Return the last axis with `count` elements before it, or None."""
     return next((a for a in reversed(range(len(shape))) if product(shape[:a]) == count), None)
 
 
-def _movable(x: Node, uses: Uses) -> bool:
+def _is_movable(x: Node, uses: Uses) -> bool:
     return isinstance(x.op, (Map, Cast)) and uses.get(x) == 1 and bool(x.type.shape)
 
 
 def _reaches_inputs(x: Node, uses: Uses) -> bool:
-    """Whether all operands are sources and views, behind more operators that views may pass."""
+    """Whether all operands are sources or views, possibly behind other movable operators."""
     return all(
         z.op.is_source
         or z.op.is_view
         or not z.type.shape
-        or (_movable(z, uses) and _reaches_inputs(z, uses))
+        or (_is_movable(z, uses) and _reaches_inputs(z, uses))
         for z in x.inputs
     )
 
 
-# Each move gives the view of one operand z of x that the view `node` of x amounts to: z may have
-# fewer dimensions than x, and dimensions of 1 where x has more.
+# Each function returns the view of one operand z of x that corresponds to the view `node` of x.  By
+# broadcasting, z may have fewer dimensions than x, and dimensions of 1 where x has more.
 
 
 def sliced(node: Node, x: Node, z: Node) -> Node:
-    """The part of an operand z of x that the slice `node` of x amounts to."""
+    """Slice an operand z of x as `node` slices x."""
     op = node.op
     assert isinstance(op, Slice)
     lead = x.type.rank - z.type.rank
-    picks = [
+    ranges = [
         (0, 1, 1)
         if n == 1 and x.type.shape[lead + a] != 1
         else (op.starts[lead + a], op.sizes[lead + a], op.steps[lead + a])
         for a, n in enumerate(z.type.shape)
     ]
-    box = Slice(tuple(p[0] for p in picks), tuple(p[1] for p in picks), tuple(p[2] for p in picks))
-    return _view(node, box, z)
+    region = Slice(
+        tuple(p[0] for p in ranges), tuple(p[1] for p in ranges), tuple(p[2] for p in ranges)
+    )
+    return _view(node, region, z)
 
 
 def _flip(node: Node, x: Node, z: Node) -> Node | None:
@@ -187,7 +189,7 @@ def _reshape(node: Node, x: Node, z: Node) -> Node | None:
     return unit_reshape(z, x.type.shape, shape)
 
 
-_MOVES: dict[type[TensorOp], Callable[[Node, Node, Node], Node | None]] = {
+_OPERAND_VIEWS: dict[type[TensorOp], Callable[[Node, Node, Node], Node | None]] = {
     Flip: _flip,
     Permute: _permute,
     Reshape: _reshape,
