@@ -1,4 +1,4 @@
-"""`smelt doctor`: versions, processor, threads and their source, cache, measured figures, settings.
+"""`smelt doctor`: versions, processor, threads, cache, machine figures and settings.
 
 >>> command.name
 'doctor'
@@ -42,7 +42,7 @@ def command(show_knobs: bool, measure: bool, as_json: bool) -> None:
 
 
 def _probe() -> None:
-    found, share = probe.measure_with_share(
+    figures, share = probe.measure_with_share(
         say=lambda part: click.echo(f"measuring {part} ...", err=True)
     )
     if share < probe.QUIET:
@@ -51,7 +51,7 @@ def _probe() -> None:
             "busy machine, and plans will suit that; ask again when it is quiet",
             err=True,
         )
-    if host.store(found) is None:
+    if host.store(figures) is None:
         click.echo("the figures could not be stored: the cache directory is not usable", err=True)
 
 

@@ -1,7 +1,7 @@
-"""Entry point of `smelt`: the table of subcommands, loaded one by one when they are called.
+"""Entry point of `smelt`: the table of subcommands, which are imported on demand.
 
-Answers go to stdout, everything else to stderr.  Exit codes: 0 all is well, 1 something is wrong
-with the thing that was looked at (a damaged cache, a failed check), 2 a mistake in the call.
+Answers go to stdout, everything else to stderr. Exit codes: 0 success, 1 a problem with the
+inspected thing (a damaged cache, a failed check), 2 a mistake in the command line.
 
 >>> smelt.name
 'smelt'
@@ -34,7 +34,7 @@ COMMANDS: dict[str, str] = {
     "run": "Run a graph or a kernel in text form.",
     "why": "Explain an error (E101) or the reason of a decision (F010).",
 }
-"""Name -> one line.  `smelt X` runs `smelt.cli.X:command`, whose help begins with that line."""
+"""Name -> summary. `smelt X` runs `smelt.cli.X:command`, whose help begins with the summary."""
 
 
 class LazyGroup(click.Group):
@@ -73,26 +73,26 @@ def smelt() -> None:
 
 
 def main() -> None:
-    """Run the command line; an error of Smelt or of the system prints its message alone."""
+    """Run the command line; errors of Smelt or of the system print their message only."""
     try:
         try:
             smelt()
         finally:
-            sys.stdout.flush()  # here, where it can be told that the answer went nowhere
+            sys.stdout.flush()  # here, so that a failed write is reported
     except SmeltError as error:
-        click.echo(_told(error), err=True)
+        click.echo(_message(error), err=True)
         sys.exit(1)
     except OSError as error:
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes once more
-        if not isinstance(error, BrokenPipeError):  # `smelt ops | head` has what it wants
+        if not isinstance(error, BrokenPipeError):  # the reader closed the pipe: `smelt ops | head`
             click.echo(f"Error: {error}", err=True)
         sys.exit(1)
 
 
-def _told(error: SmeltError) -> str:
-    """The message; a line of the command's own machinery is no place in anybody's program."""
-    own = (str(Path(click.__file__).parent), sys.argv[0], str(Path(sys.executable).parent))
-    if error.origin.file.startswith(own):
+def _message(error: SmeltError) -> str:
+    """Return an error's message, without a location inside the command line's own code."""
+    own_folders = (str(Path(click.__file__).parent), sys.argv[0], str(Path(sys.executable).parent))
+    if error.origin.file.startswith(own_folders):
         error.origin = UNKNOWN
     return str(error)

@@ -1,4 +1,4 @@
-"""`smelt opt`: a graph's text in, named passes, text out.
+"""`smelt opt`: run passes on a graph's text and print the result.
 
 smelt opt --pass canonicalize --pass cse graph.smelt
 smelt opt --rounding fast < graph.smelt
@@ -37,8 +37,8 @@ def command(
 ) -> None:
     """Run passes on a graph's text.
 
-    SOURCE is a file with a graph in its text form, or - for stdin.  The result is verified and
-    printed; reports of failing passes contain the command that repeats them.
+    SOURCE is a file with a graph in its text form, or - for stdin. The result is verified and
+    printed; the report of a failing pass has the command that reproduces it.
     """
     if listing:
         _list_passes()

@@ -1,6 +1,6 @@
-"""F-codes: why two operators are, or are not, in one kernel.  One row each, a closed table.
+"""Fusion reasons (F-codes): why two operators are, or are not, in one kernel.
 
-F0xx say *not fused because*, F1xx *fused because*.  A decision stores the name of its row and the
+F0xx are reasons not to fuse, F1xx reasons to fuse. A decision stores the name of its reason and the
 fields of its sentence; the planner never builds prose.
 
 >>> REASONS["different-axes"].code
@@ -22,7 +22,7 @@ from smelt.errors.tree import nearest
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason: stable `code` and `name`, the `sentence` that follows *because*, a page of `doc`.
+    """A reason: stable `code` and `name`, the `sentence` that follows *because*, a page of `doc`.
 
     `override` says how a user gets the opposite, where that is possible.
     """
@@ -35,11 +35,11 @@ class Reason:
 
     @property
     def accepts(self) -> bool:
-        """True for a reason to fuse."""
+        """Whether it is a reason to fuse."""
         return self.code >= "F100"
 
     def explain(self, **fields: object) -> str:
-        """The sentence with its numbers; a field that was not recorded reads `?`."""
+        """Return the sentence with its numbers; a field that was not recorded reads `?`."""
         return _Blanks().vformat(self.sentence, (), fields)
 
 
@@ -50,7 +50,7 @@ class _Blanks(string.Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         try:
             return super().format_field(value, format_spec)
-        except (ValueError, TypeError):  # a field that is missing, or a symbolic size
+        except (ValueError, TypeError):  # a missing field, or a symbolic size
             return str(value)
 
 
@@ -407,10 +407,10 @@ _BY_CODE: Mapping[str, Reason] = {row.code: row for row in REASONS.values()}
 
 
 def reason(name: str) -> Reason:
-    """The row of a name (`cost`) or a code (`F010`); raises `UnknownNameError`."""
-    found = REASONS.get(name) or _BY_CODE.get(name.upper())
-    if found is None:
+    """Return the reason with a name (`cost`) or a code (`F010`); raise `UnknownNameError`."""
+    row = REASONS.get(name) or _BY_CODE.get(name.upper())
+    if row is None:
         close = nearest(name, [*REASONS, *_BY_CODE])
         suggestion = f"; did you mean {close}?" if close else "; `smelt errors` lists them"
         raise UnknownNameError(kind="reason", name=name, suggestion=suggestion)
-    return found
+    return row

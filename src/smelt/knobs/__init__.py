@@ -1,9 +1,9 @@
-"""Every setting: typed, documented, with three faces.  The only module that reads the environment.
+"""Settings ("knobs"): typed, documented, and set in three ways.
 
-A setting is a row of the table below.  It is given by an environment variable (`SMELT_THREADS=2`,
-read when the setting is first needed), for a while by `with config(threads=2):`, or as a mapping of
-options, `config({"threads": 2})`.  The innermost wins.  All faces take the same values and refuse
-the same mistakes with `KnobError`.
+A setting is a row of the table below. It is set by an environment variable (`SMELT_THREADS=2`, read
+when the setting is first needed), temporarily by `with config(threads=2):`, or as a mapping of
+options, `config({"threads": 2})`. The innermost wins. All ways take the same values and reject the
+same mistakes with `KnobError`. Only this module reads the environment.
 
 >>> THREADS.env, ROUNDING.default
 ('SMELT_THREADS', 'eager')
@@ -37,7 +37,7 @@ _PREFIX = "SMELT_"
 
 
 class _Scope(dict[str, Any]):
-    """The settings in force: overrides on top of a parent, filled in as they are asked for."""
+    """The settings in force: overrides on top of a parent, cached on first use."""
 
     __slots__ = ("given", "parent", "printed")
 
@@ -58,11 +58,10 @@ _SCOPE: ContextVar[_Scope] = ContextVar("smelt_knobs", default=_BASE)
 
 
 class Knob(Generic[T]):
-    """One setting.  `get()` costs about 100 ns.
+    """A setting. `get()` costs about 100 ns.
 
-    `values` says in words what it takes; `changes` marks the settings that belong into the key of a
-    compiled kernel ("code"), or into that of a program only, whose kernels stay as they are
-    ("plan").
+    `values` describes the accepted values; `changes` is "code" for settings that belong in the
+    cache key of a compiled kernel, and "plan" for those that affect a program's key only.
     """
 
     __slots__ = ("changes", "default", "doc", "name", "parse", "show", "values")
@@ -87,7 +86,7 @@ class Knob(Generic[T]):
         self.show = show
 
     def get(self) -> T:
-        """The value in force here and now; raises `KnobError` if the environment's is wrong."""
+        """Return the value in force; raise `KnobError` if the environment's is wrong."""
         return _SCOPE.get()[self.name]
 
     @property
@@ -96,7 +95,7 @@ class Knob(Generic[T]):
 
     @property
     def source(self) -> Literal["config", "environment", "default"]:
-        """Which face gave the value in force."""
+        """Where the value in force comes from."""
         scope: _Scope | None = _SCOPE.get()
         while scope is not None:
             if self.name in scope.given:
@@ -105,7 +104,7 @@ class Knob(Generic[T]):
         return "environment" if os.environ.get(self.env) else "default"
 
     def checked(self, value: object, given_as: str, origin: Origin) -> T:
-        """`value` as this knob's type; `given_as` is the spelling to blame in the `KnobError`."""
+        """Convert `value` to this knob's type; `given_as` is its name in a `KnobError`."""
         try:
             return self.parse(value)
         except (ValueError, TypeError) as error:
@@ -317,7 +316,7 @@ NATIVE_CALLS = _switch(
     "Answer repeated calls of a jitted function by native code; off: by Python, to find a bug.",
 )
 NATIVE_FROM_CALL = 2
-"""Nothing is loaded or written down for calls that do not repeat."""
+"""Number of the first call that uses native dispatch: earlier calls may be the only ones."""
 STRICT = _switch(
     "strict",
     False,
@@ -332,7 +331,7 @@ KNOBS: Mapping[str, Knob[Any]] = {
 _CODE = tuple(knob for knob in KNOBS.values() if knob.changes == "code")
 _PLAN = tuple(knob for knob in KNOBS.values() if knob.changes != "nothing")
 
-# Variables of others that Smelt honours, so that this stays the only place that reads them.
+# Other programs' variables that Smelt honours: this module alone reads the environment.
 FOREIGN: Mapping[str, str] = {
     "OMP_NUM_THREADS": "An upper limit for threads, as for other numerical libraries.",
     "XDG_CACHE_HOME": "The parent of the cache directory on Linux, unless SMELT_CACHE_DIR is set.",
@@ -340,13 +339,13 @@ FOREIGN: Mapping[str, str] = {
 }
 
 
-# --- the faces ---------------------------------------------------------------------------------
+# --- setting and reading -----------------------------------------------------------------------
 
 
 class config:  # noqa: N801 - used as a function: with sm.config(threads=2):
     """Settings for a `with` block or a decorated function, in this thread or task only.
 
-    Takes settings as keywords or as one mapping of options; nests; raises `KnobError` right away.
+    Takes settings as keywords or as one mapping of options; nests; raises `KnobError` immediately.
 
     >>> with config(fuse=False, rounding="exact"):
     ...     with config({"fuse": "on"}):
@@ -365,7 +364,7 @@ class config:  # noqa: N801 - used as a function: with sm.config(threads=2):
 
     @property
     def given(self) -> Mapping[str, object]:
-        """The settings by name, checked."""
+        """The settings by name, validated."""
         return self._given
 
     def __enter__(self) -> None:
@@ -381,7 +380,7 @@ class config:  # noqa: N801 - used as a function: with sm.config(threads=2):
         _SCOPE.set(_SCOPE.get().parent or _BASE)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Decorate: the settings hold while the function runs."""
+        """Decorate a function: the settings apply while it runs."""
 
         @wraps(function)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -392,7 +391,7 @@ class config:  # noqa: N801 - used as a function: with sm.config(threads=2):
 
 
 def fingerprint() -> str:
-    """The settings in force that change a plan or its code, as one line: a part of its key.
+    """Return the settings that change a plan or its code as one line, for cache keys.
 
     >>> with config(rounding="exact", opt_level=1):
     ...     "rounding=exact" in fingerprint() and "opt_level=1" in fingerprint()
@@ -400,43 +399,43 @@ def fingerprint() -> str:
     """
     scope = _SCOPE.get()
     if scope.printed is None:
-        scope.printed = _printed(scope, _PLAN)
+        scope.printed = _format_settings(scope, _PLAN)
     return scope.printed
 
 
 def variable() -> tuple[ContextVar[Any], type]:
-    """The context variable that holds the settings in force, and the class of its value.
+    """Return the context variable that holds the settings in force, and its value's class.
 
-    While it holds the same object, and that the same text in its slot `printed`, all settings are
-    what they were.
+    While it holds the same object, with the same text in the slot `printed`, no setting has
+    changed.
     """
     return _SCOPE, _Scope
 
 
 def code_fingerprint() -> str:
-    """Those of them that change the code of a kernel whose text is given."""
-    return _printed(_SCOPE.get(), _CODE)
+    """Return the settings that change the code of a kernel with a given text."""
+    return _format_settings(_SCOPE.get(), _CODE)
 
 
-def _printed(scope: _Scope, chosen: tuple[Knob[Any], ...]) -> str:
-    # Exact values, not show(): that rounds bytes for people.
-    return " ".join(f"{knob.name}={_exact(scope[knob.name])}" for knob in chosen)
+def _format_settings(scope: _Scope, chosen: tuple[Knob[Any], ...]) -> str:
+    # Exact values: `show` rounds bytes.
+    return " ".join(f"{knob.name}={_exact_text(scope[knob.name])}" for knob in chosen)
 
 
-def _exact(value: object) -> str:
+def _exact_text(value: object) -> str:
     return (
         values.show_pairs(cast("values.Pairs", value)) if isinstance(value, tuple) else str(value)
     )
 
 
 def foreign(name: str) -> str | None:
-    """An environment variable of the table `FOREIGN`; None if unset or empty."""
+    """Return an environment variable of the table `FOREIGN`; None if unset or empty."""
     assert name in FOREIGN, name
     return os.environ.get(name) or None
 
 
 def reset() -> None:
-    """Forget what was read from the environment, so that changed variables count."""
+    """Forget the values read from the environment, so that changed variables count."""
     _BASE.clear()
     _BASE.printed = None
 
@@ -459,10 +458,10 @@ def _from_environment(name: str) -> object:
 
 
 def _warn_unknown() -> None:
-    """A misspelt variable has no effect, which is worth a word; once a process, and at a reset."""
-    known = {knob.env for knob in KNOBS.values()}
+    """Warn about misspelt variables, which have no effect; once per process and reset."""
+    names = {knob.env for knob in KNOBS.values()}
     for name in sorted(os.environ):
-        if name.startswith(_PREFIX) and name not in known:
-            close = nearest(name, sorted(known)) or "one of them (smelt doctor --knobs)"
+        if name.startswith(_PREFIX) and name not in names:
+            close = nearest(name, sorted(names)) or "one of them (smelt doctor --knobs)"
             warning = KnobWarning(name=name, suggestion=close, origin=UNKNOWN)
             warnings.warn(warning, stacklevel=5)
