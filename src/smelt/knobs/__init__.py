@@ -95,7 +95,7 @@ class Knob(Generic[T]):
 
     @property
     def source(self) -> Literal["config", "environment", "default"]:
-        """Where the value in force comes from."""
+        """The origin of the value in force."""
         scope: _Scope | None = _SCOPE.get()
         while scope is not None:
             if self.name in scope.given:

@@ -35,12 +35,12 @@ class fuse(config):  # noqa: N801 - used as a function: with sm.fuse(must=True):
     """Control fusion in a `with` block or a decorated function, in this thread or task only.
 
     Args:
-        must: operators to have in one kernel, whatever the cost model says: True for all of a program,
-            or groups of names, such as `[("exp", "sum", "div")]` or `"exp+sum"`.
+        must: operators to have in one kernel, whatever the cost model says: True for all of a
+            program, or groups of names, such as `[("exp", "sum", "div")]` or `"exp+sum"`.
         never: operators to keep in separate kernels: True for all, or pairs of names.
-        max_extra_memory: maximum bytes that a call may use beyond its arguments, including results:
-            large values are computed in row chunks where that keeps within it; otherwise the call fails
-            before it starts (`OutOfMemory`).
+        max_extra_memory: maximum bytes that a call may use beyond its arguments, results included.
+            Large values are computed in row chunks where that keeps within the limit; otherwise the
+            call fails before it starts (`OutOfMemory`).
         rounding: "fast", "eager" or "exact", as the setting of that name.
 
     Functions made by `jit` take the same as arguments, and `torch.compile` as options. Outside of

@@ -38,9 +38,9 @@ Settings: TypeAlias = Mapping[str, Pairs]
 
 
 class Program:
-    """A graph and the sizes that its plan is chosen for; sizes without a hint get a default.
+    """A graph with the sizes that its plan is chosen for.
 
-    `allowance` is the memory that it may take, if limited.
+    Sizes without a hint get a default. `allowance` is the memory that it may take, if limited.
     """
 
     def __init__(

@@ -119,19 +119,19 @@ class Race:
     def __init__(self, program: Program, build: Callable[[], Contender], journal: Journal) -> None:
         self.program, self.build, self.journal = program, build, journal
 
-    def run(self, given: Settings) -> tuple[Settings, float] | None:
-        """Return the fastest settings and their gain over `given`; None if nothing can be raced."""
-        best = self.built(given)
+    def run(self, initial: Settings) -> tuple[Settings, float] | None:
+        """Return the fastest settings and their gain over `initial`; None if compiling fails."""
+        best = self.built(initial)
         if best is None:
             return None
         flips = close_calls(best.plan.decisions)
         sizes = {n: max(self.program.sizes.get(n, 1), 0) for n in best.size_names}
         if not flips or self._nbytes(sizes) > MEMORY:
-            return given, 1.0
+            return initial, 1.0
         arrays = [random_array(x.type, sizes, k) for k, x in enumerate(self.program.graph.inputs)]
         call = arrays, tuple(sizes[n] for n in best.size_names)
         expected = best.run(*call)
-        settings, gain = given, 1.0
+        settings, gain = initial, 1.0
         seen = {plan_text(best.plan)}
         ends = perf_counter() + knobs.TUNE_SECONDS.get()
         for flip in flips:
