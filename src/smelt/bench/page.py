@@ -1,4 +1,4 @@
-"""The benchmark's page of the documentation, generated from a run's results.
+"""Generate the benchmark's documentation page from a run's results.
 
 write(results, Path("docs"))     # docs/bench.md, docs/bench.svg, docs/bench.json
 """
@@ -58,10 +58,10 @@ again with the cache that this has left (JAX keeps one only if asked to; it is a
 
 
 def write(results: Results, folder: Path) -> list[Path]:
-    """Write page, plot and data into `folder`; the paths written."""
+    """Write page, plot and data into `folder`; return the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {"bench.md": render(results), "bench.json": results.to_json() + "\n"}
-    with contextlib.suppress(ValueError):  # a run of rows that have no floor
+    with contextlib.suppress(ValueError):  # no row has a floor: no plot
         files["bench.svg"] = plot.draw(results)
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -69,7 +69,7 @@ def write(results: Results, folder: Path) -> list[Path]:
 
 
 def render(results: Results) -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     parts = [
         "---\norphan: true\n---",
         "# Benchmark",
@@ -109,7 +109,7 @@ def _machine(results: Results) -> str:
 
 
 def _rows(results: Results) -> str:
-    """What each row computes, its arrays and its traffic."""
+    """Return a table of each row's arrays, traffic and purpose."""
     rows: list[tuple[str, ...]] = []
     for row in results.rows:
         work = WORKLOADS[row.id]
