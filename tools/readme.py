@@ -1,8 +1,8 @@
-"""The parts of README.md that a run writes: the example's output and the benchmark's numbers.
+"""Generate parts of README.md: the example's output and the benchmark's numbers.
 
 The example is the first Python block of the page, run in a process of its own with an empty cache.
-The numbers come from `docs/bench.json`, which `smelt bench --write-docs` writes, and from nowhere
-else: without Smelt in it there are none.
+The numbers come from `docs/bench.json` only, which `smelt bench --write-docs` writes: without Smelt
+in it there are none.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 BENCH = ROOT / "docs" / "bench.json"
 LARGE = "large"
-"""The group of rows whose arrays are beyond the caches."""
+"""The group of rows whose arrays exceed the caches."""
 UNMEASURED = "_No numbers yet: `smelt bench --write-docs` and `make pages` write them._\n"
 
 
 def example(page: str) -> str:
-    """The first Python block of a page."""
-    found = re.search(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    assert found is not None, "the page has no Python block"
-    return found[1]
+    """Return the first Python block of a page."""
+    match = re.search(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert match is not None, "the page has no Python block"
+    return match[1]
 
 
 def output(source: str) -> str:
-    """What a program prints when nothing is in the cache, as a code block.
+    """Return the output of a program with an empty cache, as a code block.
 
-    It runs as a file called `example.py`, the name that its own lines have in the report.
-    Raises CalledProcessError if it fails.
+    It runs as a file called `example.py`, the name of its lines in the report. Raises
+    CalledProcessError if it fails.
     """
     with tempfile.TemporaryDirectory(prefix="smelt-readme-") as folder:
         path = Path(folder) / "example.py"
         path.write_text(source, encoding="utf-8")
         settings = {"SMELT_CACHE_DIR": str(Path(folder) / "cache"), "PYTHONPATH": str(ROOT / "src")}
         environment = {"SMELT_PROBE": "now"} | os.environ | settings
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, path.name],
             cwd=folder,
             env=environment,
@@ -53,11 +53,11 @@ def output(source: str) -> str:
             capture_output=True,
             text=True,
         )
-    return f"```text\n{done.stdout.strip()}\n```\n"
+    return f"```text\n{completed.stdout.strip()}\n```\n"
 
 
 def bench(path: Path = BENCH) -> str:
-    """The benchmark in a few lines: where, against whom, how far from the floor, where it loses."""
+    """Summarise the benchmark: machine, peers, ratios to the floor, and lost rows."""
     results = Results.from_json(path.read_text(encoding="utf-8"))
     rows = [row for row in results.rows if row.ns(SMELT) is not None]
     if not rows:
@@ -78,22 +78,22 @@ def _where(results: Results) -> str:
 
 
 def _means(rows: list[Row]) -> str:
-    """Geometric means by size, and the range."""
+    """Return geometric means by size, and the range."""
     groups = (
         ("all workloads", rows),
         ("above 16 MiB", [r for r in rows if r.group == LARGE]),
     )
     lines: list[tuple[str, ...]] = []
-    for title, found in groups:
-        if not found:
+    for title, group in groups:
+        if not group:
             continue
-        faster = [r.best_over_smelt for r in found if r.best_over_smelt is not None]
-        mean = geomean(r.best_over_smelt for r in found)
+        faster = [r.best_over_smelt for r in group if r.best_over_smelt is not None]
+        mean = geomean(r.best_over_smelt for r in group)
         lines.append(
             (
-                f"{title} ({len(found)})",
-                ratio(geomean(r.over_floor(SMELT) for r in found)),
-                ratio(geomean(r.over_floor(r.best_peer or "") for r in found)),
+                f"{title} ({len(group)})",
+                ratio(geomean(r.over_floor(SMELT) for r in group)),
+                ratio(geomean(r.over_floor(r.best_peer or "") for r in group)),
                 f"{ratio(mean)}×",
                 f"{ratio(min(faster))}× to {ratio(max(faster))}×" if faster else "–",
             )
@@ -109,7 +109,7 @@ def _means(rows: list[Row]) -> str:
 
 
 def _losses(rows: list[Row]) -> str:
-    """The rows on which somebody is faster, told without being asked."""
+    """List the rows on which another library is faster."""
     lost = [
         f"{row.title} ({duration(row.ns(SMELT))}, {TITLES[row.best_peer]} "
         f"{duration(row.ns(row.best_peer))})"
@@ -125,4 +125,4 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "output": lambda: output(example(README.read_text(encoding="utf-8"))),
     "bench": bench,
 }
-"""Part of README.md -> what writes it."""
+"""Part of README.md -> the function that generates it."""

@@ -7,7 +7,7 @@ A row is a kernel of the plan that Smelt chooses for a program, run alone on its
 operators are compiled in other ways: each as a kernel of its own, and split into two programs at
 one value, which the first stores and the second reads, each with its best plan.  Splits are at
 reductions, at what reductions read, and at what several operators read; results are checked to
-agree.  All ways run in one process, in turns; the best of the rounds counts, in processor time.
+agree.  All ways run in one process, round-robin; the best of the rounds counts, in processor time.
 Results and intermediates are in memory that was written before; constants of a program are operands
 here.  The ratio is the fastest other way's time over the fused kernel's: it should be above 0.95.
 Library calls and single operators have no rows.

@@ -1,8 +1,8 @@
 """Benchmark of models behind `torch.compile`: Smelt, eager code and Inductor on the same modules.
 
 Models are made from configurations of the `transformers` package with seeded weights, in sizes that
-take 1 to 300 ms. All run in one process with one thread, in turns, and CPU time is measured, which
-other load on the machine affects little. Needs PyTorch and `transformers`.
+take 1 to 300 ms. All run in one process with one thread, round-robin, and CPU time is measured,
+which other load on the machine affects little. Needs PyTorch and `transformers`.
 """
 
 from __future__ import annotations

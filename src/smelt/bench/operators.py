@@ -4,7 +4,7 @@
     python -m smelt.bench.operators      # its rows as JSON, from this process
 
 Sizes fit the L1 cache, L2, and no cache.  Times are processor time of one call from Python,
-including its result's memory; all libraries run in one process, in turns, the best of the rounds
+including its result's memory; all libraries run in one process, round-robin, the best of the rounds
 counts, after calls that are not counted.  A size is that of the first operand.  Ratios are a
 library's time over Smelt's, the last column has the smaller one: above 1 Smelt is the fastest.
 NumPy and PyTorch have the fastest form of a row that is known.  A library that lacks a row has no

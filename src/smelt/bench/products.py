@@ -4,7 +4,7 @@
     python -m smelt.bench.products      # its rows as JSON, from this process
 
 Sizes are both convenient and inconvenient for libraries.  Times are processor time, so that a busy
-machine changes them little; the peers run in one process, in turns, the best of the rounds counts.
+machine changes them little; the peers run in one process, round-robin, and the best round counts.
 That process is bound to one CPU: worker threads of a library count too.  Constants may be packed
 whatever memory that takes (`constants_extra=none`), which a product alone does not by default.
 Where weights come "in turn", each call uses the next of several weights that together exceed the L2
@@ -53,8 +53,8 @@ AIMS = {"best peer / smelt": 0.97, "floor / smelt": 80}
 class Case:
     """A product: shapes, whether the right operand is transposed or constant, and its type.
 
-    A constant is captured instead of passed, as weights are. `turns` right operands are multiplied
-    in turn, one per call.
+    A constant is captured instead of passed, as weights are. Each call uses the next of `turns`
+    right operands.
     """
 
     title: str
@@ -82,7 +82,7 @@ class Timed:
 
 
 TURNS = 12
-"""Right operands that are multiplied in turn: 113 MB in all, if they are 768 x 3072."""
+"""Right operands that calls cycle through: 113 MB in all, if they are 768 x 3072."""
 CASES: tuple[Case, ...] = (
     *(Case(f"{n}³", (n, n), (n, n)) for n in (128, 256, 512, 1024, 2048)),
     Case("1024³, right transposed", (1024, 1024), (1024, 1024), True),

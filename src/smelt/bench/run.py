@@ -1,4 +1,4 @@
-"""Run the benchmark: all libraries in turn, with the same rows and the same threads.
+"""Run the benchmark: all libraries round-robin, with equal rows and threads.
 
 For each row every library checks its result and finds its fastest variant; then rounds begin. In a
 round each library runs once, in a rotating order, with uncounted calls until its caches and threads

@@ -1,4 +1,4 @@
-"""Race engines on the same batches, each in a process of its own, in turns.
+"""Race engines on the same batches, round-robin, each in a process of its own.
 
 Separate processes separate the peaks of memory. The engines alternate (A B C, A B C) so that a
 machine that slows down or warms up does so for all of them; an engine's speed is that of its best
