@@ -31,7 +31,10 @@ def tree(p: Any, make: Callable[[Array], Any]) -> Any:
 
 
 def named(code: Code, names: Any) -> Code:
-    """Return the function, and those of its module that it calls, with `sm` bound to `names`."""
+    """Return the function, with `sm` bound to `names`.
+
+    The functions of its module that it calls are rebound too.
+    """
     namespace: dict[str, Any] = dict(code.__globals__)
     namespace["sm"] = names
 
@@ -95,7 +98,7 @@ def jax_names(jax: Any) -> Any:
 
 
 def runs(code: Code, x: Array, p: Any) -> dict[str, Run]:
-    """Return the function of an image and weights as a call of Smelt and each installed library."""
+    """Return the function as a call of Smelt and each installed library."""
     calls: dict[str, Run] = {"smelt": of_smelt(code, x, p)}
     with suppress(ImportError):
         calls |= of_torch(code, x, p)

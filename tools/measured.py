@@ -9,7 +9,7 @@ MARKS = r"(<!-- measured -->\n).*?(<!-- end: measured -->)"
 
 
 def write(page: Path, table: str) -> None:
-    """Put a table between the marks of a page; raise ValueError without exactly one such part."""
+    """Put a table between the marks of a page; raise ValueError without the marks."""
     text, count = re.subn(
         MARKS, lambda m: m[1] + table + m[2], page.read_text(encoding="utf-8"), flags=re.DOTALL
     )

@@ -105,7 +105,7 @@ def stale(name: str, root: Path = ROOT) -> list[str]:
 
 
 def write(name: str, root: Path = ROOT) -> None:
-    """Rewrite the parts of a page; a part that differs in measured numbers only stays unchanged."""
+    """Rewrite the parts of a page; parts that differ in measured numbers only stay."""
     path = root / name
     page = path.read_text(encoding="utf-8")
     current = parts_of(page)

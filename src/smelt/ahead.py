@@ -46,7 +46,7 @@ TOGETHER = 128
 
 @dataclass(frozen=True, slots=True)
 class _KeptValue:
-    """A value to hold: an input of the rest, as it is or in panels."""
+    """A value to keep: an input of the remaining graph, plain or packed."""
 
     node: Node
     panel: Panel | None = None
@@ -159,7 +159,7 @@ class Ahead:
         return tuple(result)
 
     def _note(self, node: Node, what: str, nbytes: int, saves_ns: float, journal: Journal) -> bool:
-        """Record the decision to keep a value, and take its bytes from the budget if they fit."""
+        """Record the decision to keep a value; charge its bytes if they fit the budget."""
         assert isinstance(node.op, Input)
         fits = nbytes <= self._room
         journal.record(ConstantWeighed(node.op.label, what, nbytes, saves_ns, fits, self._room))
@@ -237,7 +237,7 @@ def _is_constant(node: Node) -> bool:
 
 
 def _work_ns(elements: int, node: Node, target: Target) -> float:
-    """Return the time to read and write so many elements of a value's type in a call."""
+    """Return the time per call to transfer so many elements of a value's type."""
     return target.transfer_ns(elements * node.type.dtype.itemsize, 0, "l3", 1)
 
 

@@ -94,7 +94,7 @@ def fold_columns(sums: int) -> int:
 
 
 def parts_of(extent: Index, rows: int = PART_ROWS) -> Index:
-    """Return the number of parts to split an axis into, each of `rows` positions at least.
+    """Return how many parts to split an axis into, of `rows` or more positions.
 
     >>> [parts_of(n) for n in (10, 1000, 100_000)]
     [1, 15, 64]
@@ -103,8 +103,9 @@ def parts_of(extent: Index, rows: int = PART_ROWS) -> Index:
 
 
 def fold_parts(extent: Index, width: Index) -> Index:
-    """Return the parts of a reduction axis with `width` elements per position and one result per
-    part.
+    """Return the parts of a reduction axis with `width` elements per position.
+
+    Each part has one result.
 
     >>> [fold_parts(n, 8) for n in (10, 1000, 100_000)]
     [1, 7, 64]
@@ -332,8 +333,7 @@ TURNED_BYTES = 1 << 20
 
 
 def rows_together(columns: Index) -> Index:
-    """Return the rows of `columns` independent positions that one task takes: few where rows are
-    long."""
+    """Return the rows of `columns` positions that one task takes; long rows are few."""
     least = 16
     if not isinstance(columns, int):  # an open size may be 0, which factors of 16 do not say
         sure = sum(c for m, c in terms_of(columns) if all(a.kind == "size" for a in m))
@@ -342,12 +342,12 @@ def rows_together(columns: Index) -> Index:
 
 
 def window_columns(itemsize: int) -> int:
-    """Return the columns per task of a product over windows: equal bytes for every element type."""
+    """Return the columns per task of a product over windows: equal bytes for all types."""
     return max(WINDOW_COLUMNS * 4 // max(itemsize, 1), 1)
 
 
 def band_of_windows(windows: Index, step: int, length: int, width: Index, most: int) -> Index:
-    """Return how many of `windows` windows one task takes, so that it holds about `most` positions.
+    """Return how many of the windows one task takes, to hold about `most` positions.
 
     Each window has `length` positions and starts `step` after the one before. With a `width` of 0
     the windows are along the innermost axis, otherwise along rows of `width` positions each.
@@ -378,7 +378,7 @@ def product_rows(positions: Index, itemsize: int, products: int = 1) -> Index:
 def wide_blocks(
     rows: Index, columns: Index, depth: Index, positions: Index, itemsize: int, tile: int
 ) -> tuple[Index, Index]:
-    """Return rows and columns per task of a product that is reduced in one pass over k.
+    """Return rows and columns per task of a product with one pass over k.
 
     The result has `positions` independent positions and a register tile `tile` columns. Blocks are
     of about equal size.
@@ -448,7 +448,7 @@ def whole_rows(rows: Index, columns: Index, itemsize: int, products: int = 1) ->
 
 
 def beside_rows(rows: Index, itemsize: int) -> Index:
-    """Return the rows per task of several products in one task whose rows are not reduced."""
+    """Return the rows per task of several products whose rows are not reduced."""
     most = floordiv(rows, 8 * LEAST_TASKS)
     return mul(8, maximum(WHOLE_ROWS // 8, minimum(BESIDE_BYTES // (8 * itemsize), most)))
 
@@ -482,7 +482,9 @@ def rows_axis(
 
 
 def rows_visited(width: int) -> int:
-    """Return the positions of a streamed axis per visit, with `width` elements each and no product.
+    """Return the positions per visit of a streamed axis without products.
+
+    Each position has `width` elements.
 
     A power of 2, so that calls of similar sizes share a kernel.
     """
@@ -490,7 +492,7 @@ def rows_visited(width: int) -> int:
 
 
 def has_parts(grid: Iterable[int], visits: int) -> bool:
-    """Return whether a stream of `visits` blocks is split over a grid with too few tasks."""
+    """Return whether to split a stream of `visits` blocks: the grid has few tasks."""
     return prod(grid) < LEAST_TASKS and visits >= STREAM_VISITS
 
 

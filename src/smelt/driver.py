@@ -82,7 +82,7 @@ class Compiled:
     size_names: tuple[str, ...]
 
     def code(self, use: KernelUse, form: Form, streaming: bool) -> Code:
-        """Return the code of a variant of one of the kernels; compile it unless it is cached."""
+        """Return the code of a variant of a kernel; compile it unless it is cached."""
         (named,) = (n for n in self.named if n is not None and n.kernel.name == use.name)
         return code_of(named, self.target, self.journal, form, streaming=streaming)
 
@@ -97,7 +97,7 @@ class Compiled:
         return self.executable.run(arrays, sizes, out, held)
 
     def held(self, arrays: Sequence[Array]) -> Run | None:
-        """Run the prelude on these inputs, so that timed calls of `run` do not include it."""
+        """Run the prelude on these inputs, to exclude it from timed calls of `run`."""
         prelude = self.executable.prelude
         return None if prelude is None else prelude.once(arrays)
 
@@ -230,8 +230,7 @@ def _plan_with_prelude(
 
 
 def _donated(planned: Graph, graph: Graph, donate: Donate) -> Donated:
-    """Return the donated inputs of `graph`, each with its result in the `planned` graph, if
-    specified."""
+    """Return the donated inputs of `graph`, each with the planned result for it."""
     pairs = (d if isinstance(d, tuple) else (d, None) for d in donate)
     return {graph.inputs[k]: None if j is None else planned.outputs[j] for k, j in pairs}
 
@@ -295,8 +294,7 @@ def _lower_one(
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A kernel split into its canonical form and its names: kernels that differ in names share
-    code."""
+    """A kernel as canonical form and names; kernels that differ in names share code."""
 
     kernel: Kernel
     plain: Plain

@@ -236,7 +236,7 @@ class CacheHit(Fact):
 
 @dataclass(frozen=True, slots=True)
 class CacheMiss(Fact):
-    """Code had to be generated; `reason` is the changed part of the key or a defect."""
+    """Code had to be generated; `reason` is a changed key part or a defect."""
 
     topic: ClassVar[str] = "cache"
     key: str
@@ -255,7 +255,7 @@ class CacheStored(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Measured(Fact):
-    """A number measured on this machine: a constant of the cost model, or a raced candidate."""
+    """A number measured on this machine, for the cost model or in a race."""
 
     topic: ClassVar[str] = "tune"
     what: str

@@ -83,7 +83,7 @@ def peak(buffers: Iterable[Lives]) -> int:
 
 
 def lower_bound(buffers: Sequence[Lives]) -> int:
-    """Return the largest number of bytes that are live at one time: no arena is smaller."""
+    """Return the maximum bytes live at one time: no arena is smaller."""
     live = most = 0
     changes: dict[int, int] = {}
     for b in buffers:

@@ -171,8 +171,10 @@ def _is_ours(file: str) -> bool:
 
 
 def _resolve(code: CodeType, lasti: int) -> Place:
-    """Resolve line and columns of an instruction; `co_positions` has one entry per two-byte code
-    unit."""
+    """Resolve line and columns of an instruction.
+
+    `co_positions` has one entry per two-byte code unit.
+    """
     position = (
         next(islice(code.co_positions(), lasti // 2, None), (None,) * 4) if lasti >= 0 else ()
     )

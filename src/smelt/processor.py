@@ -46,7 +46,7 @@ class Processor:
 
 @dataclass(frozen=True)
 class CacheSizes:
-    """Data cache sizes in bytes: L1 and L2 of one core, shared L3, and the cache line."""
+    """Data cache sizes in bytes: L1 and L2 per core, shared L3, cache line."""
 
     l1: int = 32 << 10
     l2: int = 1 << 20

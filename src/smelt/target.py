@@ -251,8 +251,10 @@ class Target:
         return ",".join([*plus, *(f"-{name}" for name in self.disabled)])
 
     def fingerprint(self) -> str:
-        """Return a hash of everything that decides which machine code is valid; tuning figures do
-        not."""
+        """Return a hash of everything that decides which machine code is valid.
+
+        Tuning figures do not count.
+        """
         identity = [
             self.triple,
             self.cpu,
@@ -319,7 +321,7 @@ class Target:
         return self.op_cost_scale * 16 * 2 * 2 / self.fma_gflops
 
     def compute_ns(self, cost: float, elements: float, itemsize: int = 4) -> float:
-        """Return the ns to apply operators of total row cost `cost` to `elements`, on one core."""
+        """Return the ns of operators of total row cost `cost` on `elements`, on one core."""
         return cost * self.unit_ns * elements * itemsize / 64
 
     # Text -----------------------------------------------------------------------------------

@@ -160,7 +160,7 @@ def compile_part(graph: Graph, sizes: Mapping[str, int]) -> Runnable:
 def _key_parts(
     program: Program, settings: Settings, donate: Donate, target: Target
 ) -> dict[str, str] | None:
-    """Return everything that decides a plan, by name; None for a graph without a text form.
+    """Return everything that decides a plan; None for a graph without a text form.
 
     `settings` are the result of a race.
     """
@@ -205,7 +205,7 @@ def _last_key(parts: Mapping[str, str]) -> bytes:
 
 
 def _miss_reason(store: Cache, key: bytes, parts: Mapping[str, str]) -> str:
-    """Return why there is no plan: a damaged entry, or the part of the key that changed."""
+    """Return why there is no plan: a damaged entry or a changed part."""
     why = store.why(key)
     last = store.get(_last_key(parts))
     if why != "no entry" or last is None:
@@ -241,7 +241,7 @@ def _store(
 def _load(
     store: Cache, key: bytes, parts: Mapping[str, str], journal: Journal
 ) -> tuple[Recipe, list[Code]] | None:
-    """Return the stored plan with its kernels' code, or None; record why if anything is missing."""
+    """Return the stored plan with its kernels' code, or None; record the reason."""
     start = perf_counter()
     entry = store.get(key)
     if entry is None:
@@ -263,7 +263,7 @@ def _load(
 
 
 def _remember_sizes(store: Cache, parts: Mapping[str, str], program: Program) -> None:
-    """Record the sizes and memory of a plan under the key that is independent of them."""
+    """Record a plan's sizes and memory under the key shared by all sizes."""
     now = [dict(program.hints), program.allowance and astuple(program.allowance)]
     before = [
         [dict(p.hints), p.allowance and astuple(p.allowance)]
@@ -322,7 +322,7 @@ class Found:
         self._hits = {f.key: f for f in lookups.of(CacheHit)}
 
     def _look_up(self, use: KernelUse, form: Form, streaming: bool) -> Code:
-        """Return another variant of a kernel's code; the compiler makes it if it is not cached."""
+        """Return another variant of a kernel's code; compile it if it is not cached."""
         code = find(key_of(use.stem, form, streaming), Journal())
         return self._recompiled.code(use, form, streaming) if code is None else code
 

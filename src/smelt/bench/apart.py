@@ -289,8 +289,7 @@ def run(quick: bool = False, say: Say = silent) -> list[Timed]:
 
 
 def table(measured: list[Timed]) -> Table:
-    """Return the table: time of each kernel, ratios of all operators unfused and of the fastest
-    way."""
+    """Return the table of kernels: time, and ratios of the other ways."""
     headers = ("program", "operators", "fused", "each alone / fused", "best / fused", "best")
     rows = [
         (
@@ -309,7 +308,7 @@ def table(measured: list[Timed]) -> Table:
 
 
 def to_json(measured: list[Timed]) -> str:
-    """Return the times as JSON: a list of rows with title, operators and nanoseconds by way."""
+    """Return the times as a JSON list of rows, with nanoseconds by way."""
     return json.dumps([asdict(t) for t in measured], indent=1)
 
 

@@ -35,7 +35,7 @@ HEADS = 12
 
 @dataclass(frozen=True)
 class Around:
-    """A function of `x` and its weights, in the array API's names and in PyTorch's own."""
+    """A function of `x` and weights, in the array API and in PyTorch."""
 
     title: str
     code: Code
@@ -219,7 +219,7 @@ def _torch_calls(
 
 
 def floor_ns(case: Around) -> float:
-    """Return the minimum nanoseconds on one core: for the FMAs or for reading the operands once."""
+    """Return the minimum ns on one core, for the FMAs or for reading the operands."""
     target = driver.host()
     nbytes = 4 * math.prod(case.x)
     nbytes += sum((1 if k in case.int8 else 4) * math.prod(w) for k, w in enumerate(case.weights))

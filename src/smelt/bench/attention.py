@@ -1,4 +1,4 @@
-"""Compare attention with other libraries on one core, and with the arithmetic that its mask leaves.
+"""Compare attention with other libraries on one core, and with its masked arithmetic.
 
     smelt bench --attention             # the table
     python -m smelt.bench.attention     # its rows as JSON, from this process
@@ -73,7 +73,7 @@ def run(rounds: int = ROUNDS, say: Say = silent) -> list[Timed]:
 
 
 def table(measured: list[Timed]) -> Table:
-    """Return times, the ratio of the best peer to Smelt, and Smelt's share of the floor."""
+    """Return times, the best peer's over Smelt's, and Smelt's share of the floor."""
     peers = [p for p in PEERS if any(p in t.times for t in measured)]
     rows: list[tuple[str, ...]] = []
     cases = {row_case.title: row_case for row_case in CASES}

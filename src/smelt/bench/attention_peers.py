@@ -1,4 +1,4 @@
-"""Attention as a call of each library, in plain operators and in the library's own form.
+"""Attention as a call of each library, in plain operators and in its own form.
 
 `torch` is PyTorch's shortest form without a compiler, `inductor` the plain operators behind
 `torch.compile`, `flex` PyTorch's compiled `flex_attention` with a precomputed block mask, and `jax`

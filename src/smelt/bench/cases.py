@@ -38,8 +38,10 @@ class Case:
     a model loops over in Python does not count, as each makes another program."""
 
     def sizes(self, call: int) -> tuple[int, ...]:
-        """Return the shape of call number `call`, which differs along the free axes; 0 is the
-        first."""
+        """Return the shape of call number `call`, which varies along the free axes.
+
+        Number 0 is the first call.
+        """
         return tuple(
             n + call * max(n // 4, 1) if a in self.free else n for a, n in enumerate(self.shape)
         )
@@ -161,7 +163,7 @@ _INPUTS: Mapping[str, Callable[[Any, tuple[int, ...]], dict[str, Any]]] = {
 
 
 def runner(torch: Any, peer: str, model: Any, arguments: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return the model as a peer runs it; peers that compile do so in the first call.
+    """Return the model as a peer runs it; compilers compile in the first call.
 
     `inductor-max` is Inductor with `max_autotune` and `freezing`.
     """

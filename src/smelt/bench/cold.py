@@ -1,4 +1,4 @@
-"""Time of a library before its first result: import, and first call in a fresh process.
+"""Time before a library's first result: import, and first call in a fresh process.
 
     python -m smelt.bench.cold inductor softmax_4096 2 "own operators"
 
@@ -31,7 +31,7 @@ print(time.perf_counter_ns() - started)
 
 
 def first_call(peer: str, row: str, threads: int, label: str, small: bool) -> tuple[int, float]:
-    """Return the ns of the first call in this process, and of the best of three more."""
+    """Return the ns of this process's first call, and of the best of three more."""
     own_process(peer)
     library = open_peer(peer, threads)
     work = WORKLOADS[row]
@@ -75,7 +75,7 @@ def measure_cold(
 
 
 def import_ns(name: str, count: int = 5) -> float | None:
-    """Return the best time of importing a library in a fresh process that has imported NumPy."""
+    """Return the best import time of a library in fresh processes, without NumPy's import."""
     code = _IMPORT.format(module=IMPORTS[name])
     times: list[int] = []
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""First call of a model behind `torch.compile` in a process of its own, and other sizes.
+"""First call of a model behind `torch.compile` in a fresh process, and other sizes.
 
     python -m smelt.bench.first smelt gpt2
 
@@ -54,7 +54,7 @@ class FirstCall:
 
 
 def measure_first(peer: str, name: str, seconds: float = 600.0) -> FirstCall:
-    """Measure the first call of a model in two fresh processes that share a new cache directory."""
+    """Measure a model's first call in two fresh processes that share a new cache."""
     outputs: list[list[dict[str, float]]] = []
     with tempfile.TemporaryDirectory(prefix="smelt-bench-") as folder:
         line = command(["-m", "smelt.bench.first", peer, name], variables(1, Path(folder)))
@@ -95,7 +95,7 @@ def _run_lines(line: list[str], seconds: float) -> tuple[list[dict[str, float]],
 
 
 def first_calls(peer: str, name: str, sizes: int = 0) -> Iterator[dict[str, float]]:
-    """Yield the seconds of the first call in this process, then those of calls with other sizes.
+    """Yield the seconds of this process's first call, then of calls with other sizes.
 
     Each is reduced by the best of three later calls; Smelt's share of the latter is included.
     """
@@ -116,7 +116,7 @@ def first_calls(peer: str, name: str, sizes: int = 0) -> Iterator[dict[str, floa
 
 
 def ahead_of_time(name: str, do: str, file: str) -> Iterator[dict[str, float]]:
-    """Save a model's program, or load it and yield the extra seconds of its first call.
+    """Save a model's program, or load it and yield its first call's extra seconds.
 
     The time of loading counts; that of the best of three later calls is subtracted.
     """
@@ -148,8 +148,10 @@ def ahead_of_time(name: str, do: str, file: str) -> Iterator[dict[str, float]]:
 
 
 def _first_result(model: Any, arguments: dict[str, Any]) -> Any:
-    """Call a model and return its first result: PyTorch cannot load programs with some result
-    classes."""
+    """Call a model and return its first result.
+
+    PyTorch cannot load programs whose results have certain classes.
+    """
     result = model(**arguments)
     return result[0] if hasattr(result, "to_tuple") else result
 

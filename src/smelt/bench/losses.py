@@ -263,7 +263,7 @@ def run(rounds: int = ROUNDS) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def table(measured: dict[str, dict[str, dict[str, float]]]) -> Table:
-    """Return time and memory of each library, and the ratio of the fastest peer to Smelt."""
+    """Return time and memory of each library, and the fastest peer's time over Smelt's."""
     peers = [p for p in PEERS if any(p in row for row in measured.values())]
     rows: list[tuple[str, ...]] = []
     for case, row in measured.items():

@@ -234,7 +234,7 @@ def run(quick: bool = False, say: Say = silent) -> list[Timed]:
 
 
 def table(measured: list[Timed]) -> Table:
-    """Return for each size Smelt's time, the ratios of the others to it, and the least ratio."""
+    """Return Smelt's times for each size, and the ratios of the others to them."""
     peers = [p for p in PEERS if any(p in t.times for t in measured)]
     sizes = [s for s in SIZES if any(s == t.size for t in measured)]
     headers = ["operator, of one array"]
@@ -269,7 +269,7 @@ def _against(timed: Timed, peer: str) -> float | None:
 
 
 def to_json(measured: list[Timed]) -> str:
-    """Return the times as JSON: a list of rows with title, size and nanoseconds by library."""
+    """Return the times as a JSON list of rows, with nanoseconds by library."""
     return json.dumps([asdict(t) for t in measured], indent=1)
 
 

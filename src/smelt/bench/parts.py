@@ -1,4 +1,4 @@
-"""Split a kernel's operators into programs: all together, or cut in two at one of its values.
+"""Split a kernel's operators into programs: all together, or cut at a value.
 
 >>> from smelt.graph.text import parse
 >>> graph = parse('''graph f(x: f32[n,m]) {
@@ -50,7 +50,7 @@ def program_of(cluster: Cluster, original: Graph) -> tuple[Graph, tuple[Node, ..
 
 
 def cuts(graph: Graph) -> Iterator[Cut]:
-    """Yield the splits of a graph in two at a reduction, its input, or a shared value.
+    """Yield the splits of a graph at a reduction, its input, or a shared value.
 
     The second part reads that value and reductions of the first part, and recomputes other values;
     if it makes a difference, also a version that reads all of them.

@@ -33,12 +33,12 @@ from smelt.dataclass import dataclass
 
 
 class Unavailable(Exception):
-    """A library, or the part of it that a row needs, is missing; the message says which."""
+    """A library, or a required part of it, is missing; the message says which."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to run a row: `call` does all the work, `fetch` converts its result to NumPy."""
+    """A way to run a row: `call` runs it, `fetch` converts its result to NumPy."""
 
     label: str
     call: Callable[[], Any]

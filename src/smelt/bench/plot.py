@@ -1,4 +1,4 @@
-"""Draw the results as SVG: a line per workload, a mark per library, the floor at 1.
+"""Draw the results as SVG: a line per workload, a mark per library.
 
 The axis is logarithmic, so that equal distances are equal factors. Libraries differ by colour (a
 palette for all kinds of colour vision) and by shape; whiskers are quartiles. The file needs no
@@ -59,7 +59,7 @@ class _Axis:
 
 
 def draw(results: Results) -> str:
-    """Return the plot of all rows with a floor and a time; raise ValueError without any."""
+    """Return the plot of all rows with a floor and a time, else raise ValueError."""
     rows = [row for row in results.rows if row.floor and any(row.ns(n) for n in row.entries)]
     if not rows:
         raise ValueError("no row has both a floor and a time: nothing to draw")

@@ -90,7 +90,7 @@ def announced(cases: Iterable[T]) -> Iterator[T]:
 
 
 def heard(line: Sequence[str], say: Say) -> str:
-    """Run a process and return the last line of its output; report earlier lines as progress.
+    """Run a process and return its last output line; report earlier lines as progress.
 
     Raises RuntimeError with the end of its error output if it fails.
     """
@@ -112,7 +112,7 @@ def heard(line: Sequence[str], say: Say) -> str:
 
 @contextlib.contextmanager
 def kept_to(threads: int) -> Generator[None, None, None]:
-    """Bind this process, and those it starts meanwhile, to as many CPUs as there are threads.
+    """Bind this process, and those it starts meanwhile, to `threads` CPUs.
 
     It is the one limit that every library's pool obeys, JAX's included. It also makes processor
     time exact: the time of threads on other CPUs is accounted only at clock ticks.
@@ -129,7 +129,7 @@ def kept_to(threads: int) -> Generator[None, None, None]:
 
 
 class Worker:
-    """The process of one library; `problem` is the reason if it cannot be used, else empty."""
+    """The process of one library; `problem` says why it cannot be used."""
 
     def __init__(
         self, name: str, threads: int, small: bool = False, cache: Path | None = None

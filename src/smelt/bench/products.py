@@ -294,7 +294,7 @@ def run(rounds: int = ROUNDS, say: Say = silent) -> list[Timed]:
 
 
 def table(measured: list[Timed]) -> Table:
-    """Return times, the ratio of the best peer to Smelt, and Smelt's share of the floor."""
+    """Return times, the best peer's over Smelt's, and Smelt's share of the floor."""
     peers = [p for p in PEERS if any(p in t.times for t in measured)]
     rows: list[tuple[str, ...]] = []
     for timed in measured:

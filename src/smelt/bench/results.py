@@ -97,7 +97,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Cold:
-    """First calls in a fresh process: with an empty cache, and with the cache that this filled.
+    """First calls in fresh processes: with an empty cache, then with the filled cache.
 
     Both are the first call minus a later one: the cost of tracing, compiling and loading.
     """

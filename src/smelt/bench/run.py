@@ -44,7 +44,9 @@ SLOW_ROUNDS = 5
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a run. Empty `only` and `peers` mean all; `threads` 0 means every physical core.
+    """Options of a run.
+
+    Empty `only` and `peers` mean all; `threads` 0 means every physical core.
 
     `quick` takes fewer rounds and skips the fresh processes that time cold and warm starts. `small`
     shrinks every array to a test's size: for testing the harness, not for numbers.
@@ -119,7 +121,7 @@ def _silent(_: str) -> None:
 
 
 def _select(names: Sequence[str], table: dict[str, Any], what: str) -> dict[str, Any]:
-    """Return the wanted part of a table, in its order; a prefix such as `chain` selects several."""
+    """Return the wanted part of a table, in its order; a prefix selects several."""
     if not names:
         return table
     for name in names:
@@ -286,7 +288,7 @@ def _record_ns(workers: _Workers) -> dict[str, float]:
 
 
 def _measure_starts(results: Results, options: Options, tell: Say) -> dict[str, Any]:
-    """Measure imports, and cold and warm starts of the compilers, each in a process of its own."""
+    """Measure imports, cold and warm starts, each in a process of its own."""
     if options.quick or not options.cold:
         return {}
     imports: dict[str, float] = {}

@@ -40,7 +40,7 @@ def sheet(
 
 
 def below(table: Table, aims: Mapping[str, float]) -> str:
-    """Return the rows whose cells are below the minimum of a column, as a Markdown list.
+    """Return the rows with cells below a column's minimum, as a Markdown list.
 
     >>> table = Table("t", ("row", "gain", "share"), (("a", "1.20", "93 %"), ("b", "0.90", "–")))
     >>> print(below(table, {"gain": 1.0, "share": 90}))

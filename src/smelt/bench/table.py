@@ -193,7 +193,7 @@ def _look_up(table: object, key: dict[str, str], name: str) -> float | None:
 
 
 def _first_call_ns(results: Results, name: str) -> float | None:
-    """Return the mean first call minus a typical one: tracing and compiling in a warm process."""
+    """Return the mean first call minus a typical one, in a warm process."""
     if name not in ("inductor", "jax", SMELT):
         return None
     extra: list[float | None] = []
@@ -218,7 +218,7 @@ def variants(results: Results) -> Table:
 
 
 def problems(results: Results) -> list[str]:
-    """Return a line for each missing library and each row that a library could not run."""
+    """Return a line for each missing library and each row that one failed."""
     lines = [f"{TITLES[name]}: not available, {why}" for name, why in results.missing.items()]
     for row in results.rows:
         lines += [

@@ -85,7 +85,7 @@ def stepper(peer: str) -> Callable[[], float]:
 
 
 def measure(peers: Sequence[str], rounds: int = 6) -> dict[str, tuple[float, float]]:
-    """Return by peer the minimum CPU milliseconds of a step, and the loss after all steps.
+    """Return by peer the minimum CPU milliseconds of a step, and the final loss.
 
     One thread. Peers that train are "eager" and backends of `torch.compile`.
     """

@@ -1,4 +1,6 @@
-"""A library in a process of its own: orders on standard input, one JSON object per line.
+"""Run one library in a process of its own, on orders from standard input.
+
+Orders are JSON objects, one per line.
 
 Separate processes keep the comparison fair: no library's threads, allocator or imports affect
 another's, a crash costs one library one row, and while one is timed the others sleep in a read.
@@ -49,7 +51,7 @@ def _load_reference(folder: Path) -> list[Any]:
 
 
 def timed(call: Callable[[], Any], repeat: int) -> float:
-    """Return the mean ns of `repeat` calls in a row, each result dropped before the next call."""
+    """Return the mean ns of `repeat` calls; each result is dropped before the next."""
     started = time.perf_counter_ns()
     for _ in range(repeat):
         call()

@@ -65,7 +65,7 @@ def labels(rng: np.random.Generator, shape: Shape) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Input:
-    """An array of a row: its shape, a shape for tests, and how its values are drawn."""
+    """An array of a row: shape, small shape for tests, distribution of its values."""
 
     shape: Shape
     small: Shape

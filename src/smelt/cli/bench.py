@@ -237,7 +237,7 @@ def _show(screen: Console, results: Results, quick: bool) -> None:
 
 
 def _print(screen: Console, shown: table.Table) -> None:
-    """Print a table, means in bold, within a terminal's width or in full to a pipe."""
+    """Print a table with bold means, as wide as the terminal, or in full."""
     text = shown.plain(screen.width if screen.is_terminal else None)
     screen.print(shown.title, style="bold", soft_wrap=True)
     for line in text.splitlines()[1:]:

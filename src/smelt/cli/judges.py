@@ -170,8 +170,7 @@ sums, functions within a few ulp, and a half type's intermediate roundings."""
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The difference of two results: largest absolute and relative to the largest number, and the
-    limit."""
+    """The difference of two results, absolute and relative to the largest number."""
 
     largest: float
     relative: float

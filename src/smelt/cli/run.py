@@ -1,7 +1,7 @@
-"""`smelt run`: run a graph or a kernel in text form on arrays, and compare judges.
+"""`smelt run`: run a graph or kernel in text form, and compare judges.
 
-smelt run softmax.smelt --size r=300 --size c=1000
-smelt run softmax.smelt --input x=rows.npy --judge all --save results
+smelt run softmax.smelt --size r=300 --size c=1000 smelt run softmax.smelt --input x=rows.npy
+--judge all --save results
 """
 
 from __future__ import annotations

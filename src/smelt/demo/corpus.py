@@ -96,7 +96,7 @@ def sample(passages: list[Passage], count: int) -> list[Passage]:
 
 
 def inspect_docstring(name: str, text: object) -> Passage | None:
-    """Return the passage for a `__doc__`, or None if it is too short or no text."""
+    """Return the passage for a `__doc__`, or None if it is too short."""
     if not isinstance(text, str):
         return None
     cleaned = inspect.cleandoc(text).strip()

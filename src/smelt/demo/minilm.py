@@ -170,7 +170,7 @@ def _masked_mean(xp: Namespace, hidden: Array, mask: Array) -> Array:
 def random_weights(
     *, hidden: int, layers: int, vocabulary: int, positions: int, seed: int
 ) -> dict[str, NDArray[np.float32]]:
-    """Parameters of the given sizes with the names of the real ones, for tests and examples.
+    """Draw parameters of given sizes, named as the real ones, for tests and examples.
 
     Every value comes from one seeded generator, so equal arguments give equal weights.
     """

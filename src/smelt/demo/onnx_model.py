@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 def session(
     model: Any,
 ) -> Callable[[NDArray[np.int64], NDArray[np.bool_]], NDArray[np.float32]]:
-    """Return a function from (ids [batch, length], mask [batch, length]) to float32 [batch,
-    hidden].
+    """Return a function that encodes a batch with ONNX Runtime.
+
+    It maps (ids [batch, length], mask [batch, length]) to float32 [batch, hidden].
 
     Args:
         model: the module of `torch_model.build`.

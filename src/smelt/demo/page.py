@@ -29,7 +29,7 @@ def show(outcome: Outcome, console: Console) -> None:
 
 
 def race_table(outcome: Outcome) -> Table:
-    """Return a table with one row per engine; an engine that did not run has no numbers.
+    """Return a table of engines; engines that did not run have no numbers.
 
     `peak` is the peak memory of the process after the parameters were loaded, `working` its share
     on top of them; `cosine` is the minimum over all texts, relative to the first row.
@@ -75,7 +75,7 @@ def _agreement(result: Result) -> str:
 
 
 def notes(outcome: Outcome) -> list[str]:
-    """Return a line for each engine that did not run, failed or disagrees with the reference."""
+    """Return a line for each engine that did not run, failed or disagrees."""
     lines: list[str] = []
     for result in outcome.results:
         if result.absent is not None:

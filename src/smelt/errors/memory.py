@@ -29,7 +29,7 @@ class OutOfMemory(SmeltError, MemoryError):
 
 
 class AliasError(SmeltError, ValueError):
-    """Two arguments share memory in a way that makes the result depend on the order of work.
+    """Two arguments share memory, so that the result would depend on execution order.
 
     What it means:
         `out=` overlaps an input (or another output) without being exactly the same array, or an
@@ -145,7 +145,7 @@ class DeviceError(SmeltError, ValueError, RuntimeError):
 
 
 class ChangedError(SmeltError, RuntimeError):
-    """An array changed, or its memory went away, while a result that reads it was pending.
+    """An array changed, or was released, while a result that reads it was pending.
 
     What it means:
         Arrays made outside `sm.jit` are computed when they are read. Foreign memory that one of

@@ -44,7 +44,7 @@ def classes() -> dict[str, type[SmeltError | SmeltWarning]]:
 
 
 def page(code: str) -> Page:
-    """Return the page of `E101`, `W601`, `F012`, or of a class or reason name as `ShapeError`.
+    """Return the page of a code (`E101`), or of a class or reason name.
 
     Raises `UnknownNameError` with the nearest code.
     """

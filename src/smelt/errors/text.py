@@ -10,7 +10,7 @@ SHOWN = 160
 
 
 class TextError(SmeltError, ValueError):
-    """Text that does not parse.  The message shows the line with a caret under the place.
+    """Text that does not parse; the message has a caret under the position.
 
     What it means:
         The root of `GraphTextError`, `PlanTextError`, `KernelTextError` and `ExprTextError`.

@@ -213,7 +213,7 @@ def _edges(
     sizes: Sizes,
     labels: Labels,
 ) -> tuple[EdgeData, ...]:
-    """Return each use of a value: virtual if every kernel that reads it also computes it."""
+    """Return each use of a value; virtual if all its reading kernels compute it."""
     clusters = [e.cluster for e in listed]
     rows: list[EdgeData] = []
     for node in labels.nodes:

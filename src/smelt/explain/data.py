@@ -1,4 +1,4 @@
-"""Data model of a report: the common source of its text, its JSON and the JSON schema.
+"""Data model of a report: the source of its text, JSON and JSON schema.
 
 Numbers are for the sizes of the report. Bytes are bytes, `_ns` are nanoseconds, `_seconds` seconds;
 None stands for what was not measured or does not apply. References are indices: of a node in
@@ -180,7 +180,7 @@ class KernelData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferData:
-    """The storage of a value, from the kernel that writes it to the last reader (`first`, `last`).
+    """The storage of a value, from writing kernel `first` to last reader `last`.
 
     `offset` is in bytes from the start of the arena, or of the result `within` whose memory holds
     the value until that result is written; None elsewhere. `reuses` is the node whose memory is

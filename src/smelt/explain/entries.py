@@ -1,4 +1,4 @@
-"""Entries of a report: the clusters of a plan, with those of chunks after all others.
+"""Entries of a report: the clusters of a plan, those of chunks last.
 
 A chunked part is one entry that covers all chunks; the kernels of one chunk are entries too, with
 the nodes of the full graph and the sizes of the first chunk.
@@ -28,7 +28,7 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A cluster over nodes of the full graph, its kernel, and the sizes it is reported for."""
+    """A cluster over nodes of the full graph, its kernel and its sizes."""
 
     number: int
     cluster: Cluster
@@ -83,7 +83,10 @@ def in_turns(kernel: Kernel, body: Body, sizes: Sizes) -> Work:
 
 
 def moved(cluster: Cluster, sizes: Sizes) -> Traffic:
-    """Return the traffic of a library call (operands and results in full) or of a chunked part."""
+    """Return the traffic of a library call or of a chunked part.
+
+    A call moves its operands and results in full.
+    """
 
     def touched(nodes: tuple[Node, ...], nbytes: tuple[int, ...] | None) -> dict[str, Touched]:
         full_bytes = [int(evaluate(n.type.nbytes, sizes)) for n in nodes]

@@ -105,7 +105,7 @@ def _places(cluster: Cluster) -> tuple[Place, ...]:
 
 
 def _axes(kernel: Kernel, sizes: Sizes) -> tuple[AxisData, ...]:
-    """Return every axis with its role: an axis that is neither blocked nor streamed is a tile."""
+    """Return every axis with its role; axes neither blocked nor streamed are tiles."""
     roles: dict[str, Role] = {}
     blocks: dict[str, int | None] = {}
     for role, cut in _blocks(kernel):

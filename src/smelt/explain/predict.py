@@ -18,7 +18,7 @@ __all__ = ["predict"]
 
 
 def predict(plan: Plan, target: Target, sizes: Mapping[str, int]) -> list[Cost]:
-    """Return the predicted cost of every cluster, in order; for a chunked one, of all chunks."""
+    """Return the predicted cost of every cluster; a chunked one includes all chunks."""
     return [_repeated(c) for c in costs(plan, target, sizes)]
 
 

@@ -1,4 +1,4 @@
-"""Render a report as a page of plain text for a terminal, a notebook or a log.
+"""Render a report as plain text for a terminal, a notebook or a log.
 
     print(page(data))
     softmax: 5 operators in 1 kernel        r=300 c=1000        AMD EPYC, 2 cores, avx512
@@ -93,7 +93,7 @@ def _constants_line(data: ReportData) -> list[str]:
 
 
 def _layout_line(data: ReportData) -> list[str]:
-    """Return the line about the image layout: `order    channels last: 27 ms instead of 31 ms`.
+    """Return the line `order    channels last: 27 ms instead of 31 ms`.
 
     Present where data came in another layout.
     """

@@ -1,4 +1,4 @@
-"""Count the bytes that a kernel has to move: each element it touches once, without running it.
+"""Count the bytes that a kernel moves, each touched element once, without running it.
 
 Each load and store names the elements it visits by index expressions over axes. With numbers for
 the sizes these sets are products of arithmetic progressions, whose union can be counted without
@@ -266,7 +266,7 @@ class _Box:
 
 
 def _as_box(index: tuple[Index, ...], shape: tuple[int, ...]) -> _Box | None:
-    """Return the positions of an index as a box, or None if they are not one."""
+    """Return the positions of an index as a box, or None if impossible."""
     dims: list[int] = []
     sides: list[_Steps] = []
     for first, stop in _dimension_runs(index):
@@ -339,7 +339,7 @@ def _inside(e: Index, limit: int) -> bool:
 
 
 def _sum_progressions(parts: list[tuple[int, int]]) -> tuple[int, int] | None:
-    """Return {c*i + d*j + ..} as (step, count), given (c, extent of i) by increasing c."""
+    """Return {c*i + d*j + ..} as (step, count), given (c, extent) by increasing c."""
     if not parts:
         return 1, 1
     step, count = parts[0]

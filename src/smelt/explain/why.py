@@ -79,7 +79,7 @@ def why(data: ReportData, a: Sequence[int], b: Sequence[int]) -> Why:
 
 
 def _closest_pair(data: ReportData, pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Return a pair with a decision if there is one, else the pair with the shortest path."""
+    """Return a pair with a decision, or else the pair with the shortest path."""
     decided = {frozenset((d.a_node, d.b_node)) for d in data.decisions}
     for pair in pairs:
         if frozenset(pair) in decided:
@@ -289,7 +289,7 @@ def _terms(total: float, terms: Mapping[str, float]) -> str:
 
 
 def _is_net(d: DecisionData, ns: float) -> bool:
-    """Return whether an amount is the difference of the totals, not the time of the bytes.
+    """Return whether an amount is the difference of the totals, not of transfer times.
 
     The verdict shows that difference already.
     """

@@ -143,7 +143,7 @@ class _Count:
             self.total += Work(flops=joins * self._points(self.names[name]))
 
     def _points(self, axes: Axes) -> int:
-        """Return the number of positions of axes; the visits of an axis are among its positions."""
+        """Return the number of positions of axes, which include the axes' visits."""
         implied = {f"visits:{a}" for a in axes}
         return math.prod(self.extents[a] for a in axes if a not in implied)
 

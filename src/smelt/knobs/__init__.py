@@ -391,7 +391,7 @@ class config:  # noqa: N801 - used as a function: with sm.config(threads=2):
 
 
 def fingerprint() -> str:
-    """Return the settings that change a plan or its code as one line, for cache keys.
+    """Return the settings that change a plan or its code, for cache keys.
 
     >>> with config(rounding="exact", opt_level=1):
     ...     "rounding=exact" in fingerprint() and "opt_level=1" in fingerprint()

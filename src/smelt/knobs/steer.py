@@ -32,7 +32,7 @@ tuple of names."""
 
 
 class fuse(config):  # noqa: N801 - used as a function: with sm.fuse(must=True):
-    """Control fusion in a `with` block or a decorated function, in this thread or task only.
+    """Control fusion in a `with` block or a decorated function, in this thread only.
 
     Args:
         must: operators to have in one kernel, whatever the cost model says: True for all of a

@@ -109,7 +109,7 @@ def text(value: object) -> str:
 
 
 def _parse_groups(value: object, expected: str) -> list[Any]:
-    """Return the groups in a text or list; a list of plain names is one group."""
+    """Return the groups in a text or list; plain names are one group."""
     if isinstance(value, str):
         value = value.replace(" ", "").split(",")
     elif isinstance(value, Iterable):

@@ -68,7 +68,10 @@ class Program:
 
 
 def recall(program: Program, target: Target) -> Settings | None:
-    """Return an earlier race's settings for a program; None if there are none or `tune` is off."""
+    """Return an earlier race's settings for a program, or None.
+
+    There are none if `tune` is off.
+    """
     if knobs.TUNE.get() == "off" or not (knobs.CACHE.get() and knobs.FUSE.get()):
         return None
     try:

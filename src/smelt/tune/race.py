@@ -75,7 +75,7 @@ class Flip:
 def choose(
     program: Program, build: Callable[[], Contender], target: Target, journal: Journal
 ) -> Settings:
-    """Return the settings to plan a program with, from a race now or an earlier one.
+    """Return the settings to plan a program with, from this or an earlier race.
 
     The setting `tune` decides which; empty if the model's plan stands. `build` compiles the program
     under the settings in force.
@@ -170,7 +170,7 @@ class Race:
 
 
 def compare(one: Callable[[], Any], other: Callable[[], Any], ends: float) -> float:
-    """Return the median of the time of `other` over that of `one`, until the clock shows `ends`.
+    """Return the median ratio of the times of `other` and `one`, until `ends`.
 
     >>> from time import sleep
     >>> compare(lambda: sleep(0.002), lambda: sleep(0.004), perf_counter() + 1) > 1.5
