@@ -22,11 +22,11 @@ from smelt.journal import Fact
 from smelt.origin import UNKNOWN, Origin
 
 ABOUT = {
-    "trace": "functions recorded, and why one was recorded again",
+    "trace": "functions recorded, and why one was retraced",
     "passes": "what each pass did to the graph",
     "fusion": "every decision with its reason and numbers",
-    "memory": "where values live and whose memory they reuse",
-    "lower": "clusters that became kernels",
+    "memory": "where values are stored and which memory they reuse",
+    "lower": "clusters lowered to kernels",
     "codegen": "native code: size and time",
     "run": "kernels and extern operators as they run",
     "cache": "hits, misses and their reasons",

@@ -28,7 +28,9 @@ from smelt.cli.terminal import table as listing
 
 
 @click.command("bench")
-@click.option("--only", metavar="ROWS", help="Rows by id, apart by commas; a prefix takes several.")
+@click.option(
+    "--only", metavar="ROWS", help="Rows by id, separated by commas; a prefix selects several."
+)
 @click.option(
     "--peers",
     metavar="NAMES",
@@ -39,12 +41,12 @@ from smelt.cli.terminal import table as listing
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write results as JSON.")
 @click.option("--svg", "svg_path", type=click.Path(path_type=Path), help="Write the plot as SVG.")
 @click.option("--write-docs", is_flag=True, help="Write docs/bench.md with its plot and data.")
-@click.option("--models", is_flag=True, help="Models behind torch.compile instead.")
+@click.option("--models", is_flag=True, help="Measure models behind torch.compile.")
 @click.option("--products", "only_products", is_flag=True, help="Matrix products on one core.")
 @click.option("--attention", "only_attention", is_flag=True, help="Attention on one core.")
 @click.option("--operators", "only_operators", is_flag=True, help="Single operators on one core.")
 @click.option(
-    "--apart", "only_apart", is_flag=True, help="Fused kernels and their operators apart."
+    "--apart", "only_apart", is_flag=True, help="Fused kernels against their operators unfused."
 )
 @click.option("--losses", is_flag=True, help="Losses and heads on one core: time and memory.")
 @click.option("--list", "list_rows", is_flag=True, help="List the rows and stop.")
@@ -64,7 +66,7 @@ def command(
     losses: bool,
     list_rows: bool,
 ) -> None:
-    """Smelt against its peers and the memory floor.
+    """Measure Smelt against other libraries and the memory floor.
 
     Needs the peers (torch, jax, onnxruntime) installed; peers that are missing are left out. A full
     run takes some minutes, most of them the peers' compile times.

@@ -19,7 +19,7 @@ from smelt.runtime.cache import Cache
 
 @click.group("cache")
 def command() -> None:
-    """Where plans and compiled kernels are kept: show, list, verify, clear.
+    """Inspect, verify or clear the cache of plans and compiled kernels.
 
     The location is SMELT_CACHE_DIR, or the user's cache directory. It is used only if it belongs to
     you and nobody else can write to it.

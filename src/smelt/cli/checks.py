@@ -83,7 +83,7 @@ def processor() -> Iterator[Check]:
     setting = knobs.TARGET.get()
     if setting != "auto":
         note_text = f"code is generated for {setting}"
-        yield Check("processor", "chosen", setting, "ok", f"{note_text}, as SMELT_TARGET says")
+        yield Check("processor", "chosen", setting, "ok", f"{note_text}, set by SMELT_TARGET")
     yield Check("processor", "features", " ".join(_notable(host)))
     sizes = (host.l1_bytes, host.l2_bytes, host.l3_bytes)
     levels = zip(("L1", "L2", "L3"), sizes, strict=True)

@@ -23,7 +23,7 @@ from smelt.runtime import host, probe
 @click.option("--probe", "measure", is_flag=True, help="Measure this machine first (about 2 s).")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(show_knobs: bool, measure: bool, as_json: bool) -> None:
-    """What Smelt found on this machine, and whether it works.
+    """Check the installation, and show what Smelt detects on this machine.
 
     Exits with 1 if a check fails.
     """
@@ -47,8 +47,8 @@ def _probe() -> None:
     )
     if share < probe.QUIET:
         click.echo(
-            f"others took {1 - share:.0%} of the processor meanwhile: these are the figures of a "
-            "busy machine, and plans will suit that; ask again when it is quiet",
+            f"other processes used {1 - share:.0%} of the processor meanwhile: these are the "
+            "figures of a busy machine, and plans will be tuned for it; run again when it is idle",
             err=True,
         )
     if host.store(figures) is None:

@@ -45,7 +45,7 @@ SUFFIX = ".smelt"
     multiple=True,
     metavar="NAME=TYPE",
     help="An argument of the function: f32[n,512], or a Python value. Annotations and defaults "
-    "stand for those that are not given.",
+    "are used for the others.",
 )
 @click.option("--why", nargs=2, metavar="A B", help="Why two operators are (not) in one kernel.")
 @click.option(
@@ -66,7 +66,7 @@ def command(
     predict: bool,
     as_json: bool,
 ) -> None:
-    """What became of a function or a graph: kernels, bytes, times, reasons.
+    """Report how a function or a graph is compiled, and why.
 
     TARGET is FILE.py:FUNCTION or a graph in its text form, FILE.smelt.  It is compiled for the
     sizes, run on random arrays and measured.

@@ -23,12 +23,12 @@ from smelt.origin import UNKNOWN
 from smelt.version import __version__
 
 COMMANDS: dict[str, str] = {
-    "bench": "Smelt against its peers and the memory floor.",
-    "cache": "Where plans and compiled kernels are kept: show, list, verify, clear.",
+    "bench": "Measure Smelt against other libraries and the memory floor.",
+    "cache": "Inspect, verify or clear the cache of plans and compiled kernels.",
     "demo": "Search the documentation of this Python by meaning.",
-    "doctor": "What Smelt found on this machine, and whether it works.",
+    "doctor": "Check the installation, and show what Smelt detects on this machine.",
     "errors": "List every error, warning and reason with its code.",
-    "explain": "What became of a function or a graph: kernels, bytes, times, reasons.",
+    "explain": "Report how a function or a graph is compiled, and why.",
     "ops": "List every operator, or describe the one called NAME.",
     "opt": "Run passes on a graph's text.",
     "run": "Run a graph or a kernel in text form.",
@@ -66,9 +66,9 @@ class LazyGroup(click.Group):
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-V", "--version", prog_name="smelt")
 def smelt() -> None:
-    """Smelt melts array code into few native kernels, and says why.
+    """Smelt fuses array code into few native kernels, and explains why.
 
-    `smelt COMMAND --help` tells more about each command.
+    `smelt COMMAND --help` describes a command.
     """
 
 

@@ -29,7 +29,7 @@ from smelt.rewrite.rules import RULES
     show_default=True,
     help="Without --pass: all passes that this allows, until nothing changes.",
 )
-@click.option("--time", "timed", is_flag=True, help="Tell on stderr what each pass did and took.")
+@click.option("--time", "timed", is_flag=True, help="Print each pass's effect and time to stderr.")
 @click.option("--list", "listing", is_flag=True, help="List the passes.")
 @click.option("--rules", is_flag=True, help="List the rewrite rules.")
 def command(

@@ -20,7 +20,9 @@ NAMES = [engine.name for engine in engines.ENGINES]
 
 @click.command("demo")
 @click.argument("questions", nargs=-1)
-@click.option("--race/--no-race", default=None, help="Race the engines [default: unless asked].")
+@click.option(
+    "--race/--no-race", default=None, help="Race the engines [default: without QUESTIONS]."
+)
 @click.option(
     "--sample",
     default=512,

@@ -31,7 +31,7 @@ class ShapeError(SmeltError, ValueError):
     code = "E101"
     title = "shape mismatch"
     template = "{op}({operands}): {reason}"
-    hint = "What came is told in brackets, dtype[shape]; print(x.shape) tells it, too."
+    hint = "The message shows each operand as dtype[shape]; print(x.shape) shows a shape."
 
 
 class DTypeError(SmeltError, TypeError):

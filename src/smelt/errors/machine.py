@@ -112,7 +112,7 @@ class FusionError(SmeltError, RuntimeError):
     code = "E504"
     title = "not one kernel"
     template = "{a} and {b} stay in separate kernels: {sentence} ({reason})"
-    hint = "`sm.explain` without this demand shows the plan; `smelt why` the reason's page."
+    hint = "`sm.explain` without this requirement shows the plan; `smelt why` explains the reason."
 
 
 class CacheError(SmeltError, OSError):

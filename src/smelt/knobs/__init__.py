@@ -139,8 +139,8 @@ THREADS: Knob[int] = Knob(
     "threads",
     values.threads,
     0,
-    "Threads that work on one call, the caller included. auto: as many as the process may use, by "
-    "affinity and container quota.",
+    "Threads of one call, including the caller. auto: as many as the process may use, by affinity "
+    "and container quota.",
     values="auto | 1 ... 1024",
     show=lambda n: str(n) if n else "auto",
 )
@@ -148,7 +148,7 @@ SPIN_US: Knob[int] = Knob(
     "spin_us",
     values.integer(0, 1_000_000),
     50,
-    "Microseconds that an idle helper thread looks for work before it sleeps.",
+    "Microseconds that an idle helper thread spins before it sleeps.",
     values="0 ... 1000000",
 )
 CACHE = _switch("cache", True, "Keep compiled kernels on disk for the next process.")
@@ -156,7 +156,7 @@ CACHE_DIR: Knob[Path | None] = Knob(
     "cache_dir",
     values.directory,
     None,
-    "Where compiled kernels are kept. It must belong to you and be writable by nobody else.",
+    "Directory of compiled kernels. It must belong to you and be writable by nobody else.",
     values="a directory; default: the user's cache directory",
     show=lambda path: str(path) if path else "auto",
 )
@@ -173,10 +173,10 @@ ROUNDING: Knob[Literal["fast", "eager", "exact"]] = Knob(
     "rounding",
     values.choice("fast", "eager", "exact"),
     "eager",
-    "What fusion may change about rounding: intermediates keep more bits (fast), are rounded as if "
-    "stored (eager), or sums keep the order of one kernel per operator as well, so that no axis is "
-    "streamed and results have the bits of such kernels; but for products of few rows over axes so "
-    "long that a kernel of its own splits them (exact).",
+    "How fusion may change rounding: intermediates keep more bits (fast), or are rounded as if "
+    "stored (eager); with exact, sums also keep the order of one kernel per operator, so that no "
+    "axis is streamed and results are bitwise equal to those of such kernels, except products of "
+    "few rows over an axis so long that a kernel of its own splits it.",
     values="fast | eager | exact",
     changes="code",
 )
@@ -190,7 +190,7 @@ MUST_FUSE: Knob[values.Pairs] = Knob(
     "must_fuse",
     values.pairs,
     (),
-    "Pairs of operators to fuse wherever that is legal, whatever the model says.",
+    "Pairs of operators to fuse wherever that is legal, regardless of the cost model.",
     values="a+b,c+d (operators, values or file:line)",
     changes="plan",
     show=values.show_pairs,
@@ -199,8 +199,8 @@ TUNE: Knob[Literal["off", "remembered", "race"]] = Knob(
     "tune",
     values.choice("off", "remembered", "race"),
     "remembered",
-    "Where the model of costs is unsure: race the plans at the first call and remember the fastest "
-    "on disk (race), take what was found earlier on this machine (remembered), or trust the model "
+    "What to do if the cost model is unsure: measure the plans at the first call and store the "
+    "fastest on disk (race), use earlier results of this machine (remembered), or trust the model "
     "(off).",
     values="off | remembered | race",
     changes="plan",
@@ -209,7 +209,7 @@ TUNE_SECONDS: Knob[int] = Knob(
     "tune_seconds",
     values.integer(1, 3600),
     5,
-    "Most seconds that racing the plans of one program may take, its compilation aside.",
+    "Maximum seconds for racing the plans of one program, without its compilation.",
     values="1 ... 3600",
 )
 NEVER_FUSE: Knob[values.Pairs] = Knob(
@@ -225,8 +225,8 @@ REQUIRE_FUSED: Knob[values.Pairs] = Knob(
     "require_fused",
     values.groups,
     (),
-    "Operators that must share a kernel: a program whose plan cannot do that is refused with the "
-    "reason. all: the whole program is one kernel.",
+    "Operators that must share a kernel: a program whose plan cannot do that is rejected with the "
+    "reason. all: the complete program is one kernel.",
     values="all | a+b+c,d+e (operators, values or file:line)",
     changes="plan",
     show=values.show_pairs,
@@ -235,20 +235,20 @@ MAX_EXTRA_MEMORY: Knob[int | None] = Knob(
     "max_extra_memory",
     values.limit,
     None,
-    "Most bytes a call may use beyond its inputs, for what stands between kernels and for results: "
-    "large values are made for some rows at a time where that keeps within it, whatever the time; "
-    "more is refused before the call starts.",
+    "Maximum bytes a call may use beyond its inputs, for intermediates and results: large values "
+    "are computed in row chunks where that keeps within it, regardless of time; otherwise the call "
+    "fails before it starts.",
     values="none | bytes, such as 2GiB",
     changes="plan",
     show=values.show_bytes,
 )
-POOL_LIMIT = _size("pool_limit", 2**31, "Most bytes kept for reuse after results are released.")
+POOL_LIMIT = _size("pool_limit", 2**31, "Maximum bytes kept for reuse after results are released.")
 CONSTANTS: Knob[int] = Knob(
     "constants",
     values.size,
     2**32,
-    "Most bytes for what is computed once from constant inputs (parameters, captured arrays) and "
-    "kept; 0 computes it in every call.",
+    "Maximum bytes for values computed once from constant inputs (parameters, captured arrays) "
+    "and kept between calls; 0 computes them in every call.",
     values="bytes, such as 4GiB",
     changes="plan",
     show=values.show_bytes,
@@ -257,13 +257,13 @@ CONSTANTS_EXTRA: Knob[int | None] = Knob(
     "constants_extra",
     values.limit,
     0,
-    "Bytes that a program may keep of such constants beyond the memory that fusing it saves: with "
-    "0 it takes no more than its operators would one by one. none: as much as `constants` allows.",
+    "Bytes of such kept values beyond the memory that fusion saves: with 0 a program takes no "
+    "more memory than unfused execution. none: as much as `constants` allows.",
     values="none | bytes, such as 64MiB",
     changes="plan",
     show=values.show_bytes,
 )
-HUGE_PAGES = _switch("huge_pages", True, "Ask the system to back large arrays with huge pages.")
+HUGE_PAGES = _switch("huge_pages", True, "Back large arrays with huge pages.")
 TARGET: Knob[Literal["auto", "avx512", "avx2", "portable"]] = Knob(
     "target",
     values.choice("auto", "avx512", "avx2", "portable"),
@@ -276,7 +276,7 @@ HOST_ISA: Knob[Literal["auto", "avx2", "portable"]] = Knob(
     "host_isa",
     values.choice("auto", "avx2", "portable"),
     "auto",
-    "Treat this processor as one without wider instructions, as a test of other machines does.",
+    "Hide wider instructions of this processor, to test other machines.",
     values="auto | avx2 | portable",
     changes="code",
 )
@@ -292,8 +292,8 @@ PROBE: Knob[Literal["auto", "off", "now"]] = Knob(
     "probe",
     values.choice("auto", "off", "now"),
     "auto",
-    "Measuring this machine for the cost model: once in the background (auto), never, or before "
-    "the first plan (now).",
+    "When to measure this machine for the cost model: once in the background (auto), never (off), "
+    "or before the first plan (now).",
     values="auto | off | now",
 )
 VERIFY = _switch("verify", False, "Check every representation after every step.")
@@ -306,22 +306,22 @@ BOUNDS_CHECK = _switch(
 CHECK_POSITIONS = _switch(
     "check_positions",
     True,
-    "Look whether positions that data tells are inside of their axis, which is an error otherwise; "
-    "without, whoever calls promises that they are.",
+    "Check that data-dependent indices are inside of their axis, and raise an error otherwise; "
+    "off: the caller guarantees that they are.",
     changes="plan",
 )
 NATIVE_CALLS = _switch(
     "native_calls",
     True,
-    "Answer repeated calls of a jitted function by native code; off: by Python, to find a bug.",
+    "Dispatch repeated calls of a jitted function in native code; off: in Python, to find a bug.",
 )
 NATIVE_FROM_CALL = 2
 """Number of the first call that uses native dispatch: earlier calls may be the only ones."""
 STRICT = _switch(
     "strict",
     False,
-    "Refuse array operators that would run outside the compiler (extern); behind torch.compile, "
-    "raise where a graph would fall back to eager.",
+    "Raise an error for array operators that would run outside the compiler (extern), and behind "
+    "torch.compile for a graph that would fall back to eager.",
 )
 QUIET = _switch("quiet", False, "No progress bars.")
 
