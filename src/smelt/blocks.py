@@ -187,8 +187,8 @@ HOSTED_TASKS, HOSTED_PLACES = 2, 64
 per task."""
 
 HALO = 8
-"""Rows of a product per task for each row that its neighbour recomputes, where windows are reduced
-over them."""
+"""Minimum rows of a product per task for each row that its neighbour recomputes, where windows are
+reduced over them."""
 
 SMALL, SMALL_DEPTH = 192, 384
 """Maximum rows and columns, and maximum summed positions, of a product that reads its operands in

@@ -35,48 +35,46 @@ HEAD = """\
 # Models
 
 Models behind `torch.compile`, most of them made from configurations of the `transformers` package
-with seeded weights; `minilm` is the demo's sentence model with its real ones, `diffusion` a block
-of a U-Net. Written by `smelt bench --models --write-docs`{machine}.
+with seeded weights; `minilm` is the demo's sentence model with its real weights, `diffusion` a
+block of a U-Net. Written by `smelt bench --models --write-docs`{machine}.
 
-`--peers` says who is compared, of which `inductor-max` is Inductor told to try all that it has and
-to fold parameters (`max_autotune`, `freezing`), and `onnxruntime` runs what PyTorch exports. A dash
-is a peer that could not.
+`--peers` selects the peers: `inductor-max` is Inductor with `max_autotune` and `freezing`, and
+`onnxruntime` runs PyTorch's ONNX export. A dash is a peer that failed.
 
 """
 
 TIMES = """\
 ## A call
 
-All run in one process with one thread, in turns; the times are CPU milliseconds of a call, the
-least of several.
+All run in one process with one thread, round-robin; the times are CPU milliseconds of a call, the
+minimum of several.
 
 """
 
 FIRSTS = """\
 ## The first call
 
-Seconds of the first call in a process of its own for each model and compiler, with empty caches
-(cold), then of a second such process, which finds the caches of the first (warm), and of one that
-loads the program which another process has saved (saved: `aot_compile`, on tensors' guards). What
-PyTorch imports and traces for a compiler counts; for ONNX Runtime, what exporting takes.
+Seconds of the first call in a process of its own for each model and compiler: with empty caches
+(cold), with the caches of a previous process (warm), and with a program that another process has
+saved (saved: `aot_compile`, with guards on tensors). PyTorch's imports and tracing count; for ONNX
+Runtime, the export counts.
 
 """
 
 FURTHER = """\
 ## Other sizes
 
-Seconds of the first calls with another batch and another length (images and what is looped over:
-another batch), one after another behind the cold call, beyond what such a call takes later. PyTorch
-traces a model again once or twice until it knows that a size varies; `own` is Smelt's share,
-milliseconds of the call that had the most.
+Seconds of the first calls with another batch and length (for images and models with Python loops
+over the length: another batch) after the cold call, minus those of a repeated call. PyTorch
+retraces a model once or twice until it treats a size as dynamic; `own` is Smelt's largest share of
+such a call, in milliseconds.
 
 """
 
 MEMORY = """\
 ## Kernels and memory
 
-Peak memory is what a call holds at once beyond parameters and inputs, in MiB; what Smelt keeps of
-packed parameters counts as its own.
+Peak memory of a call beyond parameters and inputs, in MiB; Smelt's packed parameters count.
 
 """
 
