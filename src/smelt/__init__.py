@@ -1,8 +1,8 @@
 """Smelt: a kernel-fusion compiler for array code.
 
-The namespace of the Python array API standard (2024.12), and beyond it: `jit` and `explain`, the
-network blocks in `nn`, optimisers in `optim`, random numbers from explicit keys in `random`,
-settings in `config`.
+This module implements the Python array API standard (2024.12) and adds `jit` and `explain`, network
+layers in `nn`, optimisers in `optim`, random numbers from explicit keys in `random`, and settings
+in `config`.
 
 >>> import smelt as sm
 >>> f = sm.jit(lambda x, b: sm.log(sm.maximum(x + b, 1)))

@@ -59,7 +59,7 @@ class _Candidate:
     nbytes: int
     saves_ns: float = 0.0
     readers: list[tuple[int, Panel]] = field(default_factory=list[tuple[int, Panel]])
-    """(cluster number, panel with the kernel's parameter) of each reader."""
+    """The readers: cluster number, and the panel with the kernel's parameter."""
 
 
 class Room(NamedTuple):
@@ -109,16 +109,16 @@ class Ahead:
     def __init__(self, graph: Graph, constants: Split, room: Room) -> None:
         self.given = graph.inputs
         """The inputs that the caller passes."""
-        self._places = {x: k for k, x in enumerate(graph.inputs)}
+        self._input_numbers = {x: k for k, x in enumerate(graph.inputs)}
         self.computes = bool(constants.parts)
         """Whether the prelude computes values, apart from packing."""
-        self._room, self._beyond = room.whole, room.whole - room.packed
+        self._budget, self._packing_reserve = room.whole, room.whole - room.packed
         added = constants.graph.inputs[len(graph.inputs) :]
         self._computed = dict(zip(added, constants.parts, strict=True))
         self._work = dict(zip(added, constants.work, strict=True))
         self._packed: dict[tuple[str, str], _KeptValue] = {}
         """The packed value that a kernel reads, by (cluster, parameter)."""
-        self._numbers: dict[_KeptValue, int] = {}
+        self._part_numbers: dict[_KeptValue, int] = {}
         self.parts: list[Part] = []
         """The computations of all values requested by `held`."""
 
@@ -126,20 +126,20 @@ class Ahead:
         self,
         clusters: Sequence[Cluster],
         kernels: Sequence[Kernel | None],
-        bare: Sequence[tuple[Plain, Mapping[str, str]] | None],
+        canonical_forms: Sequence[tuple[Plain, Mapping[str, str]] | None],
         target: Target,
         hints: Mapping[str, int],
         journal: Journal,
     ) -> tuple[Kernel | None, ...]:
         """Return the kernels that read packed operands, for constants within the budget.
 
-        `bare` holds the result of `canonical` for each kernel.
+        `canonical_forms` holds the result of `canonical` for each kernel.
         """
         for node, work in self._work.items():
             self._note(node, "computed", _nbytes(node), _work_ns(work, node, target), journal)
         result = list(kernels)
-        self._room = max(self._room - self._beyond, 0)
-        candidates = self._candidates(clusters, kernels, bare, target, hints)
+        self._budget = max(self._budget - self._packing_reserve, 0)
+        candidates = self._candidates(clusters, kernels, canonical_forms, target, hints)
         ranked = sorted(
             candidates, key=lambda w: -candidates[w].saves_ns / max(candidates[w].nbytes, 1)
         )
@@ -147,9 +147,9 @@ class Ahead:
             candidate, node = candidates[value], value.node
             only_reader = len(candidate.readers) == sum(node in x.inputs for x in clusters)
             freed_bytes = _nbytes(node) if node in self._computed and only_reader else 0
-            self._room += freed_bytes  # nobody reads it as it was computed
+            self._budget += freed_bytes  # the unpacked value has no other reader
             if not self._note(node, "packed", candidate.nbytes, candidate.saves_ns, journal):
-                self._room -= freed_bytes
+                self._budget -= freed_bytes
                 continue
             for k, panel in candidate.readers:
                 kernel = result[k]
@@ -161,17 +161,17 @@ class Ahead:
     def _note(self, node: Node, what: str, nbytes: int, saves_ns: float, journal: Journal) -> bool:
         """Record the decision to keep a value; charge its bytes if they fit the budget."""
         assert isinstance(node.op, Input)
-        fits = nbytes <= self._room
-        journal.record(ConstantWeighed(node.op.label, what, nbytes, saves_ns, fits, self._room))
+        fits = nbytes <= self._budget
+        journal.record(ConstantWeighed(node.op.label, what, nbytes, saves_ns, fits, self._budget))
         if fits:
-            self._room -= nbytes
+            self._budget -= nbytes
         return fits
 
     def _candidates(
         self,
         clusters: Sequence[Cluster],
         kernels: Sequence[Kernel | None],
-        bare: Sequence[tuple[Plain, Mapping[str, str]] | None],
+        canonical_forms: Sequence[tuple[Plain, Mapping[str, str]] | None],
         target: Target,
         hints: Mapping[str, int],
     ) -> dict[_KeptValue, _Candidate]:
@@ -179,7 +179,7 @@ class Ahead:
         candidates: dict[_KeptValue, _Candidate] = {}
         panels_of: dict[tuple[Plain, frozenset[str]], tuple[tuple[Panel, Index], ...]] = {}
         for k, (cluster, kernel, canonical_form) in enumerate(
-            zip(clusters, kernels, bare, strict=True)
+            zip(clusters, kernels, canonical_forms, strict=True)
         ):
             if kernel is None or canonical_form is None:
                 continue
@@ -209,10 +209,10 @@ class Ahead:
             if node not in self._computed:
                 return None
             value = _KeptValue(node)
-        if value not in self._numbers:
-            self._numbers[value] = len(self.parts)
+        if value not in self._part_numbers:
+            self._part_numbers[value] = len(self.parts)
             self.parts.append(self._part(value))
-        return Value(node.type.dtype, _shape(value), "held", self._numbers[value])
+        return Value(node.type.dtype, _shape(value), "held", self._part_numbers[value])
 
     def _part(self, value: _KeptValue) -> Part:
         node, panel = value.node, value.panel
@@ -225,7 +225,7 @@ class Ahead:
             )
             sizes = {f"d{a}": n for a, n in enumerate(fixed(node.type.shape))}
             steps.append(Step(packing, sizes))
-        sources = tuple(self._places[x] for x in (computed.inputs if computed else (node,)))
+        sources = tuple(self._input_numbers[x] for x in (computed.inputs if computed else (node,)))
         nbytes = prod(_shape(value)) * node.type.dtype.itemsize
         return Part(
             node.op.label, tuple(steps), sources, nbytes, computed is not None, panel is not None

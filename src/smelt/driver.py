@@ -143,16 +143,20 @@ def _compile(
     graph = passes.run(graph, journal, knobs.ROUNDING.get(), sizes)
     plan, ahead = _plan_with_prelude(graph, program, donate, journal, target)
     hints = _hints(plan, sizes)
-    lowered, bare = _lower_all(plan.every, [{**at, **plan.sizes} for at in hints], journal)
+    lowered, canonical_forms = _lower_all(
+        plan.every, [{**cluster_hints, **plan.sizes} for cluster_hints in hints], journal
+    )
     count = len(plan.clusters)
     kernels = (
-        *ahead.packed(plan.clusters, lowered[:count], bare[:count], target, sizes, journal),
+        *ahead.packed(
+            plan.clusters, lowered[:count], canonical_forms[:count], target, sizes, journal
+        ),
         *lowered[count:],
     )
     identities = _identify_all(
         [
             None if k is None else b if b and k is before else canonical(k)
-            for k, before, b in zip(kernels, lowered, bare, strict=True)
+            for k, before, b in zip(kernels, lowered, canonical_forms, strict=True)
         ],
         kernels,
         target,
@@ -163,10 +167,10 @@ def _compile(
         (
             cluster,
             identity,
-            variants := _variants_of(identity, target, at, open_ends, variants_by_key),
-            form_for(variants, at),
+            variants := _variants_of(identity, target, cluster_hints, open_ends, variants_by_key),
+            form_for(variants, cluster_hints),
         )
-        for cluster, identity, at in zip(plan.every, identities, hints, strict=True)
+        for cluster, identity, cluster_hints in zip(plan.every, identities, hints, strict=True)
         if identity is not None
     ]
     codes = _build_codes([(identity, form) for _, identity, _, form in uses], target, journal)
@@ -250,18 +254,20 @@ def _lower_all(
     """
     lowered_by_key: dict[Hashable, tuple[Cluster, Kernel, Bare]] = {}
     lowered: list[Kernel | None] = []
-    bare: list[Bare | None] = []
-    for cluster, at in zip(clusters, hints, strict=True):
+    canonical_forms: list[Bare | None] = []
+    for cluster, cluster_hints in zip(clusters, hints, strict=True):
         if cluster.is_extern or cluster.body is not None:
             lowered.append(None)
-            bare.append(None)
+            canonical_forms.append(None)
             continue
-        key = lower.spelled(cluster), tuple(at.items())
-        kernel, canonical_form = _lower_one(cluster, journal, at, lowered_by_key.get(key))
+        key = lower.spelled(cluster), tuple(cluster_hints.items())
+        kernel, canonical_form = _lower_one(
+            cluster, journal, cluster_hints, lowered_by_key.get(key)
+        )
         lowered_by_key.setdefault(key, (cluster, kernel, canonical_form))
         lowered.append(kernel)
-        bare.append(canonical_form)
-    return lowered, bare
+        canonical_forms.append(canonical_form)
+    return lowered, canonical_forms
 
 
 def _lower_one(
@@ -305,12 +311,12 @@ class Named:
     instruction set, cores and caches."""
 
 
-def identify(kernel: Kernel, target: Target, bare: Bare | None = None) -> Named:
+def identify(kernel: Kernel, target: Target, canonical_form: Bare | None = None) -> Named:
     """Return a kernel's canonical form and the digest under which its code is cached.
 
-    `bare` is the result of `canonical`, where it is available.
+    `canonical_form` is the result of `canonical`, where it is available.
     """
-    plain, names = bare or canonical(kernel)
+    plain, names = canonical_form or canonical(kernel)
     parts = (
         plain.text,
         generator(),
@@ -325,22 +331,22 @@ def identify(kernel: Kernel, target: Target, bare: Bare | None = None) -> Named:
 
 
 def _identify_all(
-    bare: Sequence[Bare | None],
+    canonical_forms: Sequence[Bare | None],
     kernels: Sequence[Kernel | None],
     target: Target,
 ) -> list[Named | None]:
     """Return the identities of kernels, merging kernels that differ only in constant offsets.
 
     Kernels that differ in such numbers alone, as the steps of an unrolled loop do, share one kernel
-    with the numbers as size parameters.  `bare` holds the canonical form of each kernel.
+    with the numbers as size parameters.
     """
     merged_kernels: dict[Plain, dict[Plain, None]] = {}
     merged: dict[int, Bare] = {}
-    skeleton = {b[0]: but_for_numbers(b[0].text) for b in bare if b is not None}
+    skeleton = {b[0]: but_for_numbers(b[0].text) for b in canonical_forms if b is not None}
     skeleton_count = Counter(skeleton.values())
     parametrized = {
         at: f
-        for at, (k, b) in enumerate(zip(kernels, bare, strict=True))
+        for at, (k, b) in enumerate(zip(kernels, canonical_forms, strict=True))
         if k is not None
         and b is not None
         and skeleton_count[skeleton[b[0]]] > 1
@@ -349,7 +355,7 @@ def _identify_all(
     for at, (kernel, numbers) in parametrized.items():
         plain, names = canonical(kernel)
         merged[at] = plain, {short: str(numbers.get(n, n)) for short, n in names.items()}
-        if (b := bare[at]) is not None:
+        if (b := canonical_forms[at]) is not None:
             merged_kernels.setdefault(plain, {})[b[0]] = None
     return [
         None
@@ -357,7 +363,7 @@ def _identify_all(
         else identify(
             k, target, merged[at] if at in merged and len(merged_kernels[merged[at][0]]) > 1 else b
         )
-        for at, (k, b) in enumerate(zip(kernels, bare, strict=True))
+        for at, (k, b) in enumerate(zip(kernels, canonical_forms, strict=True))
     ]
 
 
